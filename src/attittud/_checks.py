@@ -1,4 +1,4 @@
-"""Checks of what a user hands in; each message names the culprit and the cure."""
+"""Checks of a user's arguments; each message names the culprit and the cure."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ T = TypeVar("T")
 def as_losses(losses: object, where: str, *, may_be_empty: bool = False, may_be_scalar: bool = False) -> Tensor:
     """Check that losses are a vector with one entry for each example; the error names the cure.
 
-    `may_be_scalar`: only their mean is used, so it is as good as a vector.
+    `may_be_scalar`: a scalar is accepted too, because only the mean of the losses is used.
     """
     if losses is None:
         raise TypeError(
-            f"{where}: got None, which only one of several workers may pass, or any worker in a step in which "
-            "guide.primary_due is False; give a vector of losses"
+            f"{where}: got None. None is allowed on a worker without primary examples if there are other workers, and in "
+            "steps in which guide.primary_due is False; otherwise pass a vector of losses"
         )
     if not isinstance(losses, Tensor):
         raise TypeError(f"{where}: expected a tensor of per-example losses, got {type(losses).__name__}")
@@ -80,7 +80,7 @@ def check_auxiliary(tasks: Mapping[str, object], *, may_be_empty: bool = False) 
 def check_callable(name: str, value: object) -> None:
     if value is not None and not callable(value):
         raise TypeError(
-            f"{name} must be a callable that returns a tensor of losses, called when they are needed; got "
+            f"{name} must be a callable that returns a tensor of losses, so that it can be called when they are needed; got "
             f"{type(value).__name__}. Write for example {name}=lambda: losses_of(batch)"
         )
 
@@ -118,7 +118,7 @@ def check_seed(seed: object) -> int:
 
 
 def check_count(name: str, value: object) -> int:
-    # Integers of numpy count too: sweeps over settings hand them out.
+    # Integers of numpy are accepted too, because sweeps over settings often use them.
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
         raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
     return int(value)
@@ -143,30 +143,31 @@ def _as_eta(eta: object, where: str) -> AnyEta:
     if isinstance(eta, (tuple, list)) and len(eta) == 3:
         return Eta(*eta)
     raise TypeError(
-        f"{where} must be an Eta, such as Eta(neutral=1, helpful=1, harmful=-1), three numbers in this order, the name of a "
-        f"preset ({', '.join(presets())}), 'auto', or a dict of one for each named auxiliary loss; got {eta!r}"
+        f"{where} must be an Eta such as Eta(neutral=1, helpful=1, harmful=-1), three numbers in this order, the name of a "
+        f"preset ({', '.join(presets())}), 'auto', or a dict with one of these for each named auxiliary loss; got {eta!r}"
     )
 
 
 def of_each(what: str, setting: T | dict[str, T], names: Collection[str]) -> dict[str, T]:
-    """Return the setting of each named auxiliary loss; one value may be given for all of them."""
+    """Return the setting of each named auxiliary loss; a single value applies to all of them."""
     if not isinstance(setting, dict):
         return dict.fromkeys(names, setting)
     for name in names:
         if name not in setting:
             raise ValueError(
-                f"auxiliary loss {name!r} has no {what}: it is given for {sorted(setting)}; pass the losses as a dict with "
-                f"those names, or add {name!r} to {what}="
+                f"auxiliary loss {name!r} has no {what}: {what}= has only {sorted(setting)}; pass the losses as a dict with "
+                f"these names, or add {name!r} to {what}="
             )
     return {name: setting[name] for name in names}
 
 
 def check_state(state: Mapping[str, Any], settings: Mapping[str, Any], named: Mapping[str, Tensor]) -> None:
-    """Check that a saved state, which may come from a damaged or a crafted file, fits the guide that is to load it."""
+    """Check that a saved state fits the guide that loads it. The state may come from a damaged or a malicious file."""
     version = state.get("version") if isinstance(state, Mapping) else None
     if type(version) is not int or version != 1:
         raise ValueError(
-            f"not a state of a Guide this version can read (version {shortened(version)}, not 1); save it by state_dict()"
+            f"not a state of a Guide that this library can read (its version is {shortened(version)}, not 1); save it with "
+            "state_dict()"
         )
     whole = "the Guide's state"
     _check_fields(whole, state, FIELDS, optional={"judges", "worker", "factor"})
@@ -190,12 +191,12 @@ def check_state(state: Mapping[str, Any], settings: Mapping[str, Any], named: Ma
         if here != shapes.get(name, here) or name not in named:
             what = f"has shape {shapes[name]}" if name in shapes else "is reached by auxiliary losses"
             raise ValueError(
-                f"the state belongs to another model: parameter {shortened(name, 200)} {what} in it, here: {here}; build the "
+                f"the state belongs to another model: there, parameter {shortened(name, 200)} {what}; here: {here}. Build the "
                 "guide on the model of the saved run"
             )
     if not _covers(state["basis"], shapes, settings["rank"]):
         raise ValueError(
-            f"the saved basis does not have the shape of at most {settings['rank']} rows over every shared parameter; "
+            f"the saved basis must have at most {settings['rank']} rows over every shared parameter, but has another shape; "
             "load another copy, or leave it out and let the next step compute the basis again"
         )
 
@@ -209,12 +210,12 @@ def _check_fields(where: str, value: Any, fields: Mapping[str, Fits], optional: 
     if not isinstance(value, Mapping):
         raise ValueError(f"{where} cannot be {shortened(value)}: {damaged}")
     if missing := fields.keys() - set(optional) - set(value):
-        raise ValueError(f"{where} is incomplete: {', '.join(sorted(missing))} missing; save it by state_dict()")
+        raise ValueError(f"{where} is incomplete: it lacks {', '.join(sorted(missing))}; save it with state_dict()")
     for name, found in value.items():
         if not isinstance(name, str) or name not in fields:
             raise ValueError(
                 f"{where} has the field {shortened(name)}, which this version of attittud does not know; leave the field "
-                "out, or save the state by state_dict() of this version"
+                "out, or save the state with state_dict() of this version"
             )
         if not fields[name](found):
             raise ValueError(f"{shortened(name, 200)} in {where} cannot be {shortened(found)}: {damaged}")

@@ -1,7 +1,6 @@
-"""Private names of torch, in one place: what to look at when a new release of torch comes out.
+"""All private names of torch that we use: check this file when a new release of torch comes out.
 
-(Attributes such as `Tensor._version` or `Module._buffers`, which torch's own documentation mentions, are used where they
-are needed.)
+(Attributes that torch's own documentation mentions, such as `Tensor._version` or `Module._buffers`, are not listed here.)
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ sequence_number = methodcaller("_sequence_nr")
 """The number of a node among all nodes that autograd has made in this thread."""
 run_backward = _engine_run_backward  # what torch.autograd.grad calls after it has checked every parameter
 CUDA_GRAPH_TREES = "torch._inductor.cudagraph_trees"
-"""The module behind torch.compile(mode="reduce-overhead"): where it is not loaded, nothing was compiled in that mode."""
+"""The module behind torch.compile(mode="reduce-overhead"). If it is not loaded, nothing was compiled in that mode."""
 
 
 def segment_sums(x: Tensor, lengths: Tensor) -> Tensor:
@@ -45,7 +44,7 @@ def segment_sums(x: Tensor, lengths: Tensor) -> Tensor:
 
 
 def of_all_rows(tensor: Tensor) -> Tensor:
-    """The tensor behind one row's part of it inside of `torch.func.vmap`, rows first; other tensors as they are."""
+    """Inside of `torch.func.vmap`, return the tensor of all rows, rows first; return any other tensor as it is."""
     at = torch._C._functorch.maybe_get_bdim(tensor)
     if at < 0:
         return tensor
@@ -65,7 +64,7 @@ def add_hook(tensor: Tensor, hook: Callable[[Any], Tensor | None]) -> Callable[[
 
 
 def packs_saved_tensors() -> bool:
-    """Whether hooks for saved tensors are on, as under activation checkpointing."""
+    """Whether hooks for saved tensors are active, as under activation checkpointing."""
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
@@ -73,17 +72,17 @@ def packs_saved_tensors() -> bool:
 
 
 def keep_saved_tensors(model: nn.Module | None = None) -> None:
-    """Let a refresh walk the graph of a compiled model several times; without a model, the graphs of all compiled code.
+    """Allow several backward passes through the graph of a compiled model; without a model, through all compiled code.
 
-    By default a compiled backward pass may overwrite what the forward pass saved ("donated buffers"), and torch refuses
-    retain_graph=True.
+    By default a compiled backward pass may overwrite tensors that the forward pass saved ("donated buffers"), and torch
+    refuses retain_graph=True.
     """
     if model is None or is_compiled(model):
         from torch._functorch import config
 
         if config.donated_buffer:
             config.donated_buffer = False
-            torch.compiler.reset()  # code compiled so far relies on the old setting
+            torch.compiler.reset()  # code that is already compiled relies on the old setting
 
 
 def is_compiled(model: nn.Module) -> bool:
@@ -92,7 +91,7 @@ def is_compiled(model: nn.Module) -> bool:
 
 
 def in_cuda_graphs() -> bool:
-    """Whether passes may be CUDA graphs (mode="reduce-overhead"), which write into the same memory again and again."""
+    """Whether passes may run as CUDA graphs (mode="reduce-overhead"), which reuse the same memory every time."""
     trees = sys.modules.get(CUDA_GRAPH_TREES)
     if trees is None:
         return False
@@ -101,16 +100,16 @@ def in_cuda_graphs() -> bool:
         return any(container.tree_manager is not None for container in managers.values())
     except AssertionError:  # torch before 2.13, in a thread that has never used a CUDA graph
         return False
-    except AttributeError:  # these private names may go; copying is always right
+    except AttributeError:  # these private names may disappear; copying is always safe
         return True
 
 
 @contextmanager
 def kept_graph() -> Iterator[None]:
-    """Inside, code compiled with mode="reduce-overhead" runs its kernels one by one: for a backward pass that keeps its graph.
+    """Run code compiled with mode="reduce-overhead" kernel by kernel, for a backward pass that keeps its graph.
 
-    Its CUDA graphs count on the saved tensors dying in the backward pass. Where they live on, to be used again, torch
-    frees memory that is not its own ("invalid device pointer"). Torch itself runs kernels one by one where it skips a graph.
+    The CUDA graphs of that mode assume that saved tensors are freed in the backward pass. If the tensors are kept, torch
+    frees memory that it does not own ("invalid device pointer"). Torch itself runs kernel by kernel when it skips a CUDA graph.
     """
     trees = sys.modules.get(CUDA_GRAPH_TREES)
     if trees is None:  # nothing was compiled in that mode
@@ -125,12 +124,12 @@ def kept_graph() -> Iterator[None]:
 
 
 def saved_by_compiled(nodes: set[Any]) -> list[Tensor]:
-    """Tensors that compiled code saved for its backward pass: to be held while other forward passes run before it.
+    """Return the tensors that compiled code saved for its backward pass. Hold them while other forward passes run first.
 
-    The CUDA graphs of mode="reduce-overhead" do not see what only autograd holds. They take it for dead where they record
-    another function, and give its memory away (https://github.com/pytorch/pytorch/pull/194124).
+    The CUDA graphs of mode="reduce-overhead" do not see tensors that only autograd holds. When they record another function
+    they treat such tensors as freed and reuse their memory (https://github.com/pytorch/pytorch/pull/194124).
 
-    Tensors that hooks have packed away are left out: activation checkpointing would run once for every one of them.
+    Tensors that hooks have packed away are left out, because unpacking each of them would run activation checkpointing again.
     """
     if not in_cuda_graphs():
         return []
@@ -139,7 +138,7 @@ def saved_by_compiled(nodes: set[Any]) -> list[Tensor]:
 
 
 def _packed(node: Any) -> bool:
-    """Whether hooks have packed away the tensors that a node saved; False where torch does not have these private names."""
+    """Whether hooks have packed away the tensors that a node saved; False if torch lacks these private names."""
     return any(getattr(saved, "unpack_hook", None) is not None for saved in getattr(node, "_raw_saved_tensors", ()))
 
 
@@ -147,16 +146,16 @@ def _packed(node: Any) -> bool:
 
 
 def fsdp_groups(modules: Sequence[Any]) -> Iterator[Any]:
-    """The groups of parameters that FSDP2 gathers and reduces together."""
+    """Yield the groups of parameters that FSDP2 gathers and reduces together."""
     for module in modules:
         state = module._get_fsdp_state()
-        # One group of parameters in a state up to torch 2.11, several later.
+        # A state has one group of parameters up to torch 2.11, and several later.
         several = getattr(state, "_fsdp_param_groups", None)
         yield from several if several is not None else filter(None, [state._fsdp_param_group])
 
 
 def unsharded(modules: Sequence[Any]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Parameters as a forward pass sees them, each with the shard that is trained."""
+    """Yield each parameter as a forward pass sees it, together with the shard that is trained."""
     for group in fsdp_groups(modules):
         for parameter in group.fsdp_params:
             if hasattr(parameter, "_unsharded_param"):

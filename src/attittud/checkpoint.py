@@ -1,4 +1,4 @@
-"""Save a guide in files that any number and kind of workers can load: FSDP2 on 2 workers, replicas, one process.
+"""Save a guide in files that any number and kind of workers can load: shards under FSDP2, replicas, or one process.
 
     checkpoint.save(guide, folder)      # safetensors and JSON; every worker calls it
     checkpoint.load(guide, folder)
@@ -7,7 +7,7 @@ Or save the guide in your own checkpoint with `torch.distributed.checkpoint`; th
 
     dcp.save({"model": ..., "optimizer": ..., "guide": checkpoint.entries(guide)}, checkpoint_id=folder)
 
-The basis is saved by parameter, and each worker writes its shards. No file that `load` reads can run code, whoever made it.
+The basis is saved by parameter, and each worker writes its shards. `load` never runs code from a file, whoever made the file.
 """
 
 from __future__ import annotations
@@ -51,11 +51,13 @@ STATE = "guide.json"
 BASIS = "basis"  # a folder
 METADATA = ".metadata"  # a folder with this file is a checkpoint of torch
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
-CURE = "use another copy of the checkpoint, or go on without the guide's state: the next step then computes the basis again"
+CURE = (
+    "use another copy of the checkpoint, or continue without the guide's state: the next step then recomputes the basis"
+)
 
 
 def entries(guide: Guide) -> dict[str, Any]:
-    """A guide's entries, to be put under a key of your own into the dict given to `torch.distributed.checkpoint.save`."""
+    """Return a guide's entries. Put them under any key into the dict that you pass to `torch.distributed.checkpoint.save`."""
     state, basis = _parts(guide)
     return {"state": json.dumps(state), "basis": basis}
 
@@ -67,9 +69,9 @@ def save(
 
     Args:
         guide: the guide.
-        folder: is made if needed. An older guide in it is replaced, other files stay.
-        writes: whether this worker writes what all workers have in common; by default the first worker does.
-        files: JSON files to write into the folder too, by name.
+        folder: created if needed. An older guide in it is replaced; other files stay.
+        writes: whether this worker writes the files that all workers share; by default the first worker does.
+        files: further JSON files to write into the folder, by name.
     """
     safetensors = _import_safetensors("save")
     state, basis = _parts(guide)
@@ -77,12 +79,13 @@ def save(
         writes = not (dist.is_available() and dist.is_initialized()) or dist.get_rank(_group(guide)) == 0
     folder, rows = Path(folder), next((tensor.shape[0] for tensor in basis.values()), None)
     if writes:
-        # A folder without its JSON is incomplete, and no shard of an older guide may stay among the new ones.
+        # Without its JSON file a folder counts as incomplete. Shards of an older guide must not stay among the new shards.
         (folder / BASIS).mkdir(parents=True, exist_ok=True)
         for old in [folder / STATE, *(folder / BASIS).glob("*.safetensors")]:
             old.unlink(missing_ok=True)
     if basis and guide.sharded:
-        # torch begins with an exchange, so no worker writes before the old files are gone, and ends when all have written.
+        # torch starts with an exchange between the workers, so no worker writes before the old files are gone. It returns
+        # when all workers have written.
         save_entries(basis, storage_writer=HuggingFaceStorageWriter(str(folder / BASIS), save_distributed=True))
     elif basis and writes:
         safetensors.save_file(basis, folder / BASIS / "rows.safetensors")
@@ -90,11 +93,11 @@ def save(
         for name, content in {**(files or {}), STATE: state | {"rows": rows}}.items():
             (folder / name).write_text(json.dumps(content), encoding="utf-8")
     if guide.sharded:
-        gather(guide, None)  # all files are there when any worker goes on
+        gather(guide, None)  # all files exist before any worker continues
 
 
 def load(guide: Guide, checkpoint_id: str | PathLike[str], *, key: str = "guide") -> None:
-    """Load a guide from a folder of `save`, or from a checkpoint of torch that has its `entries` under `key`.
+    """Load a guide from a folder that `save` wrote, or from a checkpoint of torch that has its `entries` under `key`.
 
     Every worker must call this.
     """
@@ -111,16 +114,16 @@ def load(guide: Guide, checkpoint_id: str | PathLike[str], *, key: str = "guide"
             taken, reader = _open_entries(guide, folder, key)
         else:
             raise FileNotFoundError(
-                f"{folder}: there is no guide, since neither {STATE} nor {METADATA} is in this folder; {CURE}"
+                f"{folder}: there is no guide in this folder, because it has neither {STATE} nor {METADATA}; {CURE}"
             )
     with together(guide), warnings.catch_warnings():
         if reader is not None:
-            # torch warns where there is only one process.
+            # torch warns if there is only one process.
             warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
             with reading(Path(reader.path)):
                 load_entries(taken, storage_reader=reader, planner=_Planner(), no_dist=not guide.sharded)
                 for path, rows in taken.items():
-                    # Every worker checks its own part: a damaged shard may be on one worker alone.
+                    # Every worker checks its own part, because a damaged shard may be on one worker alone.
                     if isinstance(rows, Tensor) and not local(rows).isfinite().all():
                         raise ValueError(f"the basis over the parameter {path.removeprefix(prefix)!r} has NaN or Inf")
         if state is None:
@@ -131,7 +134,7 @@ def load(guide: Guide, checkpoint_id: str | PathLike[str], *, key: str = "guide"
 
 
 def _parts(guide: Guide) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """A guide's state as plain data, and a copy of its basis by parameter, which is empty where no basis is stored."""
+    """Return a guide's state as plain data, and a copy of its basis by parameter (empty if no basis is stored)."""
     state = guide.state_dict(include_basis=False)
     del state["basis"], state["worker"]
     space = guide.subspace
@@ -158,12 +161,12 @@ def _import_safetensors(verb: str) -> Any:
 
 
 def _group(guide: Guide) -> dist.ProcessGroup | None:
-    """The workers that share a guide's files: all workers where the guide is sharded, since torch writes the shards of all."""
+    """The workers that share a guide's files. For a sharded guide these are all workers, because torch writes all shards."""
     return None if guide.sharded else getattr(guide._workers, "group", None)
 
 
 def gather(guide: Guide, message: str | None) -> list[str | None]:
-    """The messages of all workers of a guide; waits for them."""
+    """Collect a message from every worker of a guide; waits for all of them."""
     if guide._workers.size == 1:
         return [message]
     messages: list[str | None] = [None] * dist.get_world_size(_group(guide))
@@ -173,9 +176,9 @@ def gather(guide: Guide, message: str | None) -> list[str | None]:
 
 @contextmanager
 def together(guide: Guide) -> Iterator[None]:
-    """Read files on all workers: after the last one has saved, before the first one saves again.
+    """Read files on all workers: after all of them have saved, and before any of them saves again.
 
-    Whatever goes wrong on one worker is raised on all of them: the others would wait in vain in the next step.
+    An error on one worker is raised on all workers, which would otherwise wait for it forever in the next step.
     """
     gather(guide, None)
     try:
@@ -192,12 +195,12 @@ def together(guide: Guide) -> Iterator[None]:
 
 
 class UnreadableError(ValueError):
-    """A file of a checkpoint is damaged, crafted or not of this library."""
+    """A file of a checkpoint is damaged or malicious, or does not come from this library."""
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn whatever goes wrong with a file into one sentence that names the file and the cure."""
+    """Turn any error while reading a file into one sentence that names the file and the cure."""
     try:
         yield
     except (Exception, CheckpointException) as error:
@@ -207,13 +210,13 @@ def reading(path: Path) -> Iterator[None]:
             raise UnreadableError(*found.args) from None
         reason = " ".join(f"{type(found).__name__} {found}".split())[:200]
         if isinstance(found, pickle.UnpicklingError):
-            # (torch's own message goes on to recommend weights_only=False.)
-            reason = "it is damaged, or holds more than tensors, numbers and texts, which could run code"
+            # (torch's own message recommends weights_only=False, which would run the code.)
+            reason = "it is damaged, or holds objects other than tensors, numbers and texts, which could run code"
         raise UnreadableError(f"{path}: cannot be read as part of a guide's checkpoint ({reason}); {CURE}") from None
 
 
 def restore(guide: Guide, state: Mapping[str, Any], source: object) -> None:
-    """Load a guide's state; errors name the file or the entry that it comes from."""
+    """Load a guide's state; errors name the file or the entry from which it was read."""
     try:
         guide.load_state_dict(state)
     except ValueError as error:
@@ -234,7 +237,7 @@ def _json_object(text: Any) -> dict[str, Any]:
 
 
 def _open_files(guide: Guide, folder: Path) -> tuple[dict[str, Any], dict[str, Tensor], FileSystemReader | None]:
-    """The state that `save` wrote, memory for the basis, and the reader that fills this memory."""
+    """Return the state that `save` wrote, empty memory for the basis, and the reader that fills this memory."""
     state = read_json(folder / STATE)
     rows = state.pop("rows", None)
     if rows is None:
@@ -242,17 +245,17 @@ def _open_files(guide: Guide, folder: Path) -> tuple[dict[str, Any], dict[str, T
     safetensors = _import_safetensors("load")
     for file in sorted((folder / BASIS).glob("*.safetensors")):
         with reading(file), safetensors.safe_open(file, "pt"):
-            pass  # torch reads all headers below but does not name the damaged file
+            pass  # this check names a damaged file; torch reads the same headers below, but its error names no file
     reader = HuggingFaceStorageReader(str(folder / BASIS))
     with reading(folder / BASIS):
         room = _room(guide, reader.read_metadata().state_dict_metadata, "", folder / BASIS)
         if [tensor.shape[0] for tensor in room.values()] != [rows] * len(room) or not room:
-            raise ValueError(f"it lacks the rows of the basis that {STATE} announces")
+            raise ValueError(f"it lacks the rows of the basis that {STATE} lists")
     return state, room, reader
 
 
 def _open_entries(guide: Guide, folder: Path, key: str) -> tuple[dict[str, Any], FileSystemReader]:
-    """Memory for the `entries` of a guide in a checkpoint of torch, and the reader that fills this memory."""
+    """Return empty memory for the `entries` of a guide in a checkpoint of torch, and the reader that fills this memory."""
     reader = _EntriesReader(folder, f"{key}.")
     found, state = reader.read_metadata().state_dict_metadata, f"{key}.state"
     if state not in found:
@@ -265,7 +268,7 @@ def _open_entries(guide: Guide, folder: Path, key: str) -> tuple[dict[str, Any],
 
 
 def _room(guide: Guide, found: Mapping[str, Any], prefix: str, file: Path) -> dict[str, Tensor]:
-    """Memory for this worker's part of a saved basis. The sizes are checked before anything is allocated."""
+    """Allocate memory for this worker's part of a saved basis, after checking the sizes."""
     parameters, room = dict(guide._workers.named(guide.model)), {}
     for path, entry in found.items():
         if not path.startswith(prefix):
@@ -273,24 +276,25 @@ def _room(guide: Guide, found: Mapping[str, Any], prefix: str, file: Path) -> di
         name = path.removeprefix(prefix)
         if name not in parameters:
             raise UnreadableError(
-                f"{file}: the checkpoint belongs to another model: this one has no parameter {name!r}; load it into a guide "
-                "of the model that it was saved with"
+                f"{file}: the checkpoint belongs to another model, since this model has no parameter {name!r}; load it into a "
+                "guide of the model that it was saved with"
             )
         needed, shape = tuple(parameters[name].shape), tuple(entry.size)
         if shape[1:] != needed or not 0 <= shape[0] <= guide.rank or entry.properties.dtype not in DTYPES:
             raise UnreadableError(
-                f"{file}: the saved basis over the parameter {name!r} is {shape} of {entry.properties.dtype}, and this guide "
-                f"needs at most {guide.rank} rows of {needed}; build the guide with the settings of the saved run"
+                f"{file}: the saved basis over the parameter {name!r} has shape {shape} and type {entry.properties.dtype}, but "
+                f"this guide needs at most {guide.rank} rows of shape {needed}; build the guide with the settings of the saved "
+                "run"
             )
-        # Where a file is missing, memory would stay uninitialised.
+        # If a file was missing, memory would stay uninitialised.
         if sum(math.prod(chunk.sizes) for chunk in entry.chunks) != math.prod(shape):
-            raise ValueError(f"not all of the basis over the parameter {name!r} is there")
+            raise ValueError(f"a part of the basis over the parameter {name!r} is missing")
         room[path] = guide._workers.empty_rows(parameters[name], shape[0], entry.properties.dtype)
     return room
 
 
 class _Planner(DefaultLoadPlanner):
-    """Loads into a flat dict; other values than tensors must be plain data."""
+    """Loads into a flat dict; values that are not tensors must be plain data."""
 
     def __init__(self) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -303,9 +307,9 @@ class _Planner(DefaultLoadPlanner):
 
 
 class _EntriesReader(FileSystemReader):
-    """Reads a checkpoint of torch, whose metadata is a pickle, without running anything that a pickle asks for.
+    """Reads a checkpoint of torch, whose metadata is a pickle, without running any code from the pickle.
 
-    It takes only the entries whose names begin with `prefix`, and checks the types of all that it takes.
+    It reads only the entries whose names begin with `prefix`, and checks the types of these entries.
     """
 
     def __init__(self, folder: Path, prefix: str) -> None:
@@ -313,7 +317,7 @@ class _EntriesReader(FileSystemReader):
         with reading(folder / METADATA):
             content = (folder / METADATA).read_bytes()
             for opcode, argument, _ in genops(content):
-                # The unpickler would allocate as much memory as a damaged or crafted number asks for.
+                # The unpickler would allocate as much memory as a damaged or malicious number asks for.
                 if "PUT" in opcode.name and int(argument or 0) > len(content):
                     raise ValueError(f"it asks for memory for {argument} objects")
             found = _Unpickler(BytesIO(content)).load()
@@ -337,7 +341,7 @@ class _EntriesReader(FileSystemReader):
 
 
 class _Record:
-    """Stands in for every class in torch's metadata: it keeps the state that it is given and does nothing."""
+    """Replaces every class in torch's metadata: it stores the state that it is given and does nothing else."""
 
     state: Any = None
 
@@ -348,7 +352,7 @@ class _Record:
         self.state = state
 
     def fields(self, kind: str, *names: str) -> list[Any]:
-        """The values of some fields of a record of this kind; None for a field that was left out."""
+        """Return the values of some fields; None for a missing field. Raises TypeError if the record is not of this kind."""
         if type(self).__name__ != kind:
             raise TypeError(f"a {kind} was expected, not a {type(self).__name__}")
         return [self.state.get(name) for name in names]
@@ -361,13 +365,13 @@ RECORDS = {
     ),
     "torch.distributed.checkpoint.filesystem": ("_StorageInfo",),
     "torch.serialization": ("_get_layout",),
-    **dict.fromkeys(("pathlib", "pathlib._local"), ("PosixPath", "WindowsPath")),  # the second since Python 3.13
+    **dict.fromkeys(("pathlib", "pathlib._local"), ("PosixPath", "WindowsPath")),  # pathlib._local since Python 3.13
 }
-"""The names in a pickle of torch's metadata, by module; otherwise it has only torch.Size and the types of tensors."""
+"""The names in a pickle of torch's metadata, by module. The pickle also has torch.Size and the types of tensors."""
 
 
 class _Unpickler(pickle.Unpickler):
-    """Knows the names that torch's metadata needs and no other, and makes plain data of all of them."""
+    """Accepts only the names that torch's metadata needs, and turns all of them into plain data."""
 
     def find_class(self, module: str, name: str) -> Any:
         if name in RECORDS.get(module, ()):
@@ -376,29 +380,29 @@ class _Unpickler(pickle.Unpickler):
             return tuple
         if module == "torch" and isinstance(dtype := vars(torch).get(name), torch.dtype):
             return dtype
-        raise ValueError(f"it asks for {module}.{name}, which torch's metadata never needs and which could run code")
+        raise ValueError(f"it contains {module}.{name}, which torch's metadata never needs and which could run code")
 
 
 def _described(entry: _Record) -> saved.TensorStorageMetadata | saved.BytesStorageMetadata:
-    """Type, size and chunks of an entry that is a tensor, or a mark that it is none."""
+    """Describe an entry: type, size and chunks of a tensor, or a mark that it is not a tensor."""
     if type(entry).__name__ == "BytesStorageMetadata":
         return saved.BytesStorageMetadata()
     properties, size, chunks = entry.fields("TensorStorageMetadata", "properties", "size", "chunks")
     dtype = properties.state[0]
     if not isinstance(dtype, torch.dtype):
-        raise TypeError(f"a type of tensors was expected, not a {type(dtype).__name__}")
+        raise TypeError(f"a torch.dtype was expected, not a {type(dtype).__name__}")
     found = [map(torch.Size, chunk.fields("ChunkStorageMetadata", "offsets", "sizes")) for chunk in chunks]
     parts = [saved.ChunkStorageMetadata(*sizes) for sizes in found]
     return saved.TensorStorageMetadata(saved.TensorProperties(dtype), torch.Size(size), parts)
 
 
 def _stored(stored: Mapping[_Record, _Record], prefix: str) -> Iterator[tuple[saved.MetadataIndex, Any]]:
-    """File, offset and length of every entry."""
+    """Yield file, offset and length of every entry."""
     fields = ("relative_path", "offset", "length", "transform_descriptors")
     for index, info in stored.items():
         name, offset, hint = index.fields("MetadataIndex", "fqn", "offset", "index")
         if name.startswith(prefix):
             where = SimpleNamespace(**dict(zip(fields, info.fields("_StorageInfo", *fields), strict=True)))
             if Path(where.relative_path).name != where.relative_path or where.relative_path == "..":
-                raise ValueError(f"it points to the file {where.relative_path!r} outside of its folder")
+                raise ValueError(f"it refers to the file {where.relative_path!r} outside of its folder")
             yield saved.MetadataIndex(name, offset, hint), where

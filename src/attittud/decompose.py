@@ -1,11 +1,11 @@
-"""The pure maths: project, split by sign, recombine. No autograd, no model.
+"""The maths alone: project, split by sign, recombine. No autograd, no model.
 
-Everything goes through k-vectors: a = V g_aux and p = V g_prim say all there is to know inside the span, and the
-update is the *correction form*
+Inside the span the two gradients are described by the k-vectors a = V g_aux and p = V g_prim. The update has the
+*correction form*
 
     neutral * g_aux + Vᵀ((eta_j - neutral) a_j)        eta_j = helpful or harmful
 
-which needs no three D-vectors and, for equal weights, adds exactly zero.
+which never forms the three parts as D-vectors. For equal weights the correction is exactly zero.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from attittud.eta import Eta
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights of an `Eta` as numbers on the device, each between 0 and 1, as eta="auto" earns them."""
+    """The weights of eta="auto": like an `Eta`, but as numbers on the device, each between 0 and 1."""
 
     neutral: Tensor
     helpful: Tensor
@@ -31,7 +31,7 @@ class Weights:
 def harmful_mask(a: Tensor, p: Tensor) -> Tensor:
     """Mask of the directions in which the auxiliary and the primary coefficient have opposite signs.
 
-    Signs are compared, not the product a * p: that underflows for small gradients.
+    It multiplies the signs rather than the coefficients, because a * p underflows for small gradients.
     """
     return torch.sign(a) * torch.sign(p) < 0
 
@@ -43,7 +43,7 @@ def correction(a: Tensor, harmful: Tensor, eta: Eta | Weights) -> Tensor:
 
 @dataclass(frozen=True)
 class Residual:
-    """g_prim as one more basis row, appended in k-vector algebra: nothing D-sized is formed.
+    """g_prim as one more basis row, described by k-vectors alone: no vector of length D is formed.
 
     The row is r/‖r‖ with r = g_prim - Vᵀp, so p_{k+1} = ‖r‖ and a_{k+1} = (⟨g_prim, g_aux⟩ - pᵀa)/‖r‖. It is dropped
     (norm = 0) when g_prim already lies in the span up to rounding.
@@ -56,8 +56,8 @@ class Residual:
     def of(cls, p: Tensor, primary_square: Tensor, tolerance: float, rounding: Tensor | None = None) -> Residual:
         """`primary_square` is ‖g_prim‖²; `tolerance` is relative to ‖g_prim‖.
 
-        `rounding`: VVᵀ - I of rows that were rounded when they were stored. ‖r‖² is then not the difference of the squares:
-        that difference may almost vanish where r does not. An r as small as the rounding counts as zero.
+        `rounding`: VVᵀ - I of rows that were rounded when they were stored. With such rows ‖r‖² is not just the difference
+        of the squares, which may almost vanish although r does not. An r as small as the rounding counts as zero.
         """
         square, least = primary_square - p.square().sum(), tolerance**2 * primary_square
         if rounding is not None:
@@ -77,7 +77,7 @@ class Residual:
 
 
 def residual_tolerance(dtype: torch.dtype) -> float:
-    """‖r‖/‖g_prim‖ below this is rounding: ‖r‖² is a difference of squares, so half of the digits are gone."""
+    """Below this, ‖r‖/‖g_prim‖ counts as rounding: ‖r‖² is a difference of squares, which loses half of the digits."""
     return 4 * math.sqrt(torch.finfo(dtype).eps)
 
 
@@ -92,7 +92,7 @@ class Judges:
 
 @dataclass(frozen=True)
 class Cosines:
-    """How one auxiliary task compares with the judges' gradient: inner products of a step, in float64.
+    """Inner products of one auxiliary task with the judges' gradient in one step, in float64.
 
     `dots` and `squares` have two entries, for the helpful and for the harmful part.
     """
@@ -116,13 +116,13 @@ class Cosines:
     def values(self, judges: Judges, primary_square: Tensor, dtype: torch.dtype) -> Tensor:
         """Cosines of the three parts, g_aux and g_prim with g_judge; NaN where g_judge is zero or a value is not finite.
 
-        A part whose squared norm is rounding, for gradients of this type, scores 0.
+        A part whose squared norm is only rounding, for gradients of this `dtype`, has cosine 0.
         """
         dots = [self.inner - self.dots.sum(), *self.dots, self.inner, judges.primary]
         squares = torch.stack([self.square - self.squares.sum(), *self.squares, self.square, primary_square])
         whole = torch.stack([*[self.square] * 4, primary_square])
         found = torch.stack(dots) / (squares.clamp(min=0).sqrt() * judges.square.sqrt())
-        # A zero part has no cosine. With a zero judge no cosine exists either, but that says nothing about the parts.
+        # A part that is zero gets cosine 0. If g_judge is zero the cosine is NaN, because it says nothing about the parts.
         nothing = (squares <= 64 * torch.finfo(dtype).eps * whole) & (judges.square > 0)
         return torch.where(nothing, torch.where(torch.isfinite(whole), 0.0, torch.nan), found).clamp(-1, 1)
 
@@ -182,7 +182,7 @@ def decompose(
         residual = g_prim - basis.T @ (basis @ g_prim)
         residual = residual - basis.T @ (basis @ residual)  # a second time: g_prim may lie almost in the span
         norm = torch.linalg.vector_norm(residual)
-        # Formed explicitly, r is exact to a few roundings of g_prim; a difference of squares would lose half of the digits.
+        # r is formed explicitly, so it is exact up to a few roundings of g_prim.
         kept = norm > 32 * torch.finfo(g_prim.dtype).eps * torch.linalg.vector_norm(g_prim)
         basis = torch.cat([basis, torch.where(kept, residual / norm, 0.0)[None]])
     a = basis @ g_aux

@@ -1,4 +1,4 @@
-"""The three weights of the decomposition, and named choices of them."""
+"""The three weights of the decomposition, and named presets."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ T = TypeVar("T")
 class Eta:
     """Weights of the neutral, helpful and harmful part of an auxiliary gradient, in the paper's order.
 
-    1 keeps a part as it is, 0 drops it, a negative weight reverses it. No choice is safe for every auxiliary data
-    set: the harm of wrong labels, for example, often sits in the neutral part.
+    1 keeps a part, 0 drops it, a negative weight reverses it. No choice is safe for every auxiliary data set: wrong labels,
+    for example, often do their harm in the neutral part.
 
     >>> Eta(neutral=1, helpful=1, harmful=-1)
     Eta(neutral=1.0, helpful=1.0, harmful=-1.0)
@@ -43,7 +43,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
     "primary_only": {"eta": Eta(neutral=0, helpful=0, harmful=0), "primary_weight": 1.0},
     "pretrain": {"eta": Eta(neutral=1, helpful=1, harmful=1), "primary_weight": 0.0},
     "multitask": {"eta": Eta(neutral=1, helpful=1, harmful=1), "primary_weight": 1.0},
-    # One-sided PCGrad compares with the current mean gradient, so its basis may never be stale.
+    # One-sided PCGrad compares with the current mean gradient, so its basis is recomputed in every step.
     "pcgrad": {"eta": Eta(neutral=1, helpful=1, harmful=0), "basis": "mean", "refresh_every": 1},
     "drop_harmful": {"eta": Eta(neutral=1, helpful=1, harmful=0)},
     "orthogonal": {"eta": Eta(neutral=1, helpful=0, harmful=0)},
@@ -52,7 +52,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
     "orthogonal_flip": {"eta": Eta(neutral=1, helpful=0, harmful=-1)},
 }
 
-# Published ways to learn new data (auxiliary) without losing what protected data (primary) shows; docs/guard.md has formulas.
+# Published methods that learn new data (auxiliary) without forgetting protected data (primary); docs/guard.md has formulas.
 _GUARDS: dict[str, dict[str, Any]] = {
     "a_gem": {**_PRESETS["pcgrad"], "primary_weight": 0.0},
     "pcgrad": _PRESETS["pcgrad"],
@@ -89,17 +89,17 @@ _GUARDS: dict[str, dict[str, Any]] = {
 
 
 def presets() -> tuple[str, ...]:
-    """The names of general strategies that `preset` knows."""
+    """Return the names of the general strategies that `preset` accepts."""
     return tuple(_PRESETS)
 
 
 def guards() -> tuple[str, ...]:
-    """The names of ways to protect what a model can do that `preset` knows."""
+    """Return the names of the methods against forgetting that `preset` accepts."""
     return tuple(_GUARDS)
 
 
 def preset(name: str) -> dict[str, Any]:
-    """Keyword arguments of a `Guide` for a named strategy, or for a named way to protect what a model can do.
+    """Return the keyword arguments of a `Guide` for a name from `presets()` or `guards()`.
 
     >>> preset("drop_harmful")
     {'eta': Eta(neutral=1.0, helpful=1.0, harmful=0.0)}
@@ -108,7 +108,7 @@ def preset(name: str) -> dict[str, Any]:
 
 
 def choose(what: str, name: object, table: Mapping[str, T]) -> T:
-    """Look a name up in a table; the error for an unknown name offers the nearest one and lists all valid names."""
+    """Look up a name in a table; the error for an unknown name suggests the closest name and lists all valid names."""
     if isinstance(name, str) and name in table:
         return table[name]
     near = get_close_matches(str(name), table, n=1)

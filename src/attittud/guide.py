@@ -41,7 +41,7 @@ from attittud.workers import Workers, connect
 DEFAULT_RANK = 10
 EtaLike = Eta | str | tuple[float, float, float]
 DTYPES = (None, torch.bfloat16, torch.float16, torch.float32, torch.float64)
-SINGLE = "auxiliary"  # the name of an auxiliary loss that was given without one
+SINGLE = "auxiliary"  # the name of an auxiliary loss that was passed without a name
 
 
 class AccumulationWarning(UserWarning):
@@ -50,13 +50,13 @@ class AccumulationWarning(UserWarning):
 
 ACCUMULATED = (
     "backward() adds to a .grad that nothing has touched since its last call. If you forgot zero_grad(), call it. If you "
-    "accumulate: every call of backward() takes the signs of its own micro-batch, which is not the update of the whole batch; "
-    "call primary(losses / n) and auxiliary(loss / n) for each micro-batch, then combine() once"
+    "accumulate over micro-batches: backward() compares signs within each micro-batch, so the calls do not add up to the update "
+    "of the whole batch. Call primary(losses / n) and auxiliary(loss / n) for each micro-batch, then combine() once"
 )
 
 
 class Guide:
-    """Fills `.grad` from a primary and an auxiliary loss; the auxiliary gradient is split and re-weighted.
+    """Fills `.grad` from a primary and an auxiliary loss. It splits the auxiliary gradient and re-weights the parts.
 
     >>> model = nn.Linear(4, 3)
     >>> guide = Guide(model, eta=Eta(neutral=1, helpful=1, harmful=0), rank=2)
@@ -67,37 +67,39 @@ class Guide:
     torch.Size([3, 4])
 
     Args:
-        model: the module whose parameters are trained. It is not wrapped. A `DistributedDataParallel` model brings its
-            process group along, one under `fully_shard` (FSDP2) its mesh.
+        model: the module whose parameters are trained. It is not wrapped. A `DistributedDataParallel` model provides its
+            process group, and a model under `fully_shard` (FSDP2) its mesh.
         eta: weights of the neutral, helpful and harmful part, as an `Eta`, as three numbers, or by the name of a preset such
-            as "flip"; for named auxiliary losses also a dict of them. "auto" lets every part earn its weight, between 0 and
-            1, from held-out primary examples (`judge=` of `backward`).
+            as "flip"; for named auxiliary losses also a dict of these. "auto" sets every weight, between 0 and 1, from
+            held-out primary examples (`judge=` of `backward`).
         primary_weight: weight of the mean primary gradient in the update of shared parameters. The primary task's own
             parameters (its head) always receive its gradient with weight 1.
-        basis: the subspace of comparison: "sketch", "svd", "exact", "mean", "random", "canonical" or "implicit" ("exact", fresh
-            in every step and never stored). "running_mean" is a running mean of the mean primary gradients; "sets" takes one
-            row for each entry of the primary losses, which then are the mean losses of several sets.
-        rank: its dimension k (ignored by "mean", "running_mean" and "canonical").
-        refresh_every: the basis is recomputed in every n-th step.
-        include_mean: append the current mean primary gradient as last direction, so that the neutral part is
+        basis: the subspace in which gradients are compared: "sketch", "svd", "exact", "mean", "random", "canonical" or
+            "implicit" (like "exact", but recomputed in every step and never stored). "running_mean" is a running mean of the
+            mean primary gradients. "sets" has one row for each entry of the primary losses, which then are the mean losses of
+            several sets.
+        rank: the dimension k of the basis (ignored by "mean", "running_mean" and "canonical").
+        refresh_every: recompute the basis in every n-th step.
+        include_mean: append the current mean primary gradient as the last direction, so that the neutral part is
             orthogonal to it.
         engine: how products with the per-example Jacobian are computed: "auto", "loop", "batched" or "hooks".
-        parameters: the parameters that may be decomposed (an iterable, or a predicate of name and parameter); what is
-            left out receives g_aux + primary_weight * g_prim.
-        batch_norm: BatchNorm in the forward pass of `basis_losses`: on "batch" statistics, or "frozen".
-        basis_dtype: storage type of the basis, for example torch.bfloat16. It is never computed in that type.
-        auxiliary_weight: weight of the auxiliary loss, or a dict of them.
+        parameters: the parameters that may be decomposed (an iterable, or a predicate of name and parameter). All other
+            parameters receive g_aux + primary_weight * g_prim.
+        batch_norm: what BatchNorm uses in the forward pass of `basis_losses`: statistics of the "batch", or "frozen" ones.
+        basis_dtype: storage type of the basis, for example torch.bfloat16. The basis is computed in float32 or float64.
+        auxiliary_weight: weight of the auxiliary loss, or a dict of weights for named losses.
         process_group: the workers that train replicas of the model together. The update equals the update of one process
             that has the examples of all workers; the guide does all reductions itself.
-        seed: for the random numbers of the bases; the global random state is never touched.
+        seed: seed of the bases' random numbers; the global random state is never touched.
         basis_options: keyword arguments of the basis: `rate` and `start` ("zero" or "first") of "running_mean".
-        scope: compare gradients over the whole "model", or "tensor" by tensor, each with its own signs.
-        metric: inner products of gradients: "euclidean", or "adam", ⟨x, y / (sqrt(v) + eps)⟩ with the bias-corrected second
+        scope: "model" compares gradients over the whole model, "tensor" compares them tensor by tensor, each with its own
+            signs.
+        metric: the inner product of gradients: "euclidean", or "adam", ⟨x, y / (sqrt(v) + eps)⟩ with the bias-corrected second
             moments v of the optimizer at the last refresh. Parameters that Adam has not updated yet have weight 1.
         optimizer: with metric="adam", the Adam or AdamW that trains the model.
-        judge_every: with eta="auto" the judges are asked in every n-th step.
-        report_norms: on several replicas the norms of a report cost a second all-reduce of the size of the model. Make it
-            in steps with a "refresh", or "always"; in steps without it the norms are NaN.
+        judge_every: with eta="auto", use the judges in every n-th step.
+        report_norms: on several replicas the norms of a report cost a second all-reduce of the size of the model. "refresh"
+            computes them only in steps with a refresh, "always" in every step; in other steps they are NaN.
     """
 
     def __init__(
@@ -157,10 +159,10 @@ class Guide:
         self._warn = SkipWarning()
         self._parts = GuideParts(self._shared, self._refresher, self._auto, GraphMemory(), CapturedUpdate(), self._warn)
         self._step: Step | None = None
-        self._told = False  # a warning about accumulation has been given
+        self._told = False  # whether the warning about accumulation has been given
 
     def __repr__(self) -> str:
-        """The settings that results depend on, for logs. They must be the same on all workers."""
+        """Return the settings that results depend on, for logs. They must be the same on all workers."""
         of_basis = ("rank", "refresh_every", "include_mean", "batch_norm", "basis_dtype", "seed")
         plain = (
             "eta",
@@ -192,16 +194,16 @@ class Guide:
 
         Args:
             primary: per-example losses of the primary task (a vector); their mean is the objective. The bases "mean" and
-                "running_mean" also take this mean itself, a scalar. Or a callable that computes and returns them, which
-                shows its forward pass to the engine `hooks`. A worker of several that has no primary examples in this step
-                passes None, and so does every worker in a step for which `primary_due` is False.
-            auxiliary: the auxiliary loss (a scalar, or a vector whose mean is taken), or a dict of named ones. Vectors
+                "running_mean" also accept the mean itself, a scalar. A callable that computes and returns the losses lets the
+                engine `hooks` see the forward pass. Pass None on a worker that has no primary examples in this step while
+                others have some, and on every worker in a step for which `primary_due` is False.
+            auxiliary: the auxiliary loss (a scalar, or a vector whose mean is taken), or a dict of named losses. Vectors
                 are averaged over the examples of all workers, scalars over the workers.
-            basis_losses: returns per-example primary losses of other examples, from which the basis is then built;
-                called only when a refresh is due. They need no loss scale.
-            judge: with eta="auto", returns the judges' losses (a vector): primary examples that neither train the model nor
-                build its basis. Called every `judge_every` steps; without it the weights stay as they are, so that the judges
-                may join the training set later.
+            basis_losses: a callable that returns per-example losses of other primary examples, from which the basis is
+                then built. It is called only when a refresh is due. These losses need no loss scale.
+            judge: with eta="auto", a callable that returns the losses (a vector) of the judges: primary examples that neither
+                train the model nor build its basis. It is called every `judge_every` steps. Without it the weights stay as
+                they are, so the judges may join the training set later.
             refresh: True or False overrides the schedule.
         """
         if self._step is not None:
@@ -235,18 +237,16 @@ class Guide:
         refresh: bool | None = None,
         retain_graph: bool = False,
     ) -> None:
-        """Take in per-example primary losses, or a callable that returns them; calls add up until `combine`.
+        """Add per-example primary losses, or a callable that returns them, to this step. Their graph is freed.
 
-        Frees their graph.
-
-        For N micro-batches divide the losses by N, as in plain PyTorch. In a step with a refresh all `primary` calls
-        contribute to the basis, which is fixed at the first `auxiliary` call after them.
+        Calls add up until `combine`. For N micro-batches divide the losses by N, as in plain PyTorch. In a step with a refresh
+        all `primary` calls contribute to the basis, which the first `auxiliary` call after them fixes.
         """
         check_callable("basis_losses", basis_losses)
         if self._step is not None and refresh is not None and refresh != self._step.refreshing:
             raise RuntimeError(
                 f"refresh={refresh} came too late: this step has begun {'with' if self._step.refreshing else 'without'} a "
-                "refresh; pass it at the first call of the step"
+                "refresh; pass refresh= at the first call of the step"
             )
         step = self._step or self._begin(refresh)
         with self._discard_on_error():
@@ -255,21 +255,21 @@ class Guide:
             step.primary(losses, basis_losses, retain_graph=retain_graph, skips=skips)
 
     def judge(self, judge: Losses) -> None:
-        """With eta="auto": take in a callable that returns the judges' losses; it is called in steps that ask the judges.
+        """With eta="auto": set the callable that returns the judges' losses. It is called only in steps that use the judges.
 
-        Call this once in a step, before its first `auxiliary` call.
+        Call this once in a step, before the first `auxiliary` call.
         """
         with self._discard_on_error():
             step = self._step or self._begin(None)
             if step.tasks or step.judge is not None:
                 raise RuntimeError(
-                    "judge() came twice or after auxiliary() in this step, whose gradients are compared with the judges'; "
-                    "call it once, before the first auxiliary(). The unfinished step is discarded."
+                    "judge() was called twice, or after auxiliary(), in this step: auxiliary gradients are compared with the "
+                    "judges' gradient. Call judge() once, before the first auxiliary(). The unfinished step is discarded."
                 )
             step.ask(judge)
 
     def auxiliary(self, loss: Tensor | Mapping[str, Tensor | None] | None, *, retain_graph: bool = False) -> None:
-        """Take in an auxiliary loss or a dict of named ones; calls add up until `combine`. Frees its graph."""
+        """Add an auxiliary loss, or a dict of named losses, to this step. Calls add up until `combine`; graphs are freed."""
         with self._discard_on_error():
             tasks = self._given(loss)
             step = self._step or self._begin(None)
@@ -278,14 +278,14 @@ class Guide:
             step.auxiliary(tasks, retain_graph=retain_graph)
 
     def combine(self) -> Report:
-        """Take signs, form the update, add it to `.grad`."""
+        """Compare the signs, form the update and add it to `.grad`."""
         step = self._step
         if step is None or step.primary_calls == 0:
             raise RuntimeError("combine() before primary(): call primary(losses), then auxiliary(loss), then combine()")
         if not step.tasks:
             raise RuntimeError(
                 "combine() before auxiliary(): call auxiliary(loss) first (a step without auxiliary data needs no Guide); "
-                "the primary losses taken in so far are kept"
+                "the primary losses of this step are kept"
             )
         with self._discard_on_error():
             report = step.finish(self.primary_weight)
@@ -301,20 +301,20 @@ class Guide:
 
     @property
     def primary_due(self) -> bool:
-        """Whether the next step needs primary losses. Where it does not, their pass can be left out: pass None.
+        """Whether the next step needs primary losses. If not, leave out their forward pass and pass None.
 
-        So it is between refreshes if primary_weight is 0 and no sign depends on the current primary gradient: helpful and
-        harmful have the same weight, or the basis is a running mean.
+        A step between refreshes needs none if primary_weight is 0 and no sign depends on the current primary gradient. This
+        is so if helpful and harmful have the same weight, or if the basis is a running mean.
         """
         return self.refresh_due or self._needs_primary()
 
     @property
     def judge_due(self) -> bool:
-        """Whether the next step asks the judges, if it is given any."""
+        """Whether the next step uses the judges, if it gets any."""
         return self._auto.due
 
     def replayed(self, *, refresh: bool, judge: bool = False) -> None:
-        """Count a step that a CUDA graph repeated on the device, so that the schedule and `state_dict` stay right."""
+        """Count a step that a CUDA graph has replayed, so that the schedule and `state_dict` stay correct."""
         self._refresher.count_replay(refresh=refresh)
         self._auto.count_replay(judge=judge)
 
@@ -330,7 +330,7 @@ class Guide:
 
     @property
     def subspace(self) -> Subspace | None:
-        """The basis in use, not a copy: a refresh overwrites it. None before the first refresh."""
+        """The basis in use; None before the first refresh. It is not a copy, so a refresh overwrites it."""
         return self._refresher.subspace
 
     # ------------------------------------------------------------------------------------------------ a step
@@ -338,7 +338,7 @@ class Guide:
     def _begin(self, refresh: bool | None) -> Step:
         self._shared.update()
         if not self._shared.listing.parameters:
-            raise ValueError("no parameter of the model wants a gradient; unfreeze some (requires_grad_(True))")
+            raise ValueError("no parameter of the model requires a gradient; unfreeze some (requires_grad_(True))")
         space = self._refresher.subspace
         held = space is None or self._shared.holds(space.layout)
         refreshing = self._refresher.decide(refresh, self.refresh_every, held=held)
@@ -357,18 +357,18 @@ class Guide:
 
     @contextmanager
     def _discard_on_error(self) -> Iterator[None]:
-        """Forget a step that fails half-way; `.grad` has not been touched yet."""
+        """Discard a step that fails half-way. At that point `.grad` has not been changed."""
         try:
             yield
         except BaseException as error:
             self._give_up()
             if isinstance(error, RuntimeError) and "donated" in str(error):
-                # The guide could not see this code being compiled: it is a function, or a wrapper around the model.
+                # The guide did not see that this code is compiled, because it is a function or a wrapper around the model.
                 keep_saved_tensors()
                 raise RuntimeError(
-                    "a compiled backward pass overwrites what a refresh needs again (torch's donated buffers). That is "
-                    "switched off now: run the forward pass and this step once more. To have it off from the start, give "
-                    "Guide the compiled model"
+                    "a compiled backward pass overwrites what a refresh needs again (torch's donated buffers). Donated buffers "
+                    "are switched off now: run the forward pass and this step once more. If you pass the compiled model to "
+                    "Guide, they are off from the start"
                 ) from error
             raise
 
@@ -385,7 +385,9 @@ class Guide:
             for name, loss in given.items()
         }
         if len(filled) < len(given):
-            raise ValueError(f"two auxiliary losses have the same name, as text: {list(given)}; rename one")
+            raise ValueError(
+                f"two auxiliary losses have the same name once str() is applied: {list(given)}; rename one"
+            )
         losses = check_auxiliary(filled, may_be_empty=workers.size > 1)
         losses = workers.in_order(losses) if workers.size > 1 else losses
         etas: dict[str, AnyEta] = of_each("eta", self.eta, losses)
@@ -395,9 +397,9 @@ class Guide:
     # ------------------------------------------------------------------------------------------------ state
 
     def state_dict(self, include_basis: bool = True) -> dict[str, Any]:
-        """All that a resumed run needs. With the basis it gives bitwise the same results as a run that never stopped.
+        """Return everything that a resumed run needs; with the basis, it continues bit for bit like a run that never stopped.
 
-        The basis is a copy, since a refresh overwrites the basis in use. Without a basis the next step refreshes.
+        The basis is copied, because a refresh overwrites the basis in use. Without a basis the first step refreshes.
         """
         if self._step is not None:
             raise RuntimeError("state_dict() between primary()/auxiliary() and combine(): finish the step first")
@@ -418,8 +420,8 @@ def _check_rank(asked: int, basis: Basis, model: nn.Module) -> int:
     rank, size = basis.rank(asked), sum(parameter.numel() for parameter in model.parameters())
     if rank > max(size, 10_000):
         raise ValueError(
-            f"rank={rank} asks for more directions than the model has parameters, {size:,}; give at most as many, better "
-            "about as many as a refresh has primary examples: a basis never has more directions than these"
+            f"rank={rank} asks for more directions than the model has parameters ({size:,}). Choose about as many as a refresh "
+            "has primary examples: a basis never has more directions than that"
         )
     if rank != asked and asked != DEFAULT_RANK:
         logger.warning("basis=%r has rank %d; rank=%d is not used", basis.name, rank, asked)
@@ -427,19 +429,19 @@ def _check_rank(asked: int, basis: Basis, model: nn.Module) -> int:
 
 
 def _chosen(basis_name: str, engine: str, workers: Workers, **options: Any) -> tuple[Basis, str]:
-    """The basis that a user asks for, with the options of `make_basis`, and the engine that serves it on these workers."""
+    """Return the basis that the user asked for (`options`: as for `make_basis`) and its engine on these workers."""
     basis_name, engine = respelled(basis_name, engine)
     basis, kind = make_basis(basis_name, **options), find_engine(engine)
     if basis.keeps_graph:
         if kind.with_graph is None:
             raise ValueError(
-                f"basis={basis.name!r} asks for J again in every step, which engine={engine!r} cannot do; use engine='hooks', "
-                f"or basis={basis.same_as!r}, which is stored"
+                f"basis={basis.name!r} needs products with J in every step, which engine={engine!r} cannot compute; use "
+                f"engine='hooks', or basis={basis.same_as!r}, which is stored"
             )
         if workers.size > 1:
             raise ValueError(
-                f"basis={basis.name!r} needs all primary examples on one worker; use basis={basis.same_as!r} with "
-                "engine='hooks' on several"
+                f"basis={basis.name!r} needs all primary examples on one worker; with several workers use "
+                f"basis={basis.same_as!r} and engine='hooks'"
             )
         kind = find_engine(kind.with_graph)
     return basis, workers.engine(kind)

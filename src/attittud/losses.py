@@ -1,4 +1,4 @@
-"""Per-example losses, the form in which a `Guide` takes the primary task: a vector with one entry for each example."""
+"""Per-example losses: vectors with one entry for each example, as a `Guide` needs them for the primary task."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def per_sequence(
     ignore_index: int = -100,
     reduction: Literal["mean", "sum"] = "mean",
 ) -> Tensor:
-    """Cross-entropy of each sequence: the mean over its tokens that count.
+    """Cross-entropy of each sequence: the mean over those of its tokens that count.
 
-    Mind what is averaged: `per_sequence(...).mean()` gives every sequence the same weight, the mean over all tokens of a
-    batch gives long sequences more. For the latter divide `reduction="sum"` by the number of tokens per sequence on
-    average over the batch.
+    `per_sequence(...).mean()` gives every sequence the same weight, whereas the mean over all tokens of a batch gives long
+    sequences more weight. For the mean over tokens, use `reduction="sum"` and divide by the average number of tokens per
+    sequence in the batch.
 
     >>> logits, labels = torch.zeros(2, 3, 5), torch.tensor([[1, 2, -100], [0, 4, 3]])
     >>> per_sequence(logits, labels)
@@ -33,10 +33,10 @@ def per_sequence(
 
     Args:
         logits: m x T x C.
-        labels: m x T class numbers; `ignore_index` where a token does not count. A sequence in which none counts has
-            loss 0.
-        shift: token t is predicted at position t - 1, as in causal language models; False where labels and logits stand
-            at the same position (masked language models, token classification, encoder-decoder models).
+        labels: m x T class numbers; `ignore_index` where a token does not count. A sequence without a token that counts
+            has loss 0.
+        shift: True if token t is predicted at position t - 1, as in causal language models; False if a label belongs to
+            the logits at its own position (masked language models, token classification, encoder-decoder models).
         ignore_index: the label of tokens that do not count.
         reduction: "mean" or "sum" over the tokens of a sequence.
 
@@ -46,7 +46,7 @@ def per_sequence(
     if logits.ndim != 3 or labels.shape != logits.shape[:2]:
         raise ValueError(
             f"per_sequence takes logits m x T x C and labels m x T, got {tuple(logits.shape)} and {tuple(labels.shape)}; "
-            "packed or padding-free batches have no examples left: build the primary batch with padding"
+            "in packed or padding-free batches a row is not an example: build the primary batch with padding"
         )
     if shift:
         # Shifting the labels rather than the logits saves a copy of the largest tensor.
@@ -61,11 +61,11 @@ def per_sequence(
 def per_sequence_kl(
     logits: Tensor, start_logits: Tensor, labels: Tensor, *, shift: bool = True, ignore_index: int = -100
 ) -> Tensor:
-    """Divergence KL(start ‖ now) of each sequence, from the logits of the start model and of the current one.
+    """Divergence KL(start ‖ now) of each sequence, from the logits of the start model and of the current model.
 
-    As in `per_sequence`, the labels say which tokens count; each sequence has the mean over its tokens. At the start model the
-    gradient of the divergence is zero, and what is computed there is rounding, which would become a direction if it was
-    normalised. So tokens whose two distributions differ by rounding alone have a gradient of exactly zero.
+    As in `per_sequence`, the labels say which tokens count, and each entry is the mean over the tokens of one sequence. At the
+    start model the true gradient is zero, but its computed value is rounding noise, which normalisation would turn into a
+    direction. So tokens whose two distributions differ by rounding alone get a gradient of exactly zero.
 
     >>> logits, labels = torch.zeros(2, 3, 5), torch.tensor([[1, 2, -100], [0, 4, 3]])
     >>> per_sequence_kl(logits, logits, labels)
@@ -88,8 +88,8 @@ def per_sequence_kl(
 def per_example(logits: Tensor, labels: Tensor, *, problem_type: ProblemType | None = None) -> Tensor:
     """Loss of each example of a classifier or regressor with logits m x C (or m), averaged over its outputs.
 
-    Without `problem_type`: whole-number labels (m) mean cross-entropy, m x C labels independent yes/no decisions, and a
-    single logit means squared error.
+    Without `problem_type`, a single logit means squared error, integer labels (m) mean cross-entropy, and other labels
+    (m x C) mean independent yes/no decisions.
 
     >>> per_example(torch.zeros(2, 4), torch.tensor([1, 3]))
     tensor([1.3863, 1.3863])
@@ -115,5 +115,5 @@ def per_example(logits: Tensor, labels: Tensor, *, problem_type: ProblemType | N
 
 
 def _full(logits: Tensor) -> Tensor:
-    """Losses are never summed up in half precision."""
+    """Convert half-precision logits to float32, so that no loss is summed in half precision."""
     return logits if logits.dtype == torch.float64 else logits.float()

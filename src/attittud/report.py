@@ -1,4 +1,4 @@
-"""The report of a step: tensors on the device, read only when somebody asks."""
+"""The report of a step: its values stay on the device and are computed only when they are read."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from torch import Tensor
 from attittud.decompose import Weights
 
 SCORED = ("neutral", "helpful", "harmful", "auxiliary", "primary")
-"""The gradients that have a score: the three parts, the whole auxiliary gradient and, for comparison, the primary one."""
+"""The gradients that get a score: the three parts, the whole auxiliary gradient and, for comparison, the primary gradient."""
 
 
 @dataclass(frozen=True)
 class EarnedWeights:
-    """What an auxiliary task has earned with eta="auto"."""
+    """The weights and scores of one auxiliary task under eta="auto"."""
 
     weights: Weights
     """The weights of this step, earned in earlier steps."""
     score: Tensor
-    """Running means of the cosines between the `SCORED` gradients and the judges' gradient, this step included."""
+    """Running means of the cosines between the `SCORED` gradients and the judges' gradient, including this step."""
     error: Tensor
-    """Standard error of those means."""
+    """Standard errors of these means."""
     skipped: Tensor
-    """How often so far the judges' gradient was zero, NaN or Inf, so that no score changed."""
+    """How often the judges' gradient was zero, NaN or Inf so far; no score changed in these steps."""
 
     def to_dict(self) -> dict[str, float | int]:
-        """Plain numbers. This waits for the device."""
+        """Return plain numbers. Waits for the device."""
         weights = {f"weight_{name}": getattr(self.weights, name) for name in SCORED[:3]}
         scores = {f"score_{name}": value for name, value in zip(SCORED, self.score, strict=True)}
         found = plain({**weights, **scores, "error_auxiliary": self.error[3], "skipped_hearings": self.skipped})
@@ -38,7 +38,7 @@ class EarnedWeights:
 
 
 class Split(NamedTuple):
-    """Squared norms of the helpful and the harmful part, and how many of the directions in use are harmful."""
+    """Squared norms of the helpful and the harmful part, the number of harmful directions, and of all directions in use."""
 
     helpful: Tensor
     harmful: Tensor
@@ -59,22 +59,25 @@ class Split(NamedTuple):
 class TaskReport:
     """One auxiliary task compared with the primary task. Norms are of the unweighted mean auxiliary gradient.
 
-    Values are computed when they are asked for: a step that nobody looks at launches nothing for them. Values that need
-    the whole gradient (`neutral`, `captured_auxiliary`, `cosine`) are NaN where it was never held at once: for a
-    task that was interrupted by another one in an accumulation window, and on several replicas in steps without a
-    refresh (see `report_norms` of `Guide`).
+    Values are computed when they are read, so an unread report costs nothing. `neutral`, `captured_auxiliary` and `cosine`
+    need the whole gradient. They are NaN where it never was in memory as a whole: for a task that another task interrupted
+    during accumulation, and on several replicas in steps without a refresh (see `report_norms` of `Guide`).
     """
 
     _split: Callable[[], Split]
     _products: Callable[[], tuple[Tensor, Tensor, Tensor]]
     """‖g_aux‖², ⟨g_prim, g_aux⟩ and ‖g_prim‖²."""
     earned: EarnedWeights | None = None
-    """With eta="auto": the weights of this step, and the scores from which later weights are earned."""
+    """With eta="auto": the weights of this step, and the scores that decide later weights."""
 
     @property
     def verdict(self) -> EarnedWeights | None:
         """The old name of `earned`."""
-        warnings.warn("TaskReport.verdict is now TaskReport.earned; the old name goes in 0.3", DeprecationWarning, 2)
+        warnings.warn(
+            "TaskReport.verdict is now TaskReport.earned; the old name will be removed in version 0.3",
+            DeprecationWarning,
+            2,
+        )
         return self.earned
 
     @property
@@ -84,18 +87,18 @@ class TaskReport:
 
     @property
     def neutral(self) -> Tensor:
-        """Norm of the part outside of the span."""
+        """Norm of the neutral part, which is orthogonal to the span."""
         parts = self._parts
         return (self._products()[0] - parts.helpful - parts.harmful).clamp(min=0).sqrt()
 
     @property
     def helpful(self) -> Tensor:
-        """Norm of the part that points with the primary gradient, direction by direction."""
+        """Norm of the helpful part, which lies along directions in which both gradients have the same sign."""
         return self._parts.helpful.sqrt()
 
     @property
     def harmful(self) -> Tensor:
-        """Norm of the part that points against it."""
+        """Norm of the harmful part, which lies along directions in which the two gradients have opposite signs."""
         return self._parts.harmful.sqrt()
 
     @property
@@ -126,8 +129,8 @@ def ratio(part: Tensor, whole: Tensor) -> Tensor:
 
 
 def plain(named: Mapping[str, Tensor]) -> dict[str, float]:
-    """Numbers by name; waits for the device only once."""
-    # (Counters of a guide that has just been loaded are not on the device before its next refresh.)
+    """Return the tensors as plain numbers by name; waits for the device only once."""
+    # (The counters of a guide that has just been loaded move to the device at its next refresh.)
     first, values = next(iter(named.values())), named.values()
     return dict(
         zip(named, torch.stack([value.to(first.device, torch.float64) for value in values]).tolist(), strict=True)
@@ -136,12 +139,12 @@ def plain(named: Mapping[str, Tensor]) -> dict[str, float]:
 
 @dataclass
 class SkipWarning:
-    """Warns of refreshes that found NaN or Inf: once for each increase, and only when a report is read."""
+    """Warns about refreshes that found NaN or Inf: once for each increase, and only when a report is read."""
 
     seen: int = 0
 
     def restore(self, count: int) -> None:
-        """Continue after this many skipped refreshes, which the user has already been warned about."""
+        """Start the count at refreshes that the user has already been warned about."""
         self.seen = count
 
     def __call__(self, count: int) -> None:
@@ -158,14 +161,14 @@ class SkipWarning:
 class Report:
     """What happened in one step. `tasks` has the same values for each auxiliary task.
 
-    The values here are over all tasks: root of the summed squares for the three norms, shares of summed squares,
-    the mean of agreement and cosine. With a single auxiliary loss they equal the values of its task.
+    The values here cover all tasks. The three norms are roots of summed squares, shares refer to summed squares, and
+    `agreement` and `cosine` are means over the tasks. With a single auxiliary loss they equal the values of its task.
     """
 
     _captured: Callable[[], Tensor]
     _effective_rank: Callable[[], Tensor]
     skipped_refreshes: Tensor
-    """Refreshes so far that found NaN or Inf and kept the old basis."""
+    """How many refreshes so far found NaN or Inf and kept the old basis."""
     refreshed: bool
     """Whether this step computed a new basis."""
     tasks: Mapping[str, TaskReport]
@@ -179,7 +182,7 @@ class Report:
 
     @property
     def effective_rank(self) -> Tensor:
-        """Directions that are not zeroed."""
+        """The number of directions in use."""
         return self._effective_rank()
 
     def _all(self, name: str) -> Tensor:
@@ -191,17 +194,17 @@ class Report:
 
     @property
     def neutral(self) -> Tensor:
-        """Norm of the part outside of the span."""
+        """Norm of the neutral part, which is orthogonal to the span."""
         return self._root_sum("neutral")
 
     @property
     def helpful(self) -> Tensor:
-        """Norm of the part that points with the primary gradient, direction by direction."""
+        """Norm of the helpful part, which lies along directions in which both gradients have the same sign."""
         return self._root_sum("helpful")
 
     @property
     def harmful(self) -> Tensor:
-        """Norm of the part that points against it."""
+        """Norm of the harmful part, which lies along directions in which the two gradients have opposite signs."""
         return self._root_sum("harmful")
 
     @property
@@ -228,7 +231,7 @@ class Report:
         return f"{type(self).__name__}({', '.join(numbers)})"
 
     def to_dict(self) -> dict[str, float | int | bool]:
-        """Plain numbers for a logger; named tasks under `name/...`. This waits for the device."""
+        """Return plain numbers for a logger, with the numbers of named tasks under `name/...`. Waits for the device."""
         found = {name: getattr(self, name) for name in TASK_VALUES}
         if len(self.tasks) > 1:
             for task, report in self.tasks.items():

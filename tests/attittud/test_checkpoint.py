@@ -76,7 +76,7 @@ FORMS = ("files", "dcp")
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_a_loaded_guide_goes_on_to_the_bit(tmp_path: Path, setting: str, form: str) -> None:
+def test_a_loaded_guide_continues_bit_for_bit(tmp_path: Path, setting: str, form: str) -> None:
     run, other = Run(setting), Run(setting)
     run.train(0, 7)
     save_in(form, run.guide, tmp_path / "guide")
@@ -95,7 +95,7 @@ def test_a_basis_of_few_examples_is_saved_with_its_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_guide_before_its_first_step(tmp_path: Path, form: str) -> None:
+def test_a_guide_can_be_saved_before_its_first_step(tmp_path: Path, form: str) -> None:
     run, other = Run(), Run()
     save_in(form, run.guide, tmp_path)
     other.train(0, 2)
@@ -146,7 +146,7 @@ def test_without_safetensors_the_extra_is_named(tmp_path: Path, monkeypatch: pyt
         getattr(checkpoint, verb)(run.guide, tmp_path)
 
 
-def test_a_folder_without_a_guide_says_so(tmp_path: Path) -> None:
+def test_a_folder_without_a_guide_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"neither guide.json nor .metadata"):
         checkpoint.load(Run().guide, tmp_path)
 
@@ -157,7 +157,7 @@ def test_a_folder_without_a_guide_says_so(tmp_path: Path) -> None:
     [({"rank": 2}, "rank|rows"), ({"basis": "svd"}, "basis='sketch'"), ({"seed": 5}, "seed=0")],
     ids=str,
 )
-def test_another_guide_is_refused_by_the_name_of_the_file(
+def test_the_state_of_another_guide_is_refused_with_the_name_of_the_file(
     tmp_path: Path, form: str, changes: dict[str, Any], message: str
 ) -> None:
     run = Run()
@@ -262,7 +262,7 @@ def test_a_value_that_is_not_a_tensor_does_not_run(tmp_path: Path) -> None:
         assert not mark.exists()
 
 
-def test_what_belongs_to_others_in_the_checkpoint_is_not_read(tmp_path: Path) -> None:
+def test_other_entries_of_the_checkpoint_are_not_read(tmp_path: Path) -> None:
     """Objects in the user's own entries are not unpickled, and do not stand in the way."""
     run, mark = saved(tmp_path / "honest", "dcp"), tmp_path / "ran"
     dcp_save({"theirs": Runs(mark), "guide": checkpoint.entries(run.guide)}, tmp_path / "mixed")
@@ -401,7 +401,7 @@ def test_a_basis_that_does_not_fit_is_refused(tmp_path: Path, change: str) -> No
     refused(run, tmp_path / "guide", "basis", "guide.json")
 
 
-def test_sharding_information_of_any_kind_is_survived(tmp_path: Path) -> None:
+def test_any_kind_of_sharding_information_is_accepted_or_refused(tmp_path: Path) -> None:
     run = saved(tmp_path / "guide", "files")
     file = tmp_path / "guide" / "basis" / "rows.safetensors"
     tensors = load_file(file)

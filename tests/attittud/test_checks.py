@@ -69,22 +69,22 @@ def guide_for(p, **options) -> Guide:
     ],
     ids=lambda x: str(x)[:40],
 )
-def test_construction(p, options, words):
+def test_wrong_arguments_of_guide_are_refused(p, options, words):
     with complains(*words):
         guide_for(p, **options)
 
 
-def test_not_a_module():
+def test_a_model_that_is_no_module_is_refused():
     with complains("model", "nn.Module"):
         Guide([nn.Parameter(torch.ones(2))], eta=Eta(1, 1, 1))
 
 
-def test_eta():
+def test_wrong_etas_are_refused():
     with complains("neutral", "nan"):
         Eta(float("nan"), 1, 1)
 
 
-def test_unknown_preset():
+def test_an_unknown_preset_is_refused():
     with complains("flop", "'flip'", "'pcgrad'"):
         attittud.preset("flop")
 
@@ -102,7 +102,7 @@ def test_unknown_preset():
     ],
     ids=["scalar", "matrix", "empty", "no graph", "list", "one example", "foreign graph"],
 )
-def test_primary(p, primary, words):
+def test_wrong_primary_losses_are_refused(p, primary, words):
     guide = guide_for(p)
     with complains(*words):
         guide.backward(primary=primary(p), auxiliary=p.loss())
@@ -121,7 +121,7 @@ def test_primary(p, primary, words):
     ],
     ids=["matrix", "no graph", "float", "empty", "named without graph", "named matrix", "foreign graph"],
 )
-def test_auxiliary(p, auxiliary, words):
+def test_wrong_auxiliary_losses_are_refused(p, auxiliary, words):
     guide = guide_for(p)
     with complains(*words):
         guide.backward(primary=p.losses(), auxiliary=auxiliary(p))
@@ -138,7 +138,7 @@ def test_auxiliary(p, auxiliary, words):
     ],
     ids=["a tensor", "scalar", "no graph", "nothing", "one example"],
 )
-def test_basis_losses(p, basis_losses, words):
+def test_wrong_basis_losses_are_refused(p, basis_losses, words):
     guide = guide_for(p)
     with complains(*words):
         guide.backward(primary=p.losses(), auxiliary=p.loss(), basis_losses=basis_losses(p))
@@ -162,7 +162,7 @@ class Normalised(nn.Module):
     ("which", "cure"),
     [("primary", "eval()"), ("basis_losses", "better of many"), ("judge", "batch_norm='frozen'")],
 )
-def test_one_example_and_batch_norm(which, cure, maps):
+def test_one_example_under_batch_norm_is_refused(which, cure, maps):
     model = Normalised(maps)
     x = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
     more = {"eta": "auto"} if which == "judge" else {"eta": Eta(1, 1, -1)}
@@ -177,7 +177,7 @@ def test_one_example_and_batch_norm(which, cure, maps):
 
 
 @pytest.mark.parametrize("which", ["primary", "basis_losses"])
-def test_an_error_of_the_users_own_is_passed_on(p, which):
+def test_a_users_own_error_is_passed_on(p, which):
     def mine():
         raise ValueError("mine")
 
@@ -194,13 +194,13 @@ def test_an_error_of_the_users_own_is_passed_on(p, which):
     ],
     ids=["no eta of its own", "names expected", "no weight of its own"],
 )
-def test_named_losses(p, options, auxiliary, words):
+def test_wrong_names_of_losses_are_refused(p, options, auxiliary, words):
     guide = guide_for(p, **options)
     with complains(*words):
         guide.backward(primary=p.losses(), auxiliary=auxiliary(p))
 
 
-def test_order_of_the_verbs(p):
+def test_calls_in_a_wrong_order_are_refused(p):
     guide = guide_for(p)
     with complains("combine", "primary"):
         guide.combine()
@@ -209,7 +209,7 @@ def test_order_of_the_verbs(p):
         guide.combine()
 
 
-def test_backward_inside_an_open_window(p):
+def test_backward_inside_an_unfinished_step_is_refused(p):
     guide = guide_for(p)
     guide.primary(p.losses())
     with complains("combine"):
@@ -244,7 +244,7 @@ class Elsewhere(torch.autograd.Function):
         return grad, torch.zeros_like(ctx.saved_tensors[0])
 
 
-def test_parameters_on_two_devices(p):
+def test_parameters_on_two_devices_are_refused(p):
     p.model.body[1] = nn.Identity()
     p.model.far = nn.Parameter(torch.ones(2, device="meta"))
     p.model.body.register_forward_hook(lambda module, args, out: Elsewhere.apply(out, p.model.far))
@@ -254,7 +254,7 @@ def test_parameters_on_two_devices(p):
 
 
 @pytest.mark.parametrize("engine", ["loop", "batched"])
-def test_sparse_gradients(engine):
+def test_sparse_gradients_are_refused(engine):
     model = TwoHeads(nn.Sequential(nn.Embedding(9, 3, sparse=True), nn.Flatten()), 12)
     x = torch.arange(8).reshape(2, 4)
     guide = Guide(model, eta=Eta(1, 1, -1), rank=2, engine=engine)
@@ -273,7 +273,7 @@ class FunctionalEmbedding(nn.Module):
 
 @pytest.mark.parametrize("basis", ["sketch", "mean"])
 @pytest.mark.parametrize("engine", ["loop", "batched"])
-def test_sparse_gradients_of_a_function(engine, basis):
+def test_sparse_gradients_of_a_function_are_refused(engine, basis):
     model = TwoHeads(FunctionalEmbedding(), 12)
     x = torch.arange(8).reshape(2, 4)
     guide = Guide(model, eta=Eta(1, 1, -1), rank=2, engine=engine, basis=basis)
@@ -282,7 +282,7 @@ def test_sparse_gradients_of_a_function(engine, basis):
 
 
 @pytest.mark.parametrize("verb", ["primary", "auxiliary"])
-def test_reentrant_checkpointing_between_refreshes(verb):
+def test_reentrant_checkpointing_between_refreshes_is_refused(verb):
     model = TwoHeads(Checkpointed(), 6)
     x = torch.randn(4, 5)
     guide = Guide(model, eta=Eta(1, 1, -1), rank=2)
@@ -293,7 +293,7 @@ def test_reentrant_checkpointing_between_refreshes(verb):
 
 
 @pytest.mark.parametrize("which", ["both", "auxiliary", "basis_losses"])
-def test_reentrant_checkpointing(which):
+def test_reentrant_checkpointing_is_refused(which):
     """Such a graph hides parameters: they must not pass for unused."""
     hidden = TwoHeads(Checkpointed(use_reentrant=True), 6)
     x = torch.randn(4, 5)
@@ -321,20 +321,20 @@ def trained_state(body: nn.Module | None = None, **options) -> dict:
     return guide.state_dict()
 
 
-def test_state_of_another_model(p):
+def test_the_state_of_another_model_is_refused(p):
     guide = guide_for(p)
     with complains("body.0", "model"):
         guide.load_state_dict(trained_state(body=mlp(hidden=7)))
 
 
-def test_state_of_a_model_with_other_names(p):
+def test_the_state_of_a_model_with_other_names_is_refused(p):
     body = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Tanh(), nn.Linear(6, 6))
     guide = guide_for(p)
     with complains("body.", "model"):
         guide.load_state_dict(trained_state(body=body))
 
 
-def test_something_that_is_not_a_state(p):
+def test_values_that_are_not_a_state_are_refused(p):
     guide = guide_for(p)
     with pytest.raises((KeyError, *BAD_INPUT)) as caught:
         guide.load_state_dict({"weights": 1})
@@ -351,7 +351,7 @@ def test_refused_state_changes_nothing():
     assert all(torch.equal(g, other.grads()[name]) for name, g in one.grads().items())
 
 
-def test_two_names_that_read_the_same(p):
+def test_two_names_with_the_same_text_are_refused(p):
     with complains("[1, '1']", "rename"):
         guide_for(p).backward(primary=p.losses(), auxiliary={1: p.loss(), "1": p.loss()})
 

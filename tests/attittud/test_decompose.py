@@ -62,7 +62,7 @@ def test_parts_follow_the_definition(case):
 
 @many
 @given(cases())
-def test_signs_with_the_mean_included(case):
+def test_signs_are_right_with_the_mean_included(case):
     g_aux, g_prim, V = case
     assume_clear(g_prim, V)
     parts = decompose(g_aux, g_prim, V, include_mean=True)
@@ -105,7 +105,7 @@ def test_the_split_does_depend_on_the_rotation():
 
 @many
 @given(cases(in_span=True), st.floats(-3, 3), weights, weights, weights)
-def test_corrected_theorem_1(case, neutral, helpful, harmful, weight):
+def test_corrected_theorem_1_holds(case, neutral, helpful, harmful, weight):
     """g_prim in the span, helpful >= 0 >= harmful: to first order no step raises the primary loss."""
     g_aux, g_prim, V = case
     update = decompose(g_aux, g_prim, V).combine(Eta(neutral, helpful, -harmful)) + weight * g_prim
@@ -114,7 +114,7 @@ def test_corrected_theorem_1(case, neutral, helpful, harmful, weight):
 
 @many
 @given(cases(in_span=True), weights, weights)
-def test_corrected_theorem_1_for_the_auxiliary_loss(case, neutral, helpful):
+def test_corrected_theorem_1_holds_for_the_auxiliary_loss(case, neutral, helpful):
     """With neutral, helpful >= 0, harmful = 0 and no primary gradient, not the auxiliary loss either."""
     g_aux, g_prim, V = case
     update = decompose(g_aux, g_prim, V).combine(Eta(neutral, helpful, 0))
@@ -171,7 +171,7 @@ def test_signs_survive_where_products_underflow():
         (torch.ones(3), torch.ones(3), 2 * torch.eye(3), ("basis", "orthonormal")),
     ],
 )
-def test_bad_input(g_aux, g_prim, basis, words):
+def test_wrong_input_is_refused(g_aux, g_prim, basis, words):
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the message is looked at below
         decompose(g_aux, g_prim, basis, check=True)
     assert all(word in str(caught.value) for word in words)

@@ -12,7 +12,7 @@ def test_order_is_as_in_the_paper():
     assert Eta(1, 2, 3) == Eta(neutral=1, helpful=2, harmful=3)
 
 
-def test_frozen():
+def test_an_eta_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         Eta(1, 1, 1).neutral = 0
 
@@ -25,7 +25,7 @@ def test_bad_values_name_the_field(field, value):
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_presets(name):
+def test_every_preset_has_its_weights(name):
     eta, weight = PRESETS[name]
     options = preset(name)
     assert options["eta"] == Eta(*eta)
@@ -33,7 +33,7 @@ def test_presets(name):
     assert options.get("basis") == ("mean" if name == "pcgrad" else None)
 
 
-def test_list_of_presets():
+def test_presets_are_listed():
     assert set(presets()) == set(PRESETS)
 
 
@@ -42,6 +42,6 @@ def test_a_preset_can_be_changed_without_changing_the_next():
     assert preset("flip")["eta"] == Eta(1, 1, -1)
 
 
-def test_unknown_preset():
+def test_an_unknown_preset_is_answered_with_the_nearest_name():
     with pytest.raises(ValueError, match=r"flipp.*drop_harmful"):
         preset("flipp")

@@ -38,7 +38,7 @@ def test_oracle_jacobian_has_gradients_of_single_examples():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["fp64", "fp32"])
 @pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
 @pytest.mark.parametrize(("basis", "rank"), SETTINGS)
-def test_every_basis_and_preset(basis, rank, include_mean, dtype, engine):
+def test_every_basis_and_preset_equals_the_oracle(basis, rank, include_mean, dtype, engine):
     reference = problem("mlp", torch.float64, m=M, seed=SEED)
     primary, auxiliary = reference.losses(), reference.loss()
     chosen = {name: preset(name) for name in PRESETS} | {"odd": {"eta": Eta(0.1, 0.7, -0.3), "primary_weight": 0.3}}
@@ -64,7 +64,7 @@ def test_every_basis_and_preset(basis, rank, include_mean, dtype, engine):
 @pytest.mark.parametrize("engine", ["loop", "batched"])
 @pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
 @pytest.mark.parametrize("basis", [b for b in BASES if b != "random"])
-def test_named_auxiliary_tasks(basis, include_mean, engine):
+def test_named_auxiliary_tasks_equal_the_oracle(basis, include_mean, engine):
     """Each task keeps its own signs, Eta and weight; one of them reaches only a part of the body."""
 
     def tasks(q: Problem):
@@ -91,7 +91,7 @@ def test_named_auxiliary_tasks(basis, include_mean, engine):
     assert error(p.grads(), summed.grads) > 1e-2  # so the test would notice tasks judged as one
 
 
-def test_one_eta_and_weight_for_all_tasks():
+def test_one_eta_and_weight_apply_to_all_tasks():
     p = problem("mlp", torch.float64)
     want = expected(
         p.model, p.losses(), {"a": p.loss(), "b": p.loss(slice(3))}, eta=(1, 0, -1), auxiliary_weight=0.7, rank=3
@@ -102,7 +102,7 @@ def test_one_eta_and_weight_for_all_tasks():
 
 
 @pytest.mark.parametrize("basis", ["sketch", "exact", "mean"])
-def test_stale_basis_over_several_steps(basis):
+def test_steps_between_refreshes_use_the_old_basis(basis):
     """The basis is rebuilt every third step, from fresh numbers, and the signs come from the current g_p."""
     p = problem("mlp", torch.float64, m=9)
     guide = Guide(p.model, eta=Eta(1, 1, -1), primary_weight=0.1, basis=basis, rank=3, refresh_every=3, seed=5)
@@ -123,7 +123,7 @@ def test_stale_basis_over_several_steps(basis):
 
 
 @pytest.mark.parametrize("basis", ["sketch", "svd", "exact", "mean"])
-def test_basis_losses_build_the_basis_and_primary_the_signs(basis):
+def test_basis_losses_build_the_basis_and_primary_losses_decide_the_signs(basis):
     p, other = problem("mlp", torch.float64), problem("mlp", torch.float64, m=5, seed=11)
     other.model = p.model
     guide = Guide(p.model, eta=Eta(1, 0, -1), basis=basis, rank=3, primary_weight=0.2)
@@ -141,7 +141,7 @@ def test_basis_losses_build_the_basis_and_primary_the_signs(basis):
     assert error(p.grads(), want.grads) <= 1e-10
 
 
-def test_a_primary_batch_of_one_between_refreshes():
+def test_a_primary_batch_of_one_example_works_between_refreshes():
     p = problem("mlp", torch.float64)
     guide = Guide(p.model, eta=Eta(1, 0, -1), rank=3)
     guide.backward(primary=p.losses(), auxiliary=p.loss())
@@ -152,7 +152,7 @@ def test_a_primary_batch_of_one_between_refreshes():
 
 
 @pytest.mark.parametrize("basis", ["sketch", "canonical", "implicit"])
-def test_a_deleted_guide_is_gone_at_once(basis):
+def test_a_deleted_guide_is_freed_at_once(basis):
     """With its basis, which may be ten times as large as the model: not when the garbage collector comes by."""
     p = problem("mlp")
     guide = Guide(p.model, eta=Eta(1, 1, 0), rank=2, basis=basis)

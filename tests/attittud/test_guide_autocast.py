@@ -12,7 +12,7 @@ from tests.helpers.zoo import problem
 @pytest.mark.filterwarnings("ignore:There is a performance drop because we have not yet implemented the batching rule")
 @pytest.mark.parametrize("basis", ["sketch", "exact", "svd"])
 @pytest.mark.parametrize("engine", ["loop", "batched", "hooks"])
-def test_a_refresh_overflows_no_sooner_than_a_step(engine, basis):
+def test_a_refresh_does_not_overflow_before_a_plain_step_does(engine, basis):
     """A loss scale is raised until the mean gradient overflows in float16; per-example gradients lack its factor 1/m."""
     torch.manual_seed(0)
     m = 64
@@ -66,7 +66,7 @@ def test_basis_losses_without_a_loss_scale_do_not_underflow(engine):
 @pytest.mark.parametrize(
     ("engine", "basis"), [("hooks", "sketch"), ("hooks", "svd"), ("implicit", "exact"), ("loop", "svd")]
 )
-def test_a_step_inside_an_autocast_region(name, engine, basis):
+def test_a_step_keeps_its_precision_inside_an_autocast_region(name, engine, basis):
     """As in a `training_step` of Lightning: the region is for the forward pass and changes nothing else."""
     found = []
     for around in (True, False):
@@ -86,7 +86,7 @@ def test_a_step_inside_an_autocast_region(name, engine, basis):
 
 
 @pytest.mark.parametrize("engine", ["hooks", "implicit"])
-def test_a_model_without_autocast_inside_an_autocast_region(engine):
+def test_a_model_without_autocast_keeps_its_precision_inside_an_autocast_region(engine):
     p = problem("mlp", m=8)
     guide = Guide(p.model, eta=Eta(1, 0.5, -1), rank=3, engine=engine, basis="exact")
     loss = p.loss()

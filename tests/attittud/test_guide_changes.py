@@ -42,7 +42,7 @@ def test_replaced_parameters_are_decomposed_at_once():
 
 
 @pytest.mark.parametrize("narrowed", [False, True])
-def test_a_copied_guide_goes_on_with_the_copied_model(narrowed):
+def test_a_copied_guide_continues_with_the_copied_model(narrowed):
     p = problem("mlp", torch.float64)
     options = {"parameters": list(p.model.body.parameters())} if narrowed else {}
     guide = Guide(p.model, eta=Eta(1, 0.5, -1), rank=3, refresh_every=2, **options)
@@ -76,7 +76,7 @@ def test_a_task_that_is_missing_in_a_step_keeps_its_parameters():
     assert torch.allclose(head.weight.grad, 0.1 * torch.autograd.grad(p.losses().mean(), head.weight)[0], atol=1e-12)
 
 
-def test_basis_losses_come_with_the_first_call():
+def test_basis_losses_must_come_with_the_first_call():
     p = problem("mlp")
     guide = Guide(p.model, eta=NOTHING, rank=3)
     guide.primary(p.losses())
@@ -126,7 +126,7 @@ def test_hooks_after_accumulation_run_once():
 
 @pytest.mark.parametrize("include_mean", [False, True])
 @pytest.mark.parametrize("engine", ["loop", "batched", "hooks", "implicit"])
-def test_backward_under_no_grad(engine, include_mean):
+def test_backward_works_under_no_grad(engine, include_mean):
     found = []
     for grad in (False, True):
         p = problem("mlp")
@@ -181,7 +181,7 @@ def test_a_frozen_model_is_refused():
         guide.backward(primary=losses, auxiliary=loss)
 
 
-def test_a_module_says_which_parameters():
+def test_parameters_of_a_module_can_be_passed():
     p = problem("mlp")
     guide = Guide(p.model, eta=NOTHING, rank=3, parameters=p.model.body)
     guide.backward(primary=p.losses(), auxiliary=p.loss())

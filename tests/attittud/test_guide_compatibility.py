@@ -69,7 +69,7 @@ def test_compiled_models_keep_their_result_and_their_graphs(net, engine):
     assert counters["stats"]["unique_graphs"] == 2
 
 
-def test_compiled_in_place(net):
+def test_a_model_compiled_in_place_works(net):
     want = train(copy.deepcopy(net), "loop")
     torch._dynamo.reset()
     net.compile(backend="aot_eager")
@@ -77,14 +77,14 @@ def test_compiled_in_place(net):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_activation_checkpointing(net, engine):
+def test_activation_checkpointing_changes_no_update(net, engine):
     want = train(copy.deepcopy(net), "loop")
     net.checkpointed = True
     assert error(train(net, engine), want) < 1e-11
 
 
 @pytest.mark.parametrize("engine", [*ENGINES, "auto"])
-def test_autocast(engine):
+def test_steps_work_under_autocast(engine):
     """bf16 forward passes, projections in full precision."""
     grads = []
     for kind, dtype in (("loop", torch.float32), (engine, torch.bfloat16)):
@@ -126,7 +126,7 @@ def test_sketches_under_autocast_equal_the_loops(name):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_loss_scaling(engine):
+def test_a_loss_scale_changes_no_update(engine):
     """Both losses scaled, gradients unscaled: the update of a run without scaler."""
     grads = []
     for scale in (1.0, 2.0**16):
@@ -159,7 +159,7 @@ def test_overflow_skips_the_optimizer_step(engine):
 
 
 @pytest.mark.parametrize("engine", ["loop", "hooks"])
-def test_channels_last(engine):
+def test_channels_last_changes_no_update(engine):
     grads = []
     for memory_format in (torch.contiguous_format, torch.channels_last):
         p = problem("cnn_group_norm", torch.float64)

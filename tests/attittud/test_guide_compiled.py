@@ -69,12 +69,12 @@ def test_a_second_compiled_model_of_a_process_works_as_the_first():
         assert all(p.grad is not None for p in model.parameters())
 
 
-def test_a_plain_model_leaves_the_setting_alone(donated):
+def test_a_model_that_is_not_compiled_does_not_change_torchs_setting(donated):
     Guide(nn.Linear(2, 2), eta=Eta(1, 1, 1))
     assert donated.donated_buffer
 
 
-def test_compiled_code_that_overwrites_its_memory_is_named_and_fixed(donated, monkeypatch):
+def test_donated_buffers_are_reported_and_switched_off(donated, monkeypatch):
     """A function that was compiled elsewhere: the guide sees it when torch refuses."""
     model = nn.Linear(6, 3)
     guide = Guide(model, eta=Eta(1, 1, 0), rank=3, engine="loop")
@@ -86,7 +86,7 @@ def test_compiled_code_that_overwrites_its_memory_is_named_and_fixed(donated, mo
         return run_backward(losses, weights, retain_graph, *args, **kwargs)
 
     monkeypatch.setattr(loop, "run_backward", refuses)
-    with pytest.raises(RuntimeError, match=r"donated buffers\)\. That is switched off now: .* once more"):
+    with pytest.raises(RuntimeError, match=r"donated buffers\)\. Donated buffers are switched off now: .* once more"):
         guide.backward(primary=model(x).square().mean(1), auxiliary=model(x).abs().mean())
     guide.backward(primary=model(x).square().mean(1), auxiliary=model(x).abs().mean())
     assert model.weight.grad is not None

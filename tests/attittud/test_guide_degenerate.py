@@ -32,7 +32,7 @@ def assert_basis(V: torch.Tensor, rank: int, tolerance: float = 1e-10) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["fp64", "fp32"])
 @pytest.mark.parametrize("basis", FROM_J)
-def test_duplicated_examples(basis, dtype):
+def test_duplicated_examples_are_one_direction(basis, dtype):
     """Six examples, two of them distinct: two directions, and the update they give."""
     double = problem("mlp", torch.float64)
     copies = [0, 1, 0, 1, 1, 0]
@@ -48,7 +48,7 @@ def test_duplicated_examples(basis, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["fp64", "fp32"])
 @pytest.mark.parametrize("basis", FROM_J)
-def test_near_duplicates(basis, dtype):
+def test_near_duplicates_are_one_direction(basis, dtype):
     """Examples that differ by rounding add no direction: noise is not normalised."""
     p = problem("mlp", dtype)
     eps = torch.finfo(dtype).eps
@@ -60,7 +60,7 @@ def test_near_duplicates(basis, dtype):
 
 
 @pytest.mark.parametrize("basis", FROM_J)
-def test_rank_above_the_number_of_examples(basis):
+def test_a_rank_above_the_number_of_examples_works(basis):
     p = problem("mlp", torch.float64, m=3)
     want = expected(p.model, p.losses(), p.loss(), eta=ETA, basis=basis, rank=8, primary_weight=0.1)
     guide = guide_for(p, basis=basis, rank=8)
@@ -72,7 +72,7 @@ def test_rank_above_the_number_of_examples(basis):
 
 
 @pytest.mark.parametrize("basis", ["sketch", "exact", "random"])
-def test_rank_above_the_number_of_parameters(basis):
+def test_a_rank_above_the_number_of_parameters_works(basis):
     p = problem("mlp", torch.float64, m=8)
     only = ["body.2.bias"]  # six numbers
     guide = guide_for(p, basis=basis, rank=7, parameters=lambda name, _: name in only)
@@ -84,7 +84,7 @@ def test_rank_above_the_number_of_parameters(basis):
 
 @pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
 @pytest.mark.parametrize("basis", ["sketch", "svd", "exact", "mean"])
-def test_all_zero_jacobian(basis, include_mean):
+def test_a_jacobian_of_zeros_makes_everything_neutral(basis, include_mean):
     """No direction to compare in: everything is neutral."""
     p = problem("mlp")
     g_a = gradients(p.loss(), p.model)
@@ -97,7 +97,7 @@ def test_all_zero_jacobian(basis, include_mean):
         assert torch.equal(x.grad, 0.5 * g_a[name]), name
 
 
-def test_zero_auxiliary_gradient():
+def test_a_zero_auxiliary_gradient_works():
     p = problem("mlp")
     g_p = gradients(p.losses().mean(), p.model)
     report = guide_for(p, include_mean=True).backward(primary=p.losses(), auxiliary=0.0 * p.loss())
@@ -109,7 +109,7 @@ def test_zero_auxiliary_gradient():
 @pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
 @pytest.mark.parametrize("sizes", [(1e-18, 1e-18), (1e-18, 1e10), (1e10, 1e-18), (1e10, 1e10)], ids=str)
 @pytest.mark.parametrize("basis", ["sketch", "svd", "exact", "mean", "canonical"])
-def test_gradients_of_any_size(basis, sizes, include_mean):
+def test_gradients_of_any_size_are_split_as_in_float64(basis, sizes, include_mean):
     """float32, where squares and products of such gradients leave its range."""
     primary_size, auxiliary_size = sizes
     p = problem("mlp", seed=3)
@@ -134,7 +134,7 @@ def test_gradients_of_any_size(basis, sizes, include_mean):
 
 
 @pytest.mark.parametrize("basis", ["sketch", "svd", "exact", "mean"])
-def test_basis_losses_that_break_do_not_touch_the_step(basis):
+def test_basis_losses_with_nan_do_not_change_the_step(basis):
     p = problem("mlp", torch.float64)
     guide = guide_for(p, basis=basis)
     guide.backward(primary=p.losses(), auxiliary=p.loss())
@@ -147,7 +147,7 @@ def test_basis_losses_that_break_do_not_touch_the_step(basis):
 
 @pytest.mark.parametrize("basis", ["sketch", "mean", "canonical"])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_broken_auxiliary_loss(basis, bad):
+def test_an_auxiliary_loss_with_nan_reaches_grad(basis, bad):
     """It reaches ``.grad`` where plain backward would show it, and is gone with the next step."""
     p = problem("mlp", torch.float64)
     guide = guide_for(p, basis=basis)
@@ -168,7 +168,7 @@ def test_broken_auxiliary_loss(basis, bad):
     assert error(p.grads(), want.grads) < 1e-10
 
 
-def test_healthy_training_is_silent(few_warnings):
+def test_normal_training_gives_no_warning(few_warnings):
     p = problem("mlp", m=3)
     guide = guide_for(p, rank=8, refresh_every=2)
     for _ in range(6):
@@ -177,7 +177,7 @@ def test_healthy_training_is_silent(few_warnings):
 
 
 @pytest.mark.parametrize("basis", ["exact", "svd"])
-def test_equal_singular_values(basis):
+def test_equal_singular_values_work(basis):
     """Any rotation among them is right, but the span is fixed and its rows are orthonormal."""
     theta = torch.nn.Parameter(torch.zeros(5, dtype=torch.float64))
     model = torch.nn.ParameterList([theta])
@@ -273,7 +273,7 @@ def test_a_rank_far_above_the_examples_costs_nothing(basis, verbs):
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn_batch_norm", "cnn_group_norm", "transformer", "lstm", "layer_norm"])
-def test_roundings_of_single_gradients_stay_below_the_tolerance(name):
+def test_rounding_errors_of_single_gradients_stay_below_the_tolerance(name):
     """The tolerance separates dependent from independent rows: the errors of gradients are below a quarter of it."""
     double, single = problem(name, torch.float64), problem(name, torch.float64).to(torch.float32)
     names = shared_names(double.model, double.losses(), double.loss())
@@ -283,7 +283,7 @@ def test_roundings_of_single_gradients_stay_below_the_tolerance(name):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("left", [1e-3, 1e-4, 1e-5])
-def test_the_mean_with_rows_that_were_rounded_when_they_were_stored(left, dtype):
+def test_include_mean_works_with_rows_rounded_for_storage(left, dtype):
     """‖g_prim‖² - ‖p‖² almost vanishes, because the row is a little too long; the residual of g_prim does not."""
     row = torch.tensor([0.6, 0.8, 0.0], dtype=dtype)
     stored = row.bfloat16().double()
@@ -306,7 +306,7 @@ def test_the_mean_with_rows_that_were_rounded_when_they_were_stored(left, dtype)
     assert report.captured_primary <= 1
 
 
-def test_dependent_rows_after_one_that_almost_depends_on_others_are_zero():
+def test_dependent_rows_become_zero_even_after_a_nearly_dependent_row():
     """Seven different examples, some of them twice: an eighth direction is rounding, however inexact the seventh is."""
     for seed in range(300):
         generator = torch.Generator().manual_seed(seed)

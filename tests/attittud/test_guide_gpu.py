@@ -105,7 +105,7 @@ def test_a_refresh_never_waits(engine):
         run.step(True)
 
 
-def test_a_refresh_never_waits_where_there_are_no_second_derivatives(monkeypatch):
+def test_a_refresh_without_second_derivatives_never_waits(monkeypatch):
     """As in a compiled model: J·v then takes a backward pass per example."""
 
     def refuse(*_):
@@ -154,7 +154,7 @@ def tf32():
 
 @pytest.mark.usefixtures("tf32")
 @pytest.mark.parametrize("fused", [True, False])
-def test_tf32_does_not_reach_the_maths(monkeypatch, fused):
+def test_tf32_does_not_change_the_maths(monkeypatch, fused):
     if not fused:
         monkeypatch.setattr(linalg, "_fast", lambda *tensors: None)
     run = Run(Perceptron(depth=3))
@@ -164,7 +164,7 @@ def test_tf32_does_not_reach_the_maths(monkeypatch, fused):
 
 @pytest.mark.usefixtures("tf32")
 @pytest.mark.parametrize("model", [Perceptron, Convolutions])
-def test_hooks_go_with_tf32(model):
+def test_hooks_works_with_tf32(model):
     """The check of the first refresh allows for the rounding."""
     rows = []
     for engine in ("loop", "hooks"):
@@ -175,7 +175,7 @@ def test_hooks_go_with_tf32(model):
     close(rows[1], rows[0], 5e-2)
 
 
-def test_bf16_autocast():
+def test_steps_work_under_bf16_autocast():
     run = Run(Perceptron())
     with torch.autocast(DEVICE, torch.bfloat16):
         run.step(True)
@@ -183,7 +183,7 @@ def test_bf16_autocast():
 
 
 @pytest.mark.parametrize("model", [Perceptron, Convolutions])
-def test_fp16_with_a_scaler(model):
+def test_steps_work_in_fp16_with_a_scaler(model):
     run = Run(model())
     scaler = torch.amp.GradScaler(DEVICE, init_scale=2.0**10, growth_interval=1000)
     for refresh in (True, False, False):
@@ -206,7 +206,7 @@ def test_fp16_with_a_scaler(model):
 
 
 @pytest.mark.parametrize("engine", ["loop", "batched"])
-def test_checkpointing(engine):
+def test_activation_checkpointing_works(engine):
     class Checkpointed(Perceptron):
         def forward(self, x, head):
             return getattr(self, head)(checkpoint(self.body, x, use_reentrant=False))

@@ -60,7 +60,7 @@ def test_captured_step_equals_eager(basis, include_mean):
     replay_equals_eager(Perceptron, False, basis=basis, include_mean=include_mean)
 
 
-def test_captured_refresh_by_hooks():
+def test_captured_refresh_by_hooks_equals_eager():
     """From a forward pass that the engine watches inside of the graph."""
     run = Run(Perceptron(), engine="hooks")
 
@@ -122,7 +122,7 @@ def test_captured_refresh_of_convolutions_by_hooks_equals_eager():
             close(graphed.parameters(), eager.parameters(), 1e-4)
 
 
-def test_captured_refresh_from_a_callable():
+def test_captured_refresh_from_a_callable_equals_eager():
     run = Run(Perceptron(), engine="loop")
     warm_up(run, [True, True, False], basis_losses=run.losses)
     graph, _ = captured(run, True, basis_losses=run.losses)
@@ -134,7 +134,7 @@ def test_captured_refresh_from_a_callable():
 
 
 @pytest.mark.parametrize("basis", ["sketch", "canonical"])
-def test_captured_judgement_equals_eager(basis):
+def test_captured_step_with_judges_equals_eager(basis):
     """Judges in one graph, none in the other; weights live on the device between them."""
     torch.manual_seed(0)
     settings = {"eta": "auto", "judge_every": 1, "basis": basis, "include_mean": False}

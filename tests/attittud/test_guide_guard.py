@@ -151,7 +151,7 @@ def found(name: str, **options: object) -> Iterator[Tensor]:
 
 
 @pytest.mark.parametrize("name", REFERENCES)
-def test_a_preset_is_its_published_formula(name):
+def test_each_preset_follows_its_published_formula(name):
     for want, got in zip(expected(name), found(name), strict=True):
         assert (got - want).abs().max() < (1e-6 if name == "bloop" else 1e-9)  # Bloop's source divides by ‖m‖² + 1e-7
     plain = list(expected("a_gem" if name != "a_gem" else "gru"))[-1]
@@ -165,7 +165,7 @@ def test_every_guard_has_a_reference():
 # ------------------------------------------------------------------------------------------------ the pass that is left out
 
 
-def test_the_primary_pass_is_left_out_where_nothing_of_it_is_used():
+def test_the_primary_pass_is_left_out_if_the_step_does_not_need_it():
     """The update is the same whether the losses are given or not."""
     given, left_out = Problem(), Problem()
     for p, leave in ((given, False), (left_out, True)):
@@ -182,7 +182,7 @@ def test_the_primary_pass_is_left_out_where_nothing_of_it_is_used():
         assert torch.equal(one.grad, other.grad)
 
 
-def test_a_running_mean_leaves_it_out_too_and_keeps_its_signs():
+def test_a_running_mean_needs_no_primary_pass_and_keeps_its_signs():
     results = []
     for leave in (False, True):
         p = Problem()

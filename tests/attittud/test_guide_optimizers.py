@@ -71,7 +71,7 @@ def build(name: str, **options):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_optimizer(name):
+def test_every_optimizer_works(name):
     assert_same_training(make_optimizer=build(name))
 
 
@@ -79,7 +79,7 @@ def test_every_optimizer(name):
     "options", [{"fused": True}, {"foreach": True}, {"foreach": False}, {"amsgrad": True}], ids=str
 )
 @pytest.mark.parametrize("name", ["mlp", "channels_last", "odd"])
-def test_implementations_of_adam(name, options):
+def test_every_implementation_of_adam_works(name, options):
     assert_same_training(name, make_optimizer=build("AdamW", **options))
 
 
@@ -93,7 +93,7 @@ def test_implementations_of_adam(name, options):
     ],
     ids=["norm", "foreach", "value"],
 )
-def test_clipping(clip, set_to_none):
+def test_gradient_clipping_works(clip, set_to_none):
     """Clipping works in place and comes last: the next step does not see it."""
     assert_same_training(make_optimizer=build("SGD", momentum=0.9), clip=clip, set_to_none=set_to_none)
 
@@ -107,11 +107,11 @@ def test_clipping(clip, set_to_none):
     ],
     ids=["step", "one_cycle", "cosine"],
 )
-def test_schedulers(scheduler):
+def test_learning_rate_schedulers_work(scheduler):
     assert_same_training(make_optimizer=build("Adam"), make_scheduler=scheduler)
 
 
-def test_lbfgs():
+def test_lbfgs_works():
     """The closure is called several times a step, each time a step of the guide."""
     results = []
     for by_hand in (False, True):
@@ -130,7 +130,7 @@ def test_lbfgs():
     assert all(torch.equal(x, y) for x, y in zip(*results, strict=True))
 
 
-def test_two_optimizers_for_body_and_heads():
+def test_two_optimizers_for_body_and_heads_work():
     def both(model: nn.Module):
         return torch.optim.SGD(
             [{"params": model.body.parameters(), "lr": 0.1}, {"params": model.heads.parameters(), "lr": 1e-3}]
@@ -159,14 +159,14 @@ def scaled_run(scaler, steps: int = 5, overflow_at: int | None = None) -> tuple[
     return p, scales
 
 
-def test_grad_scaler():
+def test_a_grad_scaler_works():
     scaled, _ = scaled_run(torch.amp.GradScaler("cpu", init_scale=2.0**16))
     plain, _ = scaled_run(torch.amp.GradScaler("cpu", enabled=False))
     for x, y in zip(scaled.model.parameters(), plain.model.parameters(), strict=True):
         assert torch.equal(x, y)
 
 
-def test_grad_scaler_sees_an_overflow():
+def test_a_grad_scaler_notices_an_overflow():
     """The step is skipped and the scale halved; training goes on from finite parameters."""
     p, scales = scaled_run(torch.amp.GradScaler("cpu", init_scale=2.0**16), overflow_at=2)
     assert scales == [2.0**16] * 2 + [2.0**15] * 3

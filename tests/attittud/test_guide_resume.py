@@ -74,7 +74,7 @@ class Run:
 
 
 @pytest.mark.slow
-def test_new_process_goes_on_bitwise(tmp_path):
+def test_a_new_process_continues_bitwise(tmp_path):
     saved, want = {}, {}
     for setting in SETTINGS:
         run = Run(setting)
@@ -104,7 +104,7 @@ def test_without_the_basis_the_next_step_refreshes():
     assert not torch.equal(fresh, again)
 
 
-def test_state_before_the_first_step():
+def test_a_state_from_before_the_first_step_can_be_loaded():
     run, other = Run("sketch"), Run("sketch", init=1)
     other.load(run.save())
     assert run.train(0, 3) == other.train(0, 3) == [True, False, False]
@@ -242,7 +242,7 @@ def broken(kind, state, draw):
 @settings(deadline=None, max_examples=200, derandomize=True)
 @given(st.sampled_from(list(STATES)), st.sampled_from(SAME + 2 * BROKEN), st.data())
 @pytest.mark.slow
-def test_a_changed_state_goes_on_the_same_or_is_refused_and_changes_nothing(setting, kind, data):
+def test_a_changed_state_continues_the_same_or_is_refused_and_changes_nothing(setting, kind, data):
     state, want = trained(setting)
     run = Small(setting)
     run.train(0, 2)

@@ -15,7 +15,7 @@ def batch(m: int = 5, length: int = 7, classes: int = 11) -> tuple[torch.Tensor,
 
 @pytest.mark.parametrize("shift", [True, False])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_per_sequence_one_by_one(shift: bool, reduction: str) -> None:
+def test_per_sequence_equals_the_loss_of_each_sequence_alone(shift: bool, reduction: str) -> None:
     logits, labels = batch()
     found = per_sequence(logits, labels, shift=shift, reduction=reduction)
     for i in range(len(labels)):
@@ -52,7 +52,7 @@ def test_packed_batches_are_refused() -> None:
         per_sequence(logits.flatten(0, 1), labels.flatten())
 
 
-def test_per_example_one_by_one() -> None:
+def test_per_example_equals_the_loss_of_each_example_alone() -> None:
     logits = torch.randn(6, 4, dtype=torch.float64)
     classes, decisions, values = torch.randint(4, (6,)), torch.randint(2, (6, 4)).double(), torch.randn(6, 4).double()
     for i in range(6):
@@ -65,7 +65,7 @@ def test_per_example_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("shift", [True, False])
-def test_divergence_one_by_one(shift: bool) -> None:
+def test_the_divergence_equals_that_of_each_sequence_alone(shift: bool) -> None:
     logits, labels = batch()
     start = torch.randn_like(logits)
     found = per_sequence_kl(logits, start, labels, shift=shift)

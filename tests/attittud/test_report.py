@@ -31,7 +31,7 @@ def described(want, task, rows):
 
 @pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
 @pytest.mark.parametrize("basis", ["sketch", "svd", "exact", "mean", "canonical"])
-def test_one_loss(basis, include_mean):
+def test_a_report_of_one_loss_equals_the_explicit_parts(basis, include_mean):
     p = problem("mlp", torch.float64)
     want = expected(p.model, p.losses(), p.loss(), eta=(1, 0, -1), basis=basis, rank=4, include_mean=include_mean)
     rows = with_mean(want.V, want.g_p) if include_mean else want.V
@@ -56,7 +56,7 @@ def test_norms_are_of_the_gradient_not_of_the_update():
     assert values[0] == values[1]
 
 
-def test_printed():
+def test_a_report_can_be_printed():
     p = problem("mlp")
     report = Guide(p.model, eta=Eta(1, 1, -1), rank=3).backward(primary=p.losses(), auxiliary=p.loss())
     assert f"neutral={float(report.neutral):.4g}, " in str(report)
@@ -78,7 +78,7 @@ def test_a_guide_prints_its_settings():
     assert set(re.findall(r"[(\s](\w+)=", re.sub(r"Eta\([^)]*\)", "", told))) == settings
 
 
-def test_named_tasks():
+def test_named_tasks_have_their_own_values():
     p = problem("mlp", torch.float64)
     tasks = {"a": p.loss(), "b": -p.losses(slice(2)).mean()}
     want = expected(p.model, p.losses(), tasks, eta=(1, 0, -1), rank=4)
@@ -109,7 +109,7 @@ def test_accumulated_report_equals_the_report_of_the_whole_batch():
 
 
 @pytest.mark.parametrize("auxiliary", ["one", "named"])
-def test_tensors_until_asked(auxiliary):
+def test_values_stay_on_the_device_until_they_are_read(auxiliary):
     p = problem("mlp")
     loss = p.loss() if auxiliary == "one" else {"a": p.loss(), "b": p.loss()}
     report = Guide(p.model, eta=Eta(1, 0, -1), rank=4).backward(primary=p.losses(), auxiliary=loss)
@@ -140,7 +140,7 @@ def test_a_report_does_not_change_with_the_next_step():
     assert [int(report.skipped_refreshes) for report, _ in reports] == [0, 0, 1]
 
 
-def test_a_report_that_is_read_after_a_basis_of_another_rank():
+def test_a_report_can_be_read_after_the_rank_of_the_basis_has_changed():
     """Directions that were zeroed then do not count, although the basis in use has them now."""
     found = []
     for late in (False, True):

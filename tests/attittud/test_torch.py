@@ -189,7 +189,7 @@ def steps(model, compiled, given, engine):
         *((given, "loop") for given in ("basis_losses", "judge", "verbs", "auxiliary first")),
     ],
 )
-def test_what_a_step_still_needs_is_not_overwritten(memory, given, engine):
+def test_compiled_passes_do_not_overwrite_what_a_step_still_needs(memory, given, engine):
     """For example, a callable's forward pass, which `hooks` records later, must not overwrite what auxiliary passes saved."""
     torch.manual_seed(0)
     plain = Model()
@@ -202,7 +202,7 @@ def test_what_a_step_still_needs_is_not_overwritten(memory, given, engine):
 
 
 @pytest.mark.usefixtures("memory")
-def test_what_checkpointing_computes_again_is_not_held():
+def test_tensors_that_checkpointing_recomputes_are_not_kept():
     """Each tensor asked for would run its block again, and holding it would undo what checkpointing saves."""
     torch.manual_seed(0)
     model, runs = Model(), []
@@ -224,7 +224,7 @@ def test_what_checkpointing_computes_again_is_not_held():
         assert runs.count("first") == 1
 
 
-def test_another_thread_and_another_torch(monkeypatch):
+def test_in_cuda_graphs_works_in_other_threads_and_versions_of_torch(monkeypatch):
     def refuse(error):
         def get_obj(*_):
             raise error

@@ -12,7 +12,7 @@ from attittud_lab.predict.model import Model
 from tests.helpers.predictions import old_run
 
 
-def test_load(tmp_path: Path) -> None:
+def test_load_returns_a_trained_model(tmp_path: Path) -> None:
     model = attittud_lab.load(str(old_run("several", tmp_path)), device="cpu")
     assert isinstance(model, Model) and model.classes == ["1", "4", "7"]
 
@@ -22,6 +22,6 @@ def test_importing_the_package_imports_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_device_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_device_is_explained(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be used here"):
         attittud_lab.load(old_run("several", tmp_path), device="cuda:77")

@@ -51,7 +51,7 @@ def test_bad_input_is_one_paragraph_and_code_2(arguments, culprit, capsys, tmp_p
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 @pytest.mark.parametrize("command", ["schema", "--help"])
-def test_standard_output_that_is_full_is_one_sentence(command):
+def test_a_full_disk_behind_standard_output_is_explained_in_one_sentence(command):
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
             [sys.executable, "-c", SCRIPT, command], stdout=full, stderr=subprocess.PIPE, text=True, check=False
@@ -67,13 +67,13 @@ def test_a_missing_library_names_the_extra(monkeypatch, capsys):
     assert "'typer'" in err and "attittud[cli]" in err
 
 
-def test_an_interrupt_while_libraries_are_imported(monkeypatch, capsys):
+def test_an_interrupt_during_imports_ends_with_130(monkeypatch, capsys):
     monkeypatch.setattr(cli, "build", interrupted)
     assert run("demo", capsys=capsys) == (130, "", "attittud: interrupted; no file is left half-written\n")
 
 
 @pytest.mark.parametrize("what", [typer.Abort, KeyboardInterrupt], ids=["older typer", "this typer"])
-def test_an_interrupt_that_a_command_does_not_handle(what, monkeypatch, capsys):
+def test_an_interrupt_that_a_command_does_not_handle_ends_with_130(what, monkeypatch, capsys):
     """An older typer raises its own Abort, a newer one returns 130."""
 
     def stop(*_: object, **__: object) -> None:
@@ -119,7 +119,7 @@ def test_help_needs_no_torch(tmp_path):
     assert len(said) == 1 + len(commands) and all(text.strip() for text in said[1:])
 
 
-def test_sigterm_in_a_command_without_its_own_message(monkeypatch, capsys):
+def test_sigterm_ends_a_command_with_143(monkeypatch, capsys):
     monkeypatch.setattr("attittud_lab.config.schema.json_schema", lambda: os.kill(os.getpid(), signal.SIGTERM))
     assert run("schema", capsys=capsys) == (143, "", "attittud: terminated; no file is left half-written\n")
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
@@ -149,7 +149,7 @@ LONG, NUL = "x" * 300, "a\0b"
     ],
     ids=lambda words: " ".join(words)[:40],
 )
-def test_paths_that_no_file_can_have_and_values_without_end(command, capsys):
+def test_impossible_paths_and_endless_values_are_refused(command, capsys):
     code, _, err = run(*command, capsys=capsys)
     assert code == 2 and err.startswith("attittud: ") and err.count("\n") == 1 and len(err) < 1000
     assert list(Path().iterdir()) == []
@@ -178,7 +178,7 @@ def test_a_file_that_may_not_be_read_is_named(monkeypatch, capsys):
     assert code == 2 and err.startswith("attittud: cat/1.png: may not be read (Permission denied); ")
 
 
-def test_an_error_of_ours_is_not_hidden_either(monkeypatch):
+def test_an_internal_error_is_not_hidden(monkeypatch):
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 

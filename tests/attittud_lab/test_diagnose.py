@@ -18,7 +18,7 @@ from tests.helpers.diagnosis import JOB, Linear, normal
 # ------------------------------------------------------------------------------------------------------ the alarms
 
 
-def test_auxiliary_alarm() -> None:
+def test_an_alarm_about_auxiliary_data_appears_when_it_should() -> None:
     """Auxiliary gradients like the primary ones, and auxiliary gradients outside of all primary gradients."""
     primary = torch.cat([normal(60, 10) + 1, torch.zeros(60, 30, dtype=torch.float64)], 1)
     inside, outside = primary[:20].mean(0), torch.cat([torch.zeros(10), torch.ones(30)]).double()
@@ -26,13 +26,13 @@ def test_auxiliary_alarm() -> None:
     assert Linear(primary, like=inside, unlike=outside).alarms(40) == [False, True, False]
 
 
-def test_primary_alarm() -> None:
+def test_an_alarm_about_primary_data_appears_when_it_should() -> None:
     """A random span of rank 4 holds 1 % of 400 dimensions; one of the examples themselves holds their common part."""
     job = Linear(normal(60, 400) + 0.5, one=normal(400))
     assert job.alarms(20, basis="random")[0] and not job.alarms(20)[0]
 
 
-def test_sign_alarm() -> None:
+def test_an_alarm_about_signs_appears_when_it_should() -> None:
     """Half-batches of two examples from two classes, whose labels are right or coins."""
     clean, coins = (torch.randint(2, (1000, 1)).double() * 2 - 1 for _ in range(2))
     inputs = clean * 0.7 + normal(1000, 20)
@@ -60,7 +60,7 @@ IMPLICIT = ("flip, basis: exact, engine: implicit, basis_batch: 8", "flip, basis
 
 
 @pytest.mark.parametrize("strategy", ["drop_harmful", "bloop", "primary_only", *IMPLICIT])
-def test_the_model_trains_as_if_nobody_looked(strategy: str) -> None:
+def test_diagnosing_does_not_change_training(strategy: str) -> None:
     """With dropout and BatchNorm, under strategies with and without a basis."""
     config = loads(JOB, [f"strategy={{name: {strategy}, rank: 4, refresh_every: 5}}"])
     data = load_data(config)

@@ -12,7 +12,7 @@ from tests.helpers.diagnosis import Linear, normal
 
 @pytest.mark.parametrize("basis", ["sketch", "mean", "canonical"])
 @pytest.mark.parametrize("include_mean", [False, True])
-def test_figures_of_a_step(basis: str, include_mean: bool) -> None:
+def test_the_numbers_of_a_step_equal_explicit_computations(basis: str, include_mean: bool) -> None:
     include_mean = include_mean and basis != "canonical"
     job = Linear(normal(40, 30) + 0.3, one=normal(30), two=normal(30))
     probe = job.probe(basis=basis, include_mean=include_mean)
@@ -41,7 +41,7 @@ def test_figures_of_a_step(basis: str, include_mean: bool) -> None:
     assert probe.groups == ["a", "b"]
 
 
-def test_the_basis_never_sees_what_it_is_judged_by() -> None:
+def test_the_basis_is_never_built_from_the_examples_that_judge_it() -> None:
     job = Linear(normal(30, 20), one=normal(20))
     probe = job.probe(basis_batch=12, primary_batch=10)
     for step in range(10):

@@ -15,7 +15,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it():
     assert str(needs(None, "wandb", "that log")).endswith("run: pip install wandb")
 
 
-def test_words_of_others_are_cut_and_stay_on_one_line():
+def test_messages_of_other_libraries_are_cut_to_one_line():
     assert one_line(ValueError("two\n   lines")) == "two lines"
     assert one_line(ValueError("abcdef"), most=3) == "abc"
     assert short("a" * 100, most=10) == "a" * 10 + "... (100 characters)"

@@ -39,7 +39,7 @@ def test_ctrl_c_in_mid_write_leaves_nothing_half_written(tmp_path: Path, monkeyp
 
 
 @pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() == 0, reason="root may write anywhere")
-def test_read_only_folder(tmp_path: Path) -> None:
+def test_a_read_only_folder_is_explained(tmp_path: Path) -> None:
     tmp_path.chmod(stat.S_IREAD | stat.S_IEXEC)
     try:
         with pytest.raises(InputError, match=r"may not be written .* output=FOLDER"):
@@ -48,7 +48,7 @@ def test_read_only_folder(tmp_path: Path) -> None:
         tmp_path.chmod(stat.S_IRWXU)
 
 
-def test_file_system_that_is_read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_file_system_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_arguments: object, **_settings: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
@@ -57,7 +57,7 @@ def test_file_system_that_is_read_only(tmp_path: Path, monkeypatch: pytest.Monke
         train_to_end(tmp_path / "run")
 
 
-def test_whether_a_file_can_be_written_is_asked_without_touching_it(tmp_path: Path) -> None:
+def test_checking_whether_a_file_can_be_written_does_not_change_it(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("old")
     files.check_writable(tmp_path / "a")
     files.check_writable(tmp_path / "b")
@@ -67,14 +67,14 @@ def test_whether_a_file_can_be_written_is_asked_without_touching_it(tmp_path: Pa
             files.check_writable(tmp_path / name)
 
 
-def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"cannot be written .* output=FOLDER"):
         train_to_end(tmp_path / "file" / "run")
 
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 300])
-def test_names_that_no_file_can_have(tmp_path: Path, name: str) -> None:
+def test_names_that_no_file_can_have_are_refused(tmp_path: Path, name: str) -> None:
     for attempt in (files.make_folder, lambda path: files.write_json(path, {})):
         with pytest.raises(InputError, match=r"cannot be .*; choose another folder by output=FOLDER"):
             attempt(tmp_path / name)
@@ -96,7 +96,7 @@ def test_second_process_in_a_folder_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_scratch_folders_go_also_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scratch_folders_are_removed_even_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     killed = tmp_path / f"{files._SCRATCH}killed"

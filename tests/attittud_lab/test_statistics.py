@@ -30,7 +30,7 @@ pairs = st.lists(st.tuples(figures, figures), min_size=3, max_size=12)
 
 
 @given(pairs)
-def test_paired_difference_is_scipys_t_test(values: list[tuple[float, float]]) -> None:
+def test_the_paired_difference_equals_scipys_t_test(values: list[tuple[float, float]]) -> None:
     first, second = zip(*values, strict=True)
     found = paired(first, second)
     differences = np.subtract(first, second)
@@ -46,7 +46,7 @@ def test_paired_difference_is_scipys_t_test(values: list[tuple[float, float]]) -
             assert (found.p < 0.05) == (found.low > 0 or found.high < 0)
 
 
-def test_students_sleep_data() -> None:
+def test_students_sleep_data_give_the_published_interval() -> None:
     """Student (1908): extra hours of sleep under two drugs; t = -4.0621, p = 0.002833 in every textbook."""
     first = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
     second = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
@@ -145,7 +145,7 @@ def test_seeds_needed_reach_the_power_in_simulation(std: float, effect: float, t
     assert n == 2 or power(n - 1) < POWER + 0.01
 
 
-def test_seeds_needed_has_bounds() -> None:
+def test_the_number_of_seeds_needed_has_bounds() -> None:
     assert seeds_needed(1.0, 1e-6) is None
     assert seeds_needed(1.0, 0.0) is None
     assert seeds_needed(0.0, 1.0) == 6  # 2 / 2^6 < 0.05 <= 2 / 2^5
@@ -154,7 +154,7 @@ def test_seeds_needed_has_bounds() -> None:
     assert needed == sorted(needed, reverse=True) and needed[-1] == 2
 
 
-def test_sign_test() -> None:
+def test_the_sign_test_equals_scipys() -> None:
     exact = binomtest(61, 100, 0.52, alternative="greater").pvalue
     assert sign_test([61], [100], chance=0.52).p == pytest.approx(exact)
     assert sign_test([16, 15, 15, 15], [25] * 4, chance=0.52).p == pytest.approx(exact)  # they scatter less than coins

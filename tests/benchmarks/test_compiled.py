@@ -10,7 +10,9 @@ from benchmarks import compiled
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's compiler itself
-def test_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_benchmark_of_compiled_bodies_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(compiling, "BACKEND", "aot_eager")
     out = tmp_path / "compiled.json"
     given = [

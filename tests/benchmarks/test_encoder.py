@@ -9,7 +9,9 @@ from benchmarks import encoder
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_benchmark_of_a_text_encoder_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("transformers", reason="the extra transformers is not installed")
     out = tmp_path / "encoder.json"
     given = ["--tiny", "--device", "cpu", "--examples", "4", "--length", "16", "--repeats", "3", "--limit", "1"]

@@ -138,14 +138,14 @@ def test_bytes_of_replicas(counted, name):
 
 
 @pytest.mark.parametrize(("tasks", "vectors"), [(1, 3), (2, 5)])
-def test_steps_in_which_judges_are_asked(counted, tasks, vectors):
+def test_bytes_of_steps_that_use_judges(counted, tasks, vectors):
     sums, passes = counted["judged"]["ddp", tasks]
     assert sums == [*[4 * SHARED] * (vectors - 1), 4 * (SHARED + REST)] and passes == 0
     sums, passes = counted["judged"]["fsdp", tasks]
     assert not sums and passes == tasks + 2
 
 
-def test_one_sum_of_rows_in_a_refresh(counted):
+def test_a_refresh_sums_the_rows_once(counted):
     _, plain, refreshing = counted["ddp"]["sketch"]
     assert [size for _, size in refreshing].count(4 * 3 * SHARED) == 1
     assert [size for _, size in plain].count(4 * 3 * SHARED) == 0
@@ -170,7 +170,7 @@ def test_bytes_of_shards(counted, name):
         assert len([1 for kind, _ in refreshing if "scatter" in kind]) == 2 * (passes + more)
 
 
-def test_windows_exchange_gradients_in_combine_only(counted):
+def test_micro_batches_exchange_gradients_only_in_combine(counted):
     counts = 8 * 2
     (_, _), (calls, combined) = counted["windows"]
     assert calls == [[("allreduce_", counts)]] * 6  # how many examples each worker has

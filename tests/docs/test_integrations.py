@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
-def test_costs_are_the_measured_ones() -> None:
+def test_costs_equal_the_committed_measurement() -> None:
     measured = json.loads((ROOT / "benchmarks" / "adapters.json").read_text())["milliseconds"]
     page = (ROOT / "docs" / "frameworks.md").read_text()
     for precision, times in measured.items():

@@ -163,7 +163,7 @@ def test_the_new_side_of_a_diff_is_python(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", of_every_page("yaml"))
-def test_configurations_on_a_page_are_some(path: Path, tmp_path: Path) -> None:
+def test_configurations_on_a_page_are_valid(path: Path, tmp_path: Path) -> None:
     for block in blocks(path.read_text(encoding="utf-8"), "yaml"):
         (tmp_path / "job.yaml").write_text(block, encoding="utf-8")
         load(tmp_path / "job.yaml")
@@ -181,7 +181,7 @@ def texts_of_source() -> str:
     return "\n".join(" ".join(text.split()) for text in found)
 
 
-def test_the_messages_on_the_page_of_errors_are_those_of_the_source() -> None:
+def test_messages_on_the_errors_page_occur_in_the_source() -> None:
     page, source = (DOCS / "errors.md").read_text(encoding="utf-8"), texts_of_source()
     messages = re.findall(r"^\| `(.*?)` \|", page, re.MULTILINE)
     assert len(messages) >= 40
@@ -190,7 +190,7 @@ def test_the_messages_on_the_page_of_errors_are_those_of_the_source() -> None:
         assert re.search(".*".join(parts), source), message
 
 
-def test_every_exception_and_warning_of_the_library_has_a_message_there() -> None:
+def test_every_exception_and_warning_of_the_library_is_on_the_errors_page() -> None:
     """A public class of errors whose messages a user meets first."""
     page = (DOCS / "errors.md").read_text(encoding="utf-8")
     assert attittud.guide.ACCUMULATED[:60] in page
@@ -209,7 +209,7 @@ def test_the_glossary_has_every_field_of_a_report() -> None:
     assert [name for name in report.to_dict() if f"`{name}`" not in glossary] == []
 
 
-def test_paths_of_docs_that_other_files_name_are_there() -> None:
+def test_docs_that_other_files_name_exist() -> None:
     named = {
         (path.relative_to(ROOT), name)
         for folder in ("src", "examples", "experiments", "benchmarks", "tests")

@@ -27,7 +27,7 @@ LOOP = (ROOT / "docs" / "your-loop.md").read_text(encoding="utf-8")
 EXAMPLE = (ROOT / "docs" / "example.txt").read_text(encoding="utf-8")
 
 
-def test_it_is_short():
+def test_the_readme_is_short():
     """Code, output and tables count too."""
     assert len([word for word in README.split() if re.search(r"\w", word)]) <= 1200, "move it to a page of docs"
 
@@ -167,7 +167,7 @@ def test_commands_and_their_output_are_those_of_a_real_run():
             found = match.end()
 
 
-def test_what_has_not_been_measured_is_called_so():
+def test_unmeasured_results_are_marked_as_such():
     page = (ROOT / "docs" / "portfolio-never-regret.md").read_text(encoding="utf-8")
     assert ("\nNot measured yet.\n" in page) == ("is declared but not measured yet" in WORDS)
 
@@ -202,7 +202,7 @@ def anchors(page: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_what_a_page_imports_is_there(page):
+def test_names_that_pages_import_exist(page):
     text = PAGES[page].read_text(encoding="utf-8")
     for module, names in re.findall(r"^[+ ]?from (attittud[\w.]*) import ([\w, ]+)$", text, re.MULTILINE):
         for name in names.split(", "):

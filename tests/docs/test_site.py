@@ -47,7 +47,7 @@ def test_every_message_is_listed(site: Path) -> None:
     assert "another process is training in this folder; wait for it, or choose another output=FOLDER" in words
 
 
-def test_nothing_comes_from_elsewhere(site: Path) -> None:
+def test_pages_load_nothing_from_other_servers(site: Path) -> None:
     for page in site.rglob("*.html"):
         tags = re.findall(r"<(?:script|link|img|iframe)\b[^>]*>", page.read_text(encoding="utf-8"))
         assert [tag for tag in tags if re.search(r'(?:src|href)="(?:https?:)?//', tag)] == [], page.name
@@ -65,7 +65,7 @@ def test_the_reference_has_every_field_of_a_report(site: Path) -> None:
     assert [name for name in fields if f'id="attittud.Report.{name}"' not in page] == []
 
 
-def test_it_can_be_searched_from_the_disk(site: Path, browser: Any) -> None:
+def test_the_site_can_be_searched_from_the_disk(site: Path, browser: Any) -> None:
     browser.get((site / "search.html").resolve().as_uri() + "?q=captured_auxiliary")
     from selenium.webdriver.support.wait import WebDriverWait
 

@@ -46,7 +46,7 @@ def _fresh() -> None:
     AcceleratorState._reset_state(reset_partial_state=True)
 
 
-def test_train_kill_resume(tmp_path: Path) -> None:
+def test_a_killed_run_resumes_to_the_same_losses(tmp_path: Path) -> None:
     assert exit_code(KILLED.format(examples=str(EXAMPLES), folder=str(tmp_path))) == -signal.SIGKILL
     assert [path.name for path in tmp_path.iterdir()] == ["step_5"]
     resumed = accelerate_loop.train(tmp_path, resume=True)
@@ -54,7 +54,7 @@ def test_train_kill_resume(tmp_path: Path) -> None:
     assert len(resumed) == 7 and resumed == whole[5:]
 
 
-def test_planted_and_damaged_files_are_refused_by_name(tmp_path: Path) -> None:
+def test_malicious_and_damaged_files_are_refused_by_name(tmp_path: Path) -> None:
     """What the guide adds to a checkpoint is safetensors and JSON, without one of Accelerate's pickles."""
     accelerate_loop.train(tmp_path, steps=5)
     folder, mark = tmp_path / "step_5", tmp_path / "ran"
@@ -109,14 +109,14 @@ def test_loops_that_were_copied_from_an_earlier_example_still_import() -> None:
     assert exit_code(code) == 0
 
 
-def test_bf16(tmp_path: Path) -> None:
+def test_the_example_works_in_bf16(tmp_path: Path) -> None:
     full = accelerate_loop.train(tmp_path)
     AcceleratorState._reset_state(reset_partial_state=True)
     half = accelerate_loop.train(tmp_path, mixed_precision="bf16")
     assert half != full and half == pytest.approx(full, rel=0.05)
 
 
-def test_fp16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_works_in_fp16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a scaler put in by hand, which Accelerate makes for GPUs alone."""
 
     def scaling(**settings: Any) -> Accelerator:

@@ -10,7 +10,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 NOTEBOOKS = sorted(EXAMPLES.glob("*.ipynb"))
 
 
-def test_there_are_two() -> None:
+def test_there_are_two_notebooks() -> None:
     assert [path.stem for path in NOTEBOOKS] == ["digits", "own_pictures"]
 
 

@@ -49,7 +49,7 @@ def test_every_test_has_its_source_file(file: Path) -> None:
     assert tests, "a file of tests without a test"
 
 
-def test_nothing_else_lies_around() -> None:
+def test_there_are_no_other_files() -> None:
     assert {path.name for path in TESTS.iterdir() if path.is_dir() and path.name != "__pycache__"} == FOLDERS
     assert {path.name for path in TESTS.iterdir() if path.is_file()} == {"__init__.py", "conftest.py"}
 
@@ -62,7 +62,7 @@ def test_nothing_else_lies_around() -> None:
         *sorted(str(p.relative_to(TESTS.parent)) for p in (TESTS.parent / "docs").rglob("*.md")),
     ],
 )
-def test_tests_that_a_page_names_are_there(page: str) -> None:
+def test_tests_that_a_page_names_exist(page: str) -> None:
     text = (TESTS.parent / page).read_text(encoding="utf-8")
     missing = [name for name in re.findall(r"\btests/[\w/]+(?:\.py)?", text) if not (TESTS.parent / name).exists()]
     assert not missing

@@ -129,7 +129,7 @@ def same_curve(folder: Path, expected: list[list[Any]]) -> None:
 
 
 @pytest.mark.parametrize("where", KILLED, ids=lambda path: path.parents[1].name)
-def test_a_killed_run_goes_on(old: Path, where: Path) -> None:
+def test_a_killed_run_continues(old: Path, where: Path) -> None:
     needs(where.parents[1].name)
     folder = old / where.relative_to(FILES)
     assert not (folder / "result.json").exists()
@@ -150,7 +150,7 @@ def test_a_killed_run_goes_on(old: Path, where: Path) -> None:
 
 
 @pytest.mark.parametrize("where", FINISHED, ids=lambda path: path.parents[1].name)
-def test_a_finished_run_is_known(old: Path, where: Path) -> None:
+def test_a_finished_run_is_recognised(old: Path, where: Path) -> None:
     folder = old / where.relative_to(FILES)
     said = attittud("train", job(where))
     assert "was finished before" in said
@@ -250,7 +250,7 @@ def test_a_finished_comparison_trains_nothing(compared: Path) -> None:
     assert measured(figures["tables"]) and missing(measured(figures["tables"]), measured(now["tables"])) == []
 
 
-def test_a_comparison_goes_on_with_more_seeds(compared: Path) -> None:
+def test_a_comparison_continues_with_more_seeds(compared: Path) -> None:
     before = contents(compared)
     attittud("compare", "jobs/comparison.yaml", "compare.seeds=3", "compare.equal=steps")
     now = contents(compared)
@@ -288,7 +288,7 @@ def test_a_configuration_is_read_as_before(case: dict[str, Any]) -> None:
 
 # The case of MultiCifar100 is later than the files: its protocol was written after them, and before its first results.
 @pytest.mark.parametrize("case", FINGERPRINTS)
-def test_a_fingerprint_stays(case: str) -> None:
+def test_the_fingerprint_of_a_configuration_has_not_changed(case: str) -> None:
     """A committed result counts as long as its run has the fingerprint that it had."""
     name, *overrides = case.split()
     name = name.replace("experiments/", "experiments/configs/")  # where they lie now
@@ -313,7 +313,7 @@ def load_pt(name: str) -> Any:
 
 
 @pytest.mark.parametrize("setting", STATES)
-def test_a_guide_goes_on(setting: str) -> None:
+def test_a_guide_continues_from_its_state(setting: str) -> None:
     saved = load_pt(f"{setting}.pt")
     loop = loops.Loop(setting, load_pt("data.pt"), init=1)
     loop.load(saved)
@@ -323,7 +323,7 @@ def test_a_guide_goes_on(setting: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["dcp_one", "dcp_two"])
-def test_a_distributed_checkpoint_is_taken_up_by_one_process(name: str) -> None:
+def test_one_process_continues_from_a_distributed_checkpoint(name: str) -> None:
     """It was written by one process, and by two with a shard each."""
     saved = load_pt(f"{name}.pt")
     loop = loops.Loop("sharded", load_pt("data.pt"), init=1)
@@ -332,7 +332,7 @@ def test_a_distributed_checkpoint_is_taken_up_by_one_process(name: str) -> None:
     goes_on(loop, saved["weights"])
 
 
-def test_what_a_trainer_with_shards_wrote_is_taken_up() -> None:
+def test_a_trainer_continues_from_the_shards_of_another() -> None:
     saved = load_pt("dcp_two.pt")
     loop = loops.Loop("sharded", load_pt("data.pt"), init=1)
     loop.load(saved)
@@ -352,7 +352,7 @@ def adapter(extra: str) -> Any:
     return found
 
 
-def test_a_trainer_goes_on(tmp_path: Path) -> None:
+def test_a_trainer_continues_from_its_checkpoint(tmp_path: Path) -> None:
     trainer = loops.make_trainer(adapter("transformers"), tmp_path, 7)
     trainer.train(resume_from_checkpoint=str(FILES / "trainer" / "checkpoint-4"))
     curve = loops.trainer_curve(trainer)
@@ -360,13 +360,13 @@ def test_a_trainer_goes_on(tmp_path: Path) -> None:
     assert curve == pytest.approx(CURVES["trainer"], rel=1e-4)
 
 
-def test_lightning_goes_on() -> None:
+def test_lightning_continues_from_its_checkpoint() -> None:
     module = loops.make_module(adapter("lightning"), load_pt("data.pt"))
     curve = loops.fit(module, 3, checkpoint=str(FILES / "lightning" / "last.ckpt"))
     assert curve == pytest.approx(CURVES["lightning"][8:], rel=1e-4)
 
 
-def test_accelerate_goes_on() -> None:
+def test_accelerate_continues_from_its_checkpoint() -> None:
     pytest.importorskip("accelerate", reason="needs the extra 'accelerate'")
     curve = loops.accelerated(FILES / "accelerate", load_pt("data.pt"), 8, resume=True)
     assert curve == pytest.approx(CURVES["accelerate"][5:], rel=1e-4)

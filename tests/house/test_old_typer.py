@@ -95,7 +95,7 @@ def old_typer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_command(old_typer: Path, tmp_path: Path) -> None:
+def test_every_command_works_with_the_oldest_typer(old_typer: Path, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
     path = os.pathsep.join([str(old_typer), str(ROOT / "src")])
     done = subprocess.run(

@@ -108,7 +108,7 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert any(name.endswith("dist-info/licenses/LICENSE") for name in names)
 
 
-def test_metadata(torch_only: Path) -> None:
+def test_the_wheel_has_the_right_metadata(torch_only: Path) -> None:
     (path,) = torch_only.parent.rglob("attittud-*.dist-info")
     installed = Distribution.at(path)
     assert {"ATTITTUD", "ATTITUD"} <= set(installed.metadata["Keywords"].split(","))
@@ -150,11 +150,11 @@ def test_importing_the_core_leaves_installed_extras_alone(with_cli: Path, tmp_pa
 
 
 @pytest.mark.parametrize("script", ["attittud", "attitud"])
-def test_command_in_both_spellings(with_cli: Path, tmp_path: Path, script: str) -> None:
+def test_the_command_works_in_both_spellings(with_cli: Path, tmp_path: Path, script: str) -> None:
     assert "demo" in run(with_cli / script, "--help", cwd=tmp_path).stdout
 
 
-def test_python_dash_m(with_cli: Path, tmp_path: Path) -> None:
+def test_python_dash_m_runs_the_command_line(with_cli: Path, tmp_path: Path) -> None:
     assert "demo" in run(with_cli / "python", "-m", "attittud", "--help", cwd=tmp_path).stdout
 
 

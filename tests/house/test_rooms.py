@@ -69,7 +69,7 @@ def test_every_room_is_on_the_map_and_nothing_else():
 
 
 @pytest.mark.parametrize("package", ["attittud", "attittud_lab"])
-def test_few_files_lie_in_the_root_of_a_package(package):
+def test_few_files_are_in_the_root_of_a_package(package):
     assert len(list((SRC / package).glob("*.py"))) <= MOST_ROOT_FILES
 
 

@@ -1,4 +1,4 @@
-"""Averages of the weights before and after a training run: the free alternative to every way of protecting a model.
+"""Averages of the weights before and after training: a baseline against forgetting that costs nothing.
 
 start = weights_of(model)
 ...  # train
@@ -21,16 +21,16 @@ SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """A copy of the parameters that want a gradient, in the memory of the CPU."""
+    """Copy the parameters that require a gradient to the memory of the CPU."""
     wanted = ((name, parameter) for name, parameter in _named(model) if parameter.requires_grad)
     return {name: parameter.detach().to("cpu", copy=True) for name, parameter in wanted}
 
 
 @contextmanager
 def interpolate(model: nn.Module, start: Mapping[str, Tensor], share: float) -> Iterator[None]:
-    """Inside, parameters are (1 - share) * start + share * end; afterwards they are the end weights again, to the bit.
+    """Set the parameters to (1 - share) * start + share * end inside the block, and restore them bit for bit afterwards.
 
-    `start`: from `weights_of`, before training. A sharded model (FSDP2) may have had whole parameters then.
+    `start` comes from `weights_of`, called before training. The model may have been sharded (FSDP2) after that call.
     """
     before = placed(model, start)
     held = {name: local(parameter).detach() for name, parameter in _named(model)}
@@ -46,7 +46,7 @@ def interpolate(model: nn.Module, start: Mapping[str, Tensor], share: float) -> 
 
 
 def placed(model: nn.Module, start: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Start weights as this worker needs them: its shards, with the type and on the device of the parameters."""
+    """Return the start weights as this worker needs them: its shards, in the type and on the device of the parameters."""
     _reshard(model)
     named = dict(_named(model))
     if strangers := [name for name in start if name not in named]:
@@ -59,7 +59,7 @@ def placed(model: nn.Module, start: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def averages(
     model: nn.Module, start: Mapping[str, Tensor], evaluate: Callable[[], T], shares: Sequence[float] = SHARES
 ) -> dict[float, T]:
-    """What `evaluate` returns at each average: share 0 is the model before training, 1 the model after it.
+    """Return the result of `evaluate` at each average: share 0 is the model before training, share 1 the model after it.
 
     >>> model = nn.Linear(1, 1, bias=False)
     >>> start = weights_of(model)
@@ -76,20 +76,20 @@ def averages(
 
 
 def _named(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """The parameters under the names that they have without torch.compile, which may come after the start."""
+    """Yield the parameters under their names without torch.compile, since the model may be compiled after the start."""
     for name, parameter in model.named_parameters():
         yield name.replace("_orig_mod.", ""), parameter
 
 
 def _reshard(model: nn.Module) -> None:
-    """Let FSDP2 show shards: after a forward pass it may hold whole parameters, which would not follow a change of these."""
+    """Make FSDP2 go back to shards. After a forward pass it may hold whole parameters, which ignore changes of the shards."""
     for module in model.modules():
         if callable(reshard := getattr(module, "reshard", None)):
             reshard()
 
 
 def _part(old: Tensor, parameter: nn.Parameter) -> Tensor:
-    """This worker's part of a start weight."""
+    """Return this worker's part of a start weight."""
     if not is_sharded(parameter) or is_sharded(old) or old.shape == local(parameter).shape:
         return local(old)
     from torch.distributed.tensor import DTensor, distribute_tensor

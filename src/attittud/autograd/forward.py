@@ -1,7 +1,7 @@
-"""A forward pass without side effects: for the callables `basis_losses` and `judge`.
+"""A forward pass without side effects, for the callables `basis_losses` and `judge`.
 
-Dropout is off, BatchNorm uses the batch (or its frozen statistics), random numbers come from a separate seed, and modes,
-buffers and random states are restored, also after an error.
+Dropout is off, BatchNorm uses the batch (or its frozen statistics), and random numbers come from a separate seed. Modes,
+buffers and random states are restored afterwards, even after an error.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _ATTENTION = F.scaled_dot_product_attention
 
 
 class NoDropout(TorchFunctionMode):
-    """`eval()` reaches dropout modules; this reaches functional dropout that ignores the mode.
+    """Turns off functional dropout that ignores `eval()`, which only reaches dropout modules.
 
-    It is called for every function of torch, which makes a forward pass of small kernels a fifth to a third longer.
+    It intercepts every function of torch, so a forward pass of small kernels takes a fifth to a third longer.
     """
 
     def __init__(self, generators: list[torch.Generator]) -> None:
-        """`generators`: where random numbers come from."""
+        """`generators`: the generators that a forward pass may draw random numbers from."""
         super().__init__()
         self._states = [(generator, _bytes(generator)) for generator in generators]
         self._found = False
 
     @property
     def drawn(self) -> bool:
-        """Whether random numbers were drawn so far, or would have been by dropout."""
+        """Whether random numbers have been drawn so far, or dropout would have drawn some."""
         return self._found or any(_bytes(generator) != state for generator, state in self._states)
 
     def __torch_function__(
@@ -64,7 +64,7 @@ class NoDropout(TorchFunctionMode):
 
 
 def _bytes(generator: torch.Generator) -> bytes:
-    """The state of a generator, which lies in the memory of the CPU: reading it does not wait for a device."""
+    """Return the state of a generator. The state is in the memory of the CPU, so reading it does not wait for a device."""
     state = generator.get_state()
     return string_at(state.data_ptr(), state.numel())
 
@@ -73,10 +73,10 @@ def _bytes(generator: torch.Generator) -> bytes:
 def isolated_forward(
     model: nn.Module, batch_norm: BatchNormMode, seed: int, *, draws: bool = True
 ) -> Iterator[NoDropout]:
-    """Inside, forward passes have no side effects (see above). Keep the block open until the graph has been used.
+    """Run forward passes without side effects (see above). Keep the block open until the graph has been used.
 
-    `draws`: whether they may draw random numbers. False is faster; if `drawn` of what this yields is True after the forward
-    pass, functional dropout may have been on.
+    `draws`: whether the passes may draw random numbers. False is faster, but then functional dropout stays on. Check `drawn`
+    of the yielded object after the forward pass: if it is True, dropout may have been applied.
     """
     modules = all_modules(model)
     with _seeded(modules, seed) as generators, _modes(modules, batch_norm):
@@ -86,7 +86,7 @@ def isolated_forward(
 
 
 def all_modules(model: nn.Module) -> list[nn.Module]:
-    """The modules of a model, without the generators of `Module.modules()`, which take several times as long."""
+    """List the modules of a model, several times as fast as the nested generators of `Module.modules()`."""
     found, known = [model], {id(model)}
     for module in found:
         for child in module._modules.values():
@@ -98,12 +98,12 @@ def all_modules(model: nn.Module) -> list[nn.Module]:
 
 @contextmanager
 def _seeded(modules: list[nn.Module], seed: int) -> Iterator[list[torch.Generator]]:
-    """Random numbers from `seed`; afterwards every generator is as it was. Yields torch's, or none where not all are known."""
+    """Seed all random generators, and restore them afterwards. Yields torch's generators, or [] if some are unknown."""
     used = {p.device for m in modules for p in m._parameters.values() if p is not None}
     devices = {device for device in used if device.type == "cuda"}
     known = all(device.type in ("cpu", "cuda") for device in used)
     if devices and torch.cuda.is_current_stream_capturing():
-        # A graph under capture has its own random state, which may not be set. It draws new numbers at every replay.
+        # A CUDA graph under capture has its own random state, which may not be set. It draws new numbers at every replay.
         devices, known = set(), False
     numpy_random = sys.modules["numpy"].random if "numpy" in sys.modules else None
     python_state, numpy_state = random.getstate(), numpy_random.get_state() if numpy_random else None
@@ -125,19 +125,19 @@ def _seeded(modules: list[nn.Module], seed: int) -> Iterator[list[torch.Generato
 
 @contextmanager
 def _modes(modules: list[nn.Module], batch_norm: BatchNormMode) -> Iterator[None]:
-    """Evaluation mode, except for modules that need training mode; afterwards modes and buffers are as they were."""
+    """Set evaluation mode, except for modules that need training mode; restore modes and buffers afterwards."""
     registered = [dict(module._buffers) if module._buffers else None for module in modules]
     contents = _Contents([b for found in registered if found for b in found.values() if b is not None])
-    # Not by Module.__setattr__, which takes ten times as long.
+    # Modes are set in vars(module), because Module.__setattr__ takes ten times as long.
     before: list[tuple[dict[str, Any], dict[str, Any]]] = [(vars(m), {"training": m.training}) for m in modules]
     try:
         for module, (own, kept) in zip(modules, before, strict=True):
-            # cuDNN has no backward pass for recurrent layers outside of training mode; their dropout is a number.
+            # cuDNN has no backward pass for recurrent layers outside of training mode, so only their dropout is set to 0.
             own["training"] = isinstance(module, nn.RNNBase) and module.training
             if isinstance(module, nn.RNNBase):
                 own["dropout"], kept["dropout"] = 0.0, module.dropout
             elif isinstance(module, BatchNorm) and batch_norm == "batch":
-                # In training mode without tracking, BatchNorm reads the batch and writes nothing.
+                # In training mode without tracking, BatchNorm uses statistics of the batch and writes nothing.
                 kept["track_running_stats"] = module.track_running_stats
                 own["training"], own["track_running_stats"] = True, False
         yield
@@ -152,9 +152,10 @@ def _modes(modules: list[nn.Module], batch_norm: BatchNormMode) -> Iterator[None
 
 
 class _Contents:
-    """Copies of the contents of buffers, to be written back to the buffers that change.
+    """Copies of the contents of buffers, which `restore` writes back to the buffers that have changed.
 
-    Copied by groups: a network has some hundred small buffers, and a launch for each would cost more than the copy.
+    Buffers are copied in groups: a network may have hundreds of small buffers, and one launch for each of them would take
+    longer than the copy itself.
     """
 
     def __init__(self, buffers: list[Tensor]) -> None:

@@ -39,7 +39,7 @@ class Layout:
         self.types = [parameter.dtype for parameter in self.parameters]
         self.dtype = torch.float64 if torch.float64 in self.types else torch.float32
         self.alike = all(dtype == self.dtype for dtype in self.types)
-        """All parameters have this type."""
+        """Whether all parameters have the type `dtype`."""
         self.shapes = [tuple(parameter.shape) for parameter in self.parameters]
         self.total = sum(
             map(math.prod, self.shapes)
@@ -50,7 +50,7 @@ class Layout:
         self._sizes = [tensor.numel() for tensor in held]
         *self._offsets, self.size = accumulate(self._sizes, initial=0)
         contiguous = [torch.empty(shape, device="meta").stride() for shape in self._held]
-        # Parts whose views torch cannot make in one call: with other strides than a contiguous tensor, or empty.
+        # Parts whose views torch cannot make in one call, because they are empty or not contiguous.
         pairs = enumerate(zip(self.strides, contiguous, self._sizes, strict=True))
         self._apart = [i for i, (own, plain, size) in pairs if own != plain or size == 0]
         self._whole = not any(map(is_sharded, self.parameters))
@@ -59,7 +59,7 @@ class Layout:
         self._reordered = [i for i, layout in enumerate(laid_out) if not _same_order(*layout)]
 
     def describes(self, named: Named) -> bool:
-        """Whether this is the layout of these parameters, as they are now."""
+        """Whether this layout still fits these parameters."""
         parameters = [parameter for _, parameter in named]
         same = len(named) == len(self.named) and all(map(is_, parameters, self.parameters)) and self._whole
         if not same or [name for name, _ in named] != self.names:
@@ -69,7 +69,7 @@ class Layout:
         return list(map(Tensor.stride, parameters)) == self.strides and {p.device for p in parameters} <= {self.device}
 
     def same(self, other: Layout) -> bool:
-        """Whether these are the same parameters, in the same order, strides and types."""
+        """Whether both layouts have the same parameters in the same order, with the same strides and types."""
         alike = self.strides == other.strides and self.types == other.types
         return self is other or (alike and list(map(id, self.parameters)) == list(map(id, other.parameters)))
 
@@ -89,9 +89,9 @@ class Layout:
         return found
 
     def columns(self, rows: Tensor) -> dict[int, Tensor]:
-        """Parts of `rows` (r x D) by identity of the parameter: r x its elements, or r x its shape where they are in no order."""
+        """Parts of `rows` (r x D) by id of the parameter: r x elements, or r x shape if these are not in contiguous order."""
         parts = list(rows.split(self._sizes, dim=1))
-        # (A number as well: torch adds in another order to a single column than to a vector.)
+        # (Parameters that are a single number too: torch adds to a single column in another order than to a vector.)
         for i in [*self._reordered, *(i for i, shape in enumerate(self._held) if not shape)]:
             shape, strides = (rows.shape[0], *self._held[i]), (rows.stride(0), *self.strides[i])
             parts[i] = rows.as_strided(shape, strides, rows.storage_offset() + self._offsets[i])
@@ -108,7 +108,7 @@ class Layout:
         return found
 
     def by_identity(self, flat: Tensor) -> dict[int, Tensor]:
-        """The same views, by identity of the parameter."""
+        """Return the same parts as `views`, by id of the parameter."""
         return dict(zip(map(id, self.parameters), self.views(flat), strict=True))
 
     def flatten(self, gradients: Sequence[Tensor | None]) -> Tensor:
@@ -116,7 +116,8 @@ class Layout:
         kinds = set(map(type, gradients))
         if kinds == {NoneType}:
             return self.empty().zero_()
-        # Unusual gradients take the slow path: None, sparse or other tensors, and a single one, which would not be copied.
+        # Unusual gradients take the slow path: None, sparse tensors and other subclasses. So does a single gradient, because
+        # `concatenate` would not copy it.
         if len(gradients) > 1 and kinds == {Tensor}:
             parts = cast(list[Tensor], list(gradients))
             for i in self._reordered:
@@ -136,7 +137,7 @@ class Layout:
         return flat
 
     def add_(self, flat: Tensor, gradients: Sequence[Tensor | None], *, fresh: bool) -> None:
-        """Add gradients (None counts as zero) to `flat`, or write them when its content is `fresh` memory."""
+        """Add gradients (None counts as zero) to `flat`, or overwrite `flat` if it is `fresh` memory."""
         for name, gradient in zip(self.names, gradients, strict=True):
             if gradient is not None and gradient.layout != torch.strided:
                 raise ValueError(sparse_message(name))
@@ -150,8 +151,8 @@ class Layout:
             foreach_copy_(targets, sources) if fresh else foreach_add_(targets, sources)
 
     def narrow_(self, flat: Tensor, kept: Layout) -> Tensor:
-        """Keep only the parts of `kept` in `flat` (D, or r x D, contiguous), moved together in place; returns a view."""
-        if kept.size == self.size:  # the parts left out have no elements, such as shards on other workers
+        """Keep only the parts of `kept` in `flat` (D, or r x D, contiguous). They are moved in place; returns a view."""
+        if kept.size == self.size:  # the dropped parts have no elements here: their shards are on other workers
             return flat
         rows = flat.reshape(-1, self.size)
         memory, to = rows.view(-1), 0
@@ -166,12 +167,12 @@ class Layout:
 
 
 def _same_order(shape: Sequence[int], strides: Sequence[int], others: Sequence[int]) -> bool:
-    """Whether two tensors of one shape have their elements in the same order; a dimension of 1 has any stride."""
+    """Whether two tensors of one shape have their elements in the same order. The stride of a dimension of 1 is ignored."""
     return strides == others or all(a == b for length, a, b in zip(shape, strides, others, strict=True) if length != 1)
 
 
 def _dense_strides(parameter: Tensor) -> tuple[int, ...]:
-    """The parameter's strides where they fill memory without holes, else the strides of a contiguous tensor."""
+    """Return the parameter's strides if they fill memory without holes, else the strides of a contiguous tensor."""
     return tuple(torch.empty_like(parameter, device="meta", memory_format=torch.preserve_format).stride())
 
 
@@ -180,13 +181,13 @@ def _check_one_device(named: Named) -> None:
         first_name, first = named[0]
         if parameter.device != first.device:
             raise ValueError(
-                f"shared parameters lie on two devices: {first_name!r} on {first.device} and {name!r} on "
+                f"shared parameters are on two devices: {first_name!r} on {first.device} and {name!r} on "
                 f"{parameter.device}; move the model to one device, or leave one side out with parameters="
             )
         if not parameter.is_floating_point():
             raise TypeError(
-                f"shared parameter {name!r} is {parameter.dtype}; only real floating-point parameters can be "
-                "decomposed, leave it out with parameters="
+                f"shared parameter {name!r} is {parameter.dtype}, but only real floating-point parameters can be "
+                "decomposed; leave it out with parameters="
             )
 
 
@@ -199,17 +200,17 @@ def sparse_message(name: str) -> str:
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether a worker holds only a shard (a DTensor). The type is not imported: that takes as long as importing torch."""
+    """Whether a worker holds only a shard (a DTensor). DTensor is not imported, because that takes as long as torch itself."""
     return hasattr(tensor, "to_local")
 
 
 def local(tensor: Tensor) -> Tensor:
-    """The part of a tensor that this worker holds: its shard, or all of it."""
+    """Return the part of a tensor that this worker holds: its shard, or the whole tensor."""
     return cast(Any, tensor.detach()).to_local() if is_sharded(tensor) else tensor
 
 
 def as_gradient(held: Tensor, parameter: nn.Parameter) -> Tensor:
-    """A gradient of this worker's part of a parameter, in the form of the parameter's `.grad`."""
+    """Convert a gradient of this worker's part of a parameter to the form of the parameter's `.grad`."""
     if not is_sharded(parameter):
         return held
     from torch.distributed.tensor import DTensor
@@ -221,11 +222,11 @@ def as_gradient(held: Tensor, parameter: nn.Parameter) -> Tensor:
 
 
 WAITING = 1 << 22
-"""Most elements of gradients that wait to be written together: 16 MB, and at most a quarter of all. It saves launches."""
+"""How many elements of gradients may wait to be written together, which saves launches: 16 MB, at most a quarter of all."""
 
 
 class Writing:
-    """Gradients of the parameters of a layout on their way into a vector, or into several rows of a vectorised pass."""
+    """Writes the gradients of a layout's parameters into a vector, or into several rows of a vectorised pass."""
 
     def __init__(self, layout: Layout, to: Tensor, add: bool, most: int, arrived: set[int]) -> None:
         self.layout, self.views, self.add, self.most, self.arrived = layout, layout.views(to), add, most, arrived
@@ -235,7 +236,7 @@ class Writing:
         self._size = 0
 
     def hook(self, at: int) -> Callable[[Tensor], Tensor]:
-        """Takes the gradient of a parameter, by its number, and leaves zeros without memory to autograd."""
+        """Make a hook that takes the gradient of parameter number `at` and returns zeros without memory to autograd."""
         parameter = self.layout.parameters[at]
         nothing = self._zeros[parameter.dtype].expand_as(parameter)
 
@@ -246,7 +247,7 @@ class Writing:
         return take
 
     def keep(self, found: Sequence[Tensor | None]) -> None:
-        """Take the gradients that autograd returned, of parameters without a hook."""
+        """Take the gradients that autograd returned for parameters without a hook."""
         for at, (gradient, hooked) in enumerate(zip(found, self.hooked, strict=True)):
             if gradient is not None and not hooked:
                 self._take(at, gradient)
@@ -270,7 +271,7 @@ class Writing:
             self._waiting, self._size = [], 0
 
     def finish(self) -> None:
-        """Write what still waits; parts without a gradient are set to zero where nothing is added."""
+        """Write the gradients that still wait. Unless gradients are added, set parts without a gradient to zero."""
         self.write()
         named = zip(self.layout.parameters, self.views, strict=True)
         missing = [view for p, view in named if id(p) not in self.arrived]
@@ -288,12 +289,12 @@ def written_into(
     returned: bool = False,
     arrived: set[int] | None = None,
 ) -> Iterator[Writing]:
-    """Inside, gradients of the layout's parameters are written (or added) to `to`; autograd returns zeros without memory.
+    """Write (or add) the gradients of the layout's parameters to `to` inside the block; autograd returns zeros without memory.
 
-    A tensor hook sees a gradient when it is complete and before `torch.autograd.grad` hands it out, so that a whole
-    gradient is never held twice. `most`: elements that wait to be written together. `returned`: gradients of small
-    parameters come back from autograd, which saves their hooks, and must be given to `keep`. `arrived` collects the ids of
-    parameters whose gradients are written.
+    A tensor hook gets each gradient when it is complete and before `torch.autograd.grad` returns it, so no gradient is in
+    memory twice. `most`: how many elements may wait to be written together. `returned`: autograd returns the gradients of
+    small parameters, which saves their hooks; the caller must pass them to `keep`. `arrived` collects the ids of the
+    parameters whose gradients have been written.
     """
     most = min(WAITING, layout.size // 4) if most is None else most
     writing = Writing(layout, to, add, most, set() if arrived is None else arrived)
@@ -315,18 +316,18 @@ class Share:
     """This worker's part of the examples behind one loss."""
 
     first: int | Tensor = 0  # the number of its first example, counted over all workers
-    total: int | Tensor | None = None  # the examples of all workers (on the device); None where there is only this one
+    total: int | Tensor | None = None  # how many examples all workers have (on the device); None for a single worker
     factor: int = 1  # undoes the averaging of a reduction
 
     def mean(self, losses: Tensor) -> Tensor:
-        """This worker's part of the mean loss over all workers' examples."""
+        """Return this worker's part of the mean loss over the examples of all workers."""
         if self.total is None:
             return losses.mean()
         assert isinstance(self.total, Tensor)
         return losses.sum() * (self.factor / self.total.clamp(min=1).to(losses.dtype))
 
     def count(self, losses: Tensor) -> int | Tensor:
-        """The number of examples of all workers."""
+        """Return the number of examples of all workers."""
         return losses.shape[0] if self.total is None else self.total
 
 
@@ -335,7 +336,7 @@ EVERYTHING = Share()
 
 @dataclass(frozen=True)
 class LossGraph:
-    """The nodes behind a loss, and the leaves it reaches: parameters, by identity, and other tensors that want a gradient."""
+    """The nodes behind a loss, and its leaves: parameters, by id, and other tensors that require a gradient."""
 
     nodes: set[Any]
     leaves: set[int]
@@ -343,7 +344,7 @@ class LossGraph:
 
 
 def walk(loss: Tensor) -> LossGraph:
-    """The graph behind `loss`; raises where autograd.grad would silently return nothing."""
+    """Return the graph behind `loss`; raises an error where autograd.grad would silently return nothing."""
     nodes: set[Any] = set() if loss.grad_fn is None else {loss.grad_fn}
     stack, ends = list(nodes), list[Any]()
     while stack:

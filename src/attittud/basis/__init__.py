@@ -1,4 +1,4 @@
-"""Bases by name: the subspace in which the two tasks are compared."""
+"""Bases by name. A basis spans the subspace in which the two tasks are compared."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,13 +27,13 @@ _BASES: dict[str, type[Basis]] = {
 
 
 def register_basis(basis: type[Basis]) -> type[Basis]:
-    """A decorator: `Guide(basis=...)` then finds the basis by its `name`. Provisional: the interface may still change."""
+    """Register a basis under its `name` for `Guide(basis=...)`; a decorator. The interface may still change."""
     _BASES[basis.name] = basis
     return basis
 
 
 def bases() -> tuple[str, ...]:
-    """The names that `Guide(basis=...)` knows."""
+    """Return the names that `Guide(basis=...)` accepts."""
     return tuple(_BASES)
 
 
@@ -62,7 +62,7 @@ def make_basis(
 
 
 def respelled(basis: str, engine: str) -> tuple[str, str]:
-    """A basis and an engine as they are named today, where a user names the basis as the engine."""
+    """Return the current names of basis and engine, if a user gave the basis as the engine, as in old versions."""
     if engine != BASIS_AS_ENGINE:
         return basis, engine
     meant = _BASES[engine]

@@ -24,7 +24,7 @@ Scope = Callable[[], AbstractContextManager[object]]
 
 @dataclass
 class Refresh:
-    """A basis in the making: what has been added up so far over the primary calls of one step."""
+    """A new basis under construction: the rows and counts collected so far from the primary calls of one step."""
 
     layout: Layout
     rank: int
@@ -32,34 +32,34 @@ class Refresh:
     index: Tensor
     workers: Workers
     ahead: Ahead | None = (
-        None  # random numbers of the next refreshes, where the number of this one is known on the host
+        None  # random numbers of the next refreshes, if the number of this refresh is known on the host
     )
     rows: Tensor | None = None
     single: Tensor | None = None  # rows of J, one for each example, for a basis that contracts them later
     jacobian: Jacobian | None = None  # J itself, for a basis that keeps it until the step is over
     examples: int | Tensor = 0  # examples of all workers so far (on the device if there are several workers)
-    earlier: int | Tensor = 0  # the same before the current primary call
+    earlier: int | Tensor = 0  # examples of all workers before the current primary call
     complete: bool = False  # no further primary call will contribute
     calls: int = 0
     share: Share = EVERYTHING  # this worker's part of the examples of the current call
     shrink: float | Tensor = 1.0  # a factor that J is multiplied by
     scope: Scope = nullcontext  # a context around every use of the losses' graph
-    old: tuple[Tensor, Tensor] | None = None  # V until now and a factor, for a basis that goes on from factor @ V
-    factor: Tensor | None = None  # the same factor for the new rows
-    scale: Tensor | None = None  # a factor for each column, where inner products are not the Euclidean ones
-    columns: Whole = WHOLE  # the columns that belong together: each parameter may have directions of its own
+    old: tuple[Tensor, Tensor] | None = None  # the previous V and a factor, for a basis that continues from factor @ V
+    factor: Tensor | None = None  # the factor for the new V
+    scale: Tensor | None = None  # a factor for each column, if inner products are not Euclidean
+    columns: Whole = WHOLE  # the columns that belong together: each parameter may have its own directions
 
     @property
     def first(self) -> int | Tensor:
-        """The number of this worker's first example of the current call, counted over all workers and calls."""
+        """The number of this worker's first example in the current call, counted over all workers and calls."""
         return self.earlier + self.share.first
 
     def receive(
         self, share: Share, count: int | Tensor, *, scaled: bool, complete: bool, scope: Scope = nullcontext
     ) -> None:
-        """Count the examples of a primary call, `count` on all workers, before they are added.
+        """Count the examples of a primary call before they are added. `count`: examples of all workers.
 
-        `scaled`: its losses may carry a loss scale. `scope`: a context around every use of the losses' graph.
+        `scaled`: the losses may carry a loss scale. `scope`: a context around every use of the losses' graph.
         """
         if scaled and self.calls == 0:
             self.shrink = _shrink(count)
@@ -73,7 +73,7 @@ class Refresh:
         return rows
 
     def hold(self, rows: Tensor) -> None:
-        """Keep the rows of single examples as they are, after the ones of earlier calls."""
+        """Keep rows of single examples as they are; they are appended to the rows of earlier calls."""
         self.single = rows if self.single is None else torch.cat([self.single, rows])
 
     def keep(self, jacobian: Jacobian) -> None:
@@ -81,7 +81,7 @@ class Refresh:
         self.jacobian = jacobian
 
     def sum_examples_(self) -> Tensor:
-        """Add up the rows over workers, where each has only the part of its own examples."""
+        """Sum the rows over the workers, each of which has only the part of its own examples."""
         if self.rows is None:
             self.rows = self.layout.empty(self.rank).zero_()
         self.rows = self.workers.sum_examples_(self.rows, "the rows of the basis")
@@ -95,15 +95,15 @@ class Refresh:
         return gaussian(self.seed, self.index, rows=rows, first=first, columns=columns, dtype=dtype, device=device)
 
     def remember(self, factor: Tensor) -> None:
-        """Keep the factor that gives back the rows a basis was made of, factor @ V, for the next refresh."""
+        """Keep the factor for the next refresh: factor @ V are the rows from which V was made."""
         self.factor = factor
 
     def separate(self) -> None:
-        """Give each parameter directions of its own."""
+        """Give each parameter its own directions."""
         self.columns = self.layout.segments
 
     def rescale_(self, scale: Tensor) -> None:
-        """Multiply each column by a factor, since inner products are not the Euclidean ones."""
+        """Multiply each column by a factor, because inner products are not Euclidean."""
         self.scale = scale
         for held in (self.rows, self.single):
             if held is not None:
@@ -122,11 +122,11 @@ class Refresh:
 
 
 def _shrink(examples: int | Tensor) -> float | Tensor:
-    """A factor for J that keeps its products from overflowing sooner than the mean gradient. No basis depends on J's size.
+    """A factor for J, so that products with J do not overflow before the mean gradient does. No basis depends on J's size.
 
-    In float16 a loss scale grows until the mean gradient overflows, which has a factor 1/m that single examples lack. (Three
-    powers of two allow for the largest entries of Π.) The losses of `basis_losses` need no scale and get no factor: numbers
-    that are small in float16 already would be rounded away.
+    In float16 a loss scale grows until the mean gradient overflows. The mean has a factor 1/m, which single examples lack.
+    (Three more powers of two allow for the largest entries of Π.) The losses of `basis_losses` need no loss scale and get no
+    such factor, because it would round small float16 numbers to zero.
     """
     if isinstance(examples, Tensor):
         return torch.exp2(-torch.ceil(torch.log2(examples.clamp(min=1).float())) - 3)
@@ -138,50 +138,50 @@ class Basis(ABC):
 
     name: ClassVar[str]
     needs: ClassVar[Literal["jacobian", "mean", "nothing"]]
-    """What a basis needs from the primary losses: products with J, their mean gradient, or nothing."""
+    """What the basis needs from the primary losses: products with J, their mean gradient, or nothing."""
     adds_up: ClassVar[bool] = True  # whether several primary calls of one step can contribute to one basis
     stored: ClassVar[bool] = True  # whether V is kept as a matrix
     same_as: ClassVar[str | None] = None  # the basis with the same span, under whose name this one is saved
     keeps_graph: ClassVar[bool] = False  # whether the graph of the losses is needed until the step is over
     subspace: ClassVar[type[Subspace]] = Stored  # the subspace that gradients are projected onto
-    least: ClassVar[int] = 2  # entries of the primary losses without which it spans nothing, if it needs J
+    least: ClassVar[int] = 2  # how many entries the primary losses need at least, if the basis needs J
     single: ClassVar[bool] = True  # whether these entries are single examples
     together: ClassVar[bool] = False
     """Whether `finish` leaves products of rows to `refresh.columns`: scope="tensor" then finishes all parameters at once."""
-    label: ClassVar[str] = ""  # the name and what else decides the meaning of V; empty: the name alone
+    label: ClassVar[str] = ""  # the name with the options that decide the meaning of V; empty: the name alone
 
     def rank(self, asked: int) -> int:
-        """How many rows V has when a user asks for `rank`."""
+        """How many rows V has if a user asks for rank `asked`."""
         return asked
 
     def working_rows(self, rank: int, examples: int) -> int:
-        """Rows of length D that a refresh works on in addition to the stored V."""
+        """How many rows of length D a refresh works on in addition to the stored V."""
         return rank
 
     def takes_mean(self, refresh: Refresh, count: int) -> bool:
-        """Whether the mean gradient of so many losses is all that this basis takes from them, in place of J."""
+        """Whether this basis needs only the mean gradient of `count` losses, and not J."""
         return self.needs == "mean"
 
     def add(self, refresh: Refresh, jacobian: Jacobian) -> None:  # noqa: B027 - bases that need no Jacobian add nothing
-        """Take in the examples of one primary call: `refresh.put` keeps the rows added up so far."""
+        """Add the examples of one primary call; `refresh.put` keeps the rows collected so far."""
 
     @abstractmethod
     def finish(self, refresh: Refresh) -> Tensor:
-        """Leave orthonormal (or zero) rows in `refresh.rows`; returns whether they are finite (on the device)."""
+        """Put orthonormal (or zero) rows into `refresh.rows`; returns whether they are finite (on the device)."""
 
 
 def orthonormal_rows(refresh: Refresh, *, most: int | Tensor | None = None) -> Tensor:
-    """Gram-Schmidt of the rows that were added up; `most`: how many directions there can be."""
+    """Orthonormalise the collected rows. `most`: the largest possible number of directions."""
     assert refresh.rows is not None
     return orthonormalise_(refresh.rows, refresh.workers.sum_columns, most=most, columns=refresh.columns).finite
 
 
 # ---------------------------------------------------------------------------------------------------- random numbers
 
-# Gaussian numbers that depend only on (seed, refresh index, row, column): every worker and micro-batch can take its own
-# columns of one global matrix, and a resumed run gets the same ones. A counter-based generator (splitmix64 and Box-Muller
-# in tensor operations) neither reads nor disturbs the user's random state, runs on any device, and stays right inside a
-# CUDA graph, where the refresh index is a tensor on the device.
+# Gaussian numbers that depend only on (seed, refresh index, row, column). So every worker and micro-batch can take its own
+# columns of one global matrix, and a resumed run gets the same columns. The counter-based generator (splitmix64 and
+# Box-Muller in tensor operations) neither reads nor changes the user's random state and runs on any device. It also works
+# inside a CUDA graph, where the refresh index is a tensor on the device.
 
 _GAMMA = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
 _MIX1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
@@ -201,7 +201,7 @@ def _splitmix64(x: Tensor) -> Tensor:
 
 
 def _mixed(number: int) -> int:
-    """The same for a Python number, without a launch."""
+    """`_splitmix64` of a Python number, without launching kernels."""
     x = (number + _GAMMA) % 2**64
     x = (x ^ (x >> 30)) * _MIX1 % 2**64
     x = (x ^ (x >> 27)) * _MIX2 % 2**64
@@ -243,9 +243,9 @@ def _normal(one: Tensor, other: Tensor) -> Tensor:
 
 
 AHEAD = 16
-"""Refreshes whose random numbers are made together: launching eighty operations on a few numbers is what takes time."""
+"""How many refreshes get their random numbers together. Launching eighty small operations each time would be slow."""
 LARGEST_AHEAD = 1 << 13
-"""Most entries of a matrix whose numbers are made ahead: 2 MB for all refreshes."""
+"""The largest matrix whose numbers are made ahead, in entries: 2 MB for all refreshes."""
 
 
 class Ahead:
@@ -256,7 +256,7 @@ class Ahead:
         self._made: dict[tuple[Any, ...], tuple[int, Tensor]] = {}
 
     def begin(self, number: int, device: torch.device) -> Ahead | None:
-        """A refresh begins, by its number. None once a refresh was captured: only the device counts how often it is replayed."""
+        """Begin refresh `number`. None after a refresh was captured, because only the device counts its replays."""
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             self._captured = True
         self._number = number

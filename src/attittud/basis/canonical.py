@@ -1,4 +1,4 @@
-"""The identity: the sign of every single coordinate is compared (k = D). An ablation; V is never stored."""
+"""The identity matrix: signs are compared coordinate by coordinate (k = D). An ablation; V is never stored."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Coordinates(Subspace):
-    """Every coordinate is a direction. Computed in chunks, since k-vectors are as long as the gradient."""
+    """Every coordinate is a direction. Computations run in chunks, because k-vectors are as long as the gradient."""
 
     @property
     def effective_rank(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""The arithmetic of a step as a CUDA graph: for small models, where launching kernels takes longer than running them."""
+"""The arithmetic of a step as a CUDA graph, for small models, in which launching kernels takes longer than running them."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
     from attittud.step.step import Given, Step
 
 LARGEST = 1 << 26
-"""Most bytes of a gradient: the two at fixed addresses then take 128 MB."""
+"""The largest gradient in bytes. The two gradients at fixed addresses then take 128 MB."""
 ALIKE = 2
-"""Steps with the same settings before a step is captured: kernels are compiled in these steps."""
+"""How many steps with the same settings run before a step is captured. Kernels are compiled in these steps."""
 
 
 class CapturedUpdate:
     """Memory for a primary and an auxiliary gradient, and a CUDA graph that turns them into the update.
 
-    It serves steps of one process with one auxiliary loss, while parameters, weights and the shape of the basis stay as they
-    are: a refresh writes new rows to the same addresses, and eta="auto" its new weights. Every other step runs without it.
-    Steps that ask the judges have a graph of their own.
+    It is used in steps of one process with one auxiliary loss, while parameters, settings and the shape of the basis stay the
+    same. A refresh writes new rows to the same addresses, and eta="auto" writes new weights there. All other steps run without
+    it. Steps that use the judges have a graph of their own.
     """
 
     def __init__(self) -> None:
-        self._refused = False  # torch could not capture it here
+        self._refused = False  # whether torch failed to capture the update
         self._stream: torch.cuda.Stream | None = None
-        """The stream of every capture: always the same, since torch keeps memory for matrix products on each stream."""
+        """The stream of every capture. It is reused, because torch keeps memory for matrix products on each stream."""
         self._forget(None, ())
 
     def __reduce__(self) -> Any:
         return CapturedUpdate, ()  # a copy captures its own
 
     def _forget(self, space: Stored | None, settings: tuple[Any, ...]) -> None:
-        # Compared by identity through a weak reference: another basis may later have the same addresses.
+        # A weak reference is compared by identity, because another basis may later have the same addresses.
         self._space = None if space is None else weakref.ref(space)
         self._settings = settings
         self._counts = {False: 0, True: 0}  # steps with these settings, without judges and with them
@@ -52,16 +52,16 @@ class CapturedUpdate:
         self._views: list[list[Tensor]] = []
         self._graphs: dict[bool, tuple[torch.cuda.CUDAGraph, Gathered]] = {}  # without judges and with them
         self._judged: list[Tensor] = []
-        """Inner products with the judges' gradient. Only these enter the graph, so that the gradient itself can be freed."""
+        """Inner products with the judges' gradient. The graph reads only these, so the gradient itself can be freed."""
 
     def serves(self, step: Step, tasks: dict[str, Given], primary_weight: float) -> bool:
-        """Whether this step can use the captured update: its gradients then go into its memory."""
+        """Whether this step can use the captured update. If so, the step's gradients go into the update's memory."""
         space = step.refresher.subspace if step.refreshing else step.subspace
         if self._refused or not isinstance(space, Stored) or not self._may_serve(step, space, tasks):
             return False
         ((name, task),) = tasks.items()
-        # A subspace holds all that the graph reads at the same addresses as long as it has the same number of rows. So do
-        # the scores of a task, until others are loaded.
+        # The graph reads the tensors of the subspace, whose addresses stay the same while the number of rows does. It also
+        # reads the scores of a task, whose addresses stay the same until other scores are loaded.
         eta = task.eta if isinstance(task.eta, Eta) else step.parts.auto.scores.get(name)
         settings = space.rows.shape, name, eta, task.weight, primary_weight, step.include_mean
         if self._space is None or self._space() is not space or settings != self._settings:
@@ -80,13 +80,13 @@ class CapturedUpdate:
         layout, workers = space.layout, step.workers
         if not space.rows.is_cuda or layout.size * layout.dtype.itemsize > LARGEST or len(tasks) > 1:
             return False
-        # (A group sums over its workers even where it has only one.)
+        # (A group sums over its workers even if it has only one.)
         if workers.size > 1 or workers.splits_examples or workers.splits_columns:
             return False
         return layout.alike and not step.replayed and not torch.cuda.is_current_stream_capturing()
 
     def take(self, which: int, layout: Layout, gradients: Sequence[Tensor | None]) -> Tensor | None:
-        """Copy the primary (0) or the auxiliary (1) gradient into its memory; None where it cannot."""
+        """Copy the primary (0) or the auxiliary (1) gradient into the update's memory; None if this is impossible."""
         space = None if self._space is None else self._space()
         if space is None or layout is not space.layout:  # a refresh begins with other parameters
             return None
@@ -99,7 +99,7 @@ class CapturedUpdate:
         return self._memory[which]
 
     def finish(self, step: Step, primary_weight: float) -> Finished:
-        """Form the update from the two gradients in its memory; tensors of the result are new."""
+        """Form the update from the two gradients in memory; the tensors of the result are new."""
         space = step.subspace
         assert isinstance(space, Stored) and self._space is not None
         if space is not self._space() or space.rows.shape != self._settings[0]:  # a refresh has made another basis
@@ -122,7 +122,7 @@ class CapturedUpdate:
         return finished(list(foreach_mul(self._views[1], 1.0)), step.tasks, numbers, {})
 
     def _measure_judges(self, step: Step) -> None:
-        """Compare the judges' gradient with the others; the numbers go to the addresses that the graph reads."""
+        """Compare the judges' gradient with the others, and write the numbers to the addresses that the graph reads."""
         (task,), space, judges, primary = step.tasks.values(), step.subspace, step.judges, step.primary_gradient
         assert isinstance(space, Stored) and judges is not None and primary is not None and task.flat is not None
         found = space.judges(judges, primary)
@@ -133,11 +133,12 @@ class CapturedUpdate:
             self._judged = numbers
 
     def _compute(self, step: Step, primary_weight: float) -> Gathered:
-        """What the graph does: the update in place of the auxiliary gradient, and what eta="auto" learns."""
+        """The computations in the graph: write the update over the auxiliary gradient, and update the scores of eta="auto"."""
         space, ((name, task),) = step.subspace, step.tasks.items()
         assert isinstance(space, Stored)
         scores = step.parts.auto.scores[name] if isinstance(task.eta, Weights) else None
-        weights = None if scores is None else Weights(*scores.weights.unbind())  # as they will be when the graph runs
+        # The graph reads the weights at the time it runs.
+        weights = None if scores is None else Weights(*scores.weights.unbind())
         own = step.copied(weights, self._judged if step.judges is not None else ())
         _, numbers, cosines = space.compute(own, primary_weight)
         gathered = numbers.gather()

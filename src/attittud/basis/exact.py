@@ -1,6 +1,6 @@
 """The top-k right singular vectors of J, from its m x m Gram matrix: the reference for `sketch` and `svd`.
 
-It forms J's rows (m x D): for small m, and to check the other bases.
+It forms the rows of J (m x D), so use it for small m, and to check the other bases.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Exact(Basis):
 def keep_top_(refresh: Refresh) -> Tensor:
     """Replace the rows by their top right singular vectors; returns whether the rows were finite.
 
-    rows = L Q with orthonormal Q by Cholesky of the Gram matrix; the small L has the same singular values, and its
-    decomposition keeps digits that an eigendecomposition of the Gram matrix itself would lose.
+    A Cholesky decomposition of the Gram matrix gives rows = L Q with orthonormal Q. The small matrix L has the same singular
+    values as the rows. Decomposing L keeps digits that an eigendecomposition of the Gram matrix would lose.
     """
     rows = refresh.rows
     assert rows is not None

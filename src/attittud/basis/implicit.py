@@ -1,10 +1,10 @@
-"""The top-k right singular vectors of J, fresh in every step and never stored.
+"""The top-k right singular vectors of J, recomputed in every step and never stored.
 
-With K = JJᵀ = UΛUᵀ (m x m) and A = Λ_k^(-1/2) U_kᵀ the basis is V = AJ. So V g = A (J g) and Vᵀ w = Jᵀ (Aᵀ w): products with
-J are computed again instead of storing V. This takes O(m²) memory, for models too large for k x D.
+With K = JJᵀ = UΛUᵀ (m x m) and A = Λ_k^(-1/2) U_kᵀ the basis is V = AJ. So V g = A (J g) and Vᵀ w = Jᵀ (Aᵀ w), and products
+with J replace the stored V. This takes O(m²) memory, for models too large to store k x D numbers.
 
-The primary gradient is Jᵀ(1/m), so its products come from K. One more product wᵀJ adds it and the correction to the
-auxiliary gradient at once: only `.grad` is as long as the model.
+The primary gradient is Jᵀ(1/m), so its products come from K. A single product wᵀJ adds the primary gradient and the
+correction to the auxiliary gradient, so only `.grad` is as long as the model.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ProductsWithJ(Directions):
     """V = AJ for one step."""
 
     _gram: Tensor | None = None  # K
-    _factor: Tensor | None = None  # A (k x m, k at most m); all zero where K is not finite
+    _factor: Tensor | None = None  # A (k x m, k at most m); all zero if K is not finite
 
     _jacobian: HookedJacobian | None = None
     _scope: Scope = nullcontext  # a context around every use of J's graph
@@ -37,7 +37,7 @@ class ProductsWithJ(Directions):
     def replace(self, rows: Tensor, finite: Tensor, refresh: Refresh | None = None) -> None:
         super().replace(rows, finite)
         assert refresh is not None and isinstance(refresh.jacobian, HookedJacobian)
-        # Only over the parameters that turned out to be shared.
+        # J is restricted to the parameters that turned out to be shared.
         self._jacobian = refresh.jacobian.over(self.layout)
         self._scope, self._shrink = refresh.scope, refresh.shrink
 
@@ -70,7 +70,7 @@ class ProductsWithJ(Directions):
 
     def add_(self, x: Tensor, weights: Tensor) -> None:
         assert self._factor is not None
-        if bool(self.finite):  # else V is zero, but zero times J is not
+        if bool(self.finite):  # else V is zero, but zero times a J with NaN or Inf is not
             with self._scope():
                 self.jacobian.left((weights @ self._factor)[None], x[None])
 
@@ -98,7 +98,7 @@ class ProductsWithJ(Directions):
         return self._factor @ torch.where(self.finite, columns, 0.0)
 
     def _columns(self, vectors: Sequence[Tensor]) -> Tensor:
-        """J times each vector, m x l; computes A as well where it is not known yet."""
+        """J times each vector, m x l; also computes A if it is not known yet."""
         with self._scope():
             if self._factor is not None:
                 return self.jacobian.right(vectors)
@@ -111,7 +111,7 @@ class ProductsWithJ(Directions):
         values, vectors = torch.linalg.eigh(torch.where(self.finite, gram, 0.0))
         count = min(self.rank, gram.shape[0])
         values, vectors = values.flip(0)[:count], vectors.flip(1)[:, :count]
-        # These are squared singular values: rounding in K hides smaller ones.
+        # The values are squared singular values. Rounding in K hides values below `smallest`.
         smallest = max(tolerance(self.layout.dtype) ** 2, 8 * gram.shape[0] * torch.finfo(gram.dtype).eps)
         kept = values > smallest * values[0]
         self.active = kept
@@ -125,7 +125,7 @@ class Implicit(Basis):
     stored = False
     subspace = ProductsWithJ
     keeps_graph = True
-    # K has an entry for every pair of examples, also across micro-batches.
+    # K has an entry for every pair of examples, including pairs from different micro-batches.
     adds_up = False
 
     def add(self, refresh: Refresh, jacobian: Jacobian) -> None:

@@ -1,7 +1,7 @@
 """`metric="adam"`: inner products ⟨x, P⁻¹y⟩ with P = sqrt(v) + eps, by which Adam divides a gradient.
 
-V is orthonormal for gradients that are scaled by P^(-1/2), and a correction is scaled back by P^(1/2): with the mean gradient r
-as only direction, g becomes g - c r with c = ⟨g, P⁻¹r⟩/⟨r, P⁻¹r⟩. P is that of the last refresh.
+V is orthonormal for gradients that are scaled by P^(-1/2), and a correction is scaled back by P^(1/2). If the mean gradient r
+is the only direction, dropping it turns g into g - c r with c = ⟨g, P⁻¹r⟩/⟨r, P⁻¹r⟩. P is taken at the last refresh.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from attittud.kernels import Products
 class Scaled(Stored):
     """Gradients are scaled before they are projected, and corrections are scaled back."""
 
-    saved = False  # P is gone after a resume, so the first step refreshes
+    saved = False  # P is not saved, so the first step after a resume refreshes
     scale: Tensor | None = None  # P^(-1/2)
 
     @property
@@ -35,7 +35,7 @@ class Scaled(Stored):
         if self.scale is None:
             self.scale = refresh.scale
         else:
-            # In place: a captured CUDA graph may refer to it.
+            # In place, because a captured CUDA graph may refer to it.
             self.scale.copy_(torch.where(finite, refresh.scale, self.scale))
 
     def scaled(self, x: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ class Scaled(Stored):
 
 
 class InMetric(Basis):
-    """Stands before another basis, which then sees scaled rows."""
+    """A mixin for another basis: it scales the rows before that basis finishes them."""
 
     subspace = Scaled
     optimizer: torch.optim.Optimizer
@@ -77,7 +77,7 @@ class InMetric(Basis):
 
 
 def in_metric(basis: type[Basis], optimizer: torch.optim.Optimizer | None) -> type[Basis]:
-    """The same basis in Adam's metric."""
+    """Return the same basis in Adam's metric."""
     if not issubclass(basis.subspace, Stored):
         raise ValueError(
             f"metric='adam' needs a basis that is stored, not basis={basis.name!r}; use metric='euclidean'"
@@ -87,7 +87,7 @@ def in_metric(basis: type[Basis], optimizer: torch.optim.Optimizer | None) -> ty
         found = found.optimizer  # wrappers of Accelerate and Lightning
     if not isinstance(found, torch.optim.Optimizer):
         raise TypeError(
-            f"metric='adam' takes the second moments of the optimizer: pass optimizer=, an Adam or AdamW; got {optimizer!r}"
+            f"metric='adam' needs the second moments of an Adam or AdamW optimizer: pass it as optimizer=; got {optimizer!r}"
         )
     if any("betas" not in group or "eps" not in group for group in found.param_groups):
         raise TypeError(f"metric='adam' needs an optimizer with betas and eps, not {type(found).__name__}; use AdamW")
@@ -115,6 +115,6 @@ def adam_scale(optimizer: torch.optim.Optimizer, layout: Layout) -> Tensor:
         correction = 1 - group["betas"][1] ** torch.as_tensor(state["step"], dtype=torch.float64)
         moments = local(state["exp_avg_sq"]).to(layout.dtype) / correction.to(layout.device, layout.dtype)
         scale = (moments.sqrt() + group["eps"]).rsqrt()
-        # A loss scaler can undo the first step of a fused Adam, which leaves moments of step 0.
+        # A loss scaler can undo the first step of a fused Adam. The moments then belong to step 0, and the weight is 1.
         found.append(torch.where(correction.to(layout.device) > 0, scale, 1.0))
     return layout.flatten(found)

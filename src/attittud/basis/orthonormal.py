@@ -1,4 +1,4 @@
-"""Gram-Schmidt of long rows, and decompositions of small matrices. No operation waits for the device."""
+"""Gram-Schmidt for long rows, and decompositions of small matrices. No operation waits for the device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attittud.kernels.segments import WHOLE, Whole
 
 
 class Orthonormalised(NamedTuple):
-    """What orthonormalisation finds out about its rows."""
+    """What orthonormalisation reports about its rows."""
 
     factor: Tensor
     """k x k (T x k x k for T segments) float64: original = factor @ orthonormal; columns of zeroed rows are zero."""
@@ -22,10 +22,10 @@ class Orthonormalised(NamedTuple):
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """Relative size below which a direction is rounding noise: linearly dependent rows differ by their roundings.
+    """Relative size below which a direction counts as rounding noise, as linearly dependent rows leave it.
 
-    A gradient that went through a hundred operations, one after the other, is off by at most 100 eps of its size. (The
-    networks of the tests never reach a quarter of that.) The Gram matrix squares, so float64 leaves eight digits.
+    After a hundred operations in sequence, a gradient is off by at most 100 eps of its size. (The networks of the tests stay
+    below a quarter of this.) The Gram matrix contains squares, so only eight digits of float64 remain.
     """
     return max(100 * float(torch.finfo(dtype).eps), 1e-7)
 
@@ -39,20 +39,20 @@ def orthonormalise_(
 ) -> Orthonormalised:
     """Gram-Schmidt of the rows (k x D) in order and in place; rows without a direction of their own become zero.
 
-    This takes two Cholesky decompositions of the Gram matrix: each reads the rows twice and writes them once, instead of a
-    D x k QR. The Gram matrix and the k x k factor are float64.
+    Instead of a D x k QR decomposition, this uses two Cholesky decompositions of the Gram matrix. Each reads the rows twice
+    and writes them once. The Gram matrix and the k x k factor are float64.
 
-    Where workers hold different columns, `sum_columns` adds up the k x k Gram matrices of their parts. `most`: how many
-    rows may have a direction; later rows become zero too. `columns`: the columns that belong together, all of them or each
-    segment by itself.
+    If workers hold different columns, `sum_columns` sums the k x k Gram matrices of their parts. `most`: how many rows may
+    keep a direction; later rows become zero. `columns`: the columns that belong together: all columns, or those of each
+    segment.
     """
     first = sum_columns(columns.gram(rows))
     finite = torch.isfinite(first).all()
     # Zeros need no special case below; the caller looks at `finite`.
     factor, inverse = factorise(torch.where(finite, first, 0.0), tolerance(rows.dtype))
     sizes = first.diagonal(dim1=-2, dim2=-1).sqrt()
-    # The sum of the rows' roundings in each orthonormal row. A row that almost depends on earlier rows has an inexact
-    # direction; after it, a row that wholly depends on them is left with more than its own rounding.
+    # The sum of the rows' rounding errors in each orthonormal row. A row that almost depends on earlier rows has an inexact
+    # direction. So a later row that depends on these rows completely keeps a remainder larger than its own rounding.
     noise = tolerance(rows.dtype) * torch.linalg.vector_norm(inverse * sizes[..., None, :], dim=-1)
     kept = ~(noise > 1)
     if isinstance(most, Tensor) or (most is not None and most < rows.shape[0]):
@@ -70,12 +70,12 @@ def orthonormalise_(
 # On a CPU, where there is nothing to wait for, they are used as they are.
 
 SWEEPS = 10
-"""Sweeps of Jacobi, which converges quadratically: after the QR below no matrix of 64 rows that was tried needed more than
-8, also with singular values over 14 decades."""
+"""Sweeps of the Jacobi method, which converges quadratically. After the QR below, no tested matrix of 64 rows needed more
+than 8 sweeps, even with singular values over 14 decades."""
 
 
 def singular(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Singular values in descending order, and the right singular vectors as rows; vectors of zero values have no unit norm."""
+    """Singular values in descending order, and the right singular vectors as rows. Vectors of zero values lack unit norm."""
     if not matrix.is_cuda:
         _, sizes, right = torch.linalg.svd(matrix, full_matrices=False)
         return sizes, right
@@ -91,11 +91,11 @@ def qr(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def jacobi(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """`singular`, by rotations of pairs of rows until all are orthogonal: UᵀA = SVᵀ.
+    """`singular` on a GPU: rotates pairs of rows until all rows are orthogonal, UᵀA = SVᵀ.
 
-    In every round all rows are paired, so a round is a handful of batched operations, however many rows there are.
+    Every round pairs all rows, so a round takes a handful of batched operations, however many rows there are.
     """
-    # A QR with the longest columns first leaves nearly orthogonal rows where singular values are far apart (Drmac, Veselic).
+    # A QR with the longest columns first leaves nearly orthogonal rows if singular values are far apart (Drmac, Veselic).
     order = torch.linalg.vector_norm(matrix, dim=0).sort(descending=True, stable=True).indices
     triangle = householder(matrix[:, order])[1]
     rows, columns = triangle.shape
@@ -106,7 +106,7 @@ def jacobi(matrix: Tensor) -> tuple[Tensor, Tensor]:
     for _ in range(SWEEPS * max(1, count - 1)):
         both = pairs.view(count // 2, 2, -1)
         inner = both @ both.mT
-        # The angle of at most 45 degrees that makes the two orthogonal; a larger angle could undo earlier rotations.
+        # The angle of at most 45 degrees that makes the two rows orthogonal. A larger angle could undo earlier rotations.
         gap = inner[:, 0, 0] - inner[:, 1, 1]
         angle = torch.atan2(2 * inner[:, 0, 1] * torch.copysign(torch.ones_like(gap), gap), gap.abs()) / 2
         cosine, sine = angle.cos(), angle.sin()
@@ -119,10 +119,10 @@ def jacobi(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 @cache
 def _next_round(count: int, device: torch.device) -> Tensor:
-    """The position from which each row comes in the next round, as in a tournament of neighbours: the first row stays."""
+    """The position from which each row comes in the next round, as in a round-robin tournament: the first row stays."""
     players = list(range(count))
     upper, lower = players[::2], players[1::2]
-    # The lower row moves to the left and the upper row to the right, around the corner.
+    # The lower rows move to the left, the upper rows to the right, and both continue around the corner.
     upper, lower = [upper[0], lower[0], *upper[1:-1]], [*lower[1:], upper[-1]]
     if count == 2:
         upper, lower = [0], [1]
@@ -130,7 +130,7 @@ def _next_round(count: int, device: torch.device) -> Tensor:
 
 
 def householder(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """`qr`, by reflections, one column after the other."""
+    """`qr` on a GPU, by reflections, one column after the other."""
     rows, columns = matrix.shape
     count = min(rows, columns)
     rest, normals = matrix.clone(), list[Tensor]()

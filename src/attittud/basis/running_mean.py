@@ -1,7 +1,8 @@
-"""A running mean of the mean primary gradients (k = 1), as GRU and Bloop keep one.
+"""A running mean m of the mean primary gradients (k = 1), as in GRU and Bloop.
 
-At every refresh m becomes rate * g_prim + (1 - rate) * m, and V is m/‖m‖. What points along m helps, whatever the primary
-gradient of the step: a step without a refresh needs none. With rate=1 this is the mean gradient of the last refresh.
+At every refresh m becomes rate * g_prim + (1 - rate) * m, and V is m/‖m‖. A gradient that points along m counts as helpful,
+whatever the primary gradient of the step is, so a step without a refresh needs no primary gradient. With rate=1, m is the
+mean gradient of the last refresh.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from attittud.basis.subspace import Stored
 
 
 class Remembering(Stored):
-    """V with the factor that gives back the rows it was made of, factor @ V. Its directions point along these rows."""
+    """V with a factor: factor @ V are the rows from which V was made. The directions point along these rows."""
 
     oriented = True
 
@@ -31,7 +32,7 @@ class Remembering(Stored):
         super().load(rows)
         if factor is None:
             raise ValueError(
-                "the state has a running mean without its length ('factor'); leave it out and let the mean begin again"
+                "the state has a running mean without its length ('factor'); leave the state out, so that the mean starts again"
             )
         found = torch.tensor(factor, dtype=torch.float64, device=self.layout.device)
         count = self.rows.shape[0]

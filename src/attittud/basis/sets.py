@@ -1,7 +1,7 @@
 """One row for each entry of the primary losses, in their order: the mean gradients of several protected sets.
 
-Each entry is the mean loss of one set, so that no per-example losses are needed. Rows are normalised before Gram-Schmidt: the
-size of a set's gradient does not decide whether its direction counts.
+Each entry is the mean loss of one set, so no per-example losses are needed. Rows are normalised before Gram-Schmidt, so that
+a set with a small gradient counts as much as the others.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Sets(Basis):
                 f"basis='sets' takes one loss for each protected set, and got {count} for rank={refresh.rank}. If these are "
                 "losses of single examples, average them over each set first; else pass a larger rank"
             )
-        # The workers' parts of a set add up, and so do those of several calls.
+        # The workers' parts of a set are summed, and so are the parts of several calls.
         refresh.put(jacobian.left(torch.eye(count, device=refresh.layout.device), refresh.rows))
 
     def finish(self, refresh: Refresh) -> Tensor:

@@ -24,7 +24,7 @@ class Sketch(Basis):
             if refresh.complete:
                 count = min(count, refresh.first + m)
             elif refresh.first + m <= count // 4:
-                # More examples may follow. While there are few, J itself is much smaller than ΠJ.
+                # More examples may follow. As long as there are few, J itself is much smaller than ΠJ.
                 refresh.hold(jacobian.rows())
                 return
         if refresh.single is not None:
@@ -41,5 +41,5 @@ class Sketch(Basis):
             square = refresh.gaussian(count, 0, count, dtype=torch.float64)
             refresh.put(transform_(refresh.single, square))
         refresh.sum_examples_()
-        # m examples have at most m directions: later rows hold only rounding.
+        # m examples have at most m directions, so later rows hold only rounding noise.
         return orthonormal_rows(refresh, most=refresh.examples)

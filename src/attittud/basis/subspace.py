@@ -24,26 +24,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Finished:
-    """The update over the shared parameters, and what a report says about it."""
+    """The update over the shared parameters, and the values for its report."""
 
     update: Tensor | list[Tensor]
     """The update as one vector, or parameter by parameter."""
     tasks: dict[str, TaskReport]
     captured_primary: Callable[[], Tensor]  # share of ‖g_prim‖² in the span
-    effective_rank: Callable[[], Tensor]  # directions that are not zeroed
-    cosines: dict[str, Tensor]  # cosines of each task's parts with the judges' gradient, in steps that ask the judges
+    effective_rank: Callable[[], Tensor]  # the number of directions in use
+    cosines: dict[str, Tensor]  # cosines of each task's parts with the judges' gradient, in steps that use the judges
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """The numbers that a report is computed from when somebody reads it; float64."""
+    """The numbers from which a report is computed when it is read; float64."""
 
     p: Tensor
     """V g_prim."""
     square: Tensor
     """‖g_prim‖²."""
     residual: Tensor
-    """Norm of g_prim outside of V where this part is one more direction, else empty."""
+    """Norm of the part of g_prim outside of V if this part is one more direction, else empty."""
     active: Tensor
     """Which rows of V are not zero."""
     tasks: dict[str, tuple[Tensor, Tensor, Tensor]]
@@ -61,7 +61,7 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Gathered:
-    """Numbers in one vector, which is split when somebody reads them."""
+    """Numbers in one vector, which is split when they are read."""
 
     vector: Tensor
     sizes: list[int]
@@ -77,7 +77,7 @@ class Gathered:
 def finished(
     update: Tensor | list[Tensor], names: Iterable[str], numbers: Numbers | Gathered, cosines: dict[str, Tensor]
 ) -> Finished:
-    """An update with its reports, which are computed from the numbers when they are read."""
+    """Return an update with its reports, which are computed from the numbers when they are read."""
     tasks = {name: TaskReport(partial(_split, numbers, name), partial(_products, numbers, name)) for name in names}
     return Finished(update, tasks, partial(_captured, numbers), partial(_rank, numbers), cosines)
 
@@ -104,7 +104,7 @@ def _rank(numbers: Numbers | Gathered) -> Tensor:
 
 
 class Subspace(ABC):
-    """V (k x D) with orthonormal or zero rows, whether or not it is stored. `dtype`: V's type if it is not the layout's."""
+    """V (k x D) with orthonormal or zero rows; it need not be stored. `dtype`: V's type, by default the layout's."""
 
     def __init__(self, layout: Layout, rank: int, workers: Workers, dtype: torch.dtype | None = None) -> None:
         self.layout = layout
@@ -116,25 +116,25 @@ class Subspace(ABC):
 
     saved: ClassVar[bool] = True  # whether V can be loaded again from its rows
     factor: Tensor | None = None
-    """k x k, for a basis whose next refresh goes on from factor @ V."""
+    """k x k, for a basis whose next refresh continues from factor @ V."""
 
     @property
     def rows(self) -> Tensor | None:
-        """V where it is stored, not a copy. Products with it cover the examples and the columns of this worker."""
+        """V itself (not a copy), or None if it is not stored. Products with it cover this worker's examples and columns."""
         return None
 
     @property
     def effective_rank(self) -> Tensor:
-        """Directions that are not zeroed."""
+        """The number of directions in use."""
         return self.active.sum()
 
     def replace(self, rows: Tensor, finite: Tensor, refresh: Refresh | None = None) -> None:
-        """Take in the result of a refresh; `finite`: whether it succeeded."""
+        """Replace V by the result of a refresh. `finite`: whether the refresh succeeded."""
         self.finite = finite
 
     def load(self, rows: Tensor, factor: list[Any] | None = None) -> None:
-        """Take in saved rows as they are, with the factor that belongs to them if there is one."""
-        raise ValueError(f"the state holds {rows.shape[0]} rows of a basis, but this one is not stored")
+        """Load saved rows as they are, with their factor if there is one."""
+        raise ValueError(f"the state holds {rows.shape[0]} rows of a basis, but the basis of this guide is not stored")
 
     @property
     def parameters(self) -> dict[str, Tensor]:
@@ -142,44 +142,44 @@ class Subspace(ABC):
         return dict(self.layout.named)
 
     def split(self, vector: Tensor) -> list[Tensor]:
-        """A vector over the shared parameters as one view for each of them."""
+        """Split a vector over the shared parameters into one view for each parameter."""
         return self.layout.views(vector)
 
     def gradient(self, loss: Tensor) -> Tensor:
-        """The gradient of a loss over the shared parameters as one vector, in the order of V's columns."""
+        """Compute the gradient of a loss over the shared parameters as one vector, in the order of V's columns."""
         return self.layout.flatten(torch.autograd.grad(loss, self.layout.parameters, allow_unused=True))
 
     @abstractmethod
     def coordinates(self, x: Tensor) -> Tensor:
-        """V x, where V outlives its step."""
+        """V x, for a V that is kept after its step."""
 
     @abstractmethod
     def squares(self, primary: Tensor, auxiliary: Tensor, *, include_mean: bool = False) -> Tensor:
         """Squared norms of the helpful, harmful and neutral part of an auxiliary gradient by parameter: parameters x 3.
 
-        They add up to the squared norm of the auxiliary gradient. Within a parameter the parts need not be orthogonal, and
-        may even cancel. `include_mean`: as in `Guide`.
+        They add up to the squared norm of the auxiliary gradient over all parameters. Within one parameter the parts need not
+        be orthogonal and may even cancel. `include_mean`: as in `Guide`.
         """
 
     @abstractmethod
     def finish(self, step: Gradients, primary_weight: float) -> Finished:
-        """Take the signs and form the update over the shared parameters."""
+        """Compare the signs and form the update over the shared parameters."""
 
     def release(self) -> None:  # noqa: B027 - a stored basis outlives the step
-        """Free what was only needed in this step."""
+        """Free the memory that was needed only in this step."""
 
 
 class Directions(Subspace):
-    """Compares gradients along k directions: signs and weights are found among k-vectors."""
+    """Compares gradients along k directions. Signs and weights are computed from k-vectors."""
 
     rounding: Tensor | None = None
-    """VVᵀ - I (k x k) where the rows were rounded when they were stored."""
+    """VVᵀ - I (k x k), if the rows were rounded when they were stored."""
     oriented: ClassVar[bool] = False
-    """Whether a direction itself says what helps, without the primary gradient of the step."""
+    """Whether the direction itself decides what is helpful, without the primary gradient of the step."""
 
     @property
     def remembered(self) -> tuple[Tensor, Tensor] | None:
-        """Rows and the factor that gives back what they were made of, factor @ rows; None where nothing is remembered."""
+        """V and its factor (factor @ V are the rows from which V was made); None if the basis keeps no factor."""
         return None if self.factor is None or self.rows is None else (self.rows, self.factor)
 
     @abstractmethod
@@ -188,7 +188,7 @@ class Directions(Subspace):
 
     @abstractmethod
     def products(self, x: Tensor, y: Tensor | None) -> Products:
-        """V x, V y and the inner products of x and y. None stands for the primary gradient where V needs no vector for it."""
+        """V x, V y and the inner products of x and y. y=None: the primary gradient, if V needs no vector for it."""
 
     @abstractmethod
     def add_(self, x: Tensor, weights: Tensor) -> None:
@@ -205,7 +205,7 @@ class Directions(Subspace):
         return dot(x, y)
 
     def judges(self, gradient: Tensor, primary: Tensor) -> Judges:
-        """The judges' gradient compared with V and the primary gradient."""
+        """Compare the judges' gradient with V and with the primary gradient."""
         inner = self.inner(gradient, primary)
         return Judges(self.project(gradient), self.inner(gradient, gradient), inner)
 
@@ -215,7 +215,7 @@ class Directions(Subspace):
     def squares(self, primary: Tensor, auxiliary: Tensor, *, include_mean: bool = False) -> Tensor:
         rows = self.rows
         if rows is None:
-            raise ValueError("basis='implicit' is gone when its step is over; use basis='exact', which is stored")
+            raise ValueError("basis='implicit' does not exist after its step; use basis='exact', which is stored")
         p, a = self.project(primary), self.project(auxiliary)
         harmful = harmful_mask(a, _forwards(p) if self.oriented else p)
         parts = torch.stack([torch.where(harmful, 0.0, a), torch.where(harmful, a, 0.0)])
@@ -239,11 +239,11 @@ class Directions(Subspace):
         return finished(update, step.tasks, numbers, cosines)
 
     def compute(self, step: Gradients, primary_weight: float) -> tuple[Tensor, Numbers, dict[str, Tensor]]:
-        """The update, the numbers of its report, and the cosines with the judges' gradient."""
+        """Return the update, the numbers of its report, and the cosines with the judges' gradient."""
         p, square, judges = step.measure()
         known = square is not None and not step.skips
         for task in step.tasks.values():
-            # The primary gradient may have grown after this task had been reduced to a k-vector.
+            # The primary gradient may have changed after this task was reduced to a k-vector.
             if task.square is None or task.inner is None or task.primary_calls != step.primary_calls:
                 known = False
         unknown = p if known else torch.full((), torch.nan, dtype=torch.float64, device=p.device)
@@ -305,8 +305,8 @@ class Directions(Subspace):
 
 
 def _forwards(p: Tensor) -> Tensor:
-    """V g_prim for directions that point along what helps: positive, also where the primary pass was left out."""
-    return p.abs().clamp(min=torch.finfo(p.dtype).tiny)  # whose square is zero, so that the report does not change
+    """A positive stand-in for V g_prim, for directions that point along what is helpful. No primary pass is needed."""
+    return p.abs().clamp(min=torch.finfo(p.dtype).tiny)  # the square of `tiny` is zero, so the report does not change
 
 
 def _missing(
@@ -315,8 +315,8 @@ def _missing(
     """The multiple of g_prim to add so that an auxiliary update does not oppose g_prim.
 
     `inner`, `in_span` and `along` are inner products with g_prim: of the auxiliary gradient, of the correction in V, and of
-    the multiple of g_prim in it. Where g_prim lies almost in the span, its part outside looks like rounding and is dropped
-    as a direction; but a large auxiliary gradient may lie along just this part.
+    the correction's multiple of g_prim. If g_prim lies almost in the span, its part outside looks like rounding and is dropped
+    as a direction. But a large auxiliary gradient may lie along this very part.
     """
     eta, nothing = task.eta, torch.zeros_like(square)
     if isinstance(eta, Weights) or task.weight < 0 or not eta.helpful >= 0 >= eta.harmful:
@@ -328,7 +328,7 @@ def _missing(
 
 
 class Stored(Directions):
-    """V as a matrix, at one address while its layout lasts: a captured CUDA graph may refer to it."""
+    """V as a matrix. Its address stays the same for one layout, because a captured CUDA graph may refer to it."""
 
     _rows: Tensor | None = None
 
@@ -338,9 +338,9 @@ class Stored(Directions):
         return self._rows
 
     def replace(self, rows: Tensor, finite: Tensor, refresh: Refresh | None = None) -> None:
-        """Take in new rows (at most `rank`) where they are finite, else keep the old ones.
+        """Replace the rows by new rows (at most `rank`) if these are finite; else keep the old rows.
 
-        Before the first success V is zero and every gradient is neutral. No more rows are stored than there were examples.
+        Until a refresh succeeds, V is zero and every gradient is neutral. At most as many rows are stored as there are examples.
         """
         self.finite = finite
         count, known = rows.shape[0], 0 if self._rows is None else self._rows.shape[0]
@@ -359,13 +359,13 @@ class Stored(Directions):
         self.active.copy_(squares > 0.25)
         if torch.finfo(self.dtype).eps > torch.finfo(self.layout.dtype).eps:
             found = self.workers.sum_columns(gram(self.rows)) - torch.diag(self.active.double())
-            # In place: a captured CUDA graph may refer to it.
+            # In place, because a captured CUDA graph may refer to it.
             same = self.rounding is not None and self.rounding.shape == found.shape
             self.rounding = self.rounding.copy_(found) if same and self.rounding is not None else found
 
     def lengths(self) -> Tensor:
-        """The norms of this worker's part of the directions, which all have norm 1 or 0."""
-        # Not in float64, for which torch would copy all of V.
+        """The norms of this worker's part of the directions. Whole directions have norm 1 or 0."""
+        # Not in float64, because torch would then copy all of V.
         wide = torch.promote_types(self.rows.dtype, torch.float32)
         norms: Tensor = torch.linalg.vector_norm(self.rows, dim=1, dtype=wide)
         return norms
@@ -373,7 +373,7 @@ class Stored(Directions):
     def load(self, rows: Tensor, factor: list[Any] | None = None) -> None:
         if rows.ndim != 2 or rows.shape[0] > self.rank or rows.shape[1] != self.layout.size:
             raise ValueError(
-                f"the saved basis has shape {tuple(rows.shape)}, this model needs at most {self.rank} x {self.layout.size}"
+                f"the saved basis has shape {tuple(rows.shape)}, but this model needs at most {self.rank} x {self.layout.size}"
             )
         rows = rows.to(self.layout.device, self.dtype, copy=True)
         self.replace(rows, torch.ones((), dtype=torch.bool, device=rows.device))

@@ -19,7 +19,7 @@ POWER_ITERATIONS = 2
 class Svd(Basis):
     name = "svd"
     needs = "jacobian"
-    # Its passes alternate between J and Jᵀ, which the graph of an earlier micro-batch no longer allows.
+    # The passes alternate between J and Jᵀ, but the graph of an earlier micro-batch is already freed.
     adds_up = False
 
     def working_rows(self, rank: int, examples: int) -> int:
@@ -28,7 +28,7 @@ class Svd(Basis):
     def add(self, refresh: Refresh, jacobian: Jacobian) -> None:
         m, count = jacobian.examples, refresh.rank + OVERSAMPLING
         if count >= jacobian.total():
-            # The sketch would span all of J's rows: use the rows themselves.
+            # The sketch would span all rows of J, so the rows themselves are used.
             refresh.put(jacobian.rows())
             refresh.sum_examples_()
             return
@@ -44,11 +44,11 @@ class Svd(Basis):
             refresh.put(jacobian.left(weights.T.to(dtype), rows.zero_()))
         rows = refresh.sum_examples_()
         orthonormal_rows(refresh)
-        # J ≈ (J Qᵀ) Q: the small factor's right singular vectors, in terms of Q.
+        # J ≈ (J Qᵀ) Q, so the right singular vectors of the small factor J Qᵀ are coordinates in terms of Q.
         small, _ = refresh.workers.stack_rows(_qr(jacobian.right(rows))[1])
         finite = torch.isfinite(small).all()
         sizes, right = singular(torch.where(finite, small, 0.0))
-        # Rows are scaled by their singular values, so that `finish` recognises weak ones.
+        # Rows are scaled by their singular values, so that `finish` recognises weak rows.
         scaled = torch.where(finite, sizes[:, None] * right, torch.nan)
         refresh.put(transform_(rows, scaled))
 

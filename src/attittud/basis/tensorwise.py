@@ -1,7 +1,7 @@
 """`scope="tensor"`: gradients are compared tensor by tensor, as OGPSA does.
 
-Every row of a basis becomes one direction for each parameter: its part over this parameter, orthonormalised against the
-other rows' parts. V then has k * T directions for T parameters, and still k rows in memory.
+Every row of a basis becomes one direction for each parameter: the row's part over this parameter, orthonormalised against
+the parts of the other rows. V then has k * T directions for T parameters, but still k rows in memory.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from attittud.kernels import Products
 
 
 class Blocks(Stored):
-    """Directions that are each zero outside of one parameter; numbered row by row."""
+    """Directions that are zero outside of one parameter; they are numbered row by row."""
 
     def lengths(self) -> Tensor:
         return self.layout.segments.squares(self.rows).sqrt().flatten()
@@ -41,7 +41,7 @@ class Blocks(Stored):
 
 
 class Tensorwise(Basis):
-    """Stands before another basis, which then finishes the rows of all parameters at once, or of one after the other."""
+    """A mixin for another basis: that basis finishes the rows of each parameter separately, all at once or one by one."""
 
     subspace = Blocks
 
@@ -66,7 +66,7 @@ class Tensorwise(Basis):
 
 
 def tensorwise(basis: type[Basis]) -> type[Basis]:
-    """The same basis, tensor by tensor."""
+    """Return the same basis, but tensor by tensor."""
     if not issubclass(basis.subspace, Stored):
         raise ValueError(f"scope='tensor' needs a basis that is stored, not basis={basis.name!r}; use scope='model'")
     subspace = type("Blocks", (Blocks, basis.subspace), {})

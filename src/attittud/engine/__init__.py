@@ -12,11 +12,11 @@ from attittud.eta import choose
 _ENGINES: dict[str, type[Engine]] = {engine.name: engine for engine in (Auto, Loop, Batched, Hooks)}
 
 BASIS_AS_ENGINE = "implicit"
-"""The basis that `Guide(engine=...)` accepts as well, which was its only spelling once."""
+"""The basis that `Guide(engine=...)` still accepts: in old versions this was the only way to choose it."""
 
 
 class _Implicit(Hooks):
-    """The engine of that older spelling."""
+    """The old name of the engine for this basis."""
 
     keeps_graph = True
     release = Hooks.forget
@@ -24,7 +24,8 @@ class _Implicit(Hooks):
 
 def _warn(what: str) -> None:
     warnings.warn(
-        f"{what} goes in version 0.3; use Guide(basis={BASIS_AS_ENGINE!r}), whose engine is attittud.engine.hooks.Hooks",
+        f"{what} will be removed in version 0.3; use Guide(basis={BASIS_AS_ENGINE!r}), whose engine is "
+        "attittud.engine.hooks.Hooks",
         DeprecationWarning,
         stacklevel=3,
     )
@@ -38,13 +39,13 @@ def __getattr__(name: str) -> type[Engine]:
 
 
 def register_engine(engine: type[Engine]) -> type[Engine]:
-    """A decorator: `Guide(engine=...)` then finds the engine by its `name`. Provisional: the interface may still change."""
+    """Register an engine under its `name` for `Guide(engine=...)`; a decorator. The interface may still change."""
     _ENGINES[engine.name] = engine
     return engine
 
 
 def engines() -> tuple[str, ...]:
-    """The names that `Guide(engine=...)` knows."""
+    """Return the names that `Guide(engine=...)` accepts."""
     return (*_ENGINES, BASIS_AS_ENGINE)
 
 
@@ -53,7 +54,7 @@ def find_engine(name: str) -> type[Engine]:
 
 
 def make_engine(name: str, *, keeps_graph: bool = False) -> Engine:
-    """Make an engine. `keeps_graph`: the graph of the losses is also used after `watch`, until the step is over."""
+    """Make an engine. `keeps_graph`: the graph of the losses is used after `watch` too, until the step is over."""
     if name == BASIS_AS_ENGINE:
         _warn(f"make_engine({name!r})")
         return _Implicit()

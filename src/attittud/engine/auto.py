@@ -14,7 +14,7 @@ from attittud.engine.batched import Batched, rows_at_once, worthwhile
 from attittud.engine.hooks import Hooks
 from attittud.engine.loop import Loop
 
-# With fewer parameters most time goes into launching kernels, and `batched` launches fewer.
+# With fewer parameters, launching kernels takes most of the time, and `batched` launches fewer kernels.
 HOOKS_FROM = 10_000
 
 
@@ -64,14 +64,16 @@ class Auto(Engine):
         self._choose(layout).write(losses, layout, weights, out, fresh=fresh)
 
     def _choose(self, layout: Layout) -> Engine:
-        """Choose between the engines that need nothing but losses."""
+        """Choose between the engines that need only the losses."""
         if self._products is None:
             self._products = Batched() if worthwhile(layout) else Loop()
         batched = isinstance(self._products, Batched)
         pays = (
-            f"allow {rows_at_once(layout)} rows at once" if batched else "are too many for several rows at once to pay"
+            f"allow {rows_at_once(layout)} rows at once"
+            if batched
+            else "are too many to gain from several rows at once"
         )
-        why = self._reason or "no callable shows the forward pass to 'hooks'"
+        why = self._reason or "'hooks' cannot see the forward pass without a callable"
         self._say(self._products.name, f"{layout.size} shared parameters {pays}; {why}")
         return self._products
 

@@ -1,6 +1,6 @@
-"""Products with the Jacobian J of per-example losses, which is never stored as an m x D matrix.
+"""Products with the Jacobian J of per-example losses. J is never stored as an m x D matrix.
 
-An engine compares its products with an ordinary gradient here, parameter by parameter.
+This file also compares an engine's products with an ordinary gradient, parameter by parameter.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ logger = logging.getLogger("attittud")
 
 
 class UnsupportedError(RuntimeError):
-    """An engine cannot handle a model: the message names the part of the model and the engine to use instead."""
+    """An engine does not support a model. The message names the part of the model and the engine to use instead."""
 
 
 @contextmanager
 def quiet_vmap() -> Iterator[None]:
-    """Hide torch's warning about operations without a batching rule, over which it loops: slower, not wrong."""
+    """Hide torch's warning about operations without a batching rule. They run in a loop, which is slower but correct."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*batching rule.*", category=UserWarning)
         yield
@@ -40,28 +40,28 @@ class Engine(ABC):
 
     name: str
     needs_forward = False
-    """Whether it must see the forward pass of the losses: then `primary=` must be a callable, or `basis_losses=` given."""
+    """Whether it must see the forward pass of the losses. Then `primary=` must be a callable, or `basis_losses=` is needed."""
     on_shards: ClassVar[str | None] = None
-    """The engine that is used where the parameters of the model are sharded; None: this is refused."""
+    """The engine to use for a model with sharded parameters; None: such models are refused."""
     with_graph: ClassVar[str | None] = None
-    """The engine that is used for a basis that needs the graph of the losses until the step is over; None: this is refused."""
-    keeps_graph = False  # the graph of the losses is also used after `watch`, until the step is over
+    """The engine to use for a basis that needs the losses' graph until the step is over; None: such bases are refused."""
+    keeps_graph = False  # whether the losses' graph is used after `watch` too, until the step is over
     second_derivatives: bool | None = None  # whether the model's second derivatives are right; None: not known yet
 
     def __init_subclass__(cls) -> None:
-        """Another engine does not stand in for a subclass unless the subclass says so: it would be replaced silently."""
+        """Reset what a subclass inherits: otherwise another engine would silently replace it."""
         super().__init_subclass__()
         cls.on_shards, cls.with_graph = cls.__dict__.get("on_shards"), cls.__dict__.get("with_graph")
 
     @abstractmethod
     def write(self, losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, *, fresh: bool) -> None:
-        """Add weights @ J to `out` (r x D), or write it where its content is `fresh` memory.
+        """Add weights @ J to `out` (r x D), or overwrite `out` if it is `fresh` memory.
 
         The graph of `losses` is retained.
         """
 
     def watch(self, model: nn.Module) -> AbstractContextManager[None]:
-        """The forward pass of the losses and every use of their graph run inside, so that engines can observe them."""
+        """A context for the forward pass of the losses and every use of their graph, so that engines can observe them."""
         return nullcontext()
 
     def keep_graph(self) -> None:
@@ -69,16 +69,16 @@ class Engine(ABC):
         self.keeps_graph = True
 
     def forget(self) -> None:  # noqa: B027 - nothing to do for engines that keep nothing
-        """Free the graph of a step that was given up."""
+        """Free the graph of a discarded step."""
 
     def seen(self) -> None:  # noqa: B027 - nothing to do for engines that do not watch
-        """The forward pass is over; the engine need not observe what follows inside of `watch`."""
+        """Note that the forward pass is over. The engine need not observe what follows inside of `watch`."""
 
     def used(self) -> None:  # noqa: B027 - nothing to do for engines that do not watch
         """J of the latest `watch` is not needed any more: the engine need not observe further uses of the graph."""
 
     def jacobian(self, losses: Tensor, layout: Layout) -> Jacobian:
-        """J of losses whose forward pass ran in the latest `watch`."""
+        """Return J of losses whose forward pass ran in the latest `watch`."""
         return Jacobian(self, losses, layout)
 
 
@@ -92,16 +92,16 @@ class Jacobian:
         self.examples = losses.shape[0]
 
     def of_share(self, share: Share) -> Self:
-        """The same where a worker has only some of the examples."""
+        """Return the same Jacobian for a worker that has only some of the examples."""
         self.share = share
         return self
 
     def total(self) -> int:
-        """The number of examples of all workers. With several workers this waits for the device."""
+        """Return the number of examples of all workers. With several workers this waits for the device."""
         return int(self.share.count(self.losses))
 
     def rows(self) -> Tensor:
-        """J itself: m x D. With several workers, the rows of other workers' examples are zero here."""
+        """Return J itself: m x D. With several workers, the rows of other workers' examples are zero."""
         identity = torch.eye(self.examples, device=self.losses.device)
         if self.share.total is None:
             return self.left(identity)
@@ -111,7 +111,7 @@ class Jacobian:
         return out
 
     def left(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
-        """weights (r x m) times J, added to `out` (r x D) where given."""
+        """weights (r x m) times J, added to `out` (r x D) if it is given."""
         target = self.layout.empty(weights.shape[0]) if out is None else out
         self.engine.write(self.losses, self.layout, weights.to(self.losses.dtype), target, fresh=out is None)
         return target
@@ -119,8 +119,8 @@ class Jacobian:
     def right(self, vectors: Tensor) -> Tensor:
         """J times the rows of `vectors` (l x D): m x l, in float64.
 
-        wᵀJ is linear in w, so its derivative along a vector is Jv: one backward pass through the backward pass. Where
-        an operation has no second derivative, the rows of J are formed one after the other.
+        wᵀJ is linear in w, so its derivative along a vector v is Jv: one backward pass through the backward pass. If an
+        operation has no second derivative, the rows of J are formed one after the other.
         """
         if self.engine.second_derivatives is not False:
             try:
@@ -131,7 +131,7 @@ class Jacobian:
         return self._right_by_rows(vectors)
 
     def _right_by_double_backward(self, vectors: Tensor) -> Tensor:
-        # Any weights but zeros will do: some backward passes of torch take the logarithm of a gradient (logcumsumexp).
+        # Any weights except zeros work: some backward passes of torch take the logarithm of a gradient (logcumsumexp).
         weights = torch.ones_like(self.losses, requires_grad=True)
         parameters = self.layout.parameters
         with kept_graph():
@@ -143,22 +143,22 @@ class Jacobian:
             sums.append(total.detach())
             columns.append(torch.autograd.grad(total, weights, retain_graph=True)[0])
         found = torch.stack(columns, dim=1).double()
-        # (Not inside of a CUDA graph, which cannot wait.)
+        # (Not while a CUDA graph is captured, because it cannot wait for the device.)
         if self.engine.second_derivatives is None and not (found.is_cuda and torch.cuda.is_current_stream_capturing()):
             self._check_second_derivatives(found, torch.stack(sums).double())
         return found
 
     def _check_second_derivatives(self, found: Tensor, sums: Tensor) -> None:
-        """Compare J·v with its sum over the examples, which needs no second derivative. Done once: this waits for the device.
+        """Compare the sum of J·v over the examples with an ordinary gradient times v. Done once: it waits for the device.
 
-        A custom autograd.Function whose backward pass is not made of torch functions (a kernel, `no_grad`) silently cuts the
-        graph, and the derivatives of all that comes before it would be missing.
+        A custom autograd.Function whose backward pass does not consist of torch functions (a kernel, `no_grad`) silently cuts
+        the graph, so the second derivatives of everything before it are missing.
         """
         size, error = sums.norm(), (found.sum(0) - sums).norm()
-        if not bool(torch.isfinite(size) & (size > 0)):  # for heads that start at zero, the next refresh can tell
+        if not bool(torch.isfinite(size) & (size > 0)):  # for heads that start at zero, a later refresh can tell
             return
         if bool(error > 5e-2 * size) and bool(error < 5e-3 * found.abs().sum(0).norm()):
-            return  # rounding looks like an error where examples cancel, as in half precision after training
+            return  # where examples cancel, rounding looks like an error, for example in half precision after training
         self.engine.second_derivatives = bool(error <= 5e-2 * size)
         if not self.engine.second_derivatives:
             raise UnsupportedError("second derivatives are wrong, which happens with a custom autograd.Function")
@@ -166,9 +166,9 @@ class Jacobian:
     def _right_by_rows(self, vectors: Tensor) -> Tensor:
         row = self.layout.empty(1)
         result = torch.empty(self.examples, vectors.shape[0], dtype=torch.float64, device=self.layout.device)
-        # Made on the device: setting one number of a tensor would copy it from the host, and wait for that.
+        # Made on the device, because setting one number of a tensor would copy it from the host and wait for the copy.
         identity = torch.eye(self.examples, dtype=self.losses.dtype, device=self.losses.device)
-        for i in range(self.examples):  # empty on a worker without examples, where split() would still give one part
+        for i in range(self.examples):  # empty on a worker without examples, although split() would return one part
             self.engine.write(self.losses, self.layout, identity[i : i + 1], row, fresh=True)
             result[i] = project(vectors, row[0])
         return result
@@ -184,13 +184,13 @@ class Jacobian:
 def probe(losses: Tensor) -> Tensor:
     """Weights (2 x m) that differ from example to example.
 
-    Equal weights would hide gradients given to the wrong example, and examples that influence each other. There are two
-    rows, so that gradients are contracted as in a refresh. The sums of the rows weight the ordinary gradient and are powers
-    of two: half precision then rounds every example's gradients as it does without weights, and the remainder where they
-    cancel, often in biases, is not taken for a difference.
+    Equal weights would hide gradients that are assigned to the wrong example, and examples that influence each other. There
+    are two rows, so that gradients are contracted as in a refresh. The sums of the rows weight the ordinary gradient and are
+    powers of two. So half precision rounds every example's gradient as it does without weights, and where gradients cancel
+    (often in biases) the remainder is not mistaken for a difference.
     """
     at = torch.arange(1, losses.shape[0] + 1, dtype=torch.float64, device=losses.device)
-    # The fractional parts of neighbouring multiples of the golden section are never close to each other.
+    # The fractional parts of successive multiples of the golden ratio are never close to each other.
     golden = (math.sqrt(5) - 1) / 2
     total = torch.exp2(((at * golden) % 1 * 4).floor() - 2)
     first = total * (1 + ((at * math.sqrt(2)) % 1 * 63).floor()) / 64
@@ -202,14 +202,14 @@ class Checked:
 
     def __init__(self) -> None:
         self._told: set[str] = set()
-        # Parameters with zero or not finite gradients, as behind a head or a gate that starts at zero: not yet compared.
+        # Parameters that are not compared yet, because their gradient was zero (behind a head that starts at zero) or not finite.
         self._silent: set[str] = set()
         self._asked = 0
 
     def due(self, layout: Layout) -> bool:
-        """Whether to compare: silent parameters are compared again at the next refresh, and the 2nd, 4th, 8th after.
+        """Whether to compare. Parameters without a usable gradient are compared again 1, 2, 4, 8, ... refreshes later.
 
-        (Not inside of a CUDA graph, which cannot wait.)
+        (Not while a CUDA graph is captured, because it cannot wait for the device.)
         """
         if not layout.name_set <= self._told | self._silent:
             return True
@@ -226,7 +226,7 @@ class Checked:
 
 
 def verify(jacobian: Jacobian, weights: Tensor, product: Tensor, *, half: bool, cure: str) -> set[str]:
-    """Raise where `product`, weights @ J, differs from the ordinary gradient of the weighted losses.
+    """Raise an error if `product`, weights @ J, differs from the ordinary gradient of the weighted losses.
 
     Returns the names of parameters whose gradients cannot be compared.
     """
@@ -236,8 +236,8 @@ def verify(jacobian: Jacobian, weights: Tensor, product: Tensor, *, half: bool, 
         raise UnsupportedError(
             f"engine {jacobian.engine.name!r}: per-example gradients do not add up to the gradient of {', '.join(found)}. "
             "Either examples influence each other (statistics of the batch, a loss over pairs), or some examples have no "
-            "loss, or these parameters are used where no torch function shows it (a custom autograd.Function, "
-            f"TorchScript) or in one that draws random numbers; {cure}"
+            "loss, or these parameters are used outside of torch's functions (a custom autograd.Function, TorchScript) or in "
+            f"a function that draws random numbers; {cure}"
         )
     return silent
 
@@ -245,9 +245,9 @@ def verify(jacobian: Jacobian, weights: Tensor, product: Tensor, *, half: bool, 
 def differing(
     losses: Tensor, layout: Layout, weights: Tensor, product: Tensor, *, half: bool
 ) -> tuple[list[str], set[str]]:
-    """Parameters over which `product`, weights (m) @ J, is not the ordinary gradient of the weighted losses.
+    """Return the parameters for which `product`, weights (m) @ J, differs from the ordinary gradient of the weighted losses.
 
-    Also returns the names of parameters whose gradient is zero or not finite, so that it cannot be compared. `half`: whether
+    Also returns the names of parameters whose gradient cannot be compared, because it is zero or not finite. `half`: whether
     gradients went through half precision.
     """
     expected = layout.empty()
@@ -256,11 +256,11 @@ def differing(
     layout.add_(expected, ordinary, fresh=True)
     used = [gradient is not None for gradient in ordinary]
     del ordinary
-    # Also for float64: models compute some parts in float32, normalisation for example.
+    # The same for float64, because models compute some parts in float32, for example normalisation.
     relative = 5e-2 if half or _rounded(layout) else 3e-4
-    # A gradient that is zero by symmetry, such as an attention's key bias has, is rounding noise of the other gradients.
+    # A gradient that is zero by symmetry, such as the gradient of an attention's key bias, is only rounding noise.
     absolute = 1e-2 * relative * torch.linalg.vector_norm(expected)
-    if not bool(torch.isfinite(absolute)):  # the refresh deals with losses that are not finite
+    if not bool(torch.isfinite(absolute)):  # the refresh handles losses that are not finite
         return [], set(layout.names)
     found, silent = [], set()
     for name, reached, a, b in zip(layout.names, used, layout.views(product), layout.views(expected), strict=True):
@@ -273,12 +273,12 @@ def differing(
 
 
 def _rounded(layout: Layout) -> bool:
-    """Whether float32 may be multiplied with fewer bits: as TF32, which cuDNN does on GPUs unless told not to, or bfloat16."""
+    """Whether float32 products may use fewer bits: TF32, which is cuDNN's default on GPUs, or bfloat16."""
     if layout.dtype != torch.float32:
         return False
     if layout.device.type != "cpu":
         return True
     try:
         return torch.get_float32_matmul_precision() != "highest"
-    except RuntimeError:  # the precision is set per backend, which this call cannot report
+    except RuntimeError:  # the precision is set for each backend separately, which this call cannot report
         return True

@@ -1,8 +1,8 @@
-"""Several vector-Jacobian products at once by `torch.func.vmap`: faster where kernels are small.
+"""Several vector-Jacobian products at once by `torch.func.vmap`: faster if kernels are small.
 
-Not `is_grads_batched=True`: that is a hidden loop for most backward operations. Where torch cannot vectorise a backward
-pass (normalisation right after a bf16 operation under autocast, compiled modules, channels_last in fp32), or does so wrongly
-(`torch.cdist`), the engine says so in the log and goes on with a loop.
+`is_grads_batched=True` is not used, because it runs a hidden loop for most backward operations. Some backward passes cannot
+be vectorised (normalisation right after a bf16 operation under autocast, compiled modules, channels_last in fp32), and torch
+vectorises some wrongly (`torch.cdist`). Then the engine logs the reason and continues with a loop.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from attittud.autograd.layout import Layout, written_into
 from attittud.engine.base import Checked, Engine, UnsupportedError, differing, logger, quiet_vmap
 from attittud.engine.loop import Loop
 
-# Memory for several short rows together, where only launches cost time.
+# Memory for several short rows together: for short rows, only launches take time.
 CHUNK_BYTES = 1 << 28
-# How many longer rows at once: the gradients of activations multiply as well.
+# How many longer rows at once. Each of them also needs its own gradients of activations.
 AT_ONCE = 16
-# Still longer rows mostly keep the device busy one by one: `loop` is as fast and takes less memory.
+# A single row above this length mostly keeps the device busy, so `loop` is as fast and takes less memory.
 LONGEST_ROW = 1 << 26
 
 
 def worthwhile(layout: Layout) -> bool:
-    """Whether rows of ΠJ are likely to be faster together than one by one."""
+    """Whether computing rows of ΠJ together is likely to be faster than one by one."""
     return layout.size * layout.dtype.itemsize <= LONGEST_ROW
 
 
 def rows_at_once(layout: Layout) -> int:
     """How many rows of ΠJ are computed together.
 
-    In addition to the sketch they hold, for each row, the gradient of one parameter at a time: at most two vectors of length D.
+    Besides the sketch, each row needs memory for the gradient of one parameter at a time: at most two vectors of length D.
     """
     row = max(1, layout.size * layout.dtype.itemsize)
     largest = max(parameter.numel() for parameter in layout.parameters)
@@ -61,23 +61,23 @@ class Batched(Engine):
                         "engine: 'loop' from now on, because torch cannot vectorise this backward pass (%s)", why
                     )
                     self.fallback = Loop()
-            # Gradients that arrived before a failure must not be added twice; in fresh memory they are written again.
+            # Gradients that arrived before a failure must not be added twice. In fresh memory they are simply written again.
             done = set[int]() if fresh else present
             self.fallback.write(losses, layout, weights[rows], out[rows], fresh=fresh, present=done)
 
     def _check(self, losses: Tensor, layout: Layout, weights: Tensor, row: Tensor) -> None:
-        """Raise where the vectorised row is wrong, because torch has a wrong rule for some operation.
+        """Raise an error if the vectorised row is wrong, because torch has a wrong rule for some operation.
 
-        The ordinary gradient has the same weights, so half precision rounds it alike. A wrong rule is off by more than that.
+        The ordinary gradient uses the same weights, so half precision rounds both alike. The error of a wrong rule is larger.
         """
         found, silent = differing(losses, layout, weights, row, half=True)
         if found:
-            raise UnsupportedError(f"it gives something else than the gradient of {', '.join(found)}")
+            raise UnsupportedError(f"its result differs from the gradient of {', '.join(found)}")
         self.checked.add(layout, silent)
 
 
 def _vectorised(losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, fresh: bool, present: set[int]) -> None:
-    """Write several rows at once. `present` then holds the parameters whose gradients arrived, also after a failure."""
+    """Write several rows at once. `present` collects the parameters whose gradients arrived, even if the pass fails."""
     parameters, largest = tuple(layout.parameters), len(weights) * max(p.numel() for p in layout.parameters)
     most = max(0, 2 * layout.size - largest)  # in addition to the gradient that arrives
     into = written_into(layout, out, add=not fresh, most=most, returned=True, arrived=present)
@@ -85,6 +85,6 @@ def _vectorised(losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, fr
 
         def product(row: Tensor) -> Tensor:
             writing.keep(run_backward((losses,), (row,), True, False, parameters, True, accumulate_grad=False))
-            return row.sum()  # vmap wants a tensor
+            return row.sum()  # vmap needs a tensor result
 
         torch.func.vmap(product)(weights)

@@ -1,6 +1,6 @@
-"""Per-example gradients of one parameter from one call of a function, kept in factors as long as that is cheaper.
+"""Per-example gradients of one parameter from one call of a function, kept in factors while this is cheaper.
 
-A `PerExampleGradient` stands for m tensors of the parameter's shape. They are contracted as J is: with weights over the
+A `PerExampleGradient` represents m tensors of the parameter's shape. It is contracted like J: with weights over the
 examples (`left`), with vectors over the parameter (`right`), or with another `PerExampleGradient` (`cross`).
 """
 
@@ -30,18 +30,18 @@ class PerExampleGradient(ABC):
         """The gradients of some examples as rows: r x size."""
 
     def ordered(self, out: Tensor) -> tuple[Tensor, Callable[[slice, torch.dtype], Tensor]]:
-        """`out` and the function that forms gradients, both in an order of elements in which adding them is cheap."""
+        """Return `out` and the function that forms gradients, both in an order of elements that makes adding cheap."""
         return out, self.chunk
 
     def parts(self, budget: int) -> Iterator[slice]:
-        """Slices of all examples, each with as many examples as `budget` elements allow."""
+        """Split the examples into slices whose gradients have at most `budget` elements."""
         step = max(1, budget // max(1, self.elements))
         for start in range(0, self.examples, step):
             yield slice(start, min(start + step, self.examples))
 
     @property
     def elements(self) -> int:
-        """Elements that forming the gradient of one example takes at most."""
+        """The largest number of elements needed to form the gradient of one example."""
         return self.size
 
     def chunks(self, budget: int, dtype: torch.dtype) -> Iterator[Tensor]:
@@ -50,7 +50,7 @@ class PerExampleGradient(ABC):
             yield self.chunk(rows, dtype)
 
     def left(self, out: Tensor, weights: Tensor, budget: int) -> None:
-        """Add weights (k x m) times the gradients to `out`: k x the parameter's elements in order, or k x its shape."""
+        """Add weights (k x m) times the gradients to `out`, which is k x elements in order, or k x shape."""
         if self.size == 0:
             return
         in_order = out.ndim == 2
@@ -78,7 +78,7 @@ class PerExampleGradient(ABC):
     def cross(self, other: PerExampleGradient, budget: int) -> Tensor:
         """Inner products with the gradients of another call: m x m, float64."""
         result = []
-        budget //= 4  # two chunks, in twice the width
+        budget //= 4  # two chunks, each in float64
         for mine in self.chunks(budget, torch.float64):
             if other is self and mine.shape[0] == self.examples:
                 return mine @ mine.T
@@ -87,7 +87,7 @@ class PerExampleGradient(ABC):
 
 
 class Dense(PerExampleGradient):
-    """The gradients themselves: biases, normalisation weights and whatever no other class describes."""
+    """The gradients themselves, for biases, normalisation weights and everything that no other class describes."""
 
     def __init__(self, gradients: Tensor) -> None:
         self.examples = gradients.shape[0]
@@ -102,8 +102,8 @@ class Dense(PerExampleGradient):
 class Outer(PerExampleGradient):
     """Gradients Σ_t left_t rightᵀ_t of a matrix, or of several matrices for grouped convolutions.
 
-    left: m x T x o, right: m x T x i. In factors: m x groups x T x o and m x groups x T x i, for a parameter of
-    groups * o * i elements in this order.
+    left: m x T x o, right: m x T x i. Internally the factors are m x groups x T x o and m x groups x T x i, for a
+    parameter with groups * o * i elements in this order.
     """
 
     def __init__(self, left: Tensor, right: Tensor) -> None:
@@ -136,7 +136,7 @@ class Outer(PerExampleGradient):
             # Half-precision operands are multiplied as they are; sums and result are float32.
             product = torch.bmm(a, b, out_dtype=torch.float32)
         else:
-            product = torch.bmm(a.to(dtype), b.to(dtype))  # `to` does nothing where the type is right
+            product = torch.bmm(a.to(dtype), b.to(dtype))  # `to` does nothing if the type is already right
         return product.view(-1, self.size)
 
     def left(self, out: Tensor, weights: Tensor, budget: int) -> None:
@@ -176,14 +176,14 @@ class Outer(PerExampleGradient):
         mine = self.factors
 
         def products(rows: slice) -> Tensor:
-            """⟨left, left'⟩⟨right, right'⟩ of every pair of positions: r T x n T'."""
+            """⟨left, left'⟩⟨right, right'⟩ for every pair of positions: r T x n T'."""
             a, b = (x[rows].double().permute(1, 0, 2, 3).flatten(1, 2) for x in mine)
             return ((a @ theirs[0]) * (b @ theirs[1])).sum(0)
 
         return _by_blocks(m, n, self.length, other.length * self.groups, budget, products)
 
     def _formed(self, other: Outer, budget: int) -> Tensor:
-        """Compute it from the gradients themselves, some rows of the matrix at a time, so that each gradient is formed once."""
+        """Compute `cross` from the gradients, some rows of the matrix at a time, so that each gradient is formed once."""
         total = torch.zeros(self.examples, other.examples, dtype=torch.float64, device=self._pair[0].device)
         step = max(1, budget // (4 * max(self.examples, other.examples) * self.groups * max(1, self.columns)))
         for start in range(0, self.rows, step):
@@ -236,7 +236,7 @@ class Rows(PerExampleGradient):
 
 
 class Aligned(PerExampleGradient):
-    """Gradients of a tensor that has a part for each example: zero outside of the example's own part."""
+    """Gradients of a tensor in which each example has its own part: zero outside of this part."""
 
     def __init__(self, gradients: Tensor) -> None:
         self.examples = gradients.shape[0]
@@ -272,11 +272,11 @@ def _by_blocks(m: int, n: int, length: int, width: int, budget: int, products: C
 
 
 class Windows(Outer):
-    """A convolution as a product of matrices, its windows laid out for a few examples at a time.
+    """A convolution as a product of matrices. The windows are copied for a few examples at a time.
 
-    The windows are as many times larger than the input as a window has positions. Where possible a kernel reads them in the
-    input instead. gradient: N x o x positions, x: N x channels x space, where the N = m r entries of an example follow
-    each other; `steps`: stride and dilation; `pads` as in F.pad.
+    If a window has n positions, the copy is n times as large as the input. Where possible a kernel reads the windows in the
+    input instead. gradient: N x o x positions, x: N x channels x space, with N = m r, where the r entries of an example follow
+    each other. `steps`: stride and dilation; `pads`: as in F.pad.
     """
 
     def __init__(
@@ -302,19 +302,20 @@ class Windows(Outer):
 
     def left(self, out: Tensor, weights: Tensor, budget: int) -> None:
         shaped = out.view(-1, *self.shape) if out.ndim == 2 else out
-        # One position makes an outer product, cheaper in its factors. The kernel forms no gradients, so it needs no `budget`.
+        # With one position the gradient is an outer product, which is cheaper in factors. The kernel forms no gradients, so it
+        # needs no `budget`.
         found = kernels() if out.is_cuda and self.length > 1 and self.size > 0 else None
         if found is None or not found.serves_windows(shaped, weights, self.gradient, self.x):
             super().left(out, weights, budget)
             return
-        top_left = self.pads[-2::-2]  # F.pad has the last dimension first
+        top_left = self.pads[-2::-2]  # F.pad lists the last dimension first
         found.add_windows_(shaped, weights, self.gradient, self.x, *self.steps, top_left)
 
     def ordered(self, out: Tensor) -> tuple[Tensor, Callable[[slice, torch.dtype], Tensor]]:
         last = (0, 1, *range(3, out.ndim), 2)
         if out[0].is_contiguous() or not out.permute(last)[0].is_contiguous():
             return out, self.chunk
-        # channels_last, most likely in the input too: whole runs of channels are copied, and added in this order.
+        # channels_last, most likely in the input too: channels are copied in runs, and added in this order.
         return out.permute(last), partial(self.chunk, channels_last=True)
 
     def chunk(self, rows: slice, dtype: torch.dtype, *, channels_last: bool = False) -> Tensor:
@@ -322,7 +323,7 @@ class Windows(Outer):
         return self.multiplied(left.flatten(0, 1), right.flatten(0, 1), dtype)
 
     def _formed(self, other: Outer, budget: int) -> Tensor:
-        # A few examples at a time: the windows of all would be larger than their gradients.
+        # A few examples at a time: the windows of all examples would be larger than their gradients.
         return PerExampleGradient.cross(self, other, budget)
 
     @property
@@ -332,7 +333,7 @@ class Windows(Outer):
 
     def _left(self, rows: slice) -> Tensor:
         """m x groups x (r, positions) x o."""
-        entries = self.gradient[rows.start * self.each : rows.stop * self.each]  # m x r x the rest, of some examples
+        entries = self.gradient[rows.start * self.each : rows.stop * self.each]  # m x r x the rest, for some examples
         g: Tensor = entries.unflatten(0, (-1, self.each)).unflatten(2, (self.groups, -1))
         g = g.permute(0, 2, 1, *range(4, 4 + self.dims), 3)
         return g.reshape(g.shape[0], self.groups, self.length, self.rows)
@@ -346,7 +347,7 @@ class Windows(Outer):
         return self._windows(x, channels_last=channels_last)
 
     def _windows(self, x: Tensor, *, channels_last: bool) -> Tensor:
-        # N x channels x positions x window, as a view: laying it out for the product makes the only copy.
+        # N x channels x positions x window, as a view. The only copy is made for the product.
         steps = [s * t for step in self.steps for s, t in zip(x.stride()[2:], step, strict=True)]
         windows: Tensor = x.as_strided((*x.shape[:2], *self.sizes, *self.window), (*x.stride()[:2], *steps))
         windows = windows.unflatten(0, (-1, self.each)).unflatten(2, (self.groups, -1))
@@ -363,20 +364,20 @@ def padded(x: Tensor, pads: Sequence[int]) -> Tensor:
     wide = _wide(x, x.shape[1]) if last else None
     if wide is None:
         return F.pad(x, list(pads))
-    # Channels go to the end explicitly: the strides from which torch guesses a layout say little where a dimension has size 1.
+    # Channels are moved to the end explicitly, because torch cannot guess the layout from strides if a dimension has size 1.
     there, back = _channels(x.ndim)
     return F.pad(wide.permute(there), [0, 0, *pads]).view(x.dtype).permute(back)
 
 
 def _channels(dims: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The permutation that brings channels to the end, and the one back."""
+    """Return the permutation that moves the channels to the end, and its inverse."""
     return (0, *range(2, dims), 1), (0, dims - 1, *range(1, dims - 1))
 
 
 def _wide(x: Tensor, channels: int) -> Tensor | None:
-    """`x` (N x channels x space) with 8 bytes of neighbouring channels as one element, so that a copy has fewer elements.
+    """View `x` (N x channels x space) with 8 bytes of neighbouring channels as one element, so a copy has fewer elements.
 
-    None where a group's `channels` are not contiguous in multiples of 8 bytes.
+    None if a group's `channels` are not contiguous in multiples of 8 bytes.
     """
     count, steps = 8 // x.element_size(), x.stride()
     multiples = (x.storage_offset(), channels, steps[0], *steps[2:])

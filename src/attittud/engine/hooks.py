@@ -1,7 +1,7 @@
-"""One forward and one backward pass: every function call forms its per-example gradients, contracts and drops them.
+"""One forward and one backward pass: per-example gradients are formed call by call, contracted at once and freed.
 
-For models in which examples do not influence each other. The gradients are compared with an ordinary gradient at the
-first refresh, and again where new shapes are ambiguous; the error names a parameter that differs.
+This works for models in which examples do not influence each other. The gradients are compared with an ordinary gradient
+at the first refresh, and again if new shapes are ambiguous; the error names a parameter that differs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from attittud.engine.loop import Loop
 from attittud.engine.recorder import LEADING, BatchAxis, Call, Form, Gradients, KnownAxes, Recorder, form_of, guess_axis
 from attittud.engine.rules import Bound, bind, generic
 
-# Elements of per-example gradients that are formed at once on a GPU: a few MB keep it busy.
+# How many elements of per-example gradients are formed at once on a GPU: a few MB keep it busy.
 LEAST_BUDGET, MOST_BUDGET = 1 << 20, 1 << 27
 
 Visit = Callable[[Tensor, PerExampleGradient], None]
@@ -48,10 +48,10 @@ class Hooks(Loop):
 
     @property
     def instead(self) -> str:
-        """The cure in messages where this engine cannot be used."""
+        """The cure in the messages that refuse a model."""
         if self.keeps_graph:
             return "use basis='exact' with engine='loop', which stores the basis"
-        return "use engine='batched' or engine='loop', or engine='auto', which takes one of them"
+        return "use engine='batched' or engine='loop', or engine='auto', which chooses one of them"
 
     @contextmanager
     def watch(self, model: nn.Module) -> Iterator[None]:
@@ -104,7 +104,7 @@ class Hooks(Loop):
             except UnsupportedError:
                 if not self.axes.confirmed:
                     raise
-                # Shared tensors may differ by example now, or a call may be left out: check as in a first refresh.
+                # Shared tensors may now differ between examples, or a call may be missing: check as in a first refresh.
                 self.axes, self.known = KnownAxes(), None
                 self._verify(jacobian := HookedJacobian(self, self.record, losses, layout))
         self.known = jacobian.known()
@@ -118,9 +118,9 @@ class Hooks(Loop):
 
 
 def _budget(layout: Layout) -> int:
-    """Elements of per-example gradients that may exist at once: as many as the model has parameters, twice that on a GPU.
+    """How many elements of per-example gradients may exist at once: as many as the model has parameters, twice on a GPU.
 
-    Then the gradients of m examples take at most m products more than there are layers; on a GPU half as many.
+    With this limit, m examples need at most m more products than there are layers; on a GPU half as many.
     """
     if layout.device.type != "cuda":
         return layout.size
@@ -128,7 +128,7 @@ def _budget(layout: Layout) -> int:
 
 
 class Located(NamedTuple):
-    """Where the examples are in the calls of a forward pass; None: a tensor belongs to all examples."""
+    """The axis of the examples in the tensors of each call; None: a tensor belongs to all examples."""
 
     forms: dict[Form, BatchAxis | None]
     axes: list[dict[int | None, BatchAxis | None]]  # by number of the call: in its result (None), its arguments
@@ -151,7 +151,7 @@ class KnownCalls(NamedTuple):
 
 
 class HookedJacobian(Jacobian):
-    """J from one backward pass for each operation."""
+    """J of a recorded forward pass. Each product with J takes one backward pass."""
 
     engine: Hooks
 
@@ -189,7 +189,7 @@ class HookedJacobian(Jacobian):
         return KnownCalls(self.layout, self._described, self.located, self._frontier)
 
     def over(self, layout: Layout) -> HookedJacobian:
-        """J over the parameters of another layout."""
+        """Return J over the parameters of another layout."""
         return HookedJacobian(self.engine, self.record, self.losses, layout)
 
     def left(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
@@ -222,7 +222,7 @@ class HookedJacobian(Jacobian):
         return self.gram_and_right(())[0]
 
     def gram_and_right(self, vectors: Tensor | Sequence[Tensor], *, gram: bool = True) -> tuple[Tensor, Tensor]:
-        """J Jᵀ, zero without `gram`, and J times the vectors, both in one backward pass."""
+        """J Jᵀ (zero without `gram`) and J times the vectors, both in one backward pass."""
         m, device = self.examples, self.layout.device
         products = torch.zeros(m, len(vectors), dtype=torch.float64, device=device)
         total = torch.zeros(m, m, dtype=torch.float64, device=device)
@@ -278,7 +278,8 @@ class HookedJacobian(Jacobian):
         if not frontier.outputs:
             return
         edges, ones = [self._edges[at] for at in frontier.outputs], torch.ones_like(self.losses)
-        # Autocast is off, since it would round the operands of our own products.
+        # The pass ends at the calls, so the gradients of the parameters themselves are not computed. Autocast is off, because
+        # it would round the operands of our own products.
         with self.record.telling(on_call), torch.autocast(self.layout.device.type, enabled=False):
             torch.autograd.grad(self.losses, edges, ones, retain_graph=True, allow_unused=True)
 
@@ -288,7 +289,7 @@ class HookedJacobian(Jacobian):
         axis = axes[None]
         assert axis is not None
         try:
-            # Before the recorder closes: checkpointing may have to run a part of the model for this, which must be recorded.
+            # This comes before the recorder closes: checkpointing may run a part of the model again, which must be recorded.
             args, kwargs, data = call.arguments()
             with DisableTorchFunction():  # gradients are off in a backward pass
                 found = bind(call, args, kwargs, data)
@@ -303,7 +304,7 @@ class HookedJacobian(Jacobian):
                         visit(tensor, per_example)
         except torch.OutOfMemoryError:
             raise
-        except (RuntimeError, IndexError) as error:  # raised by a rule, or caused by a rule that has misread a shape
+        except (RuntimeError, IndexError) as error:  # a rule raises this, or a rule has misread a shape
             raise self._cannot_tell(_described(call, self._names), str(error).split("\n")[0]) from error
 
     def _cannot_tell(self, what: str, why: str) -> UnsupportedError:
@@ -333,7 +334,7 @@ class HookedJacobian(Jacobian):
                 else:
                     guess = guess_axis(shape, self.examples, leading=call.func in LEADING)
                     if at is not None and at >= call.positional and guess != "first":
-                        guess = None  # keyword arguments are mostly shared, unless their first dimension fits
+                        guess = None  # keyword arguments are mostly shared by all examples, unless their first dimension fits
                     own[at] = known.likely(form, guess)
                 forms[form] = own[at]
             count[what] += 1
@@ -358,13 +359,13 @@ class Derived:
         self.tensors, self.layout = tensors, layout
 
     def pull(self, key: int, gradient: Tensor) -> Sequence[Tensor | None]:
-        """Turn the gradient of a tensor into gradients of the parameters."""
+        """Turn the gradient of a tensor into gradients of its parameters."""
         tensor, parameters = self.tensors[key], self.layout.parameters
         weights = gradient.view(tensor.shape).to(tensor.dtype)
         return torch.autograd.grad(tensor, parameters, weights, retain_graph=True, allow_unused=True)
 
     def push(self, columns: dict[int, Tensor]) -> dict[int, Tensor]:
-        """The change of the tensors along a vector over the parameters, which is given by parameter."""
+        """The derivative of the tensors along a vector over the parameters, which is given by parameter."""
         return {key: self._pushed(tensor, columns) for key, tensor in self.tensors.items()}
 
     def _pushed(self, tensor: Tensor, columns: dict[int, Tensor]) -> Tensor:
@@ -379,7 +380,7 @@ class Derived:
             return torch.autograd.grad(torch.stack(inner).sum(), dual)[0].to(self.layout.dtype)
 
     def reached(self) -> set[int]:
-        """Parameters that the tensors lead to."""
+        """The parameters that the tensors are computed from."""
         reached: set[int] = set()
         for key, tensor in self.tensors.items():
             found = self.pull(key, torch.zeros_like(tensor))
@@ -389,7 +390,7 @@ class Derived:
     def traced_back(
         self, waiting: dict[int, list[PerExampleGradient]], examples: int
     ) -> Iterable[list[PerExampleGradient]]:
-        """Per-example gradients by parameter; gradients of the derived tensors are traced back to their parameters."""
+        """Yield the per-example gradients by parameter. Gradients of derived tensors are traced back to their parameters."""
         by_parameter = {key: several for key, several in waiting.items() if key not in self.tensors}
         for key, several in waiting.items():
             if key not in self.tensors:
@@ -418,7 +419,7 @@ def _frontier(loss: Tensor, edges: Sequence[GradientEdge]) -> Frontier:
                 followers[later] = []
                 stack.append(later)
     leads_on: set[Any] = set()
-    # In one thread a node is made after all nodes that it leads to, so a second round mostly finds nothing.
+    # In one thread, a node is made after all nodes that it leads to, so a second round mostly finds nothing.
     inner = sorted([node for node, following in followers.items() if following], key=sequence_number)
     before = -1
     while len(leads_on) > before:

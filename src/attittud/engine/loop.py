@@ -1,4 +1,4 @@
-"""One vector-Jacobian product after the other on the retained graph: works for everything, lowest memory."""
+"""One vector-Jacobian product after the other on the retained graph: works for every model and needs the least memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Loop(Engine):
         fresh: bool,
         present: Set[int] = frozenset(),
     ) -> None:
-        """Write one row after the other. `present`: parameters (by identity) whose part of `out` is complete already."""
+        """Write one row after the other. `present`: ids of the parameters whose part of `out` is already complete."""
         compiled = CUDA_GRAPH_TREES in sys.modules
         parameters = tuple(layout.parameters)
         for row, to in zip(weights, out, strict=True):

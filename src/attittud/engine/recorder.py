@@ -1,7 +1,7 @@
 """Records the forward pass: every function call that combines a parameter with data, and what its gradient needs.
 
-It records functions rather than modules, because many uses of a parameter pass by every module: raw parameters, tied
-weights in `F.linear(x, embedding.weight)`, `nn.MultiheadAttention`, which never calls its own output projection.
+It records functions rather than modules, because many uses of a parameter do not go through a module: raw parameters, tied
+weights in `F.linear(x, embedding.weight)`, or `nn.MultiheadAttention`, which never calls its own output projection.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ LEADING: set[Function] = {
 SPREADING: set[Function] = {
     *(Tensor.expand, Tensor.expand_as, Tensor.repeat, Tensor.broadcast_to, torch.broadcast_to, torch.tile, Tensor.tile)
 }
-# Like `SPREADING`, these have gradients that need no data: nothing has to be held for them.
+# The gradients of these functions and of `SPREADING` need no data, so no tensors have to be kept for them.
 ADDITIONS: set[Function] = {*(torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__)}
 
 
 class _Keep(torch.autograd.Function):
-    """A node outside of the loss's graph that saves tensors as autograd does.
+    """A node outside of the loss's graph that saves tensors in autograd.
 
-    Activation checkpointing then recomputes these tensors, and offloading moves them.
+    So activation checkpointing recomputes these tensors, and offloading moves them.
     """
 
     @staticmethod
@@ -58,22 +58,22 @@ class Call:
 
     def __init__(self, func: Function, args: Any, kwargs: Any, met: list[Tensor], kept: set[int]) -> None:
         self.func = func
-        self.met = met  # the parameters, or tensors derived from parameters alone, among its arguments
+        self.met = met  # the arguments that are parameters, or derived from parameters alone
         self.shape = torch.Size()  # shape of its first output that has a gradient
-        self.in_attention = False  # a part of `nn.MultiheadAttention`, where examples always come after positions
+        self.in_attention = False  # part of `nn.MultiheadAttention`, where positions always come before examples
         self.outputs: list[int] = []  # which of its outputs have a gradient
         self.edges: list[GradientEdge] = []
-        # Most calls have their tensors at the top, where the slow way through trees is not needed.
+        # Most calls have their tensors at the top level, so flattening nested arguments, which is slow, is not needed.
         self._names = tuple(kwargs)
         self._flat: list[Any] = [*args, *kwargs.values()]
         self._spec: Any = None
-        self.positional = len(args)  # so many keys of `shapes` belong to positional arguments
+        self.positional = len(args)  # how many keys of `shapes` belong to positional arguments
         for value in self._flat:
             if isinstance(value, (tuple, list, dict)) and tensors_in((value,)):
                 self._flat, self._spec = tree_flatten((args, kwargs))
                 self.positional = len(tree_flatten(args)[0])
                 break
-        # Shapes of the data, by its number among the arguments.
+        # The shape of each data tensor, by its number among the arguments.
         self.shapes: dict[int, tuple[int, ...]] = {}
         for at, value in enumerate(self._flat):
             if id(value) in kept:
@@ -82,7 +82,7 @@ class Call:
         self._versions: list[int] = []
 
     def shape_of(self, at: int | None) -> tuple[int, ...]:
-        """The shape of the result (None), or of some data among the arguments."""
+        """Return the shape of the result (None) or of a data tensor among the arguments."""
         return tuple(self.shape) if at is None else self.shapes[at]
 
     def described(self, names: dict[int, str]) -> tuple[Any, ...]:
@@ -95,9 +95,9 @@ class Call:
         return str(getattr(self.func, "__name__", self.func))
 
     def keep(self, anchor: Tensor, packed: bool) -> None:
-        """Hold the data among the arguments. Where hooks pack away what autograd saves, let them pack this data as well."""
+        """Keep the data among the arguments. If hooks pack the tensors that autograd saves, they pack this data too."""
         if packed and self.shapes:
-            # The result is held, not only its grad_fn: up to torch 2.11 the node does not outlive the result.
+            # The result itself is kept, because up to torch 2.11 its node dies with it.
             self._kept = _keep(anchor, *(self._flat[at] for at in self.shapes))
             for at in self.shapes:
                 self._flat[at] = None
@@ -106,7 +106,7 @@ class Call:
                 self._versions.append(self._flat[at]._version)
 
     def arguments(self) -> tuple[Any, Any, dict[int, int]]:
-        """Positional and keyword arguments as they were, and the ids of the data among them with their keys in `shapes`."""
+        """Return the original positional and keyword arguments, and the data's ids with their keys in `shapes`."""
         flat, data = self._flat, dict[int, int]()
         if self._kept is not None:
             flat = list(flat)
@@ -127,7 +127,7 @@ class Call:
 
 
 def tensors_in(entries: Iterable[Any]) -> list[Tensor]:
-    """Tensors among arguments or results, in lists and dicts too."""
+    """Return the tensors among arguments or results, including those in lists and dicts."""
     found: list[Tensor] = []
     for entry in entries:
         if isinstance(entry, Tensor):
@@ -151,14 +151,14 @@ _QUESTIONS: set[Function] = {
     *(getattr(Tensor, name).__get__ for name in ("requires_grad", "grad_fn", "is_leaf")),
     *(Tensor.size, Tensor.stride, Tensor.dim, Tensor.numel, Tensor.is_floating_point, Tensor.is_contiguous),
 }
-# The other arguments of these functions matter only by type, device or shape.
+# Only type, device or shape of these functions' other arguments matter.
 _FIRST_ONLY: set[Function] = {Tensor.to, Tensor.type_as, Tensor.view_as, Tensor.reshape_as, Tensor.expand_as}
 # Autocast runs these functions in its own type.
 _CAST: set[Function] = {F.linear, F.conv1d, F.conv2d, F.conv3d}
 
 
 def _opened(function: Any) -> Function:
-    """The same Python function, whose body runs where torch would hand the whole call over to a mode."""
+    """Return the same Python function, but its body runs although torch would pass the whole call to a mode."""
     scope = {**function.__globals__, "has_torch_function": lambda *_: False}
     copy = types.FunctionType(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
     copy.__kwdefaults__ = function.__kwdefaults__
@@ -166,14 +166,14 @@ def _opened(function: Any) -> Function:
 
 
 _ATTENTION = F.multi_head_attention_forward
-# Attention, so that its projections are recorded; autograd.grad, so that what checkpointing recomputes is recorded.
+# Attention is opened so that its projections are recorded, autograd.grad so that recomputations by checkpointing are.
 _OPENED: dict[Function, Function] = {f: _opened(f) for f in (_ATTENTION, torch.autograd.grad)}
 
 
 class Recorder(TorchFunctionMode):
-    """Active around the forward pass, and around later passes where parts of it may run again.
+    """A mode that is active during the forward pass, and during later passes that may run parts of it again.
 
-    Only there, because every call passes through Python while a mode is active.
+    It is not active at other times, because every call goes through Python while a mode is active.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -182,7 +182,7 @@ class Recorder(TorchFunctionMode):
         self.derived: dict[int, Tensor] = {}
         """Tensors computed from parameters and constants alone: position embeddings, a normalised weight."""
         self._on_call: Callable[[Call, Gradients], None] | None = None
-        # Tensors that no example's data went into. They are held, so that no other tensor gets their id.
+        # Tensors that do not depend on any example's data. They are kept, so that no other tensor gets their id.
         self._constant: dict[int, Tensor] = {}
         self._parameters: dict[int, Tensor] = {}
         for module in all_modules(model):
@@ -206,29 +206,29 @@ class Recorder(TorchFunctionMode):
         """Whether saved tensors are packed away, such as by activation checkpointing, which computes them again."""
 
     def begin(self) -> None:
-        """The forward pass begins. Not a context manager, since it ends before its graph is used."""
+        """Begin the forward pass. This is not a context manager, because the pass ends before its graph is used."""
         self.forward.enter_context(self._eager())
 
     def finish(self) -> None:
-        """The forward pass is over. Calls seen from now on are repetitions, by activation checkpointing."""
+        """End the forward pass. Later calls are repetitions by activation checkpointing."""
         self._recording = False
         if not self._repeats:
             self.forward.close()
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Around a backward pass."""
+        """A context for a backward pass."""
         if self._active or not self._repeats:
             yield
             return
         known = dict(self._constant)
         with self._eager():
             yield
-        self._constant = known  # without the calls that recomputations added
+        self._constant = known  # drop the calls that recomputations added
 
     @contextmanager
     def telling(self, on_call: Callable[[Call, Gradients], None]) -> Iterator[None]:
-        """Around a backward pass: `on_call` gets every call with the gradients that arrive at its outputs."""
+        """A context for a backward pass. `on_call` gets every call with the gradients that arrive at its outputs."""
         self._on_call = on_call
         try:
             yield
@@ -237,7 +237,7 @@ class Recorder(TorchFunctionMode):
 
     @contextmanager
     def _eager(self) -> Iterator[None]:
-        """Compiled modules run eagerly inside: nothing else would see their calls, and hooks would not fire."""
+        """Run compiled modules eagerly inside: otherwise their calls would be invisible, and hooks would not fire."""
         self._active = True
         try:
             with torch.compiler.set_stance("force_eager"), self:
@@ -313,11 +313,11 @@ class Recorder(TorchFunctionMode):
         needed = set() if plain or func in SPREADING else set(map(id, data))
         call = Call(func, args, kwargs, met, needed)
         if in_place:
-            # Taken before they are overwritten, which is then noticed when they are asked for.
+            # Versions are taken before the call, so a later overwriting is noticed when the arguments are needed.
             call.keep(self._anchor, packed)
         result = func(*args, **kwargs)
         if func is torch.lstm_cell:
-            # Its first output is computed from its second, so the second would get the gradients of both.
+            # The first output is computed from the second, so the second would get the gradients of both.
             result = tuple(output.clone() for output in result)
         if in_place:
             self._overwritten(args[0], constant=False)
@@ -343,7 +343,7 @@ class Recorder(TorchFunctionMode):
         return result
 
     def _watch(self, call: Call, outputs: list[Tensor]) -> None:
-        """Ask for the gradients of the outputs as they are now: the outputs may be overwritten in place later."""
+        """Register hooks for the gradients of the outputs now, because the outputs may be overwritten in place later."""
         shapes: list[torch.Size | None] = []
         for at, shown in enumerate(outputs):
             whole = shown if call.func in SPREADING else _whole(shown)
@@ -392,7 +392,7 @@ class Recorder(TorchFunctionMode):
 
 
 def _cast(args: tuple[Any, ...], data: list[Tensor]) -> tuple[tuple[Any, ...], list[Tensor]]:
-    """The input as autocast would take it: then the tensor that autograd saves is the one that is held here too."""
+    """Cast the input as autocast would. So the tensor that autograd saves is the same tensor that is kept here."""
     x = args[0]
     if not isinstance(x, Tensor) or x.dtype != torch.float32:
         return args, data
@@ -424,7 +424,7 @@ def _in_channels_last(x: Tensor) -> bool:
 
 
 def _whole(x: Tensor) -> Tensor:
-    """The tensor that a view shows in full: an operation in place on the view would cut the view out of the graph."""
+    """Return the base tensor if a view shows all of it: an in-place operation on the view would remove it from the graph."""
     base = x._base
     if base is None or base.grad_fn is None or base.numel() != x.numel():
         return x
@@ -434,18 +434,19 @@ def _whole(x: Tensor) -> Tensor:
 # ---------------------------------------------------------------------------------------------------- where examples are
 
 BatchAxis = Literal["first", "second", "flattened", "interleaved"]
-"""Where the examples are in a tensor: in the first or second dimension, or flattened into one with what follows
-("flattened") or with what comes before ("interleaved")."""
+"""Where the examples are in a tensor: in the first or second dimension, or merged into one dimension with the next one
+("flattened") or with the previous one ("interleaved")."""
 
 _AXES: tuple[BatchAxis, ...] = get_args(BatchAxis)
 
-# Parameters in a function, or an argument of it; the number of the call (another call may have its examples in another
-# axis); and the axes that the shape allows. A later batch may allow other axes: as many positions as examples, another call.
+# A form: the parameters of a function, or one of its arguments; the number of the call, because another call may have its
+# examples in another axis; and the axes that the shape allows. A later batch may allow other axes, for example if it has as
+# many positions as examples.
 Form = tuple[str, int, int, bool, tuple[BatchAxis, ...]]
 
 
 class KnownAxes:
-    """Where calls and their arguments have their examples, if any, as confirmed by a check."""
+    """The axis of the examples in calls and their arguments, as confirmed by a check."""
 
     def __init__(self) -> None:
         self.confirmed: dict[Form, BatchAxis | None] = {}
@@ -456,13 +457,13 @@ class KnownAxes:
         self._usual |= {form[:3]: axis for form, axis in axes.items()}
 
     def likely(self, form: Form, guess: BatchAxis | None) -> BatchAxis | None:
-        """The likely axis of a new form: as in the latest form where the shape allows it, else a guess."""
+        """The likely axis of a new form: the axis of the latest form if the shape allows it, else a guess."""
         usual = self._usual.get(form[:3], guess)
         return usual if usual is None or usual in form[4] else guess
 
 
 def form_of(use: str, number: int, shape: tuple[int, ...], examples: int) -> Form:
-    # One example confirms nothing for several: with a single example every row belongs to it.
+    # A batch of one example confirms nothing for larger batches, because every row belongs to this example.
     return use, number, len(shape), examples == 1, _allowed(shape, examples)
 
 
@@ -472,13 +473,13 @@ def _allowed(shape: tuple[int, ...], examples: int) -> tuple[BatchAxis, ...]:
 
 
 def guess_axis(shape: tuple[int, ...], examples: int, *, leading: bool = False) -> BatchAxis | None:
-    """A guess from the shape; the check of the first refresh finds a wrong guess.
+    """Guess the axis from the shape; the check of the first refresh finds a wrong guess.
 
-    `leading`: the function allows examples in the first dimension only.
+    `leading`: the function allows examples only in the first dimension.
     """
     guesses: tuple[BatchAxis, ...] = ("first", "second", "flattened")
     if leading or len(shape) == 2:
-        # As many features or channels as examples are more likely than examples in the last dimension.
+        # If the last dimension has as many entries as there are examples, these are more likely features or channels.
         guesses = ("first", "flattened") if leading else ("first", "flattened", "second")
     return next((axis for axis in guesses if fits(axis, shape, examples)), None)
 

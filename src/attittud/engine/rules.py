@@ -1,6 +1,6 @@
-"""Per-example gradients of the functions that models are made of. Every other function runs again for each example alone.
+"""Per-example gradients of common functions. Any other function runs again for each example alone.
 
-A rule gets a call with its arguments by name and the gradient of its output, and yields each parameter with its gradients.
+A rule gets a call with its arguments by name and the gradient of its output. It yields each parameter with its gradients.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from attittud.kernels import kernels
 
 Found = Iterator[tuple[Tensor, PerExampleGradient]]
 
-SMALL_TABLE = 1024  # up to so many rows of an embedding, its gradient is formed as a product of matrices
+SMALL_TABLE = 1024  # an embedding with at most this many rows has its gradient formed as a product of matrices
 
 
 @dataclass(slots=True)
 class Bound:
-    """A call at the moment the gradient of its output arrives."""
+    """A call when the gradient of its output arrives."""
 
     call: Call
     arguments: dict[str, Any]
@@ -50,34 +50,36 @@ class Bound:
         return self.arguments[name]
 
     def asks(self, tensor: object) -> bool:
-        """Whether a gradient of this argument is wanted."""
+        """Whether the gradient of this argument is needed."""
         return id(tensor) in map(id, self.call.met)
 
     def operand(self, x: Tensor) -> Tensor:
-        """An input as the function took it: under autocast in the type of its result."""
+        """Return an input as the function used it: under autocast, in the type of its result."""
         return x.to(self.gradient.dtype) if self.gradient.dtype.itemsize == 2 else x
 
     def positions(self, x: Tensor) -> Tensor:
         """Reshape `... x features` to m x positions x features."""
         if x.ndim < 2 or (x.ndim == 2 and self.axis == "second"):
-            raise UnsupportedError(f"in a result {tuple(self.call.shape)} only features are as many as the examples")
+            raise UnsupportedError(
+                f"in a result of shape {tuple(self.call.shape)} only the features fit the number of examples"
+            )
         if self.axis in ("first", "flattened"):
             whole = x.ndim == 3 and x.shape[0] == self.examples
             return x if whole else x.reshape(self.examples, -1, x.shape[-1])
         return by_example(x, self.axis, self.examples).flatten(1, -2)
 
     def outer(self, left: Tensor, right: Tensor) -> PerExampleGradient:
-        """Products of two tensors for the same example, summed over positions."""
+        """Multiply two tensors example by example, and sum over positions."""
         return Outer(self.positions(self.operand(left)), self.positions(self.operand(right)))
 
     def reduced(self, values: Tensor, shape: Sequence[int]) -> PerExampleGradient:
-        """Sum the part of each example down to the shape that was broadcast."""
+        """Sum each example's part down to the shape of the tensor that was broadcast."""
         kept = [1] * (len(self.call.shape) - len(shape)) + list(shape)
         batch_dim = 1 if self.axis == "second" else 0
         own = kept[batch_dim] if len(kept) == len(self.call.shape) else None
         if own != 1 and (own != self.examples or self.axis != "first"):
             raise UnsupportedError(
-                f"shape {tuple(shape)} has no dimension for the examples of a result {tuple(self.call.shape)}"
+                f"shape {tuple(shape)} has no dimension for the examples of a result of shape {tuple(self.call.shape)}"
             )
         del kept[batch_dim]
         values = by_example(values, self.axis, self.examples)
@@ -122,7 +124,7 @@ def embedding(b: Bound) -> Found:
         g = torch.where((index == padding % b["weight"].shape[0])[:, :, None], 0.0, g)
     rows = b["weight"].shape[0]
     if rows <= SMALL_TABLE:
-        # Many positions add to one row (positions, kinds of tokens); in a product of matrices they do not wait for each other.
+        # Many positions add to the same row (positions, token types). A product of matrices adds them in parallel.
         chosen = (index[:, :, None] == torch.arange(rows, device=index.device)).to(g.dtype)
         yield b["weight"], Outer(chosen, g)
     else:
@@ -149,7 +151,7 @@ def _tuple(value: int | Sequence[int], dims: int) -> tuple[int, ...]:
 
 
 def _pads(padding: Any, window: Sequence[int], dilation: Sequence[int]) -> list[int]:
-    """The paddings as F.pad takes them."""
+    """Return the paddings in the form that F.pad takes."""
     if padding == "valid":
         return [0, 0] * len(window)
     pads: list[int] = []
@@ -188,7 +190,7 @@ def group_norm(b: Bound) -> Found:
 
 
 def instance_norm(b: Bound) -> Found:
-    # The statistics are of each example, or running ones, never of the batch.
+    # The statistics are running statistics or those of a single example, never those of the batch.
     own = b["use_input_stats"]
     mean, var = (None, None) if own else (b["running_mean"], b["running_var"])
     return _affine(b, lambda: F.instance_norm(b["input"], mean, var, None, None, own, 0.0, b["eps"]))
@@ -223,7 +225,9 @@ def spreading(b: Bound) -> Found:
     batch_dim = 1 if b.axis == "second" else 0
     shape[batch_dim] = expected[batch_dim]
     if b.call.func in (Tensor.repeat, torch.tile, Tensor.tile) and shape != expected:
-        raise UnsupportedError(f"{b.call.name} repeats a parameter along more dimensions than the one of the examples")
+        raise UnsupportedError(
+            f"{b.call.name} repeats a parameter along other dimensions too, not only along the examples"
+        )
     yield met, b.reduced(b.gradient, met.shape)
 
 
@@ -264,7 +268,7 @@ RULES: dict[Function, tuple[Callable[[Bound], Found], dict[str, Any], tuple[str,
 def bind(
     call: Call, args: Any, kwargs: Any, data: dict[int, int]
 ) -> tuple[Callable[[Bound], Found], dict[str, Any]] | None:
-    """The rule for a call and its arguments by name; None where only the generic rule is left."""
+    """Return the rule for a call and its arguments by name; None if only the generic rule applies."""
     if call.func in SPREADING:
         return spreading, {}
     if call.func not in RULES:
@@ -280,7 +284,8 @@ def bind(
         return None
     wanted = set[int]()
     for name, value in named.items():
-        if value is ...:  # missing; by identity, since comparing a tensor by value takes a hundred times as long
+        # A missing argument is found by identity, because comparing a tensor by value takes a hundred times as long.
+        if value is ...:
             return None
         if name not in may_be_data and isinstance(value, Tensor):
             if id(value) in data:
@@ -309,9 +314,9 @@ def generic(
     given: dict[int, BatchAxis],
     axis: BatchAxis,
 ) -> Found:
-    """Gradients with respect to the parameters of any call: the function runs again, vectorised where torch can do that.
+    """Gradients with respect to the parameters of any call. The function runs again, vectorised if torch can do that.
 
-    given: the axis of the examples in the arguments that have them, by id; axis: the same in the result.
+    given: the axis of the examples in each argument that has examples, by id; axis: their axis in the result.
     """
     flat, spec = tree_flatten((args, kwargs))
     inputs, outputs = _axes(call, args, gradients, examples, given, axis)
@@ -332,7 +337,7 @@ def generic(
         return tuple(results[call.outputs[j]] for j in arrived)
 
     def one(sliced: list[Tensor], cotangents: tuple[Tensor, ...]) -> dict[int, Tensor]:
-        # oneDNN's LSTM keeps what its backward pass needs only where gradients are on, although none are computed there.
+        # oneDNN's LSTM saves the tensors for its backward pass only if gradients are on, so they are on here too.
         with torch.enable_grad():
             _, product, *_ = torch.func.vjp(lambda parameters: run(parameters, sliced), leaves)
         found: dict[int, Tensor] = product(cotangents)[0]
@@ -345,7 +350,7 @@ def generic(
 
 
 def _single(x: Tensor, axis: BatchAxis, examples: int) -> Tensor:
-    """m x the input that the model would get for one example alone, its dimension of examples kept."""
+    """m x the input that the model would get for one example alone, with a dimension of examples of size 1."""
     rows = by_example(x, axis, examples)
     return rows.unsqueeze(2) if axis == "second" else rows
 
@@ -353,7 +358,7 @@ def _single(x: Tensor, axis: BatchAxis, examples: int) -> Tensor:
 def _axes(
     call: Call, args: Any, gradients: Gradients, examples: int, given: dict[int, BatchAxis], axis: BatchAxis
 ) -> tuple[dict[int, BatchAxis], list[BatchAxis]]:
-    """Where the examples are: in the arguments that have them (by id), and in the outputs."""
+    """Return the axis of the examples in each argument that has examples (by id), and in the outputs."""
     if call.func in _RECURRENT:
         if not isinstance(args[2], (list, tuple)):
             raise UnsupportedError("packed sequences mix the examples")

@@ -1,4 +1,4 @@
-"""Thin adapters to frameworks; each needs the extra of its name. This file makes the numbers for their logs."""
+"""Thin adapters for frameworks; each needs the extra of its name. This file computes the numbers for their logs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ sys.modules[f"{__name__}.logs"] = sys.modules[__name__]  # loops written for 0.1
 class Latest:
     """Keeps the last report, the last report of a step with a refresh, and the losses since the last log.
 
-    (Several workers have norms only in steps with a refresh.)
+    (With several workers, only steps with a refresh have norms.)
     """
 
     def __init__(self) -> None:
         self.report: Report | None = None
         self.refreshed: Report | None = None
         self._sums: dict[str, Tensor] = {}
-        self._added: dict[str, set[int]] = {}  # the steps, by number, in which each loss was computed
+        self._added: dict[str, set[int]] = {}  # the numbers of the steps in which each loss was computed
         self._steps = 0
 
     def take(self, report: Report) -> Report:
@@ -41,21 +41,21 @@ class Latest:
         return loss
 
     def losses(self) -> dict[str, Tensor]:
-        """The mean loss of each task over the steps since the last call in which it was computed."""
+        """Return the mean loss of each task over the steps since the last call, if it was computed in any of them."""
         means = {f"loss_{name}": total / len(self._added[name]) for name, total in self._sums.items()}
         self._sums, self._added = {}, {}
         return means
 
     def numbers(self) -> dict[str, float]:
-        """Numbers for a logger; waits for the device. Values that the last step lacks come from the last refresh."""
+        """Return numbers for a logger; waits for the device. Values that the last step lacks come from the last refresh."""
         reports = [report for report in (self.refreshed, self.report) if report is not None]
         return {name: value for report in reports for name, value in numbers(report).items()}
 
 
 def numbers(report: Report) -> dict[str, float]:
-    """Shares of ‖g_aux‖² that are neutral, helpful and harmful (they add up to 1), and how far the tasks agree.
+    """The neutral, helpful and harmful shares of ‖g_aux‖², which add up to 1, and how far the tasks agree.
 
-    Shares do not depend on a loss scale. With several auxiliary tasks there are also shares for each task.
+    Shares do not depend on a loss scale. With several auxiliary tasks, each task has its own shares too.
     """
     values = report.to_dict()
     found = {name: float(values[name]) for name in NUMBERS}
@@ -67,5 +67,5 @@ def numbers(report: Report) -> dict[str, float]:
             if (weight := f"{prefix}weight_{part}") in values:  # eta="auto"
                 found[weight] = float(values[weight])
         found[f"{prefix}agreement"] = float(values[f"{prefix}agreement"])
-    # A logger that draws curves has no use for unknown values.
+    # Unknown values (NaN) are left out, because a logger cannot draw them.
     return {f"attittud/{name}": value for name, value in found.items() if not math.isnan(value)}

@@ -1,4 +1,4 @@
-"""The auxiliary datasets of a Trainer: prepared like its own dataset, drawn from without end, resumed where a run stopped."""
+"""The auxiliary datasets of a Trainer: prepared like its own dataset, repeated endlessly, and resumed where a run stopped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.utils.data import Sampler
 from attittud.guide import SINGLE
 
 Window = dict[str, tuple[list[Any], Any]]
-"""By name: the batches for one step, and the items in them as the Trainer counts them."""
+"""For each dataset, by name: the batches of one step, and the number of items in them as the Trainer counts items."""
 
 JUDGES = "judge_dataset"
 """The name under which judges are drawn and saved."""
@@ -41,11 +41,11 @@ class AuxiliaryData:
 
     @property
     def drawn(self) -> dict[str, int]:
-        """How many batches were drawn from each dataset: all that a checkpoint needs to know."""
+        """How many batches were drawn from each dataset. A checkpoint needs nothing else."""
         return {name: stream.drawn for name, stream in self.streams.items()}
 
     def begin(self, drawn: Mapping[str, int]) -> None:
-        """Make the data loaders; each continues after the batches that were drawn before."""
+        """Make the data loaders. Each continues after the batches that were drawn before."""
         self.streams = {name: self._stream(name, drawn.get(name, 0)) for name in self.datasets}
 
     def draw(self, count: int, device: Any) -> Window:
@@ -53,7 +53,7 @@ class AuxiliaryData:
         return {n: (batches, self.trainer._get_num_items_in_batch(batches, device)) for n, batches in drawn.items()}
 
     def _prepared(self, name: str, data: Any) -> Any:
-        """Prepare auxiliary datasets as TRL prepares its own: it tokenizes inside its trainers."""
+        """Prepare an auxiliary dataset as TRL prepares its own dataset, because TRL tokenizes inside its trainers."""
         trainer = self.trainer
         prepare = getattr(trainer, "_prepare_dataset", None)
         if prepare is None or name in self.collators:
@@ -80,7 +80,7 @@ class AuxiliaryData:
 
     @contextmanager
     def own_collator(self, name: str) -> Iterator[None]:
-        """A dataset with its own collator keeps all its columns: the Trainer knows only the columns of its own loss."""
+        """Use the dataset's own collator, if it has one. Such a dataset keeps all its columns, which the Trainer might drop."""
         trainer, args = self.trainer, self.trainer.args
         kept = trainer.data_collator, args.remove_unused_columns
         if name in self.collators:
@@ -92,7 +92,7 @@ class AuxiliaryData:
 
 
 class Shuffled(Sampler[int]):
-    """A permutation that depends only on (seed, name, epoch): it is the same on every worker and after a resume."""
+    """A permutation that depends only on (seed, name, epoch), so it is the same on every worker and after a resume."""
 
     def __init__(self, data: Sized, seed: int, name: str) -> None:
         self.size = len(data)
@@ -116,13 +116,13 @@ class Stream:
     name: str
     shuffled: Shuffled | None  # the sampler of the loader, if it has one
     skip: Callable[[Any, int], Any]  # returns a loader that leaves out the first batches
-    drawn: int = 0  # how many batches were drawn before: all that has to be saved
+    drawn: int = 0  # how many batches were drawn before; nothing else has to be saved
 
     def __post_init__(self) -> None:
         self._batches = self._endless()
 
     def draw(self) -> Any:
-        """The next batch. The global random state is left alone, so that dropout does not depend on resuming."""
+        """Draw the next batch. The global random state does not change, so dropout does not depend on resuming."""
         with torch.random.fork_rng(devices=[]):
             return next(self._batches)
 
@@ -140,7 +140,7 @@ class Stream:
                     yield batch
             if found == 0:
                 raise ValueError(
-                    f"the auxiliary dataset {self.name!r} gives no batch; is it empty, or drop_last too strict?"
+                    f"the auxiliary dataset {self.name!r} yields no batch; it is empty, or drop_last drops its only batch"
                 )
-            # Without a length, only whole passes over the data find where a resumed run stopped.
+            # If the length is unknown, a resumed run must go through the data to find where it stopped.
             epoch, start = epoch + 1, max(0, start - found)

@@ -1,4 +1,4 @@
-"""Hugging Face's `Trainer`, and TRL's, that learn new data and protect what the model could do before.
+"""A mixin for Hugging Face's and TRL's trainers: learn new data and protect what the model could do before.
 
 class Guarded(GuardMixin, SFTTrainer): ...
 
@@ -27,31 +27,32 @@ PLAIN: dict[str, dict[str, Any]] = {
     "replay": {**SUM, "primary_weight": 1.0},
     "kl": {**SUM, "primary_weight": 1.0},
 }
-"""Methods that add losses and project nothing: their steps are the Trainer's own, and the guide only keeps the state."""
+"""Methods that only add losses, without projection. Their steps are the Trainer's own; the guide only keeps the state."""
 
 
 class GuardMixin(AttittudMixin):
-    """Put this before a `Trainer` class: `train_dataset` is the new data, and the protected data say what must not get lost.
+    """Put this before a `Trainer` class: `train_dataset` is the new data, and protected data show what must not be forgotten.
 
     Epochs, packing, collators, accumulation and logging of the new data are the Trainer's own. Every step draws one batch of
-    protected data, except where the method uses nothing of it. At every evaluation the log has `eval_forgetting`: by how much
-    the loss on held-out protected data has changed. `averages` has the same, after training, for averages of the weights before
-    and after it.
+    protected data, unless the method needs none in this step. At every evaluation the log has `eval_forgetting`: the change of
+    the loss on held-out protected data. After training, `averages` has the same number for averages of the weights before and
+    after training.
 
     Args:
         guard: "none", "replay" (add the protected loss), "kl" (add the divergence from the start model), or a name of
             `attittud.guards()`.
         protect_dataset: examples of what the model can do, prepared like `train_dataset`; or a dict of several sets.
-        protect_prompts: instead of them prompts (texts, or lists of chat messages), to which the start model writes the replies.
+        protect_prompts: instead of `protect_dataset`, prompts (texts, or lists of chat messages); the start model writes the
+            replies.
         protect_loss: "nll", the Trainer's own loss, or "kl", the divergence KL(start ‖ now).
-        protect_weight: weight of the protected gradient in the update; by default the method's.
-        protect_batch_size: per device and step; by default the batch size of the new data.
+        protect_weight: weight of the protected gradient in the update; by default the weight that the method defines.
+        protect_batch_size: protected examples per device and step; by default the batch size of the new data.
         protect_collator: for protected data that are not prepared like `train_dataset`; its batches must have labels.
-        protect_eval_dataset: held-out protected data for `eval_forgetting`. Without it the protected data themselves are
-            measured, as `eval_forgetting_protected`.
-        guide: more arguments of `Guide`, such as `{"refresh_every": 5}`.
-        reply_tokens: the most tokens of a reply to a prompt.
-        shares: shares of the trained weights in the averages at the end; empty leaves the averages out.
+        protect_eval_dataset: held-out protected data for `eval_forgetting`. Without it, `eval_forgetting_protected` is
+            measured on the protected data themselves.
+        guide: further arguments of `Guide`, such as `{"refresh_every": 5}`.
+        reply_tokens: the largest number of tokens in a reply to a prompt.
+        shares: shares of the trained weights in the averages at the end; an empty sequence leaves the averages out.
     """
 
     packs = True
@@ -81,7 +82,7 @@ class GuardMixin(AttittudMixin):
         sets = _sets(guard, protect_dataset, protect_prompts)
         held_out = {} if protect_eval_dataset is None else {HELD_OUT: protect_eval_dataset}
         own = protect_collator or (pad if protect_prompts is not None else None)
-        # Replies to prompts have a collator of their own; held-out data are prepared like `train_dataset` then.
+        # Replies to prompts have a collator of their own, but held-out data are still prepared like `train_dataset`.
         collated = [*sets, *(held_out if protect_collator is not None else ())] if own is not None else []
         super().__init__(
             *args,
@@ -108,7 +109,7 @@ class GuardMixin(AttittudMixin):
         )
         count = (size or self._train_batch_size) * self.accelerator.num_processes * sets
         if self._rank is None and made.basis.needs == "jacobian" and made.basis.single and made.rank < count:
-            # The gradients of all protected examples of a step span its subspace.
+            # By default, the gradients of all protected examples of a step span the subspace.
             self.guide_settings["rank"] = count
             made = super().make_guide(model)
         return made
@@ -155,12 +156,12 @@ class GuardMixin(AttittudMixin):
     def _add_protected(self, model: nn.Module, weight: float) -> Tensor:
         with self.protected_loss.undisturbed(model):
             loss = weight * self.protected_loss(model, self._window, single=False).mean()
-            # Accelerate divides by this number, which the losses of micro-batches need and this one does not.
+            # Accelerate divides every loss by this number. The losses of micro-batches need that, but this loss does not.
             self.accelerator.backward(loss * self.accelerator.gradient_accumulation_steps)
         return loss.detach()
 
     def _look_again(self) -> None:
-        """At the start model the divergence has no gradient, so the basis has no direction: then the next step refreshes too."""
+        """Refresh in the next step too if the basis has no direction, because the divergence has no gradient at the start."""
         space = None if self.guide is None else self.guide.subspace
         stale = self.guide is not None and self.guide.refresh_every > 1
         self._again = self.protected_loss.kind == "kl" and stale and space is not None and not int(space.effective_rank)
@@ -192,7 +193,7 @@ class GuardMixin(AttittudMixin):
 
     def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> dict[str, float]:
         metrics: dict[str, float] = super().evaluate(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        # With several evaluation datasets this is called for each of them, and for all of them.
+        # With several evaluation datasets this is called for each of them, and once for all of them.
         if self.forgetting is not None and self.forgetting.start is not None and metric_key_prefix == "eval":
             name = "eval_forgetting" if HELD_OUT in self.forgetting.data else "eval_forgetting_protected"
             model = self.accelerator.unwrap_model(self.model_wrapped)
@@ -202,22 +203,18 @@ class GuardMixin(AttittudMixin):
 
 
 def _sets(guard: str, dataset: Any, prompts: Sequence[Any] | None) -> dict[str, Any]:
-    """The protected sets by name; the set of replies to prompts is filled later."""
+    """Return the protected sets by name. The set of replies to prompts is filled later."""
     if dataset is not None and prompts is not None:
-        raise ValueError(
-            "protect_dataset= and protect_prompts= are two ways to say what is protected; pass one of them"
-        )
+        raise ValueError("protect_dataset= and protect_prompts= are alternatives; pass one of them")
     if dataset is None and not prompts:
         if guard == "none":
             return {}
         raise ValueError(
-            f"guard={guard!r} needs data to protect: pass protect_dataset=, or protect_prompts=, to which the start model replies"
+            f"guard={guard!r} needs protected data: pass protect_dataset=, or protect_prompts=, to which the start model replies"
         )
     if prompts is not None:
         return {PROTECTED: []}
     sets = dict(dataset) if isinstance(dataset, Mapping) else {PROTECTED: dataset}
     if taken := sets.keys() & {HELD_OUT, JUDGES}:
-        raise ValueError(
-            f"protect_dataset=: the name {min(taken)!r} has a meaning of its own; give this set another name"
-        )
+        raise ValueError(f"protect_dataset=: the name {min(taken)!r} is reserved; give this set another name")
     return sets

@@ -33,11 +33,11 @@ except ImportError as error:
 STATE_KEY = "attittud"  # in Lightning's checkpoint
 
 
-class AttittudMixin(LightningModule):  # type: ignore[misc] # the check skips lightning, see pyproject.toml
+class AttittudMixin(LightningModule):  # type: ignore[misc] # mypy skips lightning, see pyproject.toml
     """Put this before `LightningModule`. Precision and strategy plugins, clipping, schedulers and checkpoints stay Lightning's.
 
-    `guide_settings`, a class attribute or one set in `__init__`, holds keyword arguments of a `Guide`. Modules that override
-    `on_save_checkpoint` or `on_load_checkpoint` call `super()` there.
+    `guide_settings`, a class attribute or set in `__init__`, holds the keyword arguments of a `Guide`. If a module overrides
+    `on_save_checkpoint` or `on_load_checkpoint`, it must call `super()` there.
     """
 
     guide_settings: Mapping[str, Any]
@@ -51,10 +51,10 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # the check skips li
 
     @property
     def guide(self) -> Guide:
-        """The guide. It is made at the first use, when the strategy has moved and sharded the parameters."""
+        """The guide. It is made at its first use, after the strategy has moved and sharded the parameters."""
         if self._guide is None:
             if not hasattr(self, "guide_settings"):
-                raise TypeError(  # not AttributeError: nn.Module would take it for a missing `guide`
+                raise TypeError(  # not AttributeError, which nn.Module would report as a missing `guide`
                     f"{type(self).__name__} has no guide_settings; set for example "
                     "guide_settings = {'eta': Eta(neutral=1, helpful=1, harmful=-1)}"
                 )
@@ -80,10 +80,9 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # the check skips li
         """Fill `.grad` as `Guide.backward` does, under the Trainer's precision and strategy plugins.
 
         Args:
-            primary: per-example losses, or what else `Guide.backward` takes: their mean, or None where `guide.primary_due`
-                is False.
-            auxiliary: a loss, or a dict of named ones.
-            log: log the shares of neutral, helpful and harmful gradient at the Trainer's logging steps.
+            primary: per-example losses; as in `Guide.backward`, also their mean, or None if `guide.primary_due` is False.
+            auxiliary: a loss, or a dict of named losses.
+            log: log the neutral, helpful and harmful share of the auxiliary gradient at the Trainer's logging steps.
             more: other arguments of `Guide.backward`.
         """
         several = auxiliary if isinstance(auxiliary, Mapping) else {SINGLE: auxiliary}
@@ -98,9 +97,9 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # the check skips li
         return report
 
     def scaled(self, loss: Tensor) -> Tensor:
-        """Do what `manual_backward` does before a backward pass: strategy and precision prepare and scale the loss.
+        """Do what `manual_backward` does before a backward pass: let strategy and precision prepare and scale the loss.
 
-        For accumulation by the three verbs: `self.guide.primary(self.scaled(losses / n))`, likewise `auxiliary`, then
+        To accumulate over micro-batches, call `self.guide.primary(self.scaled(losses / n))` and likewise `auxiliary`, then
         `self.guide.combine()` and `self.finish_backward()`.
         """
         strategy = self.trainer.strategy
@@ -109,7 +108,7 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # the check skips li
         return prepared
 
     def finish_backward(self, loss: Tensor | None = None) -> None:
-        """Do what `manual_backward` does after a backward pass: the hooks `on_after_backward`."""
+        """Do what `manual_backward` does after a backward pass: call the hooks `on_after_backward`."""
         strategy = self.trainer.strategy
         loss = strategy.precision_plugin.post_backward(torch.zeros(()) if loss is None else loss, self)
         strategy.post_backward(loss)
@@ -117,11 +116,11 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # the check skips li
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)
         if self._guide is None and self._saved is not None:
-            checkpoint[STATE_KEY] = self._saved  # no step since the checkpoint that was loaded
+            checkpoint[STATE_KEY] = self._saved  # no step was made since a checkpoint was loaded
         elif self._guide is not None:
-            # Plain data and tensors alone, which torch.load(..., weights_only=True) accepts. Lightning writes what hooks add
-            # from one worker only, which under FSDP2 has only a shard of the basis: there the basis is left out, and the first
-            # step after a resume refreshes.
+            # The state holds only plain data and tensors, so torch.load(..., weights_only=True) accepts it. Lightning saves
+            # what hooks add on one worker only, which under FSDP2 has only a shard of the basis. So under FSDP2 the basis is
+            # left out, and the first step after a resume refreshes.
             checkpoint[STATE_KEY] = self._guide.state_dict(include_basis=not self._guide.sharded)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -1,12 +1,12 @@
-"""The loss that Hugging Face's Trainer takes from a model, as a vector over the examples.
+"""The loss of Hugging Face's Trainer, as a vector over the examples.
 
-A loss that the model computes from its logits and labels is computed again per example (`ModelLoss`). Any other loss L of a
-trainer is a function of the outputs Z of one forward pass, and row i of Z belongs to example i. So
+If the model computes its loss from logits and labels, the loss is computed again per example (`ModelLoss`). Any other loss L
+of a trainer is a function of the outputs Z of one forward pass, and row i of Z belongs to example i. So
 
     l_i = m * <dL/dZ_i, Z_i>        (dL/dZ_i held fixed)
 
-is a vector whose mean has the gradient of L, and whose Jacobian has the m per-example gradients as rows: all that a Guide
-needs of per-example losses (`Cut`). So every loss of TRL, label smoothing and a user's own `compute_loss` work unchanged.
+is a vector whose mean has the gradient of L, and whose Jacobian has the m per-example gradients as rows. A Guide needs nothing
+else of per-example losses (`Cut`). So every loss of TRL, label smoothing and a user's own `compute_loss` work unchanged.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from attittud.autograd.layout import walk
 from attittud.losses import per_example, per_sequence
 
 LossFunction = Callable[[nn.Module, dict[str, Any]], Tensor]
-OUTPUTS = ("logits", "log_probs")  # what models of transformers and TRL's fused heads give to a loss function
+OUTPUTS = ("logits", "log_probs")  # outputs that transformers' models and TRL's fused heads pass to a loss function
 
 
 class TrainerLoss:
-    """The part that a micro-batch adds to the loss of a step: the Trainer's own loss, or the user's function instead.
+    """The loss of a micro-batch, as it is added to the loss of a step: the Trainer's own loss, or a user's function.
 
-    The Trainer's rules for accumulation hold for the auxiliary losses too. `own`: whether `compute_loss` differs from
-    `Trainer.compute_loss`. The functions of users, for the auxiliary losses by name, take (model, inputs).
+    The Trainer's rules for accumulation apply to the auxiliary losses too. `own`: whether `compute_loss` differs from
+    `Trainer.compute_loss`. A user's functions (for auxiliary losses: a dict by name) take (model, inputs).
     """
 
     def __init__(
@@ -36,13 +36,13 @@ class TrainerLoss:
     ) -> None:
         self.trainer, self.primary_losses, self.auxiliary_losses = trainer, primary, auxiliary
         self.from_outputs = own or trainer.compute_loss_func is not None or trainer.label_smoother is not None
-        # DPO has two rows of output for an example, the chosen and the rejected answer.
+        # DPO has two rows of output for each example: the chosen and the rejected answer.
         pairs = any(base.__name__ == "DPOTrainer" for base in type(trainer).__mro__)
         self.rows_per_example = 2 if pairs else 1
         self._model_loss: ModelLoss | None = None
 
     def primary(self, model: nn.Module, inputs: dict[str, Any], items: Any) -> Tensor:
-        """Per-example losses. Their mean is the part that the micro-batch adds."""
+        """Per-example losses. Their mean is the loss that the micro-batch adds to the step."""
         if self.primary_losses is not None:
             return self.primary_losses(model, inputs) / int(self.trainer.current_gradient_accumulation_steps)
         check_batch(inputs)
@@ -63,7 +63,7 @@ class TrainerLoss:
         return loss / self.divisor(items)
 
     def divisor(self, items: Any) -> int:
-        """The number by which the Trainer divides a loss under accumulation: 1 if the loss was already scaled."""
+        """The number by which the Trainer divides a loss under accumulation; 1 if the loss is already divided."""
         trainer, scaled = self.trainer, getattr(self.trainer, "loss_is_scaled_for_ga", None)  # since transformers 5.19
         if scaled is None:
             scaled = (trainer.model_accepts_loss_kwargs and items is not None) or trainer.compute_loss_func is not None
@@ -96,9 +96,9 @@ def check_logits(outputs: Any, model: Any) -> Tensor:
 class ModelLoss:
     """Per-example losses from logits and labels. Their mean is the loss that the model itself would have returned.
 
-    Long sequences then weigh as much as under the stock Trainer, which averages over tokens. A comparison with the model's
-    own loss on a first batch finds whether the loss shifts labels and whether it is divided by `num_items_in_batch` (not all
-    models that take the argument do so). A loss that matches no form is refused.
+    So long sequences weigh as much as under the stock Trainer, which averages over tokens. A comparison with the model's own
+    loss on a first batch shows whether the loss shifts labels, and whether it is divided by `num_items_in_batch` (some models
+    accept this argument but ignore it). A loss that matches no form is refused.
     """
 
     def __init__(self, trainer: Any, model: nn.Module, inputs: dict[str, Any]) -> None:
@@ -111,11 +111,11 @@ class ModelLoss:
         self.shift, self.divides_by_items = self._compare(model, inputs)
 
     def __call__(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any) -> Tensor:
-        # Without labels in the forward pass, models with a fused loss return logits.
+        # Models with a fused loss return logits only if the forward pass gets no labels.
         outputs = model(**{name: value for name, value in inputs.items() if name != "labels"})
         losses, total = self._sums(check_logits(outputs, self.trainer.model), inputs["labels"], self.shift)
         if self.divides_by_items and num_items_in_batch is not None:
-            # The Trainer divides by the tokens of the whole window on all workers, whose gradients DDP then averages.
+            # The Trainer divides by the tokens of all micro-batches on all workers, whose gradients DDP then averages.
             workers = self.trainer.accelerator.num_processes if self.trainer.args.average_tokens_across_devices else 1
             total = num_items_in_batch / workers
         return losses * (losses.shape[0] / total)
@@ -131,20 +131,20 @@ class ModelLoss:
 
     def _compare(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[bool, bool]:
         labels = inputs["labels"]
-        model.eval()  # no dropout: the run's random numbers are not touched
+        model.eval()  # without dropout, so that the run's random numbers do not change
         with torch.no_grad(), self.trainer.compute_loss_context_manager():
             outputs = model(**inputs)
             logits, own = check_logits(outputs, self.trainer.model), float(outputs.loss)
             divides = False
             if self.trainer.model_accepts_loss_kwargs:
-                # Divided by far too many items the loss nearly vanishes; a model that ignores the argument keeps its mean.
+                # With a huge number of items the loss nearly vanishes, unless the model ignores the argument.
                 many = labels.new_tensor(1 << 20, dtype=torch.int64)
                 divides = float(model(**inputs, num_items_in_batch=many).loss) < own / 2
         model.train()
         causal = self.trainer._loss_shifts_labels or getattr(self.trainer.model, "loss_type", None) is None
         sums = {shift: self._sums(logits, labels, shift) for shift in (causal, not causal)}
         found = {shift: float(losses.sum() / total) for shift, (losses, total) in sums.items()}
-        best = min(found, key=lambda shift: abs(found[shift] - own))  # on a tie the first, likelier form
+        best = min(found, key=lambda shift: abs(found[shift] - own))  # on a tie the first, more likely form
         tolerance = 1e-4 if logits.dtype.itemsize >= 4 else 1e-2
         if not abs(found[best] - own) <= tolerance * abs(own):
             raise ValueError(
@@ -156,9 +156,9 @@ class ModelLoss:
 
 
 class Cut:
-    """Stands in for a model while a loss is computed from its outputs; the forward pass is the model's own.
+    """Replaces a model while a loss is computed from its outputs. The forward pass is the model's own.
 
-    The graph is cut at the outputs: the loss is computed from copies of them.
+    The graph is cut at the outputs: the loss is computed from detached copies.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -167,7 +167,7 @@ class Cut:
 
     @property  # type: ignore[misc]  # isinstance may see another type, on purpose
     def __class__(self) -> type:
-        """The model's class: loss functions ask whether a model is a PEFT or a wrapped one, and shift labels accordingly."""
+        """The model's class: loss functions check whether a model is a PEFT or a wrapped model, and shift labels accordingly."""
         return type(self._model)
 
     def __getattr__(self, name: str) -> Any:
@@ -191,9 +191,9 @@ class Cut:
         leaves = [leaf for _, leaf in self._cuts]
         if not leaves or not walk(loss).leaves <= {id(leaf) for leaf in leaves}:
             raise ValueError(
-                f"the loss of {whose} is not a function of the model's {' or '.join(OUTPUTS)} alone, so it cannot be shared "
-                "out among the examples. A loss that the model computes itself (a fused loss without logits, a mixture of "
-                "experts' router loss) does this: turn that off (use_liger_kernel=False, router_aux_loss_coef=0), or "
+                f"the loss of {whose} is not a function of the model's {' or '.join(OUTPUTS)} alone, so it cannot be divided "
+                "among the examples. Perhaps the model computes a part of the loss itself (a fused loss without logits, or the "
+                "router loss of a mixture of experts). Turn that off (use_liger_kernel=False, router_aux_loss_coef=0), or "
                 "pass primary_losses=, a function of (model, inputs) that returns one loss per example"
             )
         found = torch.autograd.grad(loss, leaves, allow_unused=True)

@@ -1,4 +1,4 @@
-"""The protected data of a Trainer that learns something new: replies to prompts, their losses, and what was forgotten."""
+"""Protected data for a Trainer that learns new data: replies to prompts, the protected losses, and a measure of forgetting."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Inputs = dict[str, Any]
 class ProtectedLoss:
     """The loss of protected batches: the Trainer's own ("nll"), or the divergence from the start model ("kl").
 
-    The start model is the model without its new LoRA adapters (PEFT), or else the model with its start weights: what is trained
-    is copied now. (A copy of the whole model would not do: trainers bind the model's `forward` to the model itself.)
+    If only new LoRA adapters (PEFT) are trained, the start model is the model without them. Otherwise the weights to be trained
+    are copied now. (A copy of the whole model does not work, because trainers bind `forward` to the original model.)
     """
 
     def __init__(self, trainer: Any, kind: Literal["nll", "kl"]) -> None:
@@ -34,14 +34,14 @@ class ProtectedLoss:
         self._bare: nn.Module = trainer.model
 
     def begin(self, model: nn.Module) -> None:
-        """Follow the model onto its device and into its shards."""
+        """Move the start weights to the model's device, and shard them like the model."""
         self._bare = self.trainer.accelerator.unwrap_model(model)
         self._start = placed(self._bare, self._start)
 
     def __call__(self, model: nn.Module, window: Window, *, single: bool) -> Tensor:
-        """Losses of the batches of a step: of `single` examples, or the mean loss of every set."""
+        """Losses of the batches of a step: one for each example (`single`), or the mean loss of each set."""
         batches = {name: self.trainer._prepare_inputs(batch) for name, ((batch,), _) in window.items()}
-        # All of them first: weights may not change while a graph refers to them.
+        # All start outputs are computed first, because weights may not change while a graph refers to them.
         start = self._start_logits(list(batches.values())) if self.kind == "kl" else [None] * len(batches)
         found = []
         for (name, inputs), before in zip(batches.items(), start, strict=True):
@@ -59,7 +59,7 @@ class ProtectedLoss:
         if name in trainer.auxiliary.collators:
             return per_sequence(_logits(model, inputs), inputs["labels"], shift=_shifts(trainer))
         if single:
-            # One batch in a step, whatever the number of micro-batches with new data.
+            # A step has one protected batch, however many micro-batches of new data it has.
             losses: Tensor = trainer.objective.primary(model, inputs, items) * trainer.objective.divisor(items)
             return losses
         loss: Tensor = trainer.compute_loss(model, inputs, num_items_in_batch=items)
@@ -74,7 +74,7 @@ class ProtectedLoss:
 
     @contextmanager
     def undisturbed(self, model: nn.Module) -> Iterator[None]:
-        """Without dropout where outputs are compared with the start model's: the difference would be the dropout's.
+        """Turn off dropout if outputs are compared with the start model, because dropout alone would make a difference.
 
         Other modules stay in training mode, which gradient checkpointing needs. Keep the block open until the graph is used.
         """
@@ -83,7 +83,7 @@ class ProtectedLoss:
             own = vars(module)
             if "Dropout" in type(module).__name__:
                 changed.append((own, "training", own["training"]))
-            # Numbers for functions: attention_dropout, dropout, layerdrop.
+            # Attributes with numbers for functional dropout: attention_dropout, dropout, layerdrop.
             changed += [(own, key, x) for key, x in own.items() if "drop" in key and isinstance(x, float)]
         for own, key, value in changed:
             own[key] = type(value)(0)
@@ -97,24 +97,24 @@ class ProtectedLoss:
 def _logits(model: Any, inputs: Inputs) -> Tensor:
     if "labels" not in inputs:
         raise ValueError(
-            f"a protected batch has no 'labels' (it has {', '.join(sorted(inputs))}), which say what tokens count; pass "
+            f"a protected batch has no 'labels' (it has {', '.join(sorted(inputs))}), which say which tokens count; pass a "
             "protect_collator= that makes them, such as transformers' DataCollatorForLanguageModeling(tokenizer, mlm=False)"
         )
     return check_logits(model(**{key: value for key, value in inputs.items() if key != "labels"}), model)
 
 
 def _shifts(trainer: Any) -> bool:
-    """Whether token t is predicted at position t - 1, as by causal language models."""
+    """Whether token t is predicted at position t - 1, as in causal language models."""
     known, config = getattr(trainer.model, "loss_type", None), getattr(trainer.model, "config", None)
     causal = known is None and not getattr(config, "is_encoder_decoder", False)
     return bool(trainer._loss_shifts_labels or causal)
 
 
 def _without_effect(model: nn.Module) -> bool:
-    """Whether all that is trained are LoRA adapters that change nothing yet.
+    """Whether only LoRA adapters are trained, and they do not change the model yet.
 
-    Else the model without adapters is not the start model: adapters may have been trained before, or begin with a part of
-    the weights (PiSSA), and other parameters may be trained with them.
+    Otherwise the model without adapters is not the start model: the adapters may have been trained before or may start from a
+    part of the weights (PiSSA), or other parameters are trained too.
     """
     for name, parameter in model.named_parameters():
         zero = "lora_B." in name or "lora_embedding_A." in name
@@ -129,14 +129,14 @@ def _without_effect(model: nn.Module) -> bool:
 
 
 class Forgetting:
-    """By how much the loss on datasets has changed since the start; the tokens of all their examples count the same."""
+    """The change of the loss on datasets since the start of training; every token counts the same."""
 
     def __init__(self, trainer: Any, data: Mapping[str, Any]) -> None:
         self.trainer, self.data = trainer, dict(data)
         self.start: float | None = None
 
     def begin(self, model: nn.Module) -> None:
-        """Measure the start model, once."""
+        """Measure the start model, if this has not been done."""
         if self.start is None:
             self.start = self.measure(model, self._loaders())
 
@@ -149,7 +149,7 @@ class Forgetting:
     ) -> dict[float, dict[str, float]]:
         """Forgetting, and the loss on a single `eval_dataset`, for averages of the start and the end weights.
 
-        With adapters these are averages of the weights that the adapters change: their effect is scaled.
+        With adapters, the averages scale the effect of the adapters on the weights.
         """
         data = self.trainer.eval_dataset
         evaluated = data is not None and not isinstance(data, dict)
@@ -180,7 +180,7 @@ class Forgetting:
 
     @torch.no_grad()
     def measure(self, model: nn.Module, loaders: Iterable[Any]) -> float:
-        """The mean over the tokens that count, or over the examples of a loss that is not one of tokens (DPO)."""
+        """The mean loss over the tokens that count, or over the examples if the loss does not belong to tokens (DPO)."""
         trainer, was_training = self.trainer, model.training
         device = next(model.parameters()).device
         sums = torch.zeros(2, dtype=torch.float64, device=trainer.accelerator.device)
@@ -190,7 +190,8 @@ class Forgetting:
             inputs = {
                 key: x.to(device) if isinstance(x, Tensor) else x for key, x in trainer._prepare_inputs(batch).items()
             }
-            # With autocast here: before training the model does not have the Trainer's yet, and both losses need the same.
+            # Autocast is needed here, because the Trainer adds its own autocast only when training begins, and the losses
+            # before and after training must be computed in the same way.
             with trainer.compute_loss_context_manager(), trainer.accelerator.autocast():
                 if "labels" in inputs and inputs["labels"].ndim == 2:
                     labels = inputs["labels"]
@@ -210,9 +211,9 @@ class Forgetting:
 
 @torch.no_grad()
 def replies(model: Any, tokenizer: Any, prompts: Sequence[Any], tokens: int) -> list[dict[str, list[int]]]:
-    """Let a model answer prompts, texts or lists of chat messages; only the tokens of the replies count as labels.
+    """Let a model reply to prompts (texts, or lists of chat messages); only the tokens of the replies count as labels.
 
-    The likeliest token is taken every time, so that all workers have the same replies.
+    Decoding is greedy, so that all workers have the same replies.
     """
     if tokenizer is None:
         raise ValueError("protect_prompts= needs the tokenizer: pass it to the Trainer as processing_class=")
@@ -236,7 +237,7 @@ def replies(model: Any, tokenizer: Any, prompts: Sequence[Any], tokens: int) -> 
 
 
 def pad(rows: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, Tensor]:
-    """Collate replies: padded on the right, where nothing counts."""
+    """Collate replies with padding on the right, which does not count."""
     ids, labels = ([torch.tensor(row[key]) for row in rows] for key in ("input_ids", "labels"))
     return {
         "input_ids": pad_sequence(ids, batch_first=True),

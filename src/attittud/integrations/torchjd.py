@@ -1,4 +1,4 @@
-"""The decomposition as an aggregator of TorchJD: `[primary gradients; auxiliary gradients]` to one update.
+"""The decomposition as an aggregator of TorchJD, from `[primary gradients; auxiliary gradients]` to one update.
 
 aggregator = Attittud(Eta(neutral=1, helpful=1, harmful=0), primary_rows=len(losses))
 backward([losses, auxiliary_loss])             # torchjd.autojac: fills .jac
@@ -25,17 +25,18 @@ except ImportError as error:
     ) from error
 
 
-class Attittud(Aggregator):  # type: ignore[misc] # the check skips torchjd, see pyproject.toml
+class Attittud(Aggregator):  # type: ignore[misc] # mypy skips torchjd, see pyproject.toml
     """Decomposes the last rows of a Jacobian in the subspace of its first rows.
 
     The basis is the same as in `Guide(basis="exact", refresh_every=1)`: the top right singular vectors of the primary rows. With
     one primary row the basis is the direction of this row, and `Eta(1, 1, 0)` makes it one-sided PCGrad.
 
     Args:
-        eta: weights of the parts of every auxiliary row, or one Eta for each of them.
-        primary_weight: weight of the mean primary row in the update; here also for the primary task's own parameters.
-        primary_rows: how many rows, from the top, are gradients of single primary examples. 1: the mean primary gradient.
-        rank: directions of comparison at most.
+        eta: one Eta for all auxiliary rows, or one for each row.
+        primary_weight: weight of the mean primary row in the update; unlike in `Guide`, also for the primary task's own
+            parameters.
+        primary_rows: how many rows, from the top, are gradients of single primary examples; 1 for the mean primary gradient.
+        rank: the largest number of directions along which gradients are compared.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Attittud(Aggregator):  # type: ignore[misc] # the check skips torchjd, see
         self.rank = check_count("rank", rank)
 
     def forward(self, matrix: Tensor, /) -> Tensor:
-        """Aggregate m x D rows, `primary_rows` of them primary, to D."""
+        """Aggregate m x D rows, of which the first `primary_rows` are primary, to D."""
         primary, auxiliary = matrix[: self.primary_rows], matrix[self.primary_rows :]
         if len(auxiliary) == 0:
             raise ValueError(
@@ -58,10 +59,10 @@ class Attittud(Aggregator):  # type: ignore[misc] # the check skips torchjd, see
         etas = [self.eta] * len(auxiliary) if isinstance(self.eta, Eta) else self.eta
         if len(etas) != len(auxiliary):
             raise ValueError(
-                f"{len(etas)} Etas were given for {len(auxiliary)} auxiliary rows; give one Eta, or one each"
+                f"{len(etas)} Etas were given for {len(auxiliary)} auxiliary rows; pass one Eta, or one for each row"
             )
         mean = primary.mean(dim=0)
-        # As after a refresh with NaN or Inf, there is no direction: everything is neutral, and rows stay as they are.
+        # With NaN or Inf there are no directions, as after such a refresh: everything is neutral, and rows stay unchanged.
         known = torch.where(torch.isfinite(primary).all(), primary, 0.0)
         _, sizes, right = torch.linalg.svd(known, full_matrices=False)
         kept = sizes > tolerance(matrix.dtype) * sizes[0]

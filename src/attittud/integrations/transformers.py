@@ -1,4 +1,4 @@
-"""Hugging Face's `Trainer` with a primary and named auxiliary datasets; as a mixin also for TRL's trainers.
+"""Hugging Face's `Trainer` with a primary dataset and named auxiliary datasets; also a mixin for TRL's trainers.
 
 trainer = AttittudTrainer(
     model=model, args=args, train_dataset=primary, auxiliary_datasets={"web": web}, guide=preset("drop_harmful")
@@ -33,9 +33,9 @@ except ImportError as error:
 
 logger = logging.getLogger("attittud")
 
-FOLDER = "attittud"  # in a Trainer's checkpoint: the guide, by attittud.checkpoint, and the next file
+FOLDER = "attittud"  # the folder in a Trainer's checkpoint that holds the guide (see attittud.checkpoint) and AUXILIARY
 AUXILIARY = "auxiliary.json"
-# The file of earlier versions; for a sharded model they also wrote a folder of torch.distributed.checkpoint.
+# Earlier versions wrote this file; for a sharded model they also wrote a folder of torch.distributed.checkpoint.
 OLD_FILE = "attittud.pt"
 
 
@@ -43,21 +43,21 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
     """Put this before a `Trainer` class: `train_dataset` is the primary task and guides the `auxiliary_datasets`.
 
     Accumulation, mixed precision, clipping, checkpoints and Accelerate's ways to use several GPUs stay the Trainer's own.
-    The loss in its log is the summed objective, primary_weight * primary + the weighted auxiliary losses.
+    The logged `loss` is primary_weight * primary loss + the weighted auxiliary losses.
 
     Args:
-        auxiliary_datasets: one dataset, or a dict of named ones. They are repeated as often as needed.
+        auxiliary_datasets: one dataset, or a dict of named datasets. They are repeated as often as needed.
         guide: keyword arguments of a `Guide`, such as `preset("flip")` or `{"eta": Eta(...), "rank": 5}`.
         auxiliary_collators: collators by name. An auxiliary dataset with its own collator is used as it is; the others go
             through the Trainer's collator and, in TRL, through the preparation of its `train_dataset`.
         auxiliary_batch_size: per device; by default the batch size of the primary dataset.
-        primary_losses: returns per-example losses from (model, inputs), in place of the Trainer's own loss.
-        auxiliary_losses: functions by name that return a loss from (model, inputs), in place of the Trainer's own.
-        judge_dataset: with eta="auto", primary examples that are kept out of training.
+        primary_losses: a function of (model, inputs) that returns per-example losses, in place of the Trainer's own loss.
+        auxiliary_losses: functions of (model, inputs) by name that return a loss, in place of the Trainer's own loss.
+        judge_dataset: with eta="auto", primary examples that are not used for training.
     """
 
     current_gradient_accumulation_steps: int
-    packs = False  # whether several examples of `train_dataset` may share a row: they need no losses of their own
+    packs = False  # whether several examples of `train_dataset` may share a row, since none needs a loss of its own
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
         self._window: Window = {}
 
     def make_guide(self, model: nn.Module) -> Guide:
-        """The guide of a model; a metric of the optimizer's takes the Trainer's optimizer, once there is one."""
+        """Make the guide of a model. With metric="adam" it uses the Trainer's optimizer, once there is one."""
         settings = dict(self.guide_settings)
         if settings.get("metric", "euclidean") != "euclidean" and "optimizer" not in settings:
             settings["optimizer"] = self.optimizer or torch.optim.AdamW(model.parameters())
@@ -117,7 +117,7 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
             return total
         if guide.judge_due:
             guide.judge(lambda: self._judges(model))
-        # All primary micro-batches of a window contribute to the basis, which the first auxiliary one fixes.
+        # All primary micro-batches of a step contribute to the basis, which the first auxiliary micro-batch fixes.
         for name, (batches, items) in self._window.items():
             weights = guide.auxiliary_weight
             weight = weights[name] if isinstance(weights, dict) else weights
@@ -141,7 +141,7 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
     def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any) -> Any:
         prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
         self.guide = self.make_guide(prepared[0])
-        # The guide adds up micro-batches itself, and under FSDP2 it needs every micro-batch reduced.
+        # The guide sums micro-batches itself, and under FSDP2 every micro-batch must be reduced.
         self.accelerator.gradient_state.plugin_kwargs["sync_each_batch"] = True
         resumed = resume_from_checkpoint is not None
         self.auxiliary.begin(load_guide(self.guide, Path(resume_from_checkpoint)) if resumed else {})
@@ -167,7 +167,7 @@ class AttittudTrainer(AttittudMixin):
 
 
 def load_guide(guide: Guide, folder: Path) -> dict[str, int]:
-    """Load a guide; returns how many batches were drawn. The checkpoint of a Trainer without a guide has no such files."""
+    """Load a guide; returns how many batches were drawn. A checkpoint of a plain Trainer lacks these files."""
     old, new = folder / OLD_FILE, folder / FOLDER
     saved, drawn = None, {}
     with checkpoint.together(guide):
@@ -175,7 +175,7 @@ def load_guide(guide: Guide, folder: Path) -> dict[str, int]:
         if len(set(checkpoint.gather(guide, file.name if file.exists() else None))) > 1:
             raise FileNotFoundError(f"{file}: not all workers find the same files; copy the checkpoint to all of them")
         if not file.exists():
-            logger.warning("%s is missing: the basis and the order of the auxiliary data start from the beginning", new)
+            logger.warning("%s is missing: the guide and the auxiliary data start from the beginning", new)
             return {}
         if file == old:
             with checkpoint.reading(old):
@@ -223,21 +223,22 @@ def check_trainer(trainer: Any) -> None:
     lomo, mesh = "lomo" in str(args.optim).lower(), getattr(accelerator, "parallelism_config", None)
     refusals = {
         "DeepSpeed is not supported: its engine keeps gradients in its own buffers, hides .grad and allows one backward "
-        "per forward, so nothing can be decomposed. FSDP2 shards parameters, gradients and optimizer state as ZeRO-3 does. "
-        f"Drop deepspeed= and launch {launch}": trainer.is_deepspeed_enabled,
+        "pass per forward pass, so nothing can be decomposed. FSDP2 shards parameters, gradients and optimizer state as "
+        f"ZeRO-3 does. Drop deepspeed= and launch {launch}": trainer.is_deepspeed_enabled,
         "FSDP of version 1 keeps parameters in its own flat buffers, which cannot be decomposed; FSDP2 works. Launch "
         f"{launch}": old_fsdp,
         **{
-            f"{name}=True on the primary side: several primary examples in one row have no losses of their own. Set "
-            f"{name}=False; auxiliary datasets may be packed (trl.pack_dataset, with "
+            f"{name}=True does not work for the primary data: primary examples that share a row have no losses of their own. "
+            f"Set {name}=False; auxiliary datasets may be packed (trl.pack_dataset, with "
             "DataCollatorForLanguageModeling(padding_free=True) in auxiliary_collators)": on
             for name, on in packed.items()
         },
-        "several GPUs are visible to one process, which the Trainer drives by nn.DataParallel; launch one process per "
-        "GPU (`accelerate launch` or `torchrun`), or set CUDA_VISIBLE_DEVICES": args.n_gpu > 1,
-        "activation_offloading=True frees activations after one backward pass, a refresh needs several; use "
+        "several GPUs are visible to one process, so the Trainer would use nn.DataParallel, which is not supported; launch "
+        "one process per GPU (`accelerate launch` or `torchrun`), or set CUDA_VISIBLE_DEVICES": args.n_gpu > 1,
+        "activation_offloading=True frees activations after one backward pass, but a refresh needs several; use "
         "gradient_checkpointing=True instead": getattr(args, "activation_offloading", False),
-        f"optim={args.optim!r} updates parameters during backward, before they could be decomposed; use adamw": lomo,
+        f"optim={args.optim!r} updates parameters during the backward pass, before gradients can be decomposed; use "
+        "optim='adamw_torch'": lomo,
         **{
             f"{name}={size}: tensor, context and sequence parallelism are not supported; use FSDP2": size > 1
             for name in ("tp_size", "cp_size", "sp_size")
@@ -252,9 +253,7 @@ def check_trainer(trainer: Any) -> None:
 def check_judges(guide: Guide, judge_dataset: Any) -> None:
     """Refuse eta="auto" without judges, and judges without eta="auto"."""
     if guide.judge_due and judge_dataset is None:
-        raise ValueError(
-            "eta='auto' needs judges: pass judge_dataset=, primary examples that are kept out of train_dataset"
-        )
+        raise ValueError("eta='auto' needs judges: pass judge_dataset=, primary examples that are not in train_dataset")
     if not guide.judge_due and judge_dataset is not None:
         raise ValueError(
             "judge_dataset= is only used with eta='auto', but every eta of this guide is fixed; leave it out"

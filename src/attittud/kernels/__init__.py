@@ -1,6 +1,6 @@
-"""Products with long rows, in chunks of columns so that no D-sized copy is made; in Triton where it applies.
+"""Products with long rows, by Triton kernels where possible, else in chunks of columns, so that no copy of length D is made.
 
-Sums of products are float64 for every storage type, so the user's TF32 or bf16 settings do not matter here.
+Sums of products are float64 for every storage type, so the user's TF32 or bf16 settings have no effect here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 @cache
 def kernels() -> ModuleType | None:
-    """The Triton versions; only torch's CUDA builds come with Triton."""
+    """Return the Triton versions of the functions here. Only torch's CUDA builds come with Triton."""
     try:
         from attittud.kernels import cuda as found
     except ImportError:
@@ -29,14 +29,16 @@ def __getattr__(name: str) -> object:
     if name in ("add_windows_", "channel_sums", "serves_channels", "serves_windows"):
         new = f"{__name__}.cuda.{name}"
         warnings.warn(
-            f"{__name__}.{name} is {new} now; this name goes in version 0.3", DeprecationWarning, stacklevel=2
+            f"{__name__}.{name} is now {new}; the old name will be removed in version 0.3",
+            DeprecationWarning,
+            stacklevel=2,
         )
         return getattr(import_module(f"{__name__}.cuda"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _fast(rows: Tensor, *vectors: Tensor) -> ModuleType | None:
-    """The kernels, where they support these rows: float32, or half precision multiplied with float32 vectors."""
+    """Return the kernels if they support these rows: float32, or half precision multiplied with float32 vectors."""
     short = bool(vectors) and rows.dtype in (torch.bfloat16, torch.float16)
     if not rows.is_cuda or not (short or rows.dtype == torch.float32) or rows.stride(1) != 1:
         return None
@@ -47,12 +49,12 @@ def _fast(rows: Tensor, *vectors: Tensor) -> ModuleType | None:
 
 
 def chunk_size(x: Tensor) -> int:
-    """Columns handled at once: their float64 copy takes 1 MB (cache), or 128 MB on a GPU (few launches)."""
+    """How many columns are handled at once. Their float64 copy takes 1 MB (fits a cache), or 128 MB on a GPU (few launches)."""
     return max(1, ((1 << 17) if x.device.type == "cpu" else (1 << 24)) // (x.shape[0] if x.ndim == 2 else 1))
 
 
 def dot(x: Tensor, y: Tensor) -> Tensor:
-    """⟨x, y⟩: differences of such numbers decide whether a gradient lies in the span."""
+    """⟨x, y⟩ in float64, because differences of such numbers decide whether a gradient lies in the span."""
     total = torch.zeros((), dtype=torch.float64, device=x.device)
     size = chunk_size(x)
     for u, v in zip(x.split(size), y.split(size), strict=True):
@@ -61,7 +63,7 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
 
 
 def project(rows: Tensor, vector: Tensor) -> Tensor:
-    """rows @ vector, in the vector's type for every storage type of the rows and under autocast; float64."""
+    """rows @ vector, float64. The products are in the vector's type, whatever the type of the rows, also under autocast."""
     with torch.autocast(rows.device.type, enabled=False):
         if rows.dtype == vector.dtype:
             return rows.mv(vector).double()
@@ -71,7 +73,7 @@ def project(rows: Tensor, vector: Tensor) -> Tensor:
 
 
 class Products(NamedTuple):
-    """All inner products that a step needs of two vectors x and y with some rows and with each other; float64."""
+    """All inner products that a step needs: of two vectors x and y with some rows and with each other; float64."""
 
     rows_x: Tensor
     rows_y: Tensor
@@ -81,7 +83,7 @@ class Products(NamedTuple):
 
 
 def products(rows: Tensor, x: Tensor, y: Tensor) -> Products:
-    """All of them in one pass over the rows, where a kernel supports that."""
+    """Compute all inner products of a step, in one pass over the rows if a kernel supports that."""
     if fast := _fast(rows, x, y):
         return Products(*fast.products(rows, x, y))
     return Products(project(rows, x), project(rows, y), dot(x, x), dot(y, y), dot(x, y))
@@ -90,7 +92,7 @@ def products(rows: Tensor, x: Tensor, y: Tensor) -> Products:
 def lift_(rows: Tensor, weights: Tensor, x: Tensor, y: Tensor, x_factor: Tensor | float, y_factor: Tensor) -> Tensor:
     """x becomes x_factor * x + rowsᵀ weights + y_factor * y; y may be overwritten.
 
-    Each term is a multiplication and an addition, not fused: zero weights give x_factor * x + y_factor * y to the bit.
+    Multiplication and addition are not fused, so zero weights give exactly x_factor * x + y_factor * y.
     """
     if fast := _fast(rows, x, y):
         scale = x_factor if isinstance(x_factor, Tensor) else torch.full_like(y_factor, x_factor)
@@ -147,15 +149,15 @@ def transform_(rows: Tensor, matrix: Tensor, *, lower: bool = False) -> Tensor:
 
 
 def factorise(matrix: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
-    """Lower factor L of a float64 Gram matrix, and L⁻¹; directions weaker than `tolerance` times the longest row are zeroed.
+    """Lower factor L of a float64 Gram matrix, and L⁻¹. Directions weaker than `tolerance` times the longest row become zero.
 
-    The same for several matrices, T x k x k.
+    Several matrices (T x k x k) are factorised together.
 
-    `torch.linalg.cholesky_ex` stops at the first vanishing pivot; here k is small and the later rows still count.
+    `torch.linalg.cholesky_ex` stops at the first vanishing pivot, but here the later rows still count.
     """
     k = matrix.shape[-1]
     if matrix.is_cuda and matrix.ndim == 2 and (found := kernels()) is not None and k <= found.MOST_ROWS:
-        # A hundred operations on a few numbers each: launching them is what takes time.
+        # The plain version launches a hundred small operations, which is slow on a GPU.
         pair: tuple[Tensor, Tensor] = found.factorise(matrix, tolerance)
         return pair
     rest = matrix.clone()
@@ -168,14 +170,14 @@ def factorise(matrix: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
         factor[..., j:, j] = column[..., j:]
         rest = rest - column[..., :, None] * column[..., None, :]
     kept_rows = factor.diagonal(dim1=-2, dim2=-1) > 0
-    # Weak rows become rows of the identity so that the triangular solve is regular, with a zero right-hand side.
+    # Weak rows become rows of the identity with a zero right-hand side, so that the triangular solve is regular.
     regular = torch.where(kept_rows[..., None], factor, torch.eye(k, dtype=factor.dtype, device=factor.device))
     inverse = torch.linalg.solve_triangular(regular, torch.diag_embed(kept_rows.to(factor.dtype)), upper=False)
     return factor, inverse
 
 
 def take_(old: Tensor, new: Tensor, finite: Tensor) -> None:
-    """old becomes new where `finite`, a boolean on the device, holds; row by row, so that no copy is made of them all."""
+    """Copy `new` into `old` if `finite`, a boolean on the device, is true; row by row, so that no large copy is made."""
     if (fast := _fast(new)) and old.is_contiguous() and new.is_contiguous():
         fast.take_(old, new, finite)
         return

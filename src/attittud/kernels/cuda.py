@@ -1,8 +1,8 @@
 """Kernels in Triton, which comes with torch's CUDA builds: passes over V at the speed of memory, and sums over single layers.
 
-Each kernel reads its long operand once. `attittud.kernels` has the same operations in plain torch for all else, and the
-tests compare the two. Sums use no atomics, so that a result is the same in every run: float64 over V, float32 for the
-single layers that engines ask for. All numbers below were the fastest of those tried on an H200.
+Each kernel reads its long operand once. `attittud.kernels` has the same operations in plain torch for all other cases, and
+the tests compare both. Sums use no atomics, so a result is the same in every run. They are float64 over V, and float32 for
+the single layers that engines need. The numbers below were the fastest that we tried on an H200.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from torch import Tensor
 
 P = ParamSpec("P")
 R = TypeVar("R")
-THREADS = 128  # the four warps that Triton gives a program
-MOST_ROWS = 64  # a k x k factor of more rows would not fit together with the tile; plain torch takes over
-MOST_SUMS = 12  # rows of `add_product_`; libraries are as fast with more
+THREADS = 128  # four warps, Triton's default for a program
+MOST_ROWS = 64  # a k x k factor of more rows would not fit next to the tile; then plain torch is used
+MOST_SUMS = 12  # rows of `add_product_`; with more rows, libraries are as fast
 LEAST_COLUMNS = 1 << 17  # columns that keep a whole GPU busy, each thread holding whole columns
 _TILE = 8192  # numbers in a tile (rows x columns)
 _FEW, _FOURFOLD = 5, 10  # rows up to which `products` runs many programs at a time, and gives a thread four columns
-_UNROLLED = 20  # rows of which a thread holds one column, with twice as many sums
-_FEW_PAIRS = 8  # rows of which `gram` has room for many programs at a time
-_PAIRS, _QUARTERED = 11, 24  # rows whose pairwise float64 sums fit into the registers of one thread, and of four
-_GROUP = 8  # with more rows, this many at a time
-_GRAM_AHEAD = 6  # tiles on their way from memory, where registers leave too few programs at a time to keep it busy
+_UNROLLED = 20  # rows up to which a thread holds one column, with twice as many sums
+_FEW_PAIRS = 8  # rows up to which `gram` has room for many programs at a time
+_PAIRS, _QUARTERED = 11, 24  # rows whose pairwise float64 sums fit into the registers of one thread, or of four
+_GROUP = 8  # with more rows, this many rows at a time
+_GRAM_AHEAD = 6  # tiles being loaded at once, if registers allow too few programs at a time to keep the memory busy
 
 
 def _on_its_device(launch: Callable[P, R]) -> Callable[P, R]:
@@ -51,16 +51,16 @@ def processors(device: torch.device) -> int:
 
 
 def _padded(rows: int) -> int:
-    """Tensor-core shapes start at 16."""
+    """Round up to a shape that tensor cores support; these start at 16."""
     return max(16, triton.next_power_of_2(rows))
 
 
 @triton.jit
 def _gram(rows, out, size, stride, K: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr):
-    """Sums over all pairs of K rows. Each thread has one column of each row, so that nothing is shared or read twice.
+    """Sums over all pairs of K rows. Each thread has one column of each row, so nothing is shared or read twice.
 
-    The product of two float32 is exact in float64. The digits beyond float32 are needed: a row that depends on others
-    shows as a pivot of 1e-14, which products of float32 precision (tf32x3) drown in noise of 1e-7.
+    The product of two float32 numbers is exact in float64. The digits beyond float32 are needed: a row that depends on
+    others has a pivot of 1e-14, which would vanish in the noise of 1e-7 of float32 products (tf32x3).
     """
     program = tl.program_id(0)
     column = tl.arange(0, BLOCK).to(tl.int64)
@@ -85,7 +85,7 @@ def _gram(rows, out, size, stride, K: tl.constexpr, BLOCK: tl.constexpr, AHEAD: 
 
 @triton.jit
 def _gram_quarters(rows, out, size, stride, K: tl.constexpr, R: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr):
-    """The same for more rows: each warp multiplies a quarter of R rows with itself and with the next two quarters."""
+    """The same sums for more rows: each warp multiplies a quarter of R rows with itself and with the next two quarters."""
     program = tl.program_id(0)
     warp, quarter = tl.arange(0, 4)[:, None], tl.arange(0, 4)
     column = tl.arange(0, BLOCK)[None, :].to(tl.int64)
@@ -123,7 +123,7 @@ def _gram_quarters(rows, out, size, stride, K: tl.constexpr, R: tl.constexpr, BL
 
 @triton.jit
 def _gram_groups(rows, out, size, stride, K: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr):
-    """The same for still more rows: a pair of groups of rows per program; neighbours share the cache."""
+    """The same sums for still more rows: each program takes a pair of groups of rows, and neighbours share the cache."""
     first, second, program = tl.program_id(0) * GROUP, tl.program_id(1) * GROUP, tl.program_id(2)
     if second <= first:
         column = tl.arange(0, BLOCK).to(tl.int64)
@@ -174,7 +174,7 @@ def gram(rows: Tensor) -> Tensor:
 
 @triton.jit
 def _transform(rows, matrix, size, stride, R: tl.constexpr, K: tl.constexpr, LOWER: tl.constexpr, BLOCK: tl.constexpr):
-    """R rows from K rows, with sums in float64; LOWER skips the zeros of a lower triangular matrix."""
+    """Compute R rows from K rows, with sums in float64; LOWER skips the zeros of a lower triangular matrix."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
     tile = ()
@@ -189,7 +189,7 @@ def _transform(rows, matrix, size, stride, R: tl.constexpr, K: tl.constexpr, LOW
 
 @triton.jit
 def _transform_wide(rows, matrix, k, kept, size, stride, K: tl.constexpr, BLOCK: tl.constexpr):
-    """The same for more rows than a thread can hold."""
+    """The same transformation for more rows than a thread can hold."""
     row, column = tl.arange(0, K), tl.arange(0, BLOCK)
     at = tl.program_id(0).to(tl.int64) * BLOCK + column
     inside = at[None, :] < size
@@ -202,7 +202,7 @@ def _transform_wide(rows, matrix, k, kept, size, stride, K: tl.constexpr, BLOCK:
 
 @triton.jit
 def _factorise(matrix, factor, inverse, smallest, k, K: tl.constexpr):
-    """Cholesky factor and its inverse together, column by column, in one program."""
+    """Compute a Cholesky factor and its inverse together, column by column, in one program."""
     i, j = tl.arange(0, K)[:, None], tl.arange(0, K)[None, :]
     inside = (i < k) & (j < k)
     rest = tl.load(matrix + i * k + j, mask=inside, other=0.0)
@@ -225,7 +225,7 @@ def _factorise(matrix, factor, inverse, smallest, k, K: tl.constexpr):
 
 @triton.jit
 def _products(rows, x, y, out, size, stride, K: tl.constexpr, BLOCK: tl.constexpr):
-    """Each thread has its own columns. Products and sums are float64, since they decide signs."""
+    """The inner products of `products`. Each thread has its own columns. Products and sums are float64: they decide signs."""
     program = tl.program_id(0)
     column = tl.arange(0, BLOCK).to(tl.int64)
     a, p = (), ()
@@ -356,7 +356,7 @@ def lift_(rows: Tensor, weights: Tensor, x: Tensor, y: Tensor, scales: Tensor) -
 
 @_on_its_device
 def take_(old: Tensor, new: Tensor, finite: Tensor) -> None:
-    """old becomes new where `finite` (one boolean) holds; else new is not even read."""
+    """Copy `new` into `old` if `finite` (one boolean) is true; otherwise `new` is not even read."""
     block = 8 * THREADS
     _take[(triton.cdiv(new.numel(), block),)](old, new, finite.view(torch.uint8), new.numel(), BLOCK=block)
 
@@ -372,25 +372,26 @@ def add_product_(out: Tensor, weights: Tensor, rows: Tensor) -> None:
 
 # ---------------------------------------------------------------------------------------------------- convolutions
 
-# Weighted sums of single examples' gradients of the weight of a 2-d convolution. Windows are read in the input itself, and
-# the gradient of one example never leaves the registers: a product of matrices would have to lay out and write m times the
-# weight and more. Programs that share a tile each write their own sums: many times the weight where the weight is small,
-# never more than a tile per program. Operands are in half precision.
+# Weighted sums of per-example gradients with respect to the weight of a 2-d convolution. Windows are read in the input
+# itself, and the gradient of one example never leaves the registers. A product of matrices would have to copy the windows and
+# write m times the weight. Programs that share a tile each write their own sums. For a small weight these are many times as
+# large as the weight, but never more than one tile per program. Operands are in half precision.
 
-# Rows of weights whose sums fit into registers, tiles being loaded from memory, and programs that share a processor.
+# How many rows of weights have sums that fit into registers, how many tiles are loaded at once, and how many programs share
+# a processor.
 _WINDOW_SUMS, _WINDOW_AHEAD, _WINDOW_PROGRAMS = 10, 3, 2
-# Positions of an entry. The row of position p is computed as (p + 1/2) / across in float32. Its relative error of 2^-23
-# must stay below 1/2 / across: p < 2^22, less a factor for the rounding of 1 / across.
+# The most positions of an entry. The row of position p is computed as (p + 1/2) / across in float32, whose relative error
+# of 2^-23 must stay below 1/2 / across. So p < 2^22, divided by a factor for the rounding of 1 / across.
 _MOST_POSITIONS = 1 << 21
 _LEAST = 16  # the smallest shape of tensor cores
-# The shape of a tile. It is a sixth slower than the fastest (64 x 64), whose sums take twice the memory.
+# The shape of a tile. The fastest shape (64 x 64) is a sixth faster, but its sums take twice the memory.
 _OUTPUTS, _COLUMNS, _WINDOW_POSITIONS = 64, 32, 64
 
 
 @triton.jit
 def _window_columns(tile, C, wide, BC: tl.constexpr, PACKED: tl.constexpr):
-    """The position in the window (v, u) and the input channels (c) of a tile's columns, and which of them exist."""
-    if PACKED:  # few channels: one row of the window after the other, in the order of memory
+    """The position in the window (v, u) and the input channels (c) of a tile's columns, and which columns exist."""
+    if PACKED:  # with few channels: one row of the window after the other, in the order of memory
         column = tile % tl.cdiv(wide * C, BC) * BC + tl.arange(0, BC)
         v, u, c, real = tile // tl.cdiv(wide * C, BC), column // C, column % C, column < wide * C
     else:
@@ -410,8 +411,8 @@ def _add_windows(
 ):  # fmt: skip
     """Output channels x columns (a position in the window and its input channels), from `per` blocks of positions.
 
-    length: positions of an example, in all its entries; example: elements of x that it has; above: rows of x in the
-    entries before.
+    length: positions of an example in all its entries; example: elements of x for one example; above: rows of x in
+    earlier entries.
     """
     tile, split = tl.program_id(0), tl.program_id(1)
     o = tile % tl.cdiv(O, BO) * BO + tl.arange(0, BO)
@@ -427,7 +428,7 @@ def _add_windows(
     for step in tl.range(split * per, last, num_stages=AHEAD):
         i = step // each
         p = (step - i * each) * BP + tl.arange(0, BP)
-        if ALONE:  # one entry per example: its rows need no division of integers, which is slow
+        if ALONE:  # with one entry per example, its rows need no integer division, which is slow
             y = ((p + 0.5) * inverse).to(tl.int32)
             z, above = p - y * across, 0
         else:
@@ -497,7 +498,7 @@ def add_windows_(
     columns, rows = (wide * C, high) if packed else (C, high * wide)
     BO, BC = (min(side, max(_LEAST, triton.next_power_of_2(n))) for side, n in ((_OUTPUTS, O), (_COLUMNS, columns)))
     tiles = triton.cdiv(O, BO) * triton.cdiv(columns, BC) * rows
-    # As many programs as run at a time, each with its own sums. Sums of programs that share a tile are added up below.
+    # As many programs as can run at a time, each with its own sums. Sums of programs that share a tile are added up below.
     blocks = m * triton.cdiv(length, _WINDOW_POSITIONS)
     per = triton.cdiv(blocks, max(1, _WINDOW_PROGRAMS * processors(out.device) // tiles))
     splits = triton.cdiv(blocks, per)
@@ -526,7 +527,7 @@ _CHANNEL_PROGRAMS = 4  # programs that share a processor
 def _channel_sums(
     gradient, x, mean, var, out, eps, m, C, P, each, per, g_n, g_c, g_p, x_n, x_c, x_p, BC: tl.constexpr, BP: tl.constexpr
 ):  # fmt: skip
-    """Some channels of one example, over some of the positions of its entries."""
+    """The sums of `channel_sums` for some channels of one example, over some of the positions of its entries."""
     i, split = tl.program_id(0), tl.program_id(2)
     c = (tl.program_id(1) * BC + tl.arange(0, BC)).to(tl.int64)
     middle = tl.load(mean + c, mask=c < C, other=0.0)
@@ -549,7 +550,7 @@ def _channel_sums(
 def serves_channels(gradient: Tensor, x: Tensor) -> bool:
     """Whether `channel_sums` supports this: images, or sequences with their channels in the second dimension.
 
-    Without positions there is nothing to sum.
+    Inputs without positions are not supported, because there is nothing to sum.
     """
     types = {gradient.dtype, x.dtype} <= {torch.float32, torch.bfloat16, torch.float16}
     return gradient.is_cuda and types and gradient.ndim > 2 and x.numel() > 0
@@ -569,7 +570,7 @@ def channel_sums(
     BC = min(_CHANNELS, triton.next_power_of_2(C))
     columns = triton.cdiv(C, BC)
     blocks = triton.cdiv(P, _CHANNEL_POSITIONS)
-    # As many programs as run at a time.
+    # As many programs as can run at a time.
     per = triton.cdiv(blocks, max(1, _CHANNEL_PROGRAMS * processors(x.device) // (examples * columns)))
     splits = triton.cdiv(blocks, per)
     out = torch.empty(splits, 2, examples, C, dtype=torch.float32, device=x.device)

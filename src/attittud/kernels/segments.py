@@ -1,4 +1,4 @@
-"""Which columns of long rows belong together: all of them, or those of each parameter, a segment of the columns.
+"""Which columns of long rows belong together: all columns, or the columns of each parameter (a segment).
 
 A handful of operations serves all segments, however many there are. Segments are cut into blocks of columns. Products are
 summed up over each block, then over the blocks of each segment: in float64, and always in the same order.
@@ -18,7 +18,7 @@ from attittud._torch import segment_sums
 from attittud.kernels import add_product_, chunk_size, gram, transform_
 
 BLOCK = 4096
-"""Most columns of a block, which a GPU sums up by one group of threads."""
+"""The largest number of columns in a block, which one group of threads sums up on a GPU."""
 
 
 class Whole:
@@ -56,11 +56,11 @@ class Chunk(NamedTuple):
     owners: Tensor  # the number of the segment that each block is a part of
 
     def blocks(self) -> Tensor:
-        """The number of its block for each column."""
+        """For each column, the number of its block."""
         return torch.repeat_interleave(self.lengths, output_size=self.columns.stop - self.columns.start)
 
     def spread(self, values: Tensor, blocks: Tensor) -> Tensor:
-        """For each column the value of its segment."""
+        """For each column, the value of its segment."""
         return values.index_select(0, self.owners).index_select(0, blocks)
 
 
@@ -108,7 +108,7 @@ class Segments(Whole):
     def transform_(self, rows: Tensor, matrix: Tensor) -> None:
         for chunk in self._chunks:
             blocks, parts = chunk.blocks(), rows[:, chunk.columns]
-            # From the last row: a row needs the ones before it.
+            # From the last row to the first, because a row needs the rows before it.
             for i in reversed(range(rows.shape[0])):
                 total = chunk.spread(matrix[:, i, i], blocks).mul_(parts[i])
                 for j in range(i):
@@ -129,7 +129,7 @@ class Segments(Whole):
 
 
 def _chunks(counts: list[int], lengths: list[int], device: torch.device, most: int) -> Iterator[Chunk]:
-    """Blocks in order, as many at once as have at most so many columns."""
+    """Yield the blocks in order, in groups with at most this many columns."""
     owners = [number for number, count in enumerate(counts) for _ in range(count)]
     ends = list(accumulate(lengths))
     first = start = 0

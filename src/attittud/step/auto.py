@@ -1,11 +1,11 @@
-"""Eta without a grid: every part of an auxiliary gradient earns its weight from held-out primary examples, the *judges*.
+"""eta="auto": held-out primary examples, the *judges*, decide how much weight each part of an auxiliary gradient gets.
 
-Judges neither build the basis nor train the model in the step in which they are asked. The score of a part is its cosine
-with their mean gradient g_judge: it says how much a small step along that part would serve examples that had no influence
-on it. All scores come from k-vectors and inner products (V g_judge, ⟨g_judge, g_aux⟩, norms); only g_judge itself is as
-long as the model.
+In the step that uses them, judges neither build the basis nor train the model. The score of a part is its cosine with the
+judges' mean gradient g_judge. It says how much a small step along this part would help examples that had no influence on
+it. All scores come from k-vectors and inner products (V g_judge, ⟨g_judge, g_aux⟩, norms); only g_judge itself is as long
+as the model.
 
-A step uses the weights that earlier steps have earned, so no weight depends on the batch that it is applied to.
+A step uses weights from the scores of earlier steps, so no weight depends on the batch that it is applied to.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from attittud.step.refresh import Losses, check_reaches, losses_of
 from attittud.step.shared import Shared
 
 SMALL = 1 << 24  # shared parameters: 64 MB
-MEMORY = 0.95  # how much of the running scores is kept when the judges are asked again
+MEMORY = 0.95  # how much of the running scores is kept when new scores arrive
 CAUTION = 3.0
-"""A standard error from n answers is multiplied by 1 + CAUTION / (n - 1): a few answers may agree by chance."""
+"""A standard error from n scores is multiplied by 1 + CAUTION / (n - 1), because a few scores may agree by chance."""
 DISTINCT = 4.0
-"""A part that differs from the whole gradient by this many standard deviations moves half-way to its own score."""
+"""If the score of a part differs from the whole gradient's by this many standard deviations, the mean of both is used."""
 DOUBTED, CERTAIN = 1.0, 3.0
-"""In standard errors: a score up to the first gives weight 0, a score from the second on gives weight 1."""
+"""Scores in standard errors: up to the first number the weight is 0, from the second number on it is 1."""
 
 
 def earned(score: Tensor, spread: Tensor, error: Tensor) -> Tensor:
     """Weights of the three parts, from mean, standard deviation and standard error of the scores in `SCORED`.
 
-    A part takes the score of the whole auxiliary gradient unless its own score clearly differs. Its weight grows with the
-    certainty that this score is above 0.
+    A part gets the score of the whole auxiliary gradient unless its own score clearly differs. Its weight grows with the
+    certainty that the score is above 0.
     """
     own, whole = score[:3], score[3]
     tiny = torch.finfo(score.dtype).tiny
@@ -54,37 +54,37 @@ def earned(score: Tensor, spread: Tensor, error: Tensor) -> Tensor:
 class TaskScores:
     """The running scores of one auxiliary task.
 
-    The tensors stay on the device and at one address: a captured CUDA graph may refer to them.
+    The tensors stay on the device and at the same address, because a captured CUDA graph may refer to them.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.moments = torch.zeros(3, len(SCORED), dtype=torch.float64, device=device)
         """Decaying sums of the cosines, of their squares, and of ones."""
-        self.weights = torch.zeros(3, dtype=torch.float64, device=device)  # earned later
+        self.weights = torch.zeros(3, dtype=torch.float64, device=device)  # set when scores arrive
         self.skipped = torch.zeros((), dtype=torch.int64, device=device)
-        """Answers with NaN or Inf, or of judges without a gradient."""
+        """How many scores were left out, because they had NaN or Inf or the judges had no gradient."""
         self.known = torch.empty(3, len(SCORED), dtype=torch.float64, device=device)
-        """Means, standard deviations and standard errors of the cosines: kept, since most steps only report them."""
+        """Means, standard deviations and standard errors of the cosines. They are kept, because most steps only report them."""
         self._work_out()
 
     def _work_out(self) -> None:
-        """Compute mean, deviation and error from the moments, each intermediate result once."""
+        """Compute mean, standard deviation and standard error from the moments."""
         total, squared, mass = self.moments
         least = mass.clamp(min=1 - MEMORY)
-        score = total / least  # 0 before the first answer
-        # How many equally weighted answers the running mean is worth.
+        score = total / least  # 0 before the first score
+        # How many equally weighted scores would give as precise a mean.
         squares = (1 - MEMORY) / (1 + MEMORY) * (1 - (1 - mass).square())
         count = mass.square() / squares.clamp(min=torch.finfo(mass.dtype).tiny)
         others = count - 1
         doubtful = others.clamp(min=0.5)
-        # The variance between answers; the deviation is infinite after a single answer.
+        # The variance between scores. After a single score the deviation is infinite.
         variance = (squared / least - score.square()).clamp(min=0)
         spread = torch.where(others > 0.5, variance * count / doubtful, torch.inf).sqrt()
         error = spread / count.clamp(min=1).sqrt() * (1 + CAUTION / doubtful)
         self.known.copy_(torch.stack([score, spread, error]))
 
     def add(self, found: Tensor) -> None:
-        """Take in the cosines of one step; cosines that are not finite change nothing."""
+        """Add the cosines of one step; cosines that are not finite change nothing."""
         finite = torch.isfinite(found).all()
         new = MEMORY * self.moments + (1 - MEMORY) * torch.stack([found, found.square(), torch.ones_like(found)])
         self.moments.copy_(torch.where(finite, new, self.moments))
@@ -103,16 +103,16 @@ class TaskScores:
 
 
 class AutoWeights:
-    """Keeps the scores of a guide's auxiliary tasks, and asks the judges in the steps that are due."""
+    """Keeps the scores of a guide's auxiliary tasks, and uses the judges in every n-th step."""
 
     def __init__(self, shared: Shared, wanted: bool, every: int, seed: int, batch_norm: BatchNormMode) -> None:
         self.model, self.workers = shared.listing.model, shared.workers
         self.wanted, self.every = wanted, every
         self.seed, self.batch_norm = seed, batch_norm
         self.scores: dict[str, TaskScores] = {}
-        self.age: int | None = None  # steps since the judges were asked; None: never
+        self.age: int | None = None  # steps since the judges were last used; None: never
         self.count = 0
-        self._reached: tuple[bool, ...] = ()  # which shared parameters got a gradient when the judges were last asked
+        self._reached: tuple[bool, ...] = ()  # which shared parameters got a gradient when the judges were last used
         self.draws: bool | None = (
             None  # whether the judges' forward passes may draw random numbers; None: not known yet
         )
@@ -122,36 +122,36 @@ class AutoWeights:
         return self.wanted and (self.age is None or self.age >= self.every)
 
     def asks(self, judge: object) -> bool:
-        """Whether a step asks the judges that it is given."""
+        """Whether this step uses the judges that it gets."""
         check_callable("judge", judge)
         if judge is not None and not self.wanted:
             raise ValueError("judge= is only used with eta='auto', but every eta of this guide is fixed; leave it out")
         return judge is not None and self.due
 
     def check(self, judged: list[str], *, asked: bool) -> None:
-        """Refuse to weight a part before the judges have been asked once. `judged`: losses with eta='auto'."""
+        """Refuse losses with eta='auto' (`judged`) if the judges have never been used."""
         if judged and self.age is None and not asked:
             raise ValueError(
-                f"auxiliary loss {judged[0]!r} has eta='auto', which needs judges: pass judge= (in three verbs: call judge() "
-                "before auxiliary()), a callable that "
-                "returns the losses of primary examples that are kept out of training. Once they have been asked it may be "
-                "left out, and the weights stay"
+                f"auxiliary loss {judged[0]!r} has eta='auto', which needs judges: pass judge= (or call judge() before "
+                "auxiliary()), a callable that returns the losses of primary examples that are not used for training. After "
+                "its first use it may be left out, and the weights stay as they are"
             )
 
     def gradient(self, judge: Losses, layout: Layout) -> Tensor:
-        """The mean gradient of the judges of all workers, over the shared parameters.
+        """Compute the mean gradient of the judges of all workers, over the shared parameters.
 
-        The library controls the forward pass as it does for `basis_losses`: no dropout, no trace in BatchNorm or in the
-        random state.
+        The library controls the forward pass as for `basis_losses`: without dropout, and without changes to BatchNorm or to
+        the random state.
         """
-        # A large gradient is written straight into one vector, so as not to be held twice; for a small one that takes too long.
+        # A large gradient is written straight into one vector, so that it is not in memory twice. For a small gradient this
+        # would be slower.
         straight = self.workers.size == 1 and layout.size > SMALL
         flat = layout.empty() if straight else None
         passed = None
         while passed is None:  # at most twice
             passed = _asked(self, judge, layout, flat)
         losses, found = passed
-        # Their losses must reach shared parameters. The graph is walked only where that has changed.
+        # The judges' losses must reach shared parameters. The graph is walked again only if the set of gradients has changed.
         reached = tuple(g is not None for g in found)
         if reached != self._reached and losses.numel() > 0 and not self.workers.splits_columns:
             check_reaches(losses, "judge", layout)
@@ -163,13 +163,13 @@ class AutoWeights:
         return flat
 
     def weights(self, name: str, device: torch.device) -> Weights:
-        """The weights that a task has earned in earlier steps. A copy: reports are read later."""
+        """Return a copy of a task's weights from the scores of earlier steps: a report may be read later."""
         if name not in self.scores:
             self.scores[name] = TaskScores(device)
         return Weights(*self.scores[name].weights.clone().unbind())
 
     def close(self, cosines: Mapping[str, Tensor], *, asked: bool) -> None:
-        """End a step: take in the cosines of the tasks, where the judges were asked."""
+        """End a step: add the cosines of the tasks, if the judges were used."""
         for name, found in cosines.items():
             self.scores[name].add(found)
         if asked:
@@ -179,26 +179,26 @@ class AutoWeights:
             self.age += 1
 
     def count_replay(self, *, judge: bool) -> None:
-        """Count a step that a CUDA graph repeated on the device."""
+        """Count a step that a CUDA graph has replayed."""
         if self.age is not None:
             self.age = 1 if judge else self.age + 1
         self.count += judge
 
     def report(self, name: str, weights: Weights) -> EarnedWeights:
-        """The weights of this step, and the scores as they are after it."""
+        """Return the weights of this step, and the scores after it."""
         scores = self.scores[name]
         score, _, error = scores.known.clone()
         return EarnedWeights(weights, score, error, scores.skipped.clone())
 
     def restore(self, known: Iterable[str]) -> None:
-        """Forget the tasks that were not known at an earlier time."""
+        """Go back to an earlier state: forget the tasks that were not known then."""
         self.scores = {name: self.scores[name] for name in known}
 
     def state(self) -> dict[str, Any]:
         return {"age": self.age, "count": self.count, "records": {name: s.state() for name, s in self.scores.items()}}
 
     def load(self, state: Mapping[str, Any] | None) -> None:
-        """Load a saved state. `None` comes from a guide with fixed weights, where nothing has been earned yet."""
+        """Load a saved state. `None` comes from a guide with fixed weights, which has no scores."""
         self.age, self.count, self.scores = None, 0, {}
         if state is not None and self.wanted:
             self.age, self.count = state["age"], state["count"]
@@ -211,13 +211,13 @@ class AutoWeights:
 def _asked(
     auto: AutoWeights, judge: Losses, layout: Layout, flat: Tensor | None
 ) -> tuple[Tensor, Sequence[Tensor | None]] | None:
-    """The judges' losses and their gradients, which are written into `flat` where it is given.
+    """Return the judges' losses and their gradients; the gradients are written into `flat` if it is given.
 
-    None: the forward pass drew random numbers, and the first one had not. It is to be run again, without dropout.
+    None: this forward pass drew random numbers, although the first one did not. Run it again without dropout.
     """
     seed = (auto.seed * 1_000_003 + 7 + auto.count) & (2**63 - 1)
     with isolated_forward(auto.model, auto.batch_norm, seed, draws=auto.draws is not False) as seen:
-        more = "return the losses of at least two, or make the guide with batch_norm='frozen'"
+        more = "return the losses of at least two examples, or make the guide with batch_norm='frozen'"
         losses = losses_of(judge, "judge", more, auto.workers)
         if auto.draws is None:
             # One worker cannot run again without the others, and code would be compiled once more.

@@ -34,9 +34,9 @@ def losses_of(
     *,
     may_be_scalar: bool = False,
 ) -> Tensor:
-    """The per-example losses that a callable returns. `layout`: they must reach some of its parameters.
+    """Call a function for per-example losses. They must reach some parameter of `layout`.
 
-    `cure`: added to the error for a single example under BatchNorm, where torch does not say which batch it is.
+    `cure` is added to the error for a single example under BatchNorm, because torch's message does not name the batch.
     """
     try:
         with torch.enable_grad():
@@ -44,7 +44,9 @@ def losses_of(
     except ValueError as error:
         if "more than 1 value per channel" not in str(error):
             raise
-        raise ValueError(f"{where}: one example is too few for BatchNorm on statistics of the batch; {cure}") from error
+        raise ValueError(
+            f"{where}: one example is too few for BatchNorm, which needs statistics of the batch; {cure}"
+        ) from error
     empty = workers.size > 1
     losses = as_losses(workers.losses(given, where), where, may_be_empty=empty, may_be_scalar=may_be_scalar)
     if layout is not None and losses.numel() > 0 and not workers.splits_columns:
@@ -53,7 +55,7 @@ def losses_of(
 
 
 def check_reaches(losses: Tensor, where: str, layout: Layout) -> None:
-    """Refuse losses that reach no parameter of a layout. Not checked for a sharded model, whose graph ends in other tensors."""
+    """Refuse losses that reach no parameter of a layout. A sharded model is not checked: its graph ends in other tensors."""
     if layout.parameters and walk(losses).leaves.isdisjoint(map(id, layout.parameters)):
         raise ValueError(
             f"{where}: the losses reach none of the shared parameters; compute them from the model given to Guide"
@@ -61,7 +63,7 @@ def check_reaches(losses: Tensor, where: str, layout: Layout) -> None:
 
 
 class Refresher:
-    """Keeps the basis of a guide, and recomputes it in the steps that are due."""
+    """Keeps the basis of a guide, and recomputes it in every n-th step."""
 
     def __init__(
         self,
@@ -78,27 +80,27 @@ class Refresher:
         self.rank, self.seed, self.dtype, self.batch_norm = rank, seed, dtype, batch_norm
         saved_as = basis.same_as or basis.label or basis.name
         self.settings = {"basis": saved_as, "rank": rank, "basis_dtype": dtype and str(dtype), "seed": seed}
-        """What decides the meaning of a saved basis."""
+        """The settings that decide the meaning of a saved basis."""
         self.subspace: Subspace | None = None
-        self.age: int | None = None  # steps in which the basis was used; None: there is no basis
+        self.age: int | None = None  # how many steps have used the basis; None: there is no basis
         self.count = 0
-        # Both move to the device once it is known. A captured refresh must draw new numbers at every replay, so the index
-        # that the random numbers depend on is a tensor too.
+        # Both tensors move to the device when it is known. The random numbers depend on `index`, which is a tensor because a
+        # captured refresh must draw new numbers at every replay.
         self.index = torch.zeros((), dtype=torch.int64)
         self.skipped = torch.zeros((), dtype=torch.int64)
         self._ahead = Ahead()
 
     def decide(self, asked: bool | None, every: int, *, held: bool) -> bool:
-        """Whether the step that begins has a refresh. `held`: the model still has the parameters of the basis."""
+        """Whether the next step has a refresh. `held`: whether the model still has the parameters of the basis."""
         if not held:
-            # Parameters were replaced (load_state_dict(assign=True), a conversion): the basis belongs to the old ones.
+            # Parameters were replaced (load_state_dict(assign=True), a conversion): the basis belongs to the old parameters.
             self.subspace, self.age = None, None
         if asked is False and self.basis.keeps_graph:
             name = self.basis.name
             raise ValueError(f"basis={name!r} keeps no basis, so every step is a refresh; leave refresh at None")
         if asked is False and self.subspace is None:
             raise ValueError(
-                "refresh=False before the first refresh: there is no basis yet; leave refresh at None once"
+                "refresh=False before the first refresh: there is no basis yet; leave refresh=None in the first step"
             )
         return self.due(every) if asked is None else asked
 
@@ -106,12 +108,12 @@ class Refresher:
         return self.age is None or self.age >= every
 
     def count_replay(self, *, refresh: bool) -> None:
-        """Count a captured step that was repeated on the device."""
+        """Count a step that a CUDA graph has replayed."""
         self.age = 1 if refresh else (self.age or 0) + 1
         self.count += refresh
 
     def start(self, layout: Layout) -> Refresh:
-        """Begin a basis over the parameters that take part."""
+        """Start a new basis over the parameters of a layout."""
         if self.subspace is None or layout is not self.subspace.layout:
             check_dense(self.model, layout)
         self.index, self.skipped = self.index.to(layout.device), self.skipped.to(layout.device)
@@ -130,13 +132,13 @@ class Refresher:
         complete: bool,
         scope: Scope = nullcontext,
     ) -> None:
-        """Let the examples behind `losses` contribute to the basis in the making.
+        """Add the examples behind `losses` to the new basis.
 
         `scaled`: these losses train the model and may carry a loss scale. `complete`: no further losses will follow.
         """
         if refresh.calls and not self.basis.adds_up:
             raise RuntimeError(
-                f"basis {self.basis.name!r} cannot add up over several primary() calls of one step; make it one call, pass "
+                f"basis {self.basis.name!r} cannot be built from several primary() calls of one step; use a single call, pass "
                 "basis_losses=, or use basis='sketch'"
             )
         if self.subspace is None and refresh.calls == 0 and self.basis.stored:
@@ -153,11 +155,11 @@ class Refresher:
             self.engine.used()
 
     def take_in_from(self, refresh: Refresh, basis_losses: Losses) -> None:
-        """Do the same with the losses that a callable returns, in a forward pass that the library controls."""
+        """Add the examples of a callable to the new basis, in a forward pass that the library controls."""
         seed = (self.seed * 1_000_003 + self.count) & (2**63 - 1)
         scope = partial(isolated_forward, self.model, self.batch_norm, seed)
         with scope(), self.engine.watch(self.model), torch.enable_grad():
-            more = "return the losses of at least two, better of many"
+            more = "return the losses of at least two examples, better of many"
             scalar = self.basis.needs != "jacobian"
             losses = losses_of(basis_losses, "basis_losses", more, self.workers, refresh.layout, may_be_scalar=scalar)
             self.engine.seen()
@@ -168,7 +170,7 @@ class Refresher:
                 refresh.put(self.workers.jacobian(self.engine, losses, refresh.layout, share).left(ones))
 
     def fix(self, refresh: Refresh, *, may_wait: bool) -> Subspace | None:
-        """Orthonormalise the rows that were added up. None: a single example spans no subspace, and the refresh may wait."""
+        """Orthonormalise the collected rows. None: there are too few examples, and the refresh may wait for a later step."""
         few = isinstance(refresh.examples, int) and refresh.examples < self.basis.least
         if self.basis.needs == "jacobian" and few:
             if may_wait and self.subspace is not None and self.subspace.layout.same(refresh.layout):
@@ -196,7 +198,7 @@ class Refresher:
         self.age = 1 if refreshed else (self.age or 0) + 1
 
     def restore(self, subspace: Subspace | None, *, overwritten: bool) -> None:
-        """Go back to an earlier basis. If it was `overwritten` since then, the next step computes it again."""
+        """Go back to an earlier basis. If it has been `overwritten`, the next step computes it again."""
         self.subspace = subspace
         if overwritten:
             self.age = None
@@ -219,8 +221,8 @@ class Refresher:
     def load(self, state: Mapping[str, Any]) -> None:
         if state.get("worker") not in (None, self.workers.state_owner):
             raise ValueError(
-                f"this state holds the shards of worker {state['worker']} of a sharded basis (FSDP2), which nobody else "
-                "can go on from; use attittud.checkpoint.save(guide, folder) instead"
+                f"this state holds the shards of worker {state['worker']} of a sharded basis (FSDP2), and no other worker can "
+                "continue from it; use attittud.checkpoint.save(guide, folder) instead"
             )
         subspace: Subspace | None = None
         if state["basis"] is not None or (state["shared"] and not self.basis.stored):
@@ -244,7 +246,7 @@ GIB = 2**30
 
 
 def available_bytes(device: torch.device) -> int | None:
-    """Memory that can still be taken on a device; None where that cannot be known."""
+    """Return the free memory of a device; None if it is not known."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -263,7 +265,7 @@ def available_bytes(device: torch.device) -> int | None:
 
 
 def _container_bytes(otherwise: int) -> int:
-    """Memory that the limit of a container (cgroup version 2) leaves."""
+    """Return the memory that is left under the limit of a container (cgroup version 2)."""
     try:
         limit, used = (
             Path("/sys/fs/cgroup", name).read_text(encoding="ascii") for name in ("memory.max", "memory.current")
@@ -274,16 +276,16 @@ def _container_bytes(otherwise: int) -> int:
 
 
 def check_fits(layout: Layout, rank: int, working_rows: Callable[[int], int], storage: torch.dtype) -> None:
-    """Raise MemoryError, with settings that do fit, where a refresh cannot succeed.
+    """Raise MemoryError if a refresh does not fit into memory; the message lists settings that do fit.
 
-    `working_rows` says how many rows a refresh of some rank works on.
+    `working_rows` returns how many rows a refresh of a given rank works on.
     """
     available = available_bytes(layout.device)
     if available is None:
         return
 
     def needed(rank: int, rows: int, storage: torch.dtype) -> int:
-        """Bytes of the stored V, of the rows that a refresh works on, and of three gradient vectors."""
+        """The bytes of the stored V, of the rows that a refresh works on, and of three gradient vectors."""
         return layout.size * (rank * storage.itemsize + (rows + 3) * layout.dtype.itemsize)
 
     def largest_rank(rows: Callable[[int], int], storage: torch.dtype) -> int:

@@ -1,4 +1,4 @@
-"""Find the parameters that both losses reach, which are decomposed, and write gradients into `.grad`."""
+"""Find the shared parameters, which both losses reach and whose gradients are decomposed, and write into `.grad`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Predicate = Callable[[str, nn.Parameter], bool]
 
 
 class ParameterListing:
-    """The parameters of a model, listed once: listing them takes longer than the arithmetic of a step.
+    """A list of a model's parameters. It is kept, because making it takes longer than the arithmetic of a step.
 
-    Every step compares the modules' tables of parameters with the listed tables, without walking through the modules.
+    Every step compares the modules' tables of parameters with the known tables, without walking through the modules.
     """
 
     def __init__(self, model: nn.Module, workers: Workers) -> None:
@@ -34,7 +34,7 @@ class ParameterListing:
         self.named = list(self.workers.named(self.model))
         self._parameters = [parameter for _, parameter in self.named]
         self._wanted: list[Any] = []
-        # Sharded parameters come and go in these tables; the workers know their own.
+        # FSDP2 replaces the parameters in these tables; its workers keep a list of their own.
         modules = [] if self.workers.splits_columns else list(self.model.modules())
         self._tables: list[dict[str, Any]] = [table for m in modules for table in (m._parameters, m._modules)]
         self._sizes = list(map(len, self._tables))
@@ -50,7 +50,7 @@ class ParameterListing:
             return True
 
     def update(self) -> bool:
-        """Follow the model. Returns whether its parameters, or the choice of those that want a gradient, have changed."""
+        """Update the list. Returns whether the parameters, or which of them require a gradient, have changed."""
         relisted = self._changed()
         if relisted:
             self._list()
@@ -59,38 +59,38 @@ class ParameterListing:
             return relisted
         self._wanted = wanted
         self.trainable = [pair for pair, wants in zip(self.named, wanted, strict=True) if wants]
-        """Parameters that want a gradient; tied ones once, under their first name."""
+        """Parameters that require a gradient. A tied parameter appears once, under its first name."""
         self.parameters = [parameter for _, parameter in self.trainable]
         return True
 
 
 @dataclass
 class KnownGraph:
-    """What does not change from step to step about the graph of a loss."""
+    """Properties of a loss's graph that stay the same from step to step."""
 
     reached: set[str]  # the parameters that the loss reaches
-    retained: bool  # a later loss of the step shares a part of the graph, so the graph may not be freed
+    retained: bool  # whether a later loss of the step shares a part of the graph, so that the graph may not be freed
 
     def confirm(self, loss: Tensor, reached: set[str]) -> set[str]:
-        """Compare with the parameters that got a gradient; where they differ, walk the graph again."""
+        """Compare with the parameters that got a gradient; if they differ, walk the graph again."""
         if reached != self.reached:
-            walk(loss)  # raises where a gradient is missing that should be there
+            walk(loss)  # raises an error if an expected gradient is missing
             self.reached = reached
         return reached
 
 
 class GraphMemory:
-    """Remembers the graphs of a step's losses, since walking through a graph takes long.
+    """Remembers the graphs of a step's losses, because walking through a graph is slow.
 
-    A graph is recognised by how many nodes autograd has made between two losses. Should two different graphs ever have
-    the same number, torch refuses to go through a freed graph: no result is silently wrong.
+    A graph is recognised by how many nodes autograd has made between two losses. If two different graphs ever have the
+    same number, torch refuses to go through a freed graph, so no result is silently wrong.
     """
 
     def __init__(self) -> None:
         self._known: dict[Any, dict[str, KnownGraph]] = {}
 
     def learn(self, losses: Mapping[str, Tensor], known: Sequence[KnownGraph]) -> dict[str, KnownGraph]:
-        if len(self._known) > 64:  # with layers left out at random, every step makes another number of nodes
+        if len(self._known) > 64:  # if layers are skipped at random, the number of nodes differs from step to step
             self._known.clear()
         found = self._known[_made(losses)] = dict(zip(losses, known, strict=True))
         return found
@@ -100,13 +100,13 @@ class GraphMemory:
 
 
 def _made(losses: Mapping[str, Tensor]) -> tuple[Any, ...]:
-    """The names of losses, and the nodes that were made between them."""
+    """Return the names of the losses, and how many nodes were made between them."""
     numbers = [-1 if loss.grad_fn is None else sequence_number(loss.grad_fn) for loss in losses.values()]
     return tuple(losses), tuple([number - numbers[0] for number in numbers])
 
 
 class Shared:
-    """Remembers which parameters the losses reach, by name: a parameter may be replaced, and a guide copied."""
+    """Remembers the names of the parameters that the losses reach: parameters may be replaced, and a guide copied."""
 
     def __init__(
         self, model: nn.Module, workers: Workers, parameters: Iterable[nn.Parameter] | Predicate | None
@@ -115,21 +115,21 @@ class Shared:
         self.listing = ParameterListing(model, workers)
         self.listing.update()
         self._allowed = allowed(self.listing.named, parameters)
-        self._latest: Layout | None = None  # mostly the next step has the same
+        self._latest: Layout | None = None  # the next step mostly has the same layout
         self._reached: dict[bytes, set[str]] = {}  # keyed by which trainable parameters have a gradient
-        self._held: tuple[Layout | None, Any] = None, None  # a layout found to be the model's
+        self._held: tuple[Layout | None, Any] = None, None  # the last layout that was found to be the model's
         self._aligned: tuple[Layout | None, list[int], list[int]] = None, [], []
         self._written: tuple[nn.Parameter, weakref.ref[Tensor], int] | None = None
-        """The first shared parameter with its `.grad` and the version of this `.grad`, as the last update left them."""
-        self.untouched = False  # this `.grad` is unchanged: not set to None or zero, nor clipped
+        """The first shared parameter, its `.grad` and the version of this `.grad` after the last update."""
+        self.untouched = False  # whether this `.grad` is unchanged: not set to None or zero, and not clipped
         self.auxiliary: set[str] | None = None
-        """Parameters that auxiliary losses are known to reach; None before a first step has seen all of these losses."""
+        """Parameters that auxiliary losses are known to reach; None until a first step has seen all of these losses."""
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_written": None}  # weak references cannot be pickled
 
     def update(self) -> None:
-        """Follow changes of the model."""
+        """Notice changes of the model."""
         if self.listing.update():
             self._aligned = None, [], []
             self._reached.clear()
@@ -149,7 +149,7 @@ class Shared:
         return layout.parameters[0].device == layout.device
 
     def reached(self, found: Sequence[Tensor | None]) -> set[str]:
-        """The trainable parameters that have a gradient."""
+        """Return the names of the trainable parameters that have a gradient."""
         pattern = bytes(map(is_not, found, repeat(None)))
         if pattern not in self._reached:
             named = zip(self.listing.trainable, pattern, strict=True)
@@ -157,10 +157,10 @@ class Shared:
         return self._reached[pattern]
 
     def begin(self, primary: set[str], auxiliary: set[str] | None) -> Layout:
-        """The parameters that take part in a refresh: both losses reach them, and the user lets them take part.
+        """Return the parameters of a refresh: both losses reach them, and `parameters=` of the guide includes them.
 
-        `auxiliary`: parameters that the auxiliary losses of this step reach. None: these losses are not known yet, so the
-        parameters that earlier ones reached are taken, or, in a first step, all that the primary losses reach.
+        `auxiliary`: parameters that the auxiliary losses of this step reach. None: these losses are not known yet. Then the
+        parameters that earlier auxiliary losses reached are used, or in a first step all that the primary losses reach.
         """
         complete, known = auxiliary is not None, auxiliary if auxiliary is not None else self.auxiliary
         primary, reached = self.workers.agree(
@@ -179,12 +179,15 @@ class Shared:
         return _not_empty(self._latest)
 
     def narrowed(self, layout: Layout, primary: set[str], auxiliary: set[str]) -> Layout:
-        """The parameters of a layout that the auxiliary losses reach as well."""
+        """Return the parameters of a layout that the auxiliary losses reach too."""
         _, reached = self.workers.agree(self.listing.trainable, primary, auxiliary)
         return _not_empty(Layout((name, parameter) for name, parameter in layout.named if name in reached))
 
     def settle(self, primary: set[str], auxiliary: set[str]) -> tuple[set[str], set[str]]:
-        """What the losses of any worker reach, once all losses of the step are known; remembers what auxiliary losses reach."""
+        """Return the parameters that the losses of any worker reach, once all losses of the step are known.
+
+        The parameters that auxiliary losses reach are remembered.
+        """
         auxiliary = auxiliary | (self.auxiliary or set())
         if self.workers.size > 1:
             primary, auxiliary = self.workers.agree(self.listing.trainable, primary, auxiliary, complete=True)
@@ -202,7 +205,7 @@ class Shared:
         return [found[i] if i >= 0 else None for i in inside], rest
 
     def _positions(self, layout: Layout) -> tuple[list[int], list[int]]:
-        """Positions of the layout's parameters among the trainable ones (-1: not trainable any more), and of the others."""
+        """Positions of the layout's parameters among the trainable ones (-1: no longer trainable), and of all others."""
         if self._aligned[0] is not layout:
             at = {id(parameter): i for i, parameter in enumerate(self.listing.parameters)}
             inside = [at.pop(id(parameter), -1) for parameter in layout.parameters]
@@ -219,7 +222,7 @@ class Shared:
         if isinstance(update, Tensor):
             update = layout.views(update.to(parameters[0].dtype) if alike else update)
         old, new = list[Tensor](), list[Tensor]()
-        fits = alike and update[0].dtype == parameters[0].dtype  # model.half() may have come since the layout was made
+        fits = alike and update[0].dtype == parameters[0].dtype  # model.half() may have been called since
         if fresh and strides == layout.strides and fits and -1 not in inside and not sharded:
             for p, view in zip(parameters, update, strict=True):
                 p.grad = view
@@ -234,7 +237,7 @@ class Shared:
             foreach_add_(list(map(local, old)) if sharded else old, new)
         first = layout.parameters[0].grad
         self._written = (layout.parameters[0], weakref.ref(first), first._version) if first is not None else None
-        # For example an optimizer that steps during the backward pass.
+        # For example, an optimizer may step during the backward pass.
         for p in [p for p in self.listing.parameters if p._post_accumulate_grad_hooks]:
             if p.grad is not None:
                 for hook in p._post_accumulate_grad_hooks.values():
@@ -242,11 +245,11 @@ class Shared:
 
 
 def _give(parameter: nn.Parameter, value: Tensor, fits: bool, old: list[Tensor], new: list[Tensor]) -> None:
-    """Make a value the `.grad` of a parameter. Where it has a `.grad`, note both: they are all added in one call.
+    """Make a value the `.grad` of a parameter. If it has a `.grad` already, note both, so that all are added in one call.
 
-    `fits`: the value has the parameter's strides and may be used itself. Otherwise it is copied, since optimizers write
-    into `.grad`: autograd may return one tensor for two parameters, or an expanded one, and a user may have changed the
-    memory format.
+    `fits`: the value has the parameter's strides and becomes `.grad` itself. Otherwise it is copied, because optimizers
+    write into `.grad`: autograd may return one tensor for two parameters or an expanded tensor, and a user may have changed
+    the memory format.
     """
     if parameter.grad is not None:
         old.append(parameter.grad)
@@ -271,7 +274,7 @@ def _not_empty(layout: Layout) -> Layout:
 def allowed(
     named: Sequence[tuple[str, nn.Parameter]], parameters: Iterable[nn.Parameter] | nn.Module | Predicate | None
 ) -> set[str] | None:
-    """Names of the parameters that a user lets take part (None: all)."""
+    """Names of the parameters that `parameters=` of the guide includes (None: all)."""
     if parameters is None:
         return None
     if isinstance(parameters, nn.Module):
@@ -294,5 +297,7 @@ def allowed(
                 )
             chosen.add(known[id(parameter)])
     if not chosen:
-        raise ValueError("parameters= leaves no parameter to decompose; widen it, or train without a Guide")
+        raise ValueError(
+            "parameters= leaves no parameter to decompose; include more parameters, or train without a Guide"
+        )
     return chosen

@@ -47,24 +47,24 @@ class AuxiliaryGradient:
     whole: bool  # `flat` covers the examples of all workers
     flat: Tensor | None = None  # its gradient over the shared parameters, until it is added to the common sum
     a: Tensor | None = None  # V g_aux
-    square: Tensor | None = None  # ‖g_aux‖²; None where the whole gradient was never held at once
+    square: Tensor | None = None  # ‖g_aux‖²; None if the whole gradient never was in memory
     inner: Tensor | None = None  # ⟨g_prim, g_aux⟩, or None
     judged: Tensor | None = None  # ⟨g_judge, g_aux⟩, or None
     primary_calls: int = 0  # how many primary calls there were when it was measured
     waiting: dict[str, Tensor] | None = None
-    """Its gradients while the shared parameters are unknown: auxiliary() was called before primary() in a refresh."""
+    """Its gradients while the shared parameters are still unknown, because auxiliary() came before primary() in a refresh."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """The gradients of all trainable parameters, None where a loss does not reach one."""
+    """The gradients of all trainable parameters; None for a parameter that the loss does not reach."""
 
     gradients: Sequence[Tensor | None]
     layout: Layout | None = None
-    flat: Tensor | None = None  # where given, this vector holds the gradients of the layout's parameters
+    flat: Tensor | None = None  # if given, this vector holds the gradients of the layout's parameters
 
     def over(self, layout: Layout | None, shared: Shared) -> Found:
-        """The same gradients where the shared parameters turned out to have another layout."""
+        """Return the same gradients for another layout, if the shared parameters turned out to be different."""
         if self.layout is None or self.flat is None or layout is self.layout:
             return self
         views = dict(zip(self.layout.names, self.layout.views(self.flat), strict=True))
@@ -74,7 +74,7 @@ class Found:
 
 @dataclass(frozen=True)
 class GuideParts:
-    """The parts of a guide that live on from step to step."""
+    """The parts of a guide that are kept from step to step."""
 
     shared: Shared
     refresher: Refresher
@@ -89,30 +89,30 @@ class Gradients:
 
     def __init__(self, workers: Workers, subspace: Subspace | None, include_mean: bool, norms: bool) -> None:
         self.workers = workers
-        self.subspace = subspace  # the basis to project on; None until it is fixed
+        self.subspace = subspace  # the basis to project onto; None until it is fixed
         self.layout: Layout | None = None if subspace is None else subspace.layout
-        """The shared parameters, as far as they are known by now."""
+        """The shared parameters, as far as they are known."""
         self.include_mean = include_mean
-        self.norms = norms  # the report has norms although they cost an exchange
-        self.skips = False  # None stands for the primary losses, because nothing of them is used in this step
+        self.norms = norms  # whether the report has norms even if they cost an exchange
+        self.skips = False  # whether this step needs no primary losses and got None for them
         self.primary_gradient: Tensor | None = None
         self.primary_calls = 0
         self.primary_complete = False  # no further primary call will come
         self.primary_whole = not workers.splits_examples  # `primary_gradient` covers the examples of all workers
         self.primary_measured: tuple[int, Tensor, Tensor] | None = None
         """The number of primary calls so far, with V g_prim and ‖g_prim‖² after them."""
-        self.in_span = False  # the primary gradient is no vector: the subspace has J of its examples
+        self.in_span = False  # whether the primary gradient is not a vector, because the subspace has J itself
         self.judges: Tensor | None = None  # the judges' mean gradient, over the judges of all workers
-        self.judges_measured: Judges | None = None  # its inner products, where they were computed before
+        self.judges_measured: Judges | None = None  # its inner products, once they are computed
         self.tasks: dict[str, AuxiliaryGradient] = {}
         self.total: Tensor | None = None  # the common sum of neutral * weight * g_aux
-        self.unsummed: list[Tensor] = []  # other gradients, which the next sum over workers takes along
+        self.unsummed: list[Tensor] = []  # other gradients, which join the next sum over the workers
 
     def copied(self, weights: Weights | None, judged: Sequence[Tensor]) -> Self:
-        """A copy over the same vectors: measuring with the copy does not change this object.
+        """Return a copy that refers to the same vectors. Measuring with the copy does not change this object.
 
-        `weights`: of its task, where they are earned. `judged`: the numbers of `Judges` and ⟨g_judge, g_aux⟩, which then
-        stand for the judges' gradient.
+        `weights`: the weights of the task under eta="auto". `judged`: the numbers of `Judges` and ⟨g_judge, g_aux⟩, which
+        then replace the judges' gradient.
         """
         found = copy(self)
         found.tasks = {name: replace(task, eta=weights or task.eta) for name, task in self.tasks.items()}
@@ -126,9 +126,9 @@ class Gradients:
 
     @property
     def _folds(self) -> bool:
-        """Whether only one task's gradient is held as a vector, and all others as k-vectors and a common sum.
+        """Whether only one task's gradient is kept as a vector, and all others as k-vectors and a common sum.
 
-        With `include_mean` or with judges this has to wait for the whole primary gradient.
+        With `include_mean` or with judges this is possible only after the last primary call.
         """
         waits = self.include_mean or self.judges is not None
         return isinstance(self.subspace, Directions) and (self.primary_complete or not waits)
@@ -136,8 +136,8 @@ class Gradients:
     def _room(self, name: str) -> Tensor | None:
         """Memory into which the backward pass writes the gradient of a second or later task.
 
-        Otherwise this gradient would be held twice, as autograd returns it and as one vector, in addition to the common sum
-        or the judges' gradient.
+        Without it this gradient would be in memory twice, as autograd's tensors and as one vector, next to the common sum or
+        the judges' gradient.
         """
         alone = self.judges is None and not self.tasks.keys() - {name}
         started = name in self.tasks and self.tasks[name].flat is not None
@@ -160,9 +160,9 @@ class Gradients:
             task.flat = None
 
     def summed(self) -> tuple[Tensor, float | Tensor]:
-        """The sum over all tasks of neutral * weight * g_aux, as a vector and a factor still to be applied."""
+        """Return the sum of neutral * weight * g_aux over all tasks, as a vector and a factor still to be applied."""
         if len(self.tasks) == 1 and self.total is None:
-            # The only task: its weight is applied in the same pass as the correction.
+            # With a single task, its weight is applied in the same pass as the correction.
             (task,) = self.tasks.values()
             assert task.flat is not None
             return task.flat, task.weight * task.eta.neutral
@@ -174,7 +174,7 @@ class Gradients:
     # ------------------------------------------------------------------------------------------------ numbers
 
     def measure(self) -> tuple[Tensor, Tensor | None, Judges | None]:
-        """Reduce all gradients to k-vectors and inner products: V g_prim, ‖g_prim‖², what the judges see."""
+        """Reduce all gradients to k-vectors and inner products: V g_prim, ‖g_prim‖², and the products with g_judge."""
         subspace = self.subspace
         assert isinstance(subspace, Directions)
         if self.norms or self.include_mean:
@@ -219,7 +219,8 @@ class Gradients:
             inner = subspace.inner(task.flat, primary) if primary is not None and self.primary_whole else None
         if self.judges is not None:
             if square is None:
-                # The squared norms of the workers' parts do not add up to it; the exchange counts this once for every worker.
+                # The squared norms of the workers' parts do not add up to ‖g_aux‖². So every worker computes the whole, and
+                # divides it by the number of workers, over which the exchange sums.
                 whole = self.workers.sum_examples_(task.flat.clone(), "auxiliary gradients")
                 square = subspace.inner(whole, whole) / self.workers.size
             judged = subspace.inner(task.flat, self.judges)
@@ -227,7 +228,7 @@ class Gradients:
         if task.a is None:
             task.a, task.square, task.inner = a, square, inner
         else:
-            # The cross term with an earlier part, which is in the common sum already, is lost.
+            # ‖g_aux‖² needs the cross term with an earlier part, which is already in the common sum, so it is lost.
             task.a, task.square = task.a + a, None
             same_primary = task.primary_calls == self.primary_calls
             task.inner = task.inner + inner if same_primary and task.inner is not None and inner is not None else None
@@ -240,20 +241,20 @@ class Gradients:
             self.primary_whole = True
 
     def sum_tasks(self) -> None:
-        """Do the same for the gradient of each task, which must still be held as a vector."""
+        """Sum the gradient of each task, which must still be a vector, over the examples of all workers."""
         for task in self.tasks.values():
             if not task.whole and task.flat is not None:
                 self.sum_examples_(task.flat, "auxiliary gradients")
                 task.whole = True
 
     def sum_examples_(self, x: Tensor, what: str) -> None:
-        """Sum a vector over the examples of all workers, and in the same exchange what still waits for one."""
+        """Sum a vector over the examples of all workers; the same exchange sums the gradients in `unsummed`."""
         self.workers.sum_examples_(x, what, *self.unsummed)
         self.unsummed = []
 
 
 def _exchange(found: Gradients, p: Tensor, square: Tensor | None, judges: Judges | None) -> None:
-    """One small sum over workers makes all k-vectors and inner products global."""
+    """Sum all k-vectors and inner products over the workers, in one small exchange."""
     columns = found.workers.splits_columns
     parts = [p, square] if columns or not found.primary_whole else []
     if judges is not None and columns:
@@ -271,21 +272,21 @@ class Step(Gradients):
         super().__init__(parts.shared.workers, None if refreshing else parts.refresher.subspace, include_mean, norms)
         self.parts, self.shared, self.refresher = parts, parts.shared, parts.refresher
         self.replayed = CUDA_GRAPH_TREES in sys.modules and in_cuda_graphs()
-        """Passes may be CUDA graphs, which write into the same memory again and again."""
+        """Whether passes may run as CUDA graphs, which reuse the same memory every time."""
         self.refreshing, self.may_wait = refreshing, may_wait
         """Whether a refresh is due in this step. It may wait for a step with more examples."""
         self.refresh: Refresh | None = None
-        """The basis in the making, from the first primary call of a refreshing step until it is fixed."""
-        self.basis_losses: Losses | None = None  # where the basis comes from, if not from the primary losses
-        self.judge: Losses | None = None  # where the judges' losses come from, in a step in which they are asked
-        self.captured: CapturedUpdate | None = None  # where a CUDA graph finishes this step, on gradients in its memory
-        self.kept: LossGraph | None = None  # the graph of the primary losses, where it is needed until the step is over
+        """The new basis, from the first primary call of a step with a refresh until the basis is fixed."""
+        self.basis_losses: Losses | None = None  # what builds the basis, if the primary losses do not
+        self.judge: Losses | None = None  # the callable that returns the judges' losses, in a step that uses the judges
+        self.captured: CapturedUpdate | None = None  # the CUDA graph that finishes this step, if there is one
+        self.kept: LossGraph | None = None  # the graph of the primary losses, if it is needed until the step is over
         self.rest_primary: dict[str, Tensor] = {}
         self.rest_auxiliary: dict[str, Tensor] = {}  # gradients of parameters that are not decomposed, by name
         self.reached: set[str] = set()  # parameters that the auxiliary losses reach
         self.reach_complete = False  # no further auxiliary loss will come
         self._before = parts.refresher.subspace, parts.shared.auxiliary, list(parts.auto.scores)
-        """The state that a step puts back when it is given up."""
+        """The state that a discarded step restores."""
 
     def give_up(self) -> None:
         """Restore the state before this step. If the step has overwritten the basis, the next step computes it again."""
@@ -299,7 +300,7 @@ class Step(Gradients):
     # ------------------------------------------------------------------------------------------------ losses
 
     def ask(self, judge: Losses | None) -> None:
-        """Let the judges, whose losses `judge` returns, be asked in this step if they are due."""
+        """Use the judges, whose losses `judge` returns, in this step if they are due."""
         if self.parts.auto.asks(judge):
             self.judge, self.norms = judge, True
 
@@ -312,9 +313,9 @@ class Step(Gradients):
         primary_weight: float,
         skips: bool = False,
     ) -> None:
-        """Take in all losses of a step at once: then it is known which parameters are shared, and when a graph may be freed.
+        """Take all losses of a step at once. So it is known which parameters are shared and when a graph may be freed.
 
-        `skips`: None stands for the primary losses, because nothing of them is used.
+        `skips`: the step needs no primary losses, and `primary` is None.
         """
         self.skips = skips
         if _on_gpu(tasks) and self.parts.captured.serves(self, tasks, primary_weight):
@@ -323,7 +324,7 @@ class Step(Gradients):
         self.in_span = keeps_graph and basis_losses is None and not _needs_primary(self, tasks)
         ahead = _ahead(self, tasks) if self.in_span else None
         given, replayed = {name: task.loss for name, task in tasks.items()}, self.replayed
-        # The backward passes take over the tensors and free their memory, so nothing else may hold them.
+        # `held` must be cleared before the tasks' backward passes, which free the memory of these tensors.
         waiting = given.values() if replayed and callable(primary) and ahead is None else ()
         held = [saved_by_compiled(walk(loss).nodes) for loss in waiting]
         with _computed(self, primary, basis_losses) as losses:
@@ -343,7 +344,7 @@ class Step(Gradients):
     def primary(
         self, primary: Tensor | Losses | None, basis_losses: Losses | None, *, retain_graph: bool, skips: bool = False
     ) -> None:
-        """Take in primary losses; others may follow. `skips`: as for `run`."""
+        """Take primary losses; others may follow. `skips`: as for `run`."""
         self.skips = skips and self.primary_calls == 0
         with _computed(self, primary, basis_losses) as losses:
             graph = _graphs(self, {PRIMARY: losses}, retain_graph=retain_graph)[PRIMARY]
@@ -351,7 +352,7 @@ class Step(Gradients):
             self._take_primary(losses, self.workers.shares([losses])[0], basis_losses, graph)
 
     def auxiliary(self, tasks: Mapping[str, Given], *, retain_graph: bool) -> None:
-        """Take in auxiliary losses; others may follow."""
+        """Take auxiliary losses; others may follow."""
         given = {name: task.loss for name, task in tasks.items()}
         shares = self.workers.shares(list(given.values()))
         graphs = _graphs(self, given, retain_graph=retain_graph)
@@ -365,7 +366,7 @@ class Step(Gradients):
     # ------------------------------------------------------------------------------------------------ gradients
 
     def _take_primary(self, losses: Tensor, share: Share, basis_losses: Losses | None, graph: KnownGraph) -> None:
-        """Turn primary losses into gradients, and let them contribute to a basis in the making."""
+        """Turn primary losses into gradients, and add them to the new basis in a refresh."""
         pending, basis = self.subspace is None, self.refresher.basis
         if self.refreshing and self.basis_losses is None and self.primary_calls:
             _check_order(fixed=not pending, basis_losses=basis_losses)
@@ -393,7 +394,7 @@ class Step(Gradients):
             _check_reach(self, "primary", graph.confirm(losses, self.shared.reached(found)))
 
     def _take_auxiliary(self, name: str, task: Given, share: Share, graph: KnownGraph, found: Found | None) -> None:
-        """Turn an auxiliary loss into its gradient. `found`: the gradient, if it was computed before."""
+        """Turn an auxiliary loss into its gradient. `found`: the gradient, if it has already been computed."""
         if found is not None:
             found = found.over(self.layout, self.shared)
         else:
@@ -425,7 +426,7 @@ class Step(Gradients):
     # ------------------------------------------------------------------------------------------------ the basis
 
     def fix(self) -> None:
-        """Fix the basis; later gradients are projected onto it. Then ask the judges, who also need the shared parameters."""
+        """Fix the basis; later gradients are projected onto it. Then use the judges, who also need the shared parameters."""
         if self.subspace is None:
             assert self.refresh is not None and self.layout is not None
             if self.shared.auxiliary is None:
@@ -446,7 +447,7 @@ class Step(Gradients):
                 self._add_auxiliary(name, Found([waiting.get(key) for key, _ in self.shared.listing.trainable]))
 
     def _narrow(self, kept: Layout) -> None:
-        """Take parameters that only the primary task uses out of the flat vectors."""
+        """Remove from the flat vectors the parameters that only the primary task uses."""
         assert self.layout is not None and self.refresh is not None
         if len(kept.parameters) == len(self.layout.parameters):
             return
@@ -468,16 +469,16 @@ class Step(Gradients):
     # ------------------------------------------------------------------------------------------------ the update
 
     def finish(self, primary_weight: float) -> Report:
-        """Take signs, form the update and add it to `.grad`."""
+        """Compare the signs, form the update and add it to `.grad`."""
         self.fix()
         shared, layout, subspace = self.shared, self.layout, self.subspace
         assert layout is not None and subspace is not None
-        # Decided once all losses are known: if a task is missing in one step, its parameters are still not the primary task's.
+        # Earlier steps count too: if a task is missing in one step, its parameters do not become the primary task's own.
         primary, auxiliary = shared.settle(self.reached_primary, self.reached)
         rest = _rest_updates(self, primary_weight, auxiliary)
         if self.workers.size > 1:
             others = [(name, p) for name, p in shared.listing.trainable if name not in layout.name_set]
-            # Where the primary pass is left out, its own parameters get no gradient on any worker.
+            # If the primary pass is left out, the primary task's own parameters get no gradient on any worker.
             reached = auxiliary if self.skips else primary | auxiliary
             others = [(name, p) for name, p in others if name in reached]
             rest, unsummed = self.workers.rest(rest, others)
@@ -506,11 +507,11 @@ def _close_auto(step: Step, done: Finished) -> None:
 
 
 def _rest_updates(step: Step, primary_weight: float, auxiliary: set[str]) -> dict[str, Tensor]:
-    """Updates of parameters that are not decomposed. `auxiliary`: parameters that auxiliary losses of any worker reach."""
+    """Updates of parameters that are not decomposed. `auxiliary`: parameters that the auxiliary losses of any worker reach."""
     updates = dict(step.rest_auxiliary)
     for name, gradient in step.rest_primary.items():
-        # Only the primary loss reaches this parameter (its head). It has weight 1, or primary_weight=0 would never train it.
-        # (If an auxiliary loss begins to reach it as well, workers learn so at the next refresh.)
+        # If only the primary loss reaches this parameter (its head), the weight is 1: primary_weight=0 would never train it.
+        # (If an auxiliary loss starts to reach it too, the workers learn this at the next refresh.)
         weighted = primary_weight * gradient if name in auxiliary else gradient
         updates[name] = updates[name] + weighted if name in updates else weighted
     return updates
@@ -519,7 +520,7 @@ def _rest_updates(step: Step, primary_weight: float, auxiliary: set[str]) -> dic
 def _needs_primary(step: Step, tasks: Mapping[str, Given]) -> bool:
     """Whether the primary gradient must be a vector, although J of its examples is available during the whole step.
 
-    Judges need the vector, and so does a step that re-weights nothing, whose result must be exact to the bit.
+    Judges need the vector. So does a step in which all weights are equal, because its result must be exact bit for bit.
     """
     etas = [task.eta for task in tasks.values()]
     equal = all(isinstance(eta, Eta) and eta.neutral == eta.helpful == eta.harmful for eta in etas)
@@ -528,7 +529,7 @@ def _needs_primary(step: Step, tasks: Mapping[str, Given]) -> bool:
 
 @contextmanager
 def _computed(step: Step, primary: Tensor | Losses | None, basis_losses: Losses | None) -> Iterator[Tensor]:
-    """Per-example primary losses. If a callable computes them and a basis is due, the engine watches while they are used."""
+    """Yield the per-example primary losses. If a callable computes them for a new basis, the engine observes the block."""
     refresher, empty = step.refresher, step.workers.size > 1
     scalar = refresher.basis.needs != "jacobian"
     if not callable(primary):
@@ -538,22 +539,22 @@ def _computed(step: Step, primary: Tensor | Losses | None, basis_losses: Losses 
     due = step.subspace is None and basis_losses is None and step.basis_losses is None
     watched = due and refresher.basis.needs == "jacobian"
     with refresher.engine.watch(refresher.model) if watched else nullcontext():
-        more = "return the losses of at least two, or put the BatchNorm layers into eval()"
+        more = "return the losses of at least two examples, or put the BatchNorm layers into eval()"
         losses = losses_of(primary, "primary", more, step.workers, may_be_scalar=scalar)
         refresher.engine.seen()
         yield losses
 
 
 def _nothing(step: Step) -> Tensor | None:
-    """Stand-in losses where None was given: by a worker without examples, or in a step that needs no primary losses."""
+    """Stand-in losses for None, on a worker without examples or in a step that needs no primary losses."""
     if not step.skips:
         return step.workers.losses(None, "primary")
-    # A product, since a graph is recognised by the number of its node.
+    # The product gives it a node, because a graph is recognised by the number of its node.
     return torch.zeros(0, device=step.shared.listing.parameters[0].device, requires_grad=True) * 1
 
 
 def _graphs(step: Step, losses: Mapping[str, Tensor], *, retain_graph: bool = False) -> dict[str, KnownGraph]:
-    """What is known about the graphs of losses. They are walked in a refresh, and where they are built in a new way."""
+    """Describe the graphs of the losses. Graphs are walked only in a refresh, or if they differ from all earlier ones."""
     memory = step.parts.graphs
     found = None if step.refreshing or step.replayed else memory.recall(losses)
     if found is None:
@@ -569,7 +570,7 @@ def _gradients(
     step: Step, losses: Tensor, share: Share, retain_graph: bool, *, without: Layout | None = None
 ) -> Sequence[Tensor | None]:
     """The gradients of all trainable parameters, except the parameters of the layout `without`."""
-    with torch.enable_grad():  # as Tensor.backward works under no_grad
+    with torch.enable_grad():  # Tensor.backward also works under no_grad
         mean = losses.mean() if share is EVERYTHING else share.mean(losses)
     listing = step.shared.listing
     if without is None:
@@ -581,7 +582,7 @@ def _gradients(
 
 
 def _written(step: Step, loss: Tensor, share: Share, retain: bool, layout: Layout | None, flat: Tensor | None) -> Found:
-    """The gradients of all trainable parameters; where `flat` is given, those of a layout are written into it."""
+    """The gradients of all trainable parameters. If `flat` is given, the gradients of a layout are written into it."""
     if flat is None or layout is None:
         return Found(_gradients(step, loss, share, retain), layout)
     with written_into(layout, flat, returned=True) as writing:
@@ -591,9 +592,9 @@ def _written(step: Step, loss: Tensor, share: Share, retain: bool, layout: Layou
 
 
 def _ahead(step: Step, tasks: Mapping[str, Given]) -> Found | None:
-    """The gradients of a single task before there is a primary graph, if that graph would live until the step ends.
+    """Compute the gradients of a single task before the primary graph exists, if that graph is kept until the step ends.
 
-    So two graphs, or a graph and two vectors, are never held at the same time.
+    So two graphs, or a graph and two vectors, are never in memory at the same time.
     """
     subspace = step.refresher.subspace
     if len(tasks) > 1 or subspace is None:
@@ -606,9 +607,9 @@ def _ahead(step: Step, tasks: Mapping[str, Given]) -> Found | None:
 def _early(
     step: Step, tasks: Mapping[str, Given], shares: Sequence[Share], graphs: Mapping[str, KnownGraph]
 ) -> dict[str, Found]:
-    """Gradients of the tasks, computed before a forward pass of the judges or for the basis.
+    """Compute the gradients of the tasks before a forward pass of the judges or of `basis_losses`.
 
-    Where forward passes are CUDA graphs, this later pass may overwrite what the tasks' own passes saved.
+    If forward passes are CUDA graphs, such a pass may overwrite the tensors that the tasks' own passes saved.
     """
     judges = step.judge is not None and step.judges is None
     if not judges and (step.basis_losses is None or step.subspace is not None):
@@ -621,7 +622,7 @@ def _early(
 
 
 def _added(step: Step, which: int, flat: Tensor | None, inside: Sequence[Tensor | None]) -> Tensor:
-    """Add the gradients of the shared parameters (0: primary, 1: auxiliary) to `flat`, or make a new vector of them."""
+    """Add the gradients of the shared parameters to `flat`, or make a new vector of them. `which`: 0 primary, 1 auxiliary."""
     assert step.layout is not None
     if step.captured is not None:
         if (taken := step.captured.take(which, step.layout, inside)) is not None:
@@ -647,7 +648,7 @@ def _on_gpu(tasks: Mapping[str, Given]) -> bool:
 
 
 def _add_to(sums: dict[str, Tensor], found: Mapping[str, Tensor], weight: float, *, copied: bool) -> None:
-    """Add weighted gradients to sums by name. `copied`: another pass of the step may overwrite them."""
+    """Add weighted gradients to sums by name. `copied`: copy them, because another pass of the step may overwrite them."""
     for name, gradient in found.items():
         weighted = weight * gradient if weight != 1.0 else gradient.clone() if copied else gradient
         sums[name] = sums[name] + weighted if name in sums else weighted
@@ -658,10 +659,10 @@ def _check_order(*, fixed: bool, basis_losses: Losses | None) -> None:
         raise RuntimeError(
             "primary() after auxiliary() in a step with a refresh: the basis is already fixed. Call primary() for "
             "all micro-batches first, or pass basis_losses= at the first primary() call of the step, so that the "
-            "basis does not depend on them"
+            "basis does not depend on the primary calls"
         )
     if basis_losses is not None:
         raise RuntimeError(
-            "basis_losses= came after an earlier primary() call of this step had contributed to the basis; pass it "
+            "basis_losses= came too late: an earlier primary() call of this step has already contributed to the basis. Pass it "
             "at the first primary() call of the step"
         )

@@ -20,14 +20,14 @@ __all__ = ["Workers", "connect"]
 def connect(
     model: nn.Module, process_group: dist.ProcessGroup | None, describe: Callable[[], str]
 ) -> tuple[nn.Module, Workers]:
-    """The module that holds the parameters, and its workers; `describe`: what must be the same on all workers."""
+    """Return the module that holds the parameters, and its workers. `describe` returns what must be equal on all workers."""
     modules = list(model.modules())
     if any(type(module).__name__ == "DeepSpeedEngine" for module in modules):
         raise ValueError(
             "a DeepSpeed engine keeps gradients in its own buffers and hides .grad, so nothing can be decomposed; shard "
             "the model with torch.distributed.fsdp.fully_shard (FSDP2), which saves what ZeRO-3 saves"
         )
-    # Also under a wrapper, such as torch.compile's.
+    # DistributedDataParallel may be inside another wrapper, such as torch.compile's.
     for wrapper in modules:
         if isinstance(wrapper, DistributedDataParallel):
             process_group = process_group or wrapper.process_group
@@ -39,7 +39,7 @@ def connect(
             "the model is wrapped in FullyShardedDataParallel (FSDP of version 1), which keeps parameters in its own flat "
             "buffers; shard it with torch.distributed.fsdp.fully_shard (FSDP2) instead"
         )
-    # Parameters alone do not tell: between a forward and a backward pass FSDP2 may show whole ones.
+    # Looking at the parameters is not enough: between a forward and a backward pass FSDP2 may show whole parameters.
     managed = fsdp is not None and any(isinstance(module, fsdp.FSDPModule) for module in modules)
     if managed or any(is_sharded(parameter) for parameter in model.parameters()):
         from attittud.workers.shards import Shards  # imports FSDP2

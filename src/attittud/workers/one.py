@@ -1,7 +1,7 @@
-"""The sums over the workers that train a model. One process has everything already, so here nothing is summed.
+"""Sums over the workers that train a model. A single process needs no sums, so the methods here return their arguments.
 
-`Replicas` are workers that hold the whole model each (DistributedDataParallel), and `Shards` are workers that hold a
-shard of it (FSDP2).
+`Replicas` are workers that each hold the whole model (DistributedDataParallel), and `Shards` are workers that each hold
+a shard of it (FSDP2).
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from attittud.engine.base import Engine, Jacobian
 
 
 class Workers:
-    """One process: it has all the examples and all the parameters, so every sum is already there."""
+    """One process. It has all examples and all parameters, so every sum is already complete."""
 
     size = 1
     splits_examples = False  # gradients cover only this worker's examples until they are summed
     splits_columns = False  # vectors over the parameters hold this worker's columns only
-    state_owner: str | None = None  # names this worker's part of the state, where workers have different parts
+    state_owner: str | None = None  # names this worker's part of the state, if each worker has another part
     _told = False
 
     def engine(self, asked: type[Engine]) -> str:
-        """The name of the engine to use when a user asks for one."""
+        """Return the name of the engine to use if a user asks for `asked`."""
         return asked.name
 
     def named(self, model: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:
-        """The parameters that an optimizer sees, by name."""
+        """Return the parameters that an optimizer sees, with their names."""
         return model.named_parameters()
 
     def names(self, leaves: set[int], named: Named) -> set[str]:
-        """The parameters among the leaves of a graph, which are given by identity."""
+        """Return the names of the parameters among the leaves of a graph; `leaves` are ids."""
         return {name for name, parameter in named if id(parameter) in leaves}
 
     def columns(self, layout: Layout) -> Iterable[tuple[slice, int]]:
-        """Ranges of this worker's columns, each with the number that its first one has in V."""
+        """Ranges of this worker's columns, each with the number of its first column in V."""
         return [(slice(0, layout.size), 0)]
 
     def losses(self, losses: Tensor | None, where: str) -> Tensor | None:
-        """Stand-in losses for a worker without examples."""
+        """Return the losses, or stand-in losses for a worker without examples."""
         return losses
 
     def in_order(self, tasks: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Named losses in the order in which all workers exchange their values."""
+        """Sort named losses into the order in which all workers exchange their values."""
         return tasks
 
     def shares(self, losses: Sequence[Tensor]) -> list[Share]:
@@ -61,9 +61,9 @@ class Workers:
     def gradients(
         self, loss: Tensor, parameters: Sequence[Tensor], *, retain_graph: bool, weights: Tensor | None = None
     ) -> Sequence[Tensor | None]:
-        """The gradient of each parameter; None where the loss does not reach it.
+        """Return the gradient of each parameter; None for a parameter that the loss does not reach.
 
-        `weights`: one weight for each entry of a loss that is a vector.
+        `weights`: one weight for each entry, if the loss is a vector.
         """
         if not parameters:
             return ()
@@ -77,25 +77,26 @@ class Workers:
     def agree(
         self, named: Named, primary: set[str], auxiliary: set[str], *, reset: bool = False, complete: bool = False
     ) -> tuple[set[str], set[str]]:
-        """Parameters that the primary and the auxiliary losses of any worker reach.
+        """Return the parameters that the primary losses of any worker reach, and likewise for the auxiliary losses.
 
-        `reset`: a refresh begins, so earlier agreements end. `complete`: all losses of the step have been seen.
+        `reset`: a refresh begins, so the workers exchange these sets again. `complete`: all losses of the step are known.
         """
         if not self._told and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             warnings.warn(
-                f"this guide trains alone although torch.distributed has {dist.get_world_size()} workers: replicas of its model "
-                "would drift apart. Give it the DistributedDataParallel model, or process_group=torch.distributed.group.WORLD",
+                f"this guide trains alone although torch.distributed has {dist.get_world_size()} workers, so the replicas of its "
+                "model would become different. Pass Guide the DistributedDataParallel model, or "
+                "process_group=torch.distributed.group.WORLD",
                 stacklevel=2,
             )
         self._told = True
         return primary, auxiliary
 
     def sum_examples_(self, x: Tensor, what: str, *others: Tensor) -> Tensor:
-        """Add up over workers what was computed from a worker's own examples; `others` come along in the same exchange."""
+        """Sum over all workers a tensor that each computed from its own examples; `others` join the same exchange."""
         return x
 
     def sum_columns(self, x: Tensor) -> Tensor:
-        """Add up over workers what was computed from a worker's own columns."""
+        """Sum over all workers a tensor that each computed from its own columns."""
         return x
 
     def sum_numbers_(self, parts: Sequence[Tensor]) -> None:
@@ -106,31 +107,33 @@ class Workers:
                 part.copy_(whole.view_as(part))
 
     def stack_rows(self, block: Tensor) -> tuple[Tensor, slice]:
-        """The small matrices (r x l) of all workers on top of each other, and the position of this worker's matrix."""
+        """Stack the small matrices (r x l) of all workers; also returns the position of this worker's matrix."""
         return block, slice(0, block.shape[0])
 
     def rest(self, updates: dict[str, Tensor], named: Named) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Updates of the parameters `named`, which are not decomposed, and the part still to be summed over workers."""
+        """Return the updates of the parameters `named`, which are not decomposed, and a tensor to be summed over workers."""
         return updates, None
 
     def pack(self, layout: Layout, rows: Tensor) -> Tensor | dict[str, Tensor]:
-        """A copy of V to be saved."""
+        """Copy V so that it can be saved."""
         return rows.clone()
 
     def empty_rows(self, parameter: nn.Parameter, rank: int, dtype: torch.dtype) -> Tensor:
-        """Empty memory for the rows of V over one parameter, as `pack` or a checkpoint has them."""
+        """Allocate memory for the rows of V over one parameter, in the form that `pack` and checkpoints use."""
         return torch.empty(rank, *parameter.shape, dtype=dtype, device=parameter.device)
 
     def part(self, parameter: nn.Parameter, rows: Tensor) -> Tensor:
-        """The part of rows (k x shape) over a parameter that this worker keeps."""
+        """Return the part that this worker keeps of rows (k x shape) over a parameter."""
         return cast(Any, rows).full_tensor() if is_sharded(rows) else rows
 
     def unpack(self, layout: Layout, saved: Tensor | Mapping[str, Tensor]) -> Tensor:
-        """This worker's part of V, from rows that workers of any kind and number have saved."""
+        """Return this worker's part of V from saved rows, whatever kind and number of workers saved them."""
         if not isinstance(saved, Mapping):
             sizes = [math.prod(shape) for shape in layout.shapes]
             if saved.ndim != 2 or saved.shape[1] != sum(sizes):
-                raise ValueError(f"the saved basis has shape {tuple(saved.shape)}, this model needs k x {sum(sizes)}")
+                raise ValueError(
+                    f"the saved basis has shape {tuple(saved.shape)}, but this model needs k x {sum(sizes)}"
+                )
             if not self.splits_columns:
                 return saved
             parts = zip(saved.split(sizes, dim=1), layout.shapes, strict=True)

@@ -1,7 +1,7 @@
-"""Workers that each hold the whole model. They exchange a few sums, all through one collective, the all-reduce.
+"""Workers that each hold the whole model. They exchange a few sums, all of them by all-reduce.
 
-Everything the update needs is linear in the examples (gradients, the rows ΠJ, k-vectors), so each worker computes its own
-part and the parts are added up.
+Everything that the update needs is linear in the examples (gradients, the rows ΠJ, k-vectors). So each worker computes its own
+part, and the parts are summed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from attittud.workers.one import Workers
 
 
 class Group(Workers):
-    """Several processes that talk through one process group, or through several one after the other."""
+    """Several processes that communicate through one process group, or through several groups in turn."""
 
     def __init__(
         self, groups: list[dist.ProcessGroup], device: torch.device, number: int, size: int, describe: Callable[[], str]
@@ -31,14 +31,14 @@ class Group(Workers):
     def all_reduce_(
         self, x: Tensor, what: str, *others: Tensor, groups: Sequence[dist.ProcessGroup] | None = None
     ) -> Tensor:
-        """Sum over all workers; `groups`: over some of them."""
+        """Sum over all workers, or over the workers of some `groups`."""
         together = [other for other in others if other.dtype == x.dtype]
         try:
             for group in self.groups if groups is None else groups:
                 for alone in (other for other in others if other.dtype != x.dtype):
                     dist.all_reduce(alone, group=group)
                 if together:
-                    # One exchange of several vectors; torch.distributed.all_reduce_coalesced is this with a warning.
+                    # One exchange for several vectors. (torch.distributed.all_reduce_coalesced does the same with a warning.)
                     group.allreduce_coalesced([x, *together]).wait()
                 else:
                     dist.all_reduce(x, group=group)
@@ -46,13 +46,13 @@ class Group(Workers):
             raise RuntimeError(
                 f"worker {self.number} of {self.size}: the sum of {what} over the workers failed. Another worker has died "
                 "(its own message says why) or makes other calls: every worker must call the guide in the same way, with "
-                "primary=None where it has no primary examples. How long to wait is timeout= of init_process_group. "
+                "primary=None where it has no primary examples. To wait longer, set timeout= of init_process_group. "
                 f"torch said: {error}"
             ) from error
         return x
 
     def shares(self, losses: Sequence[Tensor]) -> list[Share]:
-        # A scalar counts as one example: its mean over workers is what DistributedDataParallel would take.
+        # A scalar counts as one example, so it is averaged over the workers as in DistributedDataParallel.
         counts = torch.zeros(self.size, len(losses), dtype=torch.int64, device=self.device)
         for position, loss in enumerate(losses):
             counts[self.number, position].fill_(loss.numel())
@@ -65,14 +65,14 @@ class Group(Workers):
         if names not in self._names:
             self._check_same(
                 self.all_reduce_(self._prints(names), "the names of the auxiliary losses"),
-                f"give auxiliary losses of other names than worker 0; here they are {', '.join(map(repr, names))}. Every worker "
-                "must give all of them, {'name': None} where it has no examples of one",
+                f"pass auxiliary losses with other names than worker 0; here the names are {', '.join(map(repr, names))}. Every "
+                "worker must pass all names, with {'name': None} if it has no examples for a name",
             )
             self._names.add(names)
         return {name: tasks[name] for name in names}
 
     def _prints(self, described: object) -> Tensor:
-        """One fingerprint per worker: this worker's own at its number, zeros at the others."""
+        """A vector with this worker's fingerprint at its own number and zeros elsewhere."""
         prints = torch.zeros(self.size, dtype=torch.int32, device=self.device)
         prints[self.number] = int.from_bytes(hashlib.sha256(repr(described).encode()).digest()[:3], "big")
         return prints
@@ -84,14 +84,14 @@ class Group(Workers):
         self,
         prints: Tensor,
         message: str = "have another model or another guide than worker 0: the trainable parameters and every argument of "
-        "Guide, also eta and seed, must be the same on all workers",
+        "Guide, including eta and seed, must be the same on all workers",
     ) -> None:
         found = prints.tolist()
         if others := [worker for worker, print_ in enumerate(found) if print_ != found[0]]:
             raise ValueError(f"workers {others} {message}")
 
     def stack_rows(self, block: Tensor) -> tuple[Tensor, slice]:
-        # Workers may have fewer rows than columns, so each block is padded to a square of zeros.
+        # Workers may have fewer rows than columns, so each block is padded with zeros to a square.
         rows, columns = block.shape
         every = block.new_zeros(self.size, columns, columns)
         every[self.number, :rows] = block
@@ -119,9 +119,10 @@ class Replicas(Group):
     def agree(
         self, named: Named, primary: set[str], auxiliary: set[str], *, reset: bool = False, complete: bool = False
     ) -> tuple[set[str], set[str]]:
-        """Once losses reach every trainable parameter, this holds until the next refresh. Before that, it waits for the device.
+        """Find out which parameters the losses of any worker reach; this waits for the device.
 
-        As in DistributedDataParallel, parameters that no loss reaches cost an exchange in every step.
+        If they reach every trainable parameter, the answer is reused until the next refresh. Otherwise every step needs an
+        exchange, as in DistributedDataParallel.
         """
         every = [name for name, _ in named]
         if not self._compared:
@@ -141,7 +142,7 @@ class Replicas(Group):
         return primary, auxiliary
 
     def _compare(self, named: Named) -> None:
-        """Compare the parameters once: replicas that start from different ones would get the same updates and stay different."""
+        """Compare the parameters once: replicas with different parameters would get equal updates and stay different."""
         parameters = [parameter.detach().double() for _, parameter in named]
         sums = [torch.stack([x.sum(), x.square().sum()]) for x in parameters if x.numel()]
         found = torch.zeros(self.size, 2, dtype=torch.float64, device=self.device)
@@ -152,8 +153,8 @@ class Replicas(Group):
         if others := [worker for worker, equal in enumerate(same.tolist()) if not equal]:
             raise ValueError(
                 f"workers {others} start from other parameters than worker 0, and their replicas would stay different. Wrap the "
-                "model in DistributedDataParallel, which copies worker 0's, load the same weights on all workers, or "
-                "copy them: for p in model.parameters(): torch.distributed.broadcast(p.data, 0)"
+                "model in DistributedDataParallel, which copies the parameters of worker 0, load the same weights on all "
+                "workers, or copy them: for p in model.parameters(): torch.distributed.broadcast(p.data, 0)"
             )
         self._compared = True
 

@@ -1,8 +1,8 @@
 """Workers that each hold a shard of every parameter: FSDP2 (`torch.distributed.fsdp.fully_shard`).
 
-V is sharded like the parameters, so only k x k matrices and k-vectors are summed over the workers; the gradients
-themselves are reduced and scattered by FSDP2. `torch.autograd.grad` returns None for its shards, so every product with
-J is a backward pass whose result is taken from `.grad`.
+V is sharded like the parameters, so only k x k matrices and k-vectors are summed over the workers; FSDP2 itself reduces
+and scatters the gradients. `torch.autograd.grad` returns None for its shards, so every product with J is a backward pass
+whose result is taken from `.grad`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from attittud.workers.replicas import Group
 
 
 class Shards(Group):
-    """Workers of one FSDP2 model. With a two-dimensional mesh its first dimension holds replicas (HSDP)."""
+    """Workers of one FSDP2 model. The first dimension of a two-dimensional mesh holds replicas (HSDP)."""
 
     splits_columns = True
 
@@ -65,13 +65,13 @@ class Shards(Group):
     def losses(self, losses: Tensor | None, where: str) -> Tensor | None:
         if losses is None:
             raise ValueError(
-                f"{where}: None on a worker of a sharded model (FSDP2), whose collectives need every worker; run some batch "
-                "and pass its losses cut to nothing, losses[:0]"
+                f"{where}: got None, but the collectives of a sharded model (FSDP2) need every worker; run any batch on this "
+                "worker and pass an empty part of its losses, losses[:0]"
             )
         return losses
 
     def shares(self, losses: Sequence[Tensor]) -> list[Share]:
-        # FSDP2 averages over workers where a sum is needed.
+        # FSDP2 averages over the workers, but we need the sum.
         return [Share(share.first, share.total, self.size) for share in super().shares(losses)]
 
     def sum_columns(self, x: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ class Shards(Group):
     def gradients(
         self, loss: Tensor, parameters: Sequence[Tensor], *, retain_graph: bool, weights: Tensor | None = None
     ) -> Sequence[Tensor | None]:
-        """The shards of the gradient that a backward pass leaves in `.grad`; the old `.grad` is restored."""
+        """Return the shards of the gradient that a backward pass leaves in `.grad`, and restore the old `.grad`."""
         self._check_reduction()
         every = [*(parameter for _, parameter in self._named), *self._inputs(loss)]
         before = [tensor.grad for tensor in every]
@@ -110,7 +110,7 @@ class Shards(Group):
                 tensor.grad = gradient
 
     def _inputs(self, loss: Tensor) -> list[Tensor]:
-        """Tensors other than parameters that want a gradient, such as the embeddings of a frozen model with adapters (PEFT)."""
+        """Tensors other than parameters that require a gradient, such as the embeddings of a frozen model with adapters."""
         if self._walked is None or self._walked[0]() is not loss:
             self._walked = weakref.ref(loss), walk(loss).inputs
         return self._walked[1]
@@ -121,19 +121,19 @@ class Shards(Group):
     def agree(
         self, named: Named, primary: set[str], auxiliary: set[str], *, reset: bool = False, complete: bool = False
     ) -> tuple[set[str], set[str]]:
-        """Nothing to exchange: FSDP2 itself demands that all workers reach the same parameters."""
+        """Return the arguments: FSDP2 itself requires that the losses of all workers reach the same parameters."""
         if reset:
             self._check_same(self.all_reduce_(self._guide_prints(named), "a comparison of guides"))
         return primary, auxiliary
 
     def names(self, leaves: set[int], named: Named) -> set[str]:
-        """The trained, sharded parameters by name; a graph ends in the unsharded ones."""
+        """Return the names of the trained, sharded parameters. The leaves of a graph are the unsharded parameters."""
         known = {id(parameter): name for name, parameter in named}
         known |= {id(whole): known[id(shard)] for whole, shard in unsharded(self.modules) if id(shard) in known}
         if strangers := leaves - known.keys():
             raise ValueError(
-                f"the losses reach {len(strangers)} parameters outside of the sharded model; a backward pass would "
-                "fill their .grad. Give the guide the module that holds everything, and shard it as a whole"
+                f"the losses reach {len(strangers)} parameters outside of the sharded model, and a backward pass would "
+                "fill their .grad. Pass Guide the module that holds all parameters, and shard it as a whole"
             )
         return {known[key] for key in leaves}
 
@@ -150,7 +150,8 @@ class Shards(Group):
     def part(self, parameter: nn.Parameter, rows: Tensor) -> Tensor:
         """This worker's shard of rows (k x shape) over a parameter."""
         if isinstance(rows, DTensor):
-            # (A mesh that was saved and loaded is not equal to itself, but its shards are this worker's own: see `state_owner`.)
+            # (A mesh that was saved and loaded is not equal to the original mesh, so only the shapes are compared. `state_owner`
+            # makes sure that the shards are this worker's own.)
             if rows.device_mesh.shape == self.mesh.shape and _shard_dimension(rows) == _shard_dimension(parameter) + 1:
                 return local(rows)
             rows = rows.full_tensor()
@@ -172,14 +173,14 @@ class Shards(Group):
 
 
 class _Joint(Jacobian):
-    """J of all workers' examples. Each worker keeps its columns, and every product is a joint backward pass."""
+    """J over the examples of all workers. Each worker keeps its columns, and every product is a joint backward pass."""
 
     def __init__(self, workers: Shards, engine: Engine, losses: Tensor, layout: Layout, share: Share) -> None:
         super().__init__(engine, losses, layout)
         self.workers, self.share = workers, share
 
     def _one_hot(self, example: int) -> Tensor:
-        """Weights that select one example of all workers: zero on the workers that do not have it."""
+        """Weights that select one example among all workers: all zero on a worker that does not have this example."""
         own = example - int(self.share.first)
         weights = torch.zeros_like(self.losses)
         if 0 <= own < self.examples:
@@ -200,7 +201,7 @@ class _Joint(Jacobian):
         return self.left(torch.stack([self._one_hot(example) for example in range(self.total())]))
 
     def right(self, vectors: Tensor) -> Tensor:
-        """J times vectors, by one backward pass per example of all workers: FSDP2 has no second derivative."""
+        """J times vectors, by one backward pass for each example of any worker: FSDP2 has no second derivatives."""
         first, size = int(self.share.first), (self.examples, vectors.shape[0])
         result = torch.empty(*size, dtype=torch.float64, device=self.layout.device)
         for example in range(self.total()):
@@ -217,7 +218,7 @@ def _shard_dimension(tensor: Tensor) -> int:
 
 
 def _like(parameter: nn.Parameter, held: Tensor, leading: int) -> Tensor:
-    """This worker's rows (k x shape) as a shard of the whole, for checkpoints."""
+    """Wrap this worker's rows (k x shape) as a shard of the whole tensor, for checkpoints."""
     assert isinstance(parameter, DTensor)
     shape = torch.Size((leading, *parameter.shape))
     return DTensor.from_local(
@@ -233,8 +234,9 @@ def _like(parameter: nn.Parameter, held: Tensor, leading: int) -> Tensor:
 def _check_not_offloaded(lies: str, runs: str) -> None:
     if lies != runs:
         raise ValueError(
-            f"the shards lie on {lies} while the model runs on {runs} (CPUOffloadPolicy), and V would have to follow them; leave "
-            "offload_policy= out (Accelerate: fsdp_offload_params: false). V in bf16 (basis_dtype=) or more workers save memory"
+            f"the shards are on {lies} while the model runs on {runs} (CPUOffloadPolicy), which a guide does not support; leave "
+            "offload_policy= out (Accelerate: fsdp_offload_params: false). To save memory, store the basis in bf16 "
+            "(basis_dtype=torch.bfloat16) or use more workers"
         )
 
 
@@ -242,7 +244,7 @@ def _check_placement(name: str, parameter: nn.Parameter, first: DTensor) -> None
     if not isinstance(parameter, DTensor):
         if parameter.requires_grad:
             raise ValueError(
-                f"parameter {name!r} is not sharded while others are (FSDP2), so nobody would reduce its gradient; call "
+                f"parameter {name!r} is not sharded while others are (FSDP2), so its gradient would not be reduced; call "
                 "fully_shard on the whole model too, not only on its parts"
             )
         return
@@ -253,6 +255,6 @@ def _check_placement(name: str, parameter: nn.Parameter, first: DTensor) -> None
         or parameter.device_mesh != first.device_mesh
     ):
         raise ValueError(
-            f"parameter {name!r} is laid out as {parameter.placements} on {parameter.device_mesh}; only one mesh with shards "
-            "(fully_shard), or replicas of shards (HSDP), is supported, without tensor parallelism"
+            f"parameter {name!r} has the placements {parameter.placements} on {parameter.device_mesh}, which are not supported; "
+            "use one mesh with shards (fully_shard) or with replicas of shards (HSDP), without tensor parallelism"
         )

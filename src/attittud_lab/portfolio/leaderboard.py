@@ -35,7 +35,7 @@ class Chance:
 CHANCE = Chance(intercept=-0.68, slope=0.38, calibrated=True)
 """Calibrated on 29 development pairs: that the model is more than half a point better than primary_only with folds."""
 _LEAST_VARIANCE = 1e-4
-"""Of a score that is nearly 0 or 1, where the standard error would vanish."""
+"""The least variance of a score: the standard error would vanish where the score is nearly 0 or 1."""
 
 
 @dataclass

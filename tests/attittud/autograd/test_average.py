@@ -19,7 +19,7 @@ def moved() -> tuple[nn.Module, dict[str, torch.Tensor], dict[str, torch.Tensor]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-def test_inside_are_averages_and_afterwards_the_same_bits(share):
+def test_parameters_are_averages_inside_the_block_and_restored_bit_for_bit_after_it(share):
     model, start, end = moved()
     with interpolate(model, start, share):
         for name, parameter in model.named_parameters():
@@ -30,7 +30,7 @@ def test_inside_are_averages_and_afterwards_the_same_bits(share):
     assert all(torch.equal(parameter, end[name]) for name, parameter in model.named_parameters())
 
 
-def test_an_error_inside_restores_them_too():
+def test_an_error_inside_the_block_restores_the_parameters_too():
     model, start, end = moved()
     with pytest.raises(ZeroDivisionError), interpolate(model, start, 0.5):
         1 / 0  # noqa: B018 - an error in the middle
@@ -44,7 +44,7 @@ def test_the_curve_begins_and_ends_where_training_did():
     assert torch.equal(found[0.0], start["0.weight"]) and torch.equal(found[1.0], end["0.weight"])
 
 
-def test_only_trained_parameters_are_kept_and_strangers_refused():
+def test_only_trained_parameters_are_kept_and_unknown_names_are_refused():
     model, start, _ = moved()
     assert "2.bias" not in start and "0.weight" in start
     with pytest.raises(ValueError, match="'other'"), interpolate(model, start | {"other": torch.zeros(1)}, 0.5):

@@ -71,7 +71,7 @@ def grads(p: Problem):
 
 @pytest.mark.parametrize("batch_norm", ["batch", "frozen"])
 @pytest.mark.parametrize("training", [True, False])
-def test_refresh_from_basis_losses(batch_norm, training):
+def test_a_refresh_from_basis_losses_has_no_side_effects(batch_norm, training):
     p = noisy()
     p.model.train(training)
     p.model.body.norm.eval()
@@ -85,7 +85,7 @@ def test_refresh_from_basis_losses(batch_norm, training):
 
 @pytest.mark.parametrize("basis", ["sketch", "svd", "exact", "mean", "random"])
 @pytest.mark.parametrize("engine", ["loop", "batched"])
-def test_refresh_from_the_given_losses(engine, basis):
+def test_a_refresh_from_primary_losses_has_no_side_effects(engine, basis):
     p = noisy()
     primary, auxiliary = p.losses(), p.loss()
     before = snapshot(p)
@@ -111,7 +111,7 @@ BUFFERS = {
 
 @pytest.mark.filterwarnings("ignore:.*nested tensors is in prototype stage")
 @pytest.mark.parametrize("kind", BUFFERS)
-def test_buffers_of_every_kind(kind):
+def test_buffers_of_every_kind_are_restored(kind):
     """They are copied in groups with other buffers; some are shared with another module, or have a view of a part."""
     p = problem("cnn_batch_norm")
     model, other = p.model, nn.Identity()
@@ -147,7 +147,7 @@ class Interruption(Exception):  # noqa: N818 - nothing went wrong
 
 @pytest.mark.parametrize("has_grad", [False, True])
 @pytest.mark.parametrize("batch_norm", ["batch", "frozen"])
-def test_callable_raises_in_the_middle(batch_norm, has_grad):
+def test_an_error_in_the_middle_of_the_callable_leaves_no_trace(batch_norm, has_grad):
     p = noisy()
     guide = Guide(p.model, eta=WEIGHTS, rank=3, batch_norm=batch_norm)
     if has_grad:
@@ -176,7 +176,7 @@ def test_callable_raises_in_the_middle(batch_norm, has_grad):
         assert g is None or torch.equal(g, p.grads()[name]), name
 
 
-def test_window_is_discarded_after_an_error():
+def test_an_unfinished_step_is_discarded_after_an_error():
     p = problem("mlp")
     guide = Guide(p.model, eta=WEIGHTS, rank=3)
 
@@ -256,7 +256,7 @@ def test_dropout_is_off_inside_and_on_again_outside(name, body):
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("batch_norm", ["batch", "frozen"])
-def test_batch_norm_setting(batch_norm, training):
+def test_batch_norm_chooses_batch_or_frozen_statistics(batch_norm, training):
     """``batch`` normalises the basis batch by itself; ``frozen`` uses the running statistics and keeps examples apart."""
     p = problem("cnn_batch_norm", torch.float64)
     for _ in range(3):

@@ -20,7 +20,7 @@ def test_gradients_follow_a_new_memory_format():
     assert all(x.grad.stride() == x.stride() for x in guide.shared_parameters.values())
 
 
-def test_a_layout_describes_what_it_was_made_of():
+def test_a_layout_recognises_the_parameters_it_was_made_from():
     model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Linear(3, 2))
     layout = Layout(model.named_parameters())
     assert layout.describes(list(model.named_parameters()))

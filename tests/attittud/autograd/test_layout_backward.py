@@ -25,7 +25,7 @@ def test_gradients_are_written_into_a_vector(add):
 
 
 @pytest.mark.parametrize("most", [0, 5, 100])
-def test_small_gradients_may_come_back(most):
+def test_autograd_may_return_small_gradients(most):
     """They need no hook; all of them are written, some at a time, and what is missing becomes zero."""
     model = nn.ModuleDict({"reached": nn.Linear(3, 2), "also": nn.Linear(2, 2), "not": nn.Linear(3, 2)})
     layout, x = Layout(model.named_parameters()), torch.randn(4, 3)

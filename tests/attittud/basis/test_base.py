@@ -8,7 +8,7 @@ from attittud.basis.base import AHEAD, Ahead, Refresh, gaussian
 from attittud.workers.one import Workers
 
 
-def test_entries_do_not_depend_on_what_is_asked_for():
+def test_an_entry_does_not_depend_on_which_part_of_the_matrix_is_requested():
     whole = gaussian(3, 1, rows=7, first=0, columns=40)
     assert torch.equal(gaussian(3, 1, rows=4, first=11, columns=9), whole[:4, 11:20])
 
@@ -19,7 +19,7 @@ def test_seed_and_refresh_index_matter(seed, refresh):
     assert torch.corrcoef(torch.stack([a.reshape(-1), b.reshape(-1)]))[0, 1].abs() < 0.05
 
 
-def test_standard_normal():
+def test_numbers_are_standard_normal():
     x = gaussian(0, 0, rows=50, first=0, columns=4000)
     assert x.dtype == torch.float64
     flat = x.reshape(-1).sort().values
@@ -30,7 +30,7 @@ def test_standard_normal():
     assert correlation.abs().max() < 0.09  # rows are independent: 5.5 standard deviations
 
 
-def test_global_rng_is_left_alone():
+def test_the_global_random_state_does_not_change():
     torch.manual_seed(0)
     before = torch.get_rng_state()
     a = gaussian(0, 0, rows=2, first=0, columns=3)
@@ -39,13 +39,13 @@ def test_global_rng_is_left_alone():
     assert torch.equal(gaussian(0, 0, rows=2, first=0, columns=3), a)
 
 
-def test_dtype():
+def test_numbers_have_the_requested_dtype():
     x = gaussian(0, 0, rows=2, first=0, columns=3)
     assert torch.equal(gaussian(0, 0, rows=2, first=0, columns=3, dtype=torch.float32), x.float())
 
 
 @pytest.mark.parametrize("columns", [1, 5, 32, 33])
-def test_numbers_made_ahead_are_the_same(columns):
+def test_numbers_made_ahead_equal_numbers_made_on_demand(columns):
     """Also after a state was loaded, which may go back, and for other columns of the same matrix."""
     ahead, device = Ahead(), torch.device("cpu")
     for number in (*range(2 * AHEAD + 1), 3, 200, 201):

@@ -148,7 +148,7 @@ def judges(model, number):
     [{}, {"include_mean": True}, {"judge_every": 1}, {"auxiliary_weight": 0.3, "basis": "svd"}, {"scope": "tensor"}],
     ids=str,
 )
-def test_weights_that_are_earned_have_the_same_bits_without_a_graph(device, options, monkeypatch):
+def test_weights_of_eta_auto_are_bitwise_the_same_without_a_graph(device, options, monkeypatch):
     """Steps that ask the judges have a graph of their own, which changes the weights that the other one reads."""
     count = served(monkeypatch)
     ours = train(network(device), judged=judges, steps=35, **options)
@@ -181,7 +181,7 @@ def operations(guide, model, *, judge=None):
     return found.seen
 
 
-def test_earned_weights_launch_hardly_more_than_fixed_ones(device):
+def test_eta_auto_launches_hardly_more_kernels_than_fixed_weights(device):
     model = network(device)
     options = {"rank": 3, "refresh_every": 100}
     auto = Guide(model, eta="auto", judge_every=1, **options)
@@ -193,7 +193,7 @@ def test_earned_weights_launch_hardly_more_than_fixed_ones(device):
     assert (asked - earned - alone.seen).total() <= 30, asked - earned - alone.seen
 
 
-def test_scores_that_are_loaded_or_spoilt_are_followed(device, monkeypatch):
+def test_loaded_scores_are_used_and_judges_with_nan_are_skipped(device, monkeypatch):
     states = {}
 
     def change(number, _, guide):
@@ -212,7 +212,7 @@ def test_scores_that_are_loaded_or_spoilt_are_followed(device, monkeypatch):
     assert count and ours[-1][1]["skipped_hearings"] == 2
 
 
-def test_judges_who_do_not_reach_all_parameters_take_the_ordinary_way(device):
+def test_judges_that_do_not_reach_all_parameters_use_no_graph(device):
     def judged(model, number):
         x, _ = batch(number, device)
         return model["body"][0](x).square().mean((1, 2, 3))
@@ -220,7 +220,7 @@ def test_judges_who_do_not_reach_all_parameters_take_the_ordinary_way(device):
     assert_same(train(network(device), judged=judged), train(network(device), judged=judged, never=True))
 
 
-def test_a_basis_that_gets_more_rows_in_a_refresh_is_followed(device, monkeypatch):
+def test_a_basis_that_gets_more_rows_in_a_refresh_is_used(device, monkeypatch):
     """Its rows then lie elsewhere, while the gradients already are in the memory of the graph."""
 
     def change(number, *_):
@@ -240,7 +240,7 @@ def test_channels_last_parameters_keep_their_strides(device, monkeypatch):
     assert count and weight.grad.stride() == weight.stride()
 
 
-def test_changes_between_steps_are_followed(device, monkeypatch):
+def test_changes_between_steps_take_effect(device, monkeypatch):
     def change(number, model, guide):
         if number == 9:
             guide.eta = Eta(0.2, 1, 0)
@@ -260,7 +260,7 @@ def test_changes_between_steps_are_followed(device, monkeypatch):
     assert count
 
 
-def test_gradients_and_reports_that_a_user_keeps_stay_as_they_are(device, monkeypatch):
+def test_gradients_and_reports_that_a_user_keeps_do_not_change(device, monkeypatch):
     count, model = served(monkeypatch), network(device)
     guide, kept = Guide(model, eta=Eta(1, 1, -1), rank=3, refresh_every=100), []
     for number in range(8):
@@ -283,7 +283,7 @@ def test_gradients_add_up_as_usual(device):
     assert all(torch.equal(p.grad, 2 * g) for p, g in zip(model.parameters(), once, strict=True))
 
 
-def test_copies_of_a_guide_go_on_alike(device):
+def test_copies_of_a_guide_continue_with_the_same_updates(device):
     model, guide = warmed_up(device)
     for copied in (copy.deepcopy((model, guide)), pickle.loads(pickle.dumps((model, guide)))):
         gradients = []
@@ -309,7 +309,7 @@ def test_large_models_and_models_with_several_losses_use_no_graph(device, monkey
     assert not count
 
 
-def test_a_changed_type_of_the_parameters_is_followed(device, monkeypatch):
+def test_a_changed_dtype_of_the_parameters_takes_effect(device, monkeypatch):
     """`model.double()` changes the parameters in place, so that the basis goes on to serve until the next refresh."""
 
     def change(number, model, _):
@@ -323,7 +323,7 @@ def test_a_changed_type_of_the_parameters_is_followed(device, monkeypatch):
     assert count
 
 
-def test_a_basis_that_replaces_another_is_noticed_wherever_it_lies(device, monkeypatch):
+def test_a_new_basis_is_noticed_even_at_the_address_of_the_old_one(device, monkeypatch):
     """Loaded twice, a basis and its layout may lie where the first ones were, in other strides."""
 
     def change(number, model, guide):
@@ -338,7 +338,7 @@ def test_a_basis_that_replaces_another_is_noticed_wherever_it_lies(device, monke
     assert_same(ours, train(network(device), before=change, refresh_every=100, never=True))
 
 
-def test_where_torch_cannot_capture_the_ordinary_way_goes_on(device, monkeypatch):
+def test_steps_run_without_a_graph_if_torch_cannot_capture(device, monkeypatch):
     def captures(_, step, primary_weight):
         with monkeypatch.context() as idle:  # under capture kernels do not run
             idle.setattr(subspace, "lift_", lambda rows, weights, x, *others: x)
@@ -352,7 +352,7 @@ def test_where_torch_cannot_capture_the_ordinary_way_goes_on(device, monkeypatch
     assert len(count) == 1  # it is tried once
 
 
-def test_a_group_of_one_worker_takes_the_ordinary_way(device, monkeypatch):
+def test_a_process_group_of_one_worker_uses_no_graph(device, monkeypatch):
     """It sums over its workers, which a CUDA graph should not hold."""
     count = served(monkeypatch)
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -403,7 +403,7 @@ def test_a_graph_of_the_user_and_a_graph_of_the_guide_do_not_interfere():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.filterwarnings("ignore:.*[Ss]ynchronization debug mode.*")
 @pytest.mark.parametrize("eta", [Eta(1, 1, -1), "auto"], ids=["fixed", "auto"])
-def test_nothing_waits_for_the_device_and_nothing_is_held_afterwards(eta):
+def test_nothing_waits_for_the_device_and_memory_is_freed_afterwards(eta):
     x, y = batch(50, "cuda")
 
     def trained():

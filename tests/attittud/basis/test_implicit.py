@@ -47,7 +47,7 @@ def test_same_update_as_the_stored_basis(name, include_mean):
 
 
 @pytest.mark.parametrize("name", ["mlp", "transformer", "cnn_group_norm"])
-def test_the_definition(name):
+def test_the_update_follows_the_definition(name):
     p = problem(name, torch.float64)
     want = expected(p.model, p.losses(), p.loss(), eta=ETA, basis="exact", rank=3, primary_weight=0.1)
     implicit(p.model, primary_weight=0.1).backward(primary=p.losses, auxiliary=p.loss())
@@ -55,7 +55,7 @@ def test_the_definition(name):
 
 
 @pytest.mark.parametrize("name", [*BATCH_NORM, "transformer", "checkpointed"])
-def test_basis_from_other_examples(name):
+def test_the_basis_may_come_from_basis_losses(name):
     """p is A (J g_p) with g_p from examples that did not build the basis."""
     grads = []
     for build in (stored, implicit):
@@ -71,7 +71,7 @@ def other_losses(p, other) -> Tensor:
     return p.losses()
 
 
-def test_named_tasks():
+def test_named_tasks_get_the_update_of_the_stored_basis():
     grads, reports = [], []
     etas = {"near": Eta(1, 0, -1), "far": Eta(0.2, 1, 0)}
     for build in (stored, implicit):
@@ -86,7 +86,7 @@ def test_named_tasks():
 
 @pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
 @pytest.mark.parametrize("fixed", [True, False], ids=["beside_a_fixed_task", "alone"])
-def test_judges(fixed, include_mean):
+def test_judges_give_the_scores_of_the_stored_basis(fixed, include_mean):
     """The judges are asked in every second step, so the primary gradient is a vector in every second step only."""
     finals, reports = [], []
     for build in (stored, implicit):
@@ -111,7 +111,7 @@ def test_judges(fixed, include_mean):
 
 
 @pytest.mark.parametrize("basis_losses", [False, True], ids=["", "basis_losses"])
-def test_three_verbs(basis_losses):
+def test_primary_auxiliary_combine_equals_backward(basis_losses):
     """Auxiliary losses are computed while the basis waits for them; the first step does not know yet what is shared."""
     grads = []
     for build in (stored, implicit):
@@ -128,7 +128,7 @@ def test_three_verbs(basis_losses):
     assert error(grads[1], grads[0]) <= 1e-10
 
 
-def test_three_verbs_from_one_forward_pass():
+def test_primary_auxiliary_combine_works_on_one_forward_pass():
     """The primary graph is needed again after the auxiliary loss has gone backward through a part of it."""
     grads = []
     for build in (stored, implicit):
@@ -225,7 +225,7 @@ def test_losses_that_are_not_finite_make_everything_neutral():
 
 
 @pytest.mark.parametrize("value", ["inf", "nan"])
-def test_primary_losses_that_are_not_finite(value):
+def test_primary_losses_that_are_not_finite_reach_grad(value):
     """Nothing is helpful or harmful, and what is not finite reaches `.grad` as with a stored basis."""
     found = []
     for build in (stored, implicit):
@@ -264,7 +264,7 @@ def test_checkpointing_runs_the_forward_pass_of_the_basis_again_as_it_was():
     assert error(grads[1], grads[0]) <= 1e-10
 
 
-def test_resuming():
+def test_a_resumed_run_is_the_same_run():
     whole, first = problem("mlp", torch.float64), problem("mlp", torch.float64)
 
     def steps(p, guide: Guide, count: int) -> None:
@@ -285,7 +285,7 @@ def test_resuming():
     assert all(torch.equal(whole.grads()[name], g) for name, g in first.grads().items() if g is not None)
 
 
-def test_memory(monkeypatch):
+def test_a_step_stores_no_basis(monkeypatch):
     """A step holds one gradient, which becomes `.grad`, and nothing of k or m times D."""
     monkeypatch.setattr(attittud.kernels, "chunk_size", lambda x: 256)  # the model is small for the real one
     model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(6)))
@@ -305,7 +305,7 @@ def test_memory(monkeypatch):
     assert 1 < peaks[12, True] < 2
 
 
-def test_memory_with_large_activations():
+def test_a_step_holds_only_one_graph_of_large_activations():
     """The graphs of the two losses are never held together, so a step takes less memory than a multitask step."""
     model = nn.Sequential(*(layer for _ in range(8) for layer in (nn.Linear(64, 64), nn.GELU())))
     primary, auxiliary = torch.randn(2, 16, 16, 64)
@@ -327,7 +327,7 @@ def test_memory_with_large_activations():
     assert peaks["implicit"] < 0.85 * peaks["multitask"]
 
 
-def test_shared_parameters_that_change_from_step_to_step():
+def test_shared_parameters_may_change_from_step_to_step():
     """The gradient of the auxiliary loss is computed before it is known what is shared; the guess may be wrong."""
     grads = []
     for build in (stored, implicit):
@@ -349,7 +349,7 @@ def test_shared_parameters_that_change_from_step_to_step():
 
 
 @pytest.mark.parametrize("primary_weight", [0.0, 0.3])
-def test_parameters_that_are_not_decomposed(primary_weight):
+def test_parameters_that_are_not_decomposed_get_their_primary_gradient(primary_weight):
     """They get their primary gradient although the shared primary gradient is never a vector."""
     grads = []
     for build in (stored, implicit):
@@ -362,7 +362,7 @@ def test_parameters_that_are_not_decomposed(primary_weight):
     assert error(grads[1], grads[0]) <= 1e-10
 
 
-def test_what_it_cannot_do_says_so():
+def test_unsupported_settings_are_refused():
     p = problem("cnn_batch_norm")
     with pytest.raises(UnsupportedError, match=r"(?s)'body\.1'.*basis='exact' with engine='loop'"):
         implicit(p.model).backward(primary=p.losses, auxiliary=p.loss())
@@ -381,7 +381,7 @@ def test_what_it_cannot_do_says_so():
 
 
 @pytest.mark.slow
-def test_the_forward_pass_is_let_go_after_the_step():
+def test_the_graph_of_the_forward_pass_is_freed_after_the_step():
     p = problem("mlp", m=200)  # activations are larger than gradients
     guide = implicit(p.model)
     with LiveMemory() as watch:

@@ -61,7 +61,7 @@ def test_before_the_first_step_of_adam_it_is_the_euclidean_metric():
     assert all(torch.allclose(results[0][name], results[1][name], atol=1e-12) for name in results[0])
 
 
-def test_the_metric_is_that_of_the_refresh_and_a_resumed_run_refreshes():
+def test_the_moments_of_the_last_refresh_count_and_a_resumed_run_refreshes():
     p, optimizer = trained()
     settings = {"eta": ETA, "basis": "mean", "refresh_every": 5, "metric": "adam", "optimizer": optimizer}
     guide = Guide(p.model, **settings)
@@ -95,7 +95,7 @@ def test_a_wrapped_optimizer_is_unwrapped():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda model: None, "pass optimizer="),
+        (lambda model: None, "pass it as optimizer="),
         (lambda model: torch.optim.SGD(model.parameters(), lr=1), "betas and eps"),
     ],
 )
@@ -123,7 +123,7 @@ def test_an_optimizer_without_the_second_moments_is_refused_at_a_refresh(make, m
         guide.backward(primary=p.losses(), auxiliary=p.loss())
 
 
-def test_moments_of_a_first_step_that_was_undone_count_as_none():
+def test_moments_of_an_undone_first_step_are_ignored():
     """A fused Adam under a loss scaler that overflows at once: state of step 0, whose moments have no bias correction."""
     p, optimizer = trained(steps=1)
     for state in optimizer.state.values():
@@ -136,7 +136,7 @@ def test_moments_of_a_first_step_that_was_undone_count_as_none():
 
 
 @pytest.mark.parametrize("scope", ["model", "tensor"])
-def test_a_running_mean_is_a_mean_of_gradients_whatever_the_metric_was(scope):
+def test_a_running_mean_averages_gradients_in_their_original_scale(scope):
     """m is the mean of the gradients themselves; only inner products are those of the latest refresh."""
     p, optimizer = trained()
     options = {"basis": "running_mean", "basis_options": {"rate": 0.3}, "refresh_every": 1, "scope": scope}

@@ -35,7 +35,7 @@ def matrix(kind, rows, columns):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_singular_values_and_vectors(kind, shape):
+def test_singular_values_and_vectors_equal_torchs(kind, shape):
     a = matrix(kind, *shape)
     sizes, right = jacobi(a)
     want = torch.linalg.svdvals(a)
@@ -51,7 +51,7 @@ def test_singular_values_and_vectors(kind, shape):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_thin_qr(kind, shape):
+def test_thin_qr_equals_torchs(kind, shape):
     a = matrix(kind, *shape)
     q, r = householder(a)
     assert q.shape == (shape[0], min(shape)) and r.shape == (min(shape), shape[1])
@@ -77,7 +77,7 @@ def test_on_a_cpu_torchs_own_decompositions_are_used():
 
 
 @pytest.mark.parametrize("basis", ["svd", "exact"])
-def test_bases_are_the_same_and_wait_for_nothing(basis, monkeypatch):
+def test_bases_are_the_same_and_nothing_waits_for_the_device(basis, monkeypatch):
     """Jacobi and reflections replace torch's decompositions, as on a GPU."""
     reports, updates = [], []
     for own in (False, True):

@@ -38,7 +38,7 @@ def test_the_mean_decides_the_sign_and_not_the_last_gradient(scope):
     assert step(model, guide, (-1, 0), (2, 1)) == [2, 1]
 
 
-def test_where_the_mean_starts():
+def test_the_mean_starts_at_zero_or_at_the_first_gradient():
     directions = {}
     for start in ("zero", "first"):
         model = Plane()
@@ -92,7 +92,7 @@ def test_wrong_options_are_refused(options, message):
         Guide(Plane(), **SETTINGS, basis_options=options)
 
 
-def test_another_rate_does_not_load_the_state():
+def test_a_state_with_another_rate_is_refused():
     model = Plane()
     guide = Guide(model, **SETTINGS, basis_options={"rate": 0.3})
     step(model, guide, (4, 0), (-1, 1))

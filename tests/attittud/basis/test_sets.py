@@ -27,7 +27,7 @@ def test_the_update_is_orthogonal_to_the_gradient_of_every_set():
         assert abs(update @ gradient) < 1e-12 * update.norm() * gradient.norm()
 
 
-def test_one_set_is_its_mean():
+def test_one_set_equals_the_basis_mean():
     results = []
     for options in ({}, {"basis": "mean"}):
         p = problem("mlp", torch.float64, m=9)
@@ -69,13 +69,13 @@ def test_one_set_in_several_calls_and_from_basis_losses():
     assert all(torch.allclose(updates[0], other, atol=1e-12) for other in updates[1:])
 
 
-def test_losses_of_single_examples_are_not_taken_for_sets():
+def test_losses_of_single_examples_are_refused_as_sets():
     p = problem("mlp", torch.float64, m=9)
     with pytest.raises(ValueError, match="average them over each set"):
         Guide(p.model, **SETTINGS, rank=4).backward(primary=p.losses(), auxiliary=p.loss())
 
 
-def test_calls_add_up():
+def test_several_primary_calls_add_up():
     p = problem("mlp", torch.float64, m=8)
     guide = Guide(p.model, **SETTINGS)
     for at in (slice(0, 2), slice(2, 4)):

@@ -66,7 +66,7 @@ def test_with_the_mean_in_the_basis_no_update_points_against_the_primary_gradien
     assert update @ g_prim.double() >= -16 * torch.finfo(dtype).eps * g_prim.double().norm() * lengths * cancels
 
 
-def test_the_promise_for_gradients_of_very_different_sizes():
+def test_no_update_opposes_the_primary_gradient_even_if_sizes_differ_a_lot():
     """The primary gradient lies almost in the span, and the auxiliary gradient along the part outside."""
     g_prim, g_aux = torch.tensor([1.0, 0.0, 1e-3]), torch.tensor([1.0, 0.0, -1e4])
     parts = decompose(g_aux, g_prim, torch.eye(3)[:2], include_mean=True)

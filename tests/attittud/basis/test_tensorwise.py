@@ -15,7 +15,7 @@ ETA = Eta(neutral=1, helpful=0.5, harmful=-1)
 
 
 @pytest.mark.parametrize("basis", ["mean", "sketch", "exact", "svd", "running_mean"])
-def test_a_tensor_gets_the_update_of_a_guide_of_its_own(basis):
+def test_each_tensor_gets_the_update_of_a_guide_for_this_tensor_alone(basis):
     settings = {"eta": ETA, "basis": basis, "rank": 3, "primary_weight": 0.3}
     p = problem("mlp", torch.float64, m=9)
     guide = Guide(p.model, scope="tensor", **settings)
@@ -46,7 +46,7 @@ def test_parts_add_up_and_equal_weights_are_the_plain_sum():
     assert all(torch.equal(p.grads()[name], plain[name]) for name in plain)
 
 
-def test_include_mean_and_a_saved_basis():
+def test_include_mean_works_and_the_basis_can_be_saved():
     p = problem("mlp", torch.float64, m=9)
     settings = {"eta": ETA, "scope": "tensor", "rank": 3, "include_mean": True}
     guide = Guide(p.model, **settings)
@@ -71,7 +71,7 @@ def test_include_mean_and_a_saved_basis():
         ({"scope": "layer"}, "'model' or 'tensor'"),
     ],
 )
-def test_what_it_cannot_do_is_refused(options, message):
+def test_unsupported_settings_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         Guide(problem("mlp", torch.float64, m=9).model, **{"eta": ETA, "scope": "tensor"} | options)
 

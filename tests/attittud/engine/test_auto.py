@@ -11,7 +11,7 @@ from tests.helpers.parity import ETA, wide
 from tests.helpers.zoo import problem
 
 
-def test_auto_takes_hooks_where_it_can_and_says_so(caplog):
+def test_auto_chooses_hooks_if_possible_and_logs_it(caplog):
     model, x = wide(nn.Tanh())
     guide = Guide(model, eta=ETA, rank=3, refresh_every=1)
     with caplog.at_level(logging.INFO, logger="attittud"):
@@ -23,7 +23,7 @@ def test_auto_takes_hooks_where_it_can_and_says_so(caplog):
 
 
 @pytest.mark.parametrize("coupling", ["module", "function"])
-def test_auto_takes_another_engine_and_says_why(caplog, coupling):
+def test_auto_chooses_another_engine_and_logs_the_reason(caplog, coupling):
     model, x = wide(nn.BatchNorm1d(150) if coupling == "module" else nn.Tanh())
 
     def losses() -> Tensor:

@@ -29,7 +29,7 @@ class Kernel(torch.autograd.Function):
 
 
 @pytest.mark.parametrize("engine", ["loop", "batched", "hooks"])
-def test_j_v_through_a_custom_backward_pass(engine):
+def test_products_j_v_are_right_with_a_custom_backward_pass(engine):
     """In a residual network (torch itself notices a graph that is cut off completely) the rows of J are formed one by one."""
     model = Function(lambda self, x: x + Kernel.apply(self.a(x)), a=nn.Linear(6, 6)).double()
     network = nn.Sequential(nn.Linear(6, 6), model).double()
@@ -44,7 +44,7 @@ def test_j_v_through_a_custom_backward_pass(engine):
         torch.testing.assert_close(found, factor * want)
 
 
-def test_rounding_is_not_taken_for_a_wrong_second_derivative():
+def test_rounding_is_not_mistaken_for_a_wrong_second_derivative():
     """Gradients that cancel leave only rounding of their sum in half precision: the check waits for other gradients."""
     x, model = data(16, 6), Function(lambda self, x: x, w=weight(6)).bfloat16()
     x = torch.cat([x, x + 1e-3 * x.flip(0)]).bfloat16()

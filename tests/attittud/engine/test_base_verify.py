@@ -44,7 +44,7 @@ def test_the_check_catches_gradients_given_to_the_wrong_example(monkeypatch):
         compare("hooks", given.model, given.losses)
 
 
-def test_a_forward_pass_for_both_tasks_is_noticed_whenever_it_comes():
+def test_a_forward_pass_shared_by_both_tasks_is_noticed_in_any_step():
     """Twice as many examples as losses look like two positions of each."""
     given, engine = layer("linear"), make_engine("hooks")
     layout, few = Layout(given.model.named_parameters()), given.x
@@ -66,7 +66,7 @@ LATER = {
 
 
 @pytest.mark.parametrize("what", LATER)
-def test_what_comes_after_the_first_refresh_is_checked_too(what):
+def test_functions_used_only_after_the_first_refresh_are_checked_too(what):
     later, culprit = LATER[what]
     model = Function(lambda self, x: self.a(x), a=nn.Linear(6, 4), w=weight(4)).double()
     engine, x = make_engine("hooks"), torch.randn(M, 6).double()
@@ -100,7 +100,7 @@ def test_gradients_that_cancel_in_half_precision_do_not_disturb_the_check():
         engine.jacobian((out.float()[..., 0] * signs).sum(1), Layout(model.named_parameters()))
 
 
-def test_the_check_weighs_neighbours_differently_and_in_powers_of_two():
+def test_the_checks_weights_differ_between_neighbours_and_sum_to_powers_of_two():
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
         weights = probe(torch.ones(300, dtype=dtype)).double()
         total = weights.sum(0)

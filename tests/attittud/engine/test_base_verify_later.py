@@ -165,11 +165,11 @@ RIGHT: dict[str, Case] = {
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_later_batches(name):
+def test_later_batches_of_other_shapes_give_right_gradients(name):
     later(RIGHT[name], "hooks")
 
 
-def test_auto_goes_on_with_another_engine_later(monkeypatch, caplog):
+def test_auto_switches_to_another_engine_in_a_later_step(monkeypatch, caplog):
     monkeypatch.setattr("attittud.engine.auto.HOOKS_FROM", 0)
     with caplog.at_level("INFO"):
         later(ONE_EXAMPLE, "auto")
@@ -199,7 +199,7 @@ def test_shapes_that_were_seen_before_are_not_compared_again(monkeypatch):
 
 
 @pytest.mark.parametrize("name", NOTICED)
-def test_noticed_later(name, monkeypatch):
+def test_wrong_gradients_that_first_show_in_a_later_batch_are_noticed(name, monkeypatch):
     """A parameter whose gradient was zero or not finite had not been compared."""
     with pytest.raises(UnsupportedError, match="do not add up"):
         later(NOTICED[name], "hooks")
@@ -217,7 +217,7 @@ def test_batches_that_confirm_nothing_are_checked_less_and_less_often():
     assert compared == [0, 1, 2, 4, 8, 16]
 
 
-def test_a_wrong_rule_behind_a_head_that_starts_at_zero():
+def test_a_wrong_rule_behind_a_head_that_starts_at_zero_is_noticed_later():
     """torch vectorises `cdist` wrongly, which a gradient of zeros does not show."""
     table = Function(lambda self, x: torch.cdist(x, self.w), w=weight(3, 6))
     later(
@@ -228,11 +228,11 @@ def test_a_wrong_rule_behind_a_head_that_starts_at_zero():
 
 @pytest.mark.parametrize("name", UNNOTICED)
 @pytest.mark.xfail(raises=AssertionError, strict=True, reason="not noticed by 'hooks' after its first refresh")
-def test_not_noticed_later(name):
+def test_changes_that_hooks_does_not_notice_later(name):
     later(UNNOTICED[name], "hooks")
 
 
 @pytest.mark.parametrize("engine", ["loop", "batched"])
 @pytest.mark.parametrize("name", UNNOTICED | NOTICED | RIGHT)
-def test_other_engines_need_not_notice(name, engine):
+def test_other_engines_stay_right_after_these_changes(name, engine):
     later((UNNOTICED | NOTICED | RIGHT)[name], engine)

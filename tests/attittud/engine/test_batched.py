@@ -13,7 +13,7 @@ WEIGHTS = (1, 0.5, -1)
 
 
 @pytest.mark.parametrize("basis", ["sketch", "exact"])
-def test_rows_in_chunks(monkeypatch, basis):
+def test_rows_are_computed_in_chunks(monkeypatch, basis):
     """The batched engine takes two rows at a time where memory allows no more."""
     p = problem("mlp", torch.float64)
     want = expected(p.model, p.losses(), p.loss(), eta=WEIGHTS, basis=basis, rank=5, primary_weight=0.1)
@@ -25,7 +25,7 @@ def test_rows_in_chunks(monkeypatch, basis):
 
 
 @pytest.mark.parametrize("basis", ["sketch", "exact"])
-def test_a_backward_pass_that_cannot_be_vectorised_half_way(caplog, basis):
+def test_a_backward_pass_that_fails_half_way_adds_nothing_twice(caplog, basis):
     """Gradients that arrived before torch gave up count once, in the first micro-batch and in a later one."""
 
     class Stubborn(torch.autograd.Function):

@@ -13,7 +13,7 @@ from tests.helpers.rooms import run_digits
 
 
 @pytest.mark.slow
-def test_an_engine_from_outside():
+def test_an_engine_can_be_registered_from_outside_of_the_package():
     @attittud.register_engine
     class Counted(Loop):
         name = "counted"
@@ -34,7 +34,7 @@ def test_an_engine_from_outside():
         engine._ENGINES.pop("counted", None)
 
 
-def test_no_other_engine_replaces_one_from_outside():
+def test_no_other_engine_silently_replaces_a_registered_one():
     """On shards and for the implicit basis it is refused, though it inherits from an engine that is not."""
     kinds = [type("Mine", (kind,), {"name": "mine"}) for kind in (Loop, Hooks, Auto)]
     assert [(kind.on_shards, kind.with_graph) for kind in kinds] == [(None, None)] * 3
@@ -42,7 +42,7 @@ def test_no_other_engine_replaces_one_from_outside():
     assert (Loop.with_graph, Hooks.with_graph, Auto.with_graph) == (None, "hooks", "hooks")
     attittud.register_engine(kinds[1])
     try:
-        with pytest.raises(ValueError, match="engine='mine' cannot do"):
+        with pytest.raises(ValueError, match="engine='mine' cannot compute"):
             attittud.Guide(nn.Linear(4, 3), eta="flip", rank=2, basis="implicit", engine="mine")
     finally:
         engine._ENGINES.pop("mine", None)

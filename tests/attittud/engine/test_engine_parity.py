@@ -21,20 +21,20 @@ ENGINES = ["loop", "batched", "hooks"]
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", LAYERS)
-def test_layers(name, engine):
+def test_products_are_right_for_every_layer(name, engine):
     given = layer(name)
     compare(engine, given.model, given.losses)
 
 
 @pytest.mark.parametrize("name", ZOO)
-def test_the_zoo(name):
+def test_products_are_right_for_odd_architectures(name):
     p = problem(name, torch.float64)
     p.model.eval()
     compare("hooks", p.model, p.losses)
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_limits(name, request):
+def test_unsupported_architectures(name, request):
     request.applymarker(pytest.mark.xfail(raises=UnsupportedError, strict=True, reason="a limit of 'hooks'"))
     given = layer(name)
     compare("hooks", given.model, given.losses)
@@ -42,7 +42,7 @@ def test_limits(name, request):
 
 @pytest.mark.parametrize("engine", ["loop", "batched"])
 @pytest.mark.parametrize("name", LIMITS)
-def test_limits_of_hooks_do_not_limit_other_engines(name, engine):
+def test_other_engines_support_what_hooks_does_not(name, engine):
     if name == "random_numbers_beside_a_parameter":
         pytest.skip("the oracle's forward pass draws other numbers")
     given = layer(name)
@@ -50,7 +50,7 @@ def test_limits_of_hooks_do_not_limit_other_engines(name, engine):
 
 
 @pytest.mark.parametrize("name", LIMITS)
-def test_limits_are_named_with_a_cure(name):
+def test_unsupported_architectures_are_refused_with_a_cure(name):
     given = layer(name)
     engine = make_engine("hooks")
     layout = Layout((n, trainable(given.model)[n]) for n in reached(given.losses(), given.model))
@@ -62,7 +62,7 @@ def test_limits_are_named_with_a_cure(name):
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", ["lstm", "lstm_cell", "gru_positions_first", "gru_cell"])
-def test_recurrent_layers_in_float32(name, training):
+def test_products_are_right_for_recurrent_layers_in_float32(name, training):
     """torch has special kernels for float32."""
     given = layer(name, torch.float32)
     given.model.train(training)
@@ -103,7 +103,7 @@ def hugging_face(name: str) -> nn.Module:
 
 @pytest.mark.parametrize("checkpointing", [False, True], ids=["", "checkpointing"])
 @pytest.mark.parametrize("name", ["bert", "roberta", "gpt2", "llama", "t5"])
-def test_transformers(name, checkpointing):
+def test_products_are_right_for_transformers(name, checkpointing):
     model = hugging_face(name)
     if checkpointing:
         model.train()
@@ -137,7 +137,7 @@ def test_transformers(name, checkpointing):
 @pytest.mark.parametrize(
     "name", ["mlp", "reused", "checkpointed", "cnn_group_norm", "tied_function", "transformer", "lstm"]
 )
-def test_same_update_as_loop(name, basis):
+def test_hooks_gives_the_update_of_loop(name, basis):
     grads = []
     for engine in ("loop", "hooks"):
         p = problem(name, torch.float64)
@@ -149,7 +149,7 @@ def test_same_update_as_loop(name, basis):
 
 
 @pytest.mark.parametrize("name", ["cnn_batch_norm", "channels_last", "transformer"])
-def test_same_update_from_basis_losses(name):
+def test_hooks_gives_the_update_of_loop_from_basis_losses(name):
     grads = []
     for engine in ("loop", "hooks"):
         p = problem(name, torch.float64)
@@ -159,7 +159,7 @@ def test_same_update_from_basis_losses(name):
     assert error(grads[1], grads[0]) < 1e-11
 
 
-def test_accumulation_of_callables():
+def test_micro_batches_given_as_callables_add_up():
     grads = []
     for engine in ("loop", "hooks"):
         p = problem("transformer", torch.float64)
@@ -192,7 +192,7 @@ WEIGHTS = (1, 0.5, -1)
 @pytest.mark.parametrize("engine", ["loop", "batched", "auto"])
 @pytest.mark.parametrize("basis", ["sketch", "svd", "exact"])
 @pytest.mark.parametrize("name", ZOO)
-def test_architectures(name, basis, engine):
+def test_every_engine_equals_the_oracle_on_every_architecture(name, basis, engine):
     p = problem(name, torch.float64)
     want = expected(p.model, p.losses(), p.loss(), eta=WEIGHTS, basis=basis, rank=3, primary_weight=0.1)
     assert want.margin > 1e-9
@@ -204,7 +204,7 @@ def test_architectures(name, basis, engine):
 
 @pytest.mark.parametrize("engine", ["batched", "auto"])
 @pytest.mark.parametrize("name", ["mlp", "cnn_batch_norm", "channels_last", "layer_norm", "transformer"])
-def test_autocast_gives_one_answer(name, engine):
+def test_every_engine_gives_the_same_update_under_autocast(name, engine):
     """Where vmap fails under autocast a loop takes over, with the result of the loop."""
     grads = []
     for kind in ("loop", engine):

@@ -55,7 +55,7 @@ def tf32():
 
 @pytest.mark.usefixtures("tf32")
 @pytest.mark.parametrize("name", ["mlp", "transformer", "cnn_group_norm", "reused"])
-def test_hooks_go_with_tf32(name):
+def test_hooks_works_with_tf32(name):
     """The check of `hooks` allows for the rounding, and its result is the loop's."""
     rows = []
     for engine in ("loop", "hooks"):
@@ -78,6 +78,6 @@ def test_without_tf32_the_check_is_as_sharp_as_float32(monkeypatch):
 @pytest.mark.parametrize(
     "name", ["linear", "linear_over_sequences", "conv2d_channels_last", "conv2d_grouped", "attention"]
 )
-def test_every_order_of_contraction(name, rows):
+def test_every_order_of_contraction_gives_the_same_result(name, rows):
     given = layer(name)
     compare("hooks", given.model, given.losses, rows)

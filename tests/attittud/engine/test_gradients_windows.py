@@ -31,7 +31,7 @@ def test_windows_in_channels_last_equal_unfold(dtype, channels, window, dilation
 @pytest.mark.parametrize("channels", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("space", [(7,), (7, 5), (4, 3, 5)])
 @pytest.mark.parametrize("last", [True, False])
-def test_padding_as_wide_elements_is_padding(dtype, channels, space, last):
+def test_padding_with_wide_elements_equals_f_pad(dtype, channels, space, last):
     """The layout is kept too: later code reads whole runs of channels."""
     x = torch.randn(3, *space, channels, dtype=dtype).movedim(-1, 1)
     x = x if last else x.contiguous()
@@ -41,7 +41,7 @@ def test_padding_as_wide_elements_is_padding(dtype, channels, space, last):
     assert found.stride() == want.stride()
 
 
-def test_padding_as_wide_elements_of_images_one_row_high():
+def test_padding_with_wide_elements_works_for_images_one_row_high():
     """torch lays such images out channel by channel: a transposed column is in channels_last by its sizes, not its strides."""
     x = torch.randn(2, 2, 1, 16).movedim(-1, 1).transpose(2, 3)
     assert torch.equal(padded(x, [1, 1, 0, 2]), F.pad(x, [1, 1, 0, 2]))

@@ -11,7 +11,7 @@ WEIGHTS = (1, 0.5, -1)
 
 
 @pytest.mark.parametrize("engine", ["loop", "batched"])
-def test_a_parameter_that_the_basis_losses_do_not_reach(monkeypatch, engine):
+def test_a_parameter_that_basis_losses_do_not_reach_has_zero_rows(monkeypatch, engine):
     """Its part of the basis is zero, whatever the memory held before."""
     monkeypatch.setattr(Layout, "empty", lambda self, *rows: torch.full((*rows, self.size), torch.nan).double())
     torch.manual_seed(0)

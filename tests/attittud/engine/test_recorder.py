@@ -11,7 +11,7 @@ from tests.helpers.parity import ETA
 from tests.helpers.zoo import problem
 
 
-def test_what_was_overwritten_is_an_error():
+def test_data_overwritten_in_place_raise_an_error():
     """It raises instead of giving a gradient of other numbers."""
     model = nn.Linear(3, 2)
     engine, layout = make_engine("hooks"), Layout(model.named_parameters())
@@ -25,7 +25,7 @@ def test_what_was_overwritten_is_an_error():
             engine.jacobian(losses, layout)
 
 
-def test_nothing_stays_behind():
+def test_no_tensor_is_kept_after_the_pass():
     p = problem("cnn_group_norm")
     before = {name: vars(module).copy() for name, module in p.model.named_modules()}
     guide = Guide(p.model, eta=ETA, rank=3, engine="hooks")

@@ -11,7 +11,7 @@ from tests.helpers.layers import M, layer
 from tests.helpers.oracle import jacobian
 
 
-def test_a_later_batch_whose_shape_is_ambiguous_keeps_the_confirmed_reading():
+def test_a_later_batch_of_ambiguous_shape_keeps_the_confirmed_axis():
     """Positions first: with as many positions as examples the shape no longer tells which is which."""
     given = layer("linear_positions_first")
     engine = make_engine("hooks")
@@ -26,6 +26,6 @@ def test_a_later_batch_whose_shape_is_ambiguous_keeps_the_confirmed_reading():
         compare("hooks", given.model, given.losses)  # a new engine reads it wrongly, and notices
 
 
-def test_one_example_confirms_nothing_for_several():
+def test_a_batch_of_one_example_confirms_no_axis_for_larger_batches():
     with pytest.raises(UnsupportedError, match="do not add up"):
         later(ONE_EXAMPLE, "hooks")

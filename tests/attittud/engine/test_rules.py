@@ -9,7 +9,7 @@ from tests.helpers.layers import Layer, M, conv, layer
 
 
 @pytest.mark.parametrize("name", ["embedding", "embedding_padding"])
-def test_large_tables(name, monkeypatch):
+def test_embeddings_with_many_rows_have_right_gradients(name, monkeypatch):
     """Gradients of large tables are not formed as products of matrices."""
     monkeypatch.setattr("attittud.engine.rules.SMALL_TABLE", 0)
     given = layer(name)
@@ -29,7 +29,7 @@ CONVOLUTIONS = {
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
 @pytest.mark.parametrize("size", [(6, 5), (1, 4)], ids=["", "one_row"])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_convolutions_in_channels_last_in_float32(name, size):
+def test_convolutions_in_channels_last_have_right_gradients_in_float32(name, size):
     """Other tests compare in float64, whose elements have eight bytes already and are not copied together."""
     size = {"volumes": (3, *size), "reflect": (2, size[1])}.get(name, size)
     layout = torch.channels_last_3d if name == "volumes" else torch.channels_last

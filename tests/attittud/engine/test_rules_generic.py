@@ -18,7 +18,7 @@ class Wave(nn.Module):
         return torch.logaddexp(torch.sin(x), self.w)
 
 
-def test_gradients_per_example_of_any_function_by_running_it_again():
+def test_any_function_gets_per_example_gradients_by_running_it_again():
     """A function that no rule knows runs again for every example alone."""
     model = Wave()
     x = torch.linspace(-3, 3, 20, dtype=torch.float64).reshape(5, 4)

@@ -25,7 +25,7 @@ def stream(drawn: int = 0, *, sized: bool = True, size: int = 7, name: str = "we
 
 @pytest.mark.parametrize("sized", [True, False])
 @pytest.mark.parametrize("drawn", [0, 1, 3, 4, 9, 30])
-def test_a_resumed_stream_goes_on(drawn: int, sized: bool) -> None:
+def test_a_resumed_stream_continues_where_it_stopped(drawn: int, sized: bool) -> None:
     whole, resumed = stream(sized=sized), stream(drawn, sized=sized)
     batches = [whole.draw().tolist() for _ in range(drawn + 10)]
     assert [resumed.draw().tolist() for _ in range(10)] == batches[drawn:]
@@ -39,7 +39,7 @@ def test_an_epoch_has_every_example_once_in_its_own_order() -> None:
     assert len({tuple(epoch) for epoch in epochs}) == 3
 
 
-def test_drawing_leaves_the_random_state_alone() -> None:
+def test_drawing_batches_does_not_change_the_random_state() -> None:
     source, state = stream(), torch.get_rng_state()
     for _ in range(9):
         source.draw()
@@ -47,10 +47,10 @@ def test_drawing_leaves_the_random_state_alone() -> None:
 
 
 @pytest.mark.parametrize("sized", [True, False])
-def test_an_empty_dataset_is_named(sized: bool) -> None:
+def test_an_empty_dataset_is_refused_by_name(sized: bool) -> None:
     if sized:
         source = Stream(DataLoader([1], batch_size=2, drop_last=True), "web", Shuffled([1], 0, "web"), leave_out)
     else:
         source = stream(sized=False, size=0)
-    with pytest.raises(ValueError, match="the auxiliary dataset 'web' gives no batch"):
+    with pytest.raises(ValueError, match="the auxiliary dataset 'web' yields no batch"):
         source.draw()

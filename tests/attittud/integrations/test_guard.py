@@ -85,7 +85,7 @@ class ByHand(Guarded):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("accumulated", [1, 3])
-def test_a_run_is_the_formula_on_the_trainers_own_losses(tmp_path: Path, accumulated: int) -> None:
+def test_a_run_follows_the_formula_of_a_gem_on_the_trainers_own_losses(tmp_path: Path, accumulated: int) -> None:
     settings = {"gradient_accumulation_steps": accumulated, "max_grad_norm": 0.0, "learning_rate": 0.5, "max_steps": 8}
     found, want = (sft(tmp_path, cls, args=settings) for cls in (Guarded, ByHand))
     for trainer in (found, want):
@@ -96,7 +96,7 @@ def test_a_run_is_the_formula_on_the_trainers_own_losses(tmp_path: Path, accumul
 
 
 @pytest.mark.slow
-def test_without_a_guard_it_is_the_stock_trainer_to_the_bit(tmp_path: Path) -> None:
+def test_without_a_guard_a_run_equals_the_stock_trainers_bit_for_bit(tmp_path: Path) -> None:
     settings = {"gradient_accumulation_steps": 2}
     found = sft(tmp_path, guard="none", protect_dataset=None, args=settings)
     stock = SFTTrainer(
@@ -112,7 +112,7 @@ def test_without_a_guard_it_is_the_stock_trainer_to_the_bit(tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("guard", ["replay", "kl"])
-def test_losses_that_are_added_have_their_weight_once_in_a_step(tmp_path: Path, guard: str) -> None:
+def test_an_added_loss_counts_once_per_step_whatever_the_accumulation(tmp_path: Path, guard: str) -> None:
     """Whatever the accumulation: compared with a guide that adds the same gradients."""
     settings = {"gradient_accumulation_steps": 2, "max_grad_norm": 0.0, "learning_rate": 0.3}
     loss = "kl" if guard == "kl" else "nll"
@@ -156,7 +156,7 @@ def test_the_protected_pass_is_left_out_between_refreshes(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("guard", ["a_gem", "ogpsa", "gru"])
-def test_the_divergence_protects_nothing_at_the_start_and_is_looked_at_again_in_the_next_step(
+def test_the_divergence_has_no_gradient_at_the_start_and_the_next_step_refreshes_again(
     tmp_path: Path, guard: str
 ) -> None:
     """Its gradient is zero there: a basis made of it would be noise, and stay for 30 steps."""
@@ -183,7 +183,31 @@ def test_a_resumed_run_is_the_same_run(tmp_path: Path, guard: str, loss: str) ->
 
 
 @pytest.mark.slow
-def test_the_log_says_what_was_lost_and_what_averages_would_have_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize("guard", ["none", "a_gem"])
+def test_a_run_resumed_after_its_last_step_does_as_many_steps_as_with_the_stock_trainer(
+    tmp_path: Path, guard: str
+) -> None:
+    """Transformers 5.22 does one step too many here. This is its own behaviour, which the mixin does not change."""
+    steps = {}
+    for name in ("guarded", "stock"):
+        settings = {"max_length": 16, "max_steps": 2, "optim": "sgd", "save_strategy": "steps", "save_steps": 2}
+        for checkpoint in (None, str(tmp_path / name / "checkpoint-2")):
+            if name == "guarded":
+                trainer = sft(tmp_path / name, guard=guard, protect_eval_dataset=None, args=settings)
+            else:
+                trainer = SFTTrainer(
+                    make_model(),
+                    arguments(tmp_path / name, SFTConfig, **settings),
+                    train_dataset=text(40, [-1], 1),
+                    processing_class=make_tokenizer(),
+                )
+            trainer.train(resume_from_checkpoint=checkpoint)
+        steps[name] = trainer.state.global_step
+    assert steps["guarded"] == steps["stock"]
+
+
+@pytest.mark.slow
+def test_the_log_has_forgetting_of_the_model_and_of_the_weight_averages(tmp_path: Path) -> None:
     args = {"eval_strategy": "steps", "eval_steps": 4, "learning_rate": 0.5, "max_steps": 8}
     trainer = sft(tmp_path, guard="none", eval_dataset=text(8, [-1], 7), args=args, shares=(0, 0.25, 0.5, 0.75, 1))
     trainer.train()
@@ -214,7 +238,7 @@ def test_lora_needs_no_copy_of_the_start_model(tmp_path: Path, guard: str) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loss", ["nll", "kl"])
-def test_dpo_with_protected_text(tmp_path: Path, loss: str) -> None:
+def test_dpo_works_with_protected_text(tmp_path: Path, loss: str) -> None:
     """New data are pairs; what is protected is plain text, with a collator of its own."""
     tokenizer = make_tokenizer()
     tokens = text(8, [1], seed=2).map(lambda row: tokenizer(row["text"]), remove_columns="text")
@@ -234,7 +258,7 @@ def test_dpo_with_protected_text(tmp_path: Path, loss: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"bf16": True}, {"padding_free": True, "max_length": None}])
-def test_prompts_are_answered_by_the_start_model(tmp_path: Path, settings: Any) -> None:
+def test_the_start_model_replies_to_prompts(tmp_path: Path, settings: Any) -> None:
     trainer = sft(
         tmp_path,
         protect_dataset=None,
@@ -256,13 +280,13 @@ def test_prompts_are_answered_by_the_start_model(tmp_path: Path, settings: Any) 
         ({"protect_prompts": ["1"]}, "pass one of them"),
     ],
 )
-def test_what_does_not_fit_is_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+def test_wrong_settings_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         sft(tmp_path, **settings)
 
 
 @pytest.mark.slow
-def test_the_example_learns_and_says_what_it_forgot(tmp_path: Path) -> None:
+def test_the_example_learns_and_logs_forgetting(tmp_path: Path) -> None:
     quiet = {"disable_tqdm": True, "logging_steps": 30}
     trainer = make_trainer(str(tmp_path), make_start(str(tmp_path), **quiet), **quiet)
     trainer.train()

@@ -44,7 +44,7 @@ def test_shares_and_losses_are_logged(tmp_path: Path) -> None:
     )
 
 
-def test_a_loss_that_some_steps_leave_out_is_averaged_over_the_others() -> None:
+def test_a_logged_loss_is_averaged_over_the_steps_that_computed_it() -> None:
     latest = Latest()
     for step in range(4):
         if step in (0, 3):

@@ -60,7 +60,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[flo
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
 @pytest.mark.parametrize("name", RUNS)
-def test_two_workers_are_one_process_on_the_joined_batch(
+def test_two_workers_train_like_one_process_on_the_joined_batch(
     workers: list[dict[str, list[float]]], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     AcceleratorState._reset_state(reset_partial_state=True)

@@ -80,7 +80,7 @@ make_trainer({folder!r}, [Kill()], logger=False, enable_progress_bar=False, acce
 
 
 @pytest.mark.slow
-def test_train_kill_resume(tmp_path: Path) -> None:
+def test_a_killed_run_resumes_to_the_same_losses(tmp_path: Path) -> None:
     """Killed at step 10, in the third epoch of four steps; the basis at the end of the second is two steps old."""
     assert exit_code(KILLED.format(examples=str(EXAMPLES), folder=str(tmp_path))) == -signal.SIGKILL
     saved = torch.load(tmp_path / "last.ckpt", weights_only=True)[STATE_KEY]
@@ -102,7 +102,7 @@ def test_a_checkpoint_before_the_next_step_keeps_the_guide(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("wrong", [1, "text", [], {}, {"version": 1}, torch.ones(2)], ids=repr)
-def test_an_entry_of_a_wrong_type_is_refused(tmp_path: Path, wrong: Any) -> None:
+def test_a_checkpoint_entry_of_a_wrong_type_is_refused(tmp_path: Path, wrong: Any) -> None:
     run(tmp_path, closer(), max_epochs=1)
     saved = torch.load(tmp_path / "last.ckpt", weights_only=True)
     torch.save(saved | {STATE_KEY: wrong}, tmp_path / "last.ckpt")
@@ -204,7 +204,7 @@ def test_a_step_equals_a_step_of_a_guide_alone(tmp_path: Path, micro_batches: in
     assert (module.before, module.after) == (2 * micro_batches, 1)
 
 
-def test_the_precision_plugin_scales(tmp_path: Path) -> None:
+def test_the_precision_plugin_scales_the_losses(tmp_path: Path) -> None:
     """Unscaled by the plugin before the step: without scaling the update would be 1024 times too small."""
     module = closer(Plain)
     plugin = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=1024.0))
@@ -227,7 +227,7 @@ class Judged(Closer):
         self.log_dict({"loss_primary": primary.detach().mean()})
 
 
-def test_eta_auto_with_judges(tmp_path: Path) -> None:
+def test_eta_auto_works_with_judges(tmp_path: Path) -> None:
     auto = {"eta": "auto", "judge_every": 1}
     run(tmp_path, closer(Judged, **auto), max_epochs=3)
     resumed = run(tmp_path, closer(Judged, **auto), resume=True, max_epochs=4)
@@ -237,7 +237,7 @@ def test_eta_auto_with_judges(tmp_path: Path) -> None:
     assert all(0 <= weight <= 1 for weight in weights) and weights[0] == 0 and any(weights)
 
 
-def test_a_single_example_at_the_end_of_an_epoch(tmp_path: Path) -> None:
+def test_a_batch_of_one_example_at_the_end_of_an_epoch_works(tmp_path: Path) -> None:
     """Nine in batches of eight: there the old basis stays."""
     module = closer(Plain)
     module.guide_settings |= {"refresh_every": 1}
@@ -257,7 +257,7 @@ def test_strategies_that_hide_gradients_are_refused(tmp_path: Path, name: str) -
         run(tmp_path, closer(Plain), strategy=hiding(device="cpu"), max_epochs=1)
 
 
-def test_missing_settings(tmp_path: Path) -> None:
+def test_missing_guide_settings_are_explained(tmp_path: Path) -> None:
     module = closer(Plain)
     del module.guide_settings
     with pytest.raises(TypeError, match="Plain has no guide_settings; set for example"):
@@ -295,7 +295,9 @@ class Protecting(AttittudMixin, LightningModule):
 @pytest.mark.parametrize(
     ("guard", "options", "passes"), [("a_gem", {}, 4), ("gu", {}, 4), ("ogpsa", {"refresh_every": 3}, 2)]
 )
-def test_guards_are_those_of_a_plain_loop(tmp_path: Path, guard: str, options: dict[str, Any], passes: int) -> None:
+def test_guard_presets_give_the_steps_of_a_plain_loop(
+    tmp_path: Path, guard: str, options: dict[str, Any], passes: int
+) -> None:
     seed_everything(0, verbose=False)
     module = Protecting(guard, **options)
     seed_everything(0, verbose=False)

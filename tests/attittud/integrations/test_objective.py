@@ -26,7 +26,7 @@ def _quiet() -> None:
     transformers.utils.logging.disable_progress_bar()
 
 
-def test_own_loss_functions(tmp_path: Path) -> None:
+def test_a_users_own_loss_functions_are_used(tmp_path: Path) -> None:
     """Every sequence the same weight on the primary side, a loss of another kind on the auxiliary side."""
     seen = []
 
@@ -67,7 +67,7 @@ class Silent(torch.nn.Module):
         return outputs
 
 
-def test_a_fused_loss_is_fine_on_the_auxiliary_side_alone(tmp_path: Path) -> None:
+def test_a_fused_loss_is_allowed_only_for_auxiliary_data(tmp_path: Path) -> None:
     def trainer(always: bool) -> AttittudTrainer:
         return AttittudTrainer(
             model=Silent(llama(), always),

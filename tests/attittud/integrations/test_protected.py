@@ -42,7 +42,7 @@ def trainer(folder: Path, **settings: Any) -> Guarded:
     return Guarded(own.pop("model", None) or llama(), args, train_dataset=rows(16, 1), data_collator=pad, **own)
 
 
-def test_the_divergence_is_that_from_the_start_weights(tmp_path: Path) -> None:
+def test_the_divergence_is_measured_from_the_start_weights(tmp_path: Path) -> None:
     """Checked by an independent formula, after training has moved the weights."""
     start, run = llama(), trainer(tmp_path)
     run.train()
@@ -63,7 +63,7 @@ def test_the_divergence_is_that_from_the_start_weights(tmp_path: Path) -> None:
         assert torch.allclose(one, other, atol=1e-5)
 
 
-def test_at_the_start_model_its_gradient_is_exactly_zero(tmp_path: Path) -> None:
+def test_the_divergence_has_a_gradient_of_exactly_zero_at_the_start(tmp_path: Path) -> None:
     run = trainer(tmp_path)
     run.protected_loss.begin(run.model)
     losses = run.protected_loss(run.model, {"protected": ([pad(rows(4, 2))], None)}, single=False)
@@ -82,7 +82,7 @@ class Functional(torch.nn.SiLU):
 
 
 @pytest.mark.parametrize("kind", ["nll", "kl"])
-def test_dropout_is_off_where_outputs_are_compared(tmp_path: Path, kind: str) -> None:
+def test_dropout_is_off_when_outputs_are_compared_with_the_start_model(tmp_path: Path, kind: str) -> None:
     model = llama()
     model.model.layers[0].mlp.act_fn = torch.nn.Sequential(torch.nn.SiLU(), torch.nn.Dropout(0.5))
     model.model.layers[0].self_attn.attention_dropout = 0.5
@@ -99,7 +99,7 @@ def test_dropout_is_off_where_outputs_are_compared(tmp_path: Path, kind: str) ->
     assert (losses.item() == 0) == (kind == "kl")
 
 
-def test_forgetting_is_the_change_of_the_mean_over_tokens(tmp_path: Path) -> None:
+def test_forgetting_is_the_change_of_the_mean_loss_over_tokens(tmp_path: Path) -> None:
     held_out = rows(7, 5)
     run = trainer(tmp_path, protect_eval_dataset=held_out, args={"per_device_eval_batch_size": 3})
 
@@ -113,7 +113,7 @@ def test_forgetting_is_the_change_of_the_mean_over_tokens(tmp_path: Path) -> Non
     assert run.evaluate(held_out)["eval_forgetting"] == pytest.approx(mean(run.model) - before, rel=1e-4)
 
 
-def test_replies_are_what_the_model_says_and_only_they_count() -> None:
+def test_the_model_writes_the_replies_and_only_their_tokens_count() -> None:
     class Words:
         """A tokenizer of numbers."""
 
@@ -169,7 +169,7 @@ def test_forgetting_is_exactly_zero_at_the_start_under_autocast(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["held_out", "judge_dataset"])
-def test_names_that_would_not_be_drawn_from_are_refused(tmp_path: Path, name: str) -> None:
+def test_reserved_names_of_protected_sets_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match=name):
         trainer(tmp_path, protect_dataset={"first": rows(4, 2), name: rows(4, 3)})
 
@@ -183,7 +183,7 @@ def test_the_examples_of_all_sets_span_the_subspace_of_orthograd(tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", ["trained", "pissa", "head"])
-def test_the_start_model_of_adapters_that_have_an_effect_has_them(tmp_path: Path, kind: str) -> None:
+def test_adapters_that_already_change_the_model_belong_to_the_start_model(tmp_path: Path, kind: str) -> None:
     """Adapters from an earlier training, adapters that begin with a part of the weights, and whole modules next to adapters."""
     peft = pytest.importorskip("peft", reason="needs peft")
     options = {"pissa": {"init_lora_weights": "pissa"}, "head": {"modules_to_save": ["lm_head"]}}.get(kind, {})
@@ -205,7 +205,7 @@ def test_the_start_model_of_adapters_that_have_an_effect_has_them(tmp_path: Path
     assert run.averages[0.0]["forgetting"] == pytest.approx(0, abs=1e-5)
 
 
-def test_labels_at_the_position_of_their_logits_are_not_shifted(tmp_path: Path) -> None:
+def test_labels_of_models_that_do_not_predict_the_next_token_are_not_shifted(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers", reason="needs the extra 'transformers'")
     size = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = transformers.BertConfig(vocab_size=20, max_position_embeddings=16, num_labels=20, **size)

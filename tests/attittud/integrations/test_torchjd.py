@@ -27,7 +27,7 @@ def problem() -> tuple[nn.Module, torch.Tensor, list[torch.Tensor]]:
 
 
 @pytest.mark.parametrize("rank", [1, 3, 10])
-def test_the_update_equals_a_guides(rank: int) -> None:
+def test_the_update_equals_the_update_of_a_guide(rank: int) -> None:
     first, second = Eta(neutral=0.5, helpful=1, harmful=-1), Eta(neutral=1, helpful=0, harmful=2)
     model, losses, (one, two) = problem()
     Guide(model, eta={"one": first, "two": second}, primary_weight=0.3, basis="exact", rank=rank).backward(
@@ -42,7 +42,7 @@ def test_the_update_equals_a_guides(rank: int) -> None:
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_one_row_is_one_sided_pcgrad(sign: int) -> None:
+def test_one_primary_row_gives_one_sided_pcgrad(sign: int) -> None:
     primary, auxiliary = torch.randn(20).double(), torch.randn(20).double()
     inner = primary @ auxiliary
     auxiliary = auxiliary * inner.sign() * sign
@@ -57,7 +57,7 @@ def test_equal_weights_add_the_rows() -> None:
     assert torch.allclose(found, 0.5 * rows[:4].mean(0) + 2 * rows[4:].sum(0), rtol=1e-5, atol=1e-6)
 
 
-def test_errors() -> None:
+def test_wrong_numbers_of_rows_and_etas_are_refused() -> None:
     with pytest.raises(ValueError, match="so none is auxiliary; give the primary losses first"):
         Attittud(Eta(1, 1, 0), primary_rows=3)(torch.randn(3, 5))
     with pytest.raises(ValueError, match="2 Etas were given for 1 auxiliary rows"):
@@ -66,7 +66,7 @@ def test_errors() -> None:
         Attittud(Eta(1, 1, 0), primary_rows=0)
 
 
-def test_example(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     import torchjd_aggregator
 
     torchjd_aggregator.main()

@@ -91,7 +91,7 @@ def test_equal_weights_reproduce_the_stock_trainer(tmp_path: Path, kind: str, ac
         assert torch.allclose(mine, theirs, atol=2e-4)
 
 
-def test_without_auxiliary_weight_it_is_the_stock_trainer_itself(tmp_path: Path) -> None:
+def test_with_primary_only_a_run_has_the_losses_of_the_stock_trainer(tmp_path: Path) -> None:
     """The other run uses nothing of ours: neither the data nor the step."""
     data, settings = (
         sequences(20, [1], 1),
@@ -111,7 +111,7 @@ def test_without_auxiliary_weight_it_is_the_stock_trainer_itself(tmp_path: Path)
     assert curve(guided, "grad_norm") == pytest.approx(curve(stock, "grad_norm"), rel=1e-3)
 
 
-def test_a_single_example_at_the_end_of_an_epoch(tmp_path: Path) -> None:
+def test_a_batch_of_one_example_at_the_end_of_an_epoch_works(tmp_path: Path) -> None:
     """17 sequences in batches of 4, and a refresh in every step: the fifth one, of one example, goes on with the old basis."""
     trainer = AttittudTrainer(
         model=llama(),
@@ -134,7 +134,7 @@ class Watch(transformers.TrainerCallback):
         self.look()
 
 
-def test_bf16(tmp_path: Path) -> None:
+def test_training_works_in_bf16(tmp_path: Path) -> None:
     runs = {}
     for bf16 in (False, True):
         trainer = AttittudTrainer(
@@ -152,7 +152,7 @@ def test_bf16(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_fp16(tmp_path: Path) -> None:
+def test_training_works_in_fp16(tmp_path: Path) -> None:
     """With a scaler put in by hand, which Accelerate makes for GPUs alone; the last scale overflows in the first steps."""
     runs = {}
     for scale in (None, 2.0**10, 2.0**19):
@@ -179,7 +179,7 @@ def test_fp16(tmp_path: Path) -> None:
     assert curve(high, "attittud/skipped_refreshes")[-1] < 4
 
 
-def test_gradient_checkpointing(tmp_path: Path) -> None:
+def test_gradient_checkpointing_changes_no_loss(tmp_path: Path) -> None:
     runs = []
     for on in (False, True):
         trainer = AttittudTrainer(
@@ -211,7 +211,7 @@ make_trainer({folder!r}, callbacks=[Kill()], max_steps=12, disable_tqdm=True).tr
 
 
 @pytest.mark.slow
-def test_train_kill_resume(tmp_path: Path) -> None:
+def test_a_killed_run_resumes_to_the_same_losses(tmp_path: Path) -> None:
     """Dropout is on, the basis is stale at the checkpoint (step 5, refresh every 3), which is in the middle of an epoch."""
     assert exit_code(KILLED.format(examples=str(EXAMPLES), folder=str(tmp_path / "killed"))) == -signal.SIGKILL
     whole = make_trainer(str(tmp_path / "whole"), max_steps=12, disable_tqdm=True)
@@ -227,7 +227,7 @@ def test_train_kill_resume(tmp_path: Path) -> None:
     assert curve(forgetful) != curve(whole)
 
 
-def test_resume_at_the_end_of_an_epoch_and_of_a_short_window(tmp_path: Path) -> None:
+def test_a_run_resumes_at_the_end_of_an_epoch_after_a_short_accumulation(tmp_path: Path) -> None:
     settings = {"gradient_accumulation_steps": 3, "max_steps": 8, "disable_tqdm": True}
     whole = make_trainer(str(tmp_path), **settings)
     whole.train()
@@ -256,7 +256,7 @@ def as_before(trainer: AttittudTrainer, folder: Path, *, sharded: bool) -> None:
     torch.save(state, folder / OLD_FILE)
 
 
-def test_what_is_written_is_safetensors_and_json(stopped: tuple[AttittudTrainer, Path]) -> None:
+def test_checkpoints_hold_only_safetensors_and_json(stopped: tuple[AttittudTrainer, Path]) -> None:
     _, folder = stopped
     ours = {
         path.relative_to(folder).as_posix() for path in folder.rglob("*") if FOLDER in path.relative_to(folder).parts
@@ -288,7 +288,7 @@ OURS["old, sharded"] = ("../attittud.pt", ".metadata", "__0_0.distcp")
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in OURS.items() for name in names])
-def test_planted_and_damaged_files_are_refused_by_name(
+def test_malicious_and_damaged_files_are_refused_by_name(
     tmp_path: Path, stopped: tuple[AttittudTrainer, Path], kind: str, name: str
 ) -> None:
     """No planted pickle runs, whichever of our files it is in."""
@@ -312,7 +312,7 @@ def test_planted_and_damaged_files_are_refused_by_name(
 @pytest.mark.parametrize(
     "wrong", [None, [], {"updown": -1}, {"updown": "2"}, {"updown": True}, {"updown": 1.5}], ids=repr
 )
-def test_positions_in_the_data_of_a_wrong_type_are_refused(
+def test_saved_data_positions_of_a_wrong_type_are_refused(
     tmp_path: Path, stopped: tuple[AttittudTrainer, Path], wrong: Any
 ) -> None:
     trainer, saved = stopped
@@ -326,7 +326,7 @@ def test_positions_in_the_data_of_a_wrong_type_are_refused(
         load_guide(trainer.guide, folder)
 
 
-def test_a_checkpoint_without_a_guide_starts_one(
+def test_a_checkpoint_without_a_guide_starts_with_a_new_guide(
     tmp_path: Path, stopped: tuple[AttittudTrainer, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     trainer, _ = stopped
@@ -367,7 +367,7 @@ def test_a_packed_primary_batch_is_refused(tmp_path: Path) -> None:
         trainer.train()
 
 
-def test_a_packed_auxiliary_batch_is_not(tmp_path: Path) -> None:
+def test_a_packed_auxiliary_batch_is_allowed(tmp_path: Path) -> None:
     packed = [{"input_ids": row["input_ids"].tolist()} for row in sequences(16, [1], 2)]
     trainer = AttittudTrainer(
         model=llama(),
@@ -383,7 +383,7 @@ def test_a_packed_auxiliary_batch_is_not(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_eta_auto_with_judges(tmp_path: Path, accumulate: int) -> None:
+def test_eta_auto_works_with_judges_and_resumes(tmp_path: Path, accumulate: int) -> None:
     """Judges are asked every second step, and the run is resumed. Counting down earns less than counting up, the primary task."""
 
     def auto() -> AttittudTrainer:
@@ -424,7 +424,7 @@ def test_judges_and_eta_auto_belong_together(tmp_path: Path) -> None:
         trainer(Eta(1, 1, 0), sequences(4, [1], 1))
 
 
-def test_names_are_checked_at_once(tmp_path: Path) -> None:
+def test_unknown_dataset_names_are_refused_at_once(tmp_path: Path) -> None:
     for wrong in ({"auxiliary_collators": {"wbe": None}}, {"auxiliary_losses": {"wbe": None}}):
         with pytest.raises(ValueError, match="no auxiliary dataset 'wbe', only 'web'"):
             AttittudTrainer(

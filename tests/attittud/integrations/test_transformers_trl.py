@@ -92,7 +92,7 @@ def test_dpo_with_equal_weights_is_the_stock_trainer(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loss_type", [["sigmoid"], ["ipo"], ["hinge", "sigmoid_norm"]])
-def test_a_pair_has_the_gradient_of_a_batch_with_this_pair_alone(tmp_path: Path, loss_type: list[str]) -> None:
+def test_each_dpo_pair_has_the_gradient_of_a_batch_with_this_pair_alone(tmp_path: Path, loss_type: list[str]) -> None:
     trainer = dpo(tmp_path, loss_type=loss_type)
     trainer.model.eval()
     parameters = list(trainer.model.parameters())
@@ -115,7 +115,7 @@ def test_a_pair_has_the_gradient_of_a_batch_with_this_pair_alone(tmp_path: Path,
 
 
 @pytest.mark.slow
-def test_lora(tmp_path: Path) -> None:
+def test_lora_adapters_are_trained(tmp_path: Path) -> None:
     """Only the adapters move, and a resumed run is the same run."""
     peft = LoraConfig(r=2, lora_dropout=0.1, target_modules=["q_proj", "v_proj"])
     guide = {**preset("drop_harmful"), "rank": 3, "refresh_every": 2}
@@ -153,8 +153,8 @@ def test_label_smoothing_sees_the_language_model_inside_lora(tmp_path: Path) -> 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:You are using packing:UserWarning")
 @pytest.mark.parametrize("setting", ["packing", "padding_free"])
-def test_packing_the_primary_side_is_refused(tmp_path: Path, setting: str) -> None:
-    with pytest.raises(ValueError, match=f"{setting}=True on the primary side.*{setting}=False"):
+def test_packing_primary_data_is_refused(tmp_path: Path, setting: str) -> None:
+    with pytest.raises(ValueError, match=f"{setting}=True does not work for the primary data.*{setting}=False"):
         GuidedSFT(
             model=make_model(),
             args=arguments(tmp_path, SFTConfig, max_length=16 if setting == "packing" else None, **{setting: True}),
@@ -166,7 +166,7 @@ def test_packing_the_primary_side_is_refused(tmp_path: Path, setting: str) -> No
 
 
 @pytest.mark.slow
-def test_packing_the_auxiliary_side_is_allowed(tmp_path: Path) -> None:
+def test_packing_auxiliary_data_is_allowed(tmp_path: Path) -> None:
     tokenizer = make_tokenizer()
     ids = (
         text(40, [1], 2)
@@ -187,7 +187,7 @@ def test_packing_the_auxiliary_side_is_allowed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_loss_that_is_not_from_the_outputs_is_refused(tmp_path: Path) -> None:
+def test_a_loss_not_computed_from_the_outputs_is_refused(tmp_path: Path) -> None:
     class Decayed(GuidedSFT):
         def compute_loss(self, model: Any, inputs: Any, **more: Any) -> Any:
             return super().compute_loss(model, inputs, **more) + self.model.lm_head.weight.square().sum()

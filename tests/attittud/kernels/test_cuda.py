@@ -11,7 +11,7 @@ __all__ = ["rows"]  # fixtures
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 
-def test_transform(rows):
+def test_transform_equals_a_matrix_product(rows):
     matrix = torch.randn(len(rows), len(rows), dtype=torch.float64, device="cuda")
     for kept in {1, (len(rows) + 1) // 2, len(rows)}:
         wanted = matrix[:kept] @ rows.double()
@@ -20,7 +20,7 @@ def test_transform(rows):
         assert torch.equal(copy[kept:], rows[kept:])
 
 
-def test_transform_by_a_lower_triangle(rows):
+def test_transform_by_a_lower_triangular_matrix_equals_a_matrix_product(rows):
     matrix = torch.randn(len(rows), len(rows), dtype=torch.float64, device="cuda").tril()
     wanted = matrix @ rows.double()
     assert relative(linalg.transform_(rows, matrix, lower=True), wanted) < 1e-6
@@ -41,7 +41,7 @@ def test_factors_equal_plain_torchs(rows, rank):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_rows_are_taken_where_finite(rows, dtype):
+def test_rows_are_copied_only_if_they_are_finite(rows, dtype):
     old = torch.randn_like(rows).to(dtype)
     before = old.clone()
     linalg.take_(old, rows, torch.zeros((), dtype=torch.bool, device="cuda"))
@@ -51,7 +51,7 @@ def test_rows_are_taken_where_finite(rows, dtype):
 
 
 @pytest.mark.parametrize(("k", "m", "size"), [(5, 64, 300_000), (10, 32, 131_072), (12, 7, 200_001), (20, 9, 200_000)])
-def test_products_of_matrices_are_added(k, m, size):
+def test_add_product_adds_a_matrix_product(k, m, size):
     """Into some of the columns of a larger matrix, with some of the columns of the weights."""
     whole, weights = torch.randn(k, size + 100, device="cuda"), torch.randn(k, m + 5, device="cuda")[:, 3 : 3 + m]
     rows, before = torch.randn(m, size, device="cuda"), whole.clone()
@@ -60,7 +60,7 @@ def test_products_of_matrices_are_added(k, m, size):
     assert torch.equal(whole[:, :50], before[:, :50]) and torch.equal(whole[:, -50:], before[:, -50:])
 
 
-def test_orthonormal_rows(rows):
+def test_orthonormalised_rows_are_orthonormal(rows):
     orthonormalise_(rows)
     identity = torch.eye(len(rows), dtype=torch.float64, device="cuda")
     assert float((rows.double() @ rows.double().T - identity).abs().max()) < 2e-6
@@ -74,7 +74,7 @@ def test_dependent_rows_become_zero():
 
 
 @pytest.mark.parametrize("k", [8, 20])
-def test_more_rows_than_examples(k):
+def test_rows_beyond_the_number_of_examples_become_zero(k):
     """Four examples span four directions, also where few of the parameters carry all of the gradient."""
     examples = torch.randn(4, 300_000, device="cuda")
     examples[:, 300:] *= 1e-6
@@ -85,7 +85,7 @@ def test_more_rows_than_examples(k):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_products(rows, dtype):
+def test_products_equal_float64(rows, dtype):
     x, y = torch.randn(2, rows.shape[1], device="cuda")
     rows = rows.to(dtype)
     found = linalg.products(rows, x, y)
@@ -99,7 +99,7 @@ def test_products(rows, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_lift(rows, dtype):
+def test_lift_equals_float64(rows, dtype):
     x, y = torch.randn(2, rows.shape[1], device="cuda")
     rows, weights = rows.to(dtype), torch.randn(len(rows), device="cuda", dtype=torch.float64)
     factor = torch.full((), 0.1, dtype=torch.float64, device="cuda")
@@ -108,7 +108,7 @@ def test_lift(rows, dtype):
 
 
 @pytest.mark.parametrize("c", [1.0, 0.5, 2.0, -1.0, 0.3])
-def test_lift_of_nothing_is_exact(rows, c):
+def test_lift_with_zero_weights_is_exact(rows, c):
     x, y = torch.randn(2, rows.shape[1], device="cuda")
     factor = torch.full((), 0.1, dtype=torch.float64, device="cuda")
     nothing = torch.zeros(len(rows), device="cuda", dtype=torch.float64)

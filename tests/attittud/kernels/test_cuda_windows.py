@@ -65,7 +65,7 @@ class Convolved:
 @pytest.mark.parametrize("last", [True, False], ids=["channels_last", "contiguous"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("case", CONVOLUTIONS)
-def test_windows(case, dtype, last, monkeypatch):
+def test_sums_over_windows_equal_torchs(case, dtype, last, monkeypatch):
     made = Convolved(*CONVOLUTIONS[case], dtype=dtype, last=last)
     monkeypatch.setattr(Windows, "_right", None)  # no windows are laid out
     found = made.sums()
@@ -79,7 +79,7 @@ def test_windows(case, dtype, last, monkeypatch):
     [{"k": 11}, {"dtype": torch.float32}, {"channels": 16, "groups": 2}, {"space": (3, 3), "pads": (0, 0, 0, 0)}],
     ids=["more sums", "float32", "groups", "one position"],
 )
-def test_windows_are_laid_out_for_others(change, monkeypatch):
+def test_unsupported_convolutions_copy_their_windows(change, monkeypatch):
     names = ("m", "each", "channels", "outputs", "space", "window", "stride", "dilation", "pads", "k")
     settings = (
         dict(zip(names, CONVOLUTIONS["odd channels"], strict=True)) | {"dtype": torch.bfloat16, "last": True} | change

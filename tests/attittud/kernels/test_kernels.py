@@ -10,7 +10,7 @@ from tests.helpers.long_rows import rows
 __all__ = ["rows"]  # fixtures
 
 
-def test_projection_inside_autocast():
+def test_projections_keep_their_precision_inside_autocast():
     torch.manual_seed(0)
     rows, vector = torch.randn(3, 50), torch.randn(50)
     with torch.autocast("cpu", dtype=torch.bfloat16):

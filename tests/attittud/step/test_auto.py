@@ -78,7 +78,7 @@ def test_scores_are_cosines_of_explicit_parts(basis, include_mean):
 
 @pytest.mark.parametrize("basis", BASES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-def test_a_step_applies_what_was_earned_before(basis, dtype):
+def test_a_step_uses_weights_from_the_scores_of_earlier_steps(basis, dtype):
     p, guide = make(basis, dtype)
     same = p.copy()
     for at in range(4):
@@ -130,7 +130,7 @@ def test_a_part_that_is_the_judges_gradient_is_kept_and_its_negative_dropped(par
 
 
 @given(st.integers(0, 30), st.floats(0.05, 0.9), st.floats(0.0, 0.05))
-def test_judges_like_the_auxiliary_data_drop_nothing(seed, primary, noise):
+def test_judges_with_the_auxiliary_gradient_drop_no_part(seed, primary, noise):
     """Their gradient then is the auxiliary one up to noise: every part points with it, more than the primary one does."""
     random = torch.Generator().manual_seed(seed)
     record = TaskScores(torch.device("cpu"))
@@ -156,7 +156,7 @@ def test_moments_follow_an_exponential_average(hearings):
     assert torch.allclose(record.known[2], (variance / count).sqrt() * (1 + 3 / (count - 1)))
 
 
-def test_one_judgement_is_no_evidence():
+def test_one_score_alone_gives_no_weight():
     record = record_of([1.0] * 5)
     assert torch.isinf(record.known[2]).all() and not record.weights.any()
     record.add(torch.ones(5, dtype=torch.float64))
@@ -181,7 +181,7 @@ def test_weights_follow_the_documented_rule(centre, noise):
         assert float(record.weights[part]) == pytest.approx(min(1, max(0, want)), abs=1e-6)
 
 
-def test_a_part_that_is_rounding_scores_nothing():
+def test_a_part_that_is_only_rounding_has_score_zero():
     """Where the auxiliary gradient lies in the span there is no neutral part, though float32 leaves something of it."""
     for seed in range(8):
         p = problem("mlp", torch.float32, m=12, n=12, seed=seed)
@@ -236,7 +236,7 @@ def test_judges_from_the_auxiliary_data_drop_nothing():
     assert weights(report) == [1, 1, 1]
 
 
-def test_coordinates_are_judged_by_chunks(monkeypatch):
+def test_the_canonical_basis_scores_coordinates_in_chunks(monkeypatch):
     p, guide = make("canonical")
     q, other = make("canonical")
     first = step(p, guide)
@@ -273,7 +273,7 @@ def test_scaling_any_loss_changes_no_weight(basis, exponents):
 
 
 @pytest.mark.parametrize("basis", BASES)
-def test_resume_is_bitwise(basis):
+def test_a_resumed_run_is_bitwise_the_same(basis):
     whole, guide = make(basis, torch.float32, judge_every=3)
     train(whole, guide, 5)
     state, parameters = guide.state_dict(), whole.copy()
@@ -309,7 +309,7 @@ def test_random_losses_of_judges_differ_each_time_and_are_the_same_after_a_resum
     assert drawn[0] != drawn[1] == drawn[2]
 
 
-def test_skipped_judgements_do_not_shift_the_schedule():
+def test_steps_without_judges_do_not_shift_the_schedule():
     p, guide = make()
     step(p, guide, judge=lambda: 0 * p.losses(JUDGES))
     q, other = make()
@@ -317,7 +317,7 @@ def test_skipped_judgements_do_not_shift_the_schedule():
     assert step(q, other, judge=lambda: 0 * q.losses(JUDGES)).to_dict()["skipped_hearings"] == 2
 
 
-def test_judges_are_called_when_due_and_may_stop():
+def test_judges_are_called_when_due_and_may_be_left_out_later():
     p, guide = make(judge_every=4)
     calls = []
 
@@ -334,7 +334,7 @@ def test_judges_are_called_when_due_and_may_stop():
         assert weights(step(p, guide, i % 4, judge=None)) == before
 
 
-def test_nan_judges_change_nothing_and_are_counted():
+def test_judges_with_nan_change_no_score_and_are_counted():
     p, guide = make()
     for at in range(3):
         step(p, guide, at)
@@ -348,7 +348,7 @@ def test_nan_judges_change_nothing_and_are_counted():
     assert step(p, guide, judge=lambda: 0 * p.losses(JUDGES)).to_dict()["skipped_hearings"] == 2
 
 
-def test_three_verbs_and_micro_batches():
+def test_judges_work_with_primary_auxiliary_combine_and_micro_batches():
     p, guide = make()
     q, other = make()
     for at in range(3):
@@ -365,7 +365,7 @@ def test_three_verbs_and_micro_batches():
 
 
 @pytest.mark.parametrize("basis", ["sketch", "canonical"])
-def test_named_tasks_in_turns(basis):
+def test_named_tasks_may_alternate_in_micro_batches(basis):
     """Micro-batches of two tasks that alternate: each is judged as a whole."""
     p, guide = make(basis)
     q, other = make(basis)
@@ -385,7 +385,7 @@ def test_named_tasks_in_turns(basis):
             assert score(second, name) == pytest.approx(score(first, name), abs=1e-9)
 
 
-def test_auxiliary_before_primary():
+def test_judges_work_if_auxiliary_comes_before_primary():
     p, guide = make(refresh_every=1)
     q, other = make(refresh_every=1)
     for at in range(3):
@@ -400,7 +400,7 @@ def test_auxiliary_before_primary():
 
 
 @pytest.mark.parametrize("basis", ["sketch", "canonical"])
-def test_named_tasks_of_both_kinds(basis):
+def test_named_tasks_may_mix_auto_and_fixed_weights(basis):
     eta = {"a": "auto", "b": Eta(0.5, 1, -1), "c": "auto"}
     p, guide = make(basis, eta=eta, auxiliary_weight={"a": 1.0, "b": 0.3, "c": 2.0})
     tasks = {"a": slice(0, 4), "b": slice(4, 8), "c": slice(8, 12)}
@@ -431,7 +431,7 @@ def test_named_tasks_of_both_kinds(basis):
     assert "b/weight_neutral" not in values and "weight_neutral" not in values
 
 
-def test_judging_leaves_no_trace():
+def test_the_judges_forward_pass_has_no_side_effects():
     """Dropout, BatchNorm, random state and `.grad` are as without judges."""
     p, guide = make(name="cnn_batch_norm", dtype=torch.float32)
     q, fixed = make(name="cnn_batch_norm", dtype=torch.float32, eta=Eta(0, 0, 0))
@@ -444,7 +444,7 @@ def test_judging_leaves_no_trace():
 
 
 @pytest.mark.parametrize("first", [0, 1, 2])
-def test_dropout_of_judges_stays_off_also_where_it_begins_later(first):
+def test_dropout_of_judges_stays_off_even_if_it_starts_later(first):
     """Passes of judges that draw no random numbers are not watched. One that begins to draw is run again."""
     p, guide = make()
     q, other = make()
@@ -461,7 +461,7 @@ def test_dropout_of_judges_stays_off_also_where_it_begins_later(first):
     assert len(calls) == 5 + (first > 0)
 
 
-def test_judges_who_draw_random_numbers_are_asked_once():
+def test_judges_that_draw_random_numbers_run_once_per_step():
     p, guide = make()
     calls = []
     for _ in range(4):
@@ -469,7 +469,7 @@ def test_judges_who_draw_random_numbers_are_asked_once():
     assert len(calls) == 4
 
 
-def test_later_passes_of_judges_are_not_watched():
+def test_later_judge_passes_run_without_the_dropout_mode():
     p, guide = make()
     modes = []
     for _ in range(3):
@@ -479,7 +479,7 @@ def test_later_passes_of_judges_are_not_watched():
 
 @pytest.mark.parametrize("basis", ["sketch", "mean"])
 @pytest.mark.parametrize("tasks", [1, 2])
-def test_memory(basis, tasks):
+def test_judges_cost_one_gradient_of_memory(basis, tasks):
     """Asking the judges holds their gradient in addition to the k + 3 vectors of a refresh, or instead of a copy between them."""
     torch.manual_seed(0)
     width, depth = 512, 8
@@ -498,7 +498,7 @@ def test_memory(basis, tasks):
 
 
 @pytest.mark.parametrize("basis", ["sketch", "mean", "canonical"])
-def test_judging_does_not_wait_for_the_device(basis):
+def test_using_judges_does_not_wait_for_the_device(basis):
     p, guide = make(basis, torch.float32)
     step(p, guide)
     losses, loss = p.losses(TRAINED), p.loss()
@@ -527,14 +527,14 @@ def test_judging_does_not_wait_for_the_device(basis):
     ],
     ids=["none", "number", "no graph", "scalar", "elsewhere"],
 )
-def test_errors(options, message):
+def test_wrong_judges_are_refused(options, message):
     p, guide = make()
     with pytest.raises((ValueError, TypeError), match=message):
         step(p, guide, **options)
     step(p, guide)  # the failed step is forgotten
 
 
-def test_fixed_weights_have_no_judges():
+def test_judges_are_refused_with_fixed_weights():
     p, guide = make(eta=Eta(1, 1, 0))
     with pytest.raises(ValueError, match="judge= is only used with eta='auto'"):
         step(p, guide)
@@ -560,7 +560,7 @@ def test_an_incomplete_state_is_refused_and_changes_nothing(missing):
     step(p, guide)
     state = guide.state_dict()
     damaged = state | {"judges": {key: value for key, value in state["judges"].items() if key != missing}}
-    with pytest.raises(ValueError, match=f"judges.* incomplete: {missing} missing; save it by state_dict"):
+    with pytest.raises(ValueError, match=f"judges.* incomplete: it lacks {missing}; save it with state_dict"):
         guide.load_state_dict(damaged)
     assert guide.state_dict()["judges"] == state["judges"]
 
@@ -573,6 +573,6 @@ def test_judge_comes_before_auxiliary():
     step(p, guide)
     guide.primary(p.losses(TRAINED))
     guide.auxiliary(p.loss())
-    with pytest.raises(RuntimeError, match=r"judge\(\) came twice or after auxiliary\(\)"):
+    with pytest.raises(RuntimeError, match=r"judge\(\) was called twice, or after auxiliary\(\)"):
         guide.judge(lambda: p.losses(JUDGES))
     step(p, guide)

@@ -99,7 +99,7 @@ def test_a_refresh_waits_for_a_batch_with_more_than_one_example(basis, verbs, ca
 WEIGHTS = Eta(1, 0.5, -1)
 
 
-def test_called_only_when_a_refresh_is_due():
+def test_basis_losses_are_called_only_when_a_refresh_is_due():
     p = problem("mlp")
     guide = Guide(p.model, eta=WEIGHTS, rank=3, refresh_every=3)
     calls = []

@@ -50,7 +50,7 @@ def rows(basis: str) -> int:
     return 1 if basis == "mean" else K
 
 
-def test_the_watch_sees_what_is_allocated():
+def test_the_helper_counts_allocated_vectors():
     model = Wide()
     with LiveMemory() as watch:
         kept = [torch.zeros(10) for _ in range(3)]
@@ -70,7 +70,7 @@ def test_the_watch_sees_what_is_allocated():
 @pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
 @pytest.mark.parametrize("with_grad", [False, True], ids=["", "grad present"])
 @pytest.mark.parametrize("basis", ["sketch", "mean", "random"])
-def test_backward(basis, with_grad, include_mean, engine):
+def test_memory_of_backward(basis, with_grad, include_mean, engine):
     """In addition to ``.grad``: k + 3 vectors where the basis is new, 3 where it is not, and never an m x D tensor."""
     torch.manual_seed(0)
     model = Wide()
@@ -87,7 +87,7 @@ def test_backward(basis, with_grad, include_mean, engine):
 
 
 @pytest.mark.parametrize("engine", ["loop", "batched", "auto"])
-def test_a_model_of_one_layer(engine):
+def test_memory_for_a_model_of_one_layer(engine):
     """Where one parameter is nearly all of the model, its gradient for several rows must not be held with the sketch."""
     torch.manual_seed(0)
     model = Wide(depth=1, width=1536)
@@ -102,7 +102,7 @@ def test_a_model_of_one_layer(engine):
 @pytest.mark.parametrize("basis", ["exact", "svd"])
 @pytest.mark.parametrize("engine", ["loop", "batched"])
 @pytest.mark.slow
-def test_bases_that_work_on_more_rows_than_they_keep(basis, engine):
+def test_memory_of_bases_that_work_on_more_rows_than_they_store(basis, engine):
     torch.manual_seed(0)
     model = Wide()
     guide = guide_for(model, basis=basis, engine=engine, rank=3)
@@ -113,7 +113,7 @@ def test_bases_that_work_on_more_rows_than_they_keep(basis, engine):
 
 
 @pytest.mark.parametrize("engine", ["loop", "batched", "auto"])
-def test_primary_then_auxiliary(engine):
+def test_memory_of_primary_then_auxiliary(engine):
     torch.manual_seed(0)
     model = Wide()
     guide = guide_for(model, engine=engine)
@@ -134,7 +134,7 @@ def test_primary_then_auxiliary(engine):
 
 @pytest.mark.parametrize("with_grad", [False, True], ids=["", "grad present"])
 @pytest.mark.parametrize("tasks", [2, 3])
-def test_several_tasks_in_one_backward(tasks, with_grad):
+def test_memory_of_several_tasks_in_one_backward(tasks, with_grad):
     torch.manual_seed(0)
     model = Wide()
     guide = guide_for(model)
@@ -148,7 +148,7 @@ def test_several_tasks_in_one_backward(tasks, with_grad):
 
 
 @pytest.mark.parametrize("tasks", [2, 4])
-def test_tasks_that_interleave_in_a_refresh_window(tasks):
+def test_memory_of_tasks_that_alternate_in_a_step_with_a_refresh(tasks):
     torch.manual_seed(0)
     model = Wide()
     guide = guide_for(model)
@@ -164,7 +164,7 @@ def test_tasks_that_interleave_in_a_refresh_window(tasks):
     assert measured(model, window) <= K + 2 + tasks + SLACK
 
 
-def test_what_stays_after_a_step():
+def test_memory_kept_after_a_step():
     """Between steps V is all that is kept."""
     torch.manual_seed(0)
     model = Wide()
@@ -176,7 +176,7 @@ def test_what_stays_after_a_step():
     assert K <= kept <= K + 0.2
 
 
-def test_basis_dtype_halves_what_stays():
+def test_basis_dtype_halves_the_memory_kept_after_a_step():
     torch.manual_seed(0)
     model = Wide()
     model.auxiliary().backward()
@@ -191,7 +191,7 @@ def test_basis_dtype_halves_what_stays():
 
 
 @pytest.mark.parametrize("basis", ["sketch", "svd", "exact"])
-def test_what_cannot_fit_is_refused_before_it_is_tried(monkeypatch, basis):
+def test_a_basis_that_cannot_fit_is_refused_before_it_is_allocated(monkeypatch, basis):
     torch.manual_seed(0)
     model = Wide()
     guide = guide_for(model, basis=basis)
@@ -219,7 +219,7 @@ def test_the_settings_proposed_do_fit(monkeypatch):
         guide_for(model, rank=rank + 1).backward(primary=model.primary(), auxiliary=model.auxiliary())
 
 
-def test_unknown_or_ample_memory_is_no_obstacle(monkeypatch):
+def test_unknown_or_ample_memory_refuses_nothing(monkeypatch):
     torch.manual_seed(0)
     model = Wide()
     for amount in (None, 2**60):

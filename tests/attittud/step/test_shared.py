@@ -16,7 +16,7 @@ def step(p, **options):
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.1, 5.0])
-def test_heads_do_not_feel_eta_or_primary_weight(weight):
+def test_heads_do_not_depend_on_eta_or_primary_weight(weight):
     p = problem("mlp", torch.float64)
     g_p, g_a = gradients(p.losses().mean(), p.model), gradients(p.loss(), p.model)
     step(p, primary_weight=weight, auxiliary_weight=0.5)
@@ -38,7 +38,7 @@ def test_tied_parameters_count_once():
 
 
 @pytest.mark.parametrize("how", ["predicate", "iterable"])
-def test_narrowed(how):
+def test_parameters_argument_restricts_the_decomposition(how):
     """Parameters that are left out get the plain weighted sum, whatever Eta says."""
     p = problem("mlp", torch.float64)
     only = ["body.0.weight", "body.2.bias"]
@@ -54,7 +54,7 @@ def test_narrowed(how):
     assert torch.equal(params["body.0.bias"].grad, 0.5 * g_a["body.0.bias"] + 0.2 * g_p["body.0.bias"])
 
 
-def test_a_task_that_reaches_less():
+def test_a_task_may_reach_fewer_parameters():
     """A parameter that only some tasks reach is shared all the same."""
     p = problem("mlp", torch.float64)
     tasks = {"all": p.loss(), "first": p.model.body[0](p.xa).square().mean()}
@@ -65,7 +65,7 @@ def test_a_task_that_reaches_less():
     assert error(p.grads(), want.grads) <= 1e-10
 
 
-def test_auxiliary_heads_of_several_tasks():
+def test_auxiliary_heads_of_several_tasks_get_plain_gradients():
     p = problem("mlp", torch.float64)
     p.model.third = nn.Linear(6, 2).double()
 
@@ -79,7 +79,7 @@ def test_auxiliary_heads_of_several_tasks():
     assert torch.equal(p.model.third.bias.grad, 0.5 * gradients(tasks()["b"], p.model)["third.bias"])
 
 
-def test_sparse_gradients_where_they_are_left_out():
+def test_sparse_gradients_are_allowed_for_parameters_that_are_left_out():
     """An embedding with sparse gradients trains as usual once it does not take part."""
     model = TwoHeads(nn.Sequential(nn.Embedding(9, 3, sparse=True), nn.Flatten(), nn.Linear(12, 5)), 5)
     x = torch.arange(8).reshape(2, 4)
@@ -95,7 +95,7 @@ def test_sparse_gradients_where_they_are_left_out():
     assert torch.equal(got.to_dense(), g_a.to_dense() + 0.3 * g_p.to_dense())
 
 
-def test_leaves_outside_the_model_are_left_alone():
+def test_tensors_outside_of_the_model_get_no_gradient():
     """Only the model's ``.grad`` is written: not an input's that requires a gradient, and not a foreign parameter's."""
     p = problem("mlp")
     stranger = nn.Parameter(torch.ones(()))

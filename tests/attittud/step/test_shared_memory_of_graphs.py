@@ -214,7 +214,7 @@ def test_updates_equal_the_updates_of_a_guide_without_memory(change, request):
             assert a is None or torch.equal(a, b), number
 
 
-def test_the_memory_is_used():
+def test_known_graphs_are_not_walked_again():
     """Otherwise the test above would compare a thing with itself."""
     run, asked = Run(), []
     recall = GraphMemory.recall
@@ -249,7 +249,7 @@ def test_a_gradient_that_was_kept_is_not_overwritten():
     assert torch.equal(held, before)
 
 
-def test_nothing_is_held_after_a_guide_is_deleted():
+def test_a_deleted_guide_keeps_no_tensor_alive():
     run = Run()
     run.step()
     run.step()
@@ -260,7 +260,7 @@ def test_nothing_is_held_after_a_guide_is_deleted():
     assert [reference() for reference in kept] == [None] * 4
 
 
-def test_no_graph_is_held_after_a_step():
+def test_no_graph_is_kept_alive_after_a_step():
     run = Run()
     for _ in range(3):
         losses, tasks = run.losses()

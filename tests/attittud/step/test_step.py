@@ -57,7 +57,7 @@ def test_the_signs_of_the_parts_differ_from_the_signs_of_the_whole():
 @pytest.mark.parametrize("engine", ["loop", "batched"])
 @pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
 @pytest.mark.parametrize("basis", ["sketch", "mean", "exact", "random", "canonical"])
-def test_window_with_a_refresh(basis, include_mean, engine):
+def test_micro_batches_in_a_step_with_a_refresh(basis, include_mean, engine):
     options = {"basis": basis, "include_mean": include_mean, "engine": engine}
     want = one_batch(*setup(**options))
     p, guide = setup(**options)
@@ -68,7 +68,7 @@ def test_window_with_a_refresh(basis, include_mean, engine):
 
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("basis", ["sketch", "svd", "mean", "exact", "random", "canonical"])
-def test_window_without_a_refresh(basis, interleaved):
+def test_micro_batches_in_a_step_without_a_refresh(basis, interleaved):
     p, guide = setup(basis=basis, include_mean=True)
     one_batch(p, guide)
     want = one_batch(p, guide)
@@ -80,7 +80,7 @@ def test_window_without_a_refresh(basis, interleaved):
 
 
 @pytest.mark.parametrize("basis", ["sketch", "svd", "exact"])
-def test_interleaved_window_with_basis_losses(basis):
+def test_alternating_primary_and_auxiliary_calls_with_basis_losses(basis):
     p, guide = setup(basis=basis)
     want = one_batch(p, guide, basis_losses=p.losses)
     p, guide = setup(basis=basis)
@@ -123,7 +123,7 @@ def test_named_tasks_in_micro_batches():
 
 @pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
 @pytest.mark.parametrize("refresh", [True, False], ids=["refresh", ""])
-def test_named_tasks_that_interleave(refresh, include_mean):
+def test_named_tasks_that_alternate_within_a_step(refresh, include_mean):
     """Each micro-batch brings its primary and all its auxiliary losses; signs wait for the last one."""
     eta = {"a": Eta(1, 0, -1), "b": Eta(0, 1, 1)}
     p, guide = setup(eta=eta, include_mean=include_mean)
@@ -146,7 +146,7 @@ def test_named_tasks_that_interleave(refresh, include_mean):
 
 
 @pytest.mark.parametrize("refresh", [True, False], ids=["refresh", ""])
-def test_auxiliary_first(refresh):
+def test_auxiliary_may_come_before_primary(refresh):
     """The order of the two verbs does not matter for the result."""
     p, guide = setup()
     q, other = setup()
@@ -187,7 +187,7 @@ def test_two_backward_calls_add_their_updates():
         assert torch.equal(g, first[name] + second[name]), name
 
 
-def test_three_verbs_are_backward():
+def test_primary_auxiliary_combine_equals_backward():
     p, guide = setup()
     want = one_batch(p, guide)
     q, other = setup()
@@ -198,7 +198,7 @@ def test_three_verbs_are_backward():
     assert all(torch.equal(g, want[name]) for name, g in q.grads().items())
 
 
-def test_three_verbs_on_one_shared_forward():
+def test_primary_auxiliary_combine_works_on_one_shared_forward_pass():
     def both(p):
         features = p.model.body(p.xp)
         losses = F.cross_entropy(p.model.heads["primary"](features), p.yp, reduction="none")
@@ -230,7 +230,7 @@ def test_graphs_are_freed_unless_kept(verb):
         freed.backward()
 
 
-def test_primary_after_auxiliary_in_a_refresh_window_needs_basis_losses():
+def test_primary_after_auxiliary_in_a_step_with_a_refresh_needs_basis_losses():
     p, guide = setup()
     guide.primary(p.losses())
     guide.auxiliary(p.loss())
@@ -238,7 +238,7 @@ def test_primary_after_auxiliary_in_a_refresh_window_needs_basis_losses():
         guide.primary(p.losses())
 
 
-def test_svd_cannot_add_up():
+def test_svd_refuses_several_primary_calls():
     p, guide = setup(basis="svd")
     with pytest.raises(RuntimeError, match=r"(?s)(?=.*basis_losses)(?=.*sketch)"):
         micro_batches(p, guide, interleaved=False)
@@ -258,7 +258,7 @@ def test_power_of_two_loss_scale_gives_the_same_update(basis, dtype):
     assert all(torch.equal(grads[0][name], grads[1][name]) for name in grads[0])
 
 
-def test_what_a_report_cannot_know_is_not_a_number():
+def test_unknown_values_of_a_report_are_nan():
     """A task is reduced to its k-vector when another one comes: parts of its norm that are gone are not guessed."""
     etas = {"near": (1, 0.5, -1), "far": (0.2, 1, 0)}
     p, guide = setup(eta={name: Eta(*eta) for name, eta in etas.items()})
@@ -345,7 +345,7 @@ def test_gradients_that_were_touched_do_not_count_as_accumulation(cleared):
     assert told(steps) == 0
 
 
-def test_neither_two_guides_nor_three_verbs_nor_a_replayed_step_warn():
+def test_two_guides_primary_auxiliary_combine_and_replayed_steps_do_not_warn():
     p, guide = setup()
     other = Guide(p.model, eta=ETA, rank=2)
 
@@ -365,7 +365,7 @@ def test_neither_two_guides_nor_three_verbs_nor_a_replayed_step_warn():
     assert told(steps) == 0
 
 
-def test_micro_batches_through_backward_are_another_update():
+def test_one_backward_per_micro_batch_gives_another_update():
     """What the warning says."""
     p, guide = setup()
     whole = one_batch(p, guide)

@@ -5,25 +5,25 @@ import pytest
 from benchmarks.calls import calls
 
 
-def test_a_plain_step_calls_as_many_functions_of_ours_for_any_number_of_tensors():
+def test_a_plain_step_calls_the_same_number_of_our_functions_for_any_number_of_tensors():
     own, every = calls(198)
     assert own <= 150 and every <= 2_000
     assert calls(774)[0] == own
 
 
 @pytest.mark.parametrize("tensors", [198, 774])
-def test_three_verbs_call_hardly_more(tensors):
+def test_primary_auxiliary_combine_call_hardly_more_functions(tensors):
     assert calls(tensors, verbs=True)[0] <= 170
 
 
-def test_a_refresh_by_loop_calls_as_many_functions_of_ours_for_any_number_of_tensors():
+def test_a_refresh_by_loop_calls_the_same_number_of_our_functions_for_any_number_of_tensors():
     own = calls(198, refresh=True)[0]
     assert own <= 270
     assert calls(774, refresh=True)[0] == own
 
 
 @pytest.mark.parametrize(("engine", "most", "most_in_all"), [("batched", 8, 60), ("hooks", 23, 150)])
-def test_a_refresh_by_other_engines_calls_so_many_functions_for_each_tensor(engine, most, most_in_all):
+def test_a_refresh_by_other_engines_calls_a_fixed_number_of_functions_for_each_tensor(engine, most, most_in_all):
     few, many = (calls(tensors, engine=engine, refresh=True) for tensors in (198, 774))
     own, every = ((b - a) / (774 - 198) for a, b in zip(few, many, strict=True))
     assert own <= most and every <= most_in_all

@@ -45,7 +45,7 @@ def check_rows(V: Tensor, J: Tensor, storage: torch.dtype | None) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_every_step_is_as_defined(seed):
+def test_every_step_follows_the_definition(seed):
     draw = random.Random(seed)
     warnings.simplefilter("ignore", AccumulationWarning)
     name, basis, rank = draw.choice(MODELS), draw.choice(["sketch", "svd", "exact"]), draw.choice([1, 2, 4, 7])
@@ -105,7 +105,7 @@ def test_every_step_is_as_defined(seed):
             age = age if kept else None
 
 
-def test_a_refresh_after_a_change_of_type_computes_in_the_new_one():
+def test_a_refresh_after_a_change_of_dtype_uses_the_new_dtype():
     p = problem("mlp", torch.float32, m=4)
     guide = Guide(p.model, eta=Eta(1, 1, 0), rank=2, refresh_every=1, engine="loop")
     for dtype in (torch.float32, torch.float64, torch.float32):

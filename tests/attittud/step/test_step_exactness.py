@@ -48,19 +48,19 @@ def check(p: Problem, c: float, amp=nullcontext, **options) -> None:
 @pytest.mark.parametrize("c", [1, 0.5, 2, -1])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", NAMES)
-def test_full_precision(name, dtype, c):
+def test_equal_weights_are_exact_in_full_precision(name, dtype, c):
     check(problem(name, dtype), c)
 
 
 @pytest.mark.parametrize("c", [1, 0.5, 2, -1])
 @pytest.mark.parametrize("name", ["mlp", "cnn_batch_norm", "transformer", "tied_module", "frozen", "unused"])
-def test_bf16_autocast(name, c):
+def test_equal_weights_are_exact_under_bf16_autocast(name, c):
     check(problem(name), c, amp=lambda: torch.autocast("cpu", torch.bfloat16))
 
 
 @pytest.mark.parametrize("options", [{"basis": b} for b in ("svd", "exact", "mean", "random", "canonical")] + [
     {"include_mean": True}, {"engine": "batched"}, {"engine": "loop"}, {"basis_dtype": torch.bfloat16}], ids=str)  # fmt: skip
-def test_every_setting(options):
+def test_equal_weights_are_exact_with_every_setting(options):
     check(problem("mlp"), 0.5, **options)
 
 
@@ -69,7 +69,7 @@ def test_half_precision_parameters_are_rounded_once(dtype):
     check(problem("mlp").to(dtype), 0.5)
 
 
-def test_parameters_of_mixed_precision():
+def test_equal_weights_are_exact_for_parameters_of_mixed_precision():
     p = problem("mlp")
     p.model.body[2].bfloat16()
     p.model.body[1].register_forward_hook(lambda module, args, out: out.bfloat16())
@@ -86,7 +86,7 @@ def test_vector_of_auxiliary_losses_counts_as_its_mean():
     assert all(torch.equal(g, other.grads()[name]) for name, g in one.grads().items() if g is not None)
 
 
-def test_shared_forward():
+def test_equal_weights_are_exact_on_a_shared_forward_pass():
     p = problem("mlp")
     guide = Guide(p.model, eta=Eta(2, 2, 2), primary_weight=WEIGHT, rank=3)
     for _ in range(2):
@@ -100,7 +100,7 @@ def test_shared_forward():
         next(comparison, None)
 
 
-def test_adds_to_what_is_there():
+def test_the_update_is_added_to_an_existing_grad():
     p = problem("mlp")
     guide = Guide(p.model, eta=Eta(1, 1, 1), primary_weight=WEIGHT, rank=3)
     g_p, g_a = gradients(p.losses().mean(), p.model), gradients(p.loss(), p.model)

@@ -10,7 +10,7 @@ from tests.helpers.watch import Waits
 from tests.helpers.zoo import problem
 
 
-def test_the_watch_sees_a_wait():
+def test_the_helper_notices_a_wait():
     with Waits() as waits:
         torch.ones(2).sum().item()
     assert waits.seen
@@ -18,7 +18,7 @@ def test_the_watch_sees_a_wait():
 
 @pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
 @pytest.mark.parametrize("basis", ["sketch", "svd", "exact", "mean", "random", "canonical"])
-def test_step_between_refreshes(basis, include_mean):
+def test_a_step_between_refreshes_does_not_wait(basis, include_mean):
     p = problem("mlp")
     guide = Guide(p.model, eta=Eta(1, 0.5, -1), rank=3, basis=basis, include_mean=include_mean)
     guide.backward(primary=p.losses(), auxiliary=p.loss())
@@ -30,7 +30,7 @@ def test_step_between_refreshes(basis, include_mean):
 
 
 @pytest.mark.parametrize("basis", ["sketch", "mean", "random"])
-def test_refresh_by_cholesky(basis):
+def test_a_refresh_by_cholesky_does_not_wait(basis):
     p = problem("mlp")
     guide = Guide(p.model, eta=Eta(1, 0.5, -1), rank=3, basis=basis, engine="loop")
     guide.backward(primary=p.losses(), auxiliary=p.loss())
@@ -42,7 +42,7 @@ def test_refresh_by_cholesky(basis):
 
 
 @pytest.mark.parametrize("engine", ["loop", "batched", "hooks", "auto"])
-def test_engines_wait_at_their_first_refresh_alone(engine, monkeypatch):
+def test_engines_wait_only_at_their_first_refresh(engine, monkeypatch):
     """Where they check themselves; not again with fewer examples or more positions."""
     monkeypatch.setattr("attittud.engine.auto.HOOKS_FROM", 0)
     model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))

@@ -84,7 +84,7 @@ def traces(p: Problem) -> dict[str, Any]:
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("wrong", WRONG)
-def test_nothing_changes(wrong, seed):
+def test_a_refused_step_changes_nothing(wrong, seed):
     draw = random.Random(f"{wrong} {seed}")
     warnings.simplefilter("ignore", AccumulationWarning)
     # A basis that uses the mean gradient alone takes the mean loss.
@@ -131,7 +131,7 @@ def test_nothing_changes(wrong, seed):
         assert not differences(p.grads(), other.grads())
 
 
-def test_a_basis_that_was_overwritten_does_not_serve():
+def test_a_basis_overwritten_by_a_refused_step_is_not_used():
     """The second task's graph is gone, which is noticed only after the basis has been overwritten."""
     model = nn.Linear(4, 3).double()
     guide = Guide(model, eta=Eta(1, 1, 0), rank=2, refresh_every=10)

@@ -108,7 +108,7 @@ def test_parameters_are_bitwise_equal_after_twenty_steps(behaved):
         assert error(behaved[0]["twenty"][index], alone) < 1e-3
 
 
-def test_the_wrapper_can_still_be_used_as_such(behaved):
+def test_the_ddp_model_can_still_be_used_without_a_guide(behaved):
     w = World("one")
     p = w.problem
     halves = [slice(0, 6), slice(6, 12)]
@@ -123,8 +123,8 @@ def test_the_wrapper_can_still_be_used_as_such(behaved):
     {
         "seed": "another guide than worker 0",
         "eta": "another guide than worker 0",
-        "a name less": "{'name': None} where it has no examples",
-        "another name": "losses of other names than worker 0",
+        "a name less": "{'name': None} if it has no examples",
+        "another name": "losses with other names than worker 0",
     }.items(),
 )
 def test_workers_that_differ_are_noticed(behaved, name, words):
@@ -146,7 +146,7 @@ def test_a_head_that_becomes_shared_between_refreshes_loses_no_gradient(behaved)
         assert torch.allclose(found["late"], parts["before"] + auxiliary, atol=1e-12)
 
 
-def test_a_guide_that_trains_alone_among_workers_says_so_once(behaved):
+def test_a_guide_that_trains_alone_among_workers_warns_once(behaved):
     for found in behaved:
         (message,) = found["alone"]
         assert "although torch.distributed has 2 workers" in message and "process_group=" in message
@@ -219,7 +219,7 @@ def test_a_lost_worker_makes_the_others_fail_with_a_message(target, args):
     assert "not done after" not in first["error"]
 
 
-def test_replicas_that_start_apart_are_refused(behaved):
+def test_replicas_with_different_parameters_are_refused(behaved):
     for found in behaved:
         message = found["differing"]["parameters"]
         assert (

@@ -295,13 +295,13 @@ def test_mixed_precision_policy_is_respected(behaved):
         "partly": "fully_shard on the whole model",
     }.items(),
 )
-def test_what_cannot_work_is_refused_with_its_cure(behaved, name, words):
+def test_unsupported_settings_are_refused_with_a_cure(behaved, name, words):
     for found in behaved:
         assert words in found["refusals"][name]
 
 
 @pytest.mark.slow
-def test_shards_that_lie_elsewhere_are_refused():
+def test_shards_offloaded_to_another_device_are_refused():
     """Checked without a model: without a GPU all of it is on the CPU."""
     _check_not_offloaded("cpu", "cpu")
     with pytest.raises(ValueError, match=r"CPUOffloadPolicy.*fsdp_offload_params"):
@@ -309,7 +309,7 @@ def test_shards_that_lie_elsewhere_are_refused():
 
 
 @pytest.mark.slow
-def test_gradients_add_up(behaved):
+def test_updates_add_to_an_existing_grad(behaved):
     for first, second in (found["trace"] for found in behaved):
         w = World("one")
         guide = w.guide(refresh_every=1)
@@ -319,7 +319,7 @@ def test_gradients_add_up(behaved):
 
 
 @pytest.mark.slow
-def test_the_model_can_still_be_used_as_such(behaved):
+def test_the_sharded_model_can_still_be_used_without_a_guide(behaved):
     w = World("one")
     w.problem.loss(slice(0, 12)).backward()
     want = {name: g for name, g in w.problem.grads().items() if g is not None}
@@ -328,7 +328,7 @@ def test_the_model_can_still_be_used_as_such(behaved):
 
 
 @pytest.mark.slow
-def test_parameters_after_twenty_steps(behaved):
+def test_parameters_equal_one_process_after_twenty_steps(behaved):
     want = twenty_steps(World("one", torch.float32))
     for found in behaved:
         assert all(torch.equal(found["twenty"][name], behaved[0]["twenty"][name]) for name in want)
@@ -336,7 +336,7 @@ def test_parameters_after_twenty_steps(behaved):
 
 
 @pytest.mark.slow
-def test_inputs_that_want_a_gradient_are_left_alone(behaved):
+def test_inputs_that_require_a_gradient_are_not_written_to(behaved):
     w = World("one")
     w.take(w.guide().backward(primary=w.losses(slice(0, M)), auxiliary=w.auxiliary(slice(0, N))))
     for grads, untouched in (found["inputs"] for found in behaved):
@@ -344,7 +344,7 @@ def test_inputs_that_want_a_gradient_are_left_alone(behaved):
 
 
 @pytest.mark.slow
-def test_parameters_of_four_workers_after_twenty_steps(four):
+def test_parameters_of_four_workers_equal_one_process_after_twenty_steps(four):
     want = twenty_steps(World("one", torch.float32))
     for found in four:
         for mine, theirs in zip(found["twenty"], four[0]["twenty"], strict=True):
@@ -353,7 +353,7 @@ def test_parameters_of_four_workers_after_twenty_steps(four):
 
 
 @pytest.mark.slow
-def test_a_guide_may_be_made_between_the_passes(behaved):
+def test_a_guide_may_be_made_between_forward_and_backward_pass(behaved):
     w = World("one")
     w.take(w.guide().backward(primary=w.losses(slice(0, M)), auxiliary=w.auxiliary(slice(0, N))))
     for hidden, grads in (found["between"] for found in behaved):
@@ -361,14 +361,14 @@ def test_a_guide_may_be_made_between_the_passes(behaved):
 
 
 @pytest.mark.slow
-def test_a_worker_does_not_take_the_shards_of_another(behaved):
+def test_a_worker_refuses_the_shards_of_another_worker(behaved):
     for number, message in enumerate(found["state of another"] for found in behaved):
         assert f"shards of worker {1 - number} of 2" in message and "attittud.checkpoint.save" in message
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # of dcp in one process
-def test_a_checkpoint_goes_on_with_another_number_and_kind_of_workers(behaved, four, folder):
+def test_a_checkpoint_can_be_loaded_by_another_number_and_kind_of_workers(behaved, four, folder):
     undisturbed = train("one", 0, BEFORE + AFTER)
     again = {
         f"one from {kind}, {form}": train("one", BEFORE, AFTER, f"{folder}/{kind}", form=form)
@@ -402,7 +402,7 @@ def test_a_basis_of_fewer_rows_than_its_rank_continues_too(behaved, four, folder
 
 
 @pytest.mark.slow
-def test_what_workers_write_is_safetensors_and_json(behaved, folder):
+def test_workers_write_only_safetensors_and_json(behaved, folder):
     assert behaved
     files = sorted(
         path.relative_to(f"{folder}/fsdp/files").as_posix() for path in Path(folder).glob("fsdp/files/**/*.*")
@@ -412,7 +412,7 @@ def test_what_workers_write_is_safetensors_and_json(behaved, folder):
 
 
 @pytest.mark.slow
-def test_planted_shards_do_not_run_and_every_worker_names_the_file(behaved):
+def test_malicious_shards_do_not_run_code_and_every_worker_names_the_file(behaved):
     for messages, ran in (found["hostile files"] for found in behaved):
         assert not ran
         for (file, kind), message in messages.items():
@@ -429,7 +429,7 @@ def test_workers_wait_for_each_other_and_fail_together(behaved, folder, kind):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("behaved")
-def test_a_checkpoint_without_a_guide_says_so(folder):
+def test_a_checkpoint_without_a_guide_is_refused(folder):
     guide = World("one").guide()
     with pytest.raises(ValueError, match=r"no guide under 'other', only \['guide', 'model'\]"):
         checkpoint.load(guide, f"{folder}/fsdp", key="other")
@@ -481,7 +481,7 @@ def empty_shards():
 
 
 @pytest.mark.slow
-def test_workers_without_an_element_of_some_parameters():
+def test_workers_without_elements_of_some_parameters_work():
     """They learn as well which parameters are the primary task's own; else sums over workers differed in size."""
     (alone,) = run(1, empty_shards)
     for worker in run(2, empty_shards, limit=60):

@@ -59,7 +59,7 @@ def gradients(kind, steps=3, name="transformer", **options):
 @pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
 @pytest.mark.parametrize("basis", BASES)
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
-def test_same_as_plain(kind, basis, include_mean):
+def test_gradients_equal_those_without_a_process_group(kind, basis, include_mean):
     # `loop` on both sides: FSDP2 has no other engine, and in bf16 another order of products is another rounding.
     options = {"basis": basis, "include_mean": include_mean, "engine": "loop"}
     want, stated = gradients("plain", **options)
@@ -70,11 +70,11 @@ def test_same_as_plain(kind, basis, include_mean):
     assert reports[0]["effective_rank"] == stated[0]["effective_rank"]
 
 
-def test_ddp_with_the_engine_of_its_choice():
+def test_ddp_works_with_the_engine_auto_chooses():
     assert error(gradients("ddp", steps=1)[0][0], gradients("plain", steps=1)[0][0]) < 1e-5
 
 
-def test_mixed_precision_policy():
+def test_the_mixed_precision_policy_is_respected():
     """Parameters in bf16 for the passes, gradients in fp32: as plain FSDP2 has them."""
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     found = []

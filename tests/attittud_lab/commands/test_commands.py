@@ -14,7 +14,7 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def test_help_teaches(capsys):
+def test_the_help_of_the_demo_explains_its_options(capsys):
     code, out, _ = run("demo", "--help", capsys=capsys)
     assert code == 0
     for word in ("--seeds", "--steps", "--workers", "--out", "FILE.json", "shifted to the next class"):
@@ -22,17 +22,17 @@ def test_help_teaches(capsys):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_names_what_to_give_and_not_its_type(command, capsys):
+def test_help_names_each_value_and_not_its_type(command, capsys):
     """Newer typer has `--quiet <bool>`, which takes nothing, and `--auxiliary <list[str]>`, which takes no list."""
     code, out, _ = run(*command.split(), "--help", capsys=capsys)
     assert code == 0 and "--help" in out and "<" not in out, out
 
 
-def test_version(capsys):
+def test_version_prints_the_version(capsys):
     assert run("--version", capsys=capsys) == (0, f"{attittud.__version__}\n", "")
 
 
-def test_without_a_command_it_lists_them(capsys):
+def test_without_a_command_all_commands_are_listed(capsys):
     code, out, _ = run(capsys=capsys)
     assert code == 0
     assert "demo" in out

@@ -9,7 +9,7 @@ from attittud_lab.strategies import base as strategies
 
 
 @pytest.mark.parametrize("kind", ["strategy", "basis", "engine"])
-def test_a_name_that_is_registered_elsewhere_is_accepted(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_registered_from_outside_of_the_package_is_accepted(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     text = f"strategy: {{{'name' if kind == 'strategy' else kind}: mine}}"
     with pytest.raises(
         ConfigError, match=f"configuration:1: strategy.{'name' if kind == 'strategy' else kind}: unknown"

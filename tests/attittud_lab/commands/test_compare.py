@@ -25,7 +25,7 @@ def typed(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, 
     return int(stopped.value.code or 0), out, err
 
 
-def test_command_with_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_runs_with_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
     words = [tmp_path / "job.yaml", f"output={tmp_path / 'runs'}", "training.mode=joint", "--budget", "0.05s"]
     code, out, err = typed(*words, capsys=capsys)
@@ -46,7 +46,7 @@ def test_command_with_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "11 runs that are left, now that every strategy has been run once" in forecasts[1] and len(forecasts) == 2
 
 
-def test_a_quick_comparison_says_what_it_gave_up_and_the_whole_one_keeps_its_runs(
+def test_a_quick_comparison_says_what_it_left_out_and_the_full_one_reuses_its_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
@@ -65,7 +65,7 @@ def test_a_quick_comparison_says_what_it_gave_up_and_the_whole_one_keeps_its_run
     assert code == 2 and "--quick has no runs at equal seconds" in err
 
 
-def test_command_with_nothing_but_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_runs_with_only_data_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The proposed configuration is meant for real data; here it only has to be built and changed by overrides."""
     quick = ["training.guided.steps=4", "training.finetune.steps=2", "compare.strategies=[]", "compare.seeds=2"]
     quick += ["compare.weights=[0.5, 1]", "compare.tuning_seeds=1", f"output={tmp_path}", "data.primary.train=60"]
@@ -102,7 +102,7 @@ def test_bad_input_is_one_paragraph_and_code_2(
     assert not list(tmp_path.iterdir())
 
 
-def test_control_c_is_130_and_the_same_command_continues(tmp_path: Path) -> None:
+def test_ctrl_c_exits_with_130_and_the_same_command_continues(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
     process = command(tmp_path, "compare", "job.yaml")
     while not (kept := list(tmp_path.rglob("result.json"))) and process.is_alive():

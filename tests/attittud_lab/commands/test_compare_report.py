@@ -41,7 +41,7 @@ def test_bad_folder_is_one_paragraph_and_code_2(
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_command_prints_the_path(run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_prints_the_path_of_the_page(run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         cli.main(["report", str(run_dir), "--output", str(tmp_path / "page")])
     assert not stopped.value.code

@@ -68,7 +68,7 @@ def test_a_signal_ends_all_workers_and_keeps_finished_runs(number: signal.Signal
     assert not [worker for worker in workers if worker.is_running()]
 
 
-def test_an_error_of_a_worker_is_a_paragraph_and_code_2(tmp_path: Path) -> None:
+def test_an_error_in_a_worker_is_one_paragraph_and_code_2(tmp_path: Path) -> None:
     process = started(tmp_path, "training.guided.patience=1", "model.name=mlp", "training.metric=auc")
     out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (2, "")
@@ -86,7 +86,7 @@ def test_an_error_of_a_worker_is_a_paragraph_and_code_2(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be(
+def test_wrong_values_of_workers_and_ray_are_refused(
     arguments: list[str],
     message: str,
     tmp_path: Path,
@@ -104,10 +104,10 @@ def test_what_cannot_be(
 
 
 @pytest.mark.parametrize("word", ["auto", "10.0.0.1:6379", "node-7.local:6379", "ray://head:10001", "[::1]:6379"])
-def test_what_looks_like_an_address(word: str) -> None:
+def test_addresses_of_ray_clusters_are_recognised(word: str) -> None:
     assert _ADDRESS.fullmatch(word)
 
 
 @pytest.mark.parametrize("word", ["", "job.yaml", "--quiet", "compare.seeds=3", "C:/a.yaml", "data.primary.path=a:1"])
-def test_what_does_not(word: str) -> None:
+def test_other_texts_are_not_taken_for_addresses(word: str) -> None:
     assert not _ADDRESS.fullmatch(word)

@@ -31,7 +31,7 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def test_demo(tmp_path, monkeypatch, capsys):
+def test_the_demo_trains_and_prints_its_table(tmp_path, monkeypatch, capsys):
     shorten(monkeypatch)
     path = tmp_path / "result.json"
     code, out, err = run(*QUICK, "--out", str(path), capsys=capsys)
@@ -67,7 +67,7 @@ def test_a_file_that_cannot_be_written_is_found_before_anything_is_trained(monke
     assert "cannot be written" in err and "choose another file by --out" in err
 
 
-def test_a_disk_that_is_full_in_the_middle_has_the_cure_of_this_command(monkeypatch, capsys):
+def test_a_disk_that_fills_up_during_the_demo_is_explained_with_a_cure(monkeypatch, capsys):
     def full(*_):
         raise cannot_write(Path("runs/demo/runs/a/seed-0/run.json"), OSError(errno.ENOSPC, "full"))
 
@@ -77,7 +77,7 @@ def test_a_disk_that_is_full_in_the_middle_has_the_cure_of_this_command(monkeypa
     assert "run.json: the disk is full; free some space, or choose another folder by --folder, and run again" in err
 
 
-def test_an_interrupted_demo_says_what_is_kept(monkeypatch, capsys):
+def test_an_interrupted_demo_says_that_there_is_no_result(monkeypatch, capsys):
     monkeypatch.setattr(demo, "run_all", interrupted)
     code, out, err = run(*QUICK, capsys=capsys)
     assert (code, out) == (130, "") and err.count("\n") == 1

@@ -30,7 +30,7 @@ def call(*arguments: str) -> int:
 
 
 @pytest.mark.usefixtures("here")
-def test_a_long_diagnosis_says_how_far_it_is(
+def test_a_long_diagnosis_shows_its_progress(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("attittud_lab.output.progress.SILENT", 0.0)
@@ -83,7 +83,7 @@ def test_diagnose_prints_its_figures(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.usefixtures("here")
-def test_the_chance_can_be_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_estimating_the_chance_can_be_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("diagnose", "job.yaml", "--no-chance") == 0
     out, err = capsys.readouterr()
     assert err == "" and "hance that" not in out
@@ -99,7 +99,7 @@ def test_a_portfolio_without_validation_and_test_is_diagnosed(capsys: pytest.Cap
 
 
 @pytest.mark.usefixtures("here")
-def test_a_chance_that_cannot_be_found_says_why(
+def test_a_chance_that_cannot_be_estimated_is_explained(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object) -> None:
@@ -124,7 +124,7 @@ MISTAKES = {
 
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("arguments", MISTAKES, ids=" ".join)
-def test_mistakes(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_explained(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert call("diagnose", *arguments) == 2
     err = capsys.readouterr().err
     assert MISTAKES[arguments] in err and err.count("\n") == 1, err
@@ -132,7 +132,7 @@ def test_mistakes(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.usefixtures("here")
-def test_ctrl_c(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_ends_a_diagnosis_with_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 

@@ -13,7 +13,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("job.yaml").write_text(JOB)
 
 
-def test_init_writes_what_train_reads(capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_writes_a_configuration_that_train_reads(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("init", "image", "--primary", "digits", "--auxiliary", "digits", "-o", "mine.yaml") == 0
     text = Path("mine.yaml").read_text()
     assert "# Primary: 1797 images, 8 pixels, 10 classes." in text and text in capsys.readouterr().out
@@ -34,7 +34,7 @@ def test_init_writes_what_train_reads(capsys: pytest.CaptureFixture[str]) -> Non
     ],
     ids=["schema", "init"],
 )
-def test_what_cannot_be_written_names_the_option(
+def test_an_output_file_that_cannot_be_written_is_refused_with_the_option(
     arguments: tuple[str, ...], cure: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call(*arguments) == 2

@@ -14,7 +14,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("job.yaml").write_text(JOB)
 
 
-def test_schema(capsys: pytest.CaptureFixture[str]) -> None:
+def test_schema_prints_a_json_schema(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("schema") == 0
     shown = capsys.readouterr().out
     assert call("schema", "-o", "s.json") == 0

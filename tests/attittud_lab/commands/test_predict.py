@@ -50,7 +50,9 @@ def rows(text: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_the_accuracy_is_that_of_the_run(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predictions_have_the_accuracy_of_the_run(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = Path(RUNS[name])
     path, labels = INPUTS[name](run, tmp_path)
     code, out, err = typed("predict", str(run), str(path), capsys=capsys)
@@ -65,7 +67,7 @@ def test_the_accuracy_is_that_of_the_run(name: str, tmp_path: Path, capsys: pyte
     assert share == pytest.approx(json.loads((run / "result.json").read_text())["test"]["accuracy"], abs=1e-6)
 
 
-def test_many_inputs_have_lines_that_say_how_far_it_is(
+def test_many_inputs_show_progress(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("attittud_lab.output.progress.SILENT", 0.0)
@@ -90,7 +92,7 @@ def test_known_labels_give_an_accuracy(capsys: pytest.CaptureFixture[str]) -> No
     assert (code, err) == (0, "")
 
 
-def test_output_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predictions_can_be_written_to_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for suffix in ("csv", "jsonl", "parquet"):
         path = tmp_path / f"out.{suffix}"
         code, out, err = typed("predict", RUNS["words"], "data/reviews.csv", "--output", str(path), capsys=capsys)
@@ -137,12 +139,12 @@ def test_a_damaged_row_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[st
     ],
     ids=str,
 )
-def test_what_a_person_gets_wrong(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_explained(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = typed("predict", *arguments, capsys=capsys)
     assert code == 2 and out == "" and err.count("\n") == 1 and said in err
 
 
-def test_a_threshold(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_threshold_decides_which_labels_are_predicted(capsys: pytest.CaptureFixture[str]) -> None:
     counts = []
     for threshold in ("0", "0.5", "1"):
         command = ["predict", RUNS["findings"], "data/findings.parquet", "--threshold", threshold]
@@ -152,13 +154,15 @@ def test_a_threshold(capsys: pytest.CaptureFixture[str]) -> None:
     assert counts[0] == 144 >= counts[1] >= counts[2] == 0
 
 
-def test_an_old_folder_says_that_nothing_is_calibrated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_old_run_folder_warns_that_probabilities_are_not_calibrated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = old_run("pictures", tmp_path)
     code, out, err = typed("predict", str(run), PICTURES, capsys=capsys)
     assert code == 0 and len(rows(out)) == 8 and "not calibrated" in err
 
 
-def test_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_can_be_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "model.pt2"
     code, out, _ = typed("predict", RUNS["pictures"], "--export", str(path), capsys=capsys)
     assert code == 0 and out.strip() == str(path)
@@ -171,14 +175,14 @@ def start(*arguments: str, **more: object) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more)
 
 
-def test_a_pipe_is_predicted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inputs_can_come_from_a_pipe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     given = io.BufferedReader(io.BytesIO(b"a text\n\nanother one\n"))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(given))
     code, out, err = typed("predict", RUNS["words"], "-", capsys=capsys)
     assert code == 0 and len(rows(out)) == 3 and err == "3 predictions\n"
 
 
-def test_a_pipe_may_be_closed_early() -> None:
+def test_the_reading_side_of_a_pipe_may_close_early() -> None:
     with start(RUNS["words"], "-", stdin=subprocess.PIPE) as process:
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
         process.stdout.close()  # as `head` does
@@ -189,7 +193,7 @@ def test_a_pipe_may_be_closed_early() -> None:
     assert process.returncode != 0
 
 
-def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+def test_ctrl_c_leaves_no_output_file(tmp_path: Path) -> None:
     with start(RUNS["words"], "-", "-o", str(tmp_path / "out.csv"), stdin=subprocess.PIPE) as process:
         assert process.stdin is not None and process.stderr is not None
         process.stdin.write(b"a text\n" * 2000)

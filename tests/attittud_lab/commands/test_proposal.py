@@ -77,7 +77,7 @@ def test_what_init_writes_for_few_images_can_be_trained(
     assert call("train", "attittud.yaml", "training.guided.steps=2", "training.finetune.steps=2") == 0
 
 
-def test_init_text(capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_proposes_a_configuration_for_texts(capsys: pytest.CaptureFixture[str]) -> None:
     Path("a.csv").write_text("text,label\n" + "".join(f"word{n} here,{'no' if n % 2 else 'yes'}\n" for n in range(40)))
     Path("b c.jsonl").write_text("".join(json.dumps({"text": f"more {n}"}) + "\n" for n in range(30)))
     assert call("init", "text", "--primary", "a.csv", "--auxiliary", "b c.jsonl") == 0
@@ -89,7 +89,7 @@ def test_init_text(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("init", "sound", "--primary", "a.csv", "--force") == 2
 
 
-def test_init_takes_the_names_of_the_columns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_takes_names_of_columns(capsys: pytest.CaptureFixture[str]) -> None:
     rows = "".join(f"word{n} here,{'no' if n % 2 else 'yes'}\n" for n in range(40))
     Path("a.csv").write_text("body,verdict\n" + rows)
     Path("b.csv").write_text("text,label\n" + rows.replace("word", "other"))
@@ -109,7 +109,7 @@ def test_init_takes_the_names_of_the_columns(capsys: pytest.CaptureFixture[str])
     assert "there is no column 'bdy'" in capsys.readouterr().err
 
 
-def test_init_on_another_level_of_folders(capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_explains_a_folder_on_the_wrong_level(capsys: pytest.CaptureFixture[str]) -> None:
     picture_folders(**{"all/mine": [9, 7], "all/theirs": [8, 8], "one/level": [4, 4]})
     assert call("init", "image", "--primary", "all/mine") == 0
     out, err = capsys.readouterr()
@@ -134,7 +134,7 @@ def test_a_first_configuration_can_be_trained(root: Path, tmp_path: Path) -> Non
     assert result.metric == "auc" and {f"auc/{name}" for name in COMPETITION} <= result.test.keys()
 
 
-def test_more_sources_than_a_step_can_have_are_not_looked_at(capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_many_sources_are_refused_before_they_are_read(capsys: pytest.CaptureFixture[str]) -> None:
     many = [word for _ in range(101) for word in ("--auxiliary", "nowhere")]
     assert call("init", "image", "--primary", "digits", *many) == 2
     assert "--auxiliary: 101 sources are given, at most 100 are allowed" in capsys.readouterr().err

@@ -27,7 +27,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ("new", "columns", "steps"),
     [("chats", ["messages"], 50), ("pairs", ["prompt", "completion"], 1500), ("texts", ["text"], 50)],
 )
-def test_what_is_to_be_learnt(new: str, columns: list[str], steps: int) -> None:
+def test_columns_and_steps_follow_from_the_data(new: str, columns: list[str], steps: int) -> None:
     assert call("init", "text", "--primary", f"{new}.jsonl", "--protect", "texts.jsonl") == 0
     found = load("attittud.yaml")
     assert found.task == "causal-lm" and found.language.guard == "kl" and found.language.steps == steps
@@ -35,7 +35,7 @@ def test_what_is_to_be_learnt(new: str, columns: list[str], steps: int) -> None:
     assert found.language.protect is not None and found.language.protect.path == "texts.jsonl"
 
 
-def test_prompts_and_nothing_are_protected_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_protected_data_may_be_prompts_or_missing(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("init", "text", "--primary", "chats.jsonl", "--protect", "prompts.jsonl") == 0
     assert "next: attittud train attittud.yaml model=hf:FOLDER" in capsys.readouterr().out
     found = load("attittud.yaml").language
@@ -58,6 +58,6 @@ def test_prompts_and_nothing_are_protected_too(capsys: pytest.CaptureFixture[str
         (("text", "--protect", "one.jsonl"), "--protect: 1 examples leave 0 to train on and 1 to measure with"),
     ],
 )
-def test_refusals(arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_input_is_refused(arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("init", *arguments, "--primary", "chats.jsonl") == 2
     assert words in capsys.readouterr().err

@@ -22,7 +22,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("job.yaml").write_text(JOB)
 
 
-def test_train(capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_writes_a_run_folder(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("train", "job.yaml", "strategy=flip", "seed=2") == 0
     out, err = capsys.readouterr()
     assert "test       loss" in out and "flip, seed 2: 10 steps" in out
@@ -116,7 +116,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("arguments", MISTAKES, ids=" ".join)
-def test_mistakes(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_explained(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert call("train", *arguments) == 2
     err = capsys.readouterr().err
     assert MISTAKES[arguments].lower() in err.lower() and err.count("\n") == 1, err
@@ -145,7 +145,7 @@ def test_mistakes(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
     ],
     ids=["auxiliary", "micro-batches", "judge", "primary"],
 )
-def test_one_example_at_a_time_and_batch_norm(
+def test_batches_of_one_example_under_batch_norm_are_refused(
     changes: list[str], culprit: str, cure: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call("train", "job.yaml", "model={name: resnet-18}", *changes) == 2
@@ -153,12 +153,12 @@ def test_one_example_at_a_time_and_batch_norm(
     assert f"attittud: {culprit}: one example is too few for BatchNorm" in err and cure in err
 
 
-def test_a_mistake_does_not_occupy_the_folder() -> None:
+def test_a_mistake_leaves_the_run_folder_free() -> None:
     assert call("train", "job.yaml", "training.guided.primary_batch=64") == 2
     assert call("train", "job.yaml") == 0
 
 
-def test_a_run_that_cannot_be_continued_does_not_occupy_the_folder(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_cannot_be_continued_leaves_the_folder_free(capsys: pytest.CaptureFixture[str]) -> None:
     """It ends after run.json was written, and before its first checkpoint."""
     wild = ["training.guided.lr=1e30", "training.guided.clip=null", "log_every=1"]
     assert call("train", "job.yaml", *wild) == 2
@@ -176,7 +176,7 @@ def test_a_run_that_cannot_be_continued_does_not_occupy_the_folder(capsys: pytes
 @pytest.mark.parametrize(
     ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")], ids=str
 )
-def test_ctrl_c_and_sigterm(number: signal.Signals, code: int, word: str) -> None:
+def test_ctrl_c_and_sigterm_end_a_run_that_can_be_continued(number: signal.Signals, code: int, word: str) -> None:
     process = command(Path.cwd(), "train", "job.yaml", "training.guided.steps=100000")
     metrics = Path("runs/job/auto/seed-0/metrics.jsonl")
     for _ in range(600):
@@ -206,7 +206,7 @@ def test_ctrl_c_and_sigterm(number: signal.Signals, code: int, word: str) -> Non
         (["result.json"], [], "the run was at its end, the same command shows it"),
     ],
 )
-def test_what_is_kept_of_an_interrupted_run(
+def test_an_interrupted_run_says_what_is_kept(
     files: list[str],
     options: list[str],
     words: str,
@@ -231,7 +231,7 @@ def test_help_of_train_init_and_schema_teaches(capsys: pytest.CaptureFixture[str
     assert "drop_harmful" in out and "bloop" in out and "continues" in out
 
 
-def test_a_language_model_learns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_train_trains_a_language_model(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("accelerate", reason="needs the extra 'transformers'")
     language = pytest.importorskip("tests.helpers.language", reason="needs the extra 'transformers'")
     language.make_files()

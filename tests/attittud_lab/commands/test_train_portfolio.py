@@ -52,7 +52,7 @@ def test_train_predict_and_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("report", str(folder)) == 0 and (folder / "report.html").exists()
 
 
-def test_without_a_test_set(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_portfolio_trains_without_a_test_set(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("train", "job.yaml", *QUICK, "data.primary.test=0", "--quiet") == 0
     out, _ = capsys.readouterr()
     assert "these figures chose the model, and there is no test set" in out and "\ntest " not in out
@@ -61,7 +61,7 @@ def test_without_a_test_set(capsys: pytest.CaptureFixture[str]) -> None:
     assert "data.primary.test: is 0, but that part measures the result" in capsys.readouterr().err
 
 
-def test_two_workers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_workers_give_the_same_result(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("train", "job.yaml", *QUICK, "output=one") == 0
     assert call("train", "job.yaml", *QUICK, "output=two", "--workers", "2") == 0
     one, two = (Path(name, "job/portfolio/seed-0") for name in ("one", "two"))
@@ -71,12 +71,12 @@ def test_two_workers(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--workers 2: strategy multitask is a single run; leave it out" in " ".join(capsys.readouterr().err.split())
 
 
-def test_no_dashboard(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_portfolio_refuses_to_log_to_tensorboard(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("train", "job.yaml", *QUICK, "--log", "tensorboard") == 2
     assert "--log tensorboard: a portfolio has many short runs" in capsys.readouterr().err
 
 
-def test_compare_refuses_or_leaves_it_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_refuses_the_portfolio_or_leaves_it_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("compare", "job.yaml", "compare.strategies=[portfolio]") == 2
     assert "compare.strategies: portfolio cannot be a row" in capsys.readouterr().err
     few = ["compare.strategies=[]", "compare.seeds=2", "compare.weights=[0.5, 1]", "compare.tuning_seeds=1"]
@@ -86,7 +86,7 @@ def test_compare_refuses_or_leaves_it_out(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.slow
-def test_a_killed_process_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_killed_portfolio_continues(capsys: pytest.CaptureFixture[str]) -> None:
     """SIGKILL at three moments, then the same command to the end; portfolio/test_run.py does it for both kinds of models."""
     settings = [*QUICK, "portfolio.final=ensemble", "training.guided.steps=60", "checkpoint_every=5"]
     assert call("train", "job.yaml", *settings, "output=whole", "--quiet") == 0

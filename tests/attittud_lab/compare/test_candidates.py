@@ -36,7 +36,7 @@ def test_epochs_become_steps(tmp_path: Path) -> None:
     assert module.Comparison(config("training.mode=joint"), tmp_path).configured_budget() == Budget(12, 0)
 
 
-def test_open_settings_come_from_the_configured_strategy() -> None:
+def test_unspecified_settings_come_from_the_configured_strategy() -> None:
     job = config(
         "strategy.refresh_every=4",
         "compare.strategies=[drop_harmful, {name: drop_harmful, rank: 7}, {name: flip, rank: 10}, pcgrad, bloop, flip]",
@@ -74,7 +74,7 @@ def tried(strategy: StrategyConfig, **settings: Any) -> list[tuple[str, ...]]:
     return [variant.changes for variant in variants(strategy, config.compare, tuned=True)]
 
 
-def test_every_strategy_has_the_same_number_of_draws() -> None:
+def test_every_strategy_gets_the_same_number_of_drawn_settings() -> None:
     multitask, pcgrad, pretrain = (tried(StrategyConfig(name=name)) for name in ("multitask", "pcgrad", "pretrain"))
     assert multitask == pcgrad and len(set(multitask)) == len(set(pretrain)) == 4
     assert multitask[0] == ("training.guided.lr=1e-3", "strategy.primary_weight=0.01", "model.dropout=0")
@@ -97,12 +97,12 @@ def test_drawn_settings_reach_the_run() -> None:
 
 
 @pytest.mark.parametrize("path", ["data.primary.train", "training.guided.steps", "seed"])
-def test_what_all_runs_share_cannot_be_drawn(path: str) -> None:
+def test_settings_shared_by_all_runs_cannot_be_drawn(path: str) -> None:
     with pytest.raises(InputError, match=f"compare.space: {path} cannot be tuned"):
         loads(json.dumps({"compare": {"space": {path: ["1", "2"]}}}))
 
 
-def test_subsets_take_turns() -> None:
+def test_subsets_of_labels_alternate_between_seeds() -> None:
     config = Config().data
     assert [split_seed(config, seed) for seed in range(3)] == [0, 0, 0]
     config = loads("data: {subsets: 3, seed: 5}").data

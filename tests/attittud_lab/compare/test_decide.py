@@ -21,7 +21,7 @@ def test_clear_gain_over_both_baselines() -> None:
     assert next(row for row in table.rows if row.label == "multitask").to_baseline is None
 
 
-def test_simple_sum_is_enough() -> None:
+def test_the_plain_sum_is_recommended_if_nothing_beats_it() -> None:
     assert outcome(decide(rows(primary_only=0.8, multitask=0.84, flip=0.82), 0.005)) == ("use", "multitask")
 
 
@@ -52,7 +52,7 @@ def test_no_help_needs_a_narrow_interval() -> None:
 
 
 @pytest.mark.parametrize(("seeds", "outcome"), [(3, "unclear"), (5, "unclear"), (6, "no_help")])
-def test_equal_figures_of_few_seeds_rule_nothing_out(seeds: int, outcome: str) -> None:
+def test_equal_results_of_few_seeds_rule_nothing_out(seeds: int, outcome: str) -> None:
     """Eight test examples, all right in every run: the interval has no width, and says little."""
     same = dict.fromkeys(range(seeds), 1.0)
     decision = decide([Scores(label, same, same) for label in ("primary_only", "multitask", "flip")], 0.005).decision
@@ -84,7 +84,7 @@ def test_a_row_that_lost_seeds_is_not_recommended() -> None:
     assert outcome(decide([*whole[:2], Scores("flip", validation, test)], 0.005)) == ("use", "multitask")
 
 
-def test_harm_is_no_help() -> None:
+def test_harmful_auxiliary_data_count_as_no_help() -> None:
     assert outcome(decide(rows(primary_only=0.8, multitask=0.7, flip=0.6), 0.005)) == ("no_help", "primary_only")
 
 
@@ -100,7 +100,7 @@ def test_promising_but_uncertain_gain_asks_for_seeds() -> None:
     assert "show a difference of 3 points" in table.decision.text
 
 
-def test_selection_looks_at_validation_alone() -> None:
+def test_selection_uses_only_validation_results() -> None:
     """flip is best on test by far, but not on validation: the decision must not notice."""
     table = decide(rows(primary_only=0.8, multitask=(0.9, 0.82), flip=(0.85, 0.99)), 0.005)
     assert outcome(table) == ("use", "multitask")

@@ -73,7 +73,7 @@ def test_finished_runs_are_skipped(finished: tuple[Path, dict[str, Any]], traine
     assert trained == []
 
 
-def test_more_seeds_keep_the_runs_that_are_there(
+def test_more_seeds_reuse_existing_runs(
     finished: tuple[Path, dict[str, Any]], trained: Trainings, tmp_path: Path
 ) -> None:
     folder, result = tmp_path / "copy", finished[1]
@@ -95,7 +95,7 @@ def test_changed_configuration_is_noticed(finished: tuple[Path, dict[str, Any]],
     assert trained == []
 
 
-def test_interrupted_comparison_ends_the_same(
+def test_an_interrupted_comparison_ends_with_the_same_result(
     finished: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, expected = finished
@@ -129,7 +129,7 @@ def written(folder: Path) -> int:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that can be killed by a signal")
-def test_kills_change_nothing(finished: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+def test_killed_comparisons_end_with_the_same_result(finished: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     """Killed at random (seeded) moments: the files left are whole, and the same command ends with the same figures."""
     context = ready_processes()
     moments, kills, attempts = random.Random(0), 0, 0
@@ -213,7 +213,7 @@ def test_runs_that_were_timed_on_a_busy_machine_are_named(
     assert notes({name: value for name, value in result.items() if name != "slow"}) == notes(result)
 
 
-def test_diverging_strategies_are_left_out_and_baselines_may_not_be(
+def test_diverging_strategies_are_left_out_but_diverging_baselines_are_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = module.train
@@ -265,7 +265,7 @@ def test_a_diverged_run_is_reported_and_tried_again(tmp_path: Path, monkeypatch:
         ("data.auxiliary={}", "nothing to compare"),
     ],
 )
-def test_bad_input_costs_no_training(tmp_path: Path, override: str, message: str) -> None:
+def test_bad_input_is_refused_before_training(tmp_path: Path, override: str, message: str) -> None:
     text = (
         JOB.replace("auxiliary: {more: {path: digits, examples: 300}}", "auxiliary: {}") if "={}" in override else JOB
     )
@@ -275,7 +275,7 @@ def test_bad_input_costs_no_training(tmp_path: Path, override: str, message: str
     assert not list(tmp_path.iterdir())
 
 
-def test_reports_of_other_processes_are_timed_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forecast_times_the_progress_of_other_processes_over_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several of them come at once, and would make steps look as if they took no time."""
     now = [0.0]
     monkeypatch.setattr(module.time, "monotonic", lambda: now[0])

@@ -17,7 +17,7 @@ from tests.helpers.made_up import made_up
 __all__ = ["finished"]  # fixtures
 
 
-def test_tables_and_the_decision_last(finished: tuple[Path, dict[str, Any]]) -> None:
+def test_the_decision_comes_after_the_tables(finished: tuple[Path, dict[str, Any]]) -> None:
     _, result = finished
     plain = io.StringIO()
     show(result, Console(file=plain))
@@ -64,7 +64,7 @@ LOSS = [0.60, 0.61, 0.63, 0.60]
 BASE = [0.70, 0.71, 0.72, 0.71]
 
 
-def test_one_table_decides_everywhere(tmp_path: Path) -> None:
+def test_the_same_table_decides_in_every_output(tmp_path: Path) -> None:
     """flip gains at equal steps and loses at equal seconds: file, terminal and decision go by equal seconds."""
     steps = {"primary_only": BASE, "multitask": [0.5] * 4, "flip": GAIN}
     seconds = {"primary_only": BASE, "multitask": [0.5] * 4, "flip": LOSS}
@@ -128,7 +128,7 @@ def test_a_row_that_lost_seeds_shows_the_remaining_seeds(tmp_path: Path) -> None
     assert any("flip diverged with seed 2, 3" in note for note in notes(result))
 
 
-def test_figures_of_single_labels() -> None:
+def test_results_for_single_labels_are_shown() -> None:
     """They have an interval inside of the range, single values where they are few, and words where there is no value."""
     labels = {
         "wide": {"n": 3, "mean": 0.98, "std": 0.02, "low": 0.93, "high": 1.03, "values": [1.0, 0.96, 0.98]},

@@ -188,12 +188,12 @@ def test_only_files_of_a_sensible_size_are_read(tmp_path: Path) -> None:
     writer.join()
 
 
-def test_without_names_none_is_checked() -> None:
+def test_names_are_checked_only_if_the_known_names_are_given() -> None:
     """For the configuration of an old run, whose strategy may come from somewhere else."""
     assert loads("strategy: mine").strategy.name == "mine"
 
 
-def test_changed_keeps_the_rest_as_it_is() -> None:
+def test_changed_keeps_all_other_settings() -> None:
     config = loads("strategy: {name: flip, rank: 3}\ndata: {auxiliary: {a: digits, b: digits}}", ["output=../x"])
     other = changed(config, ["strategy.rank=4", "data.auxiliary.a.weight=2", "training.finetune.steps=9"])
     assert (other.strategy.name, other.strategy.rank, other.output) == ("flip", 4, config.output)
@@ -204,7 +204,7 @@ def test_changed_keeps_the_rest_as_it_is() -> None:
         changed(config, ["strategy.rank=x"])
 
 
-def test_base_inherits(tmp_path: Path) -> None:
+def test_a_configuration_inherits_from_its_base(tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared" / "base.yaml").write_text("strategy: flip\ntraining: {guided: {lr: 0.1, steps: 5}}\nseed: 4\n")
     child = tmp_path / "child.yaml"
@@ -230,7 +230,7 @@ def test_mistake_in_a_base_names_the_base(tmp_path: Path) -> None:
         load(tmp_path / "child.yaml")
 
 
-def test_a_setting_that_does_not_fit_to_others_is_blamed_where_it_stands() -> None:
+def test_a_setting_that_contradicts_others_is_reported_with_its_line() -> None:
     text = "seed: 1\ncompare:\n  seeds: 2\n  weights: [1]\n"
     with pytest.raises(ConfigError, match=r"^configuration:4: compare.weights: multitask is to be tuned"):
         loads(text)
@@ -238,7 +238,7 @@ def test_a_setting_that_does_not_fit_to_others_is_blamed_where_it_stands() -> No
         loads(text, ["compare.weights=[2]", "seed=3"])
 
 
-def test_an_override_that_a_later_one_would_take_back_is_refused() -> None:
+def test_an_override_that_a_later_override_would_undo_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"strategy=flip replaces all of strategy, also strategy.rank=3 before it"):
         loads("", ["seed=1", "strategy.rank=3", "strategy=flip"])
     with pytest.raises(ConfigError, match=r"write data.auxiliary=\{\} first"):
@@ -250,7 +250,7 @@ def test_an_override_that_a_later_one_would_take_back_is_refused() -> None:
     assert (kept.name, kept.rank) == ("flip", 3)
 
 
-def test_overrides() -> None:
+def test_overrides_change_settings() -> None:
     assert loads("strategy: flip", ["strategy.rank=3"]).strategy.name == "flip"
     assert loads("strategy: {name: flip, rank: 3}", ["strategy=pcgrad"]).strategy.rank == 10
     assert loads("", ["data.primary.classes=[no, yes]"]).data.primary.classes == ["no", "yes"]

@@ -8,7 +8,7 @@ from attittud_lab.config.load import ConfigError, loads
 NAMES = known_names()
 
 
-def test_traps_of_yaml_1_1() -> None:
+def test_texts_that_yaml_1_1_would_convert_stay_texts() -> None:
     config = loads(
         """
         training: {guided: {lr: 1e-4, clip: ~, steps: 1_000}}
@@ -54,7 +54,7 @@ LIMITS = {
 
 
 @pytest.mark.parametrize("text", LIMITS, ids=lambda text: text[:40])
-def test_what_has_no_end_is_refused_before_anything_is_allocated(text: str) -> None:
+def test_huge_numbers_are_refused_before_anything_is_allocated(text: str) -> None:
     with pytest.raises(ConfigError, match=LIMITS[text]) as caught:
         loads("", [text], names=NAMES)
     assert len(str(caught.value)) < 1000  # thousands of characters are not echoed

@@ -16,7 +16,7 @@ def test_shorthands_and_defaults_of_sections() -> None:
     assert loads("") == Config()
 
 
-def test_more_sources_settings_and_tries_than_anybody_means() -> None:
+def test_absurd_numbers_of_sources_strategies_and_settings_are_refused() -> None:
     began = time.perf_counter()
     for count in (101, 4_000, 20_000):
         sources = "".join(f"    a{n}: digits\n" for n in range(count))

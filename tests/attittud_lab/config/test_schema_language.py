@@ -27,12 +27,12 @@ def test_a_configuration_is_read_back_as_the_same() -> None:
         ("task: causal-lm\nmodel: hf:FOLDER\nlanguage: {learn: a.jsonl}", "language.guard: kl needs examples"),
     ],
 )
-def test_refusals(text: str, words: str) -> None:
+def test_wrong_settings_are_refused_with_their_line(text: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         loads(text)
 
 
-def test_settings_that_exclude_each_other() -> None:
+def test_settings_that_exclude_each_other_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"language\.protect_prompts: excludes language\.protect"):
         loads(GOOD, ["language.protect_prompts=p.jsonl"])
     with pytest.raises(ConfigError, match=r"language\.accumulate: 3 does not divide batch_size 8"):

@@ -96,7 +96,7 @@ def test_paths_stay_in_the_folder(root: Path, tmp_path: Path) -> None:
         CheXpert(root).listing("train", Columns()).fetch(np.array([0]))
 
 
-def test_what_is_not_its_table_is_explained(root: Path) -> None:
+def test_other_tables_are_refused_with_an_explanation(root: Path) -> None:
     change(root, ",1.0", ",2.0")
     with pytest.raises(
         InputError, match=r"has the value '2.0' in row \d+; a finding is 1, 0, -1 \(uncertain\) or blank"
@@ -119,7 +119,7 @@ def test_what_is_not_its_table_is_explained(root: Path) -> None:
 
 
 @pytest.mark.parametrize("named", ["train", "valid", "train.csv", ".."])
-def test_a_part_of_it_and_what_is_around_it_are_not_taken_for_it(root: Path, named: str) -> None:
+def test_subfolders_and_parent_folders_are_not_mistaken_for_chexpert(root: Path, named: str) -> None:
     """Otherwise patients would be the classes of its images, or X-rays one class next to photographs."""
     (root.parent / "photographs").mkdir()
     Image.new("RGB", (4, 4)).save(root.parent / "photographs" / "one.png")
@@ -159,7 +159,7 @@ def test_tables_with_and_without_blanks_are_read_as_one(root: Path) -> None:
     assert str(listing.fetch(np.array([73]))[0]).endswith("valid/patient64549/study1/view1_lateral.jpg")
 
 
-def test_no_label_and_a_label_twice(root: Path) -> None:
+def test_excluding_all_labels_and_repeating_one_are_refused(root: Path) -> None:
     with pytest.raises(InputError, match="exclude: leaves none of its classes"):
         read(root, ", exclude: [" + ", ".join(COMPETITION) + "]")
     with pytest.raises(InputError, match="names 'Edema' twice"):

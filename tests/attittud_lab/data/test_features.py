@@ -96,26 +96,26 @@ def test_missing_numbers_are_the_mean_with_an_indicator() -> None:
 
 
 @pytest.mark.parametrize("word", ["", "NaN", "NA", "?", "null"])
-def test_words_for_missing_numbers(tmp_path: Path, word: str) -> None:
+def test_words_such_as_na_count_as_missing_numbers(tmp_path: Path, word: str) -> None:
     table = write(tmp_path / "a.csv", numbers(z=[word, "1", "2", "3"] * 15))
     assert read(table).primary.examples.inputs.shape[1] == 4  # x, y, z and its indicator
 
 
-def test_texts_are_categories_and_others_share_a_feature() -> None:
+def test_texts_are_categories_and_unseen_texts_share_a_feature() -> None:
     features = fitted({"c": ["b", "a", "b", ""]})
     assert features.columns[0].levels == ["", "a", "b"]
     encoded = features.encode(pa.table({"c": ["a", "b", "z", None]}), "file")
     assert encoded.tolist() == [[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], [1, 0, 0, 0]]
 
 
-def test_most_frequent_texts_only(caplog: pytest.LogCaptureFixture) -> None:
+def test_only_the_most_frequent_texts_become_categories(caplog: pytest.LogCaptureFixture) -> None:
     texts = [f"t{number}" for number in range(MOST_LEVELS + 50)] + ["t149"] * 3
     features = fitted({"c": texts})
     assert features.width == MOST_LEVELS + 1 and "t149" in features.columns[0].levels
     assert "150 different texts" in caplog.text
 
 
-def test_whole_numbers_are_categories_where_they_are_named(tmp_path: Path) -> None:
+def test_whole_numbers_are_categories_if_the_configuration_says_so(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", numbers(code=["01", "1", "2"] * 20))
     assert read(path).primary.examples.inputs.shape[1] == 3
     assert read(path, categorical=["code"]).primary.examples.inputs.shape[1] == 2 + 4
@@ -140,7 +140,7 @@ def test_one_odd_number_does_not_outweigh_the_others() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
-def test_lists_of_numbers(tmp_path: Path, suffix: str) -> None:
+def test_lists_of_numbers_become_features(tmp_path: Path, suffix: str) -> None:
     vectors = np.random.default_rng(0).normal(size=(60, 5)).round(3).tolist()
     data = read(write(tmp_path / f"a{suffix}", numbers(e=[None, *vectors[1:]])), columns=["e"])
     assert data.primary.examples.inputs.shape[1] in (5, 6)  # with an indicator, if the gap is in training
@@ -148,7 +148,7 @@ def test_lists_of_numbers(tmp_path: Path, suffix: str) -> None:
         read(write(tmp_path / f"b{suffix}", numbers(e=[[1.0] * 4, *vectors[1:]] * 1)), columns=["e"])
 
 
-def test_lists_of_another_length_than_in_training() -> None:
+def test_lists_of_another_length_than_in_training_are_refused() -> None:
     features = fitted({"e": [[1.0, 2.0], [3.0, 5.0]]})
     with pytest.raises(InputError, match="lists of 3 numbers; all must have 2"):
         features.encode(pa.table({"e": [[1.0, 2.0, 3.0]]}), "file")
@@ -217,7 +217,7 @@ def test_cells_of_new_rows_are_read_or_refused(cell: Any) -> None:
         ([f"[{n}, 2]" for n in range(60)], "lists that are written as text"),
     ],
 )
-def test_columns_that_cannot_be_features(tmp_path: Path, cells: list[Any], message: str) -> None:
+def test_columns_that_cannot_be_features_are_refused(tmp_path: Path, cells: list[Any], message: str) -> None:
     path = write(tmp_path / "a.csv", numbers(z=cells))
     with pytest.raises(InputError, match="column 'z'") as caught:
         read(path)
@@ -225,7 +225,7 @@ def test_columns_that_cannot_be_features(tmp_path: Path, cells: list[Any], messa
     assert read(path, exclude=["z"]).primary.examples.inputs.shape[1] == 2
 
 
-def test_types_that_are_not_features(tmp_path: Path) -> None:
+def test_columns_of_unsupported_types_are_refused(tmp_path: Path) -> None:
     table = pa.table({**numbers(), "when": pa.array(range(60), pa.timestamp("s"))})
     pq.write_table(table, tmp_path / "a.parquet")
     with pytest.raises(InputError, match=r"'when' holds timestamp\[ms\].*data.table.exclude"):
@@ -259,7 +259,7 @@ def test_the_order_of_columns_does_not_matter(tmp_path: Path) -> None:
     assert torch.equal(*(way.auxiliary["other"].examples.inputs for way in ways))
 
 
-def test_text_among_the_numbers_of_another_part(tmp_path: Path) -> None:
+def test_text_in_a_column_of_numbers_of_another_table_is_refused(tmp_path: Path) -> None:
     other = write(tmp_path / "b.csv", {**numbers(seed=1), "x": ["1", "high"] * 30})
     with pytest.raises(InputError, match="column 'x' holds 'high', but numbers in the primary training examples"):
         read(write(tmp_path / "a.csv", numbers()), other)
@@ -278,7 +278,7 @@ def test_text_among_the_numbers_of_another_part(tmp_path: Path) -> None:
         ("", "cannot be read as csv"),
     ],
 )
-def test_files_that_are_not_tables(tmp_path: Path, content: str, message: str) -> None:
+def test_files_that_are_not_tables_are_refused(tmp_path: Path, content: str, message: str) -> None:
     path = tmp_path / "a.csv"
     path.write_text(content)
     with pytest.raises(InputError) as caught:
@@ -286,7 +286,7 @@ def test_files_that_are_not_tables(tmp_path: Path, content: str, message: str) -
     assert message in str(caught.value)
 
 
-def test_kinds_that_do_not_fit(tmp_path: Path) -> None:
+def test_settings_that_do_not_fit_tables_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", numbers())
     with pytest.raises(InputError, match=r"Columns: x, y, label\. If these are features, set data\.kind: table"):
         prepare(loads(json.dumps({"data": {"primary": str(path)}})).data, 0)
@@ -300,7 +300,7 @@ def test_kinds_that_do_not_fit(tmp_path: Path) -> None:
         prepare(loads(json.dumps({"data": data})).data, 0)
 
 
-def test_memory_is_checked_before_it_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_checked_before_it_is_allocated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "a.parquet", numbers(c=[f"t{n}" for n in range(30)] * 2))
     monkeypatch.setattr(source, "free_memory", lambda: 20_000)
     with pytest.raises(InputError, match=r"60 rows with .* features would take"):
@@ -324,14 +324,14 @@ def test_groups_stay_together_and_are_not_a_feature(tmp_path: Path) -> None:
     assert not groups[0] & groups[1] and not groups[0] & groups[2] and not groups[1] & groups[2]
 
 
-def test_several_labels_at_once(tmp_path: Path) -> None:
+def test_tables_may_have_several_labels_per_row(tmp_path: Path) -> None:
     table = numbers()
     table["label"] = [[int(x > 0), int(y > 100)] for x, y in zip(table["x"], table["y"], strict=True)]
     data = read(write(tmp_path / "a.parquet", table), write(tmp_path / "b.jsonl", numbers(seed=1)))
     assert data.primary.objective == "multi_label" and data.auxiliary["other"].objective == "classify"
 
 
-def test_primary_rows_are_left_out_of_the_others(tmp_path: Path) -> None:
+def test_rows_of_the_primary_table_are_left_out_of_auxiliary_tables(tmp_path: Path) -> None:
     mine, its = numbers(code=[1, 2, 3] * 20), numbers(seed=1, code=[1, 2, 3] * 20)
     both = {name: [*mine[name], *its[name]] for name in mine}
     for suffix in (".csv", ".parquet"):
@@ -339,7 +339,7 @@ def test_primary_rows_are_left_out_of_the_others(tmp_path: Path) -> None:
         assert data.record["auxiliary"]["other"]["left_out_as_primary"] == 60
 
 
-def test_own_splits_and_joined_ones(tmp_path: Path) -> None:
+def test_tables_may_have_their_own_splits(tmp_path: Path) -> None:
     for number, name in enumerate(("train", "more", "test")):
         write(tmp_path / f"{name}.csv", numbers(seed=number))
     config = {"kind": "table", "primary": {"path": str(tmp_path), "split": "train+more"}}

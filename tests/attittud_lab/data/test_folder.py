@@ -41,7 +41,7 @@ def test_images_outside_of_a_class_are_mentioned(tmp_path: Path, caplog: pytest.
 # ------------------------------------------------------------------------------------------------ layouts
 
 
-def test_folder_of_images(pictures: Path) -> None:
+def test_a_folder_of_images_is_read(pictures: Path) -> None:
     data = read_configuration(
         f"data: {{primary: {{path: {pictures}, train: 12, validation: 6, test: 6}}, auxiliary: {{rest: {pictures}}}}}"
     )
@@ -57,7 +57,7 @@ def test_folder_of_images(pictures: Path) -> None:
     assert len({*numbers[0], *numbers[1], *numbers[2], *rest}) == 30 and len(rest) == 6
 
 
-def test_folder_with_its_own_splits(pictures: Path, tmp_path: Path) -> None:
+def test_a_folder_with_its_own_splits_is_read(pictures: Path, tmp_path: Path) -> None:
     root = tmp_path / "split"
     root.mkdir()
     pictures.rename(root / "train")
@@ -68,7 +68,7 @@ def test_folder_with_its_own_splits(pictures: Path, tmp_path: Path) -> None:
     assert data.test.targets.tolist() == [1] and len(data.validation) == 4 and len(data.primary.examples) == 16
 
 
-def test_a_folder_is_not_an_image_whatever_it_is_called(pictures: Path) -> None:
+def test_a_folder_with_the_name_of_an_image_is_not_read_as_one(pictures: Path) -> None:
     (pictures / "cat" / "old.png").mkdir()
     data = read_configuration(f"data: {{primary: {pictures}}}")
     assert sum(map(len, (data.primary.examples, data.validation, data.test))) == 30

@@ -27,13 +27,13 @@ from tests.helpers.data_sets import encoded, read_configuration
 from tests.helpers.processes import command
 
 
-def test_hub_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_datasets_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)  # as if it were not installed
     with pytest.raises(InputError, match=r"needs the package 'datasets'.*attittud\[hub\]"):
         read_configuration("data: {primary: 'hf:owner/name'}")
 
 
-def test_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_data_sets_of_the_hub_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets", reason="the extra hub is not installed")
     features = datasets.Features({"img": datasets.Image(), "label": datasets.ClassLabel(names=["no", "yes"])})
 
@@ -161,7 +161,7 @@ def train(folder: Path, output: str, **environment: str) -> tuple[int | None, st
 
 
 @pytest.mark.skipif(find_spec("datasets") is None, reason="the extra hub is not installed")
-def test_from_the_hub_and_then_from_the_cache(local_hub: str, tmp_path: Path) -> None:
+def test_a_data_set_is_read_from_the_hub_and_later_from_the_cache(local_hub: str, tmp_path: Path) -> None:
     def trained(output: str, **environment: str) -> tuple[Any, str]:
         code, err = train(tmp_path, output, **environment)
         assert code == 0, err
@@ -183,7 +183,7 @@ def test_from_the_hub_and_then_from_the_cache(local_hub: str, tmp_path: Path) ->
 
 
 @pytest.mark.skipif(find_spec("datasets") is None, reason="the extra hub is not installed")
-def test_a_hub_that_does_not_answer(tmp_path: Path) -> None:
+def test_a_hub_that_does_not_answer_is_explained(tmp_path: Path) -> None:
     """One sentence, without half a minute of attempts."""
     code, err = train(tmp_path, "runs", HF_ENDPOINT="http://127.0.0.1:9")
     assert code == 2

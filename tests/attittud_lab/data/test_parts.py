@@ -51,14 +51,14 @@ def test_unseen_classes_that_may_be_left_out_are_counted(tmp_path: Path, caplog:
     assert "unseen" not in data.record["primary"]["train"]
 
 
-def test_whole_numbers_that_the_training_split_lacks(tmp_path: Path) -> None:
+def test_whole_number_labels_missing_in_training_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "train.parquet", numbered(0, [0, 1] * 20))
     write(tmp_path / "test.parquet", numbered(100, [1, 2] * 20))
     with pytest.raises(InputError, match=r"20 of 40 examples are of classes that the training split lacks: '2' \(20\)"):
         read_primary(f"path: {tmp_path}")
 
 
-def test_image_folders_of_an_unseen_class(tmp_path: Path) -> None:
+def test_image_folders_of_an_unseen_class_are_refused(tmp_path: Path) -> None:
     for split, names in {"train": ["cat", "dog"], "test": ["cat", "Dog"]}.items():
         for name in names:
             (tmp_path / split / name).mkdir(parents=True)
@@ -69,7 +69,7 @@ def test_image_folders_of_an_unseen_class(tmp_path: Path) -> None:
         read_primary(f"path: {tmp_path}")
 
 
-def test_classes_that_are_left_out_on_purpose_are_not_missed(tmp_path: Path) -> None:
+def test_classes_left_out_on_purpose_are_not_reported_as_missing(tmp_path: Path) -> None:
     write(tmp_path / "train.jsonl", numbered(0, ["cat", "dog", "bird"] * 10))
     write(tmp_path / "test.jsonl", numbered(100, ["cat", "dog", "bird", "fish"] * 10))
     assert len(read_primary(f"path: {tmp_path}, exclude: [bird], unseen: drop").test) == 20
@@ -82,7 +82,7 @@ def test_classes_that_are_left_out_on_purpose_are_not_missed(tmp_path: Path) -> 
         read_primary(f"path: {tmp_path}, classes: [cat, dog]")
 
 
-def test_more_labels_than_the_training_split_has(tmp_path: Path) -> None:
+def test_labels_that_the_training_split_lacks_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "train.jsonl", numbered(0, [[n % 2, n % 3 % 2] for n in range(30)]))
     write(tmp_path / "test.jsonl", numbered(100, [[n % 2, n % 3 % 2, 1] for n in range(30)]))
     with pytest.raises(InputError, match=r"30 labels are of classes that the training split lacks: '2' \(30\)"):
@@ -98,7 +98,7 @@ def test_examples_without_a_label_are_mentioned(tmp_path: Path, caplog: pytest.L
 
 
 @pytest.mark.parametrize("labels", [[-1] * 20, [None, ""] * 10, [-1, -2] * 10])
-def test_labels_that_mean_none(tmp_path: Path, labels: list[Any]) -> None:
+def test_a_table_without_any_label_is_refused(tmp_path: Path, labels: list[Any]) -> None:
     write(tmp_path / "a.parquet", numbered(0, labels))
     with pytest.raises(InputError, match=r"no example has a label .* name another column by label:"):
         read_primary(f"path: {tmp_path}/a.parquet")
@@ -128,7 +128,7 @@ def test_splits_of_different_classes_are_joined_by_name(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ too much
 
 
-def test_two_numbers_far_apart_take_no_time(tmp_path: Path) -> None:
+def test_two_labels_with_far_apart_numbers_take_no_time(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", numbered(0, [0, 99_999] * 20))
     begun = time.process_time()
     data = read_primary(f"path: {path}, train: 8", f", auxiliary: {{same: {{path: {path}, label: label}}}}")
@@ -143,7 +143,7 @@ def test_ten_thousand_classes_take_no_time(tmp_path: Path) -> None:
     assert len(parts.primary["train"].classes) == 10_000 and time.process_time() - begun < 20
 
 
-def test_too_many_auxiliary_sources() -> None:
+def test_too_many_auxiliary_sources_are_refused() -> None:
     config = DataConfig(auxiliary={f"source{n}": AuxiliaryConfig() for n in range(20_000)})
     begun = time.process_time()
     with pytest.raises(InputError, match="20,000 sources are more than 1,000"):
@@ -259,7 +259,7 @@ def test_label_noise_needs_classes() -> None:
             with_noise(labels, 2, config.auxiliary["more"].label_noise, 0, "more")
 
 
-def test_all_splits_may_be_tested_on_the_same_examples() -> None:
+def test_all_split_seeds_may_share_the_test_examples() -> None:
     def rows(name: str, seed: int, more: str) -> list[int]:
         config = loads(f"data: {{primary: {{path: digits, train: 50, validation: 50, test: 90}}{more}}}").data
         return read_parts(config, seed).primary[name].rows.tolist()
@@ -320,7 +320,7 @@ def test_no_split_is_in_two_parts(tmp_path: Path) -> None:
         read_configuration(f"data: {{primary: {{path: {root / 'dev.jsonl'}, test_split: x}}}}")
 
 
-def test_bad_labels(tmp_path: Path, pictures: Path) -> None:
+def test_bad_labels_are_refused(tmp_path: Path, pictures: Path) -> None:
     with pytest.raises(InputError, match=r"one class only \('cat'\)"):
         read_configuration(f"data: {{primary: {{path: {pictures}, classes: [cat]}}}}")
     with pytest.raises(InputError, match="no example of"):

@@ -25,7 +25,7 @@ from tests.helpers.data_sets import encoded, pictures, read_configuration
 __all__ = ["pictures"]  # fixtures
 
 
-def test_damaged_images_are_refused_in_words() -> None:
+def test_damaged_images_are_refused_with_an_explanation() -> None:
     refused = 0
     for case in range(CASES):
         random_ = random.Random(case)
@@ -46,7 +46,7 @@ def test_damaged_images_are_refused_in_words() -> None:
 
 
 @pytest.mark.parametrize(("size", "message"), [(3000, "give at most 512, as more only repeats pixels"), (512, None)])
-def test_images_that_would_be_stretched_too_far(
+def test_images_that_would_be_stretched_too_far_are_refused(
     size: int, message: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preparing, "decode_all", lambda raws, pixels, where: torch.zeros(len(raws), 1, 8, 8))
@@ -93,7 +93,7 @@ def test_sixteen_bits_are_scaled_and_not_cut_off(values: list[int], wanted: list
         decode(file.getvalue(), Pixels(1, 3), "here")
 
 
-def test_shared_head(pictures: Path) -> None:
+def test_auxiliary_data_with_the_same_classes_can_share_the_head(pictures: Path) -> None:
     job = f"data: {{primary: {{path: {pictures}, train: 6}}, auxiliary: {{more: {{path: {pictures}, share_head: true, %s}}}}}}"
     data = read_configuration(job % "weight: 1")
     model = build_model(loads("model: {name: mlp, width: 4}").model, data, 0)
@@ -102,7 +102,7 @@ def test_shared_head(pictures: Path) -> None:
         read_configuration(job % "exclude: [no]")
 
 
-def test_seeds_of_splits(pictures: Path) -> None:
+def test_the_split_seed_decides_the_split(pictures: Path) -> None:
     def train(text: str, seed: int) -> list[int]:
         rows: list[int] = read_configuration(f"data: {{primary: {{path: {pictures}, train: 9}}, {text}}}", seed).record[
             "primary"

@@ -25,7 +25,7 @@ __all__ = ["pictures"]  # fixtures
 @pytest.mark.parametrize(
     "name", ["a\0b", "x" * 300, "~nobody-of-this-name/x", "a/" + "y" * 5000, "/proc/self/mem", "\ud800"]
 )
-def test_names_that_no_file_can_have(name: str) -> None:
+def test_names_that_no_file_can_have_are_refused(name: str) -> None:
     with pytest.raises(InputError) as refused:
         read_path(name)
     assert len(str(refused.value)) < 400
@@ -50,7 +50,7 @@ def test_free_memory_is_known() -> None:
     assert sources.free_memory() > 2**20
 
 
-def test_a_path_is_read_once_for_all_that_use_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_used_several_times_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from attittud_lab.data import tables
 
     path = write(tmp_path / "a.parquet", numbered(0, ["a", "b"] * 20))
@@ -63,7 +63,7 @@ def test_a_path_is_read_once_for_all_that_use_it(tmp_path: Path, monkeypatch: py
 # ------------------------------------------------------------------------------------------------ from outside
 
 
-def test_a_source_from_outside_of_the_package(
+def test_a_source_can_be_registered_from_outside_of_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sources, "_SOURCES", list(sources._SOURCES))
@@ -106,7 +106,7 @@ def test_a_source_from_outside_of_the_package(
     assert result["test"]["accuracy"] > 0.8
 
 
-def test_what_is_not_needed_is_not_imported() -> None:
+def test_packages_that_are_not_needed_are_not_imported() -> None:
     """`datasets` takes two seconds to import, pyarrow half of one."""
     code = (
         "import sys\nfrom attittud_lab.config.schema import DataConfig\nfrom attittud_lab.data.prepare import prepare\n"

@@ -69,7 +69,7 @@ def test_a_few_copies_are_a_warning_and_many_an_error(
     assert "figures on them say little" in caplog.text
 
 
-def test_the_share_that_is_refused(tmp_path: Path) -> None:
+def test_more_copies_than_the_allowed_share_are_refused(tmp_path: Path) -> None:
     def attempt(copied: int) -> None:
         write(tmp_path / "train.jsonl", numbered(0, ["a", "b"] * 50))
         write(tmp_path / "validation.jsonl", numbered(1000, ["a", "b"] * 10))
@@ -81,7 +81,7 @@ def test_the_share_that_is_refused(tmp_path: Path) -> None:
         attempt(int(40 * MOST_COPIED) + 1)
 
 
-def test_copies_of_texts_up_to_case_blanks_and_punctuation(tmp_path: Path) -> None:
+def test_texts_that_differ_in_case_blanks_and_punctuation_are_copies(tmp_path: Path) -> None:
     texts = [f"Don't say: {word}!" for word in ("one", "two", "three", "vier", "f\u00fcnf", "\u0938\u0915", "7", "8")]
     write(tmp_path / "train.jsonl", [(text, "ab"[n % 2]) for n, text in enumerate(texts * 5)])
     trivial = [f"  don t  SAY\n{text[11:].upper()}?? " for text in texts]
@@ -109,7 +109,9 @@ def test_texts_that_only_look_alike_are_not_copies(tmp_path: Path, caplog: pytes
     assert "are also in" not in caplog.text
 
 
-def test_auxiliary_texts_that_are_nearly_in_the_test_set(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_auxiliary_texts_equal_to_test_texts_are_left_out_and_near_copies_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     write(tmp_path / "own" / "train.jsonl", numbered(0, ["a", "b"] * 20))
     test = write(tmp_path / "own" / "test.jsonl", numbered(100, ["a", "b"] * 10))
     rows = [json.loads(line)["text"] for line in test.read_text().splitlines()]
@@ -122,7 +124,7 @@ def test_auxiliary_texts_that_are_nearly_in_the_test_set(tmp_path: Path, caplog:
 
 
 @pytest.mark.parametrize("pooled", [False, True])
-def test_a_portfolio_holds_every_training_text_out(
+def test_in_a_portfolio_auxiliary_copies_of_training_texts_are_found_too(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, pooled: bool
 ) -> None:
     own = write(tmp_path / "own.jsonl", numbered(0, ["a", "b"] * 20))
@@ -135,7 +137,7 @@ def test_a_portfolio_holds_every_training_text_out(
     assert ("of its texts are also in the primary train set, but for case" in caplog.text) == pooled
 
 
-def test_copies_that_may_be_in_two_folds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_copies_that_may_land_in_two_folds_give_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows = numbered(0, ["a", "b"] * 20)
     path = write(
         tmp_path / "own.jsonl", [*rows, *((text.upper(), label) for text, label in rows[:6]), ("", "a"), ("", "b")]
@@ -191,7 +193,7 @@ def test_splits_are_stratified(labels: list[int], size: int, seed: int) -> None:
     assert np.array_equal(taken, again)
 
 
-def test_amounts() -> None:
+def test_amounts_are_numbers_or_shares_of_the_examples() -> None:
     assert (amount(None, 7, ""), amount(3, 7, ""), amount(0.5, 8, ""), amount(0.001, 8, "")) == (7, 3, 4, 1)
     for wrong, message in {
         8: "only 7 are there",
@@ -220,7 +222,9 @@ SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
         ("{path: %s/amazon_helpful, train: 100, test: 50, validation: 60}", (100, 60, 50), ["0", "1"]),
     ],
 )
-def test_real_copies(text: str, sizes: tuple[int, int, int], classes: list[str] | None) -> None:
+def test_real_data_sets_are_split_into_the_configured_sizes(
+    text: str, sizes: tuple[int, int, int], classes: list[str] | None
+) -> None:
     data = read_configuration(f"data: {{primary: {text % SHARED}}}")
     assert (len(data.primary.examples), len(data.validation), len(data.test)) == sizes
     assert classes is None or data.primary.classes == classes
@@ -243,7 +247,7 @@ def test_the_rarest_label_is_split_in_proportion(seed: int, share: float) -> Non
     assert len(np.unique(strata(labels, 120))) <= 6
 
 
-def test_combinations_that_occur_once_do_not_all_land_in_one_part() -> None:
+def test_label_combinations_that_occur_once_are_spread_over_the_splits() -> None:
     labels = np.array([[n >> bit & 1 for bit in range(6)] for n in range(64)])  # each combination once
     taken, _ = stratified(64, labels, 16, 0)
     assert all(4 <= count <= 12 for count in labels[taken].sum(0))

@@ -92,7 +92,7 @@ def test_whole_numbers_are_classes_in_their_order(tmp_path: Path, suffix: str) -
     assert listing.classes == ["0", "2", "10", "99999"] and named(listing) == ["10", "2", None, "99999", "0", "2"]
 
 
-def test_numbers_that_no_integer_holds_are_texts_or_refused(tmp_path: Path) -> None:
+def test_numbers_too_large_for_integers_are_read_as_texts_or_refused(tmp_path: Path) -> None:
     """Python gives up on whole numbers of more than 4,300 digits."""
     huge = "9" * 5000
     write_csv(tmp_path / "a.csv", ["x", "y", "z"], [huge, "1", "1"])
@@ -115,7 +115,7 @@ def test_shards_of_texts_are_one_split(tmp_path: Path, caplog: pytest.LogCapture
     assert "only 2 of the 3 files of split train are there" in caplog.text
 
 
-def test_values_in_where_are_compared_as_the_file_has_them(tmp_path: Path) -> None:
+def test_values_in_where_are_compared_with_the_text_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("text,label,flag,code\na,x,true,01\nb,y,false,1\n")
     assert inputs(read_path(path, where={"code": "01"})) == ["a"]
@@ -172,13 +172,13 @@ def test_each_label_column_has_its_own_names(tmp_path: Path, metadata: dict[str,
         assert few.classes == names and few.count == 2
 
 
-def test_a_list_of_names_is_for_the_usual_label_column_alone(tmp_path: Path) -> None:
+def test_a_list_of_names_applies_only_to_the_usual_label_column(tmp_path: Path) -> None:
     path = two_columns(tmp_path / "a.parquet", {"class_names": FINE})
     assert read_path(path).classes == FINE and read_path(path, label="coarse_label").classes == ["0", "1", "2", "3"]
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the real data sets are not here")
-def test_both_label_columns_of_cifar_100() -> None:
+def test_both_label_columns_of_cifar_100_are_read() -> None:
     fine, coarse = (read_path(SHARED / "cifar100", "test", label=label) for label in ("fine_label", "coarse_label"))
     assert len(fine.classes) == 100 and len(coarse.classes) == 20 and coarse.classes[1] == "fish"
     pairs = {(a, b) for a, b in zip(named(fine), named(coarse), strict=True)}
@@ -203,7 +203,7 @@ def test_byte_order_marks_are_understood(tmp_path: Path, suffix: str, encoding: 
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_a_column_that_is_there_twice(tmp_path: Path, suffix: str) -> None:
+def test_a_repeated_column_is_refused(tmp_path: Path, suffix: str) -> None:
     """Refused where it is asked for; other columns may have what names they like."""
     path = tmp_path / f"a.{suffix}"
     columns = {"text": ["a", "b"], "label": ["x", "y"], "more": ["1", "2"], "": ["", ""]}
@@ -252,7 +252,7 @@ def test_every_cell_of_a_csv_is_text_whatever_its_header(content: bytes, tmp_pat
     assert {str(kind) for kind in table.schema.types} == {"binary"} and table.column(0)[0].as_py() == b"01"
 
 
-def test_a_line_of_quotes_does_not_take_for_ever(tmp_path: Path) -> None:
+def test_a_line_of_quotes_is_read_quickly(tmp_path: Path) -> None:
     path, begun = tmp_path / "a.jsonl", time.process_time()
     path.write_text('{"text": "' + '\\"' * 300_000)
     with pytest.raises(InputError, match="cannot be read as jsonl"):
@@ -288,13 +288,13 @@ def test_brackets_hidden_in_strings_do_not_hide_nesting(tmp_path: Path) -> None:
         ("", "Empty CSV file"),
     ],
 )
-def test_tables_whose_rows_would_be_merged_or_lost(tmp_path: Path, content: str, message: str) -> None:
+def test_tables_whose_rows_would_be_merged_or_lost_are_refused(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "a.csv").write_text(content)
     with pytest.raises(InputError, match=message):
         read_path(tmp_path / "a.csv")
 
 
-def test_quotes_inside_of_a_plain_cell_are_letters(tmp_path: Path) -> None:
+def test_quotes_inside_of_an_unquoted_cell_are_ordinary_characters(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('text,label\n5" pipe,x\nsay "hi",y\n"6"" pipe",x\n')
     assert inputs(read_path(tmp_path / "a.csv")) == ['5" pipe', 'say "hi"', '6" pipe']
 
@@ -319,7 +319,7 @@ def test_folders_that_look_like_partitions_add_no_column(tmp_path: Path) -> None
     assert read_file(folder / "a.parquet").column_names == ["text"]
 
 
-def test_capital_suffixes(tmp_path: Path) -> None:
+def test_suffixes_in_capitals_are_accepted(tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": ["a", "b"], "label": [0, 1]}), tmp_path / "A.PARQUET")
     assert inputs(read_path(tmp_path / "A.PARQUET")) == ["a", "b"]
 
@@ -462,7 +462,7 @@ def hub_table(labels: list[int], column: str = "image", names: list[str] | None 
 
 
 @pytest.mark.parametrize("column", ["image", "img"])
-def test_parquet_of_the_hub(tmp_path: Path, column: str) -> None:
+def test_parquet_files_of_the_hub_are_read(tmp_path: Path, column: str) -> None:
     names = ["yes", "no"]
     for shard in range(2):
         table = hub_table([0, 1] * 10, column, names, 20 * shard)
@@ -477,7 +477,7 @@ def test_parquet_of_the_hub(tmp_path: Path, column: str) -> None:
     assert data.test.targets is not None and data.test.targets.tolist() == [1, 0, 1]
 
 
-def test_cifar_100_layout(tmp_path: Path) -> None:
+def test_the_layout_of_cifar_100_is_read(tmp_path: Path) -> None:
     table = hub_table([0, 1, 2, 3] * 5, "img").drop_columns(["label"])
     table = table.append_column("fine_label", [[0, 1, 2, 3] * 5]).append_column("coarse_label", [[0, 0, 1, 1] * 5])
     features = {
@@ -493,7 +493,7 @@ def test_cifar_100_layout(tmp_path: Path) -> None:
     assert len(data.auxiliary["super"].examples) == 10  # the other ten are primary
 
 
-def test_several_labels_at_once(tmp_path: Path) -> None:
+def test_tables_may_have_several_labels_per_row(tmp_path: Path) -> None:
     images = [{"bytes": encoded(number, mode="L"), "path": None} for number in range(20)]
     table = pa.table({"image": images, "labels": [[number % 2, 1, int(number % 4 == 0)] for number in range(20)]})
     pq.write_table(table.replace_schema_metadata({"class_names": json.dumps(["x", "y", "z"])}), tmp_path / "a.parquet")
@@ -505,7 +505,7 @@ def test_several_labels_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl"])
-def test_tables_of_texts(tmp_path: Path, suffix: str) -> None:
+def test_tables_of_texts_are_read(tmp_path: Path, suffix: str) -> None:
     path = write_texts(tmp_path / f"texts.{suffix}", ["no", "NA"] * 10)
     data = read_configuration(f"data: {{primary: {path}, auxiliary: {{lm: {{path: {path}, objective: masked_lm}}}}}}")
     assert data.kind == "text" and data.primary.classes == ["NA", "no"]
@@ -516,7 +516,7 @@ def test_tables_of_texts(tmp_path: Path, suffix: str) -> None:
     )
 
 
-def test_cells_without_a_label_and_numbered_texts(tmp_path: Path) -> None:
+def test_empty_cells_are_no_class_and_categories_of_pandas_are_texts(tmp_path: Path) -> None:
     """An empty cell is not a class; pandas' categories are texts."""
     rows = [f"words of {i},{('no', 'yes')[i % 2]}\n" for i in range(20)]
     (tmp_path / "t.csv").write_text("text,label\n" + "".join([*rows, "nobody has judged this,\n"]))

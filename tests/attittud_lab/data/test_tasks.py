@@ -15,14 +15,14 @@ from tests.helpers.data_parts import numbered, read_primary, write
 from tests.helpers.multi_label import Fixed, task
 
 
-def test_a_batch_far_beyond_the_examples() -> None:
+def test_a_batch_may_be_far_larger_than_the_data() -> None:
     order = Order(10, 0, "guided/more")
     assert len(order.batch(0, 640)) == 640
     with pytest.raises(InputError, match=r"a batch of guided/more asks for 1,000,000,000 examples.* at most 10,000"):
         order.batch(0, 10**9)
 
 
-def test_an_objective_from_outside_of_the_package(
+def test_an_objective_can_be_registered_from_outside_of_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Predicts which way up an image is: targets are made from images without labels."""
@@ -50,7 +50,7 @@ def test_an_objective_from_outside_of_the_package(
     assert result["examples"]["auxiliary/up"] == 4 * record["auxiliary"]["up"]["count"] > 50
 
 
-def test_objectives_that_are_not_there(tmp_path: Path) -> None:
+def test_unknown_objectives_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", numbered(0, ["a", "b"] * 20))
     for name, message in {
         "maskedlm": "there is no objective 'maskedlm'; did you mean 'masked_lm'",
@@ -66,7 +66,7 @@ def test_objectives_that_are_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_batches_of_similar_lengths() -> None:
+def test_texts_in_a_batch_have_similar_lengths() -> None:
     lengths = torch.randint(1, 200, (500,), generator=torch.Generator().manual_seed(0))
     order = Order(500, 3, "s", lengths=lengths)
     walk = [order.batch(step, 16) for step in range(94)]  # just over three epochs
@@ -89,7 +89,7 @@ def test_batches_of_similar_lengths() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_texts_are_cut_to_their_batch() -> None:
+def test_a_batch_of_texts_is_cut_to_the_bucket_of_its_longest_text() -> None:
     inputs = torch.zeros(4, 50, dtype=torch.int32)
     examples = Examples(inputs, None, torch.tensor([3, 32, 33, 50]), bucket=32)
     widths = [examples.width(torch.tensor(rows)) for rows in ([0], [0, 1], [0, 2], [3])]

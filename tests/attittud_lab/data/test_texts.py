@@ -69,7 +69,7 @@ def test_damaged_tokens_are_noticed(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert tokenised(words, texts, tmp_path) is not None and words.calls == 2
 
 
-def test_a_foreign_file_instead_of_tokens(tmp_path: Path) -> None:
+def test_a_file_that_does_not_hold_tokens_is_ignored(tmp_path: Path) -> None:
     words, texts = Letters(), ["abc", "de"]
     tokenised(words, texts, tmp_path)
     (path,) = tmp_path.iterdir()
@@ -78,7 +78,7 @@ def test_a_foreign_file_instead_of_tokens(tmp_path: Path) -> None:
     assert again == [[97, 98, 99], [100, 101]] and words.calls == 2
 
 
-def test_another_process_may_be_writing_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_process_may_write_tokens_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its half-written file is not removed."""
 
     def flush(_: int) -> None:
@@ -90,7 +90,7 @@ def test_another_process_may_be_writing_tokens(tmp_path: Path, monkeypatch: pyte
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_tokens_that_cannot_be_kept(tmp_path: Path) -> None:
+def test_tokens_that_cannot_be_saved_are_an_error_with_a_cure(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"choose another folder by data\.cache=FOLDER"):
         tokenised(Letters(), ["abc"], tmp_path / "file")

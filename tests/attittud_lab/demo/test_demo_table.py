@@ -63,7 +63,7 @@ def test_a_mark_says_no_more_than_the_corrected_p_value() -> None:
 
 
 @pytest.mark.parametrize("width", [80, WIDE])
-def test_terminal_table(width: int) -> None:
+def test_the_table_is_printed_on_the_terminal(width: int) -> None:
     console = Console(width=width, file=StringIO())
     console.print(rich_table(EXAMPLE))
     text = console.file.getvalue()

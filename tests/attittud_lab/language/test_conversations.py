@@ -39,7 +39,7 @@ def encoded(path: Path, *, chat: bool | None = None, longest: int = 64, **settin
     return sorted((words(row["input_ids"]), words(row["labels"])) for row in rows)
 
 
-def test_replies_of_a_chat_count(tmp_path: Path) -> None:
+def test_only_replies_of_a_chat_count(tmp_path: Path) -> None:
     path = tmp_path / "chats.jsonl"
     save_lines(path, [{"messages": CHAT}])
     assert encoded(path) == [
@@ -101,7 +101,7 @@ def test_prompts_end_before_the_reply(tmp_path: Path) -> None:
         assert encoder.prompt(example) == want and example.reply == ""
 
 
-def test_nothing_that_is_measured_is_trained_on() -> None:
+def test_held_out_examples_are_not_trained_on() -> None:
     examples = [Example("text", "", str(number % 3)) for number in range(9)]
     rest, measured = hold_out(examples, 1, "language.validation")
     assert measured == [Example("text", "", "0")] and {example.reply for example in rest} == {"1", "2"}
@@ -111,7 +111,7 @@ def test_nothing_that_is_measured_is_trained_on() -> None:
         hold_out(examples, 10, "language.validation")
 
 
-def test_splits_and_counts_and_values(tmp_path: Path) -> None:
+def test_split_where_and_examples_choose_the_rows(tmp_path: Path) -> None:
     save_lines(tmp_path / "train.jsonl", [{"text": "1", "part": "a"}, {"text": "2", "part": "b"}])
     save_lines(tmp_path / "test.jsonl", [{"text": "3", "part": "a"}])
     assert [ids for ids, _ in encoded(tmp_path)] == ["1 <eos>", "2 <eos>"]
@@ -132,7 +132,9 @@ def test_splits_and_counts_and_values(tmp_path: Path) -> None:
         ({"prompt": "1 2 3 4 5 6 7 8 9", "completion": "1"}, {"longest": 8}, "raise it"),
     ],
 )
-def test_refusals(tmp_path: Path, row: dict[str, object], settings: dict[str, object], words: str) -> None:
+def test_wrong_input_is_refused(
+    tmp_path: Path, row: dict[str, object], settings: dict[str, object], words: str
+) -> None:
     save_lines(tmp_path / "some.jsonl", [row])
     with pytest.raises(InputError, match=words):
         encoded(tmp_path / "some.jsonl", **settings)
@@ -169,7 +171,7 @@ def test_chats_without_replies_and_chats_as_text_are_refused(tmp_path: Path, row
         encoded(tmp_path / "some.jsonl")
 
 
-def test_what_an_assistant_says_first_is_no_reply(tmp_path: Path) -> None:
+def test_a_first_message_of_the_assistant_is_not_a_reply(tmp_path: Path) -> None:
     path = tmp_path / "chats.jsonl"
     save_lines(path, [{"messages": CHAT[1:]}, {"messages": CHAT[1:2]}])
     assert encoded(path) == [("<assistant> 3 4 <eos> <user> 5 <eos> <assistant> 6 <eos>", ". . . . . . . . 6 <eos>")]
@@ -188,7 +190,7 @@ def test_messages_are_roles_and_contents_alone(tmp_path: Path) -> None:
     assert json.loads(example.reply) == CHAT
 
 
-def test_a_chat_is_read_as_far_as_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_used_part_of_a_chat_is_tokenised(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder, lengths = TextEncoder(tokenizer(), 16, chat=None), list[int]()
     usual = encoder._template
 

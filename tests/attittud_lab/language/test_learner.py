@@ -25,7 +25,7 @@ def test_settings_reach_the_trainer(tmp_path: Path) -> None:
     assert arguments(job("language.lora=2", "language.lr=null"), tmp_path, 50, CPU).learning_rate == 1e-4
 
 
-def test_a_checkpoint_that_is_not_whole_is_not_used(tmp_path: Path) -> None:
+def test_an_incomplete_checkpoint_is_not_used(tmp_path: Path) -> None:
     assert last_checkpoint(tmp_path) == ({}, None)
     for step in (8, 20, 100):
         (tmp_path / f"checkpoint-{step}").mkdir()

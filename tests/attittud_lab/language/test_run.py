@@ -41,7 +41,7 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [{name: x for name, x in line.items() if name != "seconds"} for line in found]
 
 
-def test_a_run_and_what_it_leaves() -> None:
+def test_a_run_leaves_its_files() -> None:
     result = run(job(), Path("run"))
     learned = json.loads(Path("run/learned.json").read_text())
     assert result.metric == "forgetting" and result.validation == learned["end"] and result.steps == 12
@@ -61,7 +61,7 @@ def test_a_run_and_what_it_leaves() -> None:
 
 
 @pytest.mark.parametrize("more", [(), ("language.guard=ogpsa", "language.refresh_every=3", "language.lora=2")])
-def test_a_killed_run_ends_as_if_it_had_not_been(monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]) -> None:
+def test_a_killed_run_ends_with_the_same_result(monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]) -> None:
     if more:
         pytest.importorskip("peft")
     run(job(*more), Path("whole"))
@@ -88,7 +88,7 @@ def test_a_killed_run_ends_as_if_it_had_not_been(monkeypatch: pytest.MonkeyPatch
     assert json.loads(Path("killed/learned.json").read_text()) == json.loads(Path("whole/learned.json").read_text())
 
 
-def test_a_run_that_is_killed_behind_its_last_step_does_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_killed_after_its_last_step_does_no_further_step(monkeypatch: pytest.MonkeyPatch) -> None:
     def killed(*_: Any) -> None:
         raise KeyboardInterrupt
 
@@ -103,7 +103,7 @@ def test_a_run_that_is_killed_behind_its_last_step_does_no_other(monkeypatch: py
         assert Path("killed", name).read_bytes() == Path("whole", name).read_bytes()
 
 
-def test_adapters_alone_are_no_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_adapters_without_their_model_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("peft")
     run(job("language.lora=2", "language.steps=1"), Path("run"))
     with pytest.raises(InputError, match="model hf:run/model: holds adapters of another model alone; give the folder"):
@@ -134,7 +134,7 @@ def test_the_model_writes_the_replies_to_prompts() -> None:
         ("language.guard=gu", "language.accumulate=2", "language.schedule=cosine", "language.warmup=2"),
     ],
 )
-def test_settings_go_together(settings: tuple[str, ...]) -> None:
+def test_settings_work_together(settings: tuple[str, ...]) -> None:
     if "language.lora=2" in settings:
         pytest.importorskip("peft")
     run(job(*settings, "language.steps=4"), Path("run"))
@@ -142,7 +142,7 @@ def test_settings_go_together(settings: tuple[str, ...]) -> None:
     assert learned["end"]["loss"] < learned["start"]["loss"] and len(learned["averages"]) == 5
 
 
-def test_nothing_protected_is_said() -> None:
+def test_a_run_without_protected_data_says_so() -> None:
     result = run(job("language.protect=null", "language.guard=none", "language.steps=3"), Path("run"))
     assert result.metric == "loss" and set(result.validation) == {"loss"}
     decision = json.loads(Path("run/learned.json").read_text())["decision"]
@@ -155,7 +155,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(every: int) -> None:
         run(job("language.lr=1e20", "language.guard=none", "language.clip=null", f"log_every={every}"), Path("run"))
 
 
-def test_damaged_weights_are_no_matter_of_the_learning_rate() -> None:
+def test_damaged_weights_are_not_blamed_on_the_learning_rate() -> None:
     model = AutoModelForCausalLM.from_pretrained("tiny")
     torch.nn.init.constant_(model.lm_head.weight, float("nan"))
     model.save_pretrained("tiny")
@@ -195,7 +195,7 @@ def test_a_tokenizer_of_another_model_is_refused() -> None:
         run(job(), Path("run"))
 
 
-def test_an_encoder_and_a_classifier_are_no_language_models() -> None:
+def test_encoders_and_classifiers_are_refused() -> None:
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=len(WORDS), **sizes)).save_pretrained("tiny")
     with pytest.raises(InputError, match="it sees the tokens that it has to predict, as encoders such as BERT do"):
@@ -206,7 +206,7 @@ def test_an_encoder_and_a_classifier_are_no_language_models() -> None:
         run(job(), Path("run"))
 
 
-def test_what_is_measured_is_trained_on_by_neither_file() -> None:
+def test_examples_held_out_from_one_file_are_not_trained_on_in_the_other() -> None:
     save_lines("new.jsonl", [{"text": f"{i % 20} {i // 20}"} for i in range(60)])
     save_lines("old.jsonl", [{"text": f" {i % 20}  {i // 20}"} for i in range(40)])  # the same tokens
     made = _Job(job(), RunFolder(Path("run"), job()), torch.device("cpu"), Progress())
@@ -216,7 +216,9 @@ def test_what_is_measured_is_trained_on_by_neither_file() -> None:
     assert len(found["train"] | measured) == 60
 
 
-def test_prompts_without_room_for_a_reply_and_replies_of_another_model(caplog: pytest.LogCaptureFixture) -> None:
+def test_prompts_without_room_for_a_reply_and_replies_of_another_model_are_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     config = transformers.GPT2Config(
         vocab_size=len(WORDS), n_positions=16, n_embd=16, n_layer=1, n_head=2, eos_token_id=1
     )
@@ -254,7 +256,7 @@ START = {"loss": 3.0, "forgetting": 0.0}
         ({"loss": 2.0, "forgetting": 9.0}, "unclear", "Try a lower learning rate"),
     ],
 )
-def test_decisions(end: dict[str, float], outcome: str, words: str) -> None:
+def test_decisions_follow_from_the_results(end: dict[str, float], outcome: str, words: str) -> None:
     middle = {"share": 0.5, "loss": 2.5, "forgetting": 0.1 * end["forgetting"]}
     averages = [{"share": 0.0, **START}, middle, {"share": 1.0, **end}]
     found = decide({"start": START, "end": end, "averages": averages}, 0.05)

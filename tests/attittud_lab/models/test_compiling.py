@@ -122,7 +122,7 @@ def same_update(more: list[str], folder: Path, data: Prepared, tolerance: float 
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_compiled_run_is_the_run_without_it(case: str, data: Prepared, tmp_path: Path) -> None:
+def test_a_compiled_run_equals_the_run_without_compiling(case: str, data: Prepared, tmp_path: Path) -> None:
     compiled, usual = both(CASES[case], tmp_path, data)
     assert facts(tmp_path / "compiled")["compiled"] is True and "compiled" not in facts(tmp_path / "usual")
     found, expected = weights(tmp_path / "compiled"), weights(tmp_path / "usual")
@@ -157,7 +157,7 @@ def test_what_a_body_computes_does_not_depend_on_earlier_runs(data: Prepared, tm
 
 
 @pytest.mark.parametrize("strategy", ["flip", "auto"])
-def test_all_is_compiled_before_a_kind_of_step_is_recorded(
+def test_everything_is_compiled_before_steps_are_captured(
     strategy: str, data: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Steps of other kinds have other batches: a refresh has the basis batch, a step with judges has the judges."""
@@ -227,7 +227,7 @@ def backward_is_broken(module: Any, inputs: Any) -> Any:
 
 
 @pytest.mark.parametrize("backend", [broken, backward_is_broken])
-def test_without_a_compiler_a_run_goes_on(
+def test_without_a_compiler_a_run_continues_uncompiled(
     backend: Any, data: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(compiling, "BACKEND", backend)
@@ -243,7 +243,7 @@ def test_without_a_compiler_a_run_goes_on(
     ).read_bytes()
 
 
-def test_a_body_that_cannot_be_one_graph(
+def test_a_body_that_cannot_be_one_graph_runs_uncompiled_with_a_warning(
     data: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     from attittud_lab.models.vision import Layers
@@ -259,7 +259,7 @@ def test_a_body_that_cannot_be_one_graph(
     assert caplog.text.count("cannot be compiled") == 1 and facts(tmp_path)["compiled"] is False
 
 
-def test_a_system_that_torch_does_not_compile_for(
+def test_on_a_system_without_torch_compile_a_run_continues_with_a_warning(
     data: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*_: Any, **__: Any) -> None:
@@ -283,7 +283,7 @@ def test_the_limit_of_compiled_variants_is_mentioned_once(
     assert torch._dynamo.config.recompile_limit == 8
 
 
-def test_an_error_of_the_model_itself_stays_what_it_is(data: Prepared) -> None:
+def test_an_error_of_the_model_itself_is_passed_on(data: Prepared) -> None:
     model = build_model(loads(JOB).model, data, 0)
     with compiling.compiling(True, deterministic=False):
         compile_body(model)
@@ -319,7 +319,7 @@ def test_evaluations_are_not_compiled(data: Prepared) -> None:
         assert graphs() == before + 1
 
 
-def test_it_is_not_part_of_what_a_run_is() -> None:
+def test_compiling_does_not_change_the_fingerprint_of_a_run() -> None:
     plain, compiled = (loads(JOB, [f"training.compile={on}"]) for on in ("false", "true"))
     assert fingerprint(plain) == fingerprint(compiled)
 

@@ -7,7 +7,7 @@ from attittud_lab.models.network import build_model
 from tests.helpers.networks import images, model_config
 
 
-def test_unknown_models() -> None:
+def test_unknown_models_are_refused_with_the_known_names() -> None:
     for name, message in {
         "smal-cnn": r"Did you mean 'small-cnn'\?",
         "wideresnet-20-4": "the depth must be 6n",

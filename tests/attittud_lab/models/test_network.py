@@ -14,7 +14,7 @@ from tests.helpers.networks import images, model_config
 
 
 @pytest.mark.parametrize(("init", "std"), [("kaiming", 1.0), ("zero", 0.0)])
-def test_head_init(init: str, std: float) -> None:
+def test_head_init_sets_the_initial_weights_of_the_head(init: str, std: float) -> None:
     model = build_model(model_config(f"{{name: small-cnn, width: 256, head_init: {init}}}").model, images(), 0)
     head = model.heads["primary"]
     assert isinstance(head, nn.Linear)
@@ -22,7 +22,7 @@ def test_head_init(init: str, std: float) -> None:
     assert float(head.weight.detach().std()) == pytest.approx(std, abs=0.1)
 
 
-def test_normalisation() -> None:
+def test_inputs_are_normalised_by_statistics_of_the_larger_data_set() -> None:
     pixels = torch.randint(256, (50, 3, 4, 4), dtype=torch.uint8)
     mean, std = statistics(pixels)
     torch.testing.assert_close(mean, (pixels / 255).mean((0, 2, 3)))
@@ -35,7 +35,7 @@ def test_normalisation() -> None:
     torch.testing.assert_close(network.mean.flatten(), statistics(more)[0])  # of the larger set
 
 
-def test_body_from_an_earlier_run(tmp_path: Path) -> None:
+def test_a_body_can_start_from_the_weights_of_an_earlier_run(tmp_path: Path) -> None:
     data, config = images(), model_config("{name: mlp, width: 8}").model
     source = build_model(config, data, 1)
     save_file(source.state_dict(), tmp_path / "w.safetensors")

@@ -25,7 +25,7 @@ def built(name: str, features: int = 7, **more: float) -> Network:
 
 
 @pytest.mark.parametrize(("name", "blocks"), [("table-mlp", 2), ("table-mlp-1", 1), ("table-mlp-12", 12)])
-def test_blocks(name: str, blocks: int) -> None:
+def test_the_name_sets_the_number_of_blocks(name: str, blocks: int) -> None:
     model = built(name)
     assert len(model.body.blocks) == blocks
     assert model(torch.randn(4, 7), head="primary").shape == (4, 3)
@@ -33,12 +33,12 @@ def test_blocks(name: str, blocks: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["table-mlp-0", "table-mlp-", "table-mlp-x", "table-mlp-100"])
-def test_names_of_no_network(name: str) -> None:
+def test_wrong_numbers_of_blocks_are_refused(name: str) -> None:
     with pytest.raises(InputError, match=r"unknown model.*Did you mean 'table-mlp'"):
         built(name)
 
 
-def test_models_of_images_read_no_tables() -> None:
+def test_image_models_refuse_tables() -> None:
     with pytest.raises(InputError, match="reads images, but the data are tables; use one of mlp, table-mlp"):
         built("small-cnn")
     assert built("mlp")(torch.randn(4, 7), head="primary").shape == (4, 3)
@@ -51,7 +51,7 @@ def test_an_example_does_not_depend_on_the_others() -> None:
 
 
 @pytest.mark.parametrize("engine", ["batched", "hooks"])
-def test_gradients_of_single_examples(engine: str) -> None:
+def test_every_engine_gives_the_gradients_of_the_loop(engine: str) -> None:
     """Every engine gives the gradients of the plain loop."""
     data, found = rows(), []
     for name in ("loop", engine):

@@ -75,7 +75,7 @@ def test_every_batch_has_new_masks() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_signs_are_not_hidden_and_draw_no_borders(tmp_path: Path) -> None:
+def test_special_tokens_are_not_masked_and_random_ones_make_no_segment(tmp_path: Path) -> None:
     """[CLS] and its like are never asked for; where one is drawn as a random word, texts of a block stay apart as they were."""
     job = text_job(tmp_path, tiny_encoder(tmp_path / "encoder"))
     data = load_data(job)
@@ -92,13 +92,13 @@ def test_signs_are_not_hidden_and_draw_no_borders(tmp_path: Path) -> None:
     assert not torch.equal(hidden.segments, body.segments(hidden.inputs))  # so it could have been otherwise
 
 
-def test_hashing_tokenizer() -> None:
+def test_the_hashing_tokenizer_makes_rows_of_numbers() -> None:
     tokens, lengths = Reader(HashedWords(), 6, pack=False).rows(["A good, GOOD film", "", "x " * 100])
     assert lengths.tolist() == [5, 0, 6]
     assert tokens.shape == (3, 6) and tokens.dtype == torch.int32
     assert tokens[0, 1] == tokens[0, 3] and tokens[0, 5] == 0 and not tokens[1].any() and (tokens[2] > 1).all()
 
 
-def test_text_model(tmp_path: Path) -> None:
+def test_text_cnn_trains(tmp_path: Path) -> None:
     result = run(two_texts_job(tmp_path, "text-cnn"), run_dir=tmp_path / "run")
     assert result.examples["auxiliary/lm"] == 24 and 0 <= result.test["accuracy"] <= 1

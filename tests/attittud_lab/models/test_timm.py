@@ -16,7 +16,7 @@ from attittud_lab.models.network import build_model
 from tests.helpers.networks import Payload, images, model_config
 
 
-def test_timm_unpickles_nothing_but_tensors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_timm_models_unpickle_only_tensors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Some of its versions ask `torch.load` for everything."""
     torch.save({"a": Payload(tmp_path / "ran")}, tmp_path / "weights.bin")
 
@@ -45,7 +45,7 @@ class WithNeck(nn.Module):
         return self.neck(self.conv(x).mean((2, 3)))
 
 
-def test_timm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timm_model_becomes_a_body_with_heads(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a stand-in for the package, which needs torchvision; `create_model` has the arguments of timm 1.0."""
     asked: list[dict[str, Any]] = []
 
@@ -68,7 +68,7 @@ def test_timm(monkeypatch: pytest.MonkeyPatch) -> None:
         build_model(model_config("'timm:with_neck'").model, images(size=8), 0)
 
 
-def test_timm_with_the_wrong_torchvision(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_wrong_torchvision_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "timm.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
     monkeypatch.delitem(sys.modules, "timm", raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -28,7 +28,7 @@ SCRIPT = "from attittud_lab.cli import main\n"  # what pip writes
     [["demo"], ["train", "a.yaml"], ["compare", "a.yaml"], ["diagnose", "a.yaml"]],
     ids=lambda words: words[0],
 )
-def test_a_signal_while_torch_is_imported(command, number, code, word, tmp_path):
+def test_a_signal_during_the_import_of_torch_ends_the_command_cleanly(command, number, code, word, tmp_path):
     """That takes seconds, in which nothing of a command has run yet."""
     (tmp_path / "torch.py").write_text("import time\nopen('reached', 'w').close()\ntime.sleep(60)\n")
     Path("attittud").write_text(SCRIPT + "main()\n")

@@ -23,7 +23,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("job.yaml").write_text(JOB)
 
 
-def test_tensorboard() -> None:
+def test_metrics_are_logged_to_tensorboard() -> None:
     pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -43,7 +43,9 @@ def test_tensorboard() -> None:
     assert list(folder.iterdir()) == before
 
 
-def test_tensorboard_on_a_full_disk(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_under_tensorboard_is_explained(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A thread writes its events; its failure must not be printed."""
     pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
     from tensorboard.compat.tensorflow_stub.io import gfile
@@ -59,7 +61,9 @@ def test_tensorboard_on_a_full_disk(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert threading.excepthook is before
 
 
-def test_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_metrics_are_logged_to_wandb_and_trackio(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "wandb.py").write_text(
         "import json\nlines = []\ndef init(**k): lines.append(['init', k['project'], k['name']])\n"
         "def log(v, step): lines.append([step, sorted(v)])\n"
@@ -90,7 +94,7 @@ def test_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 
 @pytest.mark.skipif(find_spec("trackio") is None, reason="trackio is not installed")
-def test_trackio_itself(tmp_path: Path) -> None:
+def test_metrics_are_logged_to_the_real_trackio(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "attittud", "train", "job.yaml", "--log", "trackio"]
     subprocess.run(command, env=os.environ | {"TRACKIO_DIR": str(tmp_path / "trackio")}, check=True, timeout=120)
     with closing(sqlite3.connect(tmp_path / "trackio/attittud.db")) as database:

@@ -23,12 +23,12 @@ from attittud_lab.output.progress import parse_duration, readable
         ("1d", 86400),
     ],
 )
-def test_durations(text: str, seconds: float) -> None:
+def test_durations_are_read(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "m", "30x", "-5m", "0s", "5m5m", "1h30", "thirty", "nan", "1e3s"])
-def test_what_is_not_a_duration(text: str) -> None:
+def test_other_texts_are_refused_as_durations(text: str) -> None:
     with pytest.raises(InputError, match="write for example 90s"):
         parse_duration(text)
 

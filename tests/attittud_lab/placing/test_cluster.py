@@ -63,7 +63,9 @@ def test_files_travel_in_order_and_whole(tmp_path: Path) -> None:
     assert pack(two).keys() == pack(one).keys() and (two / ".lock").exists()
 
 
-def test_everything_travels(nodes: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_files_and_progress_travel_to_the_cluster_and_back(
+    nodes: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Files of a job's folder, shared data, other files, results, reports, errors; and other code is refused."""
     handler = signal.getsignal(signal.SIGTERM)
     (tmp_path / "0").mkdir()
@@ -117,7 +119,7 @@ def test_a_portfolio_is_the_same_on_a_cluster(nodes: Cluster, tmp_path: Path) ->
     assert portfolios.outcome(tmp_path / "here") == portfolios.outcome(tmp_path / "there")
 
 
-def test_the_command_ends_its_jobs_and_goes_on(nodes: Cluster, tmp_path: Path) -> None:
+def test_an_interrupted_command_ends_its_jobs_and_can_continue(nodes: Cluster, tmp_path: Path) -> None:
     """Ctrl-C while runs of one's own strategy are trained on nodes; the same command ends with the same figures."""
     (tmp_path / "job.yaml").write_text(JOB)
     (tmp_path / "mine.py").write_text(SCRIPT)
@@ -141,7 +143,7 @@ def test_the_command_ends_its_jobs_and_goes_on(nodes: Cluster, tmp_path: Path) -
     assert kept and not list(tmp_path.rglob("comparison.json"))
 
 
-def test_a_killed_process_goes_on_from_what_it_sent(
+def test_a_killed_process_continues_from_the_files_it_sent(
     nodes: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "KEEP_EVERY", 0.1)
@@ -200,7 +202,7 @@ def test_a_lost_node_changes_nothing(nodes: Cluster, tmp_path: Path, monkeypatch
         assert one | {"started": two["started"]} == two
 
 
-def test_no_cluster_and_no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_cluster_and_a_missing_ray_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     handler = signal.getsignal(signal.SIGTERM)
     with (

@@ -13,7 +13,7 @@ from attittud_lab.placing.job import Handed, Job, Reports, in_this_process, perf
 from tests.helpers.jobs import Seen, broken, double, doubles, refused, talkative
 
 
-def test_one_after_the_other(tmp_path: Path) -> None:
+def test_jobs_in_this_process_run_one_after_the_other(tmp_path: Path) -> None:
     taken: list[str] = []
 
     def jobs():
@@ -30,7 +30,7 @@ def test_one_after_the_other(tmp_path: Path) -> None:
     assert (tmp_path / "2/inner/out.txt").read_text() == "6"
 
 
-def test_an_error_is_the_error(tmp_path: Path) -> None:
+def test_an_error_of_a_job_is_raised_unchanged(tmp_path: Path) -> None:
     with in_this_process() as place, pytest.raises(InputError, match="no good"):
         list(place.run([Job("bad", refused, ("no good",), tmp_path)], Seen()))
 
@@ -66,7 +66,7 @@ def test_an_unexpected_error_says_where_it_was(odd: bool, kind: type[Exception],
     assert type(error) is kind and "in broken" in "".join([str(error), *getattr(error, "__notes__", [])])
 
 
-def test_what_is_handed_over_is_made_once_and_dropped_when_no_job_needs_it() -> None:
+def test_shared_data_are_prepared_once_and_dropped_when_no_job_needs_them() -> None:
     made, dropped = [], []
     handed = Handed(lambda thing: made.append(thing) or f"made {len(made)}", dropped.append)
     one, two, three = [1], [1], [1]  # equal, but not the same
@@ -76,7 +76,7 @@ def test_what_is_handed_over_is_made_once_and_dropped_when_no_job_needs_it() -> 
     assert handed.over(two, []) == "made 2" and len(made) == 3
 
 
-def test_no_torch_and_no_ray_for_the_interface() -> None:
+def test_importing_the_interface_imports_neither_torch_nor_ray() -> None:
     import subprocess
 
     code = "import sys, attittud_lab.placing.cluster, attittud_lab.placing.processes\n"

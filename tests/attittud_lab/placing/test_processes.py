@@ -36,7 +36,7 @@ def test_jobs_share_data_and_processes(tmp_path: Path) -> None:
         assert events[:3] == ["phase", "advance", "end"]
 
 
-def test_an_error_ends_all_and_is_the_error(tmp_path: Path) -> None:
+def test_an_error_ends_all_processes_and_is_raised_unchanged(tmp_path: Path) -> None:
     there = tmp_path / "there"
     slow = Job("slow", patient, (there, tmp_path / "never"), tmp_path)
 
@@ -87,7 +87,7 @@ if __name__ == "__main__":
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs to see other processes")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM], ids=str)
-def test_processes_end_with_the_first_one(number: signal.Signals, tmp_path: Path) -> None:
+def test_worker_processes_end_with_the_main_process(number: signal.Signals, tmp_path: Path) -> None:
     """Also when nothing tells them: SIGKILL leaves no time for it."""
     (tmp_path / "work.py").write_text(WORK)
     with subprocess.Popen(

@@ -40,7 +40,7 @@ def test_a_budget_that_is_enough_changes_nothing() -> None:
 
 
 @given(st.floats(1e-4, 30))
-def test_fewer_steps_first_then_fewer_candidates(per_step: float) -> None:
+def test_a_small_budget_cuts_steps_first_and_then_candidates(per_step: float) -> None:
     found = planned("10m", per_step)
     assert found.candidates[0] == "primary_only" and len(found.candidates) >= 2
     assert found.seconds <= 600 * 1.01 or found.steps["guided"] == 10  # one step of a hundred is the least
@@ -49,7 +49,7 @@ def test_fewer_steps_first_then_fewer_candidates(per_step: float) -> None:
     assert (found.decided == "") == (found.steps["guided"] == 1000 and not found.left_out)
 
 
-def test_a_budget_in_runs() -> None:
+def test_a_budget_can_be_a_number_of_runs() -> None:
     assert len(planned("100 runs").candidates) == 6
     few = planned("6 runs", 1000.0)
     assert few.runs <= 6 and few.steps == {"guided": 1000} and few.candidates[0] == "primary_only"
@@ -58,7 +58,7 @@ def test_a_budget_in_runs() -> None:
             planned(f"'{wrong}'")
 
 
-def test_the_forecast() -> None:
+def test_the_forecast_counts_runs_and_time() -> None:
     config, entries = setting(None, steps=1500)
     assert rung_look(config, 0.2) == 2 and rung_look(config, 0.5) == 6 and rung_look(config, 0.001) == 0
     # 6 candidates to 3/15, of which 2 and primary_only go on to 7/15, 2 to the end, in 3 folds, and the last training.
@@ -80,7 +80,7 @@ def test_the_sum_of_sources_is_part_of_the_forecast() -> None:
     assert len(few.candidates) < 4 and not few.sums  # where no two sources are tried alone, no sum follows
 
 
-def test_a_plan_is_made_once(tmp_path: Path) -> None:
+def test_a_plan_is_saved_and_read_again(tmp_path: Path) -> None:
     made = planned("10m")
     made.write(tmp_path)
     assert Plan.read(tmp_path) == made and Plan.read(tmp_path / "other") is None
@@ -89,7 +89,7 @@ def test_a_plan_is_made_once(tmp_path: Path) -> None:
         Plan.read(tmp_path)
 
 
-def test_a_small_budget_is_kept_to(tmp_path: Path) -> None:
+def test_a_small_budget_is_respected(tmp_path: Path) -> None:
     result = train(tmp_path, "portfolio.budget=0.2s", "portfolio.candidates=[multitask]")
     found = Plan.read(tmp_path)
     assert found is not None and found.decided.startswith("portfolio.budget: steps are cut to")

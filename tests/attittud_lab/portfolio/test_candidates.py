@@ -27,7 +27,7 @@ def labels(config: Config, data: Prepared) -> list[str]:
 BASE = ["primary_only", "multitask", "pretrain", "multitask 0.1", "multitask 4"]
 
 
-def test_the_default_list() -> None:
+def test_the_default_candidates_follow_from_the_data() -> None:
     config = loads("strategy: portfolio")
     assert labels(config, prepared(["x", "y"])) == BASE
     same = labels(config, prepared(["a", "b"]))
@@ -37,7 +37,7 @@ def test_the_default_list() -> None:
     assert two == [*BASE, "multitask, only s0", "multitask, only s1"]
 
 
-def test_names_of_ones_own() -> None:
+def test_candidates_can_be_listed_in_the_configuration() -> None:
     text = "strategy: {name: portfolio, rank: 4}\nportfolio: {candidates: [drop_harmful, {name: auto, rank: 2}, "
     text += "{name: multitask, auxiliary_weight: 3, sources: [s1]}, drop_harmful]}"
     config = loads(text)
@@ -59,13 +59,13 @@ def test_names_of_ones_own() -> None:
         ("custom", "needs its three weights"),
     ],
 )
-def test_what_cannot_be_a_candidate(entry: str, message: str) -> None:
+def test_impossible_candidates_are_refused(entry: str, message: str) -> None:
     config = loads(f"strategy: portfolio\nportfolio: {{candidates: [{entry}]}}")
     with pytest.raises(InputError, match=message):
         candidates(config, prepared(["x", "y"]))
 
 
-def test_heads_and_sources() -> None:
+def test_candidates_choose_heads_and_sources() -> None:
     data, config = prepared(["a", "b"], ["x", "y"]), loads("")
     for head, shared in (("shared", True), ("own", False), ("data", False)):
         found = data_for(named(CandidateConfig(name="multitask", head=head), config), data)
@@ -78,7 +78,7 @@ def test_heads_and_sources() -> None:
     assert list(alone.auxiliary) == ["s1"] and alone.primary is data.primary
 
 
-def test_the_job_of_a_candidate_has_no_choice_of_its_own() -> None:
+def test_the_job_of_a_candidate_never_stops_early_and_keeps_its_last_step() -> None:
     text = (
         "training: {guided: {schedule: plateau, patience: 3, seconds: 9}}\nmodel: {weights: 'runs/{seed}.safetensors'}"
     )

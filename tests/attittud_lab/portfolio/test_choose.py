@@ -26,7 +26,7 @@ def held(targets: torch.Tensor, metric: str = "accuracy", folds: int = 2) -> Hel
     return HeldOut(task, targets, np.arange(len(targets)) % folds, metric)
 
 
-def test_an_area_that_no_fold_defines_is_refused() -> None:
+def test_an_auc_that_no_fold_defines_is_refused() -> None:
     """Together both folds have both kinds, but areas are never taken over two models."""
     alike = torch.tensor([[1, 0, 0], [0, 0, 1]]).repeat(5, 1)  # folds alternate
     with pytest.raises(InputError) as caught:
@@ -39,7 +39,7 @@ def test_an_area_that_no_fold_defines_is_refused() -> None:
 
 
 @given(SCORES, st.integers(0, 12))
-def test_the_best_look_is_smoothed(looks: list[tuple[float, float]], second: int) -> None:
+def test_the_best_evaluation_is_chosen_from_a_smoothed_curve(looks: list[tuple[float, float]], second: int) -> None:
     """Over neighbours of the same phase: the first look with a new head says nothing about the last one with the old."""
     curve = Curve([score for score, _ in looks], [loss for _, loss in looks], second)
     values = []
@@ -72,7 +72,7 @@ def test_with_many_labels_the_best_look_itself_is_taken() -> None:
 
 
 @given(SCORES, st.integers(1, 11), st.integers(0, 12), st.integers(0, 500))
-def test_a_look_that_is_not_kept_never_becomes_the_best(
+def test_an_evaluation_that_is_not_kept_never_becomes_the_best(
     looks: list[tuple[float, float]], reached: int, second: int, count: int
 ) -> None:
     """What a rung keeps: the best of the looks whose neighbours are known, and the last one."""
@@ -87,7 +87,9 @@ def test_a_look_that_is_not_kept_never_becomes_the_best(
     st.dictionaries(st.sampled_from("abcdefgh"), st.tuples(st.sampled_from([0.1, 0.2]), st.floats(-1, 0)), min_size=1),
     st.floats(0.01, 1),
 )
-def test_halving(values: dict[str, tuple[float, float]], keep: float) -> None:
+def test_halving_keeps_the_best_candidates_and_primary_only(
+    values: dict[str, tuple[float, float]], keep: float
+) -> None:
     kept = survivors(values, keep, "a")
     count = kept_count(len(values), keep)
     assert 1 <= count <= len(values) and abs(count - keep * len(values)) <= max(0.5, 1 - keep * len(values))
@@ -96,7 +98,7 @@ def test_halving(values: dict[str, tuple[float, float]], keep: float) -> None:
         assert sum(values[other] >= values[label] for other in kept[:count]) == count
 
 
-def test_the_usual_halving() -> None:
+def test_halving_keeps_the_usual_numbers() -> None:
     assert [kept_count(8, 0.4), kept_count(7, 0.4), kept_count(3, 0.5), kept_count(1, 0.1)] == [3, 3, 2, 1]
 
 
@@ -141,7 +143,7 @@ def test_greedy_picks_against_brute_force(several: bool, seed: int) -> None:
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_scores_of_a_mixture_are_those_of_a_model_with_members(several: bool) -> None:
+def test_the_score_of_a_mixture_equals_that_of_a_model_with_members(several: bool) -> None:
     class Fixed(torch.nn.Module):
         def __init__(self, outputs: torch.Tensor) -> None:
             super().__init__()
@@ -158,7 +160,7 @@ def test_scores_of_a_mixture_are_those_of_a_model_with_members(several: bool) ->
     torch.testing.assert_close(module(torch.zeros(6, 1), raw=True), found, rtol=1e-5, atol=1e-5)
 
 
-def test_areas_are_means_over_folds() -> None:
+def test_auc_is_the_mean_over_folds() -> None:
     targets = torch.tensor([[0, 1, 0], [1, 0, 0], [1, 1, 0], [0, 0, 0], [1, 0, 0], [0, 1, 1]])
     held_out, outputs = held(targets, "auc"), torch.randn(6, 3)
     outputs[1::2] += 5  # another model with another scale

@@ -70,14 +70,14 @@ def test_without_a_test_set_the_figures_that_chose_are_shown(tmp_path: Path) -> 
     assert attittud_lab.load(tmp_path).predict(np.zeros((2, 8, 8), dtype=np.uint8))
 
 
-def test_the_phase_of_a_look() -> None:
+def test_an_evaluation_knows_its_phase_and_step() -> None:
     config = job()
     assert [where(config, look)["step"] for look in range(6)] == [6, 12, 18, 24, 6, 12]
     assert [where(config, look)["phase"] for look in (3, 4)] == ["guided", "finetune"]
     assert where(job("training.mode=joint"), 5) == {"phase": "guided", "step": 24}
 
 
-def test_looks_have_the_seconds_of_their_own_phase(tmp_path: Path) -> None:
+def test_evaluations_have_the_seconds_of_their_own_phase(tmp_path: Path) -> None:
     lines = [{"phase": "guided", "step": step, "seconds": step / 10} for step in (4, 8, 12, 16, 20, 24)]
     lines += [{"phase": "finetune", "step": step, "seconds": step / 1000} for step in (4, 8, 12)]
     candidate = named(CandidateConfig(name="multitask"), job())

@@ -68,7 +68,7 @@ def test_groups_of_one_size_are_in_proportion() -> None:
 
 
 @given(LABELS.filter(lambda labels: max(Counter(labels).values()) > 1), st.integers(0, 99))
-def test_every_label_is_out_of_fold_once(labels: list[int], seed: int) -> None:
+def test_every_label_is_held_out_once(labels: list[int], seed: int) -> None:
     data = prepared(labels)
     folds = make_folds(data, PortfolioConfig(), seed)
     held = folds.validated
@@ -102,7 +102,7 @@ def test_many_labels_get_one_split() -> None:
 
 
 @given(st.integers(0, 99))
-def test_several_labels_at_once(seed: int) -> None:
+def test_folds_balance_several_labels_per_example(seed: int) -> None:
     labels = (np.random.default_rng(seed).random((60, 4)) < [0.5, 0.3, 0.1, 0.0]).astype(np.int64)
     labels[:2, 3] = 1
     folds = make_folds(prepared(labels), PortfolioConfig(), seed)
@@ -125,7 +125,7 @@ def test_no_fold_is_empty() -> None:
 
 
 @given(st.lists(st.integers(0, 4), min_size=2, max_size=80).filter(lambda v: len(set(v)) < len(v)), st.integers(0, 99))
-def test_one_split_of_small_classes_trains_them_all(labels: list[int], seed: int) -> None:
+def test_a_single_split_keeps_small_classes_in_training(labels: list[int], seed: int) -> None:
     folds = make_folds(prepared(labels), replace(PortfolioConfig(), one_split_above=0), seed)
     held = set(folds.held_out(0).tolist())
     assert folds.count == 1 and held and {labels[row] for row in range(len(labels)) if row not in held} == set(labels)

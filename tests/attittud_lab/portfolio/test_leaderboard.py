@@ -47,7 +47,7 @@ def test_scores_of_draws_are_those_of_an_evaluation(metric: str, several: bool) 
         assert score == pytest.approx(some.figures(outputs[drawn])[metric], abs=1e-6)
 
 
-def test_an_interval_is_that_of_a_proportion() -> None:
+def test_the_interval_of_an_accuracy_is_that_of_a_proportion() -> None:
     targets = torch.zeros(400, dtype=torch.int64)
     targets[0] = 1
     outputs = torch.tensor([[1.0, 0.0]]).repeat(400, 1)
@@ -132,7 +132,7 @@ def test_rows_worth_and_decision() -> None:
     assert worth(all_[:1], intervals) is None
 
 
-def test_what_stopped_early_is_compared_with_primary_only_as_it_was_then() -> None:
+def test_a_candidate_that_stopped_early_is_compared_with_primary_only_at_that_step() -> None:
     targets = torch.arange(300) % 2
     late = standing("primary_only", 0.9, [0.3], targets)
     early = standing("primary_only", 0.5, [1.0], targets)
@@ -146,7 +146,7 @@ def test_what_stopped_early_is_compared_with_primary_only_as_it_was_then() -> No
     assert "after 50% of the steps, where it was stopped" in sentence and "helped at first, but nothing" in sentence
 
 
-def test_a_label_that_nobody_has_lowers_score_and_interval_alike() -> None:
+def test_a_label_without_examples_lowers_score_and_interval_alike() -> None:
     targets = torch.tensor([[1, 0, 0], [0, 1, 0]]).repeat(50, 1)
     held_out, outputs = held(targets, "macro_f1"), targets * 2.0 - 1
     low, high = Intervals.ends(Intervals(held_out, None, 0).scores(outputs))

@@ -40,7 +40,7 @@ def board(folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_portfolio_tells_what_it_does(tmp_path: Path) -> None:
+def test_a_portfolio_reports_its_progress(tmp_path: Path) -> None:
     told = Told()
     result = train(tmp_path, "portfolio.rungs=[{at: 0.34, keep: 0.25}]", progress=told)
     assert told.lines[0].startswith("4 candidates x 3 folds, about ") and "full runs" in told.lines[0]
@@ -63,7 +63,7 @@ def _chosen(found: dict[str, Any]) -> int:
     return int(winner["best"]["step"]) + (24 if winner["best"]["phase"] == "finetune" else 0)
 
 
-def test_what_is_recorded_out_of_fold(tmp_path: Path) -> None:
+def test_out_of_fold_predictions_are_recorded(tmp_path: Path) -> None:
     train(tmp_path, "portfolio.rungs=[]")  # all candidates train to the end
     kept, found = load_checkpoint(tmp_path / "out_of_fold.safetensors"), board(tmp_path)
     assert sorted(kept["rows"].tolist()) == list(range(60)) and set(kept["folds"].tolist()) == {0, 1, 2}
@@ -76,7 +76,7 @@ def test_what_is_recorded_out_of_fold(tmp_path: Path) -> None:
     assert found["worth"]["difference"] == pytest.approx(float(gain), abs=1e-6)
 
 
-def test_outputs_that_nothing_needs_leave_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_that_are_no_longer_needed_are_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = list[module._Portfolio]()
     original = module._Portfolio.finish
     monkeypatch.setattr(module._Portfolio, "finish", lambda self: (seen.append(self), original(self))[1])
@@ -88,7 +88,9 @@ def test_outputs_that_nothing_needs_leave_memory(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.slow
 @pytest.mark.parametrize("final", ["single", "ensemble"])
-def test_killed_anywhere_it_ends_the_same(final: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_portfolio_killed_anywhere_ends_with_the_same_result(
+    final: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every write of the run is the last one of some process."""
     changes = [f"portfolio.final={final}", "portfolio.candidates=[multitask]", "portfolio.folds=2"]
     monkeypatch.setattr(trial, "SAVED_EVERY", 0.0)
@@ -126,7 +128,7 @@ KILLS = int(os.environ.get("ATTITTUD_KILLS", "3"))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("final", ["single", "ensemble"])
-def test_killed_at_any_moment_it_ends_the_same(final: str, tmp_path: Path) -> None:
+def test_a_portfolio_killed_at_any_moment_ends_with_the_same_result(final: str, tmp_path: Path) -> None:
     """SIGKILL, which no process can see coming. ATTITTUD_KILLS=30 asks for more."""
     changes = [f"portfolio.final={final}", "portfolio.candidates=[multitask]", "portfolio.folds=2"]
     whole, *killed = killed_at_random(tmp_path, *changes, kills=KILLS)
@@ -157,7 +159,7 @@ def test_a_folder_of_another_configuration_is_refused(tmp_path: Path, monkeypatc
     assert (tmp_path / "weights.safetensors").exists() and not list(tmp_path.glob("member-*"))
 
 
-def test_trials_elsewhere_give_the_same(tmp_path: Path) -> None:
+def test_trials_in_another_place_give_the_same_result(tmp_path: Path) -> None:
     """Trials are independent jobs: any order, any process, and a folder that is brought back."""
     train(tmp_path / "here")
 
@@ -178,14 +180,14 @@ def test_trials_elsewhere_give_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("final", ["single", "ensemble"])
-def test_trials_in_two_processes_give_the_same(tmp_path: Path, final: str) -> None:
+def test_trials_in_two_processes_give_the_same_result(tmp_path: Path, final: str) -> None:
     train(tmp_path / "here", f"portfolio.final={final}")
     with in_processes(2) as place:
         train(tmp_path / "there", f"portfolio.final={final}", place=place)
     assert outcome(tmp_path / "here") == outcome(tmp_path / "there")
 
 
-def test_candidates_that_diverge_are_left_behind(tmp_path: Path) -> None:
+def test_diverging_candidates_are_dropped(tmp_path: Path) -> None:
     wild = "portfolio.candidates=[{name: multitask, auxiliary_weight: 1e10, head: own}, multitask]"
     train(
         tmp_path / "some",
@@ -202,7 +204,7 @@ def test_candidates_that_diverge_are_left_behind(tmp_path: Path) -> None:
         train(tmp_path / "all", "training.guided.lr=1e30", "training.guided.clip=null")
 
 
-def test_a_candidate_that_diverges_in_its_timed_steps_loses_its_own_place(
+def test_a_candidate_that_diverges_in_its_timed_steps_is_dropped_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = Phase._update
@@ -230,7 +232,7 @@ def test_a_candidate_that_diverges_in_its_timed_steps_loses_its_own_place(
 
 
 @pytest.mark.parametrize("final", ["single", "ensemble"])
-def test_a_candidate_that_diverges_on_all_labels_loses_its_own_place(
+def test_a_candidate_that_diverges_on_all_labels_is_replaced_alone(
     final: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changes = [f"portfolio.final={final}", "portfolio.members=refit", "portfolio.folds=2", "portfolio.rungs=[]"]
@@ -275,7 +277,7 @@ def test_rare_classes_train_and_are_named(tmp_path: Path) -> None:
     assert attittud_lab.load(tmp_path / "run").predict([{"v": [0.0] * 4}])[0] in ("c0", "c1", "c2")
 
 
-def test_several_labels_groups_and_sources(tmp_path: Path) -> None:
+def test_portfolios_work_with_several_labels_groups_and_sources(tmp_path: Path) -> None:
     text = of_patients(tmp_path)
     run(loads(text), tmp_path / "run")
     found = board(tmp_path / "run")
@@ -295,7 +297,7 @@ def test_several_labels_groups_and_sources(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("final", ["single", "ensemble"])
-def test_texts_with_an_encoder(final: str, tmp_path: Path) -> None:
+def test_portfolios_work_with_texts_and_an_encoder(final: str, tmp_path: Path) -> None:
     path = write_job(tmp_path)
     config = load(path, ["strategy=portfolio", "portfolio.looks=4", f"portfolio.final={final}"])
     result = run(config, tmp_path / "run")
@@ -311,7 +313,7 @@ def test_texts_with_an_encoder(final: str, tmp_path: Path) -> None:
     assert result.test["accuracy"] == pytest.approx(sum(right) / len(right))
 
 
-def test_masked_texts_are_never_those_of_a_fold(tmp_path: Path) -> None:
+def test_held_out_texts_are_never_used_as_masked_texts(tmp_path: Path) -> None:
     path = write_job(tmp_path)
     own = [json.loads(line)["text"] for line in (tmp_path / "labelled.jsonl").read_text().splitlines()]
     with (tmp_path / "plain.jsonl").open("a") as file:

@@ -28,7 +28,7 @@ def a_job(folder: Path, until: int, *changes: str, name: str = "multitask", fold
     return TrialJob(config, named(CandidateConfig(name=name), config), fold, until, folder, keeps=True)
 
 
-def test_averages_are_those_of_an_explicit_loop() -> None:
+def test_averaged_weights_equal_those_of_an_explicit_loop() -> None:
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4))
     window, seen = 7.5, list[dict[str, torch.Tensor]]()
@@ -79,7 +79,7 @@ def explicit(trial: TrialJob) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", ["primary_only", "multitask", "drop_harmful", "auto"])
-def test_stops_leave_no_trace(tmp_path: Path, name: str) -> None:
+def test_a_trial_that_stops_and_continues_gives_the_same_outputs(tmp_path: Path, name: str) -> None:
     whole = run_trial(a_job(tmp_path / "whole", 36, name=name))
     assert whole.steps == 36 and len(whole.outputs) == 6
     for until in (6, 24, 30, 36):  # in the first phase, at its end, in the second one
@@ -100,7 +100,7 @@ def test_stops_leave_no_trace(tmp_path: Path, name: str) -> None:
 PICTURES = ("model.name=small-cnn", "training.channels_last=true")
 
 
-def test_moments_of_a_trial_that_goes_on_lie_in_memory_as_its_weights_do(
+def test_optimizer_moments_of_a_continued_trial_keep_the_memory_format_of_the_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fused optimizer asks for it."""
@@ -118,7 +118,7 @@ def test_moments_of_a_trial_that_goes_on_lie_in_memory_as_its_weights_do(
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.filterwarnings("ignore:.*AccumulateGrad.*", "ignore:.*TensorFloat32.*", "ignore::DeprecationWarning")
 @pytest.mark.parametrize("name", ["multitask", "drop_harmful"])
-def test_stops_leave_no_trace_in_captured_trials_on_a_gpu(tmp_path: Path, name: str) -> None:
+def test_a_captured_trial_that_stops_and_continues_gives_the_same_outputs_on_a_gpu(tmp_path: Path, name: str) -> None:
     changes = (*PICTURES, "device=cuda", "training.deterministic=true")
     whole = run_trial(a_job(tmp_path / "whole", 36, *changes, name=name))
     for until in (12, 24, 30, 36):
@@ -128,7 +128,7 @@ def test_stops_leave_no_trace_in_captured_trials_on_a_gpu(tmp_path: Path, name: 
 
 
 @pytest.mark.parametrize("fold", [0, None])
-def test_a_trial_that_is_killed_goes_on(tmp_path: Path, fold: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_trial_continues(tmp_path: Path, fold: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run_trial(a_job(tmp_path / "whole", 30, fold=fold))
     monkeypatch.setattr(module, "SAVED_EVERY", 0.0)
     save = module.save_checkpoint
@@ -187,13 +187,13 @@ def test_a_checkpoint_of_another_trial_is_refused(tmp_path: Path) -> None:
         run_trial(a_job(tmp_path, 6, "model.width=8"))
 
 
-def test_looks_are_evenly_spread() -> None:
+def test_evaluations_are_evenly_spread() -> None:
     assert look_steps(job()) == [6, 12, 18, 24, 30, 36]
     assert look_steps(job("training.guided.steps=2", "training.finetune.steps=1")) == [1, 2, 3]
     assert isinstance(named(CandidateConfig(name="multitask"), job()), PortfolioCandidate)
 
 
-def test_what_diverges_later_had_not_diverged_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_that_diverges_later_keeps_its_earlier_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A portfolio that goes on after a kill reads its rungs again: the same candidates must be alive in each of them."""
     before = run_trial(a_job(tmp_path, 12))
     step = Phase.step
@@ -210,14 +210,14 @@ def test_what_diverges_later_had_not_diverged_before(tmp_path: Path, monkeypatch
     assert all(torch.equal(one, other) for one, other in zip(before.outputs, again.outputs, strict=True))
 
 
-def test_a_fold_without_a_defined_metric_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fold_without_a_defined_metric_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figures = module.figures
     monkeypatch.setattr(module, "figures", lambda *given: figures(*given) | {"accuracy": math.nan})
     run_trial(a_job(tmp_path, 12))
     assert run_trial(a_job(tmp_path, 24)).steps == 24
 
 
-def test_the_peak_of_memory() -> None:
+def test_peak_memory_grows_with_allocations_and_never_falls() -> None:
     before = peak_memory()
     there = torch.ones(max(1, before // 4))  # as much again
     assert peak_memory() > 1.5 * before > 0

@@ -100,7 +100,7 @@ def test_damaged_tables_are_refused_or_read_as_in_training(suffix: str) -> None:
     assert 0 < refused < CASES
 
 
-def test_a_row_is_known_by_its_file_and_number() -> None:
+def test_rows_are_identified_by_file_and_number() -> None:
     for name in ("a.csv", "b.csv"):
         Path(name).write_text("text\nfirst\nsecond\n")
     assert [(item.file, item.row) for item in read(TEXTS, "b.csv", "a.csv")] == [
@@ -111,7 +111,7 @@ def test_a_row_is_known_by_its_file_and_number() -> None:
     ]
 
 
-def test_columns_of_the_run() -> None:
+def test_the_columns_of_the_run_are_read() -> None:
     Path("a.csv").write_text("body,text,stars\nright,wrong,good\n")
     (item,) = read(Inputs("text", ["good"], False, "body", "stars"), "a.csv")
     assert item.raw == "right" and item.truth == {"good"}
@@ -161,7 +161,7 @@ def test_a_damaged_jsonl_names_its_line(line: bytes, said: str) -> None:
         texts("a.jsonl")
 
 
-def test_labels_by_name_number_and_list() -> None:
+def test_labels_may_be_names_numbers_or_lists() -> None:
     names = {b"class_names": json.dumps(["bad", "good"]).encode()}
     table = pa.table({"text": ["a", "b", "c"], "label": pa.array([1, 0, None])}).replace_schema_metadata(names)
     pq.write_table(table, "a.parquet")
@@ -175,7 +175,7 @@ def test_labels_by_name_number_and_list() -> None:
     assert [item.truth for item in read(Inputs("text", ["1", "2"], False), "a.csv")] == [{"1"}, None, None]
 
 
-def test_the_kind_of_a_table_has_to_be_that_of_the_model() -> None:
+def test_a_table_of_another_kind_than_the_models_is_refused() -> None:
     pq.write_table(pa.table({"image": [b"bytes"]}), "images.parquet")
     with pytest.raises(InputError, match="row 1 holds an image, but the model reads texts"):
         texts("images.parquet")
@@ -217,7 +217,9 @@ def test_a_folder_is_read_with_all_folders_in_it(caplog: pytest.LogCaptureFixtur
     assert "1 files are left out" in caplog.text
 
 
-def test_links_are_not_followed_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+def test_linked_folders_are_skipped_with_a_message_and_links_out_of_the_folder_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     picture("there/1.png")
     picture("here/1.png")
     Path("here/folder").symlink_to(Path("there").resolve())
@@ -228,13 +230,13 @@ def test_links_are_not_followed_without_a_word(caplog: pytest.LogCaptureFixture)
     assert len(read(IMAGES, "here/2.png")) == 1  # it was named itself
 
 
-def test_files_by_name_in_the_order_of_the_command() -> None:
+def test_files_are_read_in_the_order_of_the_command() -> None:
     names = [str(picture(f"{name}.png")) for name in "bac"]
     assert [item.file for item in read(IMAGES, *names)] == names
     assert IMAGES.read(names)[0] == 3
 
 
-def test_a_folder_of_tables() -> None:
+def test_a_folder_of_tables_is_read() -> None:
     Path("tables/inner").mkdir(parents=True)
     Path("tables/b.csv").write_text("text\nsecond\n")
     Path("tables/a.jsonl").write_text('{"text": "first"}\n')
@@ -252,14 +254,14 @@ def test_a_folder_of_tables() -> None:
         ("a\0b", "NUL"),
     ],
 )
-def test_names_that_lead_nowhere(name: str, said: str) -> None:
+def test_missing_files_are_refused(name: str, said: str) -> None:
     Path("empty").mkdir()
     picture("picture.png")
     with pytest.raises(InputError, match=said):
         texts(name)
 
 
-def test_a_name_that_is_not_unicode() -> None:
+def test_a_file_name_that_is_not_unicode_works() -> None:
     folder = Path("odd")
     folder.mkdir()
     try:
@@ -284,13 +286,13 @@ def test_a_name_that_is_not_unicode() -> None:
         (b"\n\n", []),
     ],
 )
-def test_standard_input(monkeypatch: pytest.MonkeyPatch, content: bytes, wanted: list[Any]) -> None:
+def test_texts_can_come_from_standard_input(monkeypatch: pytest.MonkeyPatch, content: bytes, wanted: list[Any]) -> None:
     typed(monkeypatch, content)
     found = read(TEXTS, "-")
     assert [(item.row, item.raw) for item in found] == wanted and all(item.file == "-" for item in found)
 
 
-def test_paths_of_images_by_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_of_images_can_come_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     typed(monkeypatch, b"b/1.png\na.png\n\n")
     assert [item.raw for item in read(IMAGES, "-")] == [Path("b/1.png"), Path("a.png")]
     with pytest.raises(InputError, match="once"):

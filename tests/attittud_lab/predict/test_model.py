@@ -151,7 +151,7 @@ def test_a_run_needs_neither_its_data_nor_its_encoder(
         attittud_lab.load(old)
 
 
-def test_images_in_all_forms_are_the_same(runs: dict[str, Path]) -> None:
+def test_images_in_all_forms_give_the_same_predictions(runs: dict[str, Path]) -> None:
     model = attittud_lab.load(runs["pictures"])
     paths = sorted(Path("data/pictures/test").rglob("*.png"))
     wanted = model.predict_proba(paths)
@@ -188,12 +188,12 @@ def test_images_in_all_forms_are_the_same(runs: dict[str, Path]) -> None:
         ([b"no image"], "it is not an image"),
     ],
 )
-def test_inputs_that_are_not_images(runs: dict[str, Path], inputs: Any, said: str) -> None:
+def test_inputs_that_are_not_images_are_refused(runs: dict[str, Path], inputs: Any, said: str) -> None:
     with pytest.raises(InputError, match=said):
         attittud_lab.load(runs["pictures"]).predict(inputs)
 
 
-def test_inputs_that_are_not_texts(runs: dict[str, Path]) -> None:
+def test_inputs_that_are_not_texts_are_refused(runs: dict[str, Path]) -> None:
     model = attittud_lab.load(runs["words"])
     for inputs in (np.zeros((2, 8), dtype=np.uint8), [Path("text")], [b"text"], [None]):
         with pytest.raises(InputError, match="the model reads texts; give strings"):
@@ -201,7 +201,7 @@ def test_inputs_that_are_not_texts(runs: dict[str, Path]) -> None:
     assert model.predict("one text") == model.predict(["one text"])
 
 
-def test_memory_that_is_not_enough(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_is_explained(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     model = attittud_lab.load(runs["words"])
 
     def full(*_: Any, **__: Any) -> None:
@@ -292,7 +292,7 @@ def test_code_in_the_folder_is_never_run(hostile: Path) -> None:
     assert not Path("owned").exists()
 
 
-def test_the_configuration_constructs_nothing(hostile: Path) -> None:
+def test_the_configuration_creates_no_objects(hostile: Path) -> None:
     (hostile / "config.yaml").write_text("seed: !!python/object/apply:os.mkdir [owned]\n")
     with pytest.raises(InputError, match="tag"):
         attittud_lab.load(hostile)
@@ -332,7 +332,7 @@ def test_a_folder_whose_kind_is_not_that_of_its_model_is_refused(runs: dict[str,
 
 
 @pytest.mark.parametrize("name", ["pictures", "words", "texts", "findings"])
-def test_an_exported_program_gives_the_same(runs: dict[str, Path], name: str, tmp_path: Path) -> None:
+def test_an_exported_program_gives_the_same_predictions(runs: dict[str, Path], name: str, tmp_path: Path) -> None:
     model = attittud_lab.load(runs[name])
     model.export(tmp_path / "model.pt2")
     assert [path.name for path in tmp_path.iterdir()] == ["model.pt2"]
@@ -347,7 +347,7 @@ def test_an_exported_program_gives_the_same(runs: dict[str, Path], name: str, tm
         assert torch.allclose(program(inputs), model.module(inputs), atol=1e-6)
 
 
-def test_what_cannot_be_exported_says_why(
+def test_models_that_cannot_be_exported_are_refused_with_a_reason(
     runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = attittud_lab.load(runs["pictures"])

@@ -79,7 +79,7 @@ def unseen(run: Path, *, label: bool = False) -> list[Row]:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
-def test_files_without_labels(run: Path, suffix: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_without_labels_are_predicted(run: Path, suffix: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(Path(f"new{suffix}"), unseen(run))
     assert call("predict", str(run), str(path), "--output", "out.csv") == 0
     with Path("out.csv").open(newline="") as file:
@@ -92,7 +92,7 @@ def test_files_without_labels(run: Path, suffix: str, capsys: pytest.CaptureFixt
     assert f"accuracy {accuracy:.4f} on" in capsys.readouterr().err
 
 
-def test_forms_of_rows_in_python(run: Path) -> None:
+def test_rows_in_all_forms_give_the_same_predictions(run: Path) -> None:
     model, rows = attittud_lab.load(run), unseen(run)
     expected = model.predict_proba(rows)
     assert expected.shape == (len(rows), 2) and model.classes == ["01", "no"]
@@ -106,7 +106,7 @@ def test_forms_of_rows_in_python(run: Path) -> None:
             model.predict(wrong)
 
 
-def test_lines_of_standard_input(
+def test_rows_can_come_from_standard_input(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def given(text: str) -> int:
@@ -126,14 +126,14 @@ def test_lines_of_standard_input(
         ({"x": "inf"}, "new.csv, row 3: column 'x' has an infinite number"),
     ],
 )
-def test_the_row_is_named(run: Path, change: Row, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_row_is_named(run: Path, change: Row, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     rows = unseen(run)
     write(Path("new.csv"), [*rows[:2], {**rows[2], **change}, *rows[3:]])
     assert call("predict", str(run), "new.csv") == 2
     assert message in capsys.readouterr().err
 
 
-def test_columns_that_are_not_those_of_training(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_columns_than_in_training_are_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(Path("new.csv"), [{"x": 1, "z": 2}])
     assert call("predict", str(run), "new.csv") == 2
     assert "needs the columns y, c once each; its columns are x" in capsys.readouterr().err
@@ -142,13 +142,13 @@ def test_columns_that_are_not_those_of_training(run: Path, capsys: pytest.Captur
     assert "has the column 'x' more than once" in capsys.readouterr().err
 
 
-def test_export(run: Path) -> None:
+def test_table_models_can_be_exported(run: Path) -> None:
     assert call("predict", str(run), "--export", "model.pt2") == 0
     program, features = torch.export.load("model.pt2").module(), torch.randn(5, 7)
     torch.testing.assert_close(program(features), attittud_lab.load(run).module(features))
 
 
-def test_a_folder_that_does_not_tell_how_rows_are_read(run: Path) -> None:
+def test_a_run_folder_without_the_description_of_its_columns_is_refused(run: Path) -> None:
     path = run / "data.json"
     before = path.read_text()
     for change in ({"table": None}, {"table": {"columns": []}}, {"table": {"columns": [{"name": 1}]}}):

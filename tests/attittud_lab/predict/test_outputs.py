@@ -61,7 +61,7 @@ def test_all_formats_hold_the_same(tmp_path: Path, suffix: str, several: bool) -
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
 @pytest.mark.parametrize("error", [InputError("damaged"), KeyboardInterrupt()])
-def test_an_interrupted_file_is_not_there_and_an_older_one_stays(
+def test_an_interrupted_output_leaves_no_file_and_keeps_an_older_one(
     tmp_path: Path, suffix: str, error: BaseException
 ) -> None:
     path = tmp_path / f"out{suffix}"
@@ -78,7 +78,7 @@ def test_an_interrupted_file_is_not_there_and_an_older_one_stays(
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
-def test_a_full_disk(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_explained(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -92,7 +92,7 @@ def test_a_full_disk(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatc
     assert not list(tmp_path.iterdir())
 
 
-def test_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+def test_predictions_can_go_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     with open_output(None, CLASSES, several=False) as write:
         write(ITEMS, ["file", "file"], LIKELY)
     rows = list(csv.reader(capsys.readouterr().out.splitlines()))
@@ -110,7 +110,7 @@ def test_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
         ("input.csv", "is an input too"),
     ],
 )
-def test_what_cannot_be_written_is_refused_at_once(
+def test_an_output_that_cannot_be_written_is_refused_at_once(
     path: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -120,7 +120,7 @@ def test_what_cannot_be_written_is_refused_at_once(
         check_output(Path(path), ["./input.csv", "-"], CLASSES, several=False)
 
 
-def test_a_class_with_the_separator_of_labels(tmp_path: Path) -> None:
+def test_a_class_name_with_the_separator_of_labels_is_refused(tmp_path: Path) -> None:
     for path in (None, tmp_path / "a.csv"):
         with pytest.raises(InputError, match=r"use --output FILE\.jsonl"):
             check_output(path, [], ["a;b", "c"], several=True)

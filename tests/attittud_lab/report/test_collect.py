@@ -19,7 +19,7 @@ from tests.helpers.reports import comparison, run_dir
 __all__ = ["comparison", "run_dir"]  # fixtures
 
 
-def test_curves_are_the_runs_metrics(run_dir: Path) -> None:
+def test_curves_show_the_metrics_of_the_run(run_dir: Path) -> None:
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     found = curves([run_dir], 1000)
     logged = [line for line in lines if "loss/primary" in line]
@@ -42,7 +42,7 @@ def test_curves_are_the_runs_metrics(run_dir: Path) -> None:
             assert sum(layers[part][i][j] for part in PARTS) == pytest.approx(1, abs=2e-3)
 
 
-def test_seeds_are_joined(comparison: Path, run_dir: Path) -> None:
+def test_curves_of_several_seeds_are_joined(comparison: Path, run_dir: Path) -> None:
     both = [run_dir, run_dir.with_name("seed-1")]
     if not both[1].exists():  # where another weight was chosen
         both[1] = next(comparison.glob("runs/flip/weight-*/steps-24-8/seed-1"))

@@ -20,7 +20,7 @@ def test_intervals_lie_on_one_axis_from_the_lowest_to_the_highest_end() -> None:
 
 
 @pytest.mark.parametrize("missing", [{"low": None, "high": None}, {"low": 0.8, "high": 0.8}])
-def test_no_interval_is_a_dot(missing: dict[str, float | None]) -> None:
+def test_a_score_without_an_interval_is_a_dot(missing: dict[str, float | None]) -> None:
     (item,) = leaderboard([FIRST | missing])["items"]
     assert [item["low"]] == item["dots"] == [item["high"]] == pytest.approx([50])
 
@@ -48,7 +48,7 @@ def test_curves_share_their_axes_and_end_where_a_candidate_stops() -> None:
     assert all(0 <= tick["at"] <= 100 for tick in found["rows"])
 
 
-def test_single_looks_make_no_picture_of_curves() -> None:
+def test_single_evaluations_make_no_picture_of_curves() -> None:
     for points, several in (([[10, 0.2]], False), ([[10, 0.2], [20, None]], False), ([[10, 0.2], [20, 0.4]], True)):
         rows = [FIRST | {"curve": points, "best": 0}]
         assert curves({"rows": rows, "rungs": [], "phases": [], "steps": 20})["several"] == several

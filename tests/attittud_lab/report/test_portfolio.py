@@ -217,7 +217,7 @@ def test_pictures_are_drawn_inside_of_the_page(clean: Any, ensemble: Path, width
     assert texts(clean, ".decision") and clean.find_element("css selector", ".decision").rect["y"] < 300
 
 
-def test_looks_on_screens_and_on_paper(clean: Any, single: Path) -> None:
+def test_the_page_looks_right_on_screens_and_on_paper(clean: Any, single: Path) -> None:
     check_looks(clean, single / "report.html")
 
 

@@ -20,7 +20,7 @@ __all__ = ["browser", "clean", "comparison", "run_dir"]  # fixtures
 EVIL = "<script>alert('x')</script>&\"'</style>"
 
 
-def test_page_of_a_comparison(comparison: Path) -> None:
+def test_the_page_of_a_comparison_shows_its_results(comparison: Path) -> None:
     page = (comparison / "report.html").read_text()
     result = json.loads((comparison / "comparison.json").read_text())
     assert len(page.encode()) < LARGEST
@@ -44,7 +44,7 @@ def _large(run_dir: Path, rows: int, points: int) -> dict[str, Any]:
     return {**data, "curves": [[{**one, "label": f"s{i}", "train": series, "logged": 5000} for i in range(rows)]]}
 
 
-def test_size_is_bounded(run_dir: Path, tmp_path: Path) -> None:
+def test_the_size_of_a_page_is_bounded(run_dir: Path, tmp_path: Path) -> None:
     asked: list[int] = []
 
     def content(points: int) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def test_size_is_bounded(run_dir: Path, tmp_path: Path) -> None:
     assert page.stat().st_size < LARGEST and "left out" in page.read_text()
 
 
-def test_page_of_a_run_and_of_an_unfinished_one(run_dir: Path, tmp_path: Path) -> None:
+def test_finished_and_unfinished_runs_have_a_page(run_dir: Path, tmp_path: Path) -> None:
     finished = collect(run_dir, 100)
     result = json.loads((run_dir / "result.json").read_text())
     assert finished["title"] == "Run: flip, seed 0"
@@ -77,7 +77,7 @@ def test_page_of_a_run_and_of_an_unfinished_one(run_dir: Path, tmp_path: Path) -
     assert "unfinished" in page.read_text()
 
 
-def test_what_users_wrote_is_text(run_dir: Path) -> None:
+def test_texts_of_users_are_not_read_as_html(run_dir: Path) -> None:
     data = collect(run_dir, 100)
     data["title"] = data["subtitle"] = data["config"] = EVIL
     data["notes"] = [EVIL]
@@ -146,7 +146,7 @@ def click(browser: Any, text: str, place: str = "body") -> None:
     raise AssertionError(f"no button {text!r}")
 
 
-def test_every_button_of_a_comparison(clean: Any, comparison: Path) -> None:
+def test_every_button_on_the_page_of_a_comparison_works(clean: Any, comparison: Path) -> None:
     show(clean, comparison / "report.html")
     assert texts(clean, "#charts h2")[:3] == [
         "Learning curves",
@@ -183,7 +183,7 @@ def test_every_button_of_a_comparison(clean: Any, comparison: Path) -> None:
     assert "primary_batch: 16" in texts(clean, "pre")[0]
 
 
-def test_a_single_logged_step_is_told_in_figures(clean: Any, run_dir: Path, tmp_path: Path) -> None:
+def test_a_single_logged_step_is_shown_as_numbers(clean: Any, run_dir: Path, tmp_path: Path) -> None:
     data = collect(run_dir, 1)
     train = data["curves"][0][0]["train"]
     show(clean, write_page(tmp_path, lambda _: data))
@@ -193,7 +193,7 @@ def test_a_single_logged_step_is_told_in_figures(clean: Any, run_dir: Path, tmp_
     assert any(text.startswith("flip: ") and "measured once" in text for text in texts(clean, "#first p"))
 
 
-def test_everything_dropped_is_explained_with_the_next_command(run_dir: Path, tmp_path: Path) -> None:
+def test_a_run_in_which_auto_drops_everything_is_explained_with_a_next_command(run_dir: Path, tmp_path: Path) -> None:
     for name in ("run.json", "config.yaml", "result.json"):
         (tmp_path / name).write_bytes((run_dir / name).read_bytes())
     for harmful, dropped in ((0.0, True), (0.5, False)):
@@ -233,11 +233,13 @@ def test_a_decision_comes_with_its_picture_and_the_next_command(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("kind", ["run", "comparison"])
-def test_looks_on_screens_and_on_paper(clean: Any, comparison: Path, run_dir: Path, tmp_path: Path, kind: str) -> None:
+def test_the_page_looks_right_on_screens_and_on_paper(
+    clean: Any, comparison: Path, run_dir: Path, tmp_path: Path, kind: str
+) -> None:
     check_looks(clean, write_report(run_dir if kind == "run" else comparison, tmp_path))
 
 
-def test_looks_of_the_demo(clean: Any, tmp_path: Path) -> None:
+def test_the_page_of_the_demo_looks_right(clean: Any, tmp_path: Path) -> None:
     """A title and a next command of its own, three tables, and more rows than there are colours."""
     rows = {row: [value + 0.01 * number for value in BASE] for number, row in enumerate(ROWS)}
     result = made_up(tmp_path, rows)

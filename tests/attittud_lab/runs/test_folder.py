@@ -18,7 +18,7 @@ from tests.helpers.runs import job
 __all__ = ["job"]  # fixtures
 
 
-def test_run_folder_holds_everything(job: Config, tmp_path: Path) -> None:
+def test_the_run_folder_holds_everything(job: Config, tmp_path: Path) -> None:
     result = run(job, 3, "flip", tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {
         ".lock",
@@ -49,7 +49,7 @@ def test_run_folder_holds_everything(job: Config, tmp_path: Path) -> None:
     assert again.skipped and again == result
 
 
-def test_other_configuration_is_refused(job: Config, tmp_path: Path) -> None:
+def test_a_folder_of_another_configuration_is_refused(job: Config, tmp_path: Path) -> None:
     run(job, 0, "primary_only", tmp_path)
     with pytest.raises(InputError, match=r"another configuration \(seed: 0 there, 1 here"):
         run(job, 1, "primary_only", tmp_path)

@@ -104,7 +104,7 @@ WRONG = (None, "x", -1, 3.5, [], {}, True, 10**30, torch.zeros(3), torch.zeros(2
 
 @pytest.mark.parametrize("strategy", ["auto", "bloop"])
 @pytest.mark.parametrize("stop", [5, 9], ids=["guided", "finetune"])
-def test_wrong_types_in_a_checkpoint(strategy: str, stop: int, tmp_path: Path) -> None:
+def test_wrong_types_in_a_checkpoint_are_refused(strategy: str, stop: int, tmp_path: Path) -> None:
     """Its checksum is right. A change that is not refused has no effect, or is a value that a run could have written."""
     config, data = small(tmp_path / "run", strategy, stop)
     checkpoint = tmp_path / "run" / "checkpoint.safetensors"
@@ -175,7 +175,9 @@ class Payload:
 
 
 @pytest.mark.parametrize("stop", [5, None], ids=["unfinished", "finished"])
-def test_damaged_files_of_every_kind(stop: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_files_of_every_kind_are_refused(
+    stop: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A paragraph and nothing lost, or the run ends as it should; no code in them is run."""
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "run"
@@ -234,7 +236,7 @@ def test_checkpoints_hold_what_they_were_given(tmp_path: Path) -> None:
         save_checkpoint(tmp_path / "c", {"f": object()})
 
 
-def test_what_a_checkpoint_held_lies_as_torch_would_lay_it(tmp_path: Path) -> None:
+def test_tensors_from_a_checkpoint_are_aligned_as_torch_aligns_them(tmp_path: Path) -> None:
     """Otherwise a dot product may add up in another order than before the interruption."""
     save_checkpoint(tmp_path / "c", {str(size): torch.randn(size) for size in range(1, 20)})
     assert {tensor.data_ptr() % 64 for tensor in load_checkpoint(tmp_path / "c").values()} == {0}

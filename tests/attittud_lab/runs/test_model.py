@@ -19,7 +19,7 @@ def run(tmp_path: Path) -> Path:
     return old_run("several", tmp_path)
 
 
-def test_what_is_written_is_read(run: Path) -> None:
+def test_model_json_is_read_back_as_written(run: Path) -> None:
     members = [Member(weights="a.safetensors", share=0.25), Member(weights="b.safetensors", share=0.75)]
     about = replace(ABOUT, members=members, calibrated_on=30, bytes=2_500_000, seconds=0.004)
     about.write(run)
@@ -28,7 +28,7 @@ def test_what_is_written_is_read(run: Path) -> None:
     assert cost(run) == "2.5 MB, 4 ms for a prediction"
 
 
-def test_an_older_folder_is_understood(run: Path, tmp_path: Path) -> None:
+def test_a_folder_of_an_older_version_is_read(run: Path, tmp_path: Path) -> None:
     assert read_model(run)[0] == replace(ABOUT, temperature=None)
     assert cost(run) == ""
     found = read_model(old_run("findings", tmp_path))[0]
@@ -73,7 +73,7 @@ def test_a_file_that_describes_no_model_is_refused(run: Path, wrong: dict[str, A
         read_model(run)
 
 
-def test_folders_without_a_finished_run(run: Path) -> None:
+def test_folders_without_a_finished_run_are_refused(run: Path) -> None:
     with pytest.raises(InputError, match=r"is not the folder of a run; .*did you mean"):
         read_model(run.parent)
     with pytest.raises(InputError, match="is not the folder of a run"):

@@ -20,7 +20,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("job.yaml").write_text(JOB)
 
 
-def test_a_strategy_and_a_model_from_outside(
+def test_a_strategy_and_a_model_can_be_registered_from_outside_of_the_package(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The script that CONTRIBUTING.md shows, through the command."""
@@ -48,7 +48,7 @@ def test_unknown_name_is_answered_with_the_nearest() -> None:
     assert {"primary_only", "pretrain", "multitask", "replay", "pcgrad", "bloop", "torchjd_upgrad"} <= names().keys()
 
 
-def test_what_strategies_declare() -> None:
+def test_every_strategy_declares_its_needs() -> None:
     declared = {
         name: make_strategy(StrategyConfig(name=name), nn.Linear(4, 4), weights={"a": 1.0}, seed=0)
         for name in ("auto", "flip", "multitask", "primary_only", "pretrain_as_released")

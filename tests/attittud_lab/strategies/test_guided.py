@@ -49,7 +49,7 @@ def test_settings_reach_the_guide() -> None:
 
 @pytest.mark.parametrize("engine", ["hooks", "implicit"])
 @pytest.mark.parametrize("basis_batch", [None, 6])
-def test_engines_that_see_the_forward_pass(engine: str, basis_batch: int | None) -> None:
+def test_engines_that_need_it_see_the_forward_pass(engine: str, basis_batch: int | None) -> None:
     """The update equals the update of an engine that needs only losses, whether or not the basis has its own batch."""
     updates = []
     for name in (engine, "loop"):
@@ -62,7 +62,7 @@ def test_engines_that_see_the_forward_pass(engine: str, basis_batch: int | None)
     torch.testing.assert_close(*updates)
 
 
-def test_an_engine_that_cannot_take_the_model_is_the_users_choice() -> None:
+def test_an_engine_that_does_not_support_the_model_is_reported_as_a_users_choice() -> None:
     torch.manual_seed(0)
     model, losses, _, _ = setting()
     losses.primary = lambda **_: model(losses.x["primary"], "primary").square().mean(1).cumsum(0)
@@ -88,7 +88,7 @@ def test_pcgrad_is_one_sided_and_never_stale(sign: float) -> None:
     torch.testing.assert_close(body_update(model), expected)
 
 
-def test_nobody_is_told_about_a_shared_rank_that_pcgrad_does_not_use(caplog: pytest.LogCaptureFixture) -> None:
+def test_pcgrad_does_not_warn_about_an_inherited_rank(caplog: pytest.LogCaptureFixture) -> None:
     model, _, _, _ = setting()
     make_strategy(StrategyConfig(name="pcgrad", rank=5), model, weights=WEIGHTS, seed=0)
     assert caplog.messages == []
@@ -136,6 +136,6 @@ def test_a_run_with_auto_reports_its_weights(tmp_path: Path):
     assert "attittud/more/weight_neutral" in series
 
 
-def test_weights_are_not_given(tmp_path):
+def test_auto_refuses_weights_from_the_configuration(tmp_path):
     with pytest.raises(InputError, match="strategy auto finds the weights itself"):
         run(loads(AUTO_JOB, ["strategy.eta={neutral: 1}"]), run_dir=tmp_path)

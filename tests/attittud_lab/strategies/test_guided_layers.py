@@ -40,7 +40,7 @@ class Losses:
 @pytest.mark.parametrize("include_mean", [False, True])
 @pytest.mark.parametrize("basis", ["sketch", "mean", "canonical"])
 @pytest.mark.filterwarnings("ignore:.*rank=3 is not used")
-def test_parts_of_every_layer(basis: str, include_mean: bool) -> None:
+def test_the_parts_of_every_layer_equal_the_definition(basis: str, include_mean: bool) -> None:
     losses = Losses()
     include_mean = include_mean and basis != "canonical"
     guide = Guide(
@@ -80,7 +80,7 @@ def test_parts_of_every_layer(basis: str, include_mean: bool) -> None:
     assert {name: value**2 for name, value in found.items()} == pytest.approx(squares, rel=1e-9, abs=1e-12)
 
 
-def test_measuring_leaves_no_trace() -> None:
+def test_measuring_layers_has_no_side_effects() -> None:
     losses = Losses(norm=True)
     guide = Guide(losses.model, eta=Eta(1, 1, 0), rank=3, engine="loop")
     guide.backward(losses.primary(), losses.auxiliary())
@@ -94,7 +94,7 @@ def test_measuring_leaves_no_trace() -> None:
     assert losses.model.training
 
 
-def test_many_layers_are_taken_together() -> None:
+def test_many_layers_are_merged_into_groups() -> None:
     names = [f"body.block{i}.conv{j}.weight" for i in range(20) for j in range(3)]
     assert groups(names)["body.block3.conv1.weight"] == "body.block3"
     assert groups(names[:6])["body.block1.conv2.weight"] == "body.block1.conv2"
@@ -102,7 +102,7 @@ def test_many_layers_are_taken_together() -> None:
     assert len(set(groups([f"a{i}.weight" for i in range(30)]).values())) == 30 > MOST_GROUPS  # nothing holds them
 
 
-def test_recording_them_changes_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recording_layers_changes_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A network with dropout and BatchNorm, trained with and without looking at its layers."""
     job = loads("""
 data:

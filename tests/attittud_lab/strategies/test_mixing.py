@@ -34,7 +34,7 @@ FORMULAS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 @pytest.mark.parametrize("name", FORMULAS)
-def test_formula(name: str, sign: float) -> None:
+def test_every_baseline_follows_its_formula(name: str, sign: float) -> None:
     model, losses, p, a = setting(sign)
     make_strategy(StrategyConfig(name=name), model, weights=WEIGHTS, seed=0).step(losses)
     torch.testing.assert_close(body_update(model), FORMULAS[name](p, a))
@@ -49,7 +49,7 @@ def test_replay_is_one_mixture() -> None:
     torch.testing.assert_close(body_update(model), 0.25 * p + 0.75 * a)
 
 
-def test_bloop_remembers() -> None:
+def test_bloop_keeps_a_running_mean() -> None:
     model, losses, p, a = setting()
     strategy = make_strategy(StrategyConfig(name="bloop", decay=0.7), model, weights=WEIGHTS, seed=0)
     strategy.step(losses)
@@ -65,7 +65,7 @@ def test_bloop_remembers() -> None:
 
 
 @pytest.mark.parametrize(("name", "aggregator"), [("torchjd_mgda", "MGDA"), ("torchjd_aligned_mtl", "AlignedMTL")])
-def test_symmetric_baselines_are_torchjds(name: str, aggregator: str) -> None:
+def test_symmetric_baselines_equal_torchjds(name: str, aggregator: str) -> None:
     aggregation = pytest.importorskip("torchjd.aggregation", reason="the extra torchjd is not installed")
     model, losses, p, _ = setting(-1.0)
     make_strategy(StrategyConfig(name=name), model, weights=WEIGHTS, seed=0).step(losses)
@@ -78,7 +78,7 @@ def test_symmetric_baselines_are_torchjds(name: str, aggregator: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:You are solving a parameterized problem:UserWarning")  # NashMTL's solver
 @pytest.mark.parametrize("name", ["nashmtl", "mgda", "upgrad", "cagrad", "config", "aligned_mtl", "imtl_g", "gradvac"])
-def test_symmetric_baselines_of_gradients_that_are_zero(name: str, tmp_path: Path) -> None:
+def test_symmetric_baselines_work_with_gradients_of_zero(name: str, tmp_path: Path) -> None:
     """Heads of zeros pass no gradient to the body in the first step."""
     pytest.importorskip("torchjd.aggregation", reason="the extra torchjd is not installed")
     job = loads(JOB, [f"strategy.name=torchjd_{name}", "model.head_init=zero"])

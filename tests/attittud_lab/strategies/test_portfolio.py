@@ -8,7 +8,7 @@ from attittud_lab.errors import InputError
 from attittud_lab.strategies import find, make_strategy, names
 
 
-def test_a_portfolio_has_no_update() -> None:
+def test_portfolio_is_refused_as_an_update() -> None:
     assert "portfolio" in names() and find("portfolio").trains_others
     assert [name for name in names() if find(name).trains_others] == ["portfolio"]
     with pytest.raises(InputError, match=r"portfolio trains several strategies.*attittud train"):

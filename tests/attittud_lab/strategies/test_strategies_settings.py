@@ -69,7 +69,7 @@ def drawn(strategy: str, number: int) -> dict[str, Any]:
 
 @pytest.mark.filterwarnings("ignore:You are solving a parameterized problem:UserWarning")  # NashMTL's solver
 @pytest.mark.parametrize("strategy", [name for name in names() if not find(name).trains_others])
-def test_drawn_settings(strategy: str, data: Prepared, weights: Path, tmp_path: Path) -> None:
+def test_drawn_settings_train_or_are_refused(strategy: str, data: Prepared, weights: Path, tmp_path: Path) -> None:
     torch.set_num_threads(1)
     jobs = trained = 0
     refusals: list[str] = []

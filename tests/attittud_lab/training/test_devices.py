@@ -83,7 +83,7 @@ def test_replayed_steps_are_the_steps_of_an_ordinary_run(strategy: str, monkeypa
         assert shown[0] == shown[1]
 
 
-def test_held_rows_are_the_batches_of_every_other_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_captured_runs_use_the_batches_of_ordinary_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     # With sgd: Adam turns the rounding of a learning rate that is a float32 tensor into other signs.
     config = loads(JOB, ["training.guided.optimizer=sgd", "training.guided.lr=0.01"])
     usual, weights = trained(phase_of(config, monkeypatch, captured=False)[0])
@@ -95,7 +95,7 @@ def test_held_rows_are_the_batches_of_every_other_run(monkeypatch: pytest.Monkey
             assert line[key] == pytest.approx(want[key], rel=1e-4)
 
 
-def test_the_schedule_of_judgements_continues(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_captured_runs_keep_the_schedule_of_judges(monkeypatch: pytest.MonkeyPatch) -> None:
     config = loads(JOB, ["strategy.name=auto", "training.guided.steps=30"])
     states = []
     for captured in (False, True):
@@ -105,7 +105,7 @@ def test_the_schedule_of_judgements_continues(monkeypatch: pytest.MonkeyPatch) -
     assert [(state["age"], state["count"]) for state in states] == [(2, 8)] * 2
 
 
-def test_the_schedule_of_refreshes_continues(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_captured_runs_keep_the_schedule_of_refreshes(monkeypatch: pytest.MonkeyPatch) -> None:
     states = []
     for captured in (False, True):
         phase, _ = phase_of(loads(JOB), monkeypatch, captured=captured)

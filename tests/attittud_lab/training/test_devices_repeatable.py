@@ -44,7 +44,7 @@ def bits(path: Path, job: Config) -> tuple[bytes, dict[str, float]]:
 
 
 @pytest.mark.parametrize("strategy", ["orthogonal", "pcgrad", "multitask", "bloop", "auto", "pretrain_as_released"])
-def test_the_same_bits_again(strategy: str, tmp_path: Path) -> None:
+def test_a_repeated_run_gives_the_same_bits(strategy: str, tmp_path: Path) -> None:
     job = config(tmp_path, f"strategy.name={strategy}", "device=cpu", "training.precision=fp32")
     first, second = (bits(tmp_path / name, job) for name in ("first", "second"))
     assert first == second
@@ -67,7 +67,7 @@ def test_a_run_says_whether_it_is_repeatable(
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.filterwarnings("ignore:.*AccumulateGrad.*", "ignore:.*TensorFloat32.*", "ignore::DeprecationWarning")
 @pytest.mark.parametrize("strategy", ["orthogonal", "pcgrad", "multitask", "auto", "pretrain_as_released"])
-def test_the_same_bits_again_on_a_gpu(strategy: str, tmp_path: Path) -> None:
+def test_a_repeated_run_gives_the_same_bits_on_a_gpu(strategy: str, tmp_path: Path) -> None:
     job = config(tmp_path, f"strategy.name={strategy}", "device=cuda")
     assert job.training.deterministic and job.training.cuda_graph and job.training.precision == "bf16"
     first, second = (bits(tmp_path / name, job) for name in ("first", "second"))

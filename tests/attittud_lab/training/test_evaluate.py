@@ -38,7 +38,7 @@ def pairwise(scores: list[float], labels: list[int]) -> float:
 
 
 @pytest.mark.parametrize("labels", [1, 3])
-def test_areas_are_shares_of_ordered_pairs(labels: int) -> None:
+def test_auc_is_the_share_of_correctly_ordered_pairs(labels: int) -> None:
     torch.manual_seed(0)
     outputs = torch.randint(-4, 5, (40, labels)).float()  # whole numbers: there are ties
     targets = torch.randint(0, 2, (40, labels))
@@ -52,7 +52,7 @@ def test_areas_are_shares_of_ordered_pairs(labels: int) -> None:
     assert found["macro_f1"] == pytest.approx(float(f1.mean()))
 
 
-def test_a_label_with_one_kind_of_examples_has_no_area() -> None:
+def test_a_label_with_only_positive_or_negative_examples_has_no_auc() -> None:
     targets = torch.tensor([[0, 1, 0], [1, 1, 0], [1, 1, 0]])
     outputs = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]])
     found = evaluate(Fixed(), *task(outputs, targets), torch.device("cpu"))
@@ -61,7 +61,7 @@ def test_a_label_with_one_kind_of_examples_has_no_area() -> None:
 
 @pytest.mark.parametrize("wanted", [0.3, 1.0, 4.0])
 @pytest.mark.parametrize("several", [False, True])
-def test_a_temperature_is_found_again(wanted: float, several: bool) -> None:
+def test_calibration_recovers_a_known_temperature(wanted: float, several: bool) -> None:
     """Labels are drawn from the probabilities of scores, which are then made too small or too large."""
     generator = torch.Generator().manual_seed(0)
     scores = 2 * torch.randn(20_000, 3, generator=generator)
@@ -73,7 +73,7 @@ def test_a_temperature_is_found_again(wanted: float, several: bool) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 10, 1000])
-def test_few_examples_make_no_prediction_certain(count: int) -> None:
+def test_calibration_on_few_examples_makes_no_prediction_certain(count: int) -> None:
     """All of them are predicted correctly, so that without smoothing no temperature would be low enough."""
     targets = torch.arange(count) % 3
     scores = torch.nn.functional.one_hot(targets, 3).float()
@@ -81,7 +81,7 @@ def test_few_examples_make_no_prediction_certain(count: int) -> None:
     assert 0.33 <= float(likely.min()) <= 1 - 0.5 * (count + 2) ** -1.5
 
 
-def test_a_temperature_has_limits() -> None:
+def test_the_calibration_temperature_has_limits() -> None:
     """Scores that say nothing, or the opposite, or are all equal."""
     targets = torch.arange(300) % 3
     right = torch.nn.functional.one_hot(targets, 3).float()

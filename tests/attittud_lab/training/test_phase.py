@@ -79,7 +79,7 @@ def test_training_that_diverges_ends_with_a_sentence(job: Config, changes: list[
     assert not (tmp_path / "result.json").exists() and not (tmp_path / "weights.safetensors").exists()
 
 
-def test_a_decomposition_that_fails_is_no_error_of_the_program(
+def test_a_decomposition_that_fails_counts_as_divergence(
     job: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Products of large gradients may be infinite while all losses and weights are finite."""
@@ -100,7 +100,9 @@ def test_a_decomposition_that_fails_is_no_error_of_the_program(
         RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
     ],
 )
-def test_memory_that_runs_out(job: Config, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_running_out_of_memory_is_explained(
+    job: Config, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(_: Phase) -> None:
         raise error
 
@@ -131,7 +133,7 @@ def test_a_model_that_is_not_finite_is_never_chosen(job: Config, select: str, ca
                 phase.run(lambda _: None, lambda: None, lambda *_: None)
 
 
-def test_validation_examples_judge(tmp_path):
+def test_validation_examples_can_be_the_judges(tmp_path):
     """Neither training nor test examples judge."""
     config = loads(AUTO_JOB, ["strategy.name=auto", f"output={tmp_path}"])
     data = load_data(config)
@@ -143,7 +145,7 @@ def test_validation_examples_judge(tmp_path):
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_the_guide_asks_the_judges_as_often_as_configured(tmp_path, accumulate):
+def test_judges_are_used_as_often_as_configured(tmp_path, accumulate):
     """The judges are asked in every third step, not the training batch."""
     settings = ["strategy.judge_every=3", f"training.guided.accumulate={accumulate}", f"output={tmp_path}"]
     config = loads(AUTO_JOB, settings)

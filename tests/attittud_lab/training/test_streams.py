@@ -33,7 +33,7 @@ def streams(judges: int = 100, held: bool = False, basis_batch: int | None = Non
 
 
 @pytest.mark.parametrize("held", [False, True], ids=["", "rows held for a CUDA graph"])
-def test_judges_never_train_and_take_turns(held):
+def test_judges_never_train_and_alternate(held):
     found = streams(held=held)
     seen = set()
     for step in range(4):
@@ -68,7 +68,7 @@ def test_few_judges_are_all_used_every_time():
     assert len(found.model.seen) == 10
 
 
-def test_judges_are_not_of_similar_lengths():
+def test_batches_of_judges_mix_text_lengths():
     """Texts of a batch are, so that they can be cut short, but such judges would not represent the others."""
     lengths = torch.arange(200)
     tokens = Examples(torch.ones(200, 200, dtype=torch.long), torch.arange(200) % CLASSES, lengths)

@@ -63,7 +63,9 @@ def check_second_run(folder: Path, whole: Path, number: int) -> None:
     assert leftovers(folder) == leftovers(whole), f"operation {number}"
 
 
-def test_full_disk_at_any_operation(undisturbed: tuple[Path, int], tmp_path: Path) -> None:
+def test_a_full_disk_at_any_file_operation_leaves_a_run_that_can_continue(
+    undisturbed: tuple[Path, int], tmp_path: Path
+) -> None:
     whole, count = undisturbed
     for number in drawn(0, count):
         folder = tmp_path / str(number)
@@ -87,7 +89,9 @@ def train_and_end(tasks: list[tuple[Path, int]]) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
-def test_end_of_the_process_at_any_operation(undisturbed: tuple[Path, int], tmp_path: Path) -> None:
+def test_a_kill_at_any_file_operation_leaves_a_run_that_can_continue(
+    undisturbed: tuple[Path, int], tmp_path: Path
+) -> None:
     whole, count = undisturbed
     tasks = [(tmp_path / str(number), number) for number in drawn(1, count)]
     process = ready_processes().Process(target=train_and_end, args=(tasks,))  # it has one thread, so it may fork

@@ -128,7 +128,7 @@ def test_no_patient_is_in_two_splits_of_a_table(job: Path) -> None:
     assert {row % 12 for row in mixed["train"]["rows"]} & {row % 12 for row in mixed["test"]["rows"]}
 
 
-def test_own_splits_are_kept_and_looked_at(job: Path) -> None:
+def test_a_tables_own_splits_are_kept_and_checked(job: Path) -> None:
     folder = job.parent / "own"
     folder.mkdir()
     for first, name in enumerate(("train", "validation", "test")):
@@ -140,7 +140,7 @@ def test_own_splits_are_kept_and_looked_at(job: Path) -> None:
         load_data(load(job, [f"data.primary.path={folder}"]))
 
 
-def test_labels_without_positive_examples(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_labels_without_positive_examples_are_reported(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = job.parent / "own"
     folder.mkdir()
     some = [[i % 2, i % 3 == 0, i % 5 == 0] for i in range(40)]
@@ -167,7 +167,7 @@ def test_labels_without_positive_examples(job: Path, capsys: pytest.CaptureFixtu
     assert "has no positive examples of rare, so there is nothing to learn" in capsys.readouterr().err
 
 
-def test_rows_by_value_and_what_cannot_be_meant(job: Path) -> None:
+def test_rows_can_be_chosen_by_value_and_impossible_values_are_refused(job: Path) -> None:
     data = load_data(
         load(job, ["data.primary.where={patient: '3'}", "data.primary.group=null", "data.primary.exclude=[rare]"])
     )
@@ -188,7 +188,7 @@ def test_a_first_configuration_splits_by_patient(job: Path) -> None:
     assert loads(text).data.primary.group == "patient" and "90 images, 8 pixels, 3 labels" in text
 
 
-def test_texts_with_several_labels(tmp_path: Path) -> None:
+def test_texts_may_have_several_labels(tmp_path: Path) -> None:
     words = ["good", "long", "late"]
     rows = [[n % 2, n % 3 == 0, n % 5 == 0] for n in range(60)]
     lines = [
@@ -214,7 +214,7 @@ strategy: {{name: flip, rank: 2}}
     assert {"auc/0", "auc/1", "auc/2"} <= result.test.keys()
 
 
-def test_splits_with_other_kinds_of_labels(tmp_path: Path) -> None:
+def test_splits_with_different_kinds_of_labels_are_refused(tmp_path: Path) -> None:
     """Found before training, not when the test set is looked at behind it."""
     several = [{"text": f"review {n}", "label": [n % 2, n % 3 % 2]} for n in range(40)]
     one = [{"text": f"other {n}", "label": n % 2} for n in range(40)]

@@ -47,7 +47,9 @@ def train_by_command(folder: Path, strategy: str | None = None, model: str = "ml
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that can be killed by a signal")
 @pytest.mark.parametrize(("train", "strategy", "wanted"), [(train_to_end, None, 10), (train_by_command, "auto", 5)])
-def test_kills_change_nothing(train: Any, strategy: str | None, wanted: int, tmp_path: Path) -> None:
+def test_a_killed_run_continues_to_the_same_result(
+    train: Any, strategy: str | None, wanted: int, tmp_path: Path
+) -> None:
     whole, tmp_path = tmp_path / "undisturbed" / "x", tmp_path / "killed" / "x"
     whole.parent.mkdir()
     tmp_path.parent.mkdir()
@@ -85,7 +87,9 @@ def test_kills_change_nothing(train: Any, strategy: str | None, wanted: int, tmp
 
 
 @pytest.mark.parametrize("strategy", ["auto", "bloop", "multitask", "torchjd_gradvac"])
-def test_interruption_with_other_strategies(tmp_path: Path, strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_runs_of_other_strategies_continue_to_the_same_result(
+    tmp_path: Path, strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if strategy.startswith("torchjd"):
         pytest.importorskip("torchjd", reason="the extra torchjd is not installed")
     train_to_end(tmp_path / "whole", strategy)
@@ -110,7 +114,7 @@ def test_interruption_with_other_strategies(tmp_path: Path, strategy: str, monke
     assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
 
 
-def test_full_disk_in_mid_run(undisturbed: Path, tmp_path: Path) -> None:
+def test_a_full_disk_during_a_run_is_explained_and_the_run_continues_later(undisturbed: Path, tmp_path: Path) -> None:
     """The run fails with a cure; with space again it ends as if nothing had been."""
     original = os.fsync
     calls = 0

@@ -66,7 +66,7 @@ def test_word_embeddings_are_not_decomposed(job: Config) -> None:
     assert "heads.lm.dense.weight" not in differs
 
 
-def test_patterns_must_fit_something(job: Config, tmp_path: Path) -> None:
+def test_a_pattern_that_matches_no_parameter_is_refused(job: Config, tmp_path: Path) -> None:
     changed = loads("strategy: {name: flip, exclude: ['*no_such_thing*']}").strategy
     with pytest.raises(InputError, match=r"strategy\.exclude: no parameter has a name like '\*no_such_thing\*'"):
         run(job, strategy=changed, run_dir=tmp_path)
@@ -127,7 +127,7 @@ def test_micro_batches_have_their_own_noise(job: Config) -> None:
     assert not torch.allclose(first.auxiliary()["lm"], second.auxiliary()["lm"], rtol=1e-3)
 
 
-def test_a_tokenizer_with_more_words_than_the_network(job: Config, tmp_path: Path) -> None:
+def test_a_tokenizer_with_more_words_than_the_network_is_refused(job: Config, tmp_path: Path) -> None:
     """Found before training, though only one text has such a word."""
     folder = tiny_encoder(tmp_path / "encoder")
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
@@ -143,7 +143,7 @@ def test_a_tokenizer_with_more_words_than_the_network(job: Config, tmp_path: Pat
         run(config, run_dir=tmp_path / "run")
 
 
-def test_micro_batches_have_to_be_equal(job: Config, tmp_path: Path) -> None:
+def test_micro_batches_of_unequal_size_are_refused(job: Config, tmp_path: Path) -> None:
     odd = loads(f"{(Path(job.output).parent / 'job.yaml').read_text()}", ["training.guided.accumulate=3"])
     with pytest.raises(InputError, match=r"accumulate: training\.guided\.primary_batch is 8, .* multiple of 3"):
         run(odd, run_dir=tmp_path)
@@ -155,7 +155,7 @@ def test_micro_batches_have_to_be_equal(job: Config, tmp_path: Path) -> None:
     run(loads((Path(job.output).parent / "job.yaml").read_text(), ["training.guided.accumulate=2"]), run_dir=tmp_path)
 
 
-def test_a_head_that_was_trained_alone_is_a_start(job: Config, tmp_path: Path) -> None:
+def test_training_can_start_from_a_head_that_was_trained_alone(job: Config, tmp_path: Path) -> None:
     """`model.freeze` keeps the encoder as it is, `model.weights` takes the trained masked-word head over."""
     text = (Path(job.output).parent / "job.yaml").read_text()
     first = loads(
@@ -204,7 +204,7 @@ def train_to_end(config: str, folder: str) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that can be killed by a signal")
-def test_kills_change_nothing(job: Config, tmp_path: Path) -> None:
+def test_a_killed_text_run_continues_to_the_same_result(job: Config, tmp_path: Path) -> None:
     """Masks, dropout, buckets and the cache of tokens included."""
     config = Path(job.output).parent / "job.yaml"
     run(job, run_dir=tmp_path / "undisturbed")
@@ -232,7 +232,7 @@ def test_kills_change_nothing(job: Config, tmp_path: Path) -> None:
     assert outcome(killed) == outcome(tmp_path / "undisturbed")
 
 
-def test_compare_and_report(job: Config, tmp_path: Path) -> None:
+def test_texts_can_be_compared_and_reported(job: Config, tmp_path: Path) -> None:
     quick = ["training.guided.steps=4", "training.guided.evaluations=1", "training.finetune.steps=2"]
     result = compare(changed(job, quick), tmp_path / "compare")
     assert result["metric"] == "macro_f1"
@@ -245,7 +245,7 @@ def test_compare_and_report(job: Config, tmp_path: Path) -> None:
     assert "macro_f1" in page or "macro-F1" in page
 
 
-def test_diagnose(job: Config, tmp_path: Path) -> None:
+def test_texts_can_be_diagnosed(job: Config, tmp_path: Path) -> None:
     text = (Path(job.output).parent / "job.yaml").read_text()
     found = diagnose(loads(text, ["training.guided.steps=20"]), tmp_path, steps=20)
     assert found["steps"] == 20 and "lm" in json.dumps(found)
@@ -253,7 +253,9 @@ def test_diagnose(job: Config, tmp_path: Path) -> None:
     assert "position_embeddings" in layers and "word_embeddings" not in layers
 
 
-def test_init_and_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_proposes_a_configuration_for_texts_that_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     write_reviews(tmp_path / "labelled.jsonl", 60, 0)
     write_reviews(tmp_path / "plain.jsonl", 30, 1, labelled=False)

@@ -36,7 +36,7 @@ def test_threads_follow_the_model_or_the_configuration(
     assert threads_of(config, load_data(config)) == expected
 
 
-def test_a_run_goes_on_with_its_own_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_continued_run_keeps_its_number_of_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unfinished(tmp_path)
     about = tmp_path / "run.json"
     about.write_text(json.dumps(json.loads(about.read_text()) | {"threads": 2}))
@@ -47,7 +47,7 @@ def test_a_run_goes_on_with_its_own_number(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("wrong", ["many", 0, None, True])
-def test_a_wrong_number_is_noticed(wrong: object, tmp_path: Path) -> None:
+def test_a_wrong_number_of_threads_is_refused(wrong: object, tmp_path: Path) -> None:
     unfinished(tmp_path)
     about = tmp_path / "run.json"
     about.write_text(json.dumps(json.loads(about.read_text()) | {"threads": wrong}))
