@@ -234,7 +234,7 @@ def _check_texts(body: TextBody, name: str, data: Prepared) -> None:
         )
     if any(task.packed for task in data.auxiliary.values()) and not getattr(body, "packs", False):
         raise InputError(
-            f"model {name} cannot be kept from mixing several texts in one block of language modelling (it takes no attention "
+            f"model {name} cannot keep several texts in one block of language modelling apart (it takes no attention "
             "masks or positions from outside, or marks no beginning of a text); set data.pack=false"
         )
 
@@ -261,8 +261,8 @@ def matching(model: nn.Module, patterns: Sequence[str], where: str) -> list[nn.P
     named = dict(model.named_parameters())
     for pattern in patterns:
         if not any(matches(name, [pattern]) for name in named):
-            found = f"{where}: no parameter has a name like {pattern!r}; * stands for anything"
-            raise InputError(f"{found}. Names are such as {', '.join(list(named)[:3])}")
+            found = f"{where}: no parameter name matches {pattern!r}, where * stands for anything"
+            raise InputError(f"{found}. Examples of names: {', '.join(list(named)[:3])}")
     return [parameter for name, parameter in named.items() if matches(name, patterns)]
 
 
