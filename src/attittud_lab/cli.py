@@ -109,7 +109,7 @@ def _run(build: Callable[[], typer.Typer], arguments: list[str], name: str) -> i
         if not hasattr(error, "format_message"):
             raise
         command = getattr(getattr(error, "ctx", None), "command_path", name)
-        _end(f"{error.format_message()} (`{command} --help` lists what is possible)")
+        _end(f"{error.format_message()} (`{command} --help` shows what is allowed)")
     return code if isinstance(code, int) else 0
 
 

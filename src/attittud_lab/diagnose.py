@@ -79,8 +79,8 @@ def diagnose(
         count = min(steps, phase.steps)
         probe = make_probe(config, phase)
         if count < FEWEST_BLOCKS * probe.block:
-            found = f"{count} steps are too few for an interval if a basis is used for {probe.guide.refresh_every}"
-            cure = f"give at least {FEWEST_BLOCKS * probe.block} by --steps and training.guided.steps"
+            found = f"{count} steps are too few for an interval if each basis is used for {probe.guide.refresh_every}"
+            cure = f"set --steps and training.guided.steps to at least {FEWEST_BLOCKS * probe.block}"
             raise InputError(f"{found}; {cure}, or lower strategy.refresh_every")
         make_folder(folder)
         check_writable(folder / "diagnose.json")  # now, not after minutes of training
@@ -129,7 +129,7 @@ def make_probe(config: Config, phase: Phase) -> Probe:
 
     made = guide(strategy)
     if made.basis.keeps_graph and made.basis.same_as is not None:
-        # This basis cannot project other gradients; the one with the same span is stored.
+        # This basis cannot project other gradients; one with the same span is stored instead.
         made = guide(replace(strategy, basis=made.basis.same_as, engine="auto", refresh_every=1))
 
     def auxiliary() -> dict[str, Tensor]:
@@ -193,7 +193,7 @@ def summarise_steps(series: Sequence[Figures], probe: Probe) -> dict[str, Any]:
 
 
 def _source(series: Sequence[Figures], name: str, names: Sequence[str], over: _Periods) -> dict[str, Any]:
-    """Shares of one source's squared norm; the shares of a layer group are among its three parts."""
+    """Shares of one source's squared norm; the shares of a layer group are relative to the sum of its three parts."""
     squares = torch.stack([figures.squares[name] for figures in series])  # steps x groups x 3
     own = torch.stack([figures.gradients[name] for figures in series])
     weight = ratio(own, own.sum(1, keepdim=True))
@@ -224,7 +224,7 @@ class _Periods:
         return {"captured": self.means(shares[:, :2].sum(1)), **found}
 
     def signs(self, series: Sequence[Figures], chance: float) -> dict[str, SignTest]:
-        """Run a sign test in which the directions of a block are a cluster: they share bases, examples and almost the model."""
+        """Run a sign test in which the directions of a block are a cluster: they share bases, examples and nearly one model."""
         tests = {}
         for period, part in self.slices.items():
             counts = torch.stack([torch.stack([f.agreeing, f.compared]) for f in series[part]])
@@ -297,7 +297,7 @@ class Figures:
     compared: Tensor
     """The number of directions in which two half-batches have the same sign, and in which both have a sign."""
     squares: dict[str, Tensor]
-    """By source: squared norms by layer group and part, groups x 3. They add up to the auxiliary gradient's. Within a
+    """By source: squared norms by layer group and part, groups x 3. They add up to the gradient's own. Within a
     group the parts need not be orthogonal, and may even cancel."""
     gradients: dict[str, Tensor]
     """By source: squared norms of the auxiliary gradient itself by layer group."""

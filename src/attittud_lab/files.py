@@ -103,7 +103,7 @@ def cannot_write(path: Path, error: OSError | ValueError, cure: str = OTHER_FOLD
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return InputError(f"{path}: the disk is full; free some space, or {cure}, and run again")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return InputError(f"{path}: may not be written ({error.strerror}); {cure}")
+        return InputError(f"{path}: writing is not allowed ({error.strerror}); {cure}")
     return InputError(f"{path}: cannot be written ({error.strerror or error}); {cure}")
 
 

@@ -63,7 +63,7 @@ def test_whether_a_file_can_be_written_is_asked_without_touching_it(tmp_path: Pa
     files.check_writable(tmp_path / "b")
     assert [path.name for path in tmp_path.iterdir()] == ["a"] and (tmp_path / "a").read_text() == "old"
     for name in ("a/b", "nowhere/b", "x" * 300, "a\0b"):
-        with pytest.raises(InputError, match=r"cannot be .*; choose another folder by output=FOLDER"):
+        with pytest.raises(InputError, match=r"cannot be .*; choose another folder with output=FOLDER"):
             files.check_writable(tmp_path / name)
 
 
@@ -76,7 +76,7 @@ def test_folder_that_cannot_be_made(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a\0b", "x" * 300])
 def test_names_that_no_file_can_have(tmp_path: Path, name: str) -> None:
     for attempt in (files.make_folder, lambda path: files.write_json(path, {})):
-        with pytest.raises(InputError, match=r"cannot be .*; choose another folder by output=FOLDER"):
+        with pytest.raises(InputError, match=r"cannot be .*; choose another folder with output=FOLDER"):
             attempt(tmp_path / name)
 
 

@@ -116,7 +116,7 @@ def _smaller(config: Config) -> tuple[Config, str]:
         f"{own.seeds - seeds} of {own.seeds} seeds, so only large differences can be shown": own.seeds > seeds,
         f"tuning on {own.tuning_seeds} seeds instead of one, so the choice of weights depends more on luck": own.tuning_seeds
         > 1,
-        "the table at equal seconds, so a gain may only come from longer training": own.equal == "both",
+        "the table at equal seconds, so a gain may come from longer training alone": own.equal == "both",
         "all values of compare.space but the first": bool(own.space) and own.draws > 1,
     }
     words = (

@@ -52,7 +52,7 @@ def diagnose(
     primary task's span, how much of that helps or harms, and where in the network. The 95 % intervals allow for similar
     neighbouring steps; the early and the late half of the steps are also shown apart.
 
-    Three alarms can fire, each with its number:
+    Three alarms can fire; each shows its number:
 
     - the span captures less than 5 % of the gradient of primary examples that it was not built from;
 
@@ -60,11 +60,11 @@ def diagnose(
 
     - two half-batches of primary examples agree in sign no better than chance.
 
-    These figures do not predict whether the auxiliary data will help. To estimate the chance that they do, the command then
+    These figures do not predict whether the auxiliary data will help. To estimate the chance that it will, the command then
     trains the first fifth of a small portfolio: primary_only and weighted sums on folds of the labels, whose log-losses on
-    held-out labels are compared. This takes as long as two to four full runs, on a CPU within portfolio.budget; --no-chance
-    leaves it out. `attittud compare` measures the gain itself. The test set is not evaluated. The figures are also written to
-    runs/CONFIG/diagnose/diagnose.json (output=FOLDER replaces runs).
+    held-out labels are compared. This takes as long as two to four full runs, and on a CPU no longer than portfolio.budget;
+    --no-chance leaves it out. `attittud compare` measures the gain itself. The test set is not evaluated. The figures are
+    also written to runs/CONFIG/diagnose/diagnose.json (output=FOLDER replaces runs).
     """
     with starting():
         from rich.console import Console

@@ -24,7 +24,10 @@ _OUTPUT = typer.Option(
 )
 _EXPORT = typer.Option(metavar="FILE.pt2", help="Write the model as one `torch.export` program.")
 _THRESHOLD = typer.Option(
-    metavar="P", min=0, max=1, help="With several labels at once: predict the labels above it. Default: 0.5."
+    metavar="P",
+    min=0,
+    max=1,
+    help="With several labels at once: predict labels with a probability above P. Default: 0.5.",
 )
 
 

@@ -86,7 +86,7 @@ def candidates(config: Config) -> list[Candidate]:
         if find(entry.name).trains_others:
             raise InputError(
                 f"compare.strategies: {entry.name} cannot be compared here, since it also trains on the validation labels and "
-                "takes about a dozen runs for each seed; leave it out, and read its leaderboard (`attittud train`) beside this table"
+                "takes about a dozen runs for each seed; leave it out, and see its leaderboard (`attittud train`) instead"
             )
         strategy = completed(entry, config.strategy)
         small = replace(strategy, rank=1)  # the toy model has only two parameters

@@ -37,7 +37,7 @@ from attittud_lab.statistics import (
 SPREAD = 2.0
 """On an idle machine the times of runs with the same work differ by less than this factor."""
 ENOUGH = 5
-"""Seeds to begin with, where there are too few for an interval."""
+"""How many seeds to recommend if there are too few for an interval."""
 
 ByLabel = dict[str, dict[int, RunResult]]
 """The finished runs of every strategy, by seed."""
@@ -211,7 +211,7 @@ def costs(runs: Sequence[RunResult]) -> tuple[float, float]:
 
 
 def slow(runs: Iterable[RunResult]) -> dict[Path, float]:
-    """The runs whose steps took more than `SPREAD` times as long as in the fastest run of the same work, with the factor."""
+    """Return the runs whose steps took more than `SPREAD` times as long as in the fastest run of the same work."""
     found = {run.run_dir: seconds_per_step(run) for run in runs}
     fastest = min(found.values(), default=0.0)
     return {path: seconds / fastest for path, seconds in found.items() if seconds > SPREAD * fastest > 0}
@@ -227,7 +227,7 @@ def content(
     at_steps: ByLabel,
     at_seconds: tuple[float, ByLabel] | None = None,
 ) -> dict[str, Any]:
-    """All of comparison.json, if no strategy diverged and no run was slow; `at_seconds` has the seconds and their runs."""
+    """Return comparison.json without notes on diverged or slow runs; `at_seconds` has the equal seconds and their runs."""
     first = at_steps[PRIMARY_ONLY][seeds(config)[0]]
     multitask = next(row for row in rows if row.label == MULTITASK)
     about = "every strategy makes the configured number of updates"

@@ -139,13 +139,13 @@ class Forecast(Progress):
 
 
 class Runs:
-    """The runs of a comparison: those that are there are read, the others trained."""
+    """The runs of a comparison: finished ones are read, the others are trained."""
 
     def __init__(self, config: Config, folder: Path, *, fresh: bool, place: Place) -> None:
         self.config, self.folder, self.fresh, self.place = config, folder, fresh, place
         self.results: dict[Path, RunResult | None] = {}
         self.same_work: dict[tuple[str, tuple[str, ...], Budget], list[RunResult]] = {}
-        """Finished runs by what they do, with any weight and seed."""
+        """Finished runs by their work, whatever their weight and seed."""
         self._data: dict[str, Prepared] = {}
         self._threads: dict[str, int] = {}
         self._begun: dict[Path, Run] = {}
@@ -161,14 +161,14 @@ class Runs:
         return self._data[key]
 
     def finish(self, runs: Iterable[Run], forecast: Forecast) -> None:
-        """Train the runs that are not there yet; afterwards `results` has all of them."""
+        """Train the missing runs; afterwards `results` has all of them."""
         for done, (found, seconds) in self.place.run(self._jobs(runs, forecast), forecast):
             assert done.folder is not None
             self._keep(done.folder, found if found is None else replace(found, run_dir=done.folder))
             forecast.known(self._begun[done.folder][0].label, seconds)
 
     def _jobs(self, runs: Iterable[Run], forecast: Forecast) -> Iterator[Job]:
-        """The jobs of runs that have to be trained. The others are read on the way."""
+        """The jobs of runs that have to be trained. Finished runs are read instead."""
         for candidate, variant, budget, seed in runs:
             path = run_dir(self.folder, candidate, variant, budget, seed)
             if path in self._begun:
@@ -229,7 +229,7 @@ class Comparison:
         self.runs = Runs(config, folder, fresh=fresh, place=self.place)
 
     def run(self) -> dict[str, Any]:
-        """Run everything that is not there yet; returns the content of comparison.json."""
+        """Train all missing runs, and return the content of comparison.json."""
         make_folder(self.folder)
         with only_one_process(self.folder):
             return self._run()
@@ -259,7 +259,7 @@ class Comparison:
         return result
 
     def configured_budget(self) -> Budget:
-        """The configured steps; only epochs need the data to be counted."""
+        """Return the configured steps; the data are read only to convert epochs into steps."""
         training = self.config.training
         phases = {"guided": training.guided} | ({} if training.mode == "joint" else {"finetune": training.finetune})
         data = self.runs.prepared(self.seeds[0]) if any(phase.epochs for phase in phases.values()) else None
@@ -297,7 +297,7 @@ class Comparison:
                 self._measure(budget)
 
     def _measure(self, budget: Budget) -> None:
-        """Forecast from the first steps of every strategy, if something is to be trained here."""
+        """Forecast from the first steps of every strategy, if anything has to be trained in this process."""
         tries, total, step = list(self._tries(budget)), 0.0, dict[str, float]()
         begun = any(run_dir(self.folder, *one).exists() for one in tries)
         if begun and not self.runs.fresh:  # the remaining runs are timed as they are trained
@@ -393,7 +393,7 @@ def _no_baseline(label: str, what: str) -> InputError:
 
 
 def first_steps(config: Config, data: Prepared, threads: int) -> tuple[float, float, float]:
-    """Seconds of a step of the guided phase, of all that comes before the second step, and of an evaluation."""
+    """Seconds of a step of the guided phase, of everything before the second step, and of an evaluation."""
     device, began = choose_device(config.device), time.perf_counter()
     with conditions(config, data, device):
         data = on_device(data, device)

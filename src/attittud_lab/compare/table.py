@@ -36,7 +36,7 @@ class Screen:
         self.console.print(Text(text, style="" if self.plain else style), soft_wrap=self.plain or not wrap)
 
     def table(self, rows: Sequence[Mapping[str, str]], left: int = 1, *, tight: bool = False) -> None:
-        """Rows of texts by column, the first ones aligned to the left; a `tight` table breaks no line of the others."""
+        """Show rows of texts by column. The first columns are aligned to the left; a `tight` table wraps only these."""
         padding = (0, 0 if tight and not self.plain else 1)
         found = Table(box=box.MARKDOWN if self.plain else box.SIMPLE_HEAD, padding=padding, pad_edge=self.plain)
         for position, name in enumerate(rows[0]):

@@ -22,7 +22,7 @@ Kind = Literal["image", "text", "table"]
 """What examples are."""
 Count = Annotated[int | float, Limits(0, 10**12)] | None
 """How many examples: a whole number is a count, a fraction below 1 a share, null all of them."""
-Steps = Annotated[int, Limits(1, 10**9, "no training takes more")]
+Steps = Annotated[int, Limits(1, 10**9, "no training needs more")]
 Batch = Annotated[int, Limits(1, 65_536, "the examples of a batch are in memory at once")]
 Weight = Annotated[float, Limits(0, 1e10, "32-bit gradients overflow not far above it")]
 Share = Annotated[float, Limits(0, 1)]
@@ -31,7 +31,7 @@ Part = Annotated[float, Limits(-1e10, 1e10, _OVERFLOW)]
 PositiveWeight = Annotated[float, Limits(0, 1e10, _OVERFLOW, above="0 would leave the auxiliary data out")]
 LearningRate = Annotated[float, Limits(0, 1e30, _OVERFLOW, above="it would train nothing")]
 Rate = Annotated[float, Limits(0, 1e30, _OVERFLOW)]
-Runs = Annotated[int, Limits(1, 1000, "every strategy has a run for each")]
+Runs = Annotated[int, Limits(1, 1000, "every strategy is trained once for each")]
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ class ModelConfig(Section):
 
     name: Annotated[PathText, known("model")] = "small-cnn"
     """a model's name (`attittud train --help` lists them)"""
-    width: Annotated[int, Limits(1, 4096, "a layer has the square of it as weights")] = 64
+    width: Annotated[int, Limits(1, 4096, "the weights of a layer grow with its square")] = 64
     """units or channels of a layer, in models whose description in `attittud train --help` mentions model.width"""
     dropout: Annotated[float, Limits(0, 0.95)] = 0.0
     """share of activations dropped in training; with 0, hf: models keep their own dropout"""
@@ -332,7 +332,7 @@ class CompareConfig(Section):
     strategies: list[StrategyConfig] = field(default_factory=lambda: [StrategyConfig(name=name) for name in _COMPARED])
     """strategies to compare with the one in `strategy`; primary_only and multitask always take part. An entry inherits rank,
     engine, exclude, refresh_every and basis_batch from `strategy` unless it sets them; other settings have their defaults"""
-    seeds: Annotated[int, Limits(2, 1000, "every strategy has a run for each")] = 5
+    seeds: Annotated[int, Limits(2, 1000, "every strategy is trained once for each")] = 5
     """paired runs of every strategy, with the seeds seed, seed + 1, ..."""
     weights: list[PositiveWeight] = field(default_factory=lambda: [0.1, 0.3, 1.0])
     """factors on the auxiliary losses; every strategy chooses one of them on validation"""

@@ -99,7 +99,7 @@ class Column:
         frequent = sorted(counts, key=lambda text: (-counts[text], text))[:MOST_LEVELS]
         if len(counts) > MOST_LEVELS:
             found = f"{culprit} has {len(counts)} different texts; only the {MOST_LEVELS} most frequent ones"
-            warn_once(f"{found} are told apart")
+            warn_once(f"{found} are distinguished")
         return cls(name, "category", levels=sorted(frequent))
 
     def encode(self, values: Any, where: str) -> npt.NDArray[np.float32]:
@@ -148,9 +148,10 @@ class Features:
                 rises = f"{where}: column {name!r} rises or falls from row to row, like a row number"
                 warn_once(f"{rises}; if it is one, {_EXCLUDE}")
         for reason in dict.fromkeys(left_out.values()):
-            names = listed(repr(name) for name, other in left_out.items() if other == reason)
+            names = [repr(name) for name, other in left_out.items() if other == reason]
+            which = f"column {listed(names)} is" if len(names) == 1 else f"columns {listed(names)} are"
             keep = "" if reason == CONSTANT else ", or in data.table.categorical to keep it"
-            warn_once(f"{where}: column {names} is left out: {reason}; name it in data.table.exclude to confirm{keep}")
+            warn_once(f"{where}: {which} left out: {reason}; name it in data.table.exclude to confirm{keep}")
         if not columns:
             raise InputError(f"{where}: no column is left as a feature; its columns are {listed(table.column_names)}")
         return cls(columns, left_out)

@@ -337,7 +337,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 
 def decode_all(raws: Sequence[Raw | Image.Image], pixels: Pixels, where: str | Sequence[str]) -> Tensor:
-    """Decode n x C x H x W in a few threads (pillow works outside of Python's lock). Complaints begin with `where`."""
+    """Decode n x C x H x W in a few threads (pillow works outside of Python's lock). Error messages begin with `where`."""
     places = [where] * len(raws) if isinstance(where, str) else where
     out = np.empty((len(raws), pixels.channels, pixels.size, pixels.size), dtype=np.uint8)
 

@@ -63,7 +63,7 @@ def shards(folder: Path) -> dict[str | None, list[Path]]:
 
 @dataclass
 class Tables:
-    """One or several files, by split; None for a file that was named itself."""
+    """One or several files by split; the split of a file that the user named is None."""
 
     path: Path
     files: dict[str | None, list[Path]]

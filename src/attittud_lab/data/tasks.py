@@ -204,7 +204,7 @@ OBJECTIVES: dict[str, Objective] = {
     "multi_label": Objective(_labelled, several=True, metric="auc", derived=True),
     "masked_lm": Objective(_masked, labelled=False, kinds=("text",), blocks=True),
 }
-"""Each objective is one entry here; from outside of the package, one assignment."""
+"""Each objective is one entry here; code outside the package adds one by assignment."""
 
 
 def objective_for(*, several: bool, name: str = "classify") -> str:

@@ -53,7 +53,7 @@ class Learner(GuardMixin, Trainer):  # type: ignore[misc]  # transformers has no
             super()._run_epoch(*args, **kwargs)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Loss and forgetting as the averages at the end have them: the mean over all tokens that count."""
+        """Measure loss and forgetting like the averages at the end: means over the tokens of texts and replies."""
         self.seconds()
         model = self.accelerator.unwrap_model(self.model_wrapped)
         found = {"eval_loss": self._meter.measure(model, [self.get_eval_dataloader()])}

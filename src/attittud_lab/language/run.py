@@ -1,6 +1,6 @@
 """`task: causal-lm`: a language model learns new data with Hugging Face's Trainer, and its run folder says what it forgot.
 
-Steps, checkpoints and resuming are the Trainer's; what protects the model is `attittud.integrations.guard`.
+The Trainer makes steps and checkpoints and resumes runs; `attittud.integrations.guard` protects the model.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ def as_metrics(entry: Mapping[str, Any]) -> dict[str, Any]:
     """An entry of the Trainer's log as a line of metrics; empty for its summary at the end."""
     found = {
         _METRICS.get(name, name): x
-        for name, x in sorted(entry.items())  # as in the log of a run that goes on
+        for name, x in sorted(entry.items())  # as in the log of a continued run
         if name in _METRICS or name.startswith("attittud/")
     }
     return {"step": entry["step"], "seconds": entry["seconds"], **found} if found else {}

@@ -111,7 +111,7 @@ _known: dict[str, Any] = {}
 def _on_node(
     number: int, job: Job, files: Files, refs: Mapping[str, Any], home: Any, command: _Command
 ) -> tuple[Outcome, Files]:
-    """Do a job on a node; returns also the files of its folder."""
+    """Run a job on a node, and return its result with the files of its folder."""
     import ray
 
     try:
@@ -141,7 +141,7 @@ def _on_node(
         if isinstance(outcome.error, InputError):
             words = str(outcome.error)
             for own, path in {**copies, str(job.folder or "."): folder}.items():
-                words = words.replace(str(path), own)  # as the person knows them
+                words = words.replace(str(path), own)  # under the names that the user knows
             outcome.error.args = (words,)
         return outcome, pack(folder) if job.folder is not None else {}
 
@@ -150,7 +150,7 @@ def _send_news(number: int, folder: Path, home: Any, over: threading.Event, ever
     """Send the files of a folder back when there is a new checkpoint, so that little is lost with the node."""
     before = set[tuple[str, int]]()
     while not over.wait(every):
-        with suppress(OSError):  # a file that is just being replaced: the next look has it
+        with suppress(OSError):  # a file that is just being replaced: the next check has it
             now = {(str(path), path.stat().st_mtime_ns) for path in folder.rglob("checkpoint*")}
             if now - before:
                 home.keep.remote(number, pack(folder))

@@ -187,14 +187,14 @@ def replay(progress: Progress, events: Sequence[Event]) -> None:
 
 
 class Handed:
-    """Large objects in the form in which other processes get them; those that no job needs any more are dropped."""
+    """Large objects in the form that other processes get; objects that no job needs any more are dropped."""
 
     def __init__(self, make: Callable[[Any], Any], drop: Callable[[Any], object] = lambda _: None) -> None:
         self._make, self._drop = make, drop
         self._known: list[tuple[Any, Any]] = []
 
     def over(self, thing: Any, needed: Iterable[Any]) -> Any:
-        """The form of a thing; `needed` are the things of jobs that are under way."""
+        """Return the form of an object; `needed` are the objects of unfinished jobs."""
         for known, made in self._known:
             if known is thing:
                 return made

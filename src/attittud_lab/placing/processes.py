@@ -26,7 +26,7 @@ _EVERY = 0.1  # seconds between two reports of a process
 
 
 class _Worker:
-    """A process, and the job that it is at."""
+    """A process, and its current job."""
 
     job: Job
     progress: Progress
@@ -162,7 +162,7 @@ def _no_interrupts() -> Iterator[None]:
 
 
 def _serve(connection: Connection) -> None:
-    """Do jobs until the first process has no more of them."""
+    """Run jobs until the first process has no more of them."""
     _end_with_the_others()
     at: Path | None = None
     data: Any = None

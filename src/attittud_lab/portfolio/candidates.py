@@ -67,7 +67,7 @@ def _default(data: Prepared) -> list[CandidateConfig]:
 
 
 def sums(data: Prepared) -> list[CandidateConfig]:
-    """Return the default candidates that add up the losses of all sources; they soonest show whether auxiliary data help."""
+    """Return the default candidates that add up the losses of all sources; they show first whether auxiliary data help."""
     return [entry for entry in _default(data) if entry.name == _ALONE.name and entry.sources is None]
 
 

@@ -199,7 +199,7 @@ class Model:
                     torch.export.save(program, file, extra_files={"classes.json": json.dumps(self.classes)})
             part.replace(path)
         except OSError as error:
-            raise cannot_write(path, error, "choose another file by --export FILE") from None
+            raise cannot_write(path, error, "choose another file with --export FILE") from None
         except Exception as error:  # whatever torch cannot trace
             why = f"{type(error).__name__}: {one_line(error, 300)}"
             found = f"model {self.config.model.name} cannot be exported ({why})"

@@ -1,7 +1,7 @@
 """Collect the content of a page from the folder of a run or a comparison: a plain dict that also goes into report.json.
 
-`tables` are alternatives of one view (equal steps, equal seconds), of which number `open` is shown first; `curves` has the
-strategies of each, in its order.
+`tables` are alternative views (equal steps, equal seconds); number `open` is shown first. `curves` has the strategies of each
+table, in its order.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def _outcome(folder: Path, result: Mapping[str, Any], weights: Mapping[str, Mapp
         why = "predicts the label of new examples"
         return found | {"next": {"command": f"attittud predict {folder} INPUTS", "why": why}}
     dropped = [name for name, about in weights.items() if about["dropped"]]
-    found["meaning"] = "One run does not tell whether the auxiliary data helped."
+    found["meaning"] = "One run does not show whether the auxiliary data helped."
     if dropped and len(dropped) == len(weights):
         found["meaning"] = EVERYTHING_DROPPED
     command = f"attittud compare {folder / 'config.yaml'}"

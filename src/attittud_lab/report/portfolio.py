@@ -98,7 +98,8 @@ def _points(value: float | None) -> str:
 def _range(found: Mapping[str, Any], sign: str = "") -> str:
     if found.get("low") is None or found.get("high") is None:
         return "no interval"
-    return f"{100 * found['low']:{sign}.1f} to {100 * found['high']:{sign}.1f}"
+    low, high = (points(found[end]) if sign else f"{100 * found[end]:.1f}" for end in ("low", "high"))
+    return f"{low} to {high}"
 
 
 def _bar(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -124,7 +125,7 @@ def _facts(found: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[dict
     """Yield what should be read first: a name, a figure and a remark each."""
     metric, worth, own, model = found["metric"], found["worth"], found["final"]["out_of_fold"], found["model"]
     if worth is not None:
-        helped = {"use": "helped", "no_help": "did not help", "unclear": "unclear whether they helped"}[_outcome(worth)]
+        helped = {"use": "helped", "no_help": "did not help", "unclear": "unclear"}[_outcome(worth)]
         remark = f"{helped}: 95 % interval {_range(worth, '+')}; {worth['best']} against {PRIMARY_ONLY}"
         yield {
             "name": "Worth of the auxiliary data",

@@ -163,7 +163,7 @@ class RunFolder:
         path = self.metrics_path
         with _writing(path), path.open("a+b") as file:
             if file.seek(0, os.SEEK_END) < size:
-                raise InputError(f"{path}: lines are missing that the checkpoint relies on; {_OVER}")
+                raise InputError(f"{path}: lines that the checkpoint relies on are missing; {_OVER}")
             file.seek(0)
             for number, line in enumerate(file.read(size).splitlines(), 1):
                 if not _is_object(line):
@@ -251,7 +251,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             # Copies, aligned as torch aligns its own tensors: a dot product of unaligned tensors may add up in another order
-            # (MKL on AMD's processors), and the run would go on with other last digits.
+            # (MKL on AMD's processors), and the run would continue with other last digits.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a mapping
         text = metadata["state"]
         if metadata["sha256"] != _checksum(text, tensors):

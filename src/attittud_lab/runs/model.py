@@ -1,4 +1,4 @@
-"""model.json: what predictions need of a finished run in addition to its configuration and its weights.
+"""model.json: what predictions need from a finished run besides its configuration and its weights.
 
 A model is the weighted mean of its members; a run that trained one network has one. Folders of versions that wrote no
 model.json are read too: everything but the temperature is in their other files.
@@ -85,8 +85,8 @@ def read_model(folder: Path) -> tuple[ModelFile, Config]:
         ) from None
     if config.task == "causal-lm":
         raise InputError(
-            f"{folder}: this run trained a language model, which writes texts and has no classes to predict; let transformers "
-            f"write: AutoModelForCausalLM.from_pretrained({str(folder / 'model')!r}).generate(...)"
+            f"{folder}: this run trained a language model, which writes texts and has no classes to predict; use transformers "
+            f"to write texts: AutoModelForCausalLM.from_pretrained({str(folder / 'model')!r}).generate(...)"
         )
     path = folder / NAME
     try:
@@ -117,7 +117,7 @@ def _check_finished(folder: Path) -> None:
     hint = f"; did you mean {inside}?" if inside else ""
     if (folder / "comparison.json").is_file():
         hint = "; it is a comparison, whose runs are the folders with a result.json below runs/"
-    raise InputError(f"{folder}: is not the folder of a run; give the one that `attittud train` printed last{hint}")
+    raise InputError(f"{folder}: is not the folder of a run; give the folder that `attittud train` printed last{hint}")
 
 
 def _stored(path: Path) -> ModelFile:

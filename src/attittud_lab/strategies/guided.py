@@ -28,7 +28,7 @@ MOST_GROUPS = 24
 
 
 class Guided(Strategy):
-    """Every Eta, preset and basis: a `Guide` makes the step."""
+    """A strategy in which a `Guide` makes the step: every Eta, preset and basis."""
 
     needs_shared = True
 
@@ -134,7 +134,7 @@ def _unused_rank() -> Iterator[None]:
 
 
 class AutoGuided(Guided):
-    """Weights that held-out primary examples decide while the model is trained."""
+    """Weights that held-out primary examples choose while the model is trained."""
 
     uses_held_out = True
 

@@ -328,7 +328,7 @@ class Phase:
         return found if self.average is None else found | {"average": self.average.values}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`; ValueError, KeyError or TypeError where it is not one of this phase."""
+        """Continue from a `state_dict`; raises ValueError, KeyError or TypeError if it is not from this phase."""
         device = self.streams.device
         self.state, best = PhaseState(**typed(PhaseState, saved["state"])), saved["best"]
         if saved["state"].keys() != vars(self.state).keys() or not self.state.possible(
@@ -375,7 +375,7 @@ def _optimizer(model: nn.Module, config: PhaseConfig, captured_on: torch.device 
         options["capturable"] = True
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
     found = kind(parameters, lr, weight_decay=config.weight_decay, **options)
-    # Its first steps are not captured on purpose.
+    # Its first steps are deliberately not captured.
     found._warned_capturable_if_run_uncaptured = True
     return found
 

@@ -43,7 +43,7 @@ def test_command_with_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixt
     assert sum("validation accuracy" in line for line in lines) >= runs
     forecasts = [line for line in lines if line.startswith("Forecast: about ")]
     assert ", as a step takes " in forecasts[0] and forecasts[0] == lines[0]
-    assert "11 runs that are left, now that every strategy has been run once" in forecasts[1] and len(forecasts) == 2
+    assert "the remaining 11 runs, now that every strategy has been run once" in forecasts[1] and len(forecasts) == 2
 
 
 def test_a_quick_comparison_says_what_it_gave_up_and_the_whole_one_keeps_its_runs(
@@ -62,7 +62,7 @@ def test_a_quick_comparison_says_what_it_gave_up_and_the_whole_one_keeps_its_run
     assert code == 0 and "--quick" not in out and len(list(tmp_path.rglob("result.json"))) > len(small)
     assert {path: path.stat().st_mtime_ns for path in small} == small
     code, _, err = typed(*words, "--quick", "--budget", "1m", capsys=capsys)
-    assert code == 2 and "--quick has no runs at equal seconds" in err
+    assert code == 2 and "--quick trains no runs at equal seconds" in err
 
 
 def test_command_with_nothing_but_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,7 +114,7 @@ def test_control_c_is_130_and_the_same_command_continues(tmp_path: Path) -> None
     last = err.splitlines()[-1]
     assert process.exitcode == 130 and "Traceback" not in err
     assert last.startswith(
-        "attittud: interrupted; finished runs are kept in runs/job/compare, the same command goes on"
+        "attittud: interrupted; finished runs are kept in runs/job/compare, and the same command continues"
     )
     assert not list(tmp_path.rglob("comparison.json"))
     before = {path: path.stat().st_mtime_ns for path in kept}

@@ -56,7 +56,7 @@ def test_diagnose_prints_its_figures(capsys: pytest.CaptureFixture[str]) -> None
     assert f"Chance that the auxiliary data help: {found['value']:.0%}" in text and "weighted sums on 3 folds" in text
     assert sorted(path.name for path in Path("runs/job/diagnose").iterdir() if path.suffix) == ["diagnose.json"]
     assert "60 steps of 200 asked for" in lines[0] and "early half" in out and "late half" in out
-    assert "No figure of them has been validated" in text and result["config"]["seed"] == 1
+    assert "None of them has been validated" in text and result["config"]["seed"] == 1
     assert result["made_with"]["torch"] and result["steps"] == 60 and result["block"] == 5
     assert list(result["sources"]) == ["more", "other"]
     for source in result["sources"].values():
@@ -118,7 +118,7 @@ MISTAKES = {
     ("job.yaml", "strategy.refresh_every=20"): "give at least 80 by --steps",
     ("job.yaml", "--steps", "3"): "--steps",
     ("job.yaml", "training.guided.lr=1e30", "training.guided.clip=null", "log_every=1"): "diverged",
-    ("job.yaml", "output=job.yaml"): "choose another folder by output=FOLDER",
+    ("job.yaml", "output=job.yaml"): "choose another folder with output=FOLDER",
 }
 
 

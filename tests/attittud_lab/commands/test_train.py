@@ -86,7 +86,7 @@ MISTAKES = {
         "model.width=4",
     ): "command line (model.name=small_cnn): model.name: unknown model",
     ("job.yaml", "data.primary.path=pictures"): "there is no such file or folder",
-    ("job.yaml", "data.primary.classes=['3']"): "one class only",
+    ("job.yaml", "data.primary.classes=['3']"): "only one class",
     (
         "job.yaml",
         "training.guided.primary_batch=64",
@@ -108,7 +108,7 @@ MISTAKES = {
     ("job.yaml", "device=cuda:77"): "device: 'cuda:77' cannot be used here",
     ("job.yaml", "device=meta"): "device: 'meta' cannot be used here",
     ("job.yaml", "training.guided.lr=1e30", "training.guided.clip=null", "log_every=1"): "training diverged",
-    ("job.yaml", "output=job.yaml"): "choose another folder by output=FOLDER",
+    ("job.yaml", "output=job.yaml"): "choose another folder with output=FOLDER",
     ("job.yaml", "--log", "paper"): "choose one of tensorboard, wandb, trackio",
     ("job.yaml", "--lgo", "x"): "--lgo",
     (): "CONFIG",
@@ -150,7 +150,7 @@ def test_one_example_at_a_time_and_batch_norm(
 ) -> None:
     assert call("train", "job.yaml", "model={name: resnet-18}", *changes) == 2
     err = capsys.readouterr().err.splitlines()[-1]
-    assert f"attittud: {culprit}: one example is too few for BatchNorm" in err and cure in err
+    assert f"attittud: {culprit}: BatchNorm cannot compute batch statistics from one example" in err and cure in err
 
 
 def test_a_mistake_does_not_occupy_the_folder() -> None:
@@ -196,14 +196,14 @@ def test_ctrl_c_and_sigterm(number: signal.Signals, code: int, word: str) -> Non
 @pytest.mark.parametrize(
     ("files", "options", "words"),
     [
-        ([], [], "there is no checkpoint yet, the same command starts from the beginning"),
+        ([], [], "there is no checkpoint yet, so the same command starts from the beginning"),
         (["checkpoint.safetensors"], [], "the same command continues from the last checkpoint in runs/job/auto/seed-0"),
         (
             ["checkpoint.safetensors"],
             ["--fresh"],
             "the same command without --fresh continues from the last checkpoint",
         ),
-        (["result.json"], [], "the run was at its end, the same command shows it"),
+        (["result.json"], [], "the run had just finished, and the same command shows its result"),
     ],
 )
 def test_what_is_kept_of_an_interrupted_run(
@@ -247,4 +247,4 @@ def test_a_language_model_learns(capsys: pytest.CaptureFixture[str]) -> None:
     Path("runs/learn/kl/seed-0/metrics.jsonl").write_text("damaged\n")
     assert call(*asked) == 0
     again = capsys.readouterr()
-    assert "no report: " in again.err and "(was finished before; --fresh trains again)" in again.out
+    assert "no report: " in again.err and "(finished earlier; --fresh trains again)" in again.out

@@ -84,7 +84,7 @@ def test_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     del sys.modules["wandb"]
     importlib.invalidate_caches()
     assert call("train", "job.yaml", "--log", "wandb", "seed=2") == 2
-    assert "does not take figures any more (gone); the same command goes on" in capsys.readouterr().err
+    assert "no longer accepts figures (gone); the same command continues" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "trackio", None)
     assert call("train", "job.yaml", "--log", "trackio", "seed=1") == 2
 

@@ -91,7 +91,7 @@ def test_everything_travels(nodes: Cluster, tmp_path: Path, monkeypatch: pytest.
         with pytest.raises(InputError, match=r"'cuda:1' names a GPU of one machine.* use device=cuda"):
             list(place.run([Job("bad", double, (1,), tmp_path, device="cuda:1")], seen))
         monkeypatch.setattr(place, "_command", module._Command("other", None, 1.0))
-        with pytest.raises(InputError, match=r"the node \S+ has other code than the machine of the command"):
+        with pytest.raises(InputError, match=r"the node \S+ has other code than this machine"):
             list(place.run([Job("bad", double, (1,), tmp_path)], seen))
 
 
@@ -137,7 +137,9 @@ def test_the_command_ends_its_jobs_and_goes_on(nodes: Cluster, tmp_path: Path) -
     _, err = process.communicate(timeout=60)
     last = err.splitlines()[-1]
     assert process.returncode == 143 and "Traceback" not in err, err
-    assert last.startswith("attittud: terminated; finished runs are kept in runs/job/compare, the same command goes on")
+    assert last.startswith(
+        "attittud: terminated; finished runs are kept in runs/job/compare, and the same command continues"
+    )
     assert kept and not list(tmp_path.rglob("comparison.json"))
 
 
@@ -160,7 +162,7 @@ def test_a_killed_process_goes_on_from_what_it_sent(
     thread.join()
     assert result == (tmp_path / "folder/checkpoint.txt").read_text() == "begun begun "
     said = [event[2] for event in seen.seen if event[1] == "say"]
-    assert said == ["unlucky: its process or its node was lost. It goes on elsewhere."]
+    assert said == ["unlucky: its process or its node was lost. It continues elsewhere."]
 
 
 class Killer(Seen):
@@ -190,7 +192,7 @@ def test_a_lost_node_changes_nothing(nodes: Cluster, tmp_path: Path, monkeypatch
     with on_ray(nodes.address) as place:
         found = compare(job, there, seen, place=place)
     assert not nodes.second.alive
-    assert [event[2] for event in seen.seen if "was lost. It goes on elsewhere" in str(event[2:])]
+    assert [event[2] for event in seen.seen if "was lost. It continues elsewhere" in str(event[2:])]
     paths = [path.parent.relative_to(here) for path in here.rglob("result.json")]
     assert len(paths) == 8 and found["tuning"] == expected["tuning"]
     for path in paths:

@@ -87,7 +87,7 @@ def test_a_full_disk(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatc
             write(ITEMS, ["file", "file"], LIKELY)
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(InputError, match="the disk is full; free some space, or choose another file by --output"):
+    with pytest.raises(InputError, match="the disk is full; free some space, or choose another file with --output"):
         predict()
     assert not list(tmp_path.iterdir())
 
@@ -107,7 +107,7 @@ def test_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
         ("out", "file without a suffix"),
         ("nowhere/out.csv", "its folder does not exist"),
         ("folder.csv", "is not a regular file"),
-        ("input.csv", "is an input too"),
+        ("input.csv", "is also an input"),
     ],
 )
 def test_what_cannot_be_written_is_refused_at_once(

@@ -210,7 +210,7 @@ def test_missing_or_strange_files_are_noticed(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="lines are missing that the checkpoint relies on"):
         train_to_end(tmp_path)
     (tmp_path / "result.json").write_text('{"strategy": "flip"}')
-    with pytest.raises(InputError, match=r"result\.json: is not what a run writes"):
+    with pytest.raises(InputError, match=r"result\.json: is damaged, or was not written by a run"):
         train_to_end(tmp_path)
     for content in ("[1]", "{", "{}"):
         (tmp_path / "run.json").write_text(content)
