@@ -22,7 +22,7 @@ def test_full_disk_leaves_nothing_half_written(tmp_path: Path, number: int, monk
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fsync", full)
-    expected = {errno.ENOSPC: "the disk is full; free some space", errno.EACCES: "may not be written"}
+    expected = {errno.ENOSPC: "the disk is full; free some space", errno.EACCES: "writing is not allowed"}
     with pytest.raises(InputError, match=expected.get(number, "cannot be written")):
         files.write_json(tmp_path / "a.json", {"new": 1})
     assert (tmp_path / "a.json").read_text() == "old" and len(list(tmp_path.iterdir())) == 1
@@ -42,7 +42,7 @@ def test_ctrl_c_in_mid_write_leaves_nothing_half_written(tmp_path: Path, monkeyp
 def test_read_only_folder(tmp_path: Path) -> None:
     tmp_path.chmod(stat.S_IREAD | stat.S_IEXEC)
     try:
-        with pytest.raises(InputError, match=r"may not be written .* output=FOLDER"):
+        with pytest.raises(InputError, match=r"writing is not allowed .* output=FOLDER"):
             train_to_end(tmp_path / "run")
     finally:
         tmp_path.chmod(stat.S_IRWXU)
@@ -53,7 +53,7 @@ def test_file_system_that_is_read_only(tmp_path: Path, monkeypatch: pytest.Monke
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(Path, "mkdir", refuse)
-    with pytest.raises(InputError, match=r"may not be written \(Read-only file system\); choose another folder"):
+    with pytest.raises(InputError, match=r"writing is not allowed \(Read-only file system\); choose another folder"):
         train_to_end(tmp_path / "run")
 
 

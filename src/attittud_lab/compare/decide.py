@@ -114,7 +114,7 @@ def _decision(rows: Sequence[ComparedRow], worthwhile: float) -> Decision:
     best = max(users, key=lambda row: row.validation.mean)
     gain = best.to_primary_only
     assert gain is not None
-    about = f"{best.label}, the best on validation of the strategies that use it, differs from primary_only by {points(gain)}"
+    about = f"{best.label}, the best with auxiliary data on validation, differs from primary_only by {points(gain)}"
     if ruled_out(gain, worthwhile):
         text = f"The auxiliary data does not help: {about}, so a gain of {100 * worthwhile:.2g} points is ruled out."
         return Decision("no_help", PRIMARY_ONLY, f"{text} Use primary_only.", PRIMARY_ONLY)

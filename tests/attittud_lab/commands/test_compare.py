@@ -42,7 +42,7 @@ def test_command_with_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixt
     assert sum(bool(re.search(f"run \\d+ of (14|{runs})(, about .* left)?: ", line)) for line in lines) == runs
     assert sum("validation accuracy" in line for line in lines) >= runs
     forecasts = [line for line in lines if line.startswith("Forecast: about ")]
-    assert ", as a step takes " in forecasts[0] and forecasts[0] == lines[0]
+    assert ", since a step takes " in forecasts[0] and forecasts[0] == lines[0]
     assert "the remaining 11 runs, now that every strategy has been run once" in forecasts[1] and len(forecasts) == 2
 
 
@@ -54,7 +54,7 @@ def test_a_quick_comparison_says_what_it_gave_up_and_the_whole_one_keeps_its_run
     code, out, err = typed(*words, "--quick", capsys=capsys)
     result = json.loads((tmp_path / "runs/job/compare/comparison.json").read_text())
     assert code == 0 and result["seeds"] == [0, 1, 2] and [t["name"] for t in result["tables"]] == ["Equal steps"]
-    assert result["gave_up"].startswith("--quick gave up 1 of 4 seeds, so that") and "; the table at equal" in out
+    assert result["gave_up"].startswith("--quick gave up 1 of 4 seeds, so only") and "; the table at equal" in out
     assert result["gave_up"] in out and err.splitlines()[1] == result["gave_up"]
     assert "--quick gave up" in (tmp_path / "runs/job/compare/report.html").read_text()
     small = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}

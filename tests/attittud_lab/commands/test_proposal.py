@@ -94,7 +94,7 @@ def test_init_takes_the_names_of_the_columns(capsys: pytest.CaptureFixture[str])
     Path("a.csv").write_text("body,verdict\n" + rows)
     Path("b.csv").write_text("text,label\n" + rows.replace("word", "other"))
     assert call("init", "text", "--primary", "a.csv") == 2
-    assert "name it by --input. Columns: body, verdict" in capsys.readouterr().err
+    assert "name it with --input. Columns: body, verdict" in capsys.readouterr().err
     assert call("init", "text", "--primary", "a.csv", "--input", "body") == 2
     assert "name it with --label" in capsys.readouterr().err
     columns = ["--input", "body", "--label", "verdict"]

@@ -44,7 +44,7 @@ def test_train(capsys: pytest.CaptureFixture[str]) -> None:
     folder = Path("runs/job/flip/seed-2")
     assert json.loads((folder / "result.json").read_text())["strategy"] == "flip" and str(folder) in out
     assert call("train", "job.yaml", "strategy=flip", "seed=2") == 0
-    assert "was finished before" in capsys.readouterr().out
+    assert "finished earlier" in capsys.readouterr().out
     # The echo of the configuration can be trained again.
     assert call("train", str(folder / "config.yaml"), "output=again") == 0
 
@@ -101,7 +101,7 @@ MISTAKES = {
         "job.yaml",
         "data.primary.classes=[]",
     ): "data.primary.classes: the list is empty; name the classes to keep, or null",
-    ("job.yaml", "data.primary.label=verdict"): "digits: has no columns, so label: verdict means nothing",
+    ("job.yaml", "data.primary.label=verdict"): "digits: has no columns, so label: verdict has no effect",
     ("job.yaml", "training.guided.epochs=0"): "training.guided.epochs: must be above 0",
     ("job.yaml", "strategy.rank=1000000"): "strategy.rank: must be at most 4096",
     ("job.yaml", "training.metric=auc"): "auc is for several labels at once",
@@ -167,7 +167,7 @@ def test_a_run_that_cannot_be_continued_does_not_occupy_the_folder(capsys: pytes
     assert call("train", "job.yaml", "training.guided.lr=1e-3") == 0
     assert load(folder / "config.yaml").training.guided.lr == 1e-3
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == 4  # nothing of the first run among them
-    assert call("train", "job.yaml") == 0 and "was finished before" in capsys.readouterr().out
+    assert call("train", "job.yaml") == 0 and "finished earlier" in capsys.readouterr().out
     assert call("train", "job.yaml", "seed=0", "training.guided.lr=1e-4") == 2  # now there is something to lose
     assert "another configuration (training.guided.lr: 0.001 there, 0.0001 here)" in capsys.readouterr().err
 
@@ -228,7 +228,7 @@ def test_help_of_train_init_and_schema_teaches(capsys: pytest.CaptureFixture[str
     for name in ("train", "init", "schema"):
         assert call(name, "--help") == 0
     out = capsys.readouterr().out
-    assert "drop_harmful" in out and "bloop" in out and "continues" in out
+    assert "drop_harmful" in out and "bloop" in out and "To continue a run" in out
 
 
 def test_a_language_model_learns(capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,7 +43,7 @@ def test_train_predict_and_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert "primary_only" in (folder / "report.html").read_text()
     assert call("train", "job.yaml", *QUICK, "--quiet") == 0
     out, err = capsys.readouterr()
-    assert "was finished before" in out and err == ""
+    assert "finished earlier" in out and err == ""
     images, labels = of_digits(folder, Path())
     assert call("predict", str(folder), str(images), "--output", "out.jsonl") == 0
     said = [json.loads(line)["label"] for line in Path("out.jsonl").read_text().splitlines()]

@@ -105,7 +105,7 @@ def test_nothing_that_is_measured_is_trained_on() -> None:
     examples = [Example("text", "", str(number % 3)) for number in range(9)]
     rest, measured = hold_out(examples, 1, "language.validation")
     assert measured == [Example("text", "", "0")] and {example.reply for example in rest} == {"1", "2"}
-    with pytest.raises(InputError, match=r"language\.validation: 9 examples leave 0 to train on"):
+    with pytest.raises(InputError, match=r"language\.validation: 9 examples leave 0 for training"):
         hold_out(examples, 3, "language.validation")
     with pytest.raises(InputError, match="10 examples are asked for, but there are only 9"):
         hold_out(examples, 10, "language.validation")

@@ -168,7 +168,7 @@ def test_damaged_weights_are_no_matter_of_the_learning_rate() -> None:
     [
         (("language.max_length=1024",), "the model reads 512 tokens at most"),
         (("device=meta",), "device: "),
-        (("language.learn=old.jsonl", "language.validation=30"), "leave 0 to train on"),
+        (("language.learn=old.jsonl", "language.validation=30"), "leave 0 for training"),
         (("model=hf:nowhere",), "there is no such folder, and nothing"),
     ],
 )
@@ -245,7 +245,7 @@ START = {"loss": 3.0, "forgetting": 0.0}
     ("end", "outcome", "words"),
     [
         ({"loss": 3.0, "forgetting": 0.0}, "no_help", "Nothing was learned"),
-        ({"loss": 2.0, "forgetting": 0.05}, "use", "Use it"),
+        ({"loss": 2.0, "forgetting": 0.05}, "use", "Use the trained model"),
         (
             {"loss": 2.0, "forgetting": 0.5},
             "unclear",

@@ -64,7 +64,7 @@ def test_page_of_a_run_and_of_an_unfinished_one(run_dir: Path, tmp_path: Path) -
     test, chosen = (100 * result[part]["accuracy"] for part in ("test", "validation"))
     decision = finished["decision"]
     assert decision["text"].startswith(f"{test:.1f} % test accuracy: {chosen:.1f} % on the 100 validation examples, ")
-    assert decision["meaning"] == "One run does not tell whether the auxiliary data helped."
+    assert decision["meaning"] == "One run does not show whether the auxiliary data helped."
     assert decision["next"]["command"] == f"attittud compare {run_dir / 'config.yaml'}"
     assert ["accuracy", f"{result['validation']['accuracy']:.4f}", f"{result['test']['accuracy']:.4f}"] in [
         row["cells"] for row in finished["tables"][0]["rows"]
