@@ -171,7 +171,7 @@ A portfolio consists of many short runs: --workers 4 trains four at a time on th
 same result.
 
 The strategy says how the two gradients become one update. Choose it with strategy.name=NAME. strategy=NAME also discards the
-other settings that CONFIG has under `strategy:`, such as the rank:
+other settings that CONFIG has under `strategy:`, such as the rank. The strategies are:
 
 {_listed(strategies())}
 
