@@ -22,11 +22,11 @@ def test_traps_of_yaml_1_1() -> None:
 LIMITS = {
     "training.guided.batch_size=1000000000": "must be at most 65536, got 1000000000: the examples of a batch are in memory",
     "data.auxiliary.a.batch_size=1000000000": "must be at most 65536, got 1000000000: the examples of a batch are in memory",
-    "compare.seeds=99999999999999999999": "must be at most 1000, got 99999999999999999999: every strategy has a run for each",
+    "compare.seeds=99999999999999999999": "must be at most 1000, got 99999999999999999999: every strategy is trained once for each",
     "compare.draws=1000000": "must be at most 1000",
     "data.image_size=30000": "must be at most 4096, got 30000: the examples are in memory",
     "data.max_length=100000000": "must be at most 131072",
-    "model.width=10000000": "must be at most 4096, got 10000000: a layer has the square of it as weights",
+    "model.width=10000000": "must be at most 4096, got 10000000: the weights of a layer grow with its square",
     "training.guided.lr=3e38": r"must be at most 1e\+30, got 3e38: 32-bit weights overflow",
     "training.guided.lr=0": "must be above 0, got 0: it would train nothing",
     "training.finetune.lr=0.0": "must be above 0, got 0.0: it would train nothing",
