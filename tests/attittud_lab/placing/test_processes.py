@@ -63,7 +63,7 @@ def test_a_killed_process_is_replaced_once(tmp_path: Path) -> None:
         (said,) = [event[2] for event in seen.seen if event[1] == "say"]
         assert said == (
             "unlucky: its process was killed by signal 9, which the system does when memory is short. It starts again, and "
-            "one process goes on."
+            "one process is left."
         )
         with pytest.raises(InputError) as raised:
             list(place.run([Job("lost", dies, (9,), tmp_path / "lost")], seen))
