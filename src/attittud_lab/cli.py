@@ -43,7 +43,7 @@ def build() -> typer.Typer:
     app.callback()(attittud)
     for command in (demo, init, diagnose, train, predict, compare, report, schema):
         app.command(cls=Command)(command)
-    # This command has moved: with any arguments it says where it is now.
+    # This command has moved: whatever its arguments are, it says where the experiments are now.
     anything = {"allow_extra_args": True, "ignore_unknown_options": True}
     app.command(hidden=True, add_help_option=False, context_settings=anything)(reproduce)
     return app
@@ -88,7 +88,7 @@ def _run(build: Callable[[], typer.Typer], arguments: list[str], name: str) -> i
     import typer
 
     if any("\0" in argument for argument in arguments):
-        _end("an argument holds a NUL character, which no path or setting can")
+        _end("an argument contains a NUL character, which no path or setting may contain")
     try:
         code = app(arguments, prog_name=name, standalone_mode=False)
     except typer.Abort:  # an older typer's word for Ctrl-C; a newer one returns 130
@@ -102,14 +102,14 @@ def _run(build: Callable[[], typer.Typer], arguments: list[str], name: str) -> i
         # A user's path that cannot be read. (A path that cannot be written raises InputError.)
         if error.errno not in _UNUSABLE or error.filename is None:
             raise
-        cure = "change its permissions, or name another one"
+        cure = "change its permissions, or name another file"
         _end(f"{short(str(error.filename), 300)}: {_UNUSABLE[error.errno]} ({error.strerror}); {cure}")
     except Exception as error:
         # A newer typer has its own copy of Click, an older one uses Click itself; both have usage errors with this method.
         if not hasattr(error, "format_message"):
             raise
         command = getattr(getattr(error, "ctx", None), "command_path", name)
-        _end(f"{error.format_message()} (`{command} --help` lists what is possible)")
+        _end(f"{error.format_message()} (`{command} --help` shows what is allowed)")
     return code if isinstance(code, int) else 0
 
 

@@ -1,9 +1,9 @@
 """Compare auxiliary with primary gradients in the first steps of a job, before a day is spent on all of it.
 
-The model trains as configured. Alongside, a probe keeps a basis as the strategy would (same kind, rank and age), but from
-other primary examples than the gradient that is then measured: a span always holds the examples it was built from. Only
-training examples are measured (strategy auto asks validation examples, as always). The test set is not evaluated. These figures
-predict nothing; the chance that auxiliary data help, which is asked for apart, comes from held-out labels instead.
+The model trains as configured. A probe keeps a basis as the strategy would (same kind, rank and age). It builds the basis from
+other primary examples than the gradient that it measures, because a span always contains the examples it was built from.
+Only training examples are measured (strategy auto uses validation examples, as always). The test set is not evaluated. These
+figures predict nothing; the chance that auxiliary data help is a separate estimate from held-out labels.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ SHORTEST_BLOCK = 5
 LEAST_PRIMARY, LEAST_AUXILIARY = 0.05, 0.01
 """Shares of a gradient in the span below which an alarm fires."""
 VALIDATED = (
-    "This describes the measured steps. No figure of them has been validated as a predictor of the final result, and a rate of "
-    "opposed directions (conflict) is no reason by itself to use or to drop a source: `attittud compare` decides."
+    "These figures describe the measured steps. None of them has been validated as a predictor of the final result. A rate of "
+    "opposed directions (conflict) alone is no reason to use or to drop a source: `attittud compare` decides."
 )
 
 
@@ -60,14 +60,14 @@ def diagnose(
 ) -> dict[str, Any]:
     """Train the first steps of the guided phase, measure each, and write `folder`/diagnose.json. `data` belongs to `config`.
 
-    `chance`: then also train the first rung of a small portfolio, which gives the chance that the auxiliary data help.
+    `chance`: then also train the first rung of a small portfolio, and estimate the chance that the auxiliary data help.
     """
     if not config.data.auxiliary:
         raise InputError("data.auxiliary is empty, so there is nothing to diagnose; name a source there")
     whole, pooled = config, False
     if find(config.strategy.name).trains_others:  # it has no gradients of its own
         config = replace(config, strategy=replace(config.strategy, name="auto"))
-        pooled = 0 in (config.data.primary.validation, config.data.primary.test)  # which only a portfolio allows
+        pooled = 0 in (config.data.primary.validation, config.data.primary.test)  # only a portfolio allows this
     device = choose_device(config.device)
     prepared = on_device(data or load_data(config, pooled=pooled), device)
     judges = None if len(prepared.validation) else prepared.primary.examples
@@ -79,11 +79,11 @@ def diagnose(
         count = min(steps, phase.steps)
         probe = make_probe(config, phase)
         if count < FEWEST_BLOCKS * probe.block:
-            found = f"{count} steps are too few for an interval where a basis is used for {probe.guide.refresh_every}"
-            cure = f"give at least {FEWEST_BLOCKS * probe.block} by --steps and training.guided.steps"
+            found = f"{count} steps are too few for an interval if each basis is used for {probe.guide.refresh_every}"
+            cure = f"set --steps and training.guided.steps to at least {FEWEST_BLOCKS * probe.block}"
             raise InputError(f"{found}; {cure}, or lower strategy.refresh_every")
         make_folder(folder)
-        check_writable(folder / "diagnose.json")  # before minutes have passed
+        check_writable(folder / "diagnose.json")  # now, not after minutes of training
         with only_one_process(folder):
             series = _train(phase, probe, count, progress or Progress())
             about = {"config": to_dict(config), "started": started, "seconds": time.perf_counter() - began}
@@ -95,7 +95,7 @@ def diagnose(
 
 
 def chance_of(config: Config, folder: Path, progress: Progress | None) -> dict[str, Any]:
-    """The chance that the auxiliary data help, and in words how it was found, or why it was not."""
+    """Return the chance that the auxiliary data help, with words on how it was found, or why it was not."""
     try:
         found = first_rung(config, folder, progress)
     except InputError as error:
@@ -104,14 +104,14 @@ def chance_of(config: Config, folder: Path, progress: Progress | None) -> dict[s
     best = min(others, key=lambda label: found["losses"][label])
     parts = f"{found['folds']} folds" if found["folds"] > 1 else "one split"
     how = (
-        f"Found from {found['share']:.0%} of the steps of {PRIMARY_ONLY} and {len(others)} weighted sums on {parts} of the "
-        f"labels: lowest log-loss on held-out labels {found['losses'][best]:.4f} ({best}) against "
+        f"The estimate comes from {found['share']:.0%} of the steps of {PRIMARY_ONLY} and {len(others)} weighted sums on "
+        f"{parts} of the labels: the lowest log-loss on held-out labels is {found['losses'][best]:.4f} ({best}), against "
         f"{found['losses'][PRIMARY_ONLY]:.4f} without auxiliary data"
     )
     said = chance_words(found)
     return {
         **found,
-        "words": f"{said[0].upper()}{said[1:]}. {how}; `attittud train` with strategy=portfolio measures what they are worth.",
+        "words": f"{said[0].upper()}{said[1:]}. {how}. `attittud train` with strategy=portfolio measures what they are worth.",
     }
 
 
@@ -129,7 +129,7 @@ def make_probe(config: Config, phase: Phase) -> Probe:
 
     made = guide(strategy)
     if made.basis.keeps_graph and made.basis.same_as is not None:
-        # This basis cannot project other gradients; the one with the same span is stored.
+        # This basis cannot project other gradients; one with the same span is stored instead.
         made = guide(replace(strategy, basis=made.basis.same_as, engine="auto", refresh_every=1))
 
     def auxiliary() -> dict[str, Tensor]:
@@ -170,7 +170,7 @@ def summarise_steps(series: Sequence[Figures], probe: Probe) -> dict[str, Any]:
     captured = {name: found["captured"]["all"] for name, found in sources.items()}
     if not math.isfinite(primary["all"].mean + sum(share.mean for share in captured.values())):
         cure = "lower training.guided.lr, or use precision fp32"
-        raise InputError(f"a gradient was not finite, so nothing can be said; {cure}")
+        raise InputError(f"a gradient was not finite, so nothing can be measured; {cure}")
     raised = alarms(primary["all"], captured, signs["all"])
     return {
         "steps": len(series),
@@ -193,7 +193,7 @@ def summarise_steps(series: Sequence[Figures], probe: Probe) -> dict[str, Any]:
 
 
 def _source(series: Sequence[Figures], name: str, names: Sequence[str], over: _Periods) -> dict[str, Any]:
-    """Shares of one source's squared norm; the shares of a layer group are among its three parts."""
+    """Shares of one source's squared norm; the shares of a layer group are relative to the sum of its three parts."""
     squares = torch.stack([figures.squares[name] for figures in series])  # steps x groups x 3
     own = torch.stack([figures.gradients[name] for figures in series])
     weight = ratio(own, own.sum(1, keepdim=True))
@@ -218,13 +218,13 @@ class _Periods:
         return {period: batch_means(values[part], self.block, PROPORTION) for period, part in self.slices.items()}
 
     def parts(self, squares: Tensor) -> dict[str, dict[str, Summary]]:
-        """From steps x 3: the shares of the three parts, and `captured`, the share of the first two."""
+        """Return the shares of the three parts from steps x 3, and `captured`, the share of the first two."""
         shares = ratio(squares, squares.sum(1, keepdim=True))
         found = {part: self.means(shares[:, i]) for i, part in enumerate(PARTS)}
         return {"captured": self.means(shares[:, :2].sum(1)), **found}
 
     def signs(self, series: Sequence[Figures], chance: float) -> dict[str, SignTest]:
-        """A sign test in which the directions of a block are a cluster: they share bases, examples and nearly the model."""
+        """Run a sign test in which the directions of a block are a cluster: they share bases, examples and nearly one model."""
         tests = {}
         for period, part in self.slices.items():
             counts = torch.stack([torch.stack([f.agreeing, f.compared]) for f in series[part]])
@@ -239,7 +239,7 @@ def _plain(value: Any) -> Any:
 
 
 def alarms(primary: Summary, auxiliary: Mapping[str, Summary], signs: SignTest) -> list[dict[str, Any]]:
-    """Reasons to doubt that a decomposition can do anything for a job: `found` is the number, `cure` what to try.
+    """Return reasons to doubt that a decomposition can help a job: `found` has the number, `cure` what to try.
 
     They say that a figure is small, or noise. They do not say that training will fail: no figure here has been validated as a
     predictor of the final result.
@@ -259,24 +259,24 @@ def alarms(primary: Summary, auxiliary: Mapping[str, Summary], signs: SignTest) 
             "fired": bool(low),
             "found": f"share of the auxiliary gradient in the span: {shares} (alarm under {LEAST_AUXILIARY:.0%})",
             "cure": "raise strategy.rank and strategy.basis_batch; as it is, the weights of the helpful and the harmful part "
-            f"have next to nothing to act on{' in ' + ', '.join(low) if low else ''}, and only the weight of the whole source "
+            f"have almost nothing to act on{' in ' + ', '.join(low) if low else ''}, and only the weight of the whole source "
             "can be tuned (strategy.auxiliary_weight)",
         },
         {  # Do other examples give the same signs, which decide between helpful and harmful?
             "name": "signs_are_noise",
             "fired": signs.p > ALPHA,
             "found": f"two half-batches of primary examples agree in sign in {signs.agreeing} of {signs.n} directions "
-            f"({signs.share:.1%} where chance gives {signs.chance:.1%}; {signs.clusters} blocks of steps, worth "
+            f"({signs.share:.1%}, and {signs.chance:.1%} by chance; {signs.clusters} blocks of steps, worth "
             f"{signs.effective_n:.0f} independent directions, one-sided p = {signs.p:.2g}; alarm above {ALPHA:.2g})",
             "cure": "raise training.guided.primary_batch, take fewer and stronger directions (strategy.basis=svd with a lower "
-            "strategy.rank), check the primary labels, or give more --steps if the agreement is above chance; as it is, helpful "
-            "and harmful are told apart by the draw of the batch",
+            "strategy.rank), check the primary labels, or give more --steps if the agreement is above chance; as it is, chance "
+            "decides which part counts as helpful",
         },
     ]
 
 
 def last_line(alarms: Sequence[Mapping[str, Any]]) -> str:
-    """Which alarms fired, with what to try."""
+    """Say which alarms fired, and what to try."""
     said = [f"({i}) {alarm['found']}; try: {alarm['cure']}" for i, alarm in enumerate(alarms, 1) if alarm["fired"]]
     if said:
         return "Alarms fired: " + ". ".join(said) + "."
@@ -289,7 +289,7 @@ def _in_words(share: Summary) -> str:
 
 @dataclass(frozen=True)
 class Figures:
-    """One step, as tensors on the device; nothing waits for it."""
+    """The measurements of one step, as tensors on the device; nothing waits for them."""
 
     captured_primary: Tensor
     """Share of a fresh primary gradient's squared norm in the span."""
@@ -297,7 +297,7 @@ class Figures:
     compared: Tensor
     """The number of directions in which two half-batches have the same sign, and in which both have a sign."""
     squares: dict[str, Tensor]
-    """By source: squared norms by layer group and part, groups x 3. They add up to the auxiliary gradient's. Within a
+    """By source: squared norms by layer group and part, groups x 3. They add up to the gradient's own. Within a
     group the parts need not be orthogonal, and may even cancel."""
     gradients: dict[str, Tensor]
     """By source: squared norms of the auxiliary gradient itself by layer group."""
@@ -307,7 +307,7 @@ class Figures:
 
 @dataclass
 class Probe:
-    """Measures gradients and leaves the model as it is, except for `.grad`, which is cleared."""
+    """Measures gradients without changing the model, except for `.grad`, which is cleared."""
 
     guide: Guide
     primary: Callable[[Tensor], Tensor]
@@ -353,7 +353,7 @@ class Probe:
         return self.guide.subspace
 
     def halves(self, step: int) -> tuple[Tensor, Tensor]:
-        """Two half-batches of primary examples, none of which the basis in use has seen.
+        """Draw two half-batches of primary examples that were not used for the current basis.
 
         They are drawn independently of each other. Halves of one batch would have opposite signs too often: if one half has
         too much of a class, the other has too little, by a correlation of -h/(N - h) for h of N examples. Independent draws
@@ -365,10 +365,10 @@ class Probe:
 
     @property
     def chance(self) -> float:
-        """How often two half-batches agree in sign by chance alone.
+        """Return how often two half-batches agree in sign by chance alone.
 
-        Where the gradients of single examples scatter around 0, the mean of N of them is not 0, and half-batches of h
-        drawn from these N are correlated by h/N: they agree in the sign of this training set, not of the task.
+        If the gradients of single examples vary around 0, the mean of N of them is still not 0, and half-batches of h drawn
+        from these N have correlation h/N: they agree in the sign of this training set, not of the task.
         """
         return 0.5 + math.asin(self.fresh_batch / 2 / (self.examples - self.basis_batch)) / math.pi
 
@@ -390,7 +390,7 @@ class Probe:
 
 
 def batch_sizes(examples: int, basis_batch: int, primary_batch: int) -> tuple[int, int]:
-    """Examples for a basis and for a fresh gradient (an even number), made smaller where there are not enough for both."""
+    """Return the number of examples for a basis and for a fresh gradient (even), reduced if there are too few for both."""
     if examples < 4:
         found = (
             f"the primary training set has {examples} examples; a basis and two half-batches of others need at least 4"
@@ -406,5 +406,5 @@ def _permutation(n: int, seed: int) -> Tensor:
 
 
 def ratio(part: Tensor, whole: Tensor) -> Tensor:
-    """part / whole, or 0 where the whole is 0."""
+    """Return part / whole, or 0 if the whole is 0."""
     return torch.where(whole == 0, 0.0, part / whole)

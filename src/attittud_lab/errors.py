@@ -21,7 +21,7 @@ def short(text: str, most: int = 80) -> str:
 
 
 def listed(names: Iterable[object], most: int = 20) -> str:
-    """Names as part of a sentence: each is cut where it is too long, and the list where there are too many."""
+    """Join names for a sentence; long names are cut, and so is a long list."""
     words = [" ".join(str(name).split())[:40] for name in names]
     return ", ".join(words[:most]) + (", ..." if len(words) > most else "")
 

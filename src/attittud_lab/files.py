@@ -1,4 +1,4 @@
-"""Writing files that are either whole or absent (written under another name, flushed, then renamed), locks, scratch folders."""
+"""Write files that are either whole or absent (written under another name, flushed, renamed); locks and scratch folders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from attittud_lab.errors import InputError, one_line
 
-OTHER_FOLDER = "choose another folder by output=FOLDER"
+OTHER_FOLDER = "choose another folder with output=FOLDER"
 """The usual cure for a file that cannot be written."""
 
 
@@ -52,7 +52,7 @@ def _part(path: Path) -> Path:
 
 
 def check_writable(path: Path, cure: str = OTHER_FOLDER) -> None:
-    """Refuse a file that cannot be written, before the work that is to end in it."""
+    """Refuse a file that cannot be written, before the work whose result it should hold."""
     try:
         _part(path).touch()
         _part(path).unlink()
@@ -66,7 +66,7 @@ def write_json(path: Path, value: Any, cure: str = OTHER_FOLDER) -> None:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """A folder for temporary files. It goes at the end, or, after a kill, when the next one is made on this machine."""
+    """Make a folder for temporary files, removed at the end or, after a kill, when the next one is made on this machine."""
     from filelock import FileLock, Timeout
 
     for lock in Path(gettempdir()).glob(f"{_SCRATCH}*/.lock"):
@@ -80,7 +80,7 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def without_nan(value: Any) -> Any:
-    """The value with null instead of the numbers that JSON lacks (NaN and infinity)."""
+    """Return the value with null instead of numbers that JSON lacks (NaN and infinity)."""
     if isinstance(value, dict):
         return {key: without_nan(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -98,21 +98,21 @@ def read_json(path: Path) -> Any:
 
 def cannot_write(path: Path, error: OSError | ValueError, cure: str = OTHER_FOLDER) -> InputError:
     """The message about a full disk, a folder that may not be written to, or a name that no file can have."""
-    if isinstance(error, ValueError):  # a null character, which the operating system never sees
+    if isinstance(error, ValueError):  # a NUL character, which the operating system never sees
         return InputError(f"{str(path)!r}: cannot be the name of a file ({error}); {cure}")
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return InputError(f"{path}: the disk is full; free some space, or {cure}, and run again")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return InputError(f"{path}: may not be written ({error.strerror}); {cure}")
+        return InputError(f"{path}: writing is not allowed ({error.strerror}); {cure}")
     return InputError(f"{path}: cannot be written ({error.strerror or error}); {cure}")
 
 
 COPIES: dict[str, Path] = {}
-"""Copies of files and folders that came with a job to this machine, by the names that the job knows them by."""
+"""Copies of files and folders that came with a job to this machine, under the names that the job uses."""
 
 
 def local(name: str) -> Path:
-    """The path of a file or folder that a job reads, wherever the job takes place."""
+    """Return the path of a file or folder that a job reads, on whatever machine the job runs."""
     return COPIES.get(name, Path(name))
 
 

@@ -1,4 +1,4 @@
-"""Statistics of a few seeds: means with intervals, paired differences, and how many seeds would be enough.
+"""Statistics for few seeds: means with intervals, paired differences, and how many seeds would be enough.
 
 A seed is one draw of initialisation and order of examples; strategies of one seed share both, so differences are taken
 seed by seed. The distributions are scipy's.
@@ -18,7 +18,7 @@ from scipy.special import betainc, nctdtr, stdtr, stdtrit
 LEVEL, POWER = 0.95, 0.8
 ALPHA = 1 - LEVEL
 FEWEST = 3
-"""The fewest values with an interval. A t-interval of two seeds would have 25 standard errors: show the values instead."""
+"""The fewest values for an interval. A t-interval of two seeds is 25 standard errors wide: the values are shown instead."""
 ROUNDING = 1e-6  # relative; figures may have been computed in single precision
 MOST_SEEDS = 1000  # more are not worth counting
 MOST_BLOCKS = 20
@@ -50,7 +50,7 @@ def summarise(values: Sequence[float], within: Range = ANYTHING, fewest: int = F
     """Summarise at least one value. The interval is the t-interval of the mean, cut to `within`, where all values lie.
 
     The true mean cannot lie in the part that is cut off, so the coverage stays the same and the interval agrees with the
-    t-test. Binomial intervals (Wilson, Clopper-Pearson) are about other test examples, but the question is about other
+    t-test. Binomial intervals (Wilson, Clopper-Pearson) describe other test examples, but the question is about other
     seeds. An interval on the logit scale would contradict the paired test, and does not exist where all values are 1.
     """
     n, mean = len(values), fmean(values)
@@ -81,7 +81,7 @@ def paired(first: Sequence[float], second: Sequence[float], within: Range = ANYT
 def differences(
     rows: Mapping[str, Mapping[int, float]], reference: str, within: Range = ANYTHING
 ) -> dict[str, Difference]:
-    """Every other row (values by seed) minus `reference`, over the seeds that both have; p-values are Holm-corrected."""
+    """Subtract `reference` from every other row, over the seeds that both have; p-values are Holm-corrected."""
     base, found = rows[reference], {}
     for label, values in rows.items():
         seeds = [seed for seed in base if seed in values]
@@ -92,10 +92,10 @@ def differences(
 
 
 def mark(mean: float, p: float | None) -> Literal["▲", "▼", "=", "?"]:
-    """▲ shown to be better, ▼ shown to be worse, = no difference shown, ? too few seeds for a test.
+    """Return ▲ (shown to be better), ▼ (shown to be worse), = (no difference shown) or ? (too few seeds for a test).
 
-    `p` is the corrected p-value of `differences`, so that a mark never claims more than the p-value in its row. The
-    interval of the row may, since it is about this row alone.
+    `p` is the corrected p-value of `differences`, so that a mark never claims more than the p-value in its row. The interval
+    of the row may claim more, since it describes this row alone.
     """
     if p is None or math.isnan(p):
         return "?"
@@ -113,7 +113,7 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 def seeds_needed(std: float, effect: float, *, tests: int = 1) -> int | None:
-    """Seeds with which a paired t-test finds a true difference `effect` in four of five cases.
+    """Estimate the seeds with which a paired t-test finds a true difference `effect` in four of five cases.
 
     `std` is the deviation of the paired differences. `tests` are made at once, so each has the level 0.05 / tests (the
     first step of Holm). None where more than `MOST_SEEDS` are needed.

@@ -22,7 +22,7 @@ def test_full_disk_leaves_nothing_half_written(tmp_path: Path, number: int, monk
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fsync", full)
-    expected = {errno.ENOSPC: "the disk is full; free some space", errno.EACCES: "may not be written"}
+    expected = {errno.ENOSPC: "the disk is full; free some space", errno.EACCES: "writing is not allowed"}
     with pytest.raises(InputError, match=expected.get(number, "cannot be written")):
         files.write_json(tmp_path / "a.json", {"new": 1})
     assert (tmp_path / "a.json").read_text() == "old" and len(list(tmp_path.iterdir())) == 1
@@ -42,7 +42,7 @@ def test_ctrl_c_in_mid_write_leaves_nothing_half_written(tmp_path: Path, monkeyp
 def test_a_read_only_folder_is_explained(tmp_path: Path) -> None:
     tmp_path.chmod(stat.S_IREAD | stat.S_IEXEC)
     try:
-        with pytest.raises(InputError, match=r"may not be written .* output=FOLDER"):
+        with pytest.raises(InputError, match=r"writing is not allowed .* output=FOLDER"):
             train_to_end(tmp_path / "run")
     finally:
         tmp_path.chmod(stat.S_IRWXU)
@@ -53,7 +53,7 @@ def test_a_read_only_file_system_is_explained(tmp_path: Path, monkeypatch: pytes
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(Path, "mkdir", refuse)
-    with pytest.raises(InputError, match=r"may not be written \(Read-only file system\); choose another folder"):
+    with pytest.raises(InputError, match=r"writing is not allowed \(Read-only file system\); choose another folder"):
         train_to_end(tmp_path / "run")
 
 
@@ -63,7 +63,7 @@ def test_checking_whether_a_file_can_be_written_does_not_change_it(tmp_path: Pat
     files.check_writable(tmp_path / "b")
     assert [path.name for path in tmp_path.iterdir()] == ["a"] and (tmp_path / "a").read_text() == "old"
     for name in ("a/b", "nowhere/b", "x" * 300, "a\0b"):
-        with pytest.raises(InputError, match=r"cannot be .*; choose another folder by output=FOLDER"):
+        with pytest.raises(InputError, match=r"cannot be .*; choose another folder with output=FOLDER"):
             files.check_writable(tmp_path / name)
 
 
@@ -76,7 +76,7 @@ def test_a_folder_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a\0b", "x" * 300])
 def test_names_that_no_file_can_have_are_refused(tmp_path: Path, name: str) -> None:
     for attempt in (files.make_folder, lambda path: files.write_json(path, {})):
-        with pytest.raises(InputError, match=r"cannot be .*; choose another folder by output=FOLDER"):
+        with pytest.raises(InputError, match=r"cannot be .*; choose another folder with output=FOLDER"):
             attempt(tmp_path / name)
 
 

@@ -22,19 +22,26 @@ if TYPE_CHECKING:  # pydantic and torch import slowly: not before a command runs
     from attittud_lab.placing.job import Place
 
 CONFIG = typer.Argument(metavar="CONFIG", help="A YAML file; `attittud init` writes one for your data.")
-Auxiliary = Annotated[list[str] | None, typer.Option(metavar="DATA", help="Other data; may be given several times.")]
+Auxiliary = Annotated[
+    list[str] | None, typer.Option(metavar="DATA", help="Other data; repeat the option for several sources.")
+]
 InputColumn = Annotated[
     str | None,
-    typer.Option("--input", metavar="COLUMN", help="Column with image, text or list of features, if it is not found."),
+    typer.Option(
+        "--input",
+        metavar="COLUMN",
+        help="Column with the image, the text or the list of features, if it is not found automatically.",
+    ),
 ]
 LabelColumn = Annotated[
-    str | None, typer.Option("--label", metavar="COLUMN", help="Column with the class, if it is not found.")
+    str | None,
+    typer.Option("--label", metavar="COLUMN", help="Column with the class, if it is not found automatically."),
 ]
 
 MOST_WORKERS = 1024
-_WORKERS = "Runs that are trained at the same time, in processes of this machine. It changes no result but seconds."
+_WORKERS = "How many runs to train at the same time, each in its own process. Only the seconds of a run change, not its results."
 Workers = Annotated[int, typer.Option("--workers", metavar="N", help=_WORKERS)]
-_RAY = "Train on the Ray cluster at HOST:PORT or ray://HOST:PORT, or on the one that this machine is part of."
+_RAY = "Train on the Ray cluster at HOST:PORT or ray://HOST:PORT; without an address, on the cluster of this machine."
 Ray = Annotated[str | None, typer.Option("--ray", metavar="[ADDRESS]", help=_RAY)]
 _ADDRESS = re.compile(r"auto|ray://.+|[^\s=]+:\d+")
 
@@ -60,14 +67,15 @@ def attittud(
 ) -> None:
     """Make auxiliary data serve the one task that matters (ATTITTUD, ICLR 2021).
 
-    Start with `attittud demo`: one minute, one table, when auxiliary data helps and when it destroys. For data of your
-    own, `attittud init` writes a configuration, `attittud diagnose` looks at its first steps, `attittud train` trains with
-    it, `attittud predict` uses what was trained, `attittud compare` decides, and `attittud report` shows what happened.
+    Start with `attittud demo`: in about two minutes it shows where auxiliary data helps and where it hurts. For your own
+    data, `attittud init` writes a configuration, `attittud train` trains a model with it, and `attittud predict` uses the
+    model. `attittud diagnose` measures the first training steps, `attittud compare` decides which strategy to use, and
+    `attittud report` shows what happened in a run.
     """
 
 
 class _Untyped:
-    """`--help` shows no type for flags and obvious names, where a newer typer writes `--quiet <bool>`."""
+    """Leaves types out of `--help` for flags and obvious names; a newer typer would write `--quiet <bool>`."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]  # of the class that this is mixed into
@@ -81,7 +89,7 @@ class Command(_Untyped, TyperCommand):
     """A command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """`--ray` may stand alone: what follows it is an address only if it looks like one."""
+        """Let `--ray` stand alone: the next word is its address only if it looks like one."""
         found = list[str]()
         for word, following in zip_longest(args, args[1:], fillvalue=""):
             found += [word, "auto"] if word == "--ray" and not _ADDRESS.fullmatch(following) else [word]
@@ -93,45 +101,47 @@ class CommandGroup(_Untyped, TyperGroup):
 
 
 def placed(workers: int, ray: str | None) -> AbstractContextManager[Place]:
-    """Where the runs of a command take place."""
+    """Choose where the runs of a command are trained: in this process, in several, or on a cluster."""
     from attittud_lab.placing.cluster import on_ray
     from attittud_lab.placing.job import in_this_process
     from attittud_lab.placing.processes import in_processes
 
     if not 1 <= workers <= MOST_WORKERS:
         raise InputError(
-            f"--workers {workers}: give a number from 1 to {MOST_WORKERS}; each is a process of this machine"
+            f"--workers {workers}: give a number from 1 to {MOST_WORKERS}; each worker is a process on this machine"
         )
     if ray is not None and workers > 1:
-        raise InputError("--workers and --ray exclude each other: Ray decides how many runs a machine takes; give one")
+        raise InputError(
+            "--workers and --ray cannot be combined: Ray decides how many runs a machine takes; give only one"
+        )
     if ray is not None:
         return on_ray(ray)
     return in_this_process() if workers == 1 else in_processes(workers)
 
 
 def read(path: str | Path, overrides: Sequence[str] | None, command: str | None = None) -> Config:
-    """The configuration of a file, changed by KEY=VALUE; every name in it is checked.
+    """Read a configuration file, apply KEY=VALUE changes, and check every name in it.
 
-    A `command` that is named is for classifiers alone.
+    With `command`, a language model is refused: that command is for classifiers only.
     """
     from attittud_lab.config.load import load
 
     config = load(path, overrides or (), known_names())
     if command is not None and config.task == "causal-lm":
-        cure = "`attittud train` measures what such a model learned and forgot, once for each guard"
+        cure = "use `attittud train`, once for each guard: it measures what such a model learned and forgot"
         raise InputError(f"task: {config.task}: `attittud {command}` is for classifiers; {cure}")
     return config
 
 
 def read_text(text: str, overrides: Sequence[str], name: str) -> Config:
-    """The configuration in a text that errors call `name`."""
+    """Read a configuration from a text; error messages call the text `name`."""
     from attittud_lab.config.load import loads
 
     return loads(text, overrides, name, known_names())
 
 
 def known_names() -> Names:
-    """The checks for the names of each kind, including names that are registered from outside."""
+    """Return a check for each kind of name; names that were registered from outside are known too."""
     from attittud import bases, engines, guards
     from attittud_lab.data.tasks import OBJECTIVES
     from attittud_lab.models import find as find_model

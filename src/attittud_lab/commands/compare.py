@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 _CONFIG = typer.Argument(metavar="CONFIG", help="A YAML file; or use --primary and --auxiliary.")
 _DATA = "Without a YAML file: the data of the task that matters, as in `attittud init`."
 _PRIMARY = typer.Option(metavar="DATA", help=_DATA)
-_TIME = "Training time of each run at equal seconds, such as 90s, 30m or 2h. Default: multitask's."
+_TIME = "Training time of each run at equal seconds, such as 90s, 30m or 2h. Default: as long as multitask takes."
 _BUDGET = typer.Option(metavar="TIME", help=_TIME)
-_QUICK = typer.Option("--quick", help="About a third of the runs; says what that gives up. The runs are kept.")
+_QUICK = typer.Option(
+    "--quick", help="Train about a third of the runs, and say what that gives up. A full comparison reuses them."
+)
 QUICK_SEEDS = 3
-"""The fewest that have an interval."""
+"""Seeds of a quick comparison: the fewest that give an interval."""
 
 
 def compare(
@@ -39,22 +41,22 @@ def compare(
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over, even if there are finished runs.")] = False,
     workers: Workers = 1,
     ray: Ray = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No bars, and no lines about runs.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress, neither bars nor lines.")] = False,
 ) -> None:
-    """Train the same job under several strategies with paired seeds, and say which one to use, if any.
+    """Train the same job with several strategies and paired seeds, and say which strategy to use, if any.
 
-    primary_only (ignore the auxiliary data) and multitask (add the losses, weight tuned) always take part; the others are
-    compare.strategies. Every strategy tunes its auxiliary weight on validation with the same number of runs. Figures are
-    compared at equal steps and at equal training seconds. The last line is a decision: use a strategy, the auxiliary data
-    does not help, or more seeds are needed, and how many.
+    Two baselines always take part: primary_only ignores the auxiliary data, and multitask adds the losses with a tuned
+    weight. compare.strategies names the others. Every strategy tunes its auxiliary weight on validation with the same
+    number of runs. Results are compared at equal steps and at equal training seconds. The last line is a decision: which
+    strategy to use, that the auxiliary data does not help, or about how many more seeds are needed to tell.
 
-    The folder is runs/CONFIG/compare (or in another one than runs: output=FOLDER); its report.html has the curves. The same
-    command again skips finished runs; with more seeds, weights or strategies the finished runs are kept.
+    The folder is runs/CONFIG/compare (output=FOLDER replaces runs). report.html in it has the learning curves. Give the
+    same command again to continue: finished runs are reused, also when you add seeds, weights or strategies.
 
-    --quick is a smaller comparison: three seeds, tuning on one of them, equal steps alone.
+    --quick is a smaller comparison: three seeds, tuning on one of them, and equal steps only.
 
-    Runs are independent: --workers 4 trains four at a time on this machine, --ray many on a cluster. The figures of a run
-    stay the same to the last digit; its seconds do only if every run has as many cores as training.threads says.
+    Runs are independent: --workers 4 trains four at a time on this machine, --ray many on a cluster. The results of a run
+    stay the same to the last digit. Its seconds stay the same only if every run has as many cores as training.threads.
     """
     with starting():
         from rich.console import Console
@@ -69,7 +71,7 @@ def compare(
     folder = Path(settings.output) / name / "compare"
     progress = Progress() if quiet else Bars() if sys.stderr.isatty() else RunLines(Console(stderr=True))
     again = "the same command without --fresh" if fresh else "the same command"
-    kept = f"finished runs are kept in {folder}, {again} goes on with the rest"
+    kept = f"finished runs are kept in {folder}, and {again} continues with the rest"
     with interruptible(lambda: kept), progress, placed(workers, ray) as place:
         result = run(settings, folder, progress, fresh=fresh, place=place, gave_up=gave_up)
     show(result, Console(), write_report(folder))
@@ -82,7 +84,7 @@ def _settings(
     auxiliary: list[str],
     columns: tuple[str | None, str | None],
 ) -> tuple[Config, str]:
-    """The configuration and a name for its folder."""
+    """Return the configuration and a name for its folder."""
     from attittud_lab.commands.proposal import propose
 
     if primary is None:
@@ -92,48 +94,53 @@ def _settings(
             )
         return read(config, overrides, "compare"), Path(config).stem
     if config is not None and "=" not in config:
-        raise InputError(f"give either a CONFIG ({config}) or --primary, not both; change data.primary.path instead")
+        raise InputError(
+            f"give either a CONFIG ({config}) or --primary, not both; data.primary.path=PATH changes the data of a CONFIG"
+        )
     if not auxiliary:
-        raise InputError("--primary alone has nothing to be compared with; name the other data by --auxiliary PATH")
+        raise InputError("--primary alone leaves nothing to compare; name the other data with --auxiliary PATH")
     first = [] if config is None else [config]  # the first KEY=VALUE was read as CONFIG
     text = propose(None, primary, auxiliary, *columns)
     return read_text(text, [*first, *overrides], "the proposed configuration"), Path(primary.rstrip("/")).stem
 
 
 def _smaller(config: Config) -> tuple[Config, str]:
-    """A comparison with fewer runs, all of which the whole one has too, and what it gives up."""
+    """Return a comparison with fewer runs, all of which the full one can reuse, and a sentence on what it gives up."""
     own = config.compare
     if own.budget is not None:
         raise InputError(
-            "--quick has no runs at equal seconds, which --budget (compare.budget) is about; leave one out"
+            "--quick trains no runs at equal seconds, so --budget (compare.budget) has no effect; leave one of them out"
         )
     seeds = min(own.seeds, QUICK_SEEDS)
     lost = {
-        f"{own.seeds - seeds} of {own.seeds} seeds, so that only large differences can be shown": own.seeds > seeds,
-        f"tuning on {own.tuning_seeds} seeds instead of one, so that weights are chosen with more luck": own.tuning_seeds
+        f"{own.seeds - seeds} of {own.seeds} seeds, so only large differences can be shown": own.seeds > seeds,
+        f"tuning on {own.tuning_seeds} seeds instead of one, so the choice of weights depends more on luck": own.tuning_seeds
         > 1,
-        "the table at equal seconds, so that a strategy may owe its gain to longer training": own.equal == "both",
+        "the table at equal seconds, so a gain may come from longer training alone": own.equal == "both",
         "all values of compare.space but the first": bool(own.space) and own.draws > 1,
     }
     words = (
-        "; ".join(text for text, given_up in lost.items() if given_up) or "nothing: the comparison is as small already"
+        "; ".join(text for text, given_up in lost.items() if given_up)
+        or "nothing: the comparison is already that small"
     )
     small = replace(own, seeds=seeds, tuning_seeds=1, equal="steps", draws=1)
-    return replace(config, compare=small), f"--quick gave up {words}. The same command without it keeps these runs."
+    return replace(
+        config, compare=small
+    ), f"--quick gave up {words}. The same command without --quick reuses these runs."
 
 
 def report(
     run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The folder of a run or of a comparison.")],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Write it there instead of into RUN_DIR.")
+        Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Folder to write to, instead of RUN_DIR.")
     ] = None,
 ) -> None:
     """Write report.html: results, learning curves, and how the auxiliary gradient relates to the primary task.
 
-    The page is one file without network: open it from the disk, or send it to somebody. report.json next to it has its
-    figures. A run that is still going on can be looked at too.
+    The page is a single file that needs no network: open it from the disk, or send it to somebody. report.json next to it
+    has the same figures. You can also write the report of a run that is still training.
     """
     with starting():
         from attittud_lab.report import write_report
 
-    typer.echo(str(write_report(run_dir, output, "choose another folder by --output")))
+    typer.echo(str(write_report(run_dir, output, "choose another folder with --output")))

@@ -16,22 +16,23 @@ from attittud_lab.output.progress import Bars, RunLines
 
 def demo(
     seeds: Annotated[
-        int, typer.Option(metavar="N", min=2, help="Repetitions with other clean labels; fewer are faster.")
+        int, typer.Option(metavar="N", min=2, help="Repetitions, each with other clean labels; fewer are faster.")
     ] = 6,
     steps: Annotated[int, typer.Option(metavar="N", min=2, help="Training steps of every run.")] = 200,
     workers: Annotated[int, typer.Option(metavar="N", min=1, help="Processes that share the runs.")] = 2,
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", dir_okay=False, help="Write all figures and versions here, too.")
+        Path | None,
+        typer.Option(metavar="FILE.json", dir_okay=False, help="Also write all figures and versions to this file."),
     ] = None,
     folder: Annotated[
-        Path, typer.Option(metavar="FOLDER", file_okay=False, help="Write the HTML report and all runs here.")
+        Path, typer.Option(metavar="FOLDER", file_okay=False, help="Write the HTML report and all runs to this folder.")
     ] = Path("runs/demo"),
 ) -> None:
-    """Where auxiliary data helps, does nothing and destroys.
+    """Show where auxiliary data helps, where it does nothing and where it hurts.
 
-    The primary task has 10 clean labels per class of scikit-learn's digits; all other images are auxiliary data, their
-    labels right, half random, or half shifted to the next class. Every row of the table is a way to use them. About
-    two minutes on two cores that do nothing else.
+    The primary task has 10 clean labels per class of scikit-learn's digits. All other images are auxiliary data, with
+    labels that are right, half random, or half shifted to the next class. Every row of the table is one way to use them.
+    The demo takes about two minutes on two idle cores.
     """
     with starting():
         from rich.console import Console
@@ -41,17 +42,17 @@ def demo(
 
     if out is not None and not out.absolute().parent.is_dir():
         raise typer.BadParameter(f"the folder {str(out.parent)!r} does not exist; create it first", param_hint="--out")
-    other, other_file = "choose another folder by --folder", "choose another file by --out"
-    make_folder(folder, other)  # before a minute has passed
+    other, other_file = "choose another folder with --folder", "choose another file with --out"
+    make_folder(folder, other)  # now, not after the runs
     check_writable(folder / "report.html", other)
     if out is not None:
         check_writable(out, other_file)
-    kept = "the demo has no result before its end, the same command starts over"
+    kept = "the demo keeps nothing before its end, so the same command starts over"
     progress = Bars() if sys.stderr.isatty() else RunLines(Console(stderr=True))
     try:
         with interruptible(lambda: kept), progress:
             result = run_all(seeds, steps, workers, folder, progress)
-    except InputError as error:  # about a run, whose folder has another option elsewhere
+    except InputError as error:  # runs name the option of other commands as the cure
         raise InputError(str(error).replace(OTHER_FOLDER, other)) from None
     if out is not None:
         write_json(out, result, other_file)
@@ -61,7 +62,7 @@ def demo(
     console = Console() if sys.stdout.isatty() else Console(width=WIDE)  # a pipe has no width; rich would guess 80
     console.print(rich_table(result))
     rows = [f"  {row:<16} {what}" for row, (what, _) in ROWS.items()]
-    seconds = f"{result['took']['seconds']:.0f} s. What follows from it: docs/appendix/demo.md, 'How to read it'."
+    seconds = f"{result['took']['seconds']:.0f} s. What the table means: docs/appendix/demo.md, 'How to read it'."
     for line in (*rows, "", *conclusions(result), seconds):
         console.print(line, highlight=False)
     for text in (f"Report: {report}", "", OWN):

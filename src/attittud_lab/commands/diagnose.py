@@ -40,30 +40,31 @@ def diagnose(
         bool,
         typer.Option(
             "--chance/--no-chance",
-            help="The chance that the auxiliary data help, from short runs on folds of the labels. Their time is said before.",
+            help="Also estimate the chance that the auxiliary data help, with short runs on folds of the labels; a forecast of "
+            "their time comes first.",
         ),
     ] = True,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar, nor lines in place of it.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress, neither a bar nor lines.")] = False,
 ) -> None:
-    """Look at the first few hundred steps of a job: is there anything for a decomposition to work with?
+    """Measure the first few hundred steps of a job: is there anything for a decomposition to work with?
 
-    Trains as configured and measures every step: how much of each auxiliary source's gradient lies in the primary task's
-    span, how much of it helps and harms, and where in the network; with 95 % intervals that allow for neighbouring steps
-    being alike, and the early and late half apart.
+    This command trains as configured. In every step it measures how much of each auxiliary source's gradient lies in the
+    primary task's span, how much of that helps or harms, and where in the network. The 95 % intervals allow for similar
+    neighbouring steps; the early and the late half of the steps are also shown apart.
 
-    Three alarms, each with its number:
+    Three alarms can fire; each shows its number:
 
-    - the span captures under 5 % of the gradient of primary examples that it was not built from;
+    - the span captures less than 5 % of the gradient of primary examples that it was not built from;
 
-    - under 1 % of an auxiliary gradient lies in the span;
+    - less than 1 % of an auxiliary gradient lies in the span;
 
     - two half-batches of primary examples agree in sign no better than chance.
 
-    These figures describe; they do not predict whether the auxiliary data will help. For that the first fifth of a small
-    portfolio is trained then: primary_only and weighted sums on folds of the labels. Their log-losses on held-out labels give
-    the chance that the auxiliary data help. It takes two to four full runs' time, on a CPU within portfolio.budget; --no-chance
-    leaves it out. `attittud compare` measures the gain itself. The test set is not evaluated. The figures are also written to
-    runs/CONFIG/diagnose/diagnose.json (or in another folder than runs: output=FOLDER).
+    These figures do not predict whether the auxiliary data will help. To estimate the chance that it will, the command then
+    trains the first fifth of a small portfolio: primary_only and weighted sums on folds of the labels, whose log-losses on
+    held-out labels are compared. This takes as long as two to four full runs, and on a CPU no longer than portfolio.budget;
+    --no-chance leaves it out. `attittud compare` measures the gain itself. The test set is not evaluated. The figures are
+    also written to runs/CONFIG/diagnose/diagnose.json (output=FOLDER replaces runs).
     """
     with starting():
         from rich.console import Console
@@ -73,7 +74,7 @@ def diagnose(
         settings = read(config, overrides, "diagnose")
     folder = Path(settings.output) / config.stem / "diagnose"
     progress = Progress() if quiet else Bars() if sys.stderr.isatty() else EvaluationLines()
-    kept = "a diagnosis keeps nothing before its end, the same command starts over"
+    kept = "a diagnosis keeps nothing before its end, so the same command starts over"
     with interruptible(lambda: kept), progress:
         result = run(settings, folder, progress, steps=steps, chance=chance)
     show(result, folder / "diagnose.json", Console())
@@ -87,7 +88,9 @@ def show(result: Mapping[str, Any], path: Path, console: Console) -> None:
     screen.say(_setting(result))
     screen.table(_rows(result))
     screen.table(_layers(result), left=2)
-    screen.say("Mean (95 % interval from means of blocks of steps). Shares of a layer group are among its three parts.")
+    screen.say(
+        "Means, with 95 % intervals from blocks of steps. A layer group's shares are relative to the sum of its three parts."
+    )
     fired = [alarm["fired"] for alarm in result["alarms"]]
     for number, alarm in enumerate(result["alarms"], 1):
         state, style = ("FIRED", "yellow") if alarm["fired"] else ("silent", "")
@@ -101,13 +104,13 @@ def show(result: Mapping[str, Any], path: Path, console: Console) -> None:
 
 def _setting(result: Mapping[str, Any]) -> str:
     few = result["steps"] < result["steps_asked"]
-    asked = f" of {result['steps_asked']} asked for (the job has no more)" if few else ""
-    mean = ", the current primary gradient appended" if result["include_mean"] else ""
+    asked = f" of {result['steps_asked']} requested (the job has no more)" if few else ""
+    mean = " and the current primary gradient is appended" if result["include_mean"] else ""
     return (
-        f"{result['steps']} steps{asked}; basis {result['basis']} of rank {result['rank']} from {result['basis_batch']} primary "
-        f"examples, new every {result['refresh_every']} steps{mean}; fresh gradients of {result['fresh_batch']} others. A random "
-        f"span of this rank would hold {result['random_span']:.2g} of any gradient over the {result['shared_parameters']:,} "
-        "shared parameters."
+        f"{result['steps']} steps{asked}. The basis {result['basis']} of rank {result['rank']} comes from "
+        f"{result['basis_batch']} primary examples; it is recomputed every {result['refresh_every']} steps{mean}. Fresh primary "
+        f"gradients come from {result['fresh_batch']} other examples. A random span of this rank would capture "
+        f"{result['random_span']:.2g} of any gradient over the {result['shared_parameters']:,} shared parameters."
     )
 
 

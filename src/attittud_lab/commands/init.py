@@ -17,12 +17,15 @@ from attittud_lab.output.interrupts import starting
 def init(
     kind: Annotated[str, typer.Argument(metavar="image|text|table", help="What the examples are.")],
     primary: Annotated[
-        str, typer.Option(metavar="DATA", help="The labelled data of the task that matters; chats or texts to learn.")
+        str,
+        typer.Option(
+            metavar="DATA", help="The labelled data of the task that matters, or the chats or texts to learn."
+        ),
     ],
     auxiliary: Auxiliary = None,
     protect: Annotated[
         str | None,
-        typer.Option(metavar="DATA", help="Chats or texts that a language model must not forget, or prompts."),
+        typer.Option(metavar="DATA", help="Chats, texts or prompts that show what a language model must not forget."),
     ] = None,
     input_column: InputColumn = None,
     label_column: LabelColumn = None,
@@ -33,11 +36,11 @@ def init(
 ) -> None:
     """Look at your data and write a configuration, with a reason for each chosen number.
 
-    Data are a folder with one folder of images per class, a parquet, csv or jsonl file or a folder of them,
-    hf:owner/name, or the embedded digits. The columns of a table are its features, or the one that --input names.
+    DATA is a folder with one subfolder of images per class, a parquet, csv or jsonl file (or a folder of such files),
+    hf:owner/name, or the built-in digits. All columns of a table become features, unless --input names a single one.
 
     Chats (`messages`), prompts with replies, and texts without labels are for a language model: `init text` then writes a
-    configuration with task: causal-lm, which protects what --protect shows.
+    configuration with task: causal-lm. The data of --protect show what the model must not forget.
     """
     with starting():
         from attittud_lab.commands.proposal import WARNING, propose
@@ -48,20 +51,20 @@ def init(
         expected = f"expected {', '.join(get_args(Kind))}"
         raise InputError(f"{kind!r}: {expected}, as in `attittud init image --primary PATH --auxiliary PATH`")
     if output.exists() and not force:
-        raise InputError(f"{output} exists; choose another file by --output, or overwrite it with --force")
+        raise InputError(f"{output} exists; choose another file with --output, or overwrite it with --force")
     if kind == "text" and (protect is not None or (not auxiliary and is_language(primary, label_column))):
         if auxiliary or label_column is not None:
             named = "--auxiliary" if auxiliary else "--label"
             raise InputError(
-                f"{named} and --protect exclude each other: a language model has no labels; leave one of them out"
+                f"{named} and --protect cannot be combined: a language model has no labels; leave one of them out"
             )
         text = propose_language(primary, protect, input_column)
     elif protect is not None:
         raise InputError(f"--protect is for language models, which read texts, not {kind}s; use `attittud init text`")
     else:
         text = propose(kind, primary, auxiliary or [], input_column, label_column)
-    read_text(text, [], str(output))  # it must be readable with any names of paths
-    write_atomically(output, text.encode(), "choose another file by --output")
+    read_text(text, [], str(output))  # it must be readable, whatever the paths are called
+    write_atomically(output, text.encode(), "choose another file with --output")
     typer.echo(text, nl=False)
     for line in text.splitlines():
         if line.startswith(WARNING):
@@ -72,13 +75,14 @@ def init(
 
 def schema(
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="File to write; without it, to the screen.")
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="File to write. Default: print to the screen.")
     ] = None,
 ) -> None:
     """Write a JSON Schema of configurations: every setting, what it means and its default.
 
-    Editors complete and check with it: write it with `-o attittud.schema.json` next to a configuration that begins, for VS
-    Code with the YAML extension, with the line `# yaml-language-server: $schema=attittud.schema.json`.
+    Editors use it to complete and check settings. Write it with `-o attittud.schema.json` next to your configuration. For
+    VS Code with the YAML extension, begin the configuration with the line
+    `# yaml-language-server: $schema=attittud.schema.json`.
     """
     from attittud_lab.config.schema import json_schema
 
@@ -86,4 +90,4 @@ def schema(
     if output is None:
         typer.echo(text, nl=False)
     else:
-        write_atomically(output, text.encode(), "choose another file by --output")
+        write_atomically(output, text.encode(), "choose another file with --output")

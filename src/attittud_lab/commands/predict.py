@@ -23,7 +23,12 @@ _OUTPUT = typer.Option(
     "--output", "-o", metavar="FILE", help="A .csv, .jsonl or .parquet. Default: csv to standard output."
 )
 _EXPORT = typer.Option(metavar="FILE.pt2", help="Write the model as one `torch.export` program.")
-_THRESHOLD = typer.Option(metavar="P", min=0, max=1, help="Several labels at once: take those above it. Default: 0.5.")
+_THRESHOLD = typer.Option(
+    metavar="P",
+    min=0,
+    max=1,
+    help="With several labels at once: predict labels with a probability above P. Default: 0.5.",
+)
 
 
 def predict(
@@ -35,19 +40,19 @@ def predict(
     input_column: InputColumn = None,
     label_column: LabelColumn = None,
     device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar, and no notes.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show neither progress nor notes.")] = False,
 ) -> None:
     """Predict the label and the probability of every class with a trained model.
 
-    INPUTS are folders of images (with all folders in them), image files, csv, tsv, jsonl or parquet files with the columns
-    that the run was trained on, or `-`: JSON lines, one text per line, or one path of an image per line. Each input has one
-    row of output, in the same order. A label column is not needed; where there is one, the accuracy is shown.
+    INPUTS are folders of images (subfolders are included), image files, or csv, tsv, jsonl or parquet files with the columns
+    that the run was trained on. `-` reads standard input: JSON lines, one text per line, or one image path per line. The
+    output has one row for each input, in the same order. No label column is needed; if there is one, the accuracy is shown.
 
-    Probabilities are calibrated by a temperature that was fitted on the validation examples of the run, for a portfolio on its
-    out-of-fold predictions. Nothing in RUN is run as code. In Python, `attittud_lab.load(RUN)` does the same.
+    Probabilities are calibrated with a temperature. It was fitted on the validation examples of the run, or on the
+    out-of-fold predictions of a portfolio. No code in RUN is executed. In Python, `attittud_lab.load(RUN)` does the same.
     """
     if not inputs and export is None:
-        raise InputError("there is nothing to predict; name a folder or files behind RUN, or - for standard input")
+        raise InputError("there is nothing to predict; name a folder or files after RUN, or - for standard input")
     with starting():
         from attittud_lab.predict.model import load
 
@@ -55,7 +60,7 @@ def predict(
         model = load(run, device)
         if threshold is not None and not model.several:
             raise InputError(
-                "--threshold is for several labels at once, and this model gives each input one; leave it out"
+                "--threshold is for several labels at once, but this model predicts one label per input; leave it out"
             )
         if export is not None:
             if export.suffix != ".pt2" or not export.parent.is_dir():
@@ -80,14 +85,14 @@ def _predict(
     *,
     quiet: bool,
 ) -> str:
-    """Predict batch by batch; what to say at the end."""
+    """Predict batch by batch, and return the line to show at the end."""
     from attittud_lab.predict.inputs import Inputs
     from attittud_lab.predict.model import AT_ONCE, THRESHOLD
     from attittud_lab.predict.outputs import check_output, open_output
 
     check_output(output, names, model.classes, several=model.several)
     total, items = Inputs(model.about.kind, model.classes, model.several, *columns).read(names)
-    hidden = quiet or (output is None and sys.stdout.isatty())  # predictions are on the screen themselves
+    hidden = quiet or (output is None and sys.stdout.isatty())  # the screen already shows the predictions
     shown = Progress() if hidden else Bars() if sys.stderr.isatty() else EvaluationLines("inputs")
     count = known = right = 0
     with shown, open_output(output, model.classes, several=model.several) as write:

@@ -22,10 +22,10 @@ from attittud_lab.data.source import Labels, Listing, Rows, open_listing, open_s
 from attittud_lab.errors import InputError, short
 
 GROUPS = ("patient", "patient_id", "subject", "author", "user")
-"""Columns that a first configuration splits by."""
+"""Columns whose values a first configuration keeps together in one split."""
 WARNING = "# Warning: "
 _SHOWN = 20  # classes
-_IMAGE = ("  refresh_every: 10  # the paper's choice for images; 4 for text costs more and follows faster",)
+_IMAGE = ("  refresh_every: 10  # the paper's choice for images; its 4 for text costs more and adapts faster",)
 _TABLE = ("  refresh_every: 10  # the usual value",)
 _TEXT = (
     "  refresh_every: 4  # the paper's choice for text",
@@ -45,9 +45,9 @@ class Look:
     splits: list[str]
     size: int | None
     groups: list[str]
-    """At most one: the column whose values tell whose examples they are."""
+    """At most one: the column that says to whom an example belongs."""
     nested: dict[str, list[str]]
-    """Folders of classes that have folders in them."""
+    """The subfolders of class folders, by class."""
 
     def about(self, name: str) -> list[str]:
         """Comments for the head of a configuration."""
@@ -64,8 +64,8 @@ class Look:
         if self.nested:
             folder, inner = next(iter(self.nested.items()))
             lines.append(
-                f"{WARNING}{len(self.nested)} of these classes have folders in them, such as {_visible(folder)} with "
-                f"{', '.join(map(_visible, inner[:3]))}; if those are the classes, give the folder around them."
+                f"{WARNING}{len(self.nested)} of these class folders contain folders, such as {_visible(folder)} with "
+                f"{', '.join(map(_visible, inner[:3]))}; if those are the classes, give the folder that contains them."
             )
         return lines
 
@@ -77,12 +77,12 @@ def propose(
     input_column: str | None = None,
     label_column: str | None = None,
 ) -> str:
-    """YAML with comments, ready to be trained. Without a kind, the primary source's kind is used.
+    """Return commented YAML that is ready to train. Without a kind, the primary source's kind is used.
 
     The columns apply to the primary source, and to the other sources that have them. In a table, the input column is the
     only feature.
     """
-    check_sources(len(auxiliary), "--auxiliary")  # before they are looked at
+    check_sources(len(auxiliary), "--auxiliary")  # before any of them is read
     table = TableConfig(columns=None if input_column is None else [input_column]) if kind == "table" else None
     named: dict[str, Any] = {"input": None if table else input_column, "label": label_column}
     first = look(PrimaryConfig(path=check_path(primary, typed=True), **named), table)
@@ -98,13 +98,13 @@ def propose(
         if not found.classes and kind == "image":
             raise InputError(f"{path}: images need labels; sort them into one folder per class, or add a label column")
         if not found.classes and kind == "table":
-            raise InputError(f"{path}: a table needs labels; name their column by --label, or add one called label")
+            raise InputError(f"{path}: a table needs labels; name their column with --label, or add one called label")
     data = _data_lines(first, others) + ([] if table is None else _table_lines(first, others, table))
     parts = read_parts(loads("\n".join(data)).data, 0)  # refuses data that cannot be trained on
     lines = [
         *first.about("Primary"),
         *(line for name in others for line in others[name].about(f"Auxiliary {name}")),
-        "# Train with `attittud train` and this file; any setting can be changed by key=value behind it.",
+        "# Train with `attittud train` and this file. To change a setting for one run, add key=value to the command.",
         *data,
         *_settings_lines(kind, first, parts),
     ]
@@ -125,13 +125,15 @@ def look(config: SourceConfig, table: TableConfig | None = None) -> Look:
         part = chosen(listing, config, labelled=primary or listing.labels is not None)
         if not len(part.rows) and not primary:
             part = chosen(listing, config, labelled=False)  # an empty label column
-    except InputError as error:  # there is no configuration yet in which these could be set
-        raise InputError(str(error).replace("by input:", "by --input").replace("by label:", "by --label")) from None
+    except InputError as error:  # there is no configuration yet, so options replace its settings
+        raise InputError(
+            str(error).replace("with input:", "with --input").replace("with label:", "with --label")
+        ) from None
     classes = part.classes
     nested = _nested(source.root / (split or ""), classes) if isinstance(source, ImageFolder) else {}
     if len(classes) == 1 and classes[0] in nested:
         raise InputError(
-            f"{config.path}: has one class only, {classes[0]!r}, whose folder has folders in it "
+            f"{config.path}: has only one class, {classes[0]!r}, whose folder contains other folders "
             f"({', '.join(nested[classes[0]][:3])}); did you mean {Path(config.path, classes[0])}?"
         )
     size = Pixels.common([part], None).size if listing.kind == "image" else None
@@ -147,7 +149,7 @@ def _counts(labels: Labels | None, classes: list[str]) -> dict[str, int]:
 
 
 def _nested(root: Path, classes: Sequence[str]) -> dict[str, list[str]]:
-    """The folders inside the folders of classes. All their images are taken for examples of the class."""
+    """Return the subfolders of class folders. All images in them count as examples of the class."""
     inner = {
         name: sorted(entry.name for entry in (root / name).iterdir() if entry.is_dir() and entry.name[:1] != ".")
         for name in classes
@@ -158,7 +160,7 @@ def _nested(root: Path, classes: Sequence[str]) -> dict[str, list[str]]:
 def _data_lines(first: Look, others: dict[str, Look]) -> list[str]:
     same = any(found.config.path == first.config.path for found in others.values())
     own = "null  # the source has its own split"
-    judges = "0.2  # chooses the model; a portfolio also trains on these, and holds every label out once"
+    judges = "0.2  # these examples choose the model; a portfolio also trains on them, and holds out every label once"
     lines = [
         "data:",
         "  primary:",
@@ -167,7 +169,7 @@ def _data_lines(first: Look, others: dict[str, Look]) -> list[str]:
         f"    test: {own if 'test' in first.splits else '0.2  # read once, at the end'}",
         f"    train: {'0.2  # the rest of it is auxiliary data' if same else 'null  # all that is left'}",
         *(
-            f"    group: {group}  # split at random, it would be tested on examples of those it knows"
+            f"    group: {group}  # stays in one part: a random split would test on groups that the model was trained on"
             for group in first.groups
         ),
         "  auxiliary:" if others else "  auxiliary: {}  # none given: only strategy: primary_only can be trained",
@@ -175,12 +177,12 @@ def _data_lines(first: Look, others: dict[str, Look]) -> list[str]:
     for name, found in others.items():
         lines += [f"    {name}:", *(f"      {line}" for line in _source_lines(found.config))]
         if not found.classes:
-            lines.append("      objective: masked_lm  # there are no labels, so its words are to be predicted")
+            lines.append("      objective: masked_lm  # there are no labels, so the model predicts masked words")
     return lines
 
 
 def _table_lines(first: Look, others: dict[str, Look], config: TableConfig) -> list[str]:
-    """Which columns are features, with the reason for each that is not."""
+    """Return lines that say which columns are features, with a reason for each that is not."""
     if config.columns is not None:
         return [
             "  kind: table",
@@ -188,7 +190,7 @@ def _table_lines(first: Look, others: dict[str, Look], config: TableConfig) -> l
             f"    columns: {json.dumps(config.columns, ensure_ascii=False)}  # the features",
         ]
     tables = [found.listing.tables[0] for found in (first, *others.values())]
-    left_out = {name: "tells whose example it is" for name in first.groups if name in tables[0].column_names}
+    left_out = {name: "says to whom an example belongs" for name in first.groups if name in tables[0].column_names}
     for name in dict.fromkeys(name for table in tables for name in table.column_names):
         if not all(name in table.column_names for table in tables):
             left_out.setdefault(name, "not a feature of every source")
@@ -201,7 +203,7 @@ def _table_lines(first: Look, others: dict[str, Look], config: TableConfig) -> l
         if isinstance(found, str):
             left_out.setdefault(name, found.replace("training examples", "rows"))
         elif is_numbered(rows[name], guess=guess):
-            left_out.setdefault(name, "rises or falls from row to row, as a number of the row does")
+            left_out.setdefault(name, "rises or falls from row to row, like a row number")
     if {*rows.column_names} <= left_out.keys():
         reasons = "; ".join(f"{_visible(name)}: {reason}" for name, reason in list(left_out.items())[:5])
         raise InputError(
@@ -210,7 +212,7 @@ def _table_lines(first: Look, others: dict[str, Look], config: TableConfig) -> l
     return [
         "  kind: table",
         "  table:",
-        "    categorical: []  # columns of numbers that only name something, such as a postcode",
+        "    categorical: []  # columns whose numbers are only names, such as postcodes",
         "    exclude:" if left_out else "    exclude: []  # columns that are not features",
         *(
             f"      - {json.dumps(name, ensure_ascii=False)}  # {_visible(reason, 100)}"
@@ -231,9 +233,9 @@ def _settings_lines(kind: str, first: Look, parts: Parts) -> list[str]:
     largest = max([len(part.rows) for part in parts.auxiliary.values()], default=left)
     guided, finetune = max(200, min(5000, 20 * largest // 64)), max(100, min(2000, int(50 * left / batch)))
     model, lr, reason = _model(kind, first.size or 0, largest)
-    rate = "the paper has 1e-4 for its residual network" if lr == "1e-4" else "usual for Adam on small networks"
-    chosen = "portfolio  # tries several strategies, keeps the best, and tells what the other data are worth"
-    macro = "  metric: macro_f1  # chooses the model; rare classes count in it as much as common ones"
+    rate = "the paper uses 1e-4 for its residual network" if lr == "1e-4" else "usual for Adam on small networks"
+    chosen = "portfolio  # tries several strategies, keeps the best, and measures what the auxiliary data are worth"
+    macro = "  metric: macro_f1  # chooses the model; rare classes count as much as common ones"
     metric = [macro] if kind == "text" and not parts.primary["train"].listing.multi_label else []
     return [
         "model:",
@@ -250,21 +252,21 @@ def _settings_lines(kind: str, first: Look, parts: Parts) -> list[str]:
         "  finetune:",
         f"    steps: {finetune}  # about 50 passes over the primary set, between 100 and 2000",
         f"    primary_batch: {batch}  # as above",
-        "    lr: 1e-4  # small: a large one destroys what the guided phase has learned",
-        "    patience: 10  # stop after 10 evaluations without improvement; a portfolio finds the step by its folds",
+        "    lr: 1e-4  # small: a large rate would destroy what the guided phase learned",
+        "    patience: 10  # stop after 10 evaluations without improvement; a portfolio uses its folds instead",
         "strategy:",
         f"  name: {chosen if parts.auxiliary else 'primary_only  # there are no auxiliary data'}",
-        "  rank: 5  # of strategies with a basis, such as auto: few examples span few reliable directions"
+        "  rank: 5  # for strategies with a basis, such as auto: few examples span few reliable directions"
         if left < 200
-        else "  rank: 10  # of strategies with a basis, such as auto: the usual value",
+        else "  rank: 10  # for strategies with a basis, such as auto: the usual value",
         *{"text": _TEXT, "table": _TABLE}.get(kind, _IMAGE),
-        "seed: 0  # any number; `attittud compare` takes several, as one alone decides nothing",
-        "output: runs  # run folders go below it",
+        "seed: 0  # any number; `attittud compare` uses several seeds, because one decides nothing",
+        "output: runs  # run folders are created in it",
     ]
 
 
 def _model(kind: str, size: int, largest: int) -> tuple[str, str, str]:
-    """A model's name, a learning rate and the reason."""
+    """Return a model's name, a learning rate and the reason for the model."""
     if kind == "text":
         return "text-cnn", "1e-3", "needs no download; hf:FOLDER of a pretrained network will do better"
     if kind == "table":
@@ -282,12 +284,12 @@ def _table_model(count: int) -> list[str]:
     width = 64 if count < 2_000 else 128 if count < 20_000 else 256
     return [
         f"  width: {width}  # units of a layer, for {count} examples",
-        "  dropout: 0.1  # against learning few rows by heart",
+        "  dropout: 0.1  # keeps the network from memorising a small table",
     ]
 
 
 def _named(paths: Sequence[str]) -> dict[str, str]:
-    """A name for each path that can be part of a metric's name."""
+    """Return the paths by name; each name can be part of a metric's name."""
     names: dict[str, str] = {}
     for path in paths:
         stem = re.sub(r"\W+", "_", Path(path.removeprefix("hf:")).stem).strip("_") or "source"
@@ -299,5 +301,5 @@ def _named(paths: Sequence[str]) -> dict[str, str]:
 
 
 def _visible(text: str, most: int = 40) -> str:
-    """A text that is safe in a comment, which ends with its line."""
+    """Make a text safe for a comment, which ends with its line."""
     return short(re.sub(r"[^\x20-\x7e\xa1-\ufffd]", "?", text), most)

@@ -10,7 +10,7 @@ from attittud_lab.config.schema import LanguageConfig, TextsConfig
 from attittud_lab.data.source import open_source
 from attittud_lab.language.conversations import PROMPTS, hold_out, looks_like_language, read, usual_columns
 
-_COST = "costs nothing to try: language.guard=none, whose averages are the curve to beat, and a lower language.lr"
+_COMPARE = "language.guard=none, whose averaged weights are the curve to beat, and with a lower language.lr"
 
 
 def is_language(path: str, label: str | None) -> bool:
@@ -21,7 +21,7 @@ def is_language(path: str, label: str | None) -> bool:
 
 
 def propose_language(learn: str, protect: str | None, column: str | None) -> str:
-    """YAML with comments, ready to be trained when it names a model."""
+    """Return commented YAML that is ready to train once it names a model."""
     new = _look(learn, column, "--primary")
     kept = None if protect is None else _look(protect, None, "--protect")
     found, usual = read(new, "--primary", 0), LanguageConfig()
@@ -32,30 +32,38 @@ def propose_language(learn: str, protect: str | None, column: str | None) -> str
     count, known = len(found), len(old)
     steps = max(50, min(2000, 3 * count // usual.batch_size))
     key = "protect" if kept is None or not _only_prompts(kept) else "protect_prompts"
-    guard = "kl  # the divergence from the model before training; docs/guard.md has the others" if kept else "none"
+    guard = (
+        "kl  # penalises divergence from the model before training; docs/guard.md lists other guards"
+        if kept
+        else "none"
+    )
     lines = [
         f"# To learn: {count} examples in {', '.join(new.columns or ())}.",
-        "# No data are protected: what the model forgets will not be known."
+        "# No data are protected, so nothing will show what the model forgets."
         if kept is None
         else f"# Protected: {known} examples in {', '.join(kept.columns or ())}.",
-        f"# What {_COST}.",
+        f"# Compare with {_COMPARE}: both cost nothing extra.",
         "task: causal-lm",
         "model: hf:FOLDER  # the folder of a causal language model: config.json, model.safetensors, the tokenizer's files",
         "language:",
         *_source("learn", new),
-        "  validation: 0.1  # held out, to measure what was learnt",
-        *(_source(key, kept) if kept is not None else ["  protect: null  # examples of what must not get lost"]),
+        "  validation: 0.1  # held out, to measure what was learned",
+        *(
+            _source(key, kept)
+            if kept is not None
+            else ["  protect: null  # examples of what the model must not forget"]
+        ),
         *(["  protect_validation: 0.2  # held out, to measure what was forgotten"] if kept is not None else []),
         f"  guard: {guard}",
         "  lora: null  # all weights; 16 trains adapters instead, which need less memory (pip install peft)",
         f"  steps: {steps}  # about 3 passes, between 50 and 2000",
         f"  batch_size: {usual.batch_size}  # examples of the new data in a step",
-        "  lr: 1e-5  # low, for all weights: the rate is the largest lever on what is forgotten; 1e-4 for lora",
+        "  lr: 1e-5  # low, because the learning rate decides most about forgetting; 1e-4 for lora",
         f"  max_length: {usual.max_length}  # tokens",
         "  precision: fp32  # bf16 on a GPU",
         "  tolerated: 0.05  # forgetting that the decision accepts, in nats per token",
         "seed: 0",
-        "output: runs  # run folders go below it",
+        "output: runs  # run folders are created in it",
     ]
     return "\n".join(lines) + "\n"
 

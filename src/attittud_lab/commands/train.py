@@ -30,12 +30,14 @@ def train(
     overrides: Annotated[list[str] | None, key_values("strategy=flip or training.guided.lr=1e-4")] = None,
     log: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help=f"Also report to {', '.join(CHOICES)}; may be given several times."),
+        typer.Option(
+            metavar="NAME", help=f"Also report to a dashboard: {', '.join(CHOICES)}. Repeat the option for several."
+        ),
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over, even if the run folder has a run.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over, even if the folder already holds a run.")] = False,
     workers: Workers = 1,
     ray: Ray = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars, nor lines in place of them.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress, neither bars nor lines.")] = False,
 ) -> None:
     """Train with auxiliary data that the primary task guides, then fine-tune on the primary task alone."""
     with starting():
@@ -48,17 +50,19 @@ def train(
         settings = read(config, overrides)
     if settings.task == "causal-lm":
         if workers > 1 or ray is not None:
-            raise InputError("--workers and --ray: task causal-lm is a single run; leave them out")
+            raise InputError("--workers and --ray: task causal-lm trains a single run; leave them out")
         _train_language(settings, config.stem, log or (), fresh=fresh, quiet=quiet)
         return
     run_dir, several = default_run_dir(settings, config.stem), find(settings.strategy.name).trains_others
     if several and log:
-        raise InputError(f"--log {log[0]}: a portfolio has many short runs and reports to no dashboard; leave it out")
+        raise InputError(
+            f"--log {log[0]}: a portfolio has many short runs and does not report to dashboards; leave it out"
+        )
     if not several and (workers > 1 or ray is not None):
         asked = f"--workers {workers}" if ray is None else "--ray"
         raise InputError(
-            f"{asked}: strategy {settings.strategy.name} is a single run; leave it out, or choose strategy=portfolio, which "
-            "has many, or `attittud compare`"
+            f"{asked}: strategy {settings.strategy.name} trains a single run; leave {asked} out, or use strategy=portfolio or "
+            "`attittud compare`, which train many runs"
         )
     trials = RunLines(Console(stderr=True), noun="trial", end=" in this rung") if several else EvaluationLines()
     progress = Progress() if quiet else Bars() if sys.stderr.isatty() else trials
@@ -77,25 +81,25 @@ def train(
     typer.echo(f"next: `attittud predict {run_dir} INPUTS` predicts the label of new examples")
     if settings.data.auxiliary:
         command = shlex.join(["attittud", "compare", str(config), *(overrides or ())])
-        typer.echo(f"next: `{command}` tells on several seeds whether the auxiliary data helps")
+        typer.echo(f"next: `{command}` compares strategies on several seeds and says whether the auxiliary data helps")
     typer.echo(str(run_dir))
 
 
 def _show(result: RunResult, chooses: str) -> None:
-    """Print the figures of a run; `chooses` names those that chose the model."""
+    """Print the figures of a run; `chooses` names the figures that chose the model."""
     for part, values in {chooses: result.validation, "test": result.test}.items():
         words = (f"{name} undefined" if math.isnan(value) else f"{name} {value:.4f}" for name, value in values.items())
-        chose = "" if result.test else " (these figures chose the model, and there is no test set)"
+        chose = "" if result.test else " (these figures chose the model; there is no test set)"
         if values:
             typer.echo(f"{part:<10} " + "  ".join(words) + chose)
-    note = " (was finished before; --fresh trains again)" if result.skipped else ""
+    note = " (finished earlier; --fresh trains again)" if result.skipped else ""
     typer.echo(
         f"{result.strategy}, seed {result.seed}: {result.steps} steps in {result.seconds:.1f} s of training{note}"
     )
 
 
 def _train_language(settings: Config, name: str, logs: Sequence[str], *, fresh: bool, quiet: bool) -> None:
-    """Let a language model learn, and show what it learned and forgot."""
+    """Train a language model, and show what it learned and forgot."""
     with starting():
         from attittud_lab.files import read_json
         from attittud_lab.language.run import LEARNED, MODEL, run, run_dir_of
@@ -108,7 +112,7 @@ def _train_language(settings: Config, name: str, logs: Sequence[str], *, fresh: 
     for one in found["averages"]:
         figures = f"loss {one['loss']:.4f}  forgetting {one['forgetting']:+.4f}"
         typer.echo(f"{one['share']:4.0%} of the trained weights: {figures}")
-    note = " (was finished before; --fresh trains again)" if result.skipped else ""
+    note = " (finished earlier; --fresh trains again)" if result.skipped else ""
     typer.echo(f"{result.strategy}, seed {result.seed}: {result.steps} steps in {result.seconds:.1f} s{note}")
     typer.echo(found["decision"]["text"])
     typer.echo(f"model: {run_dir / MODEL}")
@@ -121,58 +125,57 @@ def _report(run_dir: Path) -> None:
 
     try:
         typer.echo(f"report: {write_report(run_dir)} (`attittud report {run_dir}` writes it again)")
-    except InputError as error:  # the run itself is there
+    except InputError as error:  # the run itself is complete
         typer.echo(f"no report: {error}", err=True)
 
 
 def _decided(run_dir: Path) -> list[str]:
-    """What a portfolio says at its end."""
+    """Return what a portfolio says at its end."""
     from attittud_lab.files import read_json
     from attittud_lab.portfolio.leaderboard import NAME, chance_words
 
     found = read_json(run_dir / NAME)
     most = f"at most {found['peak_disk'] / 1e6:.3g} MB on disk"
     if found.get("peak_memory"):
-        most += f" and {found['peak_memory'] / 1e6:.0f} MB of memory in a process"
-    spent = f"{found['runs']:.1f} full runs in trials, {most}"
+        most += f" and {found['peak_memory'] / 1e6:.0f} MB of memory per process"
+    spent = f"trials: as much training as {found['runs']:.1f} full runs, {most}"
     return [line for line in (spent, chance_words(found["chance"]), found["decision"]) if line]
 
 
 def _kept(run_dir: Path, *, fresh: bool) -> str:
-    """What an interrupted run leaves, and how to go on."""
+    """Say what an interrupted run leaves, and how to continue it."""
     again = "the same command without --fresh" if fresh else "the same command"
     if (run_dir / "result.json").exists():
-        return f"the run was at its end, {again} shows it"
+        return f"the run had just finished, and {again} shows its result"
     if (run_dir / "trials").exists():
         return f"{again} continues with the trials in {run_dir}"
     if (run_dir / "checkpoint.safetensors").exists() or any((run_dir / "checkpoints").glob("*")):
         return f"{again} continues from the last checkpoint in {run_dir}"
-    return "there is no checkpoint yet, the same command starts from the beginning"
+    return "there is no checkpoint yet, so the same command starts from the beginning"
 
 
 def _listed(names: Mapping[str, str]) -> str:
     return "\n\n".join(f"- **{name}**: {about}" for name, about in names.items())
 
 
-# Names come from the registries, so that --help lists all that can be used.
+# The names come from the registries, so that --help lists every usable one.
 train.__doc__ = f"""{train.__doc__}
 
-A run that was interrupted, even killed, continues when the same command is given again, and ends with the same result. Its
-folder is runs/CONFIG/STRATEGY/seed-SEED (or in another one than runs: output=FOLDER). Every setting and its meaning:
-`attittud schema`.
+To continue a run that was interrupted or killed, give the same command again; the result is the same. The folder of a run is
+runs/CONFIG/STRATEGY/seed-SEED (output=FOLDER replaces runs). `attittud schema` lists every setting and its meaning.
 
-With `task: causal-lm` a language model learns a file of chats or texts, and another file says what must not get lost; the
-folder is runs/CONFIG/GUARD/seed-SEED, its report.html begins with what was learned and forgotten.
+With `task: causal-lm`, a language model learns from a file of chats or texts; another file shows what it must not forget. The
+folder is then runs/CONFIG/GUARD/seed-SEED, and its report.html begins with what was learned and forgotten.
 
 A portfolio consists of many short runs: --workers 4 trains four at a time on this machine, --ray many on a cluster, with the
 same result.
 
-The strategy says how the two gradients become one update; choose it by strategy.name=NAME, or by strategy=NAME without
-whatever else CONFIG says under `strategy:`, its rank for example:
+The strategy says how the two gradients become one update. Choose it with strategy.name=NAME. strategy=NAME also discards the
+other settings that CONFIG has under `strategy:`, such as the rank. The strategies are:
 
 {_listed(strategies())}
 
-The model is the body that all tasks share; choose it by model=NAME:
+The model is the body that all tasks share. Choose it with model=NAME:
 
 {_listed(models())}
 """

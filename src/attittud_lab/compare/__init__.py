@@ -1,1 +1,1 @@
-"""The same job under several strategies with paired seeds, and what follows from it."""
+"""The same job with several strategies and paired seeds, and the decision that follows."""

@@ -29,7 +29,7 @@ class Candidate:
     label: str
     strategy: StrategyConfig
     tuned: bool
-    """Whether it has an auxiliary weight at all."""
+    """Whether the strategy has an auxiliary weight."""
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,8 @@ def candidates(config: Config) -> list[Candidate]:
     for entry in [*simple, *own, *config.compare.strategies]:
         if find(entry.name).trains_others:
             raise InputError(
-                f"compare.strategies: {entry.name} cannot be a row: it trains on validation labels too, and takes about a dozen "
-                "runs for each seed; leave it out here, and compare its leaderboard (`attittud train`) with this table"
+                f"compare.strategies: {entry.name} cannot be compared here, since it also trains on the validation labels and "
+                "takes about a dozen runs for each seed; leave it out, and see its leaderboard (`attittud train`) instead"
             )
         strategy = completed(entry, config.strategy)
         small = replace(strategy, rank=1)  # the toy model has only two parameters
@@ -118,9 +118,9 @@ def variants(strategy: StrategyConfig, settings: CompareConfig, *, tuned: bool) 
 
 
 def _draws(space: Mapping[str, Sequence[str]], count: int) -> list[tuple[str, ...]]:
-    """The first value of every setting, then random combinations in which all values have their turn, none twice.
+    """Return the first value of every setting, then random combinations, none twice, in which every value has its turn.
 
-    They depend on the space alone: strategies with the same space try the same combinations.
+    They depend on the space only, so strategies with the same space try the same combinations.
     """
     wanted = min(count, math.prod(len(set(values)) for values in space.values()))
     columns = [_turns(path, values) for path, values in space.items()]
@@ -131,7 +131,7 @@ def _draws(space: Mapping[str, Sequence[str]], count: int) -> list[tuple[str, ..
 
 
 def _turns(path: str, values: Sequence[str]) -> Iterator[str]:
-    """The first value, the others in random order, then all values again and again: few draws see as many as possible."""
+    """Return the first value, the others in random order, then all of them again and again: few draws see most values."""
     order, rest = random.Random(mix("space", path)), list(values[1:])
     yield values[0]
     while True:
@@ -153,7 +153,7 @@ def job(config: Config, candidate: Candidate, variant: Variant, budget: Budget) 
 
 
 def run_dir(folder: Path, candidate: Candidate, variant: Variant, budget: Budget, seed: int) -> Path:
-    """The path has all that makes a run, so a changed budget, weight or list of seeds finds the runs it can keep."""
+    """Return the folder of a run; its path has everything that defines the run, so changed settings find reusable runs."""
     tuned = [f"weight-{variant.weight:g}"] if candidate.tuned else []
     changes = [_file_name(" ".join(variant.changes))] if variant.changes else []
     steps = f"steps-{budget.guided}-{budget.finetune}"

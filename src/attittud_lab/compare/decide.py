@@ -1,8 +1,8 @@
 """From finished runs to tables with intervals, and from a table to a decision: the content of comparison.json.
 
 The best strategy and the simple baseline to beat are chosen by their means on validation. The test set only says how
-large the differences are. P-values are Holm-corrected over all rows, also the p-value of the chosen row: its runs were
-lucky on validation, and so perhaps on test.
+large the differences are. P-values are Holm-corrected over all rows. This includes the chosen row: its runs were lucky on
+validation, and so perhaps on test.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from attittud_lab.statistics import (
 SPREAD = 2.0
 """On an idle machine the times of runs with the same work differ by less than this factor."""
 ENOUGH = 5
-"""Seeds to begin with, where there are too few for an interval."""
+"""How many seeds to recommend if there are too few for an interval."""
 
 ByLabel = dict[str, dict[int, RunResult]]
 """The finished runs of every strategy, by seed."""
@@ -70,12 +70,12 @@ class Decision:
 
     outcome: Literal["use", "no_help", "unclear"]
     strategy: str | None
-    """The strategy to use: primary_only where the auxiliary data does not help, None where one cannot tell."""
+    """The strategy to use: primary_only if the auxiliary data does not help, None if the outcome is unclear."""
     text: str
     row: str
-    """The row to look at: the strategy's row, or the best row on validation where one cannot tell."""
+    """The row to look at: the strategy's row, or the best row on validation if the outcome is unclear."""
     seeds_needed: int | None = None
-    """Seeds that would be needed where one cannot tell; None where no sensible number would do."""
+    """Seeds that would be needed if the outcome is unclear; None if no practical number would do."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class ComparedTable:
 
 
 def decide(scores: Sequence[Scores], worthwhile: float) -> ComparedTable:
-    """`scores` must have rows primary_only, multitask and seeds in common; `worthwhile` is the smallest useful gain."""
+    """Compare rows and decide; primary_only and multitask must be among them. `worthwhile` is the smallest useful gain."""
     chosen_by = {row.label: fmean(row.validation.values()) for row in scores}
     baseline = max((PRIMARY_ONLY, MULTITASK), key=lambda label: chosen_by[label])
     tests = {row.label: row.test for row in scores}
@@ -107,14 +107,14 @@ def decide(scores: Sequence[Scores], worthwhile: float) -> ComparedTable:
 
 def _decision(rows: Sequence[ComparedRow], worthwhile: float) -> Decision:
     users = [row for row in rows if row.to_primary_only is not None]
-    # A row that diverged with some seeds has figures of its other, lucky seeds only.
+    # A row that diverged with some seeds only has the figures of its other, lucky seeds.
     users = [row for row in users if row.test.n == max(other.test.n for other in rows)] or users
     if not users:
         return Decision("unclear", None, "Cannot tell: no row has a seed in common with primary_only.", PRIMARY_ONLY)
     best = max(users, key=lambda row: row.validation.mean)
     gain = best.to_primary_only
     assert gain is not None
-    about = f"{best.label}, the best on validation of those that use it, changes primary_only by {points(gain)}"
+    about = f"{best.label}, the best with auxiliary data on validation, differs from primary_only by {points(gain)}"
     if ruled_out(gain, worthwhile):
         text = f"The auxiliary data does not help: {about}, so a gain of {100 * worthwhile:.2g} points is ruled out."
         return Decision("no_help", PRIMARY_ONLY, f"{text} Use primary_only.", PRIMARY_ONLY)
@@ -128,13 +128,13 @@ def _decision(rows: Sequence[ComparedRow], worthwhile: float) -> Decision:
     if better(extra):
         text = f"Use {best.label}: {gains}, and {points(extra)} over tuned multitask."
         return Decision("use", best.label, text, best.label)
-    # The auxiliary data helps, but it is not shown that more than the simple sum is needed.
+    # The auxiliary data helps, but nothing shows that more than the simple sum is needed.
     strategy, simple = best.label, next(row.to_primary_only for row in rows if row.label == MULTITASK)
-    text = f"Use {best.label}: {gains}. Whether it is better than tuned multitask, which is not shown to gain, is open."
+    text = f"Use {best.label}: {gains}. It is open whether it beats tuned multitask, whose own gain is not shown."
     if simple is not None and better(simple):
         strategy, gains = MULTITASK, f"it gains {points(simple)} over primary_only"
-        text = f"Use multitask: {gains}. That another row is better is not shown."
-    versus = f"{best.label}, the best on validation, against tuned multitask: {points(extra)}."
+        text = f"Use multitask: {gains}. No other row is shown to be better."
+    versus = f"{best.label}, the best on validation, differs from tuned multitask by {points(extra)}."
     _, advice = _advice(extra, worthwhile, len(users) - 1)
     return Decision("use", strategy, f"{text} {versus} {advice}", strategy)
 
@@ -163,9 +163,9 @@ def points(difference: Difference) -> str:
 
 
 def _advice(difference: Difference, worthwhile: float, tests: int) -> tuple[int | None, str]:
-    """How many seeds would show a gain, or rule out a gain worth having, whichever needs fewer."""
+    """Estimate how many seeds would show a gain, or rule out a worthwhile gain, whichever needs fewer."""
     if math.isnan(difference.p):
-        text = f"Fewer than {FEWEST} seeds do not show how far others would scatter: raise compare.seeds to at least {ENOUGH}"
+        text = f"Fewer than {FEWEST} seeds do not show how much results vary: raise compare.seeds to at least {ENOUGH}"
         return ENOUGH, f"{text} (finished runs are kept)."
     if difference.mean >= worthwhile / 2:
         needed = seeds_needed(difference.std, difference.mean, tests=tests)
@@ -174,8 +174,8 @@ def _advice(difference: Difference, worthwhile: float, tests: int) -> tuple[int 
         needed = seeds_needed(difference.std, worthwhile - difference.mean)
         question = f"rule out a gain of {100 * worthwhile:.2g} points, if the difference is as measured"
     if needed is None:
-        return None, f"No sensible number of seeds would {question}: more test examples or primary labels might."
-    needed = max(needed, difference.n + 1)  # the estimate rests on these seeds, so fewer cannot be the answer
+        return None, f"No practical number of seeds would {question}; more test examples or primary labels might."
+    needed = max(needed, difference.n + 1)  # the estimate comes from these seeds, so fewer cannot be enough
     cases = f"in {POWER:.0%} of cases (compare.seeds={needed}; finished runs are kept)"
     return needed, f"About {needed} seeds would {question}, {cases}."
 
@@ -184,15 +184,15 @@ def _advice(difference: Difference, worthwhile: float, tests: int) -> tuple[int 
 
 
 def checked(result: RunResult) -> RunResult:
-    """Refuse a result that was read from a damaged file: it would end the comparison hours later."""
+    """Refuse a result that was read from a damaged file: it would stop the comparison hours later."""
     figures = [result.validation[result.metric], result.test[result.metric]]
     try:
         if 0 < seconds_per_step(result) < math.inf and not any(value < 0 or value > 1 for value in figures):
             return result
     except (ValueError, ZeroDivisionError):  # it has no guided phase, or one without steps
         pass
-    cure = "delete this folder, and the same command trains it again"
-    raise InputError(f"{result.run_dir}/result.json: is not what a run writes; {cure}")
+    cure = "delete this folder, and the same command trains the run again"
+    raise InputError(f"{result.run_dir}/result.json: is damaged, or was not written by a run; {cure}")
 
 
 def seconds_per_step(result: RunResult) -> float:
@@ -211,7 +211,7 @@ def costs(runs: Sequence[RunResult]) -> tuple[float, float]:
 
 
 def slow(runs: Iterable[RunResult]) -> dict[Path, float]:
-    """The runs whose steps took more than `SPREAD` times as long as in the fastest run of the same work, with the factor."""
+    """Return the runs whose steps took more than `SPREAD` times as long as in the fastest run of the same work."""
     found = {run.run_dir: seconds_per_step(run) for run in runs}
     fastest = min(found.values(), default=0.0)
     return {path: seconds / fastest for path, seconds in found.items() if seconds > SPREAD * fastest > 0}
@@ -227,7 +227,7 @@ def content(
     at_steps: ByLabel,
     at_seconds: tuple[float, ByLabel] | None = None,
 ) -> dict[str, Any]:
-    """All of comparison.json, if no strategy diverged and no run was slow; `at_seconds` has the seconds and their runs."""
+    """Return comparison.json without notes on diverged or slow runs; `at_seconds` has the equal seconds and their runs."""
     first = at_steps[PRIMARY_ONLY][seeds(config)[0]]
     multitask = next(row for row in rows if row.label == MULTITASK)
     about = "every strategy makes the configured number of updates"

@@ -1,4 +1,4 @@
-"""All runs of a comparison: tuning, equal steps, equal seconds. Only run folders are kept, so it can be continued."""
+"""All runs of a comparison: tuning, equal steps, equal seconds. Its state is in the run folders alone, so it can be continued."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ Run = tuple[Candidate, Variant, Budget, int]
 TIMED_STEPS = 3
 """Steps of every strategy that are timed before the first run."""
 TIMED_SECONDS = 3.0
-"""Steps of a run in another process are timed for so long, as its reports come together."""
+"""Seconds over which a run in another process is timed, because its reports arrive in bundles."""
 KEPT_BYTES = 1 << 30
-"""With more data in memory, the data of other splits are dropped, and read again when they are needed."""
+"""Bytes of data in memory above which the data of other splits are dropped, and read again when they are needed."""
 
 
 @dataclass
@@ -63,7 +63,7 @@ class _Plan:
     steps: int
     """Steps of a run."""
     at_budget: tuple[int, float | None]
-    """The number of last runs, at equal seconds, and these seconds if given."""
+    """The number of runs at equal seconds, which come last, and their seconds if a budget sets them."""
     at_once: int
     seconds: list[float] = field(default_factory=list)
     left: int = 0
@@ -78,11 +78,11 @@ class Forecast(Progress):
 
     def __init__(self, progress: Progress, plan: _Plan) -> None:
         self._progress, self._plan, self._label, self._at_least = progress, plan, "", 0.0
-        # Passed on as they are.
+        # These calls are passed on unchanged.
         self.say, self.evaluated, self.end = progress.say, progress.evaluated, progress.end  # type: ignore[method-assign]
 
     def comparison(self, runs: int, done: int = 0) -> None:
-        """This many runs are planned, including finished ones, of which `done` are known."""
+        """Plan this many runs, including finished ones; `done` of them have been read."""
         self._plan.left = runs - done
         self._progress.comparison(runs)
 
@@ -96,7 +96,7 @@ class Forecast(Progress):
         return found
 
     def known(self, label: str, seconds: float | None) -> None:
-        """A run of this strategy is there, after this many seconds of training, or without them."""
+        """Count a run of this strategy; `seconds` is its training time, None if it was trained earlier."""
         plan = self._plan
         plan.left -= 1
         if seconds is not None and label in plan.untimed:
@@ -105,7 +105,7 @@ class Forecast(Progress):
             if not plan.untimed:
                 self._tell(fmean(plan.seconds), "now that every strategy has been run once")
         if seconds is not None and not plan.told:
-            self._tell(seconds, f"if all are like this one of {label}; the next forecast knows all strategies")
+            self._tell(seconds, f"if all take as long as this one of {label}; the next forecast covers all strategies")
 
     def _tell(self, seconds: float, reason: str) -> None:
         plan = self._plan
@@ -114,12 +114,12 @@ class Forecast(Progress):
         total = (plan.left - at_budget) * seconds + at_budget * (plan.at_budget[1] or seconds)
         if total > 0:
             total /= min(plan.at_once, plan.left)
-            self.say(f"Forecast: about {readable(total)} for the {plan.left} runs that are left, {reason}.")
+            self.say(f"Forecast: about {readable(total)} for the remaining {plan.left} runs, {reason}.")
 
     def measured(self, seconds: float, reason: str) -> None:
-        """A forecast before the first run."""
+        """Say a forecast before the first run."""
         self._plan.told = True
-        self.say(f"Forecast: about {readable(seconds)}, as {reason}; the next forecast knows whole runs.")
+        self.say(f"Forecast: about {readable(seconds)}, since {reason}; the next forecast follows after whole runs.")
 
     def phase(self, name: str, steps: int | None, done: int) -> None:
         self._warm: float | None = None
@@ -134,18 +134,18 @@ class Forecast(Progress):
         self._timed += steps
         if not self._plan.told and now - self._warm > self._at_least:
             step = (now - self._warm) / self._timed
-            text = f"as a step of {self._label} takes {step:.2g} s; the next forecast knows all strategies"
+            text = f"since a step of {self._label} takes {step:.2g} s; the next forecast covers all strategies"
             self._tell(step * self._plan.steps, text)
 
 
 class Runs:
-    """The runs of a comparison: those that are there are read, the others trained."""
+    """The runs of a comparison: finished ones are read, the others are trained."""
 
     def __init__(self, config: Config, folder: Path, *, fresh: bool, place: Place) -> None:
         self.config, self.folder, self.fresh, self.place = config, folder, fresh, place
         self.results: dict[Path, RunResult | None] = {}
         self.same_work: dict[tuple[str, tuple[str, ...], Budget], list[RunResult]] = {}
-        """Finished runs by what they do, with any weight and seed."""
+        """Finished runs by their work, whatever their weight and seed."""
         self._data: dict[str, Prepared] = {}
         self._threads: dict[str, int] = {}
         self._begun: dict[Path, Run] = {}
@@ -161,14 +161,14 @@ class Runs:
         return self._data[key]
 
     def finish(self, runs: Iterable[Run], forecast: Forecast) -> None:
-        """Train the runs that are not there yet; afterwards `results` has all of them."""
+        """Train the missing runs; afterwards `results` has all of them."""
         for done, (found, seconds) in self.place.run(self._jobs(runs, forecast), forecast):
             assert done.folder is not None
             self._keep(done.folder, found if found is None else replace(found, run_dir=done.folder))
             forecast.known(self._begun[done.folder][0].label, seconds)
 
     def _jobs(self, runs: Iterable[Run], forecast: Forecast) -> Iterator[Job]:
-        """The jobs of runs that have to be trained. The others are read on the way."""
+        """The jobs of runs that have to be trained. Finished runs are read instead."""
         for candidate, variant, budget, seed in runs:
             path = run_dir(self.folder, candidate, variant, budget, seed)
             if path in self._begun:
@@ -229,7 +229,7 @@ class Comparison:
         self.runs = Runs(config, folder, fresh=fresh, place=self.place)
 
     def run(self) -> dict[str, Any]:
-        """Run everything that is not there yet; returns the content of comparison.json."""
+        """Train all missing runs, and return the content of comparison.json."""
         make_folder(self.folder)
         with only_one_process(self.folder):
             return self._run()
@@ -259,7 +259,7 @@ class Comparison:
         return result
 
     def configured_budget(self) -> Budget:
-        """The configured steps; only epochs need the data to be counted."""
+        """Return the configured steps; the data are read only to convert epochs into steps."""
         training = self.config.training
         phases = {"guided": training.guided} | ({} if training.mode == "joint" else {"finetune": training.finetune})
         data = self.runs.prepared(self.seeds[0]) if any(phase.epochs for phase in phases.values()) else None
@@ -280,11 +280,12 @@ class Comparison:
         last = f", {at_seconds} at equal seconds" if at_seconds else ""
         self.progress.say(
             f"{at_steps + at_seconds} runs of {many} strategies: {at_steps} at equal steps, to tune and to compare{last}. "
-            "Finished ones are kept."
+            "Finished runs are reused."
         )
         if find(self.config.strategy.name).trains_others:
             self.progress.say(
-                f"strategy: {self.config.strategy.name} is not a row here: it tries strategies itself; `attittud train` does that"
+                f"strategy: {self.config.strategy.name} is not compared here, because it tries several strategies itself; use "
+                "`attittud train` for it"
             )
         steps, at_budget = budget.guided + budget.finetune, (at_seconds, self.budget_seconds)
         self.forecast = Forecast(self.progress, _Plan(set(self.variants), steps, at_budget, self.place.at_once))
@@ -292,14 +293,14 @@ class Comparison:
         if self.gave_up:
             self.progress.say(self.gave_up)
         if isinstance(self.place, InThisProcess) and type(self.progress) is not Progress:
-            with suppress(DivergedError):  # the run that diverges says so
+            with suppress(DivergedError):  # the run itself will say that it diverged
                 self._measure(budget)
 
     def _measure(self, budget: Budget) -> None:
-        """Forecast from the first steps of every strategy, if something is to be trained here."""
+        """Forecast from the first steps of every strategy, if anything has to be trained in this process."""
         tries, total, step = list(self._tries(budget)), 0.0, dict[str, float]()
         begun = any(run_dir(self.folder, *one).exists() for one in tries)
-        if begun and not self.runs.fresh:  # what is left is timed on the way
+        if begun and not self.runs.fresh:  # the remaining runs are timed as they are trained
             return
         data, training = self.runs.prepared(self.seeds[0]), self.config.training
         looks = training.guided.evaluations + (training.finetune.evaluations if budget.finetune else 0)
@@ -314,7 +315,7 @@ class Comparison:
         self.forecast.measured(total, f"a step takes {step[low]:.2g} s ({low}) to {step[high]:.2g} s ({high})")
 
     def _tries(self, budget: Budget) -> Iterator[Run]:
-        """All tries on the tuning seeds. Strategies take turns, so that a busy hour does not make one look slow."""
+        """All tries on the tuning seeds. Strategies take turns, so that a busy machine does not make one of them look slow."""
         for seed in self.tuning_seeds:
             for number in range(max(map(len, self.variants.values()))):
                 for candidate in self.candidates:
@@ -368,7 +369,7 @@ class Comparison:
         return found
 
     def equal_seconds(self, rows: list[Tuned], budget: Budget) -> tuple[float, dict[str, Budget]]:
-        """The seconds that multitask takes, or the budget, and the steps by label that take as long.
+        """Return the seconds (those of multitask, or the budget), and by label the steps that take as long.
 
         A budget stretches both phases by the same factor; within the guided phase every strategy gets the same time.
         """
@@ -392,7 +393,7 @@ def _no_baseline(label: str, what: str) -> InputError:
 
 
 def first_steps(config: Config, data: Prepared, threads: int) -> tuple[float, float, float]:
-    """Seconds of a step of the guided phase, of all that comes before the second step, and of an evaluation."""
+    """Seconds of a step of the guided phase, of everything before the second step, and of an evaluation."""
     device, began = choose_device(config.device), time.perf_counter()
     with conditions(config, data, device):
         data = on_device(data, device)
@@ -411,7 +412,7 @@ def first_steps(config: Config, data: Prepared, threads: int) -> tuple[float, fl
 
 
 def train_one(here: Here, config: Config, fresh: bool, threads: int) -> tuple[RunResult | None, float]:
-    """Train a run where it takes place; returns its result, None where it diverged, and the seconds."""
+    """Train a run where it takes place; returns its result (None if it diverged) and the seconds."""
     began, found = time.monotonic(), None
     with suppress(DivergedError):
         found = train(config, run_dir=here.folder, data=here.data, progress=here.progress, fresh=fresh, threads=threads)

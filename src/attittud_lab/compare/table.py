@@ -1,4 +1,4 @@
-"""Show a comparison: two tables and a decision. Works on the content of comparison.json, also of earlier versions."""
+"""Show a comparison: two tables and a decision. Works on the content of comparison.json, including files of earlier versions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from attittud_lab.compare.decide import SPREAD
 from attittud_lab.statistics import FEWEST, mark
 
 NAMED = 6  # slow runs in a warning
-WIDE = 110  # columns of a terminal from which on all columns fit
+WIDE = 110  # width of a terminal from which all columns fit
 DECIDED = " ◀"
 
 _COLORS = {"use": "green", "no_help": "yellow", "unclear": "yellow"}
@@ -26,7 +26,7 @@ _WIDE_ONLY = ("std", "95 %", "single seeds", "steps", "s/step")
 
 
 class Screen:
-    """Text and tables by rich on a terminal; elsewhere Markdown, which is plain text."""
+    """Shows text and tables: with rich on a terminal, elsewhere as Markdown, which is plain text."""
 
     def __init__(self, console: Console) -> None:
         self.plain = not console.is_terminal
@@ -36,7 +36,7 @@ class Screen:
         self.console.print(Text(text, style="" if self.plain else style), soft_wrap=self.plain or not wrap)
 
     def table(self, rows: Sequence[Mapping[str, str]], left: int = 1, *, tight: bool = False) -> None:
-        """Rows of texts by column, the first ones aligned to the left; a `tight` table breaks no line of the others."""
+        """Show rows of texts by column. The first columns are aligned to the left; a `tight` table wraps only these."""
         padding = (0, 0 if tight and not self.plain else 1)
         found = Table(box=box.MARKDOWN if self.plain else box.SIMPLE_HEAD, padding=padding, pad_edge=self.plain)
         for position, name in enumerate(rows[0]):
@@ -48,7 +48,7 @@ class Screen:
 
 
 def show(result: Mapping[str, Any], console: Console, page: Path | None = None) -> None:
-    """Show the tables, notes for reading them, and the decision. `page` is a page with more."""
+    """Show the tables, notes for reading them, and the decision. `page` is the report, which has more."""
     screen = Screen(console)
     hidden = _WIDE_ONLY if screen.console.width < WIDE else ()
     for number, table in enumerate(result["tables"]):
@@ -68,7 +68,7 @@ def show(result: Mapping[str, Any], console: Console, page: Path | None = None) 
     for line in notes(result):
         screen.say(line)
     if page is not None:
-        screen.say(f"Curves: {page}", wrap=False)  # a path broken in two lines cannot be copied
+        screen.say(f"Curves: {page}", wrap=False)  # a path that is broken into two lines cannot be copied
     screen.say("")
     decision = result["decision"]
     at = result["tables"][deciding(result)]["name"].lower()
@@ -76,7 +76,7 @@ def show(result: Mapping[str, Any], console: Console, page: Path | None = None) 
 
 
 def deciding(result: Mapping[str, Any]) -> int:
-    """The number of the table that decided: the one at equal seconds, where there is one."""
+    """The number of the table that decided: the one at equal seconds, if there is one."""
     names = [table["name"] for table in result["tables"]]
     return names.index(result["decision"].get("table", names[-1]))  # older files do not say
 
@@ -138,20 +138,21 @@ def notes(result: Mapping[str, Any]) -> list[str]:
     weights = ", ".join(f"{weight:g}" for weight in tuning["weights"])
     searched = "".join(f", {path} among {', '.join(values)}" for path, values in tuning["space"].items())
     scatter = (
-        f"With fewer than {FEWEST} seeds there is no interval and no test: the values of the single seeds are shown."
+        f"With fewer than {FEWEST} seeds there is no interval and no test; the value of each seed is shown instead."
         if n < FEWEST
-        else "The intervals are about other seeds, not about other data, and each is about its row alone."
+        else "Intervals show the variation between seeds, not between data sets; each holds for its row alone."
     )
     lines = [
         *([result["gave_up"]] if result.get("gave_up") else []),
         (
-            f"Mean {result['metric']} on test over {n} paired seeds; difference in points, seed by seed, to the simple baseline "
-            f"that is better on validation; ▲ shown to be better, ▼ worse (Holm-corrected p below 0.05), = no difference shown, "
-            f"? too few seeds to tell;{DECIDED} the row that the decision is about; cost of a step against multitask. {scatter}"
+            f"Figures are the mean test {result['metric']} over {n} paired seeds. Differences are in points, taken seed by "
+            "seed, to the simple baseline that is better on validation: ▲ shown to be better, ▼ shown to be worse "
+            f"(Holm-corrected p below 0.05), = no difference shown, ? too few seeds to tell.{DECIDED} marks the row that the "
+            f"decision is about. Cost is the time of a step relative to multitask. {scatter}"
         ),
         (
-            f"Tuning: every strategy chose its auxiliary weight among {weights}{searched} on validation, {tuning['runs_each']} "
-            "runs each; primary_only has no weight."
+            f"Tuning: every strategy chose its auxiliary weight among {weights}{searched} on validation, with "
+            f"{tuning['runs_each']} runs each. primary_only has no weight."
         ),
         *(f"Settings of {label}: {' '.join(changes)}." for label, changes in tuning["changes"].items()),
     ]
@@ -161,19 +162,19 @@ def notes(result: Mapping[str, Any]) -> list[str]:
             f"Multitask chose {chosen:g}, at the edge of the weights tried: a wider compare.weights would be fairer to it."
         )
     if result["diverged"]:
-        lines.append(f"Left out, as training diverged with every weight: {', '.join(result['diverged'])}.")
+        lines.append(f"Left out, because training diverged with every weight: {', '.join(result['diverged'])}.")
     for table in result["tables"]:
         for row in table["rows"]:
             lost = [str(seed) for seed in result["seeds"] if str(seed) not in row["values"]]
             if lost:
                 lines.append(
-                    f"{row['label']} diverged with seed {', '.join(lost)} at {table['name'].lower()}: its row has the other "
-                    "seeds only, and it is not recommended."
+                    f"{row['label']} diverged with seed {', '.join(lost)} at {table['name'].lower()}: its row has only the "
+                    "other seeds, and it is not recommended."
                 )
     lines += _slow(result.get("slow", {}))  # comparisons of earlier versions do not say
     first, last = result["tables"][0]["decision"], result["decision"]
     if (first["outcome"], first["strategy"]) != (last["outcome"], last["strategy"]):
-        lines.append(f"At equal steps alone it would be: {first['text']}")
+        lines.append(f"At equal steps alone the decision would be: {first['text']}")
     return lines
 
 
@@ -183,8 +184,8 @@ def _slow(runs: Mapping[str, float]) -> list[str]:
     named = [f"{path} ({factor:.1f}×)" for path, factor in islice(runs.items(), NAMED)]
     more = f" and {len(runs) - NAMED} more (`slow` in comparison.json)" if len(runs) > NAMED else ""
     text = (
-        f"Warning: a step took more than {SPREAD:g} times as long in some runs as in others of the same strategy and length, as "
-        "on a machine that is busy with something else, so neither cost nor equal seconds can be relied on. These are "
+        f"Warning: in some runs a step took more than {SPREAD:g} times as long as in others of the same strategy and length, "
+        "perhaps because the machine was busy. Neither the costs nor the table at equal seconds are reliable. The slow runs are "
         f"{', '.join(named)}{more}: delete their folders and give the same command again while nothing else runs."
     )
     return [text]
@@ -196,9 +197,9 @@ def percent(value: float | None, sign: str = "") -> str:
 
 
 def interval(found: Mapping[str, Any], values: Sequence[float], sign: str = "") -> str:
-    """The interval of a proportion in per cent, or of a difference with a `sign`; too few values are shown themselves.
+    """Format the interval of a proportion in per cent, or with a `sign` of a difference; too few values are listed instead.
 
-    Files of earlier versions also have intervals of two values, and some that leave the range.
+    Files of earlier versions also have intervals of two values, and some that go beyond the possible range.
     """
     if found.get("n", 0) < FEWEST:
         return " / ".join(percent(value, sign) for value in values)
@@ -207,7 +208,7 @@ def interval(found: Mapping[str, Any], values: Sequence[float], sign: str = "") 
 
 
 def bar(found: Mapping[str, Any] | None, values: Sequence[float]) -> dict[str, Any] | None:
-    """A difference as the report draws it: ends are None where its values are too few for an interval."""
+    """Return a difference as the report draws it; the ends are None if there are too few values for an interval."""
     if not found:
         return None
     few = found["n"] < FEWEST

@@ -1,7 +1,7 @@
-"""From YAML to a `Config`; every error names the file, the line and the path.
+"""Turn YAML into a `Config`; every error names the file, the line and the path.
 
-A text becomes a tree that knows its lines. The trees of base files and overrides are merged into it. Scalars stay texts
-until the type of their field reads them. No tag constructs anything, and size and depth are limited.
+A text becomes a tree that knows its lines. The trees of base files and overrides are merged into it. Scalars stay text
+until the type of their field reads them. No tag constructs an object, and size and depth are limited.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Names = Mapping[str, Callable[[str], object]]
 
 _ADAPTER = TypeAdapter(Config)
 _EXPECTED = {"string_type": "text", "dict_type": "a mapping of names to values", "list_type": "a list, such as [a, b]"}
-_LARGEST = 100_000  # bytes: a configuration is a page or two, and in memory it takes some hundred times as much
+_LARGEST = 100_000  # bytes: a configuration is a page or two, and takes a few hundred times as much in memory
 _DEEPEST = 20
 _MOST_OVERRIDES = 1000
 
@@ -46,12 +46,12 @@ def loads(text: str, overrides: Sequence[str] = (), name: str = "configuration",
 
 
 def changed(config: Config, overrides: Sequence[str]) -> Config:
-    """A configuration with some settings replaced."""
+    """Return a configuration with some settings replaced."""
     return _build(overridden(compose("", "settings"), overrides), None, config)
 
 
 def dump(config: Config) -> str:
-    """A configuration as YAML that `load` reads back as the same object."""
+    """Write a configuration as YAML that `load` reads back as the same object."""
     plain, usual = to_dict(config), to_dict(CandidateConfig(name=""))
     entries = [*config.compare.strategies, *(config.portfolio.candidates or ())]
     written = [*plain["compare"]["strategies"], *(plain["portfolio"]["candidates"] or ())]
@@ -125,16 +125,16 @@ class _Composer(yaml.SafeLoader):
             raise ConfigError(f"{_origin(event)}: the tag {short(event.tag)} is not supported; write plain YAML")
         self.depth += 1
         if self.depth > _DEEPEST:
-            raise ConfigError(f"{_origin(event)}: nested too deeply for a configuration")
+            raise ConfigError(f"{_origin(event)}: nested too deeply for a configuration; remove some levels")
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
 
 
 def compose(text: str, name: str) -> Branch:
-    """The mapping in a text, which errors call `name`."""
+    """Parse the mapping in a text; error messages call the text `name`."""
     if len(text) > _LARGEST:
-        raise ConfigError(f"{name}: {len(text)} characters are too many; a configuration may have {_LARGEST}")
+        raise ConfigError(f"{name}: {len(text)} characters are too many; a configuration may have at most {_LARGEST}")
     try:
         node = _Composer(text, name).get_single_node()
     except yaml.MarkedYAMLError as error:
@@ -176,18 +176,20 @@ def _scalar(text: str, quoted: bool, origin: str) -> Scalar | None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ConfigError(f"{origin}: {short(ascii(text))} holds half of a character, which no file can") from None
+        raise ConfigError(
+            f"{origin}: {short(ascii(text))} contains half of a character, which no file can store; correct the text"
+        ) from None
     return Scalar(text, origin=origin, quoted=quoted)
 
 
 def inherited(path: Path, seen: tuple[Path, ...] = ()) -> Branch:
-    """The mapping in a file, merged into the mapping of its base."""
+    """Read the mapping in a file, merged into the mapping of its base."""
     found = compose(_read(path), short(str(path), 400))
     if "base" not in found:
         return found
     if path.resolve() in seen or len(seen) > _DEEPEST:
         names = " -> ".join(short(p.name) for p in (*seen, path.resolve())[-5:])
-        raise ConfigError(f"{path}: base: goes in a circle, or through too many files: {names}")
+        raise ConfigError(f"{path}: base: forms a circle, or leads through too many files: {names}")
     base = found.pop("base")
     if not isinstance(base, str) or not base or Path(base).is_absolute():
         raise ConfigError(f"{found.origins['base']}: base: expected the relative path of another configuration")
@@ -205,15 +207,17 @@ def _read(path: Path) -> str:
         return content.decode()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        reason = "no path has a NUL character" if "\0" in str(path) else reason
+        reason = "a path cannot contain a NUL character" if "\0" in str(path) else reason
         raise ConfigError(f"{short(str(path), 400)}: cannot read the configuration: {reason}; check the path") from None
 
 
 def _merged(below: Branch, above: Branch) -> Branch:
-    """`above` wins; mappings are merged key by key, all else is replaced."""
+    """Merge two mappings key by key. Everything that is not a mapping is replaced; `above` wins."""
     for key, value in above.items():
         old, new = below.get(key), value
-        if isinstance(value, Branch) and value and old is not None:  # an empty mapping empties: data.auxiliary={}
+        if (
+            isinstance(value, Branch) and value and old is not None
+        ):  # an empty mapping removes all keys: data.auxiliary={}
             if not isinstance(old, Branch):
                 # A shorthand such as `strategy: flip` has no name until the type says which field it stands for.
                 old = Branch()
@@ -226,7 +230,9 @@ def _merged(below: Branch, above: Branch) -> Branch:
 def overridden(found: Branch, overrides: Sequence[str]) -> Branch:
     """Change the mapping by `key=value` texts, one after the other."""
     if len(overrides) > _MOST_OVERRIDES:
-        raise ConfigError(f"{len(overrides)} settings are given, at most {_MOST_OVERRIDES} are allowed; write a file")
+        raise ConfigError(
+            f"{len(overrides)} settings are given, but at most {_MOST_OVERRIDES} are allowed; write a file"
+        )
     for position, text in enumerate(overrides):
         path, equals, value = text.partition("=")
         parts, said = path.split("."), short(text)
@@ -236,7 +242,9 @@ def overridden(found: Branch, overrides: Sequence[str]) -> Branch:
         inner = _value(value, origin)
         lost = [short(earlier) for earlier in overrides[:position] if earlier.startswith(f"{path}.")]
         if lost and not (isinstance(inner, Branch) and inner):
-            raise ConfigError(f"{said} replaces all of {short(path)}, also {lost[0]} before it; write {said} first")
+            raise ConfigError(
+                f"{said} replaces all of {short(path)}, including {lost[0]} before it; write {said} first"
+            )
         for part in reversed(parts):
             branch = Branch()
             branch.put(part, inner, origin)
@@ -246,18 +254,18 @@ def overridden(found: Branch, overrides: Sequence[str]) -> Branch:
 
 
 def _value(text: str, origin: str) -> Any:
-    """The value behind the `=`. Only lists, mappings and quotes are YAML: a path may have `#` or `: ` in it."""
+    """Read the value after the `=`. Only lists, mappings and quotes are YAML: a path may have `#` or `: ` in it."""
     text = text.strip()
     if text[:1] in ("[", "{", "'", '"'):
         found = compose(f"value: {text}", origin)
         if len(found) > 1:
-            raise ConfigError(f"{origin}: not valid YAML: there is more behind the value")
+            raise ConfigError(f"{origin}: not valid YAML: there is more text after the value")
         return found["value"]
     return _scalar(text, not text, origin)
 
 
 def find(tree: Any, location: Sequence[str | int]) -> tuple[str, Any]:
-    """The file and line and the value at a location, or at the last part of the location that exists."""
+    """Return the file and line, and the value, of a location, or of the last part of it that exists."""
     origin = "settings"
     for part in location:
         if isinstance(tree, list) and isinstance(part, int):

@@ -1,6 +1,6 @@
 """The types of settings: how each type reads YAML, and its limits with their reasons.
 
-A setting is read by the type of its field and never guessed: `lr: 1e-4` is a number and a class called `no` is text.
+The type of its field decides how a setting is read, never a guess: `lr: 1e-4` is a number, and a class called `no` is text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NUMBERS: dict[Any, re.Pattern[str]] = {
 
 
 class Scalar(str):
-    """A text, a number or anything else; `origin` is its file and line."""
+    """A text that may stand for a number or anything else; `origin` is its file and line."""
 
     __slots__ = ("origin", "quoted")
     origin: str
@@ -50,7 +50,7 @@ def got(value: Any) -> str:
     """Describe a value as a message shows it."""
     if isinstance(value, (dict, list)):
         return "a mapping" if isinstance(value, dict) else "a list"
-    cure = ", which is text; null stands for nothing" if str(value).lower() in ("none", "nil") else ""
+    cure = ", which is read as text; write null for nothing" if str(value).lower() in ("none", "nil") else ""
     return "nothing (null)" if value is None else f"{short(str(value))!r}{cure}"
 
 
@@ -61,7 +61,7 @@ def meant(word: Any, known: Sequence[str], cutoff: float = 0.6) -> str:
 
 @dataclass(frozen=True)
 class Limits:
-    """The least and the most that a number may be, and why no more; `above` says why it must be above the least."""
+    """The smallest and largest allowed number, and why it is the largest; `above`: the number must exceed the smallest."""
 
     least: float
     most: float
@@ -101,14 +101,14 @@ def _flag(value: Any) -> bool:
 
 
 def as_path(text: str) -> Path:
-    """The path that a text names, with ~ replaced by the home folder; refuses a text that no file can have as its name."""
+    """Return the path that a text names, with ~ replaced by the home folder; refuses a text that cannot be a file name."""
     said, path = repr(short(text)), Path(text)
     if text == "":
         raise InputError("expected a path or name, got an empty text")
     if "\0" in text:
-        raise InputError(f"{said} holds a NUL character, which no path can")
+        raise InputError(f"{said} contains a NUL character, which no path can")
     if len(text) > 4000 or any(len(part.encode(errors="replace")) > 255 for part in path.parts):
-        raise InputError(f"{said} is too long for a path: file systems take 255 bytes between two slashes")
+        raise InputError(f"{said} is too long for a path: file systems allow 255 bytes between two slashes")
     try:
         return path.expanduser()
     except RuntimeError:
@@ -116,17 +116,17 @@ def as_path(text: str) -> Path:
 
 
 def check_path(text: str, *, typed: bool) -> str:
-    """A path, or a name that may be a path. A path that was `typed` on the command line may leave its folder by `..`."""
+    """Check a path, or a name that may be one. Only a path `typed` on the command line may leave its folder with `..`."""
     prefix = "hf:" if text.startswith("hf:") else ""
     rest = text.removeprefix(prefix)
     as_path(rest or text)
     if ".." not in Path(rest).parts:
         return text
-    if typed:  # absolute, so that the echo of a configuration can be read again
+    if typed:  # absolute, so that the saved copy of a configuration can be read again
         return prefix + os.path.normpath(Path.cwd() / rest)
     raise InputError(
-        f"{short(text)!r} leaves its folder by '..', which a configuration file may not; write an absolute path, or one from "
-        "the folder you work in, or give it on the command line by KEY=VALUE"
+        f"{short(text)!r} leaves its folder with '..', which a configuration file must not do; write an absolute path or a path "
+        "from the folder you work in, or give it on the command line as KEY=VALUE"
     )
 
 
@@ -169,7 +169,7 @@ class Section:
     shorthand: ClassVar[str] = ""
     """The field that a bare scalar stands for: `strategy: auto`."""
     given: ClassVar[frozenset[str]] = frozenset()
-    """Keys that a user wrote, at any value: an entry of compare.strategies does not set the others."""
+    """The keys that the user wrote; an entry of compare.strategies inherits the others."""
 
     @model_validator(mode="wrap")
     @classmethod

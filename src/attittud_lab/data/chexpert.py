@@ -50,7 +50,7 @@ class CheXpert:
 
     @classmethod
     def open(cls, name: str) -> Self | None:
-        """Open the whole folder only: a part would be a table without inputs, or images whose classes are patients."""
+        """Open only the whole folder: a part of it would be a table without inputs, or images sorted by patient."""
         path = as_path(name)
         meant = path.parent if path.stem in _SPLITS and cls.recognises(path.parent) else None
         if path.is_dir() and meant is None:
@@ -93,9 +93,7 @@ class CheXpert:
     def _image(self, path: str, first: int) -> Path:
         parts = PurePosixPath(path).parts
         if ".." in parts or PurePosixPath(path).is_absolute():
-            raise InputError(
-                f"{self.root}: the Path {path!r} leaves the folder; take the table that came with the data"
-            )
+            raise InputError(f"{self.root}: the Path {path!r} leaves the folder; use the table that came with the data")
         found = self.root.joinpath(*parts[first:])
         if not _is_file(found):
             raise InputError(f"{found}: the table names this image, but it is not there; unpack the images too")
@@ -114,11 +112,11 @@ def _check(table: pa.Table, where: str, columns: Columns) -> None:
     twice = [name for name in names if names.count(name) > 1]
     if "Path" not in names or twice:
         wrong = f"has the column {twice[0]} twice" if twice else "has no column Path"
-        raise InputError(f"{where}: its table {wrong}; take the one that came with the data")
+        raise InputError(f"{where}: its table {wrong}; use the table that came with the data")
     if columns.group not in (None, GROUP):
-        raise InputError(f"{where}: is grouped by {GROUP}; set data.primary.group to that, or leave it out")
+        raise InputError(f"{where}: is always grouped by {GROUP}; set data.primary.group: {GROUP}, or leave it out")
     if columns.label is not None:
-        raise InputError(f"{where}: its labels are its findings; choose them by classes:, not by label:")
+        raise InputError(f"{where}: its labels are its findings; choose them with classes:, not with label:")
     if columns.input not in (None, "Path"):
         raise InputError(f"{where}: its images are named in the column Path; leave input: out")
 
@@ -137,6 +135,6 @@ def _patient(path: str, where: str) -> str:
     found = _PATIENT.search(path)
     if found is None:
         raise InputError(
-            f"{where}: the Path {path!r} names no patient (patient00001/...); take the table that came with the data"
+            f"{where}: the Path {path!r} names no patient (patient00001/...); use the table that came with the data"
         )
     return found[0]

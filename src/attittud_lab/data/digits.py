@@ -25,6 +25,6 @@ class Digits(Source):
         return Listing("digits", "image", len(pixels), lambda rows: list(pixels[rows]), labels, names)
 
 
-@cache  # a text file, which takes longer to parse than a small model to train; listings are copies
+@cache  # parsing the text file takes longer than training a small model; listings are copies
 def _bunch() -> Any:
     return optional("sklearn.datasets", "cli", "the embedded data set", "scikit-learn").load_digits()

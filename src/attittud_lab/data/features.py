@@ -1,8 +1,8 @@
-"""From the columns of a table to features: numbers are standardised, texts become one feature for each value.
+"""Turn the columns of a table into features: numbers are standardised, texts become one feature for each value.
 
-`Features.fit` looks at the primary training examples alone (in a portfolio at all its labelled examples, as all of them train),
-so that no test or auxiliary row changes what is trained. `Features.encode`
-needs no labels, and nothing but what `plain` writes into data.json: new rows are read exactly as the training rows were.
+`Features.fit` uses the primary training examples alone (in a portfolio all labelled examples, since all of them train), so
+that no test or auxiliary row changes what is trained. `Features.encode` needs no labels, and nothing but what `plain` writes
+into data.json: new rows are read exactly as the training rows were.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from attittud_lab.errors import InputError, listed, one_line, short
 FARTHEST = 10.0
 """Standard deviations from the mean at which a number is cut: one odd cell must not outweigh all others."""
 MOST_LEVELS = 100
-"""Texts of a column that get a feature of their own, the most frequent ones; the others share one."""
+"""How many texts of a column get a feature of their own: the most frequent ones. The others share one feature."""
 FEWEST = 10
-"""Training examples from which on a column without two equal cells is taken for an id."""
+"""The fewest training examples for which a text column without equal cells counts as an id."""
 CELLS_ARE_TEXT = {b"cells": b"text"}
-"""Metadata of a table whose file does not tell numbers from text."""
+"""Metadata of a table whose file does not distinguish numbers from text."""
 CONSTANT = "it is the same in all training examples"
-_EXCLUDE = "leave the column out by data.table.exclude"
+_EXCLUDE = "leave the column out with data.table.exclude"
 _MISSING = ("", "?", "na", "n/a", "nan", "none", "null")
 _NUMBER = r"(?i)^[-+]?(inf(inity)?|([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?)$"
 Numbers = npt.NDArray[np.float64]
@@ -46,11 +46,11 @@ class Column:
     mean: list[float] = field(default_factory=list)
     """Means of the training examples: one for a number, one for each position of a list."""
     scale: list[float] = field(default_factory=list)
-    """Standard deviations; 0 where all training examples have the same number, which is then no information."""
+    """Standard deviations; 0 where all training examples have the same number, which carries no information."""
     indicator: bool = False
-    """Whether a further feature says that a number is missing; the mean stands in for it."""
+    """Whether a further feature marks missing numbers; the mean replaces them."""
     levels: list[str] = field(default_factory=list)
-    """Texts that have a feature each; one more feature is for all others."""
+    """Texts with a feature of their own; one more feature covers all others."""
 
     @property
     def width(self) -> int:
@@ -58,7 +58,7 @@ class Column:
 
     @classmethod
     def fit(cls, name: str, values: Any, config: TableConfig, where: str, *, guess: bool) -> Self | str:
-        """The column, or the reason why it is not a feature. `guess`: the file does not tell numbers from text."""
+        """Return the column, or the reason why it is no feature. `guess`: the file does not mark which cells are numbers."""
         culprit, kind = f"{where}: column {name!r}", values.type
         if name in config.categorical:
             return cls._category(name, texts(values, culprit), culprit)
@@ -99,7 +99,7 @@ class Column:
         frequent = sorted(counts, key=lambda text: (-counts[text], text))[:MOST_LEVELS]
         if len(counts) > MOST_LEVELS:
             found = f"{culprit} has {len(counts)} different texts; only the {MOST_LEVELS} most frequent ones"
-            warn_once(f"{found} are told apart")
+            warn_once(f"{found} are distinguished")
         return cls(name, "category", levels=sorted(frequent))
 
     def encode(self, values: Any, where: str) -> npt.NDArray[np.float32]:
@@ -115,7 +115,7 @@ class Column:
             read = None if is_list(values.type) else numbers(values, guess=True)
             if read is None:
                 what = repr(short(_first_text(values) or "")) if _is_text(values.type) else str(values.type)[:60]
-                reason = f"{culprit} holds {what}, but numbers in the primary training examples"
+                reason = f"{culprit} holds {what} here, but numbers in the primary training examples"
                 raise InputError(f"{reason}; correct it, or name the column in data.table.categorical")
             found = _finite(read, culprit)[:, None]
         mean, scale = np.array(self.mean), np.array(self.scale)
@@ -145,12 +145,13 @@ class Features:
                 continue
             columns.append(found)
             if is_numbered(table[name], guess=guess):
-                rises = f"{where}: column {name!r} rises or falls from row to row, as a number of the row does"
+                rises = f"{where}: column {name!r} rises or falls from row to row, like a row number"
                 warn_once(f"{rises}; if it is one, {_EXCLUDE}")
         for reason in dict.fromkeys(left_out.values()):
-            names = listed(repr(name) for name, other in left_out.items() if other == reason)
+            names = [repr(name) for name, other in left_out.items() if other == reason]
+            which = f"column {listed(names)} is" if len(names) == 1 else f"columns {listed(names)} are"
             keep = "" if reason == CONSTANT else ", or in data.table.categorical to keep it"
-            warn_once(f"{where}: left out is {names}: {reason}; name it in data.table.exclude to agree{keep}")
+            warn_once(f"{where}: {which} left out: {reason}; name it in data.table.exclude to confirm{keep}")
         if not columns:
             raise InputError(f"{where}: no column is left as a feature; its columns are {listed(table.column_names)}")
         return cls(columns, left_out)
@@ -167,7 +168,7 @@ class Features:
         check_memory(count * (4 * self.width + 24 * widest), what, "leave columns out, or give fewer rows")
 
     def encode(self, table: pa.Table, where: str) -> npt.NDArray[np.float32]:
-        """The features of rows, n x `width`. Columns that are not features are not looked at."""
+        """Return the features of rows, n x `width`. Columns that are not features are ignored."""
         wanted, known = [column.name for column in self.columns], table.column_names
         missing = [name for name in wanted if known.count(name) != 1]
         if missing:
@@ -181,7 +182,7 @@ class Features:
         return out
 
     def encode_rows(self, rows: Sequence[Mapping[str, Any]], where: str) -> npt.NDArray[np.float32]:
-        """The features of rows that are mappings of columns to cells. A cell that a row lacks is missing."""
+        """Return the features of rows that map columns to cells. A cell that a row lacks counts as missing."""
         known = {name for row in rows for name in row} if rows else {column.name for column in self.columns}
         cells = {column.name: [row.get(column.name) for row in rows] for column in self.columns if column.name in known}
         return self.encode(pa.table({name: _array(values) for name, values in cells.items()}), where)
@@ -191,7 +192,7 @@ class Features:
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Features:
-        """Read back what `plain` returned, also after a way through JSON; raises ValueError for anything else."""
+        """Read what `plain` returned, even after a round trip through JSON; raises ValueError for anything else."""
         found = TypeAdapter(Features).validate_python(stored)
         for column in found.columns:
             if len(column.mean) != len(column.scale) or (column.kind == "number" and len(column.mean) != 1):
@@ -206,18 +207,18 @@ def cells_are_text(table: pa.Table) -> bool:
 def _array(values: Sequence[Any]) -> Any:
     try:
         return pa.chunked_array([pa.array(values, from_pandas=True)])  # NaN stands for a gap among texts too
-    except (pa.ArrowException, OverflowError, ValueError):  # of several types: as a csv file would have them
+    except (pa.ArrowException, OverflowError, ValueError):  # cells of several types become text, as in a csv file
         return pa.chunked_array([pa.array(map(_cell, values), pa.string())])
 
 
 def _cell(value: Any) -> str | None:
     if isinstance(value, float):
-        value = None if np.isnan(value) else pa.scalar(value).cast(pa.string())  # 1.0 is 1, as `texts` has it
+        value = None if np.isnan(value) else pa.scalar(value).cast(pa.string())  # 1.0 becomes 1, as in `texts`
     return None if value is None else str(value).encode(errors="replace").decode()
 
 
 def taken(tables: Sequence[pa.Table], rows: Rows, where: str) -> pa.Table:
-    """Some rows of several tables, counted through all of them; `rows` are sorted."""
+    """Take rows from several tables, counted through all of them; `rows` are sorted."""
     starts = np.cumsum([0, *(table.num_rows for table in tables)])
     parts = [
         table.take(pa.array(rows[np.searchsorted(rows, start) : np.searchsorted(rows, start + table.num_rows)] - start))
@@ -225,7 +226,9 @@ def taken(tables: Sequence[pa.Table], rows: Rows, where: str) -> pa.Table:
     ]
     if any({*part.column_names} != {*parts[0].column_names} for part in parts):
         sides = " and ".join(listed(part.column_names) for part in parts)
-        raise InputError(f"{where}: its splits have different columns ({sides}); leave some out by data.table.exclude")
+        raise InputError(
+            f"{where}: its splits have different columns ({sides}); leave some out with data.table.exclude"
+        )
     try:
         return pa.concat_tables(parts, promote_options="permissive") if parts[1:] else parts[0]
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
@@ -234,7 +237,7 @@ def taken(tables: Sequence[pa.Table], rows: Rows, where: str) -> pa.Table:
 
 
 def plain(values: Any) -> Any:
-    """A column without pandas' numbering of the different values, and without views, which cannot be taken by row."""
+    """Return a column without dictionary encoding (as pandas writes it) and without views, whose rows cannot be taken."""
     kind = _plain_type(values.type)
     return values if kind == values.type else values.cast(kind)
 
@@ -261,7 +264,7 @@ def _is_numeric(kind: Any) -> bool:
 
 
 def numbers(values: Any, *, guess: bool) -> Numbers | None:
-    """A column of n numbers, NaN where one is missing; None for other columns. `guess`: also where all texts are numbers."""
+    """Return a column of n numbers, NaN for missing ones; None for other columns. `guess`: read texts as numbers too."""
     if _is_text(values.type) and guess:
         cells, number, missing = _parsed(values)
         if not compute.all(compute.or_(number, missing), min_count=0).as_py():
@@ -273,7 +276,7 @@ def numbers(values: Any, *, guess: bool) -> Numbers | None:
 
 
 def _parsed(values: Any) -> tuple[Any, Any, Any]:
-    """Texts without blanks around them, which of them are numbers, and which are missing."""
+    """Return texts without blanks around them, and which of them are numbers or missing."""
     cells = compute.fill_null(compute.utf8_trim_whitespace(values), "")
     missing = compute.is_in(compute.utf8_lower(cells), pa.array(_MISSING, cells.type))
     return cells, compute.match_substring_regex(cells, _NUMBER), missing
@@ -287,16 +290,16 @@ def _first_text(values: Any) -> str | None:
 
 
 def _check_mixed(values: Any, culprit: str) -> None:
-    """Refuse text among numbers: it is rather a mistake than a category."""
+    """Refuse text among numbers: it is more likely a mistake than a category."""
     _, number, missing = _parsed(values)
     if 2 * compute.sum(number).as_py() >= len(values) - compute.sum(missing).as_py():
-        cure = "correct it, name the column in data.table.categorical if its numbers only name something"
-        found = f"{culprit} has numbers, and other text such as {short(_first_text(values) or '')!r}"
+        cure = "correct it, name the column in data.table.categorical if its numbers are only names"
+        found = f"{culprit} has numbers, but also text such as {short(_first_text(values) or '')!r}"
         raise InputError(f"{found}; {cure}, or {_EXCLUDE}")
 
 
 def is_numbered(values: Any, *, guess: bool) -> bool:
-    """Whether whole numbers rise or fall from each row to the next one, as the number of a row or a date does."""
+    """Whether whole numbers rise or fall from each row to the next, like a row number or a date."""
     found = numbers(values, guess=guess)
     if found is None or len(found) < 2 * FEWEST or not np.isfinite(found).all():
         return False
@@ -305,7 +308,7 @@ def is_numbered(values: Any, *, guess: bool) -> bool:
 
 
 def texts(values: Any, culprit: str) -> list[str]:
-    """A column as texts, empty where it is missing; numbers as csv files write them."""
+    """Return a column as texts, empty for missing cells; numbers are written as in csv files."""
     kind = values.type
     if pa.types.is_boolean(kind):
         values = compute.if_else(values, "True", "False")
@@ -314,30 +317,30 @@ def texts(values: Any, culprit: str) -> list[str]:
     elif _is_numeric(kind):
         values = values.cast(pa.string())
     elif not _is_text(kind):
-        words = "a feature is a number, a text or a list of numbers, so write it as one of these"
+        words = "write it as a number, a text or a list of numbers"
         raise InputError(f"{culprit} holds {str(kind)[:60]}; {words}, or {_EXCLUDE}")
     return [text or "" for text in compute.utf8_trim_whitespace(values).to_pylist()]
 
 
 def _lists(values: Any, length: int | None, culprit: str) -> Numbers:
-    """Lists of numbers, all of one length, as n x length; NaN where a list or a number is missing."""
+    """Return lists of numbers, all of one length, as n x length; NaN for a missing list or number."""
     if pa.types.is_null(values.type):  # all of them are missing
         values = values.cast(pa.list_(pa.float64()))
     if not is_list(values.type):
         raise InputError(
-            f"{culprit} holds {str(values.type)[:60]}, but lists of numbers in the primary training examples"
+            f"{culprit} holds {str(values.type)[:60]} here, but lists of numbers in the primary training examples"
         )
     there = compute.drop_null(values)
     lengths = {*compute.list_value_length(there).unique().to_pylist()}
     if length is None and len(lengths) == 1:
         length = next(iter(lengths))
     if not length or lengths - {length}:
-        expected = f"all must have {length} numbers" if length else "give each as many numbers, one at least"
+        expected = f"all must have {length} numbers" if length else "give every list the same length, at least 1"
         raise InputError(f"{culprit} has lists of {listed(sorted(lengths), 5) or 'no'} numbers; {expected}")
     check_memory(32 * len(values) * length, f"{culprit} with {len(values):,} lists of {length:,} numbers")
     flat = numbers(compute.list_flatten(there), guess=False)
     if flat is None:
-        raise InputError(f"{culprit} holds {str(values.type)[:60]}; a list of features has numbers only, or {_EXCLUDE}")
+        raise InputError(f"{culprit} holds {str(values.type)[:60]}; give lists of numbers only, or {_EXCLUDE}")
     out = np.full((len(values), length), np.nan)
     out[values.is_valid().to_numpy()] = _finite(flat, culprit).reshape(-1, length)
     return out
@@ -351,7 +354,7 @@ def _finite(values: Numbers, culprit: str) -> Numbers:
 
 
 def _statistics(values: Numbers) -> tuple[Numbers, Numbers]:
-    """The mean and the standard deviation of each column of n x k numbers; both are 0 for one that is empty."""
+    """Return the mean and the standard deviation of each column of n x k numbers; both are 0 for an empty column."""
     values = np.where(np.isnan(values).all(0), 0, values)
     largest = np.nanmax(np.abs(values), axis=0)
     largest = np.where(largest > 0, largest, 1)

@@ -34,7 +34,7 @@ class ImageFolder(Source):
 
     @property
     def splits(self) -> list[str]:
-        """Folders are splits when one of them is called train and has folders in it."""
+        """The folders that are splits: one of them must be called train and contain folders."""
         names = {folder.name for folder in self._folders(self.root)}
         if "train" not in names or not self._folders(self.root / "train"):
             return []
@@ -44,20 +44,20 @@ class ImageFolder(Source):
         root = self.root / split if split else self.root
         folders = self._folders(root)
         if not folders:
-            raise InputError(f"{root}: there is no folder in it; make one folder of images for each class")
+            raise InputError(f"{root}: it contains no folder; make one folder of images for each class")
         splits = [folder.name for folder in folders if folder.name.lower() in _SPLITS and self._folders(folder)]
         if splits:
             cure = "splits are called train, validation and test in small letters, so rename them"
             raise InputError(f"{root}: its folders {', '.join(splits)} would be read as classes; {cure}")
         loose = sum(_is_image(path) for path in root.iterdir())
         if loose:
-            warn_once(f"{root}: {loose} images lie in no folder of a class, so they are not read")
+            warn_once(f"{root}: {loose} images are in no class folder, so they are not read")
         paths: list[Path] = []
         labels: list[int] = []
         for number, folder in enumerate(folders):
             found = [inside(self.root, path) for path in sorted(folder.rglob("*")) if _is_image(path)]
             if not found:
-                raise InputError(f"{folder}: there is no image in it ({', '.join(SUFFIXES)}); fill or remove it")
+                raise InputError(f"{folder}: it contains no image ({', '.join(SUFFIXES)}); fill or remove it")
             paths += found
             labels += [number] * len(found)
         names = [folder.name for folder in folders]

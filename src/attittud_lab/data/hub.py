@@ -35,7 +35,7 @@ class Hub:
             raise InputError(f"hf:{name[:200]}: expected hf:owner/name")
         datasets = optional("datasets", "hub", f"data from hf:{name}")
         if Path(name).exists():
-            found = f"hf:{name}: 'datasets' would read the file or folder {name} here in place of the hub's"
+            found = f"hf:{name}: 'datasets' would read the local file or folder {name} instead of the hub's"
             raise InputError(f"{found}; write {name} without hf: to read it, or work in another folder")
         self.name, hub = name, datasets.config.HF_ENDPOINT
         reached = datasets.config.HF_HUB_OFFLINE or _answers(hub)
@@ -44,7 +44,7 @@ class Hub:
                 self._splits: dict[str, Any] = dict(datasets.load_dataset(name))
         except Exception as error:  # the network, the hub or the data set may fail in any way
             why = one_line(error, 200) if reached else f"{hub} does not answer, and the cache has no copy"
-            cure = "check name and network, or download the data set elsewhere and name its folder"
+            cure = "check the name and the network, or download the data set elsewhere and name its folder"
             raise InputError(f"hf:{name}: cannot be loaded ({why}); {cure}") from None
         if not reached:
             warn_once(f"hf:{name}: {hub} does not answer, so the copy in the cache is used")
@@ -57,7 +57,7 @@ class Hub:
         return list(self._splits[split or self.splits[0]].column_names)
 
     def table(self, split: str | None) -> Any:
-        """The underlying table has images still encoded, and the class names in its metadata. Without a split: the first one."""
+        """Return the underlying table: images are still encoded, metadata has the class names. None: the first split."""
         found = self._splits[split or self.splits[0]]
         return found.with_format("arrow")[:].replace_schema_metadata(found.features.arrow_schema.metadata)
 
@@ -91,7 +91,7 @@ def _answers(address: str) -> bool:
 
 @contextmanager
 def _quietly(datasets: Any, *, offline: bool) -> Iterator[None]:
-    """Hide progress bars that nobody looks at. `offline`: use the cache alone, and hide the warning about it."""
+    """Hide progress bars. `offline`: use the cache alone, and hide the warning about it."""
     with ExitStack() as restored:
         if not (sys.stderr.isatty() or datasets.are_progress_bars_disabled()):
             datasets.disable_progress_bars()

@@ -1,4 +1,4 @@
-"""Divide the rows of the sources into the parts of the data, before anything is decoded."""
+"""Divide the rows of the sources into training, validation, test and auxiliary parts, before anything is decoded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from attittud_lab.errors import InputError, listed, short
 VALIDATION = ("validation", "val", "valid", "dev")
 """Names that sources give their own validation split."""
 MOST_SOURCES = 1000
-"""Auxiliary sources; each has a batch in every step."""
+"""The most auxiliary sources; each has a batch in every step."""
 
 
 @dataclass
@@ -72,8 +72,10 @@ def read_parts(config: DataConfig, seed: int, *, pooled: bool = False) -> Parts:
     test may be empty.
     """
     if len(config.auxiliary) > MOST_SOURCES:
-        found = f"data.auxiliary: {len(config.auxiliary):,} sources are more than {MOST_SOURCES:,}"
-        raise InputError(f"{found}, and each has a batch in every step; put several into one file or folder")
+        found = f"data.auxiliary: {len(config.auxiliary):,} sources are given, but at most {MOST_SOURCES:,}"
+        raise InputError(
+            f"{found} are allowed, since each has a batch in every step; put several into one file or folder"
+        )
     opened = cache(open_source)
     test_seed = seed if config.test_seed is None else config.test_seed
     table = config.table if config.kind == "table" else None
@@ -106,22 +108,20 @@ def read_parts(config: DataConfig, seed: int, *, pooled: bool = False) -> Parts:
 
 
 def _warn_of_copies(seen: Sequence[Digests], primary: Mapping[str, Part], where: str) -> None:
-    """Warn of pooled examples that may be held out of a fold while their copies train in it."""
+    """Warn about pooled examples that may be held out while copies of them train."""
     words = np.concatenate([found.words for found in seen]).tolist()
     groups = [*(primary["train"].groups or ()), *(primary["validation"].groups or ())]
     # Copies in one group stay together.
     known = {(word, group) for word, group in zip(words, groups or range(len(words)), strict=True) if word}
     count = len(known) - len({word for word, _ in known})
     if count:
-        found = (
-            f"{where}: {count} of {len(words)} labelled examples are copies of others, which may train while they are"
-        )
-        cure = "remove them, or give copies the same data.primary.group"
-        warn_once(f"{found} held out, so that out-of-fold scores flatter; {cure}")
+        found = f"{where}: {count} of {len(words)} labelled examples are copies of others. A copy may train while the other is"
+        cure = "remove the copies, or give them the same data.primary.group"
+        warn_once(f"{found} held out, which makes out-of-fold scores too good; {cure}")
 
 
 def _check_excluded(table: TableConfig, sources: Sequence[Source]) -> None:
-    """Refuse a column that no source has: it is misspelt, and the column that was meant would be a feature."""
+    """Refuse a column that no source has: it is misspelt, and the intended column would become a feature."""
     known = list[str]()
     for source in sources:
         split = "train" if "train" in source.splits else None
@@ -137,7 +137,7 @@ def _check_columns(part: Part, name: str, primary: Part) -> None:
     if names and names[0] != names[1]:
         differing = listed(sorted(names[0] ^ names[1]))
         raise InputError(
-            f"data.auxiliary.{name}: has other features than the primary source; leave out what only one of them has by "
+            f"data.auxiliary.{name}: has other features than the primary source; leave out what only one of them has with "
             f"data.table.exclude ({differing}), or rename columns that mean the same. The primary source has "
             f"{listed(sorted(names[0]))}; {name} has {listed(sorted(names[1]))}"
         )
@@ -146,8 +146,8 @@ def _check_columns(part: Part, name: str, primary: Part) -> None:
 def _without_primary(part: Part, name: str, seen: Mapping[str, Digests], *, pooled: bool) -> Part:
     """Leave out the examples that the primary task has.
 
-    A labelled example of the primary task is of no further use. Plain text may be used again for language modelling, but
-    never a text that is held out.
+    A labelled example that the primary task has adds nothing. Plain text may be used again for language modelling, but never
+    a text that is held out.
     """
     own = digests(part.listing, part.rows)
     forbidden = [seen["validation"], seen["test"], *([seen["train"]] if pooled or part.labels is not None else [])]
@@ -156,11 +156,11 @@ def _without_primary(part: Part, name: str, seen: Mapping[str, Digests], *, pool
         count, _ = copies(Digests(own.exact[kept], own.words[kept]), seen[held_out])
         if count:
             found = f"data.auxiliary.{name}: {count} of its texts are also in the primary {held_out} set"
-            but = "but for case, white space or punctuation"
-            warn_once(f"{found}, {but}; remove them, as figures on them say little")
+            but = "except for case, white space or punctuation"
+            warn_once(f"{found}, {but}; remove them, because results on them say little")
     if not kept.any():
-        found = f"data.auxiliary.{name}: every example of it is also in the primary data"
-        raise InputError(f"{found}; name other data, or lower data.primary.train so that some is left")
+        found = f"data.auxiliary.{name}: all its examples are also in the primary data"
+        raise InputError(f"{found}; name other data, or lower data.primary.train so that some are left")
     return replace(part.take(np.flatnonzero(kept)), left_out=int((~kept).sum()))
 
 
@@ -178,7 +178,7 @@ def _primary_parts(
             parts[name] = left.take(np.arange(0))
             continue
         if wanted == 0 and isinstance(wanted, int):
-            purpose = "measures the result" if name == "test" else "chooses the model and judges for strategy auto"
+            purpose = "measures the result" if name == "test" else "chooses the model and the weights of strategy auto"
             raise InputError(f"{what}: is 0, but that part {purpose}; give a count or a fraction, such as 0.2")
         if split not in (None, train_split):
             part = _own_part(config, open_listing(config, source, split, table), left)
@@ -195,7 +195,7 @@ def _primary_parts(
     parts["train"], _ = left.drawn(size, mix(seed, "train"))
     for name, part in parts.items():
         if not len(part.rows) and not (pooled and name != "train" and getattr(config, name) == 0):
-            whole = "" if part.groups is None else "; groups stay whole, and none is small enough"
+            whole = "" if part.groups is None else " (groups stay whole, and none is small enough)"
             raise InputError(f"data.primary: no example is left for {name}{whole}; lower the others, or give more data")
     _check_classes(parts["train"], config.path)
     _check_groups(parts, config.path)
@@ -203,7 +203,7 @@ def _primary_parts(
 
 
 def _own_splits(config: PrimaryConfig, known: list[str]) -> tuple[str | None, dict[str, str | None]]:
-    """The splits for training, validation and test: no example may be in two of them.
+    """Return the splits for training, validation and test; no example may be in two of them.
 
     A split that is named for training and for another part is divided. Splits that the configuration does not name are
     found by their usual names.
@@ -219,28 +219,30 @@ def _own_splits(config: PrimaryConfig, known: list[str]) -> tuple[str | None, di
         train = "+".join(name for name in known if name not in set().union(*held_out.values()))
         if not train:
             found = f"{config.path}: has {' and '.join(known)}, but nothing to train on"
-            raise InputError(f"{found}; name the split to be divided by data.primary.split")
+            raise InputError(f"{found}; set data.primary.split to the split that should be divided")
     used = {"train": set(train.split("+")) if train else set[str](), **held_out}
     for first, second in combinations(used, 2):
         both = used[first] & used[second]
         if both:
-            cure = "choose others by data.primary.split, data.primary.validation_split and data.primary.test_split"
+            cure = "choose others with data.primary.split, data.primary.validation_split and data.primary.test_split"
             raise InputError(f"{config.path}: the split {min(both)} is in {first} and in {second}; {cure}")
     for name in set(known).difference(*used.values()):
         if name.lower() in ("train", "test", *VALIDATION) and not name.islower():
-            warn_once(f"{config.path}: the split {name} is not known by its name; data.primary.split can name it")
+            warn_once(
+                f"{config.path}: the split {name} is ignored, since its name has capitals; data.primary.split can name it"
+            )
     return train, own
 
 
 def chosen(listing: Listing, config: SourceConfig, *, labelled: bool = True) -> Part:
-    """The rows that pass the class filters, with labels that count from 0; all rows if they need not be `labelled`."""
+    """Return the rows that pass the class filters, with labels from 0 on; all rows if they need not be `labelled`."""
     if not labelled:
         return Part(listing, np.arange(listing.count))
     where = listing.where
     _check_labels(listing)
     if not listing.classes:
-        reason = "no example has a label (empty cells and negative numbers mean: none)"
-        raise InputError(f"{where}: {reason}; name another column by label:")
+        reason = "no example has a label (empty cells and negative numbers count as none)"
+        raise InputError(f"{where}: {reason}; name another column with label:")
     wanted, known = config.classes or [], {*listing.classes}
     largest = max((int(name) for name in known if _is_number(name)), default=-1)
     for name in [*wanted, *config.exclude]:
@@ -253,7 +255,7 @@ def chosen(listing: Listing, config: SourceConfig, *, labelled: bool = True) -> 
             raise InputError(f"{where}: there is no class {name!r}{hint} Its classes are {listed(listing.classes)}")
     classes = [name for name in (wanted or listing.usual or listing.classes) if name not in config.exclude]
     if not classes:
-        raise InputError(f"{where}: exclude: leaves none of its classes; leave fewer of them out")
+        raise InputError(f"{where}: exclude: leaves none of its classes; exclude fewer")
     return _numbered(listing, classes)
 
 
@@ -263,7 +265,7 @@ def _is_number(name: str) -> bool:
 
 def _check_labels(listing: Listing) -> Labels:
     if listing.labels is None:
-        raise InputError(f"{listing.where}: no label column was found; name it by label: (masked_lm alone needs none)")
+        raise InputError(f"{listing.where}: no label column was found; name it with label: (only masked_lm needs none)")
     return listing.labels
 
 
@@ -280,15 +282,15 @@ def _numbered(listing: Listing, classes: list[str]) -> Part:
 
 
 def _own_part(config: PrimaryConfig, listing: Listing, train: Part) -> Part:
-    """The rows of another split, which must have the kind and the labels of the training split, with the same class numbers."""
+    """Return the rows of another split, with the class numbers of the training split; their kinds must agree."""
     labels = _check_labels(listing)
     kinds = [
         f"{found.kind}s with {'several labels' if found.multi_label else 'one label'} each"
         for found in (listing, train.listing)
     ]
     if kinds[0] != kinds[1]:
-        found = f"{listing.where}: holds {kinds[0]}, but {train.listing.where} {kinds[1]}"
-        raise InputError(f"{found}; give splits that are alike")
+        found = f"{listing.where}: holds {kinds[0]}, but {train.listing.where} holds {kinds[1]}"
+        raise InputError(f"{found}; give splits of the same kind")
     unseen = _unseen(listing, labels, train, config)
     missing = [name for name in train.classes if name not in listing.classes]
     if listing.multi_label and missing:
@@ -298,10 +300,10 @@ def _own_part(config: PrimaryConfig, listing: Listing, train: Part) -> Part:
 
 
 def _unseen(listing: Listing, labels: Labels, train: Part, config: PrimaryConfig) -> dict[str, int]:
-    """How many rows have a class that the training split lacks, by class; refused unless the configuration allows it.
+    """Count the rows of classes that the training split lacks; they are refused unless the configuration allows them.
 
-    Classes that the configuration leaves out do not count. A name that differs from a kept class only by case or blanks
-    always counts: it is hardly meant to be left out.
+    Classes that the configuration leaves out do not count. A name that differs from a kept class only in case or blanks
+    always counts: hardly anybody means to leave it out.
     """
     counts = labels.sum(0) if listing.multi_label else np.bincount(labels[labels >= 0], minlength=len(listing.classes))
     left_out = {*train.listing.classes, *config.exclude}
@@ -319,11 +321,11 @@ def _unseen(listing: Listing, labels: Labels, train: Part, config: PrimaryConfig
         words.append(f"{name!r} ({count}{f'; did you mean {near!r}?' if near else ''})")
     more = f" and {len(unseen) - 5} more" if len(unseen) > 5 else ""
     what = "labels" if listing.multi_label else f"of {listing.count} examples"
-    found = f"{listing.where}: {sum(unseen.values())} {what} are of classes that the training split lacks"
+    found = f"{listing.where}: {sum(unseen.values())} {what} belong to classes that the training split lacks"
     found += f": {', '.join(words)}{more}"
     if config.unseen == "refuse":
-        cure = "correct their labels, name the classes to keep by data.primary.classes"
-        raise InputError(f"{found}; {cure}, or leave these examples out by data.primary.unseen: drop")
+        cure = "correct their labels, name the classes to keep with data.primary.classes"
+        raise InputError(f"{found}; {cure}, or leave these examples out with data.primary.unseen: drop")
     warn_once(f"{found}; they are left out")
     return unseen
 
@@ -332,7 +334,7 @@ def _check_classes(train: Part, where: str) -> None:
     """Refuse training examples from which some class cannot be learned."""
     assert train.labels is not None
     culprit, labels = f"{where}: the primary training set has", train.labels
-    cure = "raise data.primary.train, or leave them out by data.primary.exclude"
+    cure = "raise data.primary.train, or leave them out with data.primary.exclude"
     if labels.ndim == 2:
         for name, count in zip(train.classes, labels.sum(0).tolist(), strict=True):
             if count in (0, len(labels)):
@@ -342,7 +344,7 @@ def _check_classes(train: Part, where: str) -> None:
     counts = np.bincount(labels, minlength=len(train.classes))
     missing = [name for name, count in zip(train.classes, counts, strict=True) if not count]
     if len(train.classes) - len(missing) < 2:
-        only = f"one class only ({train.classes[labels[0]]!r})" if len(labels) else "no labelled example"
+        only = f"only one class ({train.classes[labels[0]]!r})" if len(labels) else "no labelled example"
         cure = "give at least two classes, or check data.primary.classes and the label column"
         raise InputError(f"{culprit} {only}, so there is nothing to learn; {cure}")
     if missing:
@@ -350,13 +352,13 @@ def _check_classes(train: Part, where: str) -> None:
 
 
 def _check_groups(parts: Mapping[str, Part], where: str) -> None:
-    """Refuse a group that is in two parts, also where the source has its own splits."""
+    """Refuse a group that is in two parts, even if the source has its own splits."""
     groups = {name: set(part.groups) for name, part in parts.items() if part.groups is not None}
     for first, second in combinations(groups, 2):
         both = groups[first] & groups[second]
         if both:
-            found = f"{where}: {len(both)} groups are in {first} and in {second} ({min(both)!r} for one)"
-            cure = "give the data without these splits, so that they are split by group"
+            found = f"{where}: {len(both)} groups are in {first} and in {second} (for example {min(both)!r})"
+            cure = "give the data without splits, so that they are split by group"
             raise InputError(f"{found}; {cure}, or choose another data.primary.group")
 
 

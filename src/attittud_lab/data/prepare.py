@@ -1,4 +1,4 @@
-"""From the data section of a configuration to tensors: images are decoded, texts become token numbers, tables features."""
+"""Turn the data section of a configuration into tensors: decoded images, token numbers of texts, features of tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from attittud_lab.data.texts import Reader
 from attittud_lab.errors import InputError, listed, one_line
 
 LARGEST = 64_000_000
-"""The most pixels of an image that is decoded; a file of a few kB can announce billions."""
+"""The most pixels of an image that is decoded; a file of a few kB can declare billions."""
 MOST_ENLARGED = 64
 """The most that the sides of an image may be stretched; more only repeats its pixels."""
 _AT_ONCE = 64  # images per task of a thread; handing them out one by one takes as long as decoding small ones
@@ -130,10 +130,10 @@ class _Encoder:
             cure = "choose model: text-cnn or hf:FOLDER of a text model"
             raise InputError(f"the data are texts, but the model reads images; {cure}")
         for part in trained:
-            # Some texts may be empty. If all are, nothing can be learned, and a run would not show why.
+            # Some texts may be empty. If all are, nothing can be learned, and a run would not say why.
             if not any(str(raw).strip() for raw in part.raws()):
-                found = f"{part.listing.where}: there is not a single word in its texts"
-                raise InputError(f"{found}; name another column by input:, or check the file")
+                found = f"{part.listing.where}: its texts contain no words"
+                raise InputError(f"{found}; name another column with input:, or check the file")
         return cls(config, reader=reader)
 
     def examples(self, part: Part, *, blocks: bool = False) -> Examples:
@@ -180,20 +180,18 @@ def _table(part: Part) -> Any:
 
 
 def _joined(train: Part, validation: Part) -> Any:
-    """The features of two parts that both train, in the order of the file where they are from the same one."""
+    """Return the features of two parts that both train, in file order if they come from the same file."""
     if train.listing is validation.listing:
         return _table(replace(train, rows=np.sort(np.concatenate([train.rows, validation.rows]))))
     tables = [_table(train), _table(validation)]
     try:
         return taken(tables, np.arange(sum(table.num_rows for table in tables)), train.listing.where)
-    except (
-        InputError
-    ):  # files with other columns, or a column that is empty in one: the training rows say what it holds
+    except InputError:  # the files differ in columns, or a column is empty in one of them: the training rows decide
         return tables[0]
 
 
 def _record(config: DataConfig, parts: Parts, encoder: _Encoder) -> dict[str, Any]:
-    """The rows that the data come from. Fields of newer settings are recorded only with them, so that older runs can go on."""
+    """The rows that the data come from. Fields of newer settings are recorded only if used, so that older runs can continue."""
     record: dict[str, Any] = {}
     if encoder.pixels is not None:
         record["image_size"] = [encoder.pixels.channels, encoder.pixels.size, encoder.pixels.size]
@@ -249,7 +247,7 @@ class Pixels:
 
     @classmethod
     def common(cls, parts: Sequence[Part], size: int | None) -> Pixels:
-        """Find the shape from some images: grey only if all are grey, and the most common size of the first part."""
+        """Find the shape from some images: grey only if all are grey, and the most common size in the first part."""
         looks = [[_look(raw, part.listing.where) for raw in part.listing.fetch(part.rows[:32])] for part in parts]
         usual = Counter(side for side, _ in looks[0]).most_common(1)[0][0]
         return cls(1 if all(grey for part in looks for _, grey in part) else 3, size or usual, usual)
@@ -259,7 +257,7 @@ class Pixels:
         most = MOST_ENLARGED * self.usual
         if self.size > most:
             found = f"data.image_size: images of {self.usual} pixels would be stretched to {self.size}"
-            raise InputError(f"{found}; give at most {most}, as more only repeats pixels")
+            raise InputError(f"{found}; give at most {most}, since more only repeats pixels")
         what = f"{count:,} images of {self.size} x {self.size} pixels (data.image_size)"
         check_memory(count * self.channels * self.size**2, what, "lower data.image_size, or give fewer images")
 
@@ -280,19 +278,19 @@ def _open(raw: Raw, where: str) -> Image.Image:
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             image = Image.open(io.BytesIO(raw) if isinstance(raw, bytes) else str(raw), formats=_FORMATS)
     except Image.DecompressionBombError:
-        raise InputError(f"{name} announces more pixels than memory holds (a decompression bomb); remove it") from None
+        raise InputError(f"{name} declares more pixels than memory holds (a decompression bomb); remove it") from None
     except Exception as error:  # every format raises its own errors
         reason = "it is not an image" if isinstance(error, UnidentifiedImageError) else one_line(error)
         raise InputError(f"{name} cannot be read ({reason}); repair or remove it") from None
     if image.width * image.height > LARGEST:
         image.close()
-        found = f"{name} announces {image.width} x {image.height} pixels, above the limit of {LARGEST:,}"
+        found = f"{name} declares {image.width} x {image.height} pixels, above the limit of {LARGEST:,}"
         raise InputError(f"{found} (a decompression bomb?); scale it down or remove it")
     return image
 
 
 def _said(raw: Raw | Image.Image, where: str) -> str:
-    if isinstance(raw, Path) and str(raw) == where:  # a file that was named itself
+    if isinstance(raw, Path) and str(raw) == where:  # a file that the user named
         return where
     return f"{where}: {raw}" if isinstance(raw, Path) else f"{where}: an image"
 
@@ -339,7 +337,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 
 def decode_all(raws: Sequence[Raw | Image.Image], pixels: Pixels, where: str | Sequence[str]) -> Tensor:
-    """Decode n x C x H x W in a few threads (pillow works outside of Python's lock). Complaints begin with `where`."""
+    """Decode n x C x H x W in a few threads (pillow works outside of Python's lock). Error messages begin with `where`."""
     places = [where] * len(raws) if isinstance(where, str) else where
     out = np.empty((len(raws), pixels.channels, pixels.size, pixels.size), dtype=np.uint8)
 

@@ -22,7 +22,7 @@ from attittud_lab.errors import InputError
 logger = logging.getLogger("attittud")
 
 Raw = bytes | Path | str | npt.NDArray[np.uint8]
-"""An encoded image, a file with one, a text, pixels (C x H x W), or the cells of a row as bytes that only compare."""
+"""An encoded image, an image file, a text, pixels (C x H x W), or the cells of a row as bytes that are only compared."""
 Rows = npt.NDArray[np.int64]
 Labels = npt.NDArray[np.int64]
 
@@ -114,7 +114,7 @@ def open_source(name: str) -> Source:
         path = as_path(name)
         hint = meant(path.name, [other.name for other in path.parent.iterdir()]) if path.parent.is_dir() else ""
     except OSError as error:
-        raise InputError(f"{name}: cannot be opened ({error.strerror}); check the path and who may read it") from None
+        raise InputError(f"{name}: cannot be opened ({error.strerror}); check the path and its permissions") from None
     raise InputError(f"{name}: there is no such file or folder (looked in {Path.cwd()}){hint}")
 
 
@@ -130,12 +130,12 @@ def check_memory(wanted: int, what: str, cure: str = "give fewer examples") -> N
     if wanted > free / 2:
         raise InputError(
             f"{what} would take {wanted / 2**30:.1f} GiB of memory, but at most half of the {free / 2**30:.1f} GiB that are "
-            f"free may be used, as training needs some too; {cure}"
+            f"free may be used, because training needs some too; {cure}"
         )
 
 
 def free_memory() -> float:
-    """Bytes of main memory that this process can still take; infinite where the system does not say."""
+    """Return the bytes of main memory that this process can still take; infinite if the system does not say."""
     found = [math.inf]
     with suppress(OSError, ValueError):  # another system, or a container without a limit
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
@@ -146,7 +146,7 @@ def free_memory() -> float:
 
 
 def inside(root: Path, path: Path) -> Path:
-    """`path`, if it really lies below `root`: a link out of the folder could read files that nobody meant to share."""
+    """Return `path` if it really lies below `root`; a link out of the folder could read files that are not meant to be read."""
     if not path.resolve().is_relative_to(root.resolve()):
         raise InputError(f"{path}: is a link out of {root}; copy the file into the folder, or remove the link")
     return path
@@ -167,7 +167,7 @@ def open_listing(config: SourceConfig, source: Source, split: str | None, table:
             raise InputError(f"{config.path}: there is no split {name!r}; the source has {known}")
         for key, value in vars(columns).items():
             if value and key != "table" and not source.columns(name):
-                raise InputError(f"{config.path}: has no columns, so {key}: {value} means nothing; leave {key} out")
+                raise InputError(f"{config.path}: has no columns, so {key}: {value} has no effect; leave {key} out")
     listing = joined([source.listing(name, columns) for name in names])
     if listing.count == 0:
         raise InputError(f"{listing.where}: there are no examples in it")

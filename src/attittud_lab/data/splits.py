@@ -23,25 +23,27 @@ _AT_ONCE = 4096  # examples whose inputs are in memory while they are hashed
 
 
 def amount(count: Count, available: int, what: str, total: int | None = None) -> int:
-    """The number of examples for a count or a fraction of `total` (by default of all available); null means all available."""
+    """Return the number of examples for a count, a fraction of `total` (by default of all available), or null (all)."""
     if count is None:
         return available
     if isinstance(count, float):
         if not 0 < count < 1:
-            raise InputError(f"{what}: a fraction lies between 0 and 1, got {count}; a count is whole, null takes all")
+            raise InputError(
+                f"{what}: a fraction must be between 0 and 1, got {count}; write a whole number for a count, or null for all"
+            )
         count = max(1, round(count * (available if total is None else total)))
     if count < 0:
         raise InputError(f"{what}: must not be negative, got {count}")
     if count > available:
-        wanted = f"{what}: {int(count)} examples are wanted, but only {available} are there"
-        raise InputError(f"{wanted}; ask for fewer, or null for all")
+        wanted = f"{what}: {int(count)} examples are wanted, but there are only {available}"
+        raise InputError(f"{wanted}; ask for fewer, or write null for all")
     return int(count)
 
 
 def stratified(
     count: int, labels: Labels | None, size: int, seed: int, groups: Sequence[str] | None = None
 ) -> tuple[Rows, Rows]:
-    """The positions of `size` of `count` examples, each class in proportion (largest remainder), and of the others.
+    """Return the positions of `size` of `count` examples, each class in proportion (largest remainder), and of the others.
 
     Groups (the images of a patient, say) stay whole: then at most `size` examples are taken, as many as whole groups
     allow.
@@ -55,9 +57,9 @@ def stratified(
 
 
 def strata(labels: Labels | None, count: int) -> Labels:
-    """The stratum of each example: its class or, with several labels at once, its rarest label.
+    """Return the stratum of each example: its class or, with several labels at once, its rarest label.
 
-    So the rarest labels, which a split can easily miss, are in proportion, and more common labels nearly so. (Strata by
+    The rarest labels, which a split can easily miss, are then in proportion, and more common labels nearly so. (Strata by
     combination of labels would put every combination that occurs once into the same part.)
     """
     if labels is None:
@@ -102,7 +104,7 @@ class Digests:
 
     exact: npt.NDArray[np.bytes_]
     words: npt.NDArray[np.bytes_]
-    """Empty for a blank text, which says nothing about copies."""
+    """Empty for a blank text: two blank texts are not copies."""
 
 
 def digests(listing: Listing, rows: Rows) -> Digests:
@@ -139,13 +141,13 @@ def _punctuation() -> re.Pattern[str]:
 
 
 def copies(part: Digests, other: Digests) -> tuple[int, int]:
-    """How many examples of `part` are also in `other`, and how many of these are equal only in their words."""
+    """Count the examples of `part` that are also in `other`, and those of them that are equal only in their words."""
     shared = np.isin(part.words, other.words) & (part.words != b"")
     return int(shared.sum()), int((shared & ~np.isin(part.exact, other.exact)).sum())
 
 
 def check_copies(parts: Mapping[str, Digests], where: str, overlap: str) -> dict[str, int]:
-    """Count the examples that two parts of the primary data share: few are a warning, many are refused.
+    """Count the examples that two parts of the primary data share; few cause a warning, many are refused.
 
     `overlap` is the setting: refuse, warn (never refuse) or allow (without a warning).
     """
@@ -156,10 +158,10 @@ def check_copies(parts: Mapping[str, Digests], where: str, overlap: str) -> dict
             continue
         counts[f"{part} in {other}"] = count
         total = len(parts[part].exact)
-        but = f" ({loose} of them but for case, white space or punctuation)" if loose else ""
-        found = f"{where}: {count} of the {total} {part} examples are also in {other}{but}; figures on them say little"
+        but = f" ({loose} of them except for case, white space or punctuation)" if loose else ""
+        found = f"{where}: {count} of the {total} {part} examples are also in {other}{but}; results on them say little"
         if overlap == "refuse" and count > MOST_COPIED * total:
-            cure = "remove the copies from one of the two, or set data.primary.overlap: warn to go on"
+            cure = "remove the copies from one of the two, or set data.primary.overlap: warn to continue"
             raise InputError(f"{found}; {cure}. At most {MOST_COPIED:.0%} may be copies")
         if overlap != "allow":
             warn_once(found)

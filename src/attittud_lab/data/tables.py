@@ -33,7 +33,7 @@ SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl")
 INPUTS = ("image", "img", "text", "sentence", "content", "review")
 LABELS = ("label", "labels", "fine_label", "class", "target")
 DEEPEST = 100
-"""Nested lists and objects of a line of jsonl; pyarrow crashes where there are some thousands."""
+"""The most nested lists and objects in a line of jsonl; pyarrow crashes at some thousands."""
 _SHARD = re.compile(r"(?P<split>[^.].*?)(-\d{5}-of-(?P<of>\d{5}))?\.(parquet|csv|tsv|jsonl)")
 _WHOLE = r"^[ \t]*(0|-?[1-9][0-9]{0,17})[ \t]*$"
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)  # a quote that is never closed goes to the end
@@ -63,7 +63,7 @@ def shards(folder: Path) -> dict[str | None, list[Path]]:
 
 @dataclass
 class Tables:
-    """One or several files, by split; None for a file that was named itself."""
+    """One or several files by split; the split of a file that the user named is None."""
 
     path: Path
     files: dict[str | None, list[Path]]
@@ -130,13 +130,13 @@ def _inputs(table: pa.Table, where: str, columns: Columns) -> tuple[Kind, Callab
     column = _choose(table, where, columns.input, INPUTS, "input")
     if column is None:
         known = listed(table.column_names)
-        found = f"{where}: no column looks like an image or a text; name it by input:. Columns: {known}"
+        found = f"{where}: no column looks like an image or a text; name it with input:. Columns: {known}"
         raise InputError(f"{found}. If these are features, set data.kind: table (`attittud init table` does)")
     values = plain(table[column])
     kind: Kind = "image" if pa.types.is_struct(values.type) or _is(values, "binary") else "text"
     if kind == "text" and not _is(values, "string"):
         found = f"{where}: column {column!r} holds {str(values.type)[:60]}"
-        raise InputError(f"{found}, neither text nor images; name another one by input:")
+        raise InputError(f"{found}, neither text nor images; name another column with input:")
 
     def fetch(rows: Rows) -> Sequence[Raw]:
         return [_raw(value, where, column) for value in values.take(pa.array(rows)).to_pylist()]
@@ -145,11 +145,11 @@ def _inputs(table: pa.Table, where: str, columns: Columns) -> tuple[Kind, Callab
 
 
 def _features(table: pa.Table, where: str, columns: Columns, others: set[str | None]) -> pa.Table:
-    """The columns of features, without `others`. Equal cells get the same type, whatever file they are from."""
+    """Return the columns of features, without `others`. Equal cells get the same type, whatever file they come from."""
     config = columns.table
     assert config is not None
     if columns.input is not None:
-        cure = "choose the columns of a table by data.table.columns"
+        cure = "choose the columns of a table with data.table.columns"
         raise InputError(f"{where}: input: {columns.input} is for an image or a text; {cure}")
     for key in ("columns", "categorical"):
         for name in getattr(config, key) or ():
@@ -172,7 +172,7 @@ def _features(table: pa.Table, where: str, columns: Columns, others: set[str | N
 
 
 def _cells(features: pa.Table, rows: Rows) -> list[Raw]:
-    """The cells of each row as bytes, which are the same for rows that are equal, in whatever order the columns are."""
+    """Return the cells of each row as bytes; equal rows have equal bytes, whatever the order of their columns."""
     some = features.take(pa.array(rows))
     columns = [_bytes(some[name]) for name in sorted(features.column_names)]
     return [b"\0".join(cells) for cells in zip(*columns, strict=True)]
@@ -190,14 +190,14 @@ def _bytes(values: Any) -> list[bytes]:
 
 
 def filtered(table: pa.Table, where: str, wanted: Mapping[str, str]) -> pa.Table:
-    """The rows that have these values, compared as texts; there must be some."""
+    """Return the rows that have these values, compared as texts; there must be at least one."""
     if table.num_rows == 0:
         raise InputError(f"{where}: there are no examples in it; check the file")
     for column, value in wanted.items():
         _choose(table, where, column, (), "where")
         found = [str(cell) for cell in table[column].to_pylist()]
         kept = [cell == value for cell in found]
-        if not any(kept):  # `True` is also meant where a csv file writes `true`
+        if not any(kept):  # `True` also matches `true` in a csv file
             kept = [cell.casefold() == value.casefold() for cell in found]
         if not any(kept):
             values = listed(dict.fromkeys(found), 10)
@@ -229,7 +229,7 @@ def _raw(value: Any, where: str, column: str) -> Raw:
 
 
 def _labels(table: pa.Table, column: str, where: str) -> tuple[Labels, list[str]]:
-    """Class numbers with names, or 0/1 for lists of labels. Nulls, empty cells and negative numbers mean: no label."""
+    """Class numbers with names, or 0/1 for lists of labels. Nulls, empty cells and negative numbers mean no label."""
     values, names, culprit = plain(table[column]), class_names(table, column), f"{where}: column {column!r}"
     kind = values.type
     if is_list(kind):
@@ -265,10 +265,10 @@ def _multi_label(rows: list[Any], names: list[str] | None, culprit: str) -> tupl
 
 
 def class_names(table: pa.Table, column: str) -> list[str] | None:
-    """The names that the schema's metadata give the classes of one column.
+    """Return the class names of one column from the schema's metadata.
 
     They are in the hub's own form, in a mapping `class_names` by column, under the column's own key (`fine_label_names`), or
-    in a list `class_names`. A list is for the column that is read if none is named, or for one that has all its classes.
+    in a list `class_names`. A list applies to the column that is read by default, or to a column that has all its classes.
     """
     metadata, own = table.schema.metadata or {}, f"{column}_names".encode()
     try:
@@ -352,7 +352,7 @@ def _csv(content: bytes, path: Path, block: int, delimiter: str) -> pa.Table:
 
 
 def _header(content: bytes, path: Path, delimiter: str) -> list[str]:
-    """The names of the columns. Not by pyarrow's streaming reader: its thread may abort a process that ends in an error."""
+    """Return the column names, without pyarrow's streaming reader: its thread may abort a process that ends in an error."""
     text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", errors="surrogateescape", newline="")
     try:
         return next((row for row in csv.reader(text, delimiter=delimiter) if row), [])
@@ -371,8 +371,8 @@ def _check_quotes(content: bytes, path: Path, delimiter: str) -> None:
     end = match.end() if match else 0
     if end < len(content):
         line = content.count(b"\n", 0, end) + 1
-        found = f"{path}: a quoted cell is not closed, or goes on behind its closing quote, in or before line {line}"
-        raise InputError(f'{found}; write quotes inside of a quoted cell twice ("")')
+        found = f"{path}: a quoted cell is not closed, or continues after its closing quote, in or before line {line}"
+        raise InputError(f'{found}; write quotes inside a quoted cell twice ("")')
 
 
 def _jsonl(content: bytes, path: Path, block: int) -> pa.Table:

@@ -52,7 +52,7 @@ class Examples:
         return Examples(inputs, targets, None if self.lengths is None else self.lengths[rows], self.bucket)
 
     def parts(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """All inputs in batches, with their rows; texts come from short to long, and are cut accordingly."""
+        """Yield all inputs in batches, with their rows; texts come from short to long, and are cut to the longest of a batch."""
         if self.lengths is None:
             yield from zip(torch.arange(len(self)).split(size), self.inputs.split(size), strict=True)
             return
@@ -69,7 +69,7 @@ class Examples:
 
 @dataclass
 class Task:
-    """What is to be learned from a set of examples. It has a head of the same name, or shares the primary task's head."""
+    """What a model learns from a set of examples. A task has a head of its own, or shares the primary task's head."""
 
     name: str
     objective: str
@@ -94,9 +94,9 @@ class Task:
 class Order:
     """An endless order of n examples, with a new permutation in every epoch; it can start at any step.
 
-    It depends on the seed and the name of the stream alone, so all strategies of a seed see the same batches, and a
-    resumed run needs to remember only the number of its step. With `lengths` batches have rows of similar lengths; all
-    batches of a walk then have to be of one size.
+    It depends only on the seed and the name of the stream, so all strategies of a seed see the same batches, and a
+    resumed run only needs to remember the number of its step. With `lengths`, batches have rows of similar lengths; all
+    batches must then have the same size.
     """
 
     n: int
@@ -133,7 +133,7 @@ class Order:
 
 
 SORTED = 16
-"""Batches that are sorted by length together: few, so that an epoch stays in random order."""
+"""How many batches are sorted by length together: few, so that an epoch stays in random order."""
 
 
 def _by_length(order: Tensor, lengths: Tensor, size: int, begun: int, generator: torch.Generator) -> Tensor:
@@ -180,7 +180,7 @@ class Objective:
     metric: str = "accuracy"
     """The figure that chooses a model where the configuration names none."""
     derived: bool = False
-    """Whether it stands in for another objective, so that a configuration cannot name it."""
+    """Whether it replaces another objective, so that a configuration cannot name it."""
 
 
 def _classified(model: nn.Module, task: Task, inputs: Tensor, targets: Tensor | None, detach: bool) -> Tensor:
@@ -204,11 +204,11 @@ OBJECTIVES: dict[str, Objective] = {
     "multi_label": Objective(_labelled, several=True, metric="auc", derived=True),
     "masked_lm": Objective(_masked, labelled=False, kinds=("text",), blocks=True),
 }
-"""Each objective is one entry here; from outside of the package, one assignment."""
+"""Each objective is one entry here; code outside the package adds one by assignment."""
 
 
 def objective_for(*, several: bool, name: str = "classify") -> str:
-    """The objective `name`, or the one that stands in for it where examples have several labels at once."""
+    """Return the objective `name`, or the one that replaces it if examples have several labels at once."""
     return next(other for other, found in OBJECTIVES.items() if found.derived and found.several) if several else name
 
 

@@ -1,6 +1,6 @@
-"""From texts to tensors: one row of token numbers for a text to be classified, full blocks for language modelling.
+"""Turn texts into tensors: one row of token numbers for each text to classify, full blocks for language modelling.
 
-Texts are tokenised once: the token numbers are kept on disk, under a checksum of the texts and of the tokenizer.
+Texts are tokenised once: the token numbers are kept on disk, under a checksum of the texts and the tokenizer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = logging.getLogger("attittud")
 SHORTEST = 8
 """The next text fills up a block only if at least this many of its tokens fit; fewer would have hardly any context."""
 FORMAT = "tokens-1"
-_CURE = "choose another folder by data.cache=FOLDER"
+_CURE = "choose another folder with data.cache=FOLDER"
 Numbers = npt.NDArray[Any]
 
 
@@ -40,7 +40,7 @@ class Words(Protocol):
     pad: int
     prefix: list[int]
     suffix: list[int]
-    """Token numbers before and behind every text, such as [CLS] and [SEP]."""
+    """Token numbers before and after every text, such as [CLS] and [SEP]."""
 
     @property
     def fingerprint(self) -> str:
@@ -81,7 +81,7 @@ class Reader:
                 found[-1].append(part)
                 start, left = start + len(part) - sides, left - len(part)
         if not found:
-            raise InputError("there is not a single word in the texts for language modelling; check the input column")
+            raise InputError("the texts for language modelling contain no words; check the input column")
         return self._padded([np.concatenate(parts) for parts in found])
 
     def _framed(self, text: Numbers) -> Numbers:
@@ -147,5 +147,5 @@ def _read(path: Path, count: int) -> dict[str, Numbers] | None:
         return None
     except (OSError, SafetensorError, KeyError, ValueError, TypeError):
         pass
-    logger.warning("%s: does not fit its own checksum, so its texts are tokenised again", path)
+    logger.warning("%s: does not match its own checksum, so its texts are tokenised again", path)
     return None

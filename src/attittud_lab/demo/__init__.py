@@ -1,4 +1,4 @@
-"""The demo: one configuration with every way to use the auxiliary data, three qualities of its labels, and one table."""
+"""The demo: one configuration, several ways to use the auxiliary data, three qualities of its labels, and one table."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ ROWS: dict[str, tuple[str, list[str]]] = {
         "control: multitask, the auxiliary task with its own output layer",
         ["strategy=multitask", "data.auxiliary.others.share_head=false"],
     ),
-    "portfolio": ("tries such rows on folds of the labels, trains the best on all of them: about ten runs", []),
+    "portfolio": ("tries several strategies on folds of the labels, trains the best on all labels: about ten runs", []),
 }
 """The rows: what each does, and its settings where they differ from the strategy of the same name."""
-WIDE = 112  # columns of a terminal in which every row of the table fits into one line
+WIDE = 112  # width of a terminal in which every row of the table fits into one line
 STYLES = {"▲": "green", "▼": "red"}
 MARKS = "▲ better, ▼ worse, = not significant (p corrected by Holm for the rows of a column)"
 OWN = """The same for your own data:
@@ -79,7 +79,7 @@ def measure(here: Here, cell: Cell, steps: int) -> tuple[RunResult, float]:
 
     began, settings = time.process_time(), config(cell, steps)
     if find(settings.strategy.name).trains_others:
-        result = run_portfolio(settings, here.folder, fresh=True)  # the progress of its trials is not that of the demo
+        result = run_portfolio(settings, here.folder, fresh=True)  # without the progress of its trials
     else:
         result = run(settings, run_dir=here.folder, progress=here.progress, fresh=True)
     return result, time.process_time() - began
@@ -110,14 +110,17 @@ def run_all(seeds: int, steps: int, workers: int, folder: Path, progress: Progre
     for quality, part in parts.items():
         (table,) = part["tables"]
         decision = table["decision"]["text"].removesuffix(".")
-        more = "" if quality == first else f". {decision}"  # the first one's is the decision of the page
+        more = "" if quality == first else f". {decision}"  # the decision for the first quality is that of the page
         tables.append(table | {"name": quality, "about": f"auxiliary labels: {quality}{more}"})
     whole = {
         **parts[first],
-        "title": "Where auxiliary data helps, does nothing and destroys",
+        "title": "Where auxiliary data helps, does nothing, and hurts",
         "tables": tables,
         "decision": tables[0]["decision"] | {"table": first},
-        "next": {"command": OWN.splitlines()[1].partition("#")[0].strip(), "why": "begins the same for your own data"},
+        "next": {
+            "command": OWN.splitlines()[1].partition("#")[0].strip(),
+            "why": "is the first step for your own data",
+        },
         "took": {"seconds": time.perf_counter() - began, "processor_seconds": processor, "workers": workers},
     }
     return without_nan(whole)  # type: ignore[no-any-return]  # a dict stays a dict
@@ -131,7 +134,9 @@ def _comparison(quality: str, seeds: int, folder: Path, found: dict[Cell, RunRes
     for row, by_seed in runs.items():
         candidate = Candidate(row, settings.strategy, row != PRIMARY_ONLY)
         each, later = costs(list(by_seed.values()))
-        each *= by_seed[0].steps / runs[PRIMARY_ONLY][0].steps  # a row of several runs costs as much as all of them
+        each *= (
+            by_seed[0].steps / runs[PRIMARY_ONLY][0].steps
+        )  # the cost of a row with several runs is the cost of all its runs
         rows.append(Tuned(candidate, Variant(), {Variant(): None}, each, later))
     return content(settings, folder, rows, runs)
 
@@ -140,7 +145,7 @@ def _comparison(quality: str, seeds: int, folder: Path, found: dict[Cell, RunRes
 
 
 def grid(result: Mapping[str, Any]) -> dict[str, list[tuple[str, str, str]]]:
-    """Return the cells of each row: accuracy, and mark and difference to primary_only, empty for that row itself."""
+    """Return the cells of each row: accuracy, and mark and difference to primary_only, empty for primary_only itself."""
     found: dict[str, list[tuple[str, str, str]]] = {}
     for row in (row for table in result["tables"] for row in table["rows"]):
         difference = row["to_primary_only"]
@@ -156,7 +161,7 @@ def _text(found: Mapping[str, Any], sign: str = "") -> str:
 
 def rich_table(result: Mapping[str, Any]) -> Table:
     """Return the table for a terminal; in a narrow one the difference comes below the accuracy."""
-    title = f"Test accuracy (%) with 10 clean labels per class; behind the sign the difference to {PRIMARY_ONLY}"
+    title = f"Test accuracy (%) with 10 clean labels per class; after the mark, the difference to {PRIMARY_ONLY}"
     caption = f"mean ± 95 % interval over {len(result['seeds'])} seeds; {MARKS}"
     names = [table["name"] for table in result["tables"]]
     found = Table("auxiliary labels:", *names, title=title, caption=caption, box=box.SIMPLE_HEAD)
@@ -170,7 +175,7 @@ def conclusions(result: Mapping[str, Any]) -> list[str]:
     """Say what the table shows, in words that follow from its marks alone."""
     marks = {label: [sign for _, sign, _ in cells] for label, cells in grid(result).items() if label != PRIMARY_ONLY}
     if any("?" in signs for signs in marks.values()):
-        return ["So few seeds have no interval: take more (--seeds) before you conclude anything."]
+        return ["There are too few seeds for an interval: use more (--seeds) before you conclude anything."]
     lines = []
     for column, table in enumerate(result["tables"]):
         gain, same, lose = (sum(signs[column] == sign for signs in marks.values()) for sign in "▲=▼")

@@ -1,1 +1,1 @@
-"""Language models: texts that become tokens, and a training that says what was forgotten."""
+"""Language models: texts become tokens, and training shows what was learned and forgotten."""

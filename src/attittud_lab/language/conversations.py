@@ -40,7 +40,7 @@ PROMPTS = ("prompt", "question", "instruction")
 IGNORED = -100
 _WRITTEN = re.compile(
     r"""\s*\[\s*\{\s*['"](role|content|from|value)['"]\s*:"""
-)  # a list of messages in one text, as in csv
+)  # a list of messages as one text, as in csv
 
 
 @dataclass(frozen=True)
@@ -50,23 +50,23 @@ class Example:
     kind: str
     """text, reply or chat"""
     prompt: str
-    """The prompt; of a chat, the messages that do not count as JSON."""
+    """The prompt; for a chat, the messages that are not learned, as JSON."""
     reply: str = ""
-    """The reply or the text; of a chat, all other messages as JSON. Empty where the model is to write it."""
+    """The reply or the text; for a chat, all other messages as JSON. Empty if the model should write it."""
 
 
 def usual_columns(names: Sequence[str]) -> tuple[str, ...] | None:
-    """The columns that a table of chats or texts is read from; None where none looks like it."""
+    """Return the columns that a table of chats or texts is read from; None if no column fits."""
     return next((columns for columns in USUAL if set(columns) <= set(names)), None)
 
 
 def looks_like_language(names: Sequence[str]) -> bool:
-    """Whether a table has something to be learnt by a language model, and no labels that could be predicted."""
+    """Whether a table has something that a language model can learn, and no labels to predict."""
     return usual_columns(names) is not None and not set(LABELS) & set(names)
 
 
 def read(config: TextsConfig, where: str, seed: int, *, prompts: bool = False) -> list[Example]:
-    """The examples of a source in a random order; with `prompts` each may end before its reply."""
+    """Return the examples of a source in random order; with `prompts`, each may end before its reply."""
     source = open_source(config.path)
     if not hasattr(source, "table"):
         raise InputError(f"{config.path}: holds no texts ({where}:); give a parquet, csv or jsonl file")
@@ -87,7 +87,9 @@ def read(config: TextsConfig, where: str, seed: int, *, prompts: bool = False) -
             raise InputError(f"{config.path}: there is no column {name!r} ({where}.columns); it has {listed(names)}")
     if not columns:
         known = "messages, prompt and completion, or text"
-        raise InputError(f"{config.path}: has no column of {known}; name it by {where}.columns. It has {listed(names)}")
+        raise InputError(
+            f"{config.path}: has no column of {known}; name it with {where}.columns. It has {listed(names)}"
+        )
     cells = [table[name].to_pylist() for name in columns]
     found = [_example(config.path, number, row, prompts) for number, row in enumerate(zip(*cells, strict=True), 1)]
     rows, found = len(found), [example for example in found if example.reply or (prompts and example.prompt)]
@@ -95,13 +97,15 @@ def read(config: TextsConfig, where: str, seed: int, *, prompts: bool = False) -
     if not found:
         raise InputError(f"{config.path}: no row has {lack}, in {listed(columns)}; check the file ({where}:)")
     if len(found) < rows:
-        warn_once(f"{config.path}: {rows - len(found)} of {rows} rows are left out, which lack {lack} ({where}:)")
+        warn_once(
+            f"{config.path}: {rows - len(found)} of {rows} rows are left out, because they lack {lack} ({where}:)"
+        )
     order = np.random.default_rng(seed).permutation(len(found))
     return [found[number] for number in order[: counted(config.examples, len(found), config.path)]]
 
 
 def counted(wanted: float | None, there: int, where: str) -> int:
-    """A count, or a share of what is there; None is all of it."""
+    """Return a number of examples: a count, a share of all, or None for all."""
     many = there if wanted is None else int(wanted) if wanted >= 1 or wanted == 0 else max(1, round(wanted * there))
     if many > there:
         raise InputError(f"{where}: {many} examples are asked for, but there are only {there}; lower the number")
@@ -109,14 +113,14 @@ def counted(wanted: float | None, there: int, where: str) -> int:
 
 
 def hold_out(found: Sequence[Example], wanted: float | None, where: str) -> tuple[list[Example], list[Example]]:
-    """Examples to train on, and others to measure with; none of the latter is also among the former."""
+    """Divide examples into those that train and those that measure; no example is in both parts."""
     count = counted(wanted, len(found), where)
     measured, known = list(found[:count]), set(found[:count])
     rest = [example for example in found[count:] if example not in known]
     if not measured or not rest:
         raise InputError(
-            f"{where}: {len(found)} examples leave {len(rest)} to train on and {len(measured)} to measure with; both need "
-            "some, none of which are equal; give more examples, or another number of them"
+            f"{where}: {len(found)} examples leave {len(rest)} for training and {len(measured)} for measuring; both parts "
+            "need examples, and none may be in both; give more examples, or change the number that is held out"
         )
     return rest, measured
 
@@ -130,7 +134,7 @@ def _example(path: str, number: int, cells: Sequence[Any], prompts: bool) -> Exa
             asked = chats[-1]
             while asked and asked[-1]["role"] == "assistant":
                 asked = asked[:-1]
-        # What an assistant says first is no reply.
+        # A first message of the assistant is not a reply.
         behind = [*asked, *chats[-1]][max(1, len(asked)) :] if not prompts else []
         replied = any(message["role"] == "assistant" for message in behind)
         return Example("chat", json.dumps(asked) if asked else "", json.dumps(chats[-1]) if replied else "")
@@ -170,7 +174,7 @@ class TextEncoder:
         self.chat = has if chat is None else chat
 
     def rows(self, examples: Sequence[Example], where: str) -> list[Row]:
-        """All rows of which something counts. A long text has several rows, everything else is cut."""
+        """Return all rows with something to learn. A long text gives several rows; everything else is cut."""
         made = [row for example in examples for row in self._rows(example)]
         kept = [row for row in made if any(label != IGNORED for label in row["labels"][1:])]
         if not kept:
@@ -179,7 +183,9 @@ class TextEncoder:
             )
         if len(kept) < len(made):
             cure = f"raise language.max_length above {self.longest} to use them"
-            warn_once(f"{where}: {len(made) - len(kept)} of {len(made)} examples have no token that counts; {cure}")
+            warn_once(
+                f"{where}: {len(made) - len(kept)} of {len(made)} examples have no text or reply within that length; {cure}"
+            )
         return kept
 
     def prompt(self, example: Example) -> str | list[dict[str, str]]:
@@ -212,7 +218,7 @@ class TextEncoder:
         return [{name: values[: self.longest] for name, values in row.items()}]
 
     def _conversation(self, example: Example) -> Row:
-        """A chat by the tokenizer's template. The messages of the assistant count, where a prompt is apart those behind it."""
+        """Write a chat with the tokenizer's template. Only the assistant's messages count, after the prompt if there is one."""
         if example.kind == "chat":
             self._check_template()
             asked, said = json.loads(example.prompt or "[]"), json.loads(example.reply)
@@ -227,7 +233,7 @@ class TextEncoder:
                 continue
             before = self._template(messages[:number], reply=True)
             if len(before) >= self.longest:
-                break  # the rest is cut, and long chats would take long
+                break  # the rest is cut anyway, and long chats would take long
             until = self._template(messages[: number + 1])
             if whole[: len(before)] != before or whole[: len(until)] != until:
                 raise InputError(
@@ -256,23 +262,23 @@ class TextEncoder:
     def _ids(self, text: str, *, special: bool = True) -> list[int]:
         settings = {"add_special_tokens": special, "padding": False, "truncation": False, "verbose": False}
         ids = [int(token) for token in self.tokenizer(text, **settings)["input_ids"]]
-        # Some tokenizers add their end-of-text sign; it comes at the very end, once.
+        # Some tokenizers add their end-of-text token; it comes once, at the very end.
         return ids[:-1] if ids and special and ids[-1] == self.tokenizer.eos_token_id else ids
 
 
 def without(rows: Sequence[Row], held_out: Sequence[Row], where: str) -> list[Row]:
-    """Rows to train on, none of which is held out from another file or, when cut, equals one that is."""
+    """Return the rows to train on: none equals a held-out row of any file, also after both were cut."""
     known = {tuple(row["input_ids"]) for row in held_out}
     rest = [row for row in rows if tuple(row["input_ids"]) not in known]
     if not rest:
-        raise InputError(f"{where}: all of it is also held out, to measure with; give other data to train on")
+        raise InputError(f"{where}: all of it is also in the held-out data; give other data to train on")
     if len(rest) < len(rows):
         warn_once(
-            f"{where}: {len(rows) - len(rest)} of {len(rows)} rows are left out, as they are held out to measure with"
+            f"{where}: {len(rows) - len(rest)} of {len(rows)} rows are left out, because they are also in the held-out data"
         )
     return rest
 
 
 def checksum(rows: Sequence[Row]) -> str:
-    """Tells whether rows are the same, to the token."""
+    """Recognises rows that are the same, token by token."""
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()

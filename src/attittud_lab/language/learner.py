@@ -46,14 +46,14 @@ class Learner(GuardMixin, Trainer):  # type: ignore[misc]  # transformers has no
         self._since = time.monotonic()
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        """The Trainer looks whether all steps are done only after a step: a run killed behind its last one would do more."""
+        """Stop a run that was killed after its last step; the Trainer checks only after a step, and would do one more."""
         if self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
         else:
             super()._run_epoch(*args, **kwargs)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Loss and forgetting as the averages at the end have them: the mean over all tokens that count."""
+        """Measure loss and forgetting like the averages at the end: means over the tokens of texts and replies."""
         self.seconds()
         model = self.accelerator.unwrap_model(self.model_wrapped)
         found = {"eval_loss": self._meter.measure(model, [self.get_eval_dataloader()])}
@@ -61,7 +61,9 @@ class Learner(GuardMixin, Trainer):  # type: ignore[misc]  # transformers has no
             found["eval_forgetting"] = self.forgetting(model)
         self.start_clock()  # measuring is not training
         if self.state.global_step == 0 and not math.isfinite(found["eval_loss"]):
-            raise InputError("model: its loss is no finite number before it is trained; its weights may be damaged")
+            raise InputError(
+                "model: its loss is not a finite number before training; its weights may be damaged, so give another folder"
+            )
         self.log(found)
         self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
         return found
@@ -87,13 +89,13 @@ class _MeasureEnds(TrainerCallback):  # type: ignore[misc]  # the same
 
     @staticmethod
     def _check_protected(trainer: Learner) -> None:
-        """Refuse fewer protected examples than span a subspace."""
+        """Refuse a step with too few protected examples to span a subspace."""
         assert trainer.guide is not None
         basis, kept = trainer.guide.basis, trainer.auxiliary
         shown = min([kept.batch_size or 0, *map(len, kept.datasets.values())])
         if basis.needs == "jacobian" and shown < basis.least:
             cure = "raise language.protect_batch, give more of them, or choose another guard"
-            found = f"needs at least {basis.least} protected examples in a step, there is {shown}"
+            found = f"needs at least {basis.least} protected examples in a step, but there are {shown}"
             raise InputError(f"language.guard: {trainer.guard} {found}; {cure}")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -113,7 +115,7 @@ class Advancing(TrainerCallback):  # type: ignore[misc]  # the same
 
 
 def last_checkpoint(folder: Path) -> tuple[dict[str, Any], str | None]:
-    """The state and the path of the last checkpoint that is whole; a process may have been killed while it wrote one."""
+    """Return the state and the path of the last complete checkpoint; a killed process may have left an incomplete one."""
     names = ((path.name.removeprefix("checkpoint-"), path) for path in folder.glob("checkpoint-*"))
     numbered = {int(number): path for number, path in names if number.isdecimal()}  # not a copy that somebody made
     for _, path in sorted(numbered.items(), reverse=True):
@@ -134,7 +136,7 @@ def make_trainer(
     record: Callable[[Mapping[str, Any]], None],
     state: Mapping[str, Any],
 ) -> Learner:
-    """A trainer for rows of tokens; `state` is that of the checkpoint with which it goes on."""
+    """Make a trainer for rows of tokens; `state` is that of the checkpoint from which it continues."""
     wanted = config.language
     names = {"protect_dataset": "protected", "protect_eval_dataset": "protected_validation"}
     return Learner(

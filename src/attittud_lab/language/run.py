@@ -1,6 +1,6 @@
 """`task: causal-lm`: a language model learns new data with Hugging Face's Trainer, and its run folder says what it forgot.
 
-Steps, checkpoints and resuming are the Trainer's; what protects the model is `attittud.integrations.guard`.
+The Trainer makes steps and checkpoints and resumes runs; `attittud.integrations.guard` protects the model.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _METRICS = {
     "learning_rate": "lr",
     "grad_norm": "gradient_norm",
 }
-"""Names in metrics.jsonl for those of the Trainer's log. Its `loss` has the protected loss in it where that is added."""
+"""Names in metrics.jsonl for names in the Trainer's log. Its `loss` includes the protected loss if that is added."""
 
 
 def run_dir_of(config: Config, name: str) -> Path:
@@ -52,7 +52,7 @@ def run_dir_of(config: Config, name: str) -> Path:
 def run(
     config: Config, run_dir: Path, *, progress: Progress | None = None, logs: Sequence[str] = (), fresh: bool = False
 ) -> RunResult:
-    """Train and write the run folder; a finished run is not trained again, an unfinished one goes on from its checkpoint."""
+    """Train and write the run folder; a finished run is not trained again, an unfinished one continues."""
     for name in logs:
         check_log(name)
     optional("transformers", "transformers", "task: causal-lm")
@@ -153,7 +153,7 @@ class _Job:
         return found
 
     def _replies(self, examples: Sequence[Example], part: str) -> list[Row]:
-        """What the model writes before it is trained; kept in the folder, so that a continued run has the same."""
+        """Return what the model writes before it is trained; the folder keeps it for a continued run."""
         from attittud.integrations.protected import replies
 
         path = self.folder.path / REPLIES
@@ -182,7 +182,7 @@ class _Job:
         known = int(self.model.get_input_embeddings().num_embeddings)
         if largest >= known:
             raise InputError(
-                f"model: its tokenizer has the token {largest}, and its network knows {known} only; give a folder whose "
+                f"model: its tokenizer has the token {largest}, but its network knows only {known}; give a folder whose "
                 "tokenizer and weights belong together"
             )
         if not _is_causal(self.model, known):
@@ -255,7 +255,7 @@ class _Job:
 
 @torch.no_grad()
 def _is_causal(model: Any, tokens: int) -> bool:
-    """Whether a later token leaves what is predicted before it as it is."""
+    """Whether predictions stay the same when a later token changes."""
     model.eval()
     row = torch.arange(4, device=model.device) % tokens
     other = torch.cat([row[:3], (row[3:] + 1) % tokens])
@@ -274,32 +274,36 @@ def as_metrics(entry: Mapping[str, Any]) -> dict[str, Any]:
     """An entry of the Trainer's log as a line of metrics; empty for its summary at the end."""
     found = {
         _METRICS.get(name, name): x
-        for name, x in sorted(entry.items())  # as in the log of a run that goes on
+        for name, x in sorted(entry.items())  # as in the log of a continued run
         if name in _METRICS or name.startswith("attittud/")
     }
     return {"step": entry["step"], "seconds": entry["seconds"], **found} if found else {}
 
 
 def decide(found: Mapping[str, Any], tolerated: float) -> dict[str, str]:
-    """Whether the trained weights are worth using, in words; the averages are the free alternative."""
+    """Decide whether the trained weights are worth using; averages of weights are the free alternative."""
     start, end = found["start"], found["end"]
     learned = f"Loss on held-out new data: {start['loss']:.3f} before, {end['loss']:.3f} after (nats per token)."
     about = "Decision on one run with one seed"
     if not end["loss"] < start["loss"]:
-        return {"outcome": "no_help", "about": about, "text": f"Nothing was learnt. {learned}"}
+        return {"outcome": "no_help", "about": about, "text": f"Nothing was learned. {learned}"}
     if "forgetting" not in end:
-        text = f"It learned. {learned} What it forgot is not known, as no data were protected."
+        text = f"The model learned. {learned} What it forgot is not known, because no data were protected."
         return {"outcome": "unclear", "about": about, "text": text}
-    forgot = f"Forgetting on held-out protected data: {end['forgetting']:+.3f}, of which {tolerated:g} are tolerated."
+    forgot = f"Forgetting on held-out protected data: {end['forgetting']:+.3f}; up to {tolerated:g} is tolerated."
     if end["forgetting"] <= tolerated:
-        text = f"Use it: it learned, and what it forgot is tolerable. {learned} {forgot}"
+        text = f"Use the trained model: it learned, and its forgetting is tolerable. {learned} {forgot}"
         return {"outcome": "use", "about": about, "text": text}
     within = [one for one in found["averages"] if one["forgetting"] <= tolerated and one["loss"] < start["loss"]]
     best = min(within, key=lambda one: float(one["loss"]), default=None)
     cure = "Try a lower learning rate, fewer steps or another guard."
     if best is not None:
         cure = (
-            f"An average with {best['share']:.0%} of the trained weights stays within that: loss {best['loss']:.3f}, forgetting "
-            f"{best['forgetting']:+.3f}."
+            f"An average with {best['share']:.0%} of the trained weights stays within the tolerance: loss "
+            f"{best['loss']:.3f}, forgetting {best['forgetting']:+.3f}."
         )
-    return {"outcome": "unclear", "about": about, "text": f"It learned, but forgot too much. {learned} {forgot} {cure}"}
+    return {
+        "outcome": "unclear",
+        "about": about,
+        "text": f"The model learned, but forgot too much. {learned} {forgot} {cure}",
+    }

@@ -42,11 +42,11 @@ class ModelEntry:
     packs: bool = False
     """Whether a row may hold several texts."""
     keeps: Callable[..., Any] | str | None = None
-    """Copies what `build` and `words` read, but for weights, into a folder that can take the place of the name's one."""
+    """Copies what `build` and `words` read, except weights, into a folder that can replace the named folder."""
     folder: Callable[..., Any] | str | None = None
-    """Finds the folder that `build` reads and the first group names, to be carried to other machines."""
+    """Finds the folder that `build` reads, which the first group names, so that it can be sent to other machines."""
     foreign: bool = False
-    """Made by another library: trying it on two examples shows the number of its features."""
+    """Whether another library makes it, so that a trial on two examples must show the number of its features."""
 
 
 _ENTRIES: dict[str, ModelEntry] = {}
@@ -62,7 +62,7 @@ def register(
 
 
 def names(kind: Kind | None = None) -> dict[str, str]:
-    """Every model (or an example of its names) that reads data of a kind, with one line about it."""
+    """Return every model (or an example of its names) that reads data of a kind, with one line about it."""
     return {name: entry.about for name, entry in _ENTRIES.items() if kind is None or kind in entry.reads}
 
 

@@ -22,7 +22,7 @@ logger = logging.getLogger("attittud")
 
 BACKEND = "inductor"
 LIMIT = 64
-"""Variants of a body in one process: each batch size, text length, mode and precision makes one. Torch's own limit is 8."""
+"""The most compiled variants of a body in one process, one per batch size, text length, mode and precision (torch: 8)."""
 
 
 class _Compiler:
@@ -105,8 +105,8 @@ def compile_body(model: Network) -> None:
         try:
             return compiled(*args, **kwargs)
         except FailOnRecompileLimitHit:
-            reason = f"this process saw more than {LIMIT} variants of it, by batch size, length and mode; for texts"
-            _run_as_usual(part, RuntimeError(f"{reason} data.buckets: null makes do with one length"))
+            reason = f"this process saw more than {LIMIT} variants of it (batch sizes, lengths, modes); for texts"
+            _run_as_usual(part, RuntimeError(f"{reason}, data.buckets: null needs only one length"))
         except TorchDynamoException as error:
             _run_as_usual(part, error)
         return part(*args, **kwargs)
@@ -116,7 +116,7 @@ def compile_body(model: Network) -> None:
 
 def _run_as_usual(part: nn.Module, error: Exception) -> None:
     part._compiled_call_impl = None
-    # The end of torch's message is meant for developers of torch.
+    # The end of torch's message is for developers of torch.
     reason = f"{type(error).__name__}: {one_line(error, 300).partition(' Set TORCHDYNAMO_VERBOSE')[0]}"
     logger.warning("training.compile: the body cannot be compiled and is run as usual (%s)", reason)
 

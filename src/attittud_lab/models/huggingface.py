@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 FAR = -1e4
 """Added to the attention of tokens that must not be seen: its exp is exactly 0 in every floating-point type."""
 TRIED = 256
-"""Tokens of a trial: more than the attention window of an encoder (128 in ModernBERT)."""
+"""Tokens of a trial: more than the attention window of encoders (128 in ModernBERT)."""
 
 # Stored masked-word heads by family: the layer, its norm and the bias. All have the form of `MaskedHead`.
 _HEADS = (
@@ -204,7 +204,7 @@ class _Folder:
             try:  # by its path: with a name the library would ask the network for some files
                 self.path = Path(snapshot_download(name, local_files_only=True))
             except (OSError, ValueError):  # not there, or no name at all
-                found = f"model hf:{name}: cannot be loaded, there is no such folder here and nothing of this name in the cache"
+                found = f"model hf:{name}: cannot be loaded: there is no such folder, and nothing with this name in the cache"
                 raise InputError(f"{found}; {_CURE}, or fetch it from the hub first: hf download {name}") from None
 
     def load(self, what: str, kind: str, **more: Any) -> Any:
@@ -239,8 +239,8 @@ def hf_language(name: str) -> tuple[Any, Any]:
     """The causal language model of a folder, in float32, and its tokenizer."""
     folder = _Folder(name)
     if (folder.path / "adapter_config.json").exists():
-        cure = "give the folder of the whole model, such as peft's merge_and_unload() makes"
-        raise InputError(f"model hf:{name}: holds adapters of another model alone; {cure}")
+        cure = "give the folder of a whole model, such as one made with peft's merge_and_unload()"
+        raise InputError(f"model hf:{name}: holds only adapters of another model; {cure}")
     folder.path = folder.path.resolve()  # adapters that are trained keep the path
     settings = folder.load("the network", "AutoConfig")
     more = {"config": settings, "use_safetensors": True, "output_loading_info": True}
@@ -258,10 +258,8 @@ def hf_words(name: str) -> HFWords | None:
         return None
     tokenizer = folder.tokenizer()
     if tokenizer.pad_token_id is None:
-        found = (
-            f"model hf:{name}: its tokenizer has no sign for padding, so that texts of unequal lengths cannot be put"
-        )
-        raise InputError(f"{found} together; give it one (tokenizer.pad_token = ...) and save it into the folder")
+        found = f"model hf:{name}: its tokenizer has no padding token, so texts of different lengths cannot share"
+        raise InputError(f"{found} a batch; set tokenizer.pad_token and save the tokenizer into the folder")
     return HFWords(tokenizer)
 
 

@@ -36,8 +36,8 @@ BYTES = 20
 class Network(nn.Module):
     """`model(inputs, head="primary")`; images come as uint8, texts as token numbers, tables as features.
 
-    The body is a module with a number of `features`, which are given for a body of another library. A head without a number
-    of outputs names masked words.
+    The body is a module with a number of `features`, which is passed in for a body of another library. A head without a
+    number of outputs predicts masked words.
     """
 
     mean: Tensor
@@ -151,7 +151,7 @@ def keep_description(config: ModelConfig, folder: Path) -> str | None:
 
 
 def files_read(config: ModelConfig, seed: int) -> dict[str, Path]:
-    """The files and folders that `build_model` reads, by the names that it knows them by."""
+    """Return the files and folders that `build_model` reads, under the names that it uses."""
     entry, parts = find(config.name)
     found: dict[str, Path] = {} if entry.folder is None else {parts[0]: call(entry.folder, *parts)}
     if config.weights is not None:
@@ -161,7 +161,7 @@ def files_read(config: ModelConfig, seed: int) -> dict[str, Path]:
 
 
 def trained_model(config: ModelConfig, kind: Kind, shape: Sequence[int], weights: Mapping[str, Tensor]) -> Network:
-    """The network of a finished run, with the head of the primary task alone. Raises what torch does if they do not fit."""
+    """Load the network of a finished run, with the primary head alone. Raises torch's errors if the weights do not fit."""
     entry, parts = find(config.name)
     count, features = weights["heads.primary.weight"].shape
     with torch.random.fork_rng(devices=[]), _tensors_alone():
@@ -210,7 +210,7 @@ def _check_size(config: ModelConfig, build: Callable[[ModelConfig], nn.Module]) 
 
 
 def _tried(body: nn.Module, name: str, inputs: Tensor, kind: str) -> int:
-    """The number of features of another library's network, from a trial on two examples: errors show now, not in step one."""
+    """Find the number of features of another library's network on two examples, so that errors show before training."""
     body.eval()
     try:
         with torch.no_grad():
@@ -234,7 +234,7 @@ def _check_texts(body: TextBody, name: str, data: Prepared) -> None:
         )
     if any(task.packed for task in data.auxiliary.values()) and not getattr(body, "packs", False):
         raise InputError(
-            f"model {name} cannot be kept from mixing several texts in one block of language modelling (it takes no attention "
+            f"model {name} cannot keep several texts in one block of language modelling apart (it takes no attention "
             "masks or positions from outside, or marks no beginning of a text); set data.pack=false"
         )
 
@@ -261,8 +261,8 @@ def matching(model: nn.Module, patterns: Sequence[str], where: str) -> list[nn.P
     named = dict(model.named_parameters())
     for pattern in patterns:
         if not any(matches(name, [pattern]) for name in named):
-            found = f"{where}: no parameter has a name like {pattern!r}; * stands for anything"
-            raise InputError(f"{found}. Names are such as {', '.join(list(named)[:3])}")
+            found = f"{where}: no parameter name matches {pattern!r}, where * stands for anything"
+            raise InputError(f"{found}. Examples of names: {', '.join(list(named)[:3])}")
     return [parameter for name, parameter in named.items() if matches(name, patterns)]
 
 

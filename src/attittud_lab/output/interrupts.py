@@ -11,17 +11,17 @@ from types import FrameType
 
 Handler = Callable[[int, FrameType | None], None]
 INTERRUPTED = 128 + signal.SIGINT
-"""The exit code that shells know Ctrl-C by."""
+"""The exit code that shells use for Ctrl-C."""
 
 _WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 
 class Interruption(Exception):  # noqa: N818 - nothing went wrong
-    """Ctrl-C or SIGTERM. The message says what is kept and how to go on."""
+    """Ctrl-C or SIGTERM. The message says what is kept and how to continue."""
 
 
 class Ending:
-    """How a stopped command ends: as after Ctrl-C, unless SIGTERM came."""
+    """How a stopped command ends: as after Ctrl-C, unless SIGTERM stopped it."""
 
     word, code = _WORDS[signal.SIGINT], INTERRUPTED
 
@@ -40,7 +40,7 @@ def signals() -> Iterator[Ending]:
 
 @contextmanager
 def starting() -> Iterator[None]:
-    """A signal ends the imports inside, which take seconds, with a sentence in place of a traceback."""
+    """Inside, a signal ends the slow imports with a sentence instead of a traceback."""
     with _handled(dict.fromkeys(_WORDS, _leave), instead_of=(signal.default_int_handler, Ending.terminate)):
         yield
 

@@ -34,7 +34,7 @@ class TensorBoard:
         self._call(self._writer.close)
 
     def _died(self, what: threading.ExceptHookArgs) -> None:
-        """Keep a failing writer thread silent: the next call raises the same error, with words for it."""
+        """Keep a failing writer thread silent: the next call raises the same error with a proper message."""
         if not issubclass(what.exc_type, OSError):
             self._usual(what)
 
@@ -63,8 +63,8 @@ class Tracker:
         try:
             self._module.log(dict(values), step=step)
         except Exception as error:
-            cure = "the same command goes on from the last checkpoint, also without --log"
-            raise self._failed("does not take figures any more", cure, error) from None
+            cure = "the same command continues from the last checkpoint, with or without --log"
+            raise self._failed("no longer accepts figures", cure, error) from None
 
     def close(self) -> None:
         self._module.finish()

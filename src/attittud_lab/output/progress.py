@@ -22,28 +22,28 @@ class Progress:
     """Follows the phases and steps of a run, and the runs of a comparison. This base class shows nothing."""
 
     def phase(self, name: str, steps: int | None, done: int) -> None:
-        """A phase of this many steps, where that is known, begins, or continues after `done` steps."""
+        """Begin a phase of this many steps (None: unknown), or continue it after `done` steps."""
 
     def advance(self, steps: int, values: Mapping[str, float]) -> None:
-        """This many more steps are done; `values` are the latest figures."""
+        """Count this many more steps; `values` are the latest figures."""
 
     def evaluated(self, values: Mapping[str, float]) -> None:
-        """The model was evaluated on validation examples."""
+        """Show an evaluation on validation examples."""
 
     def comparison(self, runs: int) -> None:
-        """This many runs are planned, including finished ones; called again when the number is known better."""
+        """Plan this many runs, including finished ones; called again when the number is known better."""
 
     def say(self, text: str) -> None:
         """Show a line."""
 
     def begin(self, what: str) -> None:
-        """A run of a comparison begins."""
+        """Begin a run of a comparison."""
 
     def end(self) -> None:
-        """A run of a comparison is finished."""
+        """Finish a run of a comparison."""
 
     def alongside(self, what: str) -> Progress:
-        """The progress of one of several runs that take place at the same time, instead of `begin`; `end` ends it."""
+        """Begin one of several runs at the same time and return its own progress, whose `end` finishes it."""
         return self
 
     def __enter__(self) -> Self:
@@ -58,7 +58,7 @@ SILENT = 10.0
 
 
 class Says(Progress):
-    """Only what is said: a line for each rung of a portfolio."""
+    """Shows only lines, such as one for each rung of a portfolio."""
 
     def say(self, text: str) -> None:
         sys.stderr.write(f"{text}\n")
@@ -73,7 +73,7 @@ class _Phase:
         self.began = self.told = time.monotonic()
 
     def advance(self, steps: int) -> bool:
-        """Count; True where a line is due, as nothing was said for long. Pauses grow with the phase."""
+        """Count steps; True if a line is due because nothing was shown for long. Pauses grow with the phase."""
         self.done += steps
         now = time.monotonic()
         return self.done != self.steps and now - self.told >= max(SILENT, (now - self.began) / 20)
@@ -109,10 +109,10 @@ class EvaluationLines(Says):
 
 
 class RunLines(Progress):
-    """A line for each run, with the seconds since the first one and the time left, and for each evaluation in it.
+    """Shows a line for each run, with the seconds so far and the time left, and a line for each evaluation in it.
 
-    Evaluations that come within a second of another line are left out, but not the last one of a run. `noun` is what a run is
-    called, `end` what the time is left for: a portfolio knows its trials only up to the next rung.
+    Evaluations within a second of another line are left out, except the last one of a run. `noun` is what a run is called.
+    `end` says what the time left refers to: a portfolio knows its trials only up to the next rung.
     """
 
     def __init__(self, console: Console, worker: str = "", noun: str = "run", end: str = "") -> None:
@@ -152,13 +152,13 @@ class RunLines(Progress):
         return _RunLine(self, what)
 
     def finish(self, *, trained: bool) -> int:
-        """Count a finished run; one that was there before says nothing about the time that the others take."""
+        """Count a finished run; only a run that was `trained` now says how long the others take."""
         self._finished += 1
         self._trained += trained
         return self._finished
 
     def count(self, number: int, what: str) -> None:
-        """A line with the number of a run among all."""
+        """Show a line with the number of a run among all."""
         now, of = time.monotonic(), ""
         if self._planned:
             left = (now - self.since) / max(1, self._trained) * (self._planned - self._finished)
@@ -173,7 +173,7 @@ class RunLines(Progress):
 
 
 class _RunLine(Progress):
-    """One run: the current one, or with a name one of several at the same time, which has its line when it is finished."""
+    """The lines of one run: the current one, or a named one of several at the same time, whose line comes at its end."""
 
     def __init__(self, lines: RunLines, what: str = "") -> None:
         self._lines, self._what, self._phase, self.trained = lines, what, _Phase(), False
@@ -300,7 +300,7 @@ class _RunBar(Progress):
 
 
 def shares(values: Mapping[str, float]) -> dict[str, float] | None:
-    """Shares of the squared norm of the auxiliary gradient, from logged norms; None where they were not measured."""
+    """Return the shares of the auxiliary gradient's squared norm, from logged norms; None if they were not measured."""
     squares = {part: values.get(f"attittud/{part}", math.nan) ** 2 for part in ("helpful", "harmful", "neutral")}
     total = sum(squares.values())
     return {part: square / total for part, square in squares.items()} if total > 0 else None

@@ -1,4 +1,4 @@
-"""Jobs on a cluster through Ray, which decides where each is done, and moves it when a node is lost.
+"""Run jobs on a cluster through Ray, which decides where each runs, and moves it when a node is lost.
 
 Nodes need no common file system: data, other files and the files of a job's folder travel through Ray's object store.
 """
@@ -29,16 +29,16 @@ Files = dict[str, bytes]
 RETRIES = 3
 """How often Ray begins a job again after its process or its node was lost."""
 EVERY = 1.0
-"""Seconds between two looks at what the jobs report."""
+"""Seconds between two checks of what the jobs report."""
 KEEP_EVERY = 20.0
-"""Seconds between two looks on a node whether there is something new to go on from, such as a checkpoint."""
-_KEPT = "finished runs are kept, and the same command goes on"
+"""Seconds between two checks on a node for something new to continue from, such as a checkpoint."""
+_KEPT = "then give the same command again: finished runs are kept"
 
 
 def pack(path: Path) -> Files:
-    """The files of a folder, or a single file under the name ""; what changed last comes last.
+    """Return the files of a folder, or a single file under the name ""; the file that changed last comes last.
 
-    A file that only grows, as metrics do, is then at least as long as a checkpoint before it says.
+    A file that only grows, such as the metrics, is then at least as long as an earlier checkpoint says.
     """
     if path.is_file():
         return {"": path.read_bytes()}
@@ -48,7 +48,7 @@ def pack(path: Path) -> Files:
 
 
 def unpack(files: Mapping[str, bytes], folder: Path, *, whole: bool = False) -> None:
-    """Write files in their order, each of which is whole or not there; `whole` removes all others."""
+    """Write files in their order, so that each is whole or absent; `whole` removes all others."""
     for name, content in files.items():
         make_folder((folder / name).parent)
         write_atomically(folder / name, content)
@@ -111,7 +111,7 @@ _known: dict[str, Any] = {}
 def _on_node(
     number: int, job: Job, files: Files, refs: Mapping[str, Any], home: Any, command: _Command
 ) -> tuple[Outcome, Files]:
-    """Do a job on a node; returns also the files of its folder."""
+    """Run a job on a node, and return its result with the files of its folder."""
     import ray
 
     try:
@@ -128,7 +128,7 @@ def _on_node(
         folder.mkdir()
         unpack(files if sent is None else sent, folder)
         if begun > 1:
-            reports.tell("say", f"{job.name}: its process or its node was lost. It goes on elsewhere.")
+            reports.tell("say", f"{job.name}: its process or its node was lost. It continues elsewhere.")
         sender = threading.Thread(target=_send_news, args=(number, folder, home, over, command.keep_every), daemon=True)
         sender.start()
         try:
@@ -141,16 +141,16 @@ def _on_node(
         if isinstance(outcome.error, InputError):
             words = str(outcome.error)
             for own, path in {**copies, str(job.folder or "."): folder}.items():
-                words = words.replace(str(path), own)  # as the person knows them
+                words = words.replace(str(path), own)  # under the names that the user knows
             outcome.error.args = (words,)
         return outcome, pack(folder) if job.folder is not None else {}
 
 
 def _send_news(number: int, folder: Path, home: Any, over: threading.Event, every: float) -> None:
-    """Send the files of a folder home when there is a new checkpoint, so that little is lost with the node."""
+    """Send the files of a folder back when there is a new checkpoint, so that little is lost with the node."""
     before = set[tuple[str, int]]()
     while not over.wait(every):
-        with suppress(OSError):  # a file that is just being replaced: the next look has it
+        with suppress(OSError):  # a file that is just being replaced: the next check has it
             now = {(str(path), path.stat().st_mtime_ns) for path in folder.rglob("checkpoint*")}
             if now - before:
                 home.keep.remote(number, pack(folder))
@@ -189,9 +189,9 @@ class _Command:
         if self.code != _code():
             import ray
 
-            found = f"--ray: the node {ray.util.get_node_ip_address()} has other code than the machine of the command"
+            found = f"--ray: the node {ray.util.get_node_ip_address()} has other code than this machine"
             cure = "install the same versions of attittud and torch on all nodes"
-            raise InputError(f"{found}, so that results would differ; {cure}")
+            raise InputError(f"{found}, so results would differ; {cure}")
         if self.script is None or _known.get("script") == self.script:
             return
         with scratch_folder() as folder:
@@ -250,16 +250,16 @@ class _Cluster(Place):
                     yield job, outcome.result
         except ray.exceptions.RayError as error:  # of a job it is caught above
             why = f"{type(error).__name__}: {one_line(error, 300)}"
-            raise InputError(f"--ray: the cluster was lost ({why}); start it again; {_KEPT}") from None
+            raise InputError(f"--ray: the cluster was lost ({why}); start it again, {_KEPT}") from None
         finally:
             self._keep(busy)
 
     def _submit(self, number: int, job: Job, needed: Iterable[Any]) -> Any:
         if job.device.startswith("cuda:"):
-            found = f"device: {job.device!r} names a GPU of one machine, but with --ray Ray chooses"
+            found = f"device: {job.device!r} names a GPU of one machine, but with --ray Ray chooses the GPU"
             raise InputError(f"{found}; use device=cuda or device=auto")
         if job.device == "cuda" and not self.gpus:
-            raise InputError("device: 'cuda' cannot be used, as no node of the cluster has a GPU; use device=auto")
+            raise InputError("device: 'cuda' cannot be used, because no node of the cluster has a GPU; use device=auto")
         on_gpu = self.gpus > 0 and job.device not in ("cpu", "mps")
         # In lists, as Ray would fetch what is given directly before it starts the job, for each job again.
         refs = {"": [] if job.data is None else [self._data.over(job.data, needed)]}
@@ -287,16 +287,18 @@ class _Cluster(Place):
             cause = getattr(error, "cause", None)
             if isinstance(cause, ModuleNotFoundError):
                 found = f"--ray: a node of the cluster lacks the package {cause.name!r}"
-                raise InputError(f"{found}; install the same packages on all nodes; {_KEPT}") from None
+                raise InputError(f"{found}; install the same packages on all nodes, {_KEPT}") from None
             why = f"{type(error).__name__}: {one_line(error, 300)}"
-            raise InputError(f"{job.name} ({job.folder}): Ray could not finish it ({why}); {_KEPT}") from None
+            raise InputError(
+                f"{job.name} ({job.folder}): Ray could not finish it ({why}); check the cluster, {_KEPT}"
+            ) from None
         if job.folder is not None:
             make_folder(job.folder)
             unpack(files, job.folder, whole=outcome.error is None)
         return outcome
 
     def _keep(self, busy: Mapping[Any, tuple[int, Job, Progress]]) -> None:
-        """Fetch what unfinished jobs have sent home, so that they can go on from there.
+        """Fetch what unfinished jobs have sent back, so that they can continue from there.
 
         They end with the connection. Ray (2.60) could cancel them, but it aborts this process if one ends at the same moment.
         """

@@ -1,7 +1,7 @@
-"""Independent jobs, and the interface of what does them: this process, other processes, or other machines.
+"""Independent jobs, and the interface of the places that run them: this process, other processes, or other machines.
 
-A job is a function of a module, so that any process can import it, with small arguments. It reads and writes files in its
-own folder alone. Where it is done changes neither its result nor its files.
+A job is a function of a module, so that any process can import it, with small arguments. It reads and writes files only in
+its own folder. The place where it runs changes neither its result nor its files.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Event = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Here:
-    """What a job finds where it is done."""
+    """What a job finds where it runs."""
 
     folder: Path
     data: Any
@@ -42,7 +42,7 @@ class Job:
     """One call: `function(here, *arguments)`."""
 
     name: str
-    """What a person calls it."""
+    """Its name in messages."""
     function: Callable[..., Any]
     arguments: tuple[Any, ...] = ()
     folder: Path | None = None
@@ -58,16 +58,16 @@ class Job:
 
 
 class Place(ABC):
-    """Does jobs."""
+    """A place that runs jobs."""
 
     at_once: int
-    """How many jobs it does at the same time."""
+    """How many jobs run at the same time."""
 
     @abstractmethod
     def run(self, jobs: Iterable[Job], progress: Progress) -> Iterator[tuple[Job, Any]]:
-        """Do jobs and give their results, each when it is there. A job is taken from `jobs` when there is room for it.
+        """Run jobs and yield each result when it is known. A job is taken from `jobs` when there is room for it.
 
-        An error of a job is raised here. The jobs that are under way are then stopped; their folders are whole.
+        An error of a job is raised here. Unfinished jobs are then stopped; the files in their folders are whole.
         """
 
 
@@ -99,11 +99,11 @@ class Outcome:
     result: Any
     error: Exception | None
     events: list[Event]
-    """Those that have not been sent before."""
+    """The reports that have not been sent before."""
 
 
 class Reports(Progress):
-    """Collects what a person should see, and sends it to the first process, at most once in `every` seconds."""
+    """Collects what the user should see, and sends it to the first process, at most once in `every` seconds."""
 
     def __init__(self, send: Callable[[list[Event]], None], every: float) -> None:
         self._send, self._every, self._sent = send, every, 0.0
@@ -155,7 +155,7 @@ def _forwarded(reports: Reports) -> Iterator[None]:
 
 
 def perform(job: Job, folder: Path, data: Any, reports: Reports) -> Outcome:
-    """Do a job in a process that was started for jobs."""
+    """Run a job in a process that was started for jobs."""
     try:
         with _forwarded(reports):
             result = job.function(Here(folder, data, reports), *job.arguments)
@@ -165,7 +165,7 @@ def perform(job: Job, folder: Path, data: Any, reports: Reports) -> Outcome:
 
 
 def _sendable(error: Exception) -> Exception:
-    """An error that another process can raise; one that is not about input says where it came from."""
+    """Return an error that another process can raise; unless it is about input, it includes the traceback."""
     if not isinstance(error, InputError):
         error.add_note(f"In another process:\n{traceback.format_exc()}")
     try:
@@ -187,14 +187,14 @@ def replay(progress: Progress, events: Sequence[Event]) -> None:
 
 
 class Handed:
-    """Large objects in the form in which other processes get them; those that no job needs any more are dropped."""
+    """Large objects in the form that other processes get; objects that no job needs any more are dropped."""
 
     def __init__(self, make: Callable[[Any], Any], drop: Callable[[Any], object] = lambda _: None) -> None:
         self._make, self._drop = make, drop
         self._known: list[tuple[Any, Any]] = []
 
     def over(self, thing: Any, needed: Iterable[Any]) -> Any:
-        """The form of a thing; `needed` are the things of jobs that are under way."""
+        """Return the form of an object; `needed` are the objects of unfinished jobs."""
         for known, made in self._known:
             if known is thing:
                 return made

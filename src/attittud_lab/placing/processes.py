@@ -21,12 +21,12 @@ from attittud_lab.output.progress import Progress
 from attittud_lab.placing.job import Handed, Job, Outcome, Place, Reports, perform, replay
 
 TRIES = 2
-"""How often a job is begun whose process dies."""
+"""How often a job is started if its process dies."""
 _EVERY = 0.1  # seconds between two reports of a process
 
 
 class _Worker:
-    """A process, and the job that it is at."""
+    """A process, and its current job."""
 
     job: Job
     progress: Progress
@@ -107,21 +107,21 @@ class _Processes(Place):
         return self.workers[-1]
 
     def _died(self, worker: _Worker, progress: Progress, tries: dict[Job, int]) -> None:
-        """Go on with a process less, as memory may be short; a job that dies once more is an error."""
+        """Continue with one process fewer, since memory may be short; a job that dies once more is an error."""
         self.workers.remove(worker)
         worker.process.join()
         worker.connection.close()
         code, job = worker.process.exitcode or 0, worker.job
         reason = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
         if -code == signal.SIGKILL:
-            reason += ", as the system does when memory is short"
+            reason += ", which the system does when memory is short"
         tries[job] = tries.get(job, 1) + 1
         if tries[job] > TRIES:
-            cure = "use fewer --workers or a smaller batch; finished runs are kept, and the same command goes on"
+            cure = "use fewer --workers or a smaller batch, then give the same command again: finished runs are kept"
             raise InputError(f"{job.name} ({job.folder or 'no folder'}): its process {reason}, {TRIES} times; {cure}")
         self.at_once = max(1, self.at_once - 1)
-        others = "one process goes on" if self.at_once == 1 else f"{self.at_once} processes go on"
-        progress.say(f"{job.name}: its process {reason}. It is begun again, and {others}.")
+        others = "one process is left" if self.at_once == 1 else f"{self.at_once} processes are left"
+        progress.say(f"{job.name}: its process {reason}. It starts again, and {others}.")
 
 
 @contextmanager
@@ -150,7 +150,7 @@ def _store(data: Any, path: Path) -> Path:
 
 @contextmanager
 def _no_interrupts() -> Iterator[None]:
-    """A process that is started inside gets no Ctrl-C while it imports, or it would print a traceback."""
+    """Protect processes that are started inside from Ctrl-C while they import; they would print a traceback."""
     if not hasattr(signal, "pthread_sigmask"):  # not a POSIX system
         yield
         return
@@ -162,7 +162,7 @@ def _no_interrupts() -> Iterator[None]:
 
 
 def _serve(connection: Connection) -> None:
-    """Do jobs until the first process has no more of them."""
+    """Run jobs until the first process has no more of them."""
     _end_with_the_others()
     at: Path | None = None
     data: Any = None
@@ -181,7 +181,7 @@ def _serve(connection: Connection) -> None:
 
 
 def _end_with_the_others() -> None:
-    """End at once and silently: at an interrupt, also at one that came before, and when the first process is gone."""
+    """End at once and silently after an interrupt, even an earlier one, and when the first process is gone."""
     if hasattr(signal, "pthread_sigmask"):
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -1,1 +1,1 @@
-"""Several strategies tried on folds of the labels: the losers stop early, and the best become one model."""
+"""Try several strategies on folds of the labels, stop the losers early, and make one model from the best."""

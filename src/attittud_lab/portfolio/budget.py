@@ -1,4 +1,4 @@
-"""How long a portfolio will take, and what is left out where that is longer than allowed."""
+"""Forecast how long a portfolio takes, and cut its plan where that is longer than allowed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from attittud_lab.training.train import conditions, new_model, phase_names
 
 NAME = "plan.json"
 TIMED = 3
-"""Steps of each candidate that are timed."""
+"""How many steps of each candidate are timed."""
 SHORTEST = 0.25
 """Steps are cut to this share before candidates are left out."""
 ON_CPU = "30m"
@@ -35,19 +35,19 @@ ON_CPU = "30m"
 
 @dataclass(frozen=True)
 class Plan:
-    """What the clock decided, once: a run that goes on later reads it again."""
+    """What the measured times decided, once: a continued run reads the plan again."""
 
     steps: dict[str, int]
     """Steps of each phase."""
     candidates: list[str]
     threads: int
     runs: float
-    """Full runs that all trials and the last training take together, about."""
+    """How many full runs all trials and the final training take together, about."""
     seconds: float
     """The forecast."""
     left_out: list[str] = field(default_factory=list)
     decided: str = ""
-    """What the budget changed, in words; empty where it was enough."""
+    """What the budget changed, in words; empty if it was enough."""
     sums: bool = False
     """Whether a sum of the best sources may join after the first rung; the forecast counts it."""
 
@@ -62,12 +62,14 @@ class Plan:
         try:
             return cls(**typed(cls, read_json(path)))
         except (TypeError, ValueError, AttributeError) as error:
-            raise InputError(f"{path}: is not what a portfolio writes ({error}); start over with --fresh") from None
+            raise InputError(
+                f"{path}: is damaged, or was not written by a portfolio ({error}); start over with --fresh"
+            ) from None
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds of a step of each phase by candidate, and of a look."""
+    """Seconds of a step by candidate and phase, and seconds of a look at the held-out labels."""
 
     steps: Mapping[str, Mapping[str, float]]
     look: float
@@ -78,9 +80,10 @@ class Costs:
 
 
 def measure(entries: Sequence[PortfolioCandidate], config: Config, data: Prepared, device: torch.device) -> Costs:
-    """Time the first steps of every candidate on the data of a fold; one that diverges in them counts as the first one.
+    """Time the first steps of every candidate on the data of a fold.
 
-    Its trials will show whether it also diverges on the folds. primary_only, which comes first, must not diverge.
+    A candidate that diverges in these steps gets the times of the first one; its trials will show whether it also diverges
+    on the folds. primary_only, which comes first, must not diverge.
     """
     found: dict[str, dict[str, float]] = {}
     look = 0.0
@@ -97,7 +100,7 @@ def measure(entries: Sequence[PortfolioCandidate], config: Config, data: Prepare
                 found[entry.label] = {phase.name: _seconds(phase, device) for phase in phases}
             except DivergedError as error:
                 if entry.label == PRIMARY_ONLY:
-                    raise InputError(f"{PRIMARY_ONLY}, which everything is compared with: {error}") from None
+                    raise InputError(f"{PRIMARY_ONLY}, with which everything is compared: {error}") from None
                 found[entry.label] = found[entries[0].label]
             if entry.label == PRIMARY_ONLY:
                 began = time.perf_counter()
@@ -107,18 +110,18 @@ def measure(entries: Sequence[PortfolioCandidate], config: Config, data: Prepare
 
 
 def _seconds(phase: Phase, device: torch.device) -> float:
-    """How long a step takes; one that is replayed from a CUDA graph later takes less."""
+    """Measure the seconds of a step; steps that are later replayed from a CUDA graph take less."""
     for number in range(1 + TIMED):
         phase.step()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        if number == 0:  # in it libraries choose their kernels, and models are compiled
+        if number == 0:  # libraries choose their kernels, and models are compiled, in the first step
             began = time.perf_counter()
     return (time.perf_counter() - began) / TIMED
 
 
 def expected_runs(count: int, folds: int, config: Config) -> float:
-    """Full runs of `count` candidates, with those that stop early, and the last training; primary_only goes on to the end."""
+    """Count the full runs of `count` candidates, some of which stop early, and of the final training."""
     shares = [*(rung_share(config, rung.at) for rung in config.portfolio.rungs), 1.0]
     total, before, alive = 0.0, 0.0, count
     for number, share in enumerate(shares):
@@ -130,7 +133,7 @@ def expected_runs(count: int, folds: int, config: Config) -> float:
 
 
 def rung_share(config: Config, at: float) -> float:
-    """The share of the steps after which a rung is: that of the look before it."""
+    """Return the share of the steps at which a rung takes place: at the last look before it."""
     steps = look_steps(config)
     return steps[rung_look(config, at)] / steps[-1]
 
@@ -142,7 +145,7 @@ def rung_look(config: Config, at: float) -> int:
 
 
 def rung_counts(config: Config) -> list[int]:
-    """How many looks there are up to each rung, the last of which is the end."""
+    """Return how many looks there are up to each rung; the last rung is the end of training."""
     return [*(rung_look(config, rung.at) + 1 for rung in config.portfolio.rungs), len(look_steps(config))]
 
 
@@ -155,9 +158,10 @@ def plan(
     *,
     sums: bool = False,
 ) -> Plan:
-    """Fewer steps first, then fewer candidates, then fewer steps again; never without primary_only.
+    """Fit a portfolio into its budget: fewer steps first, then fewer candidates, then fewer steps again.
 
-    `sums`: a sum of sources may join after the first rung, as long as two of them are tried alone.
+    primary_only is never left out. `sums`: a sum of sources may join after the first rung, as long as two of them are tried
+    alone.
     """
     lengths, looks = phase_lengths(config), len(look_steps(config))
     seconds, runs = _allowed(config, device)
@@ -182,7 +186,7 @@ def plan(
         share = min(share, _share(needed, count, seconds))
     left_out, words = [entry.label for entry in entries[count:]], []
     if share < 1:
-        words.append(f"steps are cut to {share:.0%} of those configured")
+        words.append(f"steps are cut to {share:.0%} of the configured number")
     if left_out:
         words.append(f"left out: {', '.join(left_out)}")
     steps = {name: max(1, round(length * share)) for name, length in lengths.items()} if share < 1 else lengths
@@ -193,13 +197,13 @@ def plan(
 
 
 def _share(needed: Callable[[int, float], float], count: int, seconds: float) -> float:
-    """The share of the steps that fits."""
+    """Return the share of the steps that fits into the budget."""
     fixed, all_steps = needed(count, 0.0), needed(count, 1.0)
     return min(1.0, max(0.01, (seconds - fixed) / max(all_steps - fixed, 1e-9)))
 
 
 def _allowed(config: Config, device: torch.device) -> tuple[float | None, float | None]:
-    """The budget: seconds, or runs."""
+    """Return the budget as seconds or as runs."""
     text = config.portfolio.budget
     if text is None:
         return (parse_duration(ON_CPU), None) if device.type == "cpu" else (None, None)
@@ -214,7 +218,7 @@ def _allowed(config: Config, device: torch.device) -> tuple[float | None, float 
 
 
 def forecast(found: Plan, folds: int, at_once: int = 1) -> str:
-    """The plan in words, where this many trials run at the same time."""
+    """Describe the plan in words; `at_once` trials run at the same time."""
     many = f"{len(found.candidates)} candidate{'s' if len(found.candidates) > 1 else ''}"
     many += " and the sum of the sources that help" if found.sums else ""
     parts = f"{folds} folds" if folds > 1 else "one split"

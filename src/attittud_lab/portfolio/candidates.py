@@ -16,7 +16,7 @@ from attittud_lab.strategies import completed, find, make_strategy
 from attittud_lab.training.train import phase_names
 
 PRIMARY_ONLY = "primary_only"
-"""The candidate that is never dropped: what the auxiliary data are worth is measured against it."""
+"""The candidate that is never dropped: the worth of the auxiliary data is measured against it."""
 MOST_ALONE = 3
 """With more sources than this, a sum of the best of them is tried too."""
 
@@ -42,9 +42,9 @@ class PortfolioCandidate:
 
 
 def candidates(config: Config, data: Prepared) -> list[PortfolioCandidate]:
-    """primary_only, and the others in the order in which a budget keeps them.
+    """Return primary_only and the other candidates, in the order in which a budget keeps them.
 
-    Each is first tried on a toy model, since hours may pass before it runs.
+    Each is first built for a toy model, since hours may pass before it runs.
     """
     wanted = config.portfolio.candidates
     others = _default(data) if wanted is None else wanted
@@ -58,7 +58,7 @@ def candidates(config: Config, data: Prepared) -> list[PortfolioCandidate]:
 
 
 def _default(data: Prepared) -> list[CandidateConfig]:
-    """Where a source predicts the primary classes, its labels are tried with the primary output layer and with their own."""
+    """Return the default candidates; a source that predicts the primary classes is tried with both output layers."""
     sharing = any(can_share(task, data.primary) for task in data.auxiliary.values())
     plain = [replace(entry, head="shared") if sharing else entry for entry in _SHARED]
     found = [plain[0], *(_OWN[:1] if sharing else ()), *plain[1:], *(_OWN[1:] if sharing else ())]
@@ -67,12 +67,12 @@ def _default(data: Prepared) -> list[CandidateConfig]:
 
 
 def sums(data: Prepared) -> list[CandidateConfig]:
-    """The default candidates that add up the losses of all sources: they show soonest whether auxiliary data help."""
+    """Return the default candidates that add up the losses of all sources; they show first whether auxiliary data help."""
     return [entry for entry in _default(data) if entry.name == _ALONE.name and entry.sources is None]
 
 
 def named(entry: CandidateConfig, config: Config) -> PortfolioCandidate:
-    """A candidate with the settings of the basis that `strategy:` has, and a label that tells what is unusual about it."""
+    """Make a candidate with the basis settings of `strategy:`, and a label that names its unusual settings."""
     strategy = completed(entry, config.strategy)
     usual = completed(CandidateConfig(name=entry.name), config.strategy)
     words = [strategy.name if strategy.auxiliary_weight == 1 else f"{strategy.name} {strategy.auxiliary_weight:g}"]
@@ -89,15 +89,17 @@ def _check(candidate: PortfolioCandidate, data: Prepared) -> None:
     strategy, where = candidate.strategy, f"portfolio.candidates: {candidate.label}"
     for name in strategy.sources or ():
         if name not in data.auxiliary:
-            raise InputError(f"{where}: there is no auxiliary source {name!r}; they are {listed(data.auxiliary)}")
+            raise InputError(
+                f"{where}: there is no auxiliary source {name!r}; the sources are {listed(data.auxiliary)}"
+            )
     if strategy.sources == []:
-        raise InputError(f"{where}: sources is empty; name some of {listed(data.auxiliary)}, or null for all")
+        raise InputError(f"{where}: sources is empty; name some of {listed(data.auxiliary)}, or write null for all")
     if find(strategy.name).trains_others:
         raise InputError(f"{where}: cannot be part of a portfolio; name other strategies")
     weights = dict.fromkeys(strategy.sources or data.auxiliary, 1.0)
     made = make_strategy(replace(strategy, rank=1), nn.Linear(1, 1), weights=weights, seed=0)
     if not made.resumable or not made.trains_head:
-        why = "trains no output layer" if made.resumable else "cannot stop and go on later"
+        why = "trains no output layer" if made.resumable else "cannot stop and continue later"
         raise InputError(f"{where}: {why}, which a portfolio needs; name another strategy")
 
 
@@ -112,7 +114,7 @@ def may_sum(config: Config, data: Prepared) -> bool:
 
 
 def greedy_sum(config: Config, losses: dict[str, float], data: Prepared) -> PortfolioCandidate | None:
-    """The sum of the sources that beat primary_only alone; None where that is nothing new. `losses` are by label."""
+    """Return the sum of the sources that each beat primary_only; None if it is not new. `losses` are by label."""
     if not may_sum(config, data) or PRIMARY_ONLY not in losses:
         return None
     alone = {name: named(replace(_default(data)[-1], sources=[name]), config).label for name in data.auxiliary}
@@ -121,7 +123,7 @@ def greedy_sum(config: Config, losses: dict[str, float], data: Prepared) -> Port
 
 
 def data_for(candidate: PortfolioCandidate, data: Prepared) -> Prepared:
-    """The data that a candidate trains on: its sources, with the output layers that it gives them."""
+    """Return the data that a candidate trains on: its sources, with the output layers that it chooses for them."""
     strategy = candidate.strategy
     wanted = data.auxiliary if strategy.sources is None else strategy.sources
     tasks = {name: task for name, task in data.auxiliary.items() if name in wanted}
@@ -134,7 +136,7 @@ def data_for(candidate: PortfolioCandidate, data: Prepared) -> Prepared:
 
 
 def config_for(candidate: PortfolioCandidate, config: Config, seed: int) -> Config:
-    """The job of a candidate: no choice of the best step inside of a run, no early end, and one seed."""
+    """Return the job of a candidate, with one seed, without early stopping or a choice of the best step within a run."""
     phases: dict[str, Any] = {name: _plain(getattr(config.training, name)) for name in phase_names(config)}
     weights = config.model.weights
     model = (
@@ -150,7 +152,7 @@ def _plain(phase: PhaseConfig) -> PhaseConfig:
 
 
 def fitted(config: Config, smallest: int, steps: Mapping[str, int], threads: int | None) -> Config:
-    """The job with so many steps in each phase and threads, and batches that the smallest training fold can fill.
+    """Return the job with these steps and threads, and with batches that the smallest training fold can fill.
 
     Where steps are cut, the warm-up is cut by the same share.
     """
@@ -166,7 +168,7 @@ def fitted(config: Config, smallest: int, steps: Mapping[str, int], threads: int
 
 
 def smaller_basis(entries: Sequence[PortfolioCandidate], smallest: int) -> list[PortfolioCandidate]:
-    """The candidates with a basis from at most as many examples as the smallest training fold has."""
+    """Return the candidates, with no more examples for a basis than the smallest training fold has."""
     return [
         replace(entry, strategy=replace(entry.strategy, basis_batch=min(entry.strategy.basis_batch, smallest)))
         if entry.strategy.basis_batch is not None

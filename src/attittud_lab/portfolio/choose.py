@@ -1,4 +1,4 @@
-"""What out-of-fold predictions decide: which candidates go on, after how many steps a model is best, and what to mix."""
+"""What out-of-fold predictions decide: which candidates go on, after how many steps a model is best, and which to mix."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from attittud_lab.training.evaluate import figures, has_both
 
 Numbers = npt.NDArray[np.float64]
 _TINY = 1e-12
-"""A probability that is not taken for 0: a single certain error would decide everything."""
+"""The smallest probability that counts: with 0, a single certain error would decide everything."""
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The examples that are held out once, fold by fold, and what is to be predicted for them."""
+    """The examples that are held out once, fold by fold, and their targets."""
 
     task: Task
     targets: Tensor
     folds: Rows
-    """The fold of each of them."""
+    """The fold of each example."""
     metric: str
 
     def figures(self, outputs: Tensor) -> dict[str, float]:
-        """The figures of out-of-fold outputs (n x classes).
+        """Return the figures of out-of-fold outputs (n x classes).
 
-        Areas under the ROC curve are means over the folds in which they are defined: the scores of two models have no common
-        order.
+        An area under the ROC curve is the mean over the folds in which it is defined, because the scores of two models have
+        no common order.
         """
         found = figures(self.task, outputs, self.targets)
         if not self.task.several:
@@ -58,7 +58,7 @@ class HeldOut:
         positive = listed([f"{name} {count}" for name, count in counts], 10)
         found = f"data.primary: {len(self.targets)} labelled examples are held out {where} (positive: {positive})"
         reason = (
-            "no label has both positive and negative examples in any of them, so the AUC that chooses is not defined"
+            "no label has both positive and negative examples in any of them, so the AUC to choose by is not defined"
         )
         raise InputError(f"{found}; {reason}. Give examples of both kinds, or use training.metric: macro_f1")
 
@@ -108,11 +108,11 @@ class Curve:
         return self.best_of(len(self.scores))
 
     def first(self, count: int) -> Curve:
-        """The curve as it was after so many looks."""
+        """Return the curve as it was after so many looks."""
         return replace(self, scores=self.scores[:count], losses=self.losses[:count])
 
     def best_of(self, count: int) -> int:
-        """The same among the first looks; the next look does not change it unless it is the neighbour of one of them."""
+        """Return the same among the first `count` looks; a later look changes it only as the neighbour of one of them."""
         values = self.smoothed[: max(1, count)]
         top = max(range(len(values)), key=lambda look: (*values[look], -look))
         score = values[top][0]
@@ -133,7 +133,7 @@ class Curve:
 
     @property
     def value(self) -> tuple[float, float]:
-        """What candidates are ranked by: larger is better."""
+        """The value that ranks candidates; larger is better."""
         return self.smoothed[self.best]
 
 
@@ -144,7 +144,7 @@ def _smooth(values: Sequence[float], second: int) -> list[float]:
 
 
 def survivors(values: Mapping[str, tuple[float, float]], keep: float, always: str) -> list[str]:
-    """The best share of the candidates (at least one), from the best to the worst; `always` goes on in addition to them."""
+    """Return the best share of the candidates (at least one), best first; the candidate `always` goes on as well."""
     order = sorted(values, key=lambda label: values[label], reverse=True)
     kept = order[: kept_count(len(order), keep)]
     return kept + [label for label in order if label == always and label not in kept]
@@ -155,10 +155,10 @@ def kept_count(count: int, keep: float) -> int:
 
 
 def greedy(likely: Mapping[str, Numbers], held_out: HeldOut, first: str, picks: int) -> dict[str, int]:
-    """How often each candidate is picked for a mean of probabilities (Caruana et al. 2004, with replacement).
+    """Count how often each candidate is picked for a mean of probabilities (Caruana et al. 2004, with replacement).
 
-    It begins with the best candidate, then always takes the one that lowers the log-loss of the mean most. The shortest series
-    of picks with the lowest loss is kept, so that nothing is added that does not help.
+    The first pick is the best candidate; each further pick lowers the log-loss of the mean most. The shortest series of picks
+    with the lowest loss is kept, so that no pick is useless.
     """
     series, total = [first], likely[first].copy()
     losses = [held_out.loss(total)]

@@ -29,7 +29,7 @@ VERSION = 1
 
 
 def refitted(folder: Path, weights: Mapping[Path, float]) -> list[Member]:
-    """The members of a model whose networks were trained on all labels, from their files and shares."""
+    """Return the members of a model whose networks were trained on all labels, from their files and shares."""
     if len(weights) == 1:
         write_atomically(folder / WEIGHTS, next(iter(weights)).read_bytes())
         return [Member(weights=WEIGHTS, share=1.0)]
@@ -39,7 +39,7 @@ def refitted(folder: Path, weights: Mapping[Path, float]) -> list[Member]:
 def of_folds(
     folder: Path, standings: Mapping[str, Standing], picks: Mapping[str, int], trials: Mapping[str, Sequence[Path]]
 ) -> list[Member]:
-    """The members of an ensemble: the network of every fold of each candidate that was picked, after its best look."""
+    """Return the members of an ensemble: for each picked candidate, the network of every fold after its best look."""
     weights = dict[Path, float]()
     for label, count in picks.items():
         curve = standings[label].curve
@@ -60,7 +60,7 @@ def _members(folder: Path, weights: Mapping[Path, float]) -> list[Member]:
 def describe(
     folder: Path, config: Config, data: Prepared, members: list[Member], scores: Tensor, held_out: HeldOut
 ) -> ModelFile:
-    """model.json, all but the size and the time; `scores` are the model's out-of-fold ones."""
+    """Return model.json without size and time; `scores` are the out-of-fold scores of the model."""
     temperature = fitted_temperature(scores, held_out.targets)
     count = len(held_out.targets)
     return model_file(config, data, folder, members=members, temperature=temperature, calibrated_on=count)
@@ -92,7 +92,7 @@ def where(config: Config, look: int) -> dict[str, Any]:
 def write_metrics(
     folder: Path, config: Config, lines: Sequence[Mapping[str, Any]], standing: Standing, metric: str
 ) -> None:
-    """metrics.jsonl: the logged steps of the last training, and the out-of-fold figures of the best candidate."""
+    """Write metrics.jsonl: the logged steps of the final training, and the out-of-fold figures of the best candidate."""
     assert standing.curve is not None
     found = [dict(line) for line in lines]
     order = list(phase_lengths(config))
@@ -110,7 +110,7 @@ def write_metrics(
 def write_predictions(
     folder: Path, standings: Sequence[Standing], held_out: HeldOut, rows: Tensor, final: Tensor
 ) -> None:
-    """out_of_fold.safetensors: the outputs of each candidate at its best look, and of the model, for the held-out labels."""
+    """Write out_of_fold.safetensors: for the held-out labels, the outputs of each candidate's best look and of the model."""
     outputs = {standing.candidate.label: standing.outputs for standing in standings if standing.curve is not None}
     state = {"version": VERSION, "rows": rows, "targets": held_out.targets, "folds": torch.from_numpy(held_out.folds)}
     save_checkpoint(folder / OUT_OF_FOLD, state | {"candidates": outputs, "model": final})

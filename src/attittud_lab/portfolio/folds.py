@@ -17,18 +17,18 @@ from attittud_lab.errors import InputError
 NEVER = -1
 """The fold of examples that are never held out."""
 HELD_OUT = 5
-"""Where there is one split, one part of so many is held out, or a smaller one:"""
+"""With a single split, one of this many parts is held out, or a smaller part:"""
 MOST_HELD_OUT = 4000
 """More held-out examples would only make looks slower."""
 
 
 @dataclass(frozen=True)
 class Folds:
-    """In which fold each example is held out."""
+    """The fold in which each example is held out."""
 
     of: Rows
     count: int
-    """How many folds there are: 1 where one part is held out and the others always train."""
+    """How many folds there are; 1 if a single part is held out and the others always train."""
     not_validated: list[str]
     """Classes that are too rare to be held out."""
 
@@ -47,7 +47,7 @@ class Folds:
 
 
 def make_folds(data: Prepared, config: PortfolioConfig, seed: int) -> Folds:
-    """The folds of pooled data; fewer than configured where otherwise most labels would be too rare to be held out."""
+    """Divide pooled data into folds; fewer than configured if most labels would otherwise be too rare to be held out."""
     targets = data.primary.examples.targets
     assert targets is not None
     labels = targets.cpu().numpy()
@@ -75,9 +75,9 @@ def make_folds(data: Prepared, config: PortfolioConfig, seed: int) -> Folds:
 
 
 def rare_examples(labels: Labels, groups: Sequence[str] | None, count: int) -> np.ndarray:
-    """The examples that have a class (or one of several labels) with fewer than `count` examples, or groups of them.
+    """Find the examples of classes (or labels) with fewer than `count` examples, or with fewer groups than that.
 
-    Whole groups: if one of its examples is rare, so are all.
+    Groups stay whole: if one example of a group is rare, all are.
     """
     units = np.arange(len(labels)) if groups is None else np.unique(groups, return_inverse=True)[1]
     rare = np.zeros(len(labels), dtype=bool)
@@ -88,10 +88,10 @@ def rare_examples(labels: Labels, groups: Sequence[str] | None, count: int) -> n
 
 
 def assign(labels: Labels, groups: Sequence[str] | None, rare: np.ndarray, count: int, seed: int) -> Rows:
-    """The fold of each example; `NEVER` for the rare ones, and for a group without which a class would lie in one fold.
+    """Deal out the examples; `NEVER` for rare ones, and for one group of a class that would otherwise lie in one fold.
 
-    Without groups, folds differ by at most one example in each class (with several labels at once: in each stratum of their
-    rarest label) and in all.
+    Without groups, folds differ by at most one example, in each class and in total. With several labels at once, this holds
+    for the examples that share their rarest label.
     """
     generator, of = np.random.default_rng(seed), np.full(len(labels), NEVER, dtype=np.int64)
     layers = strata(labels, len(labels))
@@ -128,7 +128,7 @@ def _columns(labels: Labels) -> np.ndarray:
 
 
 def fold_data(data: Prepared, folds: Folds, fold: int | None) -> Prepared:
-    """The pooled data with one fold as validation; None trains on all labels, and holds none out."""
+    """Return the pooled data with one fold as validation; with None all labels train and none is held out."""
     examples = data.primary.examples
     if fold is None:
         return replace(data, validation=examples.rows(torch.arange(0)))

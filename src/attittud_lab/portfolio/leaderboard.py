@@ -1,4 +1,4 @@
-"""leaderboard.json: how good each candidate is, how sure that is, and what the auxiliary data were worth."""
+"""leaderboard.json: the score of each candidate with its interval, and what the auxiliary data were worth."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attittud_lab.portfolio.choose import Curve, HeldOut, Numbers
 NAME = "leaderboard.json"
 VERSION = 1
 RESAMPLES = 500
-"""Draws of the held-out examples behind an interval."""
+"""How many draws of the held-out examples an interval is made from."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ _LEAST_VARIANCE = 1e-4
 
 @dataclass
 class Standing:
-    """A candidate, as far as it was trained."""
+    """A candidate, and how far it was trained."""
 
     candidate: PortfolioCandidate
     rung: int = 0
-    """Rungs that it has reached; the last one is the end of training."""
+    """How many rungs it has reached; the last one is the end of training."""
     steps: int = 0
     """Steps of each of its runs."""
     seconds: float = 0.0
@@ -68,17 +68,17 @@ class Standing:
 
 
 def needed_looks(curve: Curve, counts: Sequence[int]) -> set[int]:
-    """The looks whose outputs are compared later: the best ones when there were so many looks."""
+    """Return the looks whose outputs are compared later: the best look after each of these numbers of looks."""
     return {curve.first(count).best for count in counts if count <= len(curve.scores)}
 
 
 def lowest_losses(standings: Mapping[str, Standing]) -> dict[str, float]:
-    """The lowest smoothed log-loss of each candidate that has not diverged."""
+    """Return the lowest smoothed log-loss of each candidate that has not diverged."""
     return {label: standing.curve.lowest_loss for label, standing in standings.items() if standing.curve is not None}
 
 
 def chance(standings: Mapping[str, Standing], held_out: HeldOut) -> dict[str, Any] | None:
-    """The chance that auxiliary data help; None where nothing can be compared.
+    """Estimate the chance that auxiliary data help; None if nothing can be compared.
 
     The evidence is how far primary_only is behind, in standard errors: its score behind the best score of a candidate with
     auxiliary data, and its log-loss behind the lowest one, which is compared example by example. (Differences as they are
@@ -114,10 +114,10 @@ def chance_words(found: Mapping[str, Any] | None) -> str:
 
 
 class Intervals:
-    """95 % intervals of out-of-fold scores, from draws of the held-out examples (of their groups, where there are any).
+    """95 % intervals of out-of-fold scores, from draws of the held-out examples (or of their groups, if there are any).
 
-    All candidates get the same draws, so that differences are paired. They are about other examples of the same kind, and
-    leave out that the best candidate was chosen by the same examples.
+    All candidates get the same draws, so that differences are paired. The intervals describe other examples of the same kind;
+    they ignore that the same examples chose the best candidate.
     """
 
     def __init__(self, held_out: HeldOut, groups: Sequence[str] | None, seed: int) -> None:
@@ -161,7 +161,7 @@ def _macro_f1(outputs: Numbers, targets: np.ndarray, _folds: np.ndarray, draws: 
     found = []
     for rows in draws:
         hits, total = both[rows].sum(0), is_[rows].sum(0) + said[rows].sum(0)
-        # As in an evaluation, a label that nothing has counts 0, while a class that nothing has does not count.
+        # As in an evaluation: a label without any examples counts as 0, a class without any examples does not count.
         found.append((2 * hits / np.maximum(total, 1))[(total > 0) | (targets.ndim == 2)].mean())
     return np.array(found)
 
@@ -192,7 +192,7 @@ Named = Callable[[int], dict[str, Any]]
 def rows(
     standings: Sequence[Standing], intervals: Intervals, where: Named, picks: Mapping[str, int]
 ) -> list[dict[str, Any]]:
-    """A row for each candidate, from the best to the worst; those that diverged are last."""
+    """Return a row for each candidate, from the best to the worst; candidates that diverged are last."""
     order = sorted(standings, key=lambda s: s.curve.value if s.curve else (-math.inf, 0.0), reverse=True)
     plain = next((s for s in standings if s.candidate.label == PRIMARY_ONLY and s.curve is not None), None)
     found = []
@@ -220,7 +220,7 @@ def rows(
 
 
 def _to_plain(standing: Standing, plain: Standing, intervals: Intervals) -> dict[str, float]:
-    """A candidate minus primary_only; where the candidate stopped early, primary_only is taken as it was then."""
+    """Return a candidate minus primary_only; if the candidate stopped early, primary_only is taken at the same step."""
     assert plain.curve is not None
     both = (standing.outputs, plain.looks[plain.curve.first(standing.count).best])
     mine, other = (intervals.held_out.figures(outputs)[intervals.held_out.metric] for outputs in both)
@@ -229,7 +229,7 @@ def _to_plain(standing: Standing, plain: Standing, intervals: Intervals) -> dict
 
 
 def worth(standings: Sequence[Standing], intervals: Intervals) -> dict[str, Any] | None:
-    """The best candidate with auxiliary data minus primary_only, in the out-of-fold score after the same share of the steps."""
+    """Return the best candidate with auxiliary data minus primary_only: out-of-fold scores at the same share of the steps."""
     usable = [standing for standing in standings if standing.curve is not None]
     plain = next((standing for standing in usable if standing.candidate.label == PRIMARY_ONLY), None)
     others = [standing for standing in usable if standing is not plain]
@@ -241,29 +241,31 @@ def worth(standings: Sequence[Standing], intervals: Intervals) -> dict[str, Any]
 
 
 def decision(final: str, winner: str, picks: Mapping[str, int], found: Mapping[str, Any] | None, metric: str) -> str:
-    """One sentence: what was trained, and whether the auxiliary data helped."""
+    """Say what was trained, and whether the auxiliary data helped. All metrics are shares, so differences are in points."""
     if final == "ensemble":
         parts = ", ".join(f"{label} ({count} of {sum(picks.values())})" for label, count in picks.items())
         model = f"The model is a mean of {parts}"
     else:
         model = f"The model is {winner}, trained on all labels"
     if found is None and winner != PRIMARY_ONLY:
-        return f"{model}; what the auxiliary data were worth is not known: {PRIMARY_ONLY} diverged."
+        return f"{model}. What the auxiliary data were worth is not known: {PRIMARY_ONLY} diverged."
     if found is None:
-        return f"{model}; there was nothing to compare {PRIMARY_ONLY} with."
+        return f"{model}. There was nothing to compare {PRIMARY_ONLY} with."
     if math.isnan(found["difference"]):
-        return f"{model}; what the auxiliary data were worth is not known: {metric} is not defined on these labels."
-    gain = f"{found['difference']:+.4f} of out-of-fold {metric} (95 % interval {found['low']:+.4f} to {found['high']:+.4f})"
-    early = "" if found["share"] == 1 else f", after {found['share']:.0%} of the steps, where it was stopped"
-    against = (
-        f"{found['best']}, the best with auxiliary data by these same labels, minus {PRIMARY_ONLY} is {gain}{early}"
-    )
+        return f"{model}. What the auxiliary data were worth is not known: {metric} is not defined on these labels."
+    difference, low, high = (points(found[name]) for name in ("difference", "low", "high"))
+    gain = f"{difference} points of out-of-fold {metric} (95 % interval {low} to {high})"
+    early = "" if found["share"] == 1 else f" after {found['share']:.0%} of the steps, where it was stopped"
+    against = f"{found['best']}, the best with auxiliary data on these same labels, differs from {PRIMARY_ONLY} by {gain}{early}"
     if found["low"] > 0 and early:
-        return (
-            f"{model}; the auxiliary data helped at first, but nothing with them was among the best later: {against}."
-        )
+        return f"{model}. The auxiliary data helped at first, but later no candidate with them was among the best: {against}."
     if found["low"] > 0:
-        return f"{model}; the auxiliary data helped: {against}."
+        return f"{model}. The auxiliary data helped: {against}."
     if found["high"] < 0:
-        return f"{model}; the auxiliary data did not help: {against}."
-    return f"{model}; whether the auxiliary data helped is not sure: {against}."
+        return f"{model}. The auxiliary data did not help: {against}."
+    return f"{model}. It is unclear whether the auxiliary data helped: {against}."
+
+
+def points(value: float) -> str:
+    """Format a difference of shares in points, with a sign; adding 0 makes a negative zero positive."""
+    return f"{round(100 * value, 1) + 0.0:+.1f}"

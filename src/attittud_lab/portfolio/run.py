@@ -85,9 +85,9 @@ def run(
 ) -> RunResult:
     """Train a portfolio and write its run folder.
 
-    A folder with the finished run is not trained again; an unfinished run goes on from its trials, and ends as if it had never
-    been interrupted. `data` are pooled ones of the same configuration. `place` is where trials take place; `execute` does
-    something else in place of training them.
+    A finished run in the folder is not trained again. An unfinished run continues from its trials, and ends as if it had never
+    been interrupted. `data` are the pooled data of the same configuration. `place` is where trials take place; `execute`
+    replaces their training.
     """
     path = Path(run_dir) if run_dir is not None else default_run_dir(config, "run")
 
@@ -100,12 +100,12 @@ def run(
 
 
 def first_rung(config: Config, where: Path, progress: Progress | None = None) -> dict[str, Any]:
-    """The chance that auxiliary data help, from the first rung of a portfolio: primary_only against sums of the losses.
+    """Estimate the chance that auxiliary data help from a portfolio's first rung: primary_only against sums of losses.
 
-    What it will cost is said before it begins. Its trials lie in a folder inside `where` that is removed at the end.
+    A forecast is shown before it begins. Its trials lie in a folder inside `where` that is removed at the end.
     """
     data, device, shown = pooled_data(config), choose_device(config.device), progress or Progress()
-    # The rung after which the chance was calibrated, whatever this job has.
+    # The chance was calibrated after this rung, so the rungs of this job do not matter.
     wanted = replace(config.portfolio, candidates=sums(data), final="single", rungs=PortfolioConfig().rungs)
     config = replace(config, portfolio=wanted)
     with TemporaryDirectory(prefix="chance-", dir=where) as path:
@@ -117,7 +117,7 @@ def first_rung(config: Config, where: Path, progress: Progress | None = None) ->
         share = step / steps[-1]
         runs = len(portfolio.entries) * folds * share
         cost = budget.forecast(replace(plan, runs=runs, seconds=plan.seconds * runs / plan.runs), folds)
-        shown.say(f"chance that the auxiliary data help: {cost}, the first {share:.0%} of the steps of each")
+        shown.say(f"estimating the chance that the auxiliary data help: {cost}, for the first {share:.0%} of the steps")
         for entry in portfolio.entries:
             portfolio.train([entry], 0, step)
             portfolio.prune(entry.label, stopped=True)  # none of them goes on
@@ -170,10 +170,10 @@ class _Portfolio:
 
     def run(self) -> RunResult:
         self.folder.begin(self.data.record, self.device, threads_of(self.config, self.data))
-        self.folder.truncate(0)  # a report of an unfinished run looks for metrics
+        self.folder.truncate(0)  # the report of an unfinished run expects this file
         make_folder(self.folder.trials_path)
         plan, names = self.planned(), self.folds.not_validated
-        rare = f"not validated, as they have too few examples: {listed(names)}" if names else ""
+        rare = f"classes with too few examples to be validated: {listed(names)}" if names else ""
         for words in (budget.forecast(plan, self.folds.count, self.place.at_once), plan.decided, rare):
             if words:
                 self.progress.say(words)
@@ -181,7 +181,7 @@ class _Portfolio:
         return self.finish()
 
     def planned(self) -> Plan:
-        """Plan what the budget allows; a run that goes on reads what was decided before."""
+        """Plan what the budget allows; a continued run reads its earlier plan."""
         known = Plan.read(self.folder.path)
         if known is None:
             threads = threads_of(self.config, self.data)
@@ -220,7 +220,7 @@ class _Portfolio:
                 self.prune(label, stopped=True)
 
     def say(self, number: int, rungs: int, values: Mapping[str, tuple[float, float]]) -> None:
-        """A line about a rung."""
+        """Show a line about a rung."""
         rung, last = self.rungs[-1], number == rungs - 1
         best = rung["kept"][0]
         go_on = "all steps are done" if last else f"{len(rung['kept'])} go on ({', '.join(rung['kept'])})"
@@ -244,7 +244,7 @@ class _Portfolio:
             looks = [torch.cat(parts) for parts in zip(*(result.outputs for result in found), strict=False)]
             curve = None if diverged else Curve.of(looks, self.held_out, second_phase(self.config))
             steps, seconds = max(result.steps for result in found), sum(result.seconds for result in found)
-            # The other looks are never compared again, and candidates x looks x labels x classes would take much memory.
+            # Other looks are never compared again; all of them (candidates x looks x labels x classes) would need much memory.
             counts = budget.rung_counts(self.config) if entry.label == PRIMARY_ONLY else [len(looks)]
             kept = {} if curve is None else {look: looks[look] for look in needed_looks(curve, counts)}
             self.standings[entry.label] = Standing(entry, rung + 1, steps, seconds, diverged, kept, curve)
@@ -252,7 +252,7 @@ class _Portfolio:
             self.prune(entry.label)
 
     def placed(self, jobs: Sequence[TrialJob]) -> Iterator[TrialResult]:
-        """Run trials where they take place; each is given as soon as all before it are there."""
+        """Run trials where they take place; yields each result as soon as all earlier ones are known."""
         self.jobs += len(jobs)
         self.progress.comparison(self.jobs)
         data = self.data if isinstance(self.place, InThisProcess) else self.handed
@@ -280,7 +280,7 @@ class _Portfolio:
         return self.folder.trials_path / name / ("all" if fold is None else f"fold-{fold}")
 
     def prune(self, label: str, *, stopped: bool = False) -> None:
-        """Remove what nothing later needs: looks that cannot become the best, and the state of a candidate that stops."""
+        """Remove what is not needed later: looks that cannot become the best, and the state of a stopped candidate."""
         self.peak = peak_size(self.folder)
         curve, last, keep = self.standings[label].curve, len(look_steps(self.config)), set[int]()
         if curve is not None:
@@ -291,12 +291,12 @@ class _Portfolio:
             folder = self.trial(label, fold)
             if stopped:
                 (folder / CHECKPOINT).unlink(missing_ok=True)
-            # A run that goes on after it was killed may already have later looks.
+            # A run that continues after it was killed may already have later looks.
             for look in {*range(last + 1)} - keep:
                 look_file(folder, look).unlink(missing_ok=True)
 
     def finish(self) -> RunResult:
-        """Choose, make the model, test it, and write all that is known."""
+        """Choose the winner, make the model, test it, and write all results."""
         made = None
         while made is None:
             winner, picks, scores = _chosen(self.standings, len(self.rungs), self.held_out, self.config.portfolio)
@@ -333,9 +333,9 @@ class _Portfolio:
         )
 
     def members(self, picks: Mapping[str, int]) -> tuple[list[Member], list[TrialResult]] | None:
-        """The networks of the model; those that are trained on all labels also have a result.
+        """Return the networks of the model, and the results of those that are trained on all labels.
 
-        None where a candidate diverges on all labels: it is then out, and others are to be chosen.
+        None if a candidate diverges on all labels: it is then out, and the choice has to be repeated.
         """
         settings, count = self.config.portfolio, range(self.folds.count)
         if settings.final == "ensemble" and settings.members == "folds":
@@ -392,11 +392,11 @@ class _Portfolio:
 def _chosen(
     standings: Mapping[str, Standing], rungs: int, held_out: HeldOut, settings: PortfolioConfig
 ) -> tuple[Standing, dict[str, int], Tensor]:
-    """The best candidate after all rungs, how often each is picked for the model, and the model's out-of-fold scores."""
+    """Return the best candidate after all rungs, the number of picks of each, and the model's out-of-fold scores."""
     ends = [standing for standing in standings.values() if standing.rung == rungs]
     left = [standing for standing in ends if standing.curve is not None]
     if not left:
-        raise InputError(f"the last training of every candidate that is left diverged: {ends[0].diverged}")
+        raise InputError(f"the final training of every remaining candidate diverged: {ends[0].diverged}")
     winner = max(left, key=lambda s: s.curve.value if s.curve else (-math.inf, 0.0))
     if settings.final == "single":
         return winner, {winner.candidate.label: 1}, winner.outputs
@@ -411,7 +411,7 @@ def trial_at(here: Here, job: TrialJob) -> TrialResult:
 
 
 def peak_size(folder: RunFolder) -> int:
-    """The largest size of a run folder so far, in bytes; kept in a file, as a run may be killed and go on."""
+    """Return the largest size of a run folder so far, in bytes; a file keeps it for a run that is killed and continued."""
     path = folder.trials_path / "peak.json"
     size = 0
     for where, _, names in os.walk(folder.path):
@@ -425,7 +425,7 @@ def peak_size(folder: RunFolder) -> int:
 
 
 def spent_runs(standings: Sequence[Standing], folds: int, steps: int) -> float:
-    """Full runs that the trials took together."""
+    """Return how many full runs the trials took together."""
     return sum(standing.steps for standing in standings) * folds / steps
 
 

@@ -1,7 +1,7 @@
-"""One candidate on one fold, up to a step: it can stop there, and go on later as if it had never stopped.
+"""Train one candidate on one fold up to a step; a trial can stop there and continue later as if it had never stopped.
 
-A trial has a folder of its own. checkpoint.safetensors is the state to go on from, result.safetensors what is known so far,
-and look-N.safetensors the averaged weights after look N, where an ensemble may want them.
+A trial has a folder of its own. checkpoint.safetensors is the state to continue from, result.safetensors what is known so
+far, and look-N.safetensors the averaged weights after look N, if an ensemble may need them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SAVED_EVERY = 2.0
 
 @dataclass(frozen=True)
 class TrialJob:
-    """All that another process needs to run a trial."""
+    """Everything that another process needs to run a trial."""
 
     config: Config
     """The job with the planned steps and batches; `seed` is the portfolio's."""
@@ -72,7 +72,7 @@ class TrialResult:
 
 
 def look_steps(config: Config) -> list[int]:
-    """After which steps a trial is looked at, counted over all phases."""
+    """Return the steps after which a trial is evaluated, counted over all phases."""
     total = sum(phase_lengths(config).values())
     looks = min(config.portfolio.looks, total)
     return [max(1, round(total * (number + 1) / looks)) for number in range(looks)]
@@ -94,7 +94,7 @@ def look_file(folder: Path, look: int) -> Path:
 
 
 def run_trial(job: TrialJob, data: Prepared | None = None, progress: Progress | None = None) -> TrialResult:
-    """Run a trial up to its step, from its last checkpoint if there is one. Safe to repeat: a finished trial is read."""
+    """Run a trial up to its step, from its last checkpoint if there is one. It can be repeated: a finished trial is only read."""
     known = _stored(job)
     if known is not None:
         return known
@@ -108,7 +108,7 @@ def run_trial(job: TrialJob, data: Prepared | None = None, progress: Progress | 
         except DivergedError as error:
             trial.diverged = str(error)
         result = trial.result()
-        trial.phases.clear()  # they refer to the trial, and all of it would stay in memory for a while
+        trial.phases.clear()  # they refer to the trial, which would otherwise stay in memory for a while
     if device.type == "cuda":
         del trial
         gc.collect()  # graphs hold as much memory as a step needs
@@ -120,12 +120,12 @@ def run_trial(job: TrialJob, data: Prepared | None = None, progress: Progress | 
 
 
 def _stored(job: TrialJob) -> TrialResult | None:
-    """The result of a trial that was at this step before."""
+    """Return the stored result of a trial that has already reached this step."""
     path = job.folder / RESULT
     if not path.exists():
         return None
     found = load_checkpoint(path)
-    if found.pop("until", 0) > job.until:  # a trial that diverged later had not done so at this rung
+    if found.pop("until", 0) > job.until:  # a trial that diverged later had not yet diverged at this rung
         found["diverged"] = None
     if found["steps"] < job.until and found["diverged"] is None:
         return None
@@ -134,9 +134,9 @@ def _stored(job: TrialJob) -> TrialResult | None:
 
 
 def peak_memory() -> int:
-    """The most main memory that this process had at one time, in bytes; 0 where the system does not tell."""
+    """The most main memory that this process had at one time, in bytes; 0 if the system does not say."""
     status = Path("/proc/self/status")
-    if status.exists():  # what getrusage tells on Linux includes the memory of the process that started this one
+    if status.exists():  # on Linux, getrusage includes the memory of the process that started this one
         found = re.search(r"VmHWM:\s*(\d+) kB", status.read_text())
         return int(found[1]) * 1024 if found else 0
     try:

@@ -1,6 +1,6 @@
-"""What is to be predicted, one input after the other: images in folders, rows of tables, lines of standard input.
+"""Read inputs one after the other: images in folders, rows of tables, lines of standard input.
 
-Nothing is held but the batch at hand, so an input may be larger than memory.
+Only the current batch is in memory, so the inputs may be larger than memory.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Item:
     row: int | None
     """The number of the row or the line, counted from 1; None for a file that is one input."""
     raw: Raw | Mapping[str, Any]
-    """An image or a text; of a table of features all cells by column."""
+    """An image or a text; for a table of features, all cells by column."""
     truth: frozenset[str] | None = None
-    """The classes that it is known to have; None where that is not known."""
+    """The true classes of the input; None if they are not known."""
 
     @property
     def name(self) -> str:
@@ -53,7 +53,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Reads inputs of one kind for a model with these classes; the columns are those that a run was trained with."""
+    """Reads inputs of one kind for a model with these classes, from the columns that the run was trained on."""
 
     kind: Kind
     classes: Sequence[str]
@@ -62,9 +62,9 @@ class Inputs:
     label: str | None = None
 
     def read(self, names: Sequence[str]) -> tuple[int | None, Iterator[Item]]:
-        """How many inputs there are (None where only reading tells), and the inputs in order."""
+        """Return how many inputs there are (None if only reading shows it), and the inputs in order."""
         if names.count(STANDARD) > 1:
-            raise InputError("standard input (-) can be read once; name it once")
+            raise InputError("standard input (-) can only be read once; name it once")
         found = [self._one(name) for name in names]
         return _total(total for total, _ in found), (item for _, items in found for item in items)
 
@@ -87,7 +87,7 @@ class Inputs:
         if suffix in TABLES:
             return None, self._table(path, suffix)
         if self.kind != "image":
-            cure = f"give one of {', '.join(TABLES)}, or lines of text by standard input (-)"
+            cure = f"give one of {', '.join(TABLES)}, or lines of text on standard input (-)"
             raise InputError(f"{path}: cannot read {self.kind}s from a {suffix or 'file without a suffix'}; {cure}")
         return 1, iter([self._image(path, root)])
 
@@ -97,16 +97,16 @@ class Inputs:
         return Item(_written(path), None, path, truth)
 
     def _folder(self, root: Path) -> tuple[int | None, Iterator[Item]]:
-        """Images, or tables where there are none or the model reads no images; in order of their names, folder by folder."""
+        """Read images, or tables if there are none or the model reads no images, by name and folder by folder."""
         counts = Counter(path.suffix.lower() for path in _walk(root))
         suffixes = TABLES if self.kind != "image" else IMAGES if any(counts[end] for end in IMAGES) else (".parquet",)
         wanted = sum(counts[suffix] for suffix in suffixes)
         if not wanted:
             known = ", ".join(TABLES if self.kind != "image" else (*IMAGES, ".parquet"))
-            raise InputError(f"{root}: there is no file in it that could be read ({known}); check the path")
+            raise InputError(f"{root}: it contains no file that can be read ({known}); check the path")
         if counts.total() > wanted:
             warn_once(
-                f"{root}: {counts.total() - wanted} files are left out, as they are none of {', '.join(suffixes)}"
+                f"{root}: {counts.total() - wanted} files are left out, because they are none of {', '.join(suffixes)}"
             )
         paths = (inside(root, path) for path in _walk(root) if path.suffix.lower() in suffixes)
         if suffixes is IMAGES:
@@ -161,7 +161,7 @@ class Inputs:
                 found = json.loads(line)
             except (ValueError, RecursionError) as error:
                 wrong = f"{where}: line {number} is not JSON ({one_line(error, 120)})"
-                raise InputError(f"{wrong}; write one object with the input column in each line") from None
+                raise InputError(f"{wrong}; write one object with the input column per line") from None
             if not isinstance(found, Mapping):
                 raise InputError(f'{where}: line {number} is not an object; write lines such as {{"text": "..."}}')
             input_, label = self._columns(list(found), f"{where}: line {number}")
@@ -169,7 +169,7 @@ class Inputs:
             yield self._row(where, number, value, None if label is None else found[label], None)
 
     def _standard(self, stream: io.BufferedReader) -> Iterator[Item]:
-        """JSON lines if the first line is an object, else a text in each line, or the path of an image."""
+        """Read JSON lines if the first line is an object; otherwise each line is a text, or the path of an image."""
         lines, first = enumerate(_lines(stream, "standard input"), 1), (0, "")
         for first in lines:
             if first[1].strip():
@@ -186,13 +186,13 @@ class Inputs:
             if self.kind == "text":
                 yield Item(STANDARD, number, text)
             elif self.kind == "table":
-                cure = "write one object with all columns in each line, or name a file"
+                cure = "write one object with all columns per line, or name a file"
                 raise InputError(f"standard input: line {number} is not JSON; {cure}")
             elif text:
                 yield self._image(as_path(text), None)
 
     def _columns(self, names: Sequence[str], where: str) -> tuple[str | None, str | None]:
-        """The column of the input (None where it is all of them) and, where there is one, the column of the label."""
+        """Return the column of the input (None: all columns), and the column of the label if there is one."""
         chosen: list[str | None] = []
         for wanted, usual in ((self.input, INPUTS), (self.label, LABELS)):
             found = next((name for name in ([wanted] if wanted else usual) if name in names), None)
@@ -208,23 +208,23 @@ class Inputs:
             return None, chosen[1]
         if chosen[0] is None:
             missing = f"there is no column {self.input or ' or '.join(INPUTS)}"
-            raise InputError(f"{where}: {missing}; name another one by --input. Its columns are {listed(names)}")
+            raise InputError(f"{where}: {missing}; name another column with --input. Its columns are {listed(names)}")
         return chosen[0], chosen[1]
 
     def _row(self, path: Path | str, number: int, value: Any, truth: Any, names: list[str] | None) -> Item:
         if self.kind == "table":
             return Item(_written(path), number, value, self._truth(truth, names))
         if isinstance(value, Mapping):
-            value = value.get("bytes")  # its path is only a name; nothing is opened by what a table says
+            value = value.get("bytes")  # its path is only a name; a table cannot make us open a file
         if not isinstance(value, str if self.kind == "text" else bytes):
             known: dict[type, str] = {type(None): "nothing", bytes: "an image", str: "a text"}
             found = known.get(type(value), f"a {type(value).__name__}")
-            cure = "name another column by --input, or repair the row"
+            cure = "name another column with --input, or repair the row"
             raise InputError(f"{path}: row {number} holds {found}, but the model reads {self.kind}s; {cure}")
         return Item(_written(path), number, value, self._truth(truth, names))
 
     def _truth(self, value: Any, names: list[str] | None) -> frozenset[str] | None:
-        """The classes of a row from the cell of its label; None for none, or for a class that the model does not know."""
+        """Return the classes of a row from its label cell; None without a label, or for a class that the model lacks."""
         if isinstance(value, list):
             all_names = names or [str(number) for number in range(len(value))]
             if not self.several or len(all_names) != len(value) or not {*self.classes} <= {*all_names}:
@@ -255,13 +255,13 @@ def _walk(root: Path) -> Iterator[Path]:
         for name in inner:
             if Path(folder, name).is_symlink():
                 warn_once(
-                    f"{Path(folder, name)}: is a link to a folder, whose files are left out; copy them if they count"
+                    f"{Path(folder, name)}: is a link to a folder, so its files are left out; copy them if you need them"
                 )
         yield from (Path(folder, name) for name in sorted(files) if not name.startswith("."))
 
 
 def _written(path: Path | str) -> str:
-    """A path as it can be written into a file of UTF-8, also where its name is none."""
+    """Return a path as text that a UTF-8 file can hold, even if the path itself is not valid UTF-8."""
     return str(path).encode("utf-8", "backslashreplace").decode()
 
 
@@ -292,7 +292,7 @@ def _is_object(line: str) -> bool:
 
 @contextmanager
 def _blamed(path: Path, kind: str) -> Iterator[None]:
-    """Errors of a reader in here are blamed on the file."""
+    """Inside, blame errors of a reader on the file."""
     try:
         yield
     except (pa.ArrowException, csv.Error, OSError, ValueError) as error:

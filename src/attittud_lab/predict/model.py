@@ -36,7 +36,7 @@ from attittud_lab.training.evaluate import outputs_of
 AT_ONCE = 512
 """Inputs of a batch: as many as an evaluation has."""
 THRESHOLD = 0.5
-"""Where an input may have several labels, it has those whose probability is above this."""
+"""With several labels at once, an input gets the labels whose probability is above this."""
 
 
 class Classifier(nn.Module):
@@ -81,24 +81,22 @@ class Model:
 
     @property
     def note(self) -> str | None:
-        """Why probabilities are not calibrated; None where they are."""
+        """Why probabilities are not calibrated; None if they are."""
         if self.about.temperature is not None:
             return None
-        return (
-            "probabilities are not calibrated, as the run folder has no temperature; train again with --fresh for one"
-        )
+        return "probabilities are not calibrated, because the run folder has no temperature; to get one, train again with --fresh"
 
     def predict(self, inputs: Any, threshold: float = THRESHOLD) -> list[str] | list[list[str]]:
-        """The class of each input; where it may have several labels, the list of those above the threshold."""
+        """Return the class of each input; with several labels at once, the list of labels above the threshold."""
         return [label for scores in self._batches(inputs) for label in self.labels(scores, threshold)]  # type: ignore[return-value]  # all of one kind
 
     def predict_proba(self, inputs: Any) -> npt.NDArray[np.float32]:
-        """The probability of every class for each input, n x classes in the order of `classes`."""
+        """Return the probability of every class for each input, n x classes in the order of `classes`."""
         found = [self.probabilities(scores) for scores in self._batches(inputs)]
         return np.concatenate(found) if found else np.empty((0, len(self.classes)), dtype=np.float32)
 
     def scores(self, raws: Sequence[Any], names: Sequence[str]) -> Tensor:
-        """The raw scores of one batch, n x classes; complaints call the inputs by these names."""
+        """Return the raw scores of one batch, n x classes; error messages use these names for the inputs."""
         if self.about.kind == "image":
             channels, size, _ = self.about.shape
             examples = Examples(decode_all(raws, Pixels(channels, size), names), None)
@@ -113,14 +111,14 @@ class Model:
             return outputs_of(self.module, examples, self._device, batch_size=AT_ONCE, raw=True)
 
     def labels(self, scores: Tensor, threshold: float = THRESHOLD) -> list[str] | list[list[str]]:
-        """From raw scores, as an evaluation decides: a temperature changes no label at the usual threshold."""
+        """Return labels from raw scores, as an evaluation does: a temperature changes no label at the usual threshold."""
         if not self.several:
             return [self.classes[number] for number in scores.argmax(1).tolist()]
         above = scores > self.module.temperature * float(torch.logit(torch.tensor(threshold, dtype=torch.float64)))
         return [[name for name, has in zip(self.classes, row, strict=True) if has] for row in above.tolist()]
 
     def probabilities(self, scores: Tensor) -> npt.NDArray[np.float32]:
-        """From raw scores."""
+        """Return probabilities from raw scores."""
         found: npt.NDArray[np.float32] = self.module.likely(scores / self.module.temperature).numpy()
         return found
 
@@ -131,7 +129,7 @@ class Model:
             yield self.scores(some, [f"input {start + position}" for position in range(len(some))])
 
     def _raws(self, inputs: Any) -> list[Any]:
-        """A list of what a user hands in: one input, a list of them, an array of images, or a data frame."""
+        """Return what a user hands in as a list: one input, a list of inputs, an array of images, or a data frame."""
         if isinstance(self._encoder, Features):
             return _table_rows(self._encoder, inputs)
         if isinstance(inputs, (str, os.PathLike, bytes, Image.Image)):
@@ -201,7 +199,7 @@ class Model:
                     torch.export.save(program, file, extra_files={"classes.json": json.dumps(self.classes)})
             part.replace(path)
         except OSError as error:
-            raise cannot_write(path, error, "choose another file by --export FILE") from None
+            raise cannot_write(path, error, "choose another file with --export FILE") from None
         except Exception as error:  # whatever torch cannot trace
             why = f"{type(error).__name__}: {one_line(error, 300)}"
             found = f"model {self.config.model.name} cannot be exported ({why})"
@@ -243,8 +241,10 @@ def assembled(folder: Path, about: ModelFile, config: Config, where: torch.devic
                 raise InputError(f"{path}: has another number of classes than the run folder says; train again")
     except InputError as error:
         if about.network is None and find(settings.name)[0].keeps is not None:
-            kept = f"{folder}: is of a version that kept no copy of the network's description and tokenizer"
-            raise InputError(f"{kept}; start in the folder in which the run was trained ({error})") from None
+            kept = f"{folder}: comes from a version that kept no copy of the network's description and tokenizer"
+            raise InputError(
+                f"{kept}; start the command in the folder in which the run was trained ({error})"
+            ) from None
         raise
     total = sum(member["share"] for member in about.members)
     shares = [member["share"] / total for member in about.members]
@@ -256,24 +256,24 @@ def assembled(folder: Path, about: ModelFile, config: Config, where: torch.devic
 
 
 def _stored_features(folder: Path, about: ModelFile) -> Features:
-    """How rows of a table become features, as training has found it."""
+    """Read how rows of a table become features, as training saved it."""
     path = folder / "data.json"
     try:
         features = Features.read(read_json(path)["table"])
         if [features.width] != about.shape:
             raise ValueError(f"it has {features.width} features, the model {about.shape}")
     except (LookupError, TypeError, ValueError) as error:
-        found = f"{path}: does not tell how rows become features ({type(error).__name__}: {one_line(error, 200)})"
+        found = f"{path}: does not say how rows become features ({type(error).__name__}: {one_line(error, 200)})"
         raise InputError(f"{found}; restore it from a backup, or train again with --fresh") from None
     return features
 
 
 def _encoded(features: Features, rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> npt.NDArray[np.float32]:
-    """The features of rows; a complaint names the row."""
+    """Return the features of rows; an error message names the row."""
     try:
         return features.encode_rows(rows, names[0])
     except InputError:
-        for row, name in zip(rows, names, strict=True):  # which of them is it?
+        for row, name in zip(rows, names, strict=True):  # find the row that causes it
             features.encode_rows([row], name)
         raise
 

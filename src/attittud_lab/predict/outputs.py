@@ -18,7 +18,7 @@ from attittud_lab.errors import InputError
 from attittud_lab.files import cannot_write
 from attittud_lab.predict.inputs import Item
 
-CURE = "choose another file by --output"
+CURE = "choose another file with --output"
 Write = Callable[[Sequence[Item], Sequence[Any], npt.NDArray[np.float32]], None]
 """Takes the inputs of a batch, their labels (each a text, or a list of them) and their probabilities, n x classes."""
 
@@ -38,14 +38,14 @@ def check_output(path: Path | None, inputs: Sequence[str], classes: Sequence[str
     if path.exists() and not path.is_file():
         raise InputError(f"{path}: is not a regular file; {CURE}")
     if any(Path(name).exists() and path.exists() and path.samefile(name) for name in inputs):
-        raise InputError(f"{path}: is an input too, and would be replaced; {CURE}")
+        raise InputError(f"{path}: is also an input, and would be replaced; {CURE}")
 
 
 @contextmanager
 def open_output(path: Path | None, classes: Sequence[str], *, several: bool) -> Iterator[Write]:
-    """A function that writes a batch, to standard output where there is no path.
+    """Return a function that writes a batch, to standard output if there is no path.
 
-    The file has another name until the end, so that one that an error or a signal cut short cannot be taken for whole.
+    The file has another name until the end, so that a file cut short by an error or a signal cannot be mistaken for a whole one.
     """
     if path is None:
         with _csv(sys.stdout, classes, several) as write:

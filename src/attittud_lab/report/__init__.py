@@ -1,4 +1,4 @@
-"""From the collected figures to one HTML file. The page fetches nothing, and no text of a user becomes markup."""
+"""Turn the collected figures into one HTML file. The page fetches nothing, and no text of a user becomes markup."""
 
 from __future__ import annotations
 
@@ -31,14 +31,18 @@ def write_report(folder: Path, output: Path | None = None, cure: str = OTHER_FOL
 
 
 def write_page(folder: Path, content: Callable[[int], dict[str, Any]], cure: str = OTHER_FOLDER) -> Path:
-    """Do the same for any content, with ever fewer points until the page is small enough."""
+    """Write a page and its figures for any content, with fewer and fewer points until the page is small enough."""
     for points in POINTS:
         data = content(points)
         page = render(data).encode()
         if len(page) <= LARGEST:
             break
     else:
-        data = {**data, "curves": [], "notes": [*data["notes"], "The curves are too many for one page and left out."]}
+        data = {
+            **data,
+            "curves": [],
+            "notes": [*data["notes"], "There are too many curves for one page, so they are left out."],
+        }
         page = render(data).encode()
     figures = json.dumps(data, ensure_ascii=False).encode()
     make_folder(folder, cure)
@@ -48,7 +52,7 @@ def write_page(folder: Path, content: Callable[[int], dict[str, Any]], cure: str
 
 
 def render(data: Mapping[str, Any]) -> str:
-    """The page."""
+    """Return the HTML of the page."""
     names, opened = [table["name"] for table in data["tables"]], data.get("open", 0)
     row = (data["decision"] or {}).get("row")
     payload = json.dumps(
@@ -77,11 +81,11 @@ def _asset(name: str) -> Markup:
 
 
 def _bars(rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The drawing of each row's difference: the positions of its dots, and `line`, its start and length.
+    """Return how each row's difference is drawn: the positions of its dots, and the start and length of its `line`.
 
-    Numbers are per cent of the width, with zero in the middle. The line is the interval, the dot the mean; too few seeds
-    for an interval have a dot each. A side means that the difference is shown by the p-value, which allows for the number
-    of rows. A row without a difference has an empty bar; if no row has a difference, there are no bars.
+    Numbers are per cent of the width, with zero in the middle. The line is the interval and the dot the mean; with too few
+    seeds for an interval, each seed has a dot. `side` is above or below only if the p-value, which allows for the number of
+    rows, shows the difference. A row without a difference has an empty bar; if no row has one, there are no bars.
     """
     found = [row["interval"] for row in rows]
     if not any(found):
@@ -102,7 +106,7 @@ def _bars(rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _thinning(data: Mapping[str, Any]) -> str:
-    """A sentence about how much the curves were thinned."""
+    """Say how much the curves were thinned."""
     rows = [row for group in data["curves"] for row in group]
     logged = max((row["logged"] for row in rows), default=0)
     shown = max((len(row["train"].get("step", ())) for row in rows), default=0)

@@ -1,7 +1,7 @@
 """Collect the content of a page from the folder of a run or a comparison: a plain dict that also goes into report.json.
 
-`tables` are alternatives of one view (equal steps, equal seconds), of which number `open` is shown first; `curves` has the
-strategies of each, in its order.
+`tables` are alternative views (equal steps, equal seconds); number `open` is shown first. `curves` has the strategies of each
+table, in its order.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from attittud_lab.strategies.guided import PARTS
 DROPPED = 0.25
 """A part of the auxiliary gradient counts as dropped below this weight."""
 EVERYTHING_DROPPED = (
-    "Everything was dropped: held-out primary examples gained nothing from any part of the auxiliary gradient in the end, so the "
-    "last steps were nearly those of primary_only."
+    "Everything was dropped: in the end, held-out primary examples gained nothing from any part of the auxiliary gradient, so "
+    "the last steps were almost those of primary_only."
 )
 LONGEST_TEXT = 40_000
-"""Characters of a configuration that are shown; nobody reads more."""
+"""How many characters of a configuration are shown; nobody reads more."""
 
 
 @contextmanager
 def understood(folder: Path) -> Iterator[None]:
-    """Inside, every error is attributed to the files in the folder: they are damaged, or not from this program."""
+    """Inside, blame every error on the files in the folder: they are damaged, or not from this program."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
         raise InputError(
-            f"{folder}: the figures in it are not what this version writes ({type(error).__name__}: {one_line(error, 200)}); "
-            "train or compare again in a new folder"
+            f"{folder}: its files are damaged, or were not written by this version ({type(error).__name__}: "
+            f"{one_line(error, 200)}); train or compare again in a new folder"
         ) from None
 
 
 def collect(folder: Path, points: int) -> dict[str, Any]:
-    """The content of a page; curves have at most `points` points."""
+    """Return the content of a page; curves have at most `points` points."""
     with understood(folder):
         for name, read in (("comparison.json", _comparison), ("run.json", _run)):
             if (folder / name).is_file():
@@ -111,7 +111,7 @@ _COLORS = {"▲": "good", "▼": "bad"}
 
 
 def _pictures(result: Mapping[str, Any], order: Sequence[int]) -> dict[str, Any]:
-    """Differences to primary_only, which the decision is about: a panel for each table, rows from best to worst in the first."""
+    """Return the differences to primary_only: one panel for each table; the first panel is sorted from best to worst."""
     panels = list[dict[str, Any]]()
     for number in order:
         table, rows = result["tables"][number], list[dict[str, Any]]()
@@ -134,7 +134,7 @@ def _pictures(result: Mapping[str, Any], order: Sequence[int]) -> dict[str, Any]
 
 
 def _next(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
-    """What a decision means where the auxiliary data is left out, and the command that comes next."""
+    """Return the next command, and what the decision means if the auxiliary data is left out."""
     decision, table = result["decision"], result["tables"][deciding(result)]
     if "next" in result:
         return {"next": result["next"]}
@@ -148,12 +148,12 @@ def _next(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     seed, path = next(iter(runs.items()))
     command = f"attittud predict {_inside(folder, path)} INPUTS"
     found = {"next": {"command": command, "why": f"predicts with the model of {decision['strategy']}, seed {seed}"}}
-    dropped = "Everything auxiliary is dropped: the model to use was trained on the primary examples alone."
+    dropped = "All auxiliary data is dropped: the model to use was trained on the primary examples alone."
     return found | ({"meaning": dropped} if decision["outcome"] == "no_help" else {})
 
 
 def _outcome(folder: Path, result: Mapping[str, Any], weights: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """What a finished run says, in the form of a decision."""
+    """Return the outcome of a finished run, in the form of a decision."""
     metric, phase = result["metric"], result["phases"][-1]
     test, own = (
         f"{100 * part[metric]:.1f} %" if part.get(metric) is not None else "undefined"
@@ -168,11 +168,11 @@ def _outcome(folder: Path, result: Mapping[str, Any], weights: Mapping[str, Mapp
         why = "predicts the label of new examples"
         return found | {"next": {"command": f"attittud predict {folder} INPUTS", "why": why}}
     dropped = [name for name, about in weights.items() if about["dropped"]]
-    found["meaning"] = "One run does not tell whether the auxiliary data helped."
+    found["meaning"] = "One run does not show whether the auxiliary data helped."
     if dropped and len(dropped) == len(weights):
         found["meaning"] = EVERYTHING_DROPPED
     command = f"attittud compare {folder / 'config.yaml'}"
-    return found | {"next": {"command": command, "why": "tells whether the auxiliary data helps, or can be left out"}}
+    return found | {"next": {"command": command, "why": "shows whether the auxiliary data helps, or can be left out"}}
 
 
 def _run(folder: Path, points: int) -> dict[str, Any]:
@@ -221,14 +221,14 @@ def _run(folder: Path, points: int) -> dict[str, Any]:
 
 
 _AVERAGES = (
-    "Averages of the weights before and after training cost nothing. A way to protect the model is of use only if plain "
-    "training with guard: none and its averages forget more at the same loss on new data."
+    "Averaging the weights before and after training costs nothing. A guard is useful only if plain training (guard: none) and "
+    "its averages forget more at the same loss on new data."
 )
-_UNITS = "Losses and forgetting are in nats per token: means over all tokens that count in held-out examples."
+_UNITS = "Losses and forgetting are in nats per token: means over the tokens of texts and replies in held-out examples."
 
 
 def _language(folder: Path, config: Mapping[str, Any], curves: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of the page but for configuration and provenance; of an unfinished run, what is known so far."""
+    """Return the page without configuration and provenance; for an unfinished run, what is known so far."""
     guard, forgets = str(config["language"]["guard"]), "validation/forgetting" in curves["validation"]
     page: dict[str, Any] = {
         "kind": "run",
@@ -272,13 +272,13 @@ def _inside(folder: Path, path: str) -> Path:
     """Refuse a path outside of the folder, which a file from somebody else may name."""
     if not (folder / path).resolve().is_relative_to(folder.resolve()):
         raise InputError(
-            f"{folder / 'comparison.json'}: {short(path)!r} leaves the folder; this file was not written by compare"
+            f"{folder / 'comparison.json'}: {short(path)!r} leaves the folder, so this file was not written by compare"
         )
     return folder / path
 
 
 def _examples(counts: Mapping[str, int]) -> str:
-    """The numbers of examples, in words."""
+    """Say how many examples there are."""
     others = [f"{count} in {name.removeprefix('auxiliary/')}" for name, count in counts.items() if "/" in name]
     own = f"primary examples: {counts['train']} to train, {counts['validation']} to validate, {counts['test']} to test"
     return own + (f"; auxiliary: {', '.join(others)}" if others else "")
@@ -309,9 +309,9 @@ Point = dict[str, float]
 
 
 def curves(run_dirs: Sequence[Path], points: int) -> dict[str, Any]:
-    """All series of one strategy, by kind: `train` at logged steps, `validation` at evaluations, `layers` too.
+    """Return all series of one strategy by kind: `train` at logged steps, `validation` and `layers` at evaluations.
 
-    Steps and seconds go on from phase to phase. Runs are joined by step; a point of a thinned series is the mean of its
+    Steps and seconds are counted through all phases. Runs are joined by step; a point of a thinned series is the mean of its
     neighbours.
     """
     named = [list(_points(path)) for path in run_dirs]
@@ -333,30 +333,30 @@ def curves(run_dirs: Sequence[Path], points: int) -> dict[str, Any]:
 
 
 def _weights(train: Mapping[str, Sequence[float | None]]) -> dict[str, dict[str, Any]]:
-    """The weights that strategy auto gave to the parts of each source in the end, in words, by the prefix of their series."""
+    """Describe the final weights that strategy auto gave to the parts of each source, by the prefix of their series."""
     found = {}
     for prefix in (name.removesuffix("neutral") for name in train if name.endswith(f"{_WEIGHT}neutral")):
         last = {part: next((v for v in reversed(train[prefix + part]) if v is not None), 0.0) for part in PARTS}
         words = {
-            part: "counts in full or nearly"
+            part: "counts fully or almost fully"
             if weight >= 0.75
-            else "counts in part"
+            else "counts partly"
             if weight >= DROPPED
-            else "is dropped or nearly"
+            else "is dropped or almost dropped"
             for part, weight in last.items()
         }
         text, dropped = (
             ", ".join(f"the {part} part {word}" for part, word in words.items()),
             max(last.values()) < DROPPED,
         )
-        text = f"1: a part counts as in multitask training, 0: it is dropped. In the end {text}."
+        text = f"With weight 1 a part counts as in multitask training; with weight 0 it is dropped. In the end {text}."
         text = f"{text} {EVERYTHING_DROPPED}" if dropped else text
         found[prefix] = {"text": text, "dropped": dropped}
     return found
 
 
 def _phases(points: Iterable[tuple[str, Point]]) -> list[dict[str, Any]]:
-    """The step at which each phase begins."""
+    """Return the step at which each phase begins."""
     found: dict[str, dict[str, Any]] = {}
     step = seconds = 0.0
     for name, point in points:
@@ -366,7 +366,7 @@ def _phases(points: Iterable[tuple[str, Point]]) -> list[dict[str, Any]]:
 
 
 def _points(run_dir: Path) -> Iterator[tuple[str, Point]]:
-    """The lines of a run with their phase, with `step` and `seconds` from its beginning and shares instead of norms."""
+    """Yield the lines of a run with their phase; `step` and `seconds` count from the start of the run, shares replace norms."""
     step0 = seconds0 = step = seconds = 0.0
     phase = None
     for line in _lines(run_dir / "metrics.jsonl"):
@@ -406,7 +406,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _joined(runs: Iterable[Sequence[Point]]) -> list[Point]:
-    """Means over the runs that have a step; for validation figures also the lowest and the highest."""
+    """Return means over the runs that have a step; for validation figures also the lowest and the highest."""
     by_step: dict[float, list[Point]] = {}
     for run in runs:
         for point in run:
@@ -437,12 +437,12 @@ def _thinned(points: Sequence[Point], most: int) -> list[Point]:
 
 
 def _columns(points: Sequence[Point]) -> dict[str, list[float | None]]:
-    """Series by name, as long as `step`, with null where there is no value."""
+    """Return series by name, each as long as `step`, with null for missing values."""
     return {name: [_short(point.get(name)) for point in points] for name in _names(points)}
 
 
 def _layers(points: Sequence[Point]) -> dict[str, Any] | None:
-    """Shares of the three parts in the auxiliary gradient of each layer, and how large the layer's gradient is."""
+    """Return the shares of the three parts in each layer's auxiliary gradient, and how large that gradient is."""
     keys = [name.removeprefix(_LAYERS) for name in _names(points) if name.startswith(_LAYERS)]
     names = dict.fromkeys(key.rpartition("/")[0] for key in keys)
     if not names:

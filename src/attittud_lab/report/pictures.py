@@ -15,10 +15,10 @@ EDGE = 5.0
 def leaderboard(
     rows: Sequence[Mapping[str, Any]], like: Sequence[Mapping[str, Any]] | None = None, sign: str = ""
 ) -> dict[str, Any]:
-    """Dots with intervals, a line for each candidate, and ticks of the axis below them.
+    """Return one line for each candidate, with a dot and an interval, and the ticks of the axis below.
 
-    The axis has room for the rows of `like`, so that several pictures have the same one. With a `sign`, scores are differences
-    to a baseline at zero; a row may have a dot for each of its `values` in place of an interval.
+    The axis also covers the rows of `like`, so that several pictures have the same axis. With a `sign`, scores are differences
+    to a baseline at zero; a row may have a dot for each of its `values` instead of an interval.
     """
     known = [row for row in rows if row["score"] is not None]
     zero, unit = [0.0] if sign else [], "" if sign else " %"
@@ -43,7 +43,7 @@ def leaderboard(
 
 
 def curves(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Lines of the score over steps, rungs and phases as vertical lines, and ticks of both axes; `several`: there is a line."""
+    """Return the scores over steps, vertical lines for rungs and phases, and the ticks; `several`: there is a line to draw."""
     lines = [
         (row, [(step, score) for step, score in row["curve"] if score is not None])
         for row in found["rows"]
@@ -67,12 +67,12 @@ def curves(found: Mapping[str, Any]) -> dict[str, Any]:
     ]
     ticks = [tick | {"at": 100 - tick["at"]} for tick in axis.ticks()]
     steps = [{"at": wide.at(value), "text": f"{value:.0f}"} for value in wide.values() if value == round(value)]
-    several = any(len(points) > 1 for _, points in lines)  # single dots make no picture
+    several = any(len(points) > 1 for _, points in lines)  # a single dot is not a curve
     return {"lines": drawn, "marks": marks, "rows": ticks, "columns": steps, "several": several}
 
 
 class _Axis:
-    """From values to positions between 0 and 100."""
+    """Maps values to positions between 0 and 100."""
 
     def __init__(self, values: Iterable[float | None], sign: str = "", unit: str = " %") -> None:
         self.sign, self.unit = sign, unit
@@ -86,7 +86,7 @@ class _Axis:
         return EDGE + (100 - 2 * EDGE) * share
 
     def values(self) -> list[float]:
-        """Three to seven round values."""
+        """Return three to seven round values."""
         wide = self.high - self.low
         ten = 10.0 ** math.floor(math.log10(wide / 3))
         size = next(ten * factor for factor in (1, 2, 5, 10) if wide / (ten * factor) <= 6)

@@ -1,4 +1,4 @@
-"""Collect what the page of a portfolio shows in addition to a run's, from leaderboard.json and the out-of-fold predictions."""
+"""Collect what the page of a portfolio shows beyond that of a run: leaderboard.json and the out-of-fold predictions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from attittud_lab.files import read_json
 from attittud_lab.output.progress import readable
 from attittud_lab.portfolio.candidates import PRIMARY_ONLY
 from attittud_lab.portfolio.final import OUT_OF_FOLD
-from attittud_lab.portfolio.leaderboard import NAME
+from attittud_lab.portfolio.leaderboard import NAME, points
 from attittud_lab.runs.folder import load_checkpoint
 from attittud_lab.runs.model import size_words
 
@@ -27,19 +27,19 @@ EXAMPLES = 4
 
 
 def portfolio(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts of a page; `result` is the content of result.json."""
+    """Return the parts of a page; `result` is the content of result.json."""
     found, kept = read_json(folder / NAME), load_checkpoint(folder / OUT_OF_FOLD)
     classes = [str(name) for name in read_json(folder / "model.json")["classes"]]
     about: dict[str, Any] = {"outcome": _outcome(found["worth"]), "about": "Decision", "text": found["decision"]}
     about["next"] = {"command": f"attittud predict {folder} INPUTS", "why": "predicts the label of new examples"}
     if found["worth"] is not None and list(found["final"]["picks"]) == [PRIMARY_ONLY]:
-        about["meaning"] = "Everything auxiliary was dropped: the model was trained on the primary examples alone."
+        about["meaning"] = "All auxiliary data was dropped: the model was trained on the primary examples alone."
     columns, rows = _leaderboard(found, result)
     leaders = {
         "name": "Leaderboard",
-        "about": f"Out-of-fold: {_held_out(found)} predicted once, by a network that had not seen it. Bars: points of "
-        f"difference to {PRIMARY_ONLY} after the same number of steps, with a 95 % interval. Size and time are those of a model "
-        "that predicts.",
+        "about": f"Out-of-fold means that {_held_out(found)} predicted once, by a network that had not seen it. Bars show the "
+        f"difference to {PRIMARY_ONLY} after the same number of steps, in points with a 95 % interval. Size and time are those "
+        "of the model that a candidate would become.",
         "columns": columns,
         "rows": rows,
     }
@@ -78,10 +78,10 @@ def _held_out(found: Mapping[str, Any]) -> str:
 
 
 def _outcome(worth: Mapping[str, Any] | None) -> str:
-    """Whether the auxiliary data helped, in the words that comparisons have for it."""
+    """Return whether the auxiliary data helped, as the outcome of a comparison."""
     if worth is None or worth["low"] is None or worth["low"] <= 0 <= worth["high"]:
         return "unclear"
-    if worth["low"] > 0 and worth["share"] < 1:  # it helped at first, and then no longer
+    if worth["low"] > 0 and worth["share"] < 1:  # it only helped at first
         return "unclear"
     return "use" if worth["low"] > 0 else "no_help"
 
@@ -91,14 +91,15 @@ def _percent(value: float | None) -> str:
 
 
 def _points(value: float | None) -> str:
-    """A difference, in points."""
-    return "undefined" if value is None else f"{100 * value:+.1f}"
+    """Format a difference in points."""
+    return "undefined" if value is None else points(value)
 
 
 def _range(found: Mapping[str, Any], sign: str = "") -> str:
     if found.get("low") is None or found.get("high") is None:
         return "no interval"
-    return f"{100 * found['low']:{sign}.1f} to {100 * found['high']:{sign}.1f}"
+    low, high = (points(found[end]) if sign else f"{100 * found[end]:.1f}" for end in ("low", "high"))
+    return f"{low} to {high}"
 
 
 def _bar(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -116,15 +117,15 @@ def _bar(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
 def _chance(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if found is None:
         return None
-    rough = "" if found["calibrated"] else "Not calibrated yet: a rough figure, which no experiment has checked."
+    rough = "" if found["calibrated"] else "A rough figure: it has not been calibrated by experiment yet."
     return {"value": found["value"], "text": _percent(found["value"]), "rough": rough}
 
 
 def _facts(found: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    """What is to be read first: a name, a figure and a remark each."""
+    """Yield what should be read first: a name, a figure and a remark each."""
     metric, worth, own, model = found["metric"], found["worth"], found["final"]["out_of_fold"], found["model"]
     if worth is not None:
-        helped = {"use": "helped", "no_help": "did not help", "unclear": "not sure"}[_outcome(worth)]
+        helped = {"use": "helped", "no_help": "did not help", "unclear": "unclear"}[_outcome(worth)]
         remark = f"{helped}: 95 % interval {_range(worth, '+')}; {worth['best']} against {PRIMARY_ONLY}"
         yield {
             "name": "Worth of the auxiliary data",
@@ -156,7 +157,7 @@ def _look_steps(found: Mapping[str, Any]) -> list[int]:
 
 
 def _drawn(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Scores with their intervals, and curves over steps, counted through all phases."""
+    """Return scores with their intervals, and curves over steps, counted through all phases."""
     starts, steps = _starts(found), _look_steps(found)
     rows, final = [], found["final"]
     if final["kind"] == "ensemble":
@@ -194,7 +195,7 @@ def _drawn(found: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _leaderboard(found: Mapping[str, Any], result: Mapping[str, Any]) -> tuple[list[str], list[dict[str, Any]]]:
-    """One row for each candidate, and one for a mean of several; size and time are those of the model that it would be."""
+    """Return a row for each candidate, and one for a mean of several, with size and time of the model it would become."""
     metric, model, final = found["metric"], found["model"], found["final"]
     columns = ["candidate", metric, "95 %", "loss", f"to {PRIMARY_ONLY}", "steps (best)"]
     columns += ["training", "size", "prediction"]
@@ -225,7 +226,7 @@ def _leaderboard(found: Mapping[str, Any], result: Mapping[str, Any]) -> tuple[l
 
 
 def _sources(found: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What each auxiliary source does alone, from candidates that differ in nothing but their sources."""
+    """Return what each auxiliary source does alone, from candidates that differ only in their sources."""
     entries = [row for row in found["candidates"] if not row["diverged"] and row["label"] != PRIMARY_ONLY]
     single = [row for row in entries if row["settings"]["sources"] is not None]
     if not single:
@@ -236,7 +237,7 @@ def _sources(found: Mapping[str, Any]) -> dict[str, Any] | None:
     table, words = [], []
     for row in rows:
         gain, names = row["to_primary_only"], row["settings"]["sources"]
-        sure = {"▲": "helped", "▼": "harmed"}.get((_bar(gain) or {"mark": ""})["mark"], "not sure")
+        sure = {"▲": "helped", "▼": "harmed"}.get((_bar(gain) or {"mark": ""})["mark"], "unclear")
         name = "all sources" if names is None else " + ".join(names)
         cells = [
             name,
@@ -252,7 +253,7 @@ def _sources(found: Mapping[str, Any]) -> dict[str, Any] | None:
     ends = dict.fromkeys((words[0], words[-1])) if words else ()
     said = "; ".join(f"{name} alone {gain} ({sure})" for name, gain, sure in ends)
     return {
-        "title": "Which auxiliary source helped, which harmed?",
+        "title": "Which auxiliary sources helped, and which harmed?",
         "about": f"From best to worst: {said}. Each is compared with {PRIMARY_ONLY} after the same number of steps.",
         "columns": ["source", f"to {PRIMARY_ONLY}", "95 %", "", "after", "candidate"],
         "rows": table,
@@ -269,11 +270,13 @@ def _but_sources(row: Mapping[str, Any]) -> dict[str, Any]:
 def _gains(
     folder: Path, found: Mapping[str, Any], kept: Mapping[str, Any], classes: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-    """Classes and single examples that gained or lost most against primary_only."""
+    """Yield the classes and single examples that gained or lost most against primary_only."""
     candidates, targets = kept["candidates"], kept["targets"]
     if PRIMARY_ONLY not in candidates or found["worth"] is None:
         return
-    alone = list(found["final"]["picks"]) == [PRIMARY_ONLY]  # the best of the others shows what it would have changed
+    alone = list(found["final"]["picks"]) == [
+        PRIMARY_ONLY
+    ]  # then show what the best other candidate would have changed
     name = found["worth"]["best"] if alone else "the model"
     outputs, plain = candidates[name] if alone else kept["model"], candidates[PRIMARY_ONLY]
     before, after = _right(plain, targets), _right(outputs, targets)
@@ -292,9 +295,9 @@ def _gains(
     shown = rows if len(rows) <= 2 * LISTED else rows[:LISTED] + rows[-LISTED:]
     left = "" if len(shown) == len(rows) else f" The {len(rows) - len(shown)} classes between these are left out."
     yield {
-        "title": f"Which classes gained, which lost against {PRIMARY_ONLY}?",
-        "about": f"Out-of-fold recall, {name} against {PRIMARY_ONLY}. Gained: labels that only {name} predicts correctly; "
-        f"lost: those that only {PRIMARY_ONLY} does. A few labels of a class prove nothing.{left}",
+        "title": f"Which classes gained, and which lost, against {PRIMARY_ONLY}?",
+        "about": f"Out-of-fold recall of {name} and of {PRIMARY_ONLY}. Gained: labels that only {name} predicts correctly. "
+        f"Lost: labels that only {PRIMARY_ONLY} predicts correctly. A class with few labels proves nothing.{left}",
         "columns": columns,
         "rows": shown,
     }
@@ -303,14 +306,14 @@ def _gains(
 
 
 def _right(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Which predictions are right: n, or n x labels."""
+    """Return which predictions are right: n, or n x labels."""
     return outputs.argmax(1) == targets if targets.ndim == 1 else (outputs > 0) == (targets == 1)
 
 
 def _single_examples(
     folder: Path, kept: Mapping[str, Any], classes: Sequence[str], plain: Tensor, outputs: Tensor, name: str
 ) -> dict[str, Any]:
-    """The examples whose true class became more, or less, probable."""
+    """Return the examples whose true class became much more, or much less, probable."""
     targets, rows = kept["targets"], kept["rows"]
     was, now = (part.double().softmax(1).gather(1, targets[:, None])[:, 0] for part in (plain, outputs))
     order = torch.argsort(was - now, stable=True).tolist()
@@ -339,13 +342,13 @@ def _single_examples(
 
 
 def _matrix(kept: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any]:
-    """Counts of true and predicted classes; for several labels at once, the four counts of each label."""
+    """Count true and predicted classes; with several labels at once, return the four counts of each label."""
     targets, outputs = kept["targets"], kept["model"]
     if targets.ndim == 2:
         said, is_ = outputs > 0, targets == 1
         parts = (is_ & said, is_ & ~said, ~is_ & said, ~is_ & ~said)
         counts = torch.stack([part.sum(0) for part in parts], 1).tolist()
-        columns = ["found", "missed", "false alarm", "rightly not said"]
+        columns = ["found", "missed", "false alarm", "rightly not predicted"]
         return {"kind": "labels", "columns": ["label", *columns], "names": list(classes), "counts": counts}
     total = len(classes)
     table = torch.bincount(targets * total + outputs.argmax(1), minlength=total * total).reshape(total, total)
@@ -359,19 +362,21 @@ def _matrix(kept: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any]:
 
 def _notes(found: Mapping[str, Any]) -> Iterator[str]:
     plan = found["plan"]
-    memory = f" and {found['peak_memory'] / 1e6:.0f} MB of memory in a process" if found.get("peak_memory") else ""
+    memory = f" and {found['peak_memory'] / 1e6:.0f} MB of memory per process" if found.get("peak_memory") else ""
     yield (
-        f"Trials took {found['runs']:.1f} full runs (forecast: {plan['runs']:.1f} with the last training), at most "
-        f"{found['peak_disk'] / 1e6:.3g} MB of disk{memory}. Training time is that of all folds of a candidate."
+        f"The trials took as much training as {found['runs']:.1f} full runs (forecast: {plan['runs']:.1f} with the final "
+        f"training), at most {found['peak_disk'] / 1e6:.3g} MB of disk{memory}. A candidate's training time is that of all its "
+        "folds."
     )
     if plan["decided"]:
         yield f"{plan['decided']}."
     if found["not_validated"]:
-        yield f"Not validated, as they have too few examples: {', '.join(map(str, found['not_validated']))}."
+        yield f"Classes with too few examples to be validated: {', '.join(map(str, found['not_validated']))}."
     for row in found["candidates"]:
         if row["diverged"]:
             yield f"{row['label']} diverged: {row['diverged']}"
     yield (
-        "Intervals are about other examples of the same kind. They leave out that the same labels chose the best candidate, "
-        "which flatters it a little." + ("" if found["tested"] else " There is no test set that would tell how much.")
+        "Intervals describe other examples of the same kind. They ignore that the same labels chose the best candidate, which "
+        "makes its score a little too good."
+        + ("" if found["tested"] else " Without a test set, nothing shows how much.")
     )

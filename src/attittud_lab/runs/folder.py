@@ -1,21 +1,21 @@
-"""The folder of a run, and the checkpoint in it. Every file is whole: a reader may trust what is there.
+"""The folder of a run, and the checkpoint in it. Every file in it is whole.
 
 config.yaml            the configuration as used, readable by `attittud train`
 run.json               the same as JSON, with versions, revision and hardware
 data.json              which rows of which source are in which split, and a checksum of the tensors
 metrics.jsonl          one line for each logged step and each evaluation
-checkpoint.safetensors while the run is unfinished
+checkpoint.safetensors the state of an unfinished run
 weights.safetensors    the chosen model
 model.json             what predictions need to know about it, its temperature, its size and its speed
-checkpoints/           of a language model, while its training is unfinished
-model/                 of a language model: a folder that transformers loads, with the adapters alone where these were trained
-learned.json           of a language model: what it learned and forgot, and the averages of its weights before and after
-replies.jsonl          of a language model: what it wrote to the prompts that are protected
-plan.json, trials/     of a portfolio: what its budget decided, and while it is unfinished its trials
-leaderboard.json       of a portfolio: its candidates; out_of_fold.safetensors has their predictions for held-out labels
-member-N.safetensors   of a portfolio whose model is a mean of several networks: these, instead of weights.safetensors
-network/               with hf: models, the description and the tokenizer of the network
-result.json            the final figures; it is written last, its presence means that the run is complete
+checkpoints/           language model: the state of unfinished training
+model/                 language model: a folder that transformers loads; only the adapters if only these were trained
+learned.json           language model: what it learned and forgot, and the averages of its weights before and after
+replies.jsonl          language model: its replies to the protected prompts
+plan.json, trials/     portfolio: what its budget decided, and the trials of an unfinished run
+leaderboard.json       portfolio: its candidates; out_of_fold.safetensors has their predictions for held-out labels
+member-N.safetensors   portfolio with a mean of several networks: these networks, instead of weights.safetensors
+network/               hf: models: the description and the tokenizer of the network
+result.json            the final figures; it is written last, so its presence means that the run is complete
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _TENSOR = "$tensor"
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Turn a failed write into an error that says what helps."""
+    """Turn a failed write into an error with a cure."""
     try:
         yield
     except OSError as error:
@@ -72,12 +72,12 @@ class RunFolder:
         self.trials_path, self.checkpoints_path = (path / name for name in _FOLDERS)
         for folder in (self.trials_path, self.checkpoints_path):
             if folder.is_symlink():
-                raise InputError(f"{folder}: is a link; run folders hold their own files, remove it")
+                raise InputError(f"{folder}: is a link, but a run folder must hold its own files; remove it")
         for file in (*(path / name for name in _FILES), *path.glob(_MEMBERS)):
             link = file.is_symlink()  # writing would follow the link
             if link or (file.exists() and not file.is_file()):
                 what = "a link" if link else "not a regular file"
-                raise InputError(f"{file}: is {what}; run folders hold their own files, remove it")
+                raise InputError(f"{file}: is {what}, but a run folder must hold its own files; remove it")
         # A run that left nothing to continue from does not block another run.
         if fresh or (self.about_path.exists() and not self._holds_results()):
             with _writing(path):
@@ -94,18 +94,18 @@ class RunFolder:
         other = "choose another output=FOLDER"
         if not self.about_path.exists():
             if self._holds_results():
-                raise InputError(
-                    f"{self.path}: there are results but no run.json; the run folder is incomplete; {other}"
-                )
+                raise InputError(f"{self.path}: the run folder is incomplete: it has results but no run.json; {other}")
             return
         about = read_json(self.about_path)
         try:
             differing = differences(_completed(about["config"]), comparable(self.config))
         except (LookupError, TypeError, RecursionError):
-            raise InputError(f"{self.about_path}: is not what a run writes; {other}, or {_OVER}") from None
+            raise InputError(
+                f"{self.about_path}: is damaged, or was not written by a run; {other}, or {_OVER}"
+            ) from None
         if differing:
             found = f"{self.path} holds a run with another configuration ({'; '.join(differing[:3])})"
-            raise InputError(f"{found}; choose another folder by output=FOLDER, or {_OVER}")
+            raise InputError(f"{found}; choose another folder with output=FOLDER, or {_OVER}")
 
     def result(self) -> RunResult | None:
         """The result of a finished run; None for an unfinished run."""
@@ -114,7 +114,7 @@ class RunFolder:
         try:
             found = RunResult.read(read_json(self.result_path), self.path)
         except ValueError as error:
-            said = f"{self.result_path}: is not what a run writes ({one_line(error, 200)})"
+            said = f"{self.result_path}: is damaged, or was not written by a run ({one_line(error, 200)})"
             raise InputError(f"{said}; {_OVER}") from None
         with suppress(OSError):  # a process that was killed right after the result leaves these
             self.checkpoint_path.unlink(missing_ok=True)
@@ -122,7 +122,7 @@ class RunFolder:
         return found
 
     def threads(self, usual: int) -> int | None:
-        """The threads of a run that goes on here: other ones would change its last digits. None before it has begun."""
+        """Return the threads of a run that continues here: another number would change its last digits. None for a new run."""
         if not self.about_path.exists():
             return None
         found = read_json(self.about_path).get("threads", usual)  # runs of earlier versions do not say
@@ -163,7 +163,7 @@ class RunFolder:
         path = self.metrics_path
         with _writing(path), path.open("a+b") as file:
             if file.seek(0, os.SEEK_END) < size:
-                raise InputError(f"{path}: lines are missing that the checkpoint relies on; {_OVER}")
+                raise InputError(f"{path}: lines that the checkpoint relies on are missing; {_OVER}")
             file.seek(0)
             for number, line in enumerate(file.read(size).splitlines(), 1):
                 if not _is_object(line):
@@ -186,7 +186,7 @@ class RunFolder:
 
 
 def trained_once(path: Path, config: Config, train: Callable[[RunFolder], RunResult], *, fresh: bool) -> RunResult:
-    """The result of the finished run in a folder, or that of `train`; no other process works there meanwhile."""
+    """Return the result of the finished run in a folder, or else of `train`; no other process works there meanwhile."""
     make_folder(path)
     with only_one_process(path):
         folder = RunFolder(path, config, fresh=fresh)
@@ -251,7 +251,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             # Copies, aligned as torch aligns its own tensors: a dot product of unaligned tensors may add up in another order
-            # (MKL on AMD's processors), and the run would go on with other last digits.
+            # (MKL on AMD's processors), and the run would continue with other last digits.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a mapping
         text = metadata["state"]
         if metadata["sha256"] != _checksum(text, tensors):

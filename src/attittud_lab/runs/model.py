@@ -1,7 +1,7 @@
-"""model.json: what predictions need of a finished run in addition to its configuration and its weights.
+"""model.json: what predictions need from a finished run besides its configuration and its weights.
 
 A model is the weighted mean of its members; a run that trained one network has one. Folders of versions that wrote no
-model.json are understood too: all but the temperature is in their other files.
+model.json are read too: everything but the temperature is in their other files.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def cost(folder: Path) -> str:
 
 
 def size_words(count: float) -> str:
-    """A number of bytes, to be read."""
+    """Format a number of bytes for people."""
     return f"{count / 1e6:.3g} MB" if count >= 1e5 else f"{count / 1e3:.3g} kB"
 
 
@@ -80,11 +80,13 @@ def read_model(folder: Path) -> tuple[ModelFile, Config]:
     try:  # not `load`: it would follow `base:` out of the folder
         config = loads(path.read_text(encoding="utf-8"), name=str(path))
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read ({one_line(error)}); restore it from a backup") from None
+        raise InputError(
+            f"{path}: cannot be read ({one_line(error)}); restore it from a backup, or train again"
+        ) from None
     if config.task == "causal-lm":
         raise InputError(
-            f"{folder}: this run trained a language model, which writes texts and has no classes to predict; let transformers "
-            f"write: AutoModelForCausalLM.from_pretrained({str(folder / 'model')!r}).generate(...)"
+            f"{folder}: this run trained a language model, which writes texts and has no classes to predict; use transformers "
+            f"to write texts: AutoModelForCausalLM.from_pretrained({str(folder / 'model')!r}).generate(...)"
         )
     path = folder / NAME
     try:
@@ -115,7 +117,7 @@ def _check_finished(folder: Path) -> None:
     hint = f"; did you mean {inside}?" if inside else ""
     if (folder / "comparison.json").is_file():
         hint = "; it is a comparison, whose runs are the folders with a result.json below runs/"
-    raise InputError(f"{folder}: is not the folder of a run; give the one that `attittud train` printed last{hint}")
+    raise InputError(f"{folder}: is not the folder of a run; give the folder that `attittud train` printed last{hint}")
 
 
 def _stored(path: Path) -> ModelFile:

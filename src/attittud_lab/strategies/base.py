@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 AnyStrategy = TypeVar("AnyStrategy", bound="StrategyConfig")
 Telemetry = Callable[[], Mapping[str, float]]
-"""Reads the figures of a step, which waits for the device; called only for steps that are logged."""
+"""Reads the figures of a step and so waits for the device; called only for logged steps."""
 
 
 class StepLosses(Protocol):
@@ -65,20 +65,20 @@ class Strategy(ABC):
 
     needs_auxiliary: bool = True
     needs_shared: bool = False
-    """Whether it has nothing to do unless the tasks share a trained parameter."""
+    """Whether it needs tasks that share a trained parameter."""
     uses_held_out: bool = False
     """Whether it asks for `judge()`, the losses of validation examples."""
     trains_head: bool = True
-    """Whether the primary head is trained. If not, the loss chooses the model, since the accuracy means nothing."""
+    """Whether the primary head is trained. If not, the loss chooses the model, since its accuracy is meaningless."""
     resumable: bool = True
-    """Whether `state_dict` holds everything; if not, an interrupted phase starts over."""
+    """Whether `state_dict` is complete; if not, an interrupted phase starts over."""
 
     @abstractmethod
     def step(self, losses: StepLosses) -> Telemetry:
         """Fill `.grad`."""
 
     def check_batches(self, phase: str, settings: PhaseConfig) -> None:  # noqa: B027 - most strategies have nothing to do here
-        """Refuse the batch sizes of a phase that no step can be made from."""
+        """Refuse batch sizes of a phase with which no step is possible."""
 
     def kind(self) -> StepKind | None:
         """The kind of the next step; None if it cannot be captured as a CUDA graph."""
@@ -114,9 +114,9 @@ class Entry:
     tunes_primary_weight: bool = True
     """Whether a comparison may tune strategy.primary_weight."""
     trains_head: bool = True
-    """As of the strategy itself: tables of results say so without building one."""
+    """The strategy's own `trains_head`, for tables of results that do not build it."""
     trains_others: bool = False
-    """Whether it is no update of its own, but trains several other strategies on folds of the labels."""
+    """Whether it has no update of its own, but trains several other strategies on folds of the labels."""
 
 
 _ENTRIES: dict[str, Entry] = {}
@@ -142,7 +142,7 @@ def find(name: str) -> Entry:
 
 
 def completed(entry: AnyStrategy, common: StrategyConfig) -> AnyStrategy:
-    """Settings of the basis that an entry does not name come from `strategy:`, as far as its strategy allows that."""
+    """Return an entry that inherits missing settings of the basis from `strategy:`, if its strategy allows that."""
     default, inherited = type(entry)(), find(entry.name).inherits
     left_open = [n for n in inherited if n not in entry.given and getattr(entry, n) == getattr(default, n)]
     return replace(entry, **{name: getattr(common, name) for name in left_open}) if left_open else entry

@@ -1,4 +1,4 @@
-"""Strategies that use a `Guide`: presets of Eta, custom weights, and weights that held-out examples decide.
+"""Strategies that use a `Guide`: presets of Eta, custom weights, and weights that held-out examples choose.
 
 torch and the library are imported when a strategy is built, so that names of strategies can be listed without them.
 """
@@ -24,11 +24,11 @@ SETTINGS = ("rank", "engine", "exclude", "refresh_every", "basis_batch")
 """Settings that strategies of a comparison share unless they set their own."""
 PARTS = ("helpful", "harmful", "neutral")
 MOST_GROUPS = 24
-"""Nobody reads more rows than these; layers are then grouped by the modules that hold them."""
+"""The most rows of a picture of layers; more layers are grouped by the modules that contain them."""
 
 
 class Guided(Strategy):
-    """Every Eta, preset and basis: a `Guide` makes the step."""
+    """A strategy in which a `Guide` makes the step: every Eta, preset and basis."""
 
     needs_shared = True
 
@@ -44,7 +44,7 @@ class Guided(Strategy):
         except ValueError as error:  # settings that do not go together, or an engine that does not exist
             raise InputError(f"strategy: {error}") from None
         self.config = config
-        # An engine that must see the forward pass behind the basis gets a callable.
+        # An engine that must see the forward pass of the basis gets a callable.
         self._watches = self.guide.engine.needs_forward
 
     def check_batches(self, phase: str, settings: PhaseConfig) -> None:
@@ -120,7 +120,7 @@ class Guided(Strategy):
 
 @contextmanager
 def _unused_rank() -> Iterator[None]:
-    """Keep the library from warning about a rank that a basis does not use: strategies share one, which some of them need."""
+    """Silence the library's warning about an unused rank: strategies share one rank, which only some bases need."""
     logger = logging.getLogger("attittud")
 
     def others(record: logging.LogRecord) -> bool:
@@ -134,7 +134,7 @@ def _unused_rank() -> Iterator[None]:
 
 
 class AutoGuided(Guided):
-    """Weights that held-out primary examples decide while the model is trained."""
+    """Weights that held-out primary examples choose while the model is trained."""
 
     uses_held_out = True
 
@@ -145,18 +145,18 @@ class AutoGuided(Guided):
         super().__init__(config, model, weights, seed, eta="auto", judge_every=config.judge_every)
 
 
-_AUTO = "held-out primary examples (of the validation set) decide the weight of every part: no weights to choose"
+_AUTO = "held-out primary examples (of the validation set) choose the weight of every part"
 register("auto", _AUTO, AutoGuided, inherits=SETTINGS)
 for _name, _about in {
     "drop_harmful": "Eta(1, 1, 0): drop the part that opposes the primary gradient",
-    "flip": "Eta(1, 1, -1): reverse that part",
-    "orthogonal": "Eta(1, 0, 0): keep only what the primary task is indifferent to",
-    "orthogonal_flip": "Eta(1, 0, -1): the same, with the harmful part reversed",
-    "helpful_only": "Eta(0, 1, 0): keep only what agrees with the primary task",
+    "flip": "Eta(1, 1, -1): reverse the part that opposes the primary gradient",
+    "orthogonal": "Eta(1, 0, 0): keep only the neutral part, outside the primary task's subspace",
+    "orthogonal_flip": "Eta(1, 0, -1): keep the neutral part and reverse the harmful part",
+    "helpful_only": "Eta(0, 1, 0): keep only the part that agrees with the primary gradient",
     "custom": "your own strategy.eta",
 }.items():
     register(_name, _about, Guided, inherits=SETTINGS)
-_PCGRAD = "one-sided PCGrad: drop harm against the current mean primary gradient"
+_PCGRAD = "one-sided PCGrad: drop what opposes the current mean primary gradient"
 register("pcgrad", _PCGRAD, Guided, inherits=SETTINGS[:3])  # refreshed in every step, from the batch of that step
 
 
@@ -183,7 +183,7 @@ def guide_arguments(
 
 
 def layer_norms(guide: Guide, losses: StepLosses) -> dict[str, float]:
-    """Norms by "group/part", over all auxiliary sources, with the basis in use; empty before there is one.
+    """Return norms by "group/part", over all auxiliary sources, with the current basis; empty if there is none yet.
 
     The losses are computed once more, without dropout and without a trace in buffers, random states or `.grad`.
     """

@@ -119,7 +119,7 @@ class Mixed(Strategy):
         for row in others:
             auxiliary = auxiliary + row
         if any(kept.shape != primary.shape for kept in self.memory.values()):
-            raise InputError("strategy: the checkpoint is of another model; delete it to start from the beginning")
+            raise InputError("strategy: the checkpoint comes from another model; delete it to start from the beginning")
         weight = self.config.ratio if self.replay else self.primary_weight
         write(self.formula(self, primary, auxiliary) + primary * weight, shared)
         similarity = _cosine(primary, auxiliary)
@@ -170,17 +170,19 @@ def formula(name: str, about: str, **settings: Any) -> Callable[[Formula], Formu
     return add
 
 
-@formula("replay", "one mixture of primary (share strategy.ratio) and auxiliary examples", replay=True)
+@formula("replay", "mix primary (share strategy.ratio) and auxiliary examples in one loss", replay=True)
 @formula("multitask", "add the two losses: the strongest simple baseline once its weights are tuned")
 @formula(
     "pretrain_as_released",
-    "pretrain with an untrained primary head whose loss chooses the model, as in the paper's release; to compare with",
+    "pretrain as in the paper's release, for comparison: the loss of an untrained primary head chooses the model",
     primary_weight=0.0,
     trains_head=False,
 )
-@formula("pretrain", "auxiliary data alone shapes the body while the primary head learns on it", primary_weight=0.0)
+@formula("pretrain", "train the body on auxiliary data alone, and the primary head on top of it", primary_weight=0.0)
 @formula(
-    "primary_only", "ignore the auxiliary data: the baseline that every other row has to beat", needs_auxiliary=False
+    "primary_only",
+    "ignore the auxiliary data: the baseline that every other strategy has to beat",
+    needs_auxiliary=False,
 )
 def _all(_: Mixed, _primary: Tensor, auxiliary: Tensor) -> Tensor:
     return auxiliary
@@ -196,7 +198,7 @@ def _weighted_gate(_: Mixed, primary: Tensor, auxiliary: Tensor) -> Tensor:
     return _cosine(primary, auxiliary).clamp(min=0) * auxiliary
 
 
-@formula("bloop", "Hsieh et al. 2024: project on the complement of a running primary gradient")
+@formula("bloop", "Hsieh et al. 2024: remove the direction of a running mean of the primary gradient")
 def _bloop(strategy: Mixed, primary: Tensor, auxiliary: Tensor) -> Tensor:
     if "mean" in strategy.memory:
         # In place: a captured step reads the same memory again.

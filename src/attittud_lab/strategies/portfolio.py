@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def _refuse(config: StrategyConfig, *_: object) -> Strategy:
     raise InputError(
-        f"strategy: {config.name} trains several strategies and chooses among them, so that it has no update of its own; use "
+        f"strategy: {config.name} trains several strategies and chooses among them, so it has no update of its own; use "
         "`attittud train` (in Python attittud_lab.portfolio.run.run), or name another strategy here"
     )
 

@@ -1,1 +1,1 @@
-"""From a job to a trained model."""
+"""Train a model as a job says."""

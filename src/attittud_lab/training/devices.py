@@ -1,8 +1,8 @@
 """The device of a run: its choice, the data on it, repeatable bits, and steps as CUDA graphs.
 
-Small networks wait for kernel launches, a replayed graph does not. Each kind of step (a plain step, a step with a refresh)
-runs as usual a few times, then it is recorded, and from then on replayed. Everything that changes from step to step is in
-memory that the graph reads: rows, learning rate, random seed.
+Small networks wait for kernel launches; a replayed graph does not. Each kind of step (a plain step, a step with a refresh)
+runs as usual a few times, is then recorded, and is replayed from then on. Everything that changes from step to step (rows,
+learning rate, random seed) is in memory that the graph reads.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _LESS = (
     "lower training.guided.batch_size and primary_batch, raise training.guided.accumulate, or choose a smaller model"
 )
 SMALL = 1_000_000
-"""Parameters below which a step on a CPU takes longer with several threads: they wait for each other."""
+"""Number of parameters below which several threads make a step on a CPU slower, because they wait for each other."""
 WARM_UP = 3
-"""Steps of a kind before it is recorded: libraries choose their kernels, optimizers make their state."""
+"""How many steps of a kind run before it is recorded: libraries choose their kernels, optimizers make their state."""
 
 
 def choose_device(name: str) -> torch.device:
@@ -53,7 +53,7 @@ def choose_device(name: str) -> torch.device:
 
 @contextmanager
 def single_thread() -> Iterator[None]:
-    """One thread, until the number of a run is known: statistics of images are sums, whose last digits depend on it."""
+    """Use one thread until a run sets its number: image statistics are sums, whose last digits depend on the threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -63,7 +63,7 @@ def single_thread() -> Iterator[None]:
 
 
 def chosen_threads(config: Config, model: nn.Module, usual: int) -> int:
-    """The threads of a run whose folder does not say: they depend on the model, never on other work on the machine."""
+    """Choose the threads of a run whose folder has none: they depend on the model, never on other work on the machine."""
     small = sum(parameter.numel() for parameter in model.parameters()) < SMALL
     return config.training.threads or (1 if small else usual)
 
@@ -87,7 +87,7 @@ def captures(config: Config, data: Prepared, device: torch.device) -> bool:
         logger.info("training.cuda_graph: has no effect on %s", device)
         return False
     if any(part.inputs.device.type != "cuda" for part in data.all_examples):
-        logger.warning("training.cuda_graph: has no effect, as the data do not fit into the memory of the GPU")
+        logger.warning("training.cuda_graph: has no effect, because the data do not fit into the memory of the GPU")
         return False
     return True
 
@@ -115,7 +115,7 @@ def repeatable(wanted: bool, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def enough_memory(device: torch.device, cure: str = _LESS) -> Iterator[None]:
-    """Where memory runs out, raise an error with a cure, by default settings that need less."""
+    """If memory runs out, raise an error with a cure; by default, settings that need less memory."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -126,7 +126,7 @@ def enough_memory(device: torch.device, cure: str = _LESS) -> Iterator[None]:
 
 
 class CapturedSteps(Generic[T]):
-    """Runs the steps of a phase, recorded where possible. A step that cannot be recorded is logged once and runs as usual."""
+    """Runs the steps of a phase, recorded if possible. A step that cannot be recorded runs as usual and is logged once."""
 
     def __init__(self, record: Record[T]) -> None:
         self._record = record

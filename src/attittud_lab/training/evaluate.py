@@ -25,7 +25,7 @@ TIMED = 32
 def outputs_of(
     model: nn.Module, examples: Examples, device: torch.device, *, batch_size: int = 512, **options: Any
 ) -> Tensor:
-    """What a model gives for each example (n x classes), in the order of the examples and in main memory."""
+    """Return a model's outputs (n x classes), in the order of the examples and in main memory."""
     training = model.training
     model.eval()
     try:
@@ -73,7 +73,7 @@ def figures(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, float]:
 
 
 def fitted_temperature(scores: Tensor, targets: Tensor) -> float:
-    """The number by which scores (n x classes) are divided so that their probabilities fit held-out examples best.
+    """Find the number to divide scores (n x classes) by, so that their probabilities fit held-out examples best.
 
     Targets are class numbers (n) or 0/1 (n x labels). They are smoothed a little: otherwise a few examples that are all
     predicted correctly would make every prediction certain. Platt's 1 / (n + 2) is more than a network needs.

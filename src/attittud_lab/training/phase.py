@@ -29,7 +29,7 @@ from attittud_lab.training.streams import Streams
 logger = logging.getLogger("attittud")
 
 FEW_JUDGES = 8
-"""The fewest validation examples that can say something about the task."""
+"""The fewest validation examples without a warning from strategies that rely on them."""
 MOMENTS = {"sgd": ("momentum_buffer",), "adam": ("exp_avg", "exp_avg_sq"), "adamw": ("exp_avg", "exp_avg_sq")}
 """State that optimizers keep for each parameter, in addition to the number of the step."""
 PLATEAU = 4
@@ -76,8 +76,8 @@ class PhaseState:
 class AveragedWeights:
     """An exponential mean of a model's weights and buffers over about `window` steps.
 
-    The mean after step t has the weights w_i of the steps 1 to t in proportion to (1 - 1 / window) ** (t - i), so what the
-    model was before the first step has no part in it. Whole numbers, such as BatchNorm's count, are not averaged.
+    In the mean after step t, step i of 1 to t counts in proportion to (1 - 1 / window) ** (t - i); the model before the first
+    step does not count. Whole numbers, such as BatchNorm's count, are not averaged.
     """
 
     def __init__(self, model: nn.Module, window: float, device: torch.device) -> None:
@@ -132,9 +132,9 @@ class Phase:
     ) -> None:
         """Build a phase. `captured`: its steps become CUDA graphs.
 
-        `judges` are the examples that decide for strategy auto, by default those of validation. `looks` are the steps after
-        which the model is evaluated, instead of training.PHASE.evaluations; `measure` evaluates it. With a `window` the
-        model that is evaluated, and that leaves the phase, has the weights averaged over so many steps.
+        `judges` are the examples that choose the weights of strategy auto, by default the validation examples. `looks` are
+        the steps after which `measure` evaluates the model, instead of training.PHASE.evaluations. With a `window`, the
+        evaluated and the final model of the phase have weights averaged over so many steps.
         """
         config: PhaseConfig = getattr(job.training, name)
         chosen = job.strategy if name == "guided" else StrategyConfig(name="primary_only")
@@ -328,7 +328,7 @@ class Phase:
         return found if self.average is None else found | {"average": self.average.values}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`; ValueError, KeyError or TypeError where it is not one of this phase."""
+        """Continue from a `state_dict`; raises ValueError, KeyError or TypeError if it is not from this phase."""
         device = self.streams.device
         self.state, best = PhaseState(**typed(PhaseState, saved["state"])), saved["best"]
         if saved["state"].keys() != vars(self.state).keys() or not self.state.possible(
@@ -356,7 +356,7 @@ class Phase:
 
 
 def _laid_out(values: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Values on the device and with the strides of others: a fused optimizer asks for equal ones, files keep none."""
+    """Return values on the device and with the strides of others; a fused optimizer needs both, and files store neither."""
     with torch.no_grad():
         return {name: torch.empty_like(like[name]).copy_(value) for name, value in values.items()}
 
@@ -375,7 +375,7 @@ def _optimizer(model: nn.Module, config: PhaseConfig, captured_on: torch.device 
         options["capturable"] = True
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
     found = kind(parameters, lr, weight_decay=config.weight_decay, **options)
-    # Its first steps are not captured on purpose.
+    # Its first steps are deliberately not captured.
     found._warned_capturable_if_run_uncaptured = True
     return found
 
@@ -402,14 +402,14 @@ def _check(
     batches: Mapping[str, int],
     judges: int,
 ) -> None:
-    """Refuse a strategy without data, and batches that are too large or cannot be taken in equal micro-batches."""
+    """Refuse a strategy without data, and batches that are too large or cannot be divided into equal micro-batches."""
     if strategy.needs_auxiliary and not data.auxiliary:
         found = f"strategy {chosen.name!r} needs auxiliary data, but data.auxiliary is empty"
         raise InputError(f"{found}; name a source there, or use strategy: primary_only")
     if strategy.uses_held_out and judges < FEW_JUDGES:
         found = f"strategy {chosen.name}: the validation examples decide the weights, and there are only"
         cure = "Raise data.primary.validation, or use strategy: primary_only or multitask"
-        logger.warning("%s %d; so few can hardly tell what helps. %s", found, judges, cure)
+        logger.warning("%s %d; so few can hardly show what helps. %s", found, judges, cure)
     strategy.check_batches(name, config)
     primary, available = f"training.{name}.primary_batch", len(data.primary.examples)
     for key, size in {primary: config.primary_batch, "strategy.basis_batch": chosen.basis_batch or 0}.items():
@@ -421,7 +421,9 @@ def _check(
         sizes |= {f"the batch size of auxiliary source {source}": size for source, size in batches.items()}
     for key, size in sizes.items():
         if size % config.accumulate:
-            found = f"training.{name}.accumulate: {key} is {size}, which cannot be taken in {config.accumulate} equal"
+            found = (
+                f"training.{name}.accumulate: {key} is {size}, which cannot be divided into {config.accumulate} equal"
+            )
             raise InputError(f"{found} micro-batches; make it a multiple of {config.accumulate}")
 
 

@@ -16,7 +16,7 @@ from attittud_lab.errors import InputError
 from attittud_lab.strategies import StepKind
 
 JUDGES = " judges"
-"""The stream of held-out primary examples; no auxiliary source has a name with a blank at its beginning."""
+"""The stream of held-out primary examples; no auxiliary source has a name that begins with a blank."""
 MOST_JUDGES = 64
 """Held-out examples in one step; more would only make it slower."""
 _BLOCK = 256
@@ -26,7 +26,7 @@ _BLOCK = 256
 class Batches:
     """The rows that each stream reads in the current step.
 
-    With `held_on` they are in the same memory of that device in every step, so that a captured step finds new examples there.
+    With `held_on` they are in the same memory of that device in every step, where a captured step finds new examples.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Streams:
         return self._losses("basis")
 
     def judge(self) -> Tensor:
-        """Losses of the step's held-out examples; drawing them leaves the random numbers of the step alone."""
+        """Return the losses of the step's held-out examples; drawing them does not change the random numbers of the step."""
         return self.losses(self._tasks[JUDGES], self.rows.rows(JUDGES), width=self.rows.width(JUDGES), stream=JUDGES)
 
     def _losses(self, stream: str, *, detach: bool = False, count: int | None = None) -> Tensor:
@@ -185,7 +185,7 @@ class Streams:
 
 @contextmanager
 def _enough(stream: str, phase: str, accumulate: int) -> Iterator[None]:
-    """Where BatchNorm sees a single example, raise an error that names the setting to change."""
+    """If BatchNorm gets a single example, raise an error that names the setting to change."""
     try:
         yield
     except ValueError as error:
@@ -195,5 +195,5 @@ def _enough(stream: str, phase: str, accumulate: int) -> Iterator[None]:
         fewer = f", or lower {phase}.accumulate" if accumulate > 1 and stream not in own else ""
         own["primary"] = f"{phase}.primary_batch"
         setting = own.get(stream, f"{phase}.batch_size (or data.auxiliary.{stream}.batch_size)")
-        found = f"{setting}: one example is too few for BatchNorm on statistics of the batch"
+        found = f"{setting}: BatchNorm cannot compute batch statistics from one example"
         raise InputError(f"{found}; raise it{fewer}, or choose a model without BatchNorm") from error

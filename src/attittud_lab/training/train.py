@@ -51,7 +51,7 @@ def default_run_dir(config: Config, name: str) -> Path:
 def load_data(
     config: Config, seed: int | None = None, known: Sequence[Prepared] = (), *, pooled: bool = False
 ) -> Prepared:
-    """The data of a job; compare several runs on one object to read and decode them once.
+    """Read the data of a job. Several runs can share the result, so that it is read and decoded once.
 
     `known` are data of the same folders whose images need not be decoded again. `pooled`: for a portfolio.
     """
@@ -62,7 +62,7 @@ def load_data(
 
 @contextmanager
 def conditions(config: Config, data: Prepared, device: torch.device) -> Iterator[None]:
-    """Inside, models are built as configured, with one thread until the run sets its own number; then all is as before."""
+    """Inside, apply the settings of a run, with one thread until it sets its own number; afterwards restore everything."""
     training = config.training
     forked = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
     streamed = own_stream(device) if captures(config, data, device) else nullcontext()
@@ -82,7 +82,7 @@ def new_model(config: Config, data: Prepared, device: torch.device) -> Network:
 
 
 def chosen_metric(config: Config, data: Prepared, held_out: Tensor | None) -> str:
-    """The figure that chooses the model; refuses one that is not defined for the task or for these held-out targets."""
+    """Return the metric that chooses the model; refuses one that is undefined for the task or these held-out targets."""
     wanted = config.training.metric
     metric = default_metric(data.primary) if wanted == "auto" else wanted
     if metric == "auc" and not data.primary.several:
@@ -95,7 +95,7 @@ def chosen_metric(config: Config, data: Prepared, held_out: Tensor | None) -> st
 
 
 def begin_phase(phase: Phase) -> None:
-    """What happens to the model before the first step of a phase."""
+    """Prepare the model for the first step of a phase."""
     if phase.name == "finetune" and phase.job.training.reset_head and phase.state.step == 0:
         torch.manual_seed(mix(phase.job.seed, "head"))
         phase.model.reset_head(phase.model.heads["primary"])  # type: ignore[arg-type]  # heads are linear
@@ -119,10 +119,9 @@ def run(
 ) -> RunResult:
     """Train one strategy with one seed and write its run folder.
 
-    A folder with the finished run is not trained again; one with an unfinished run is continued from its last
-    checkpoint and ends as if it had never been interrupted. `fresh` starts over. `data` must belong to `config`. `logs`
-    are names of dashboards. `threads` are those of `threads_of` on the machine where the command was given, for a run that
-    takes place elsewhere.
+    A finished run in the folder is not trained again. An unfinished run continues from its last checkpoint and ends as if it
+    had never been interrupted. `fresh` starts over. `data` must belong to `config`. `logs` are names of dashboards. A run that
+    takes place on another machine gets `threads`, the number that `threads_of` returns where the command was given.
     """
     for name in logs:
         check_log(name)
@@ -156,7 +155,7 @@ def threads_of(config: Config, data: Prepared) -> int:
 
 
 def model_file(config: Config, data: Prepared, folder: Path, **figures: Any) -> ModelFile:
-    """What predictions need to know about a model of these data, and the figures of the model itself."""
+    """Return what predictions need to know about a model of these data, with the figures of the model."""
     return ModelFile(
         kind=data.kind,
         shape=list(data.primary.examples.inputs.shape[1:]),
@@ -226,7 +225,7 @@ class _Job:
         )
 
     def describe(self) -> ModelFile:
-        """What predictions need to know about the model."""
+        """Return what predictions need to know about the model."""
         data, model, targets = self.data, self.model, self.data.validation.targets
         temperature = None
         if targets is not None and len(targets):

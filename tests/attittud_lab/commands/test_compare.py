@@ -42,8 +42,8 @@ def test_compare_runs_with_a_configuration(tmp_path: Path, capsys: pytest.Captur
     assert sum(bool(re.search(f"run \\d+ of (14|{runs})(, about .* left)?: ", line)) for line in lines) == runs
     assert sum("validation accuracy" in line for line in lines) >= runs
     forecasts = [line for line in lines if line.startswith("Forecast: about ")]
-    assert ", as a step takes " in forecasts[0] and forecasts[0] == lines[0]
-    assert "11 runs that are left, now that every strategy has been run once" in forecasts[1] and len(forecasts) == 2
+    assert ", since a step takes " in forecasts[0] and forecasts[0] == lines[0]
+    assert "the remaining 11 runs, now that every strategy has been run once" in forecasts[1] and len(forecasts) == 2
 
 
 def test_a_quick_comparison_says_what_it_left_out_and_the_full_one_reuses_its_runs(
@@ -54,7 +54,7 @@ def test_a_quick_comparison_says_what_it_left_out_and_the_full_one_reuses_its_ru
     code, out, err = typed(*words, "--quick", capsys=capsys)
     result = json.loads((tmp_path / "runs/job/compare/comparison.json").read_text())
     assert code == 0 and result["seeds"] == [0, 1, 2] and [t["name"] for t in result["tables"]] == ["Equal steps"]
-    assert result["gave_up"].startswith("--quick gave up 1 of 4 seeds, so that") and "; the table at equal" in out
+    assert result["gave_up"].startswith("--quick gave up 1 of 4 seeds, so only") and "; the table at equal" in out
     assert result["gave_up"] in out and err.splitlines()[1] == result["gave_up"]
     assert "--quick gave up" in (tmp_path / "runs/job/compare/report.html").read_text()
     small = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
@@ -62,7 +62,7 @@ def test_a_quick_comparison_says_what_it_left_out_and_the_full_one_reuses_its_ru
     assert code == 0 and "--quick" not in out and len(list(tmp_path.rglob("result.json"))) > len(small)
     assert {path: path.stat().st_mtime_ns for path in small} == small
     code, _, err = typed(*words, "--quick", "--budget", "1m", capsys=capsys)
-    assert code == 2 and "--quick has no runs at equal seconds" in err
+    assert code == 2 and "--quick trains no runs at equal seconds" in err
 
 
 def test_compare_runs_with_only_data_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,7 +114,7 @@ def test_ctrl_c_exits_with_130_and_the_same_command_continues(tmp_path: Path) ->
     last = err.splitlines()[-1]
     assert process.exitcode == 130 and "Traceback" not in err
     assert last.startswith(
-        "attittud: interrupted; finished runs are kept in runs/job/compare, the same command goes on"
+        "attittud: interrupted; finished runs are kept in runs/job/compare, and the same command continues"
     )
     assert not list(tmp_path.rglob("comparison.json"))
     before = {path: path.stat().st_mtime_ns for path in kept}

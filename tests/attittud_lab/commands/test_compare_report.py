@@ -16,11 +16,11 @@ __all__ = ["comparison", "run_dir"]  # fixtures
     [
         (lambda folder: None, "neither a finished comparison"),
         (lambda folder: (folder / "comparison.json").write_text("{"), "cannot be read"),
-        (lambda folder: (folder / "comparison.json").write_text("[]"), "not what this version writes"),
+        (lambda folder: (folder / "comparison.json").write_text("[]"), "were not written by this version"),
         (lambda folder: (folder / "comparison.json").write_text("[" * 100_000), "cannot be read"),
         (lambda folder: (folder / "comparison.json").write_text('{"tables": ' + "9" * 5000 + "}"), "cannot be read"),
         (lambda folder: (folder / "comparison.json").write_bytes(b"\xff\xfe{}"), "cannot be read"),
-        (lambda folder: (folder / "run.json").write_text('{"config": {}}'), "not what this version writes"),
+        (lambda folder: (folder / "run.json").write_text('{"config": {}}'), "were not written by this version"),
         (
             lambda folder: (folder / "run.json").write_text(
                 '{"config": {"seed": 0, "strategy": {"name": "flip"}, "training": {"metric": "auto"}}}'

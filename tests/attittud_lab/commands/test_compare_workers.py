@@ -42,7 +42,8 @@ def test_a_killed_worker_changes_nothing(tmp_path: Path) -> None:
     _, err = process.communicate(timeout=300)
     assert process.returncode == 0 and "Traceback" not in err, err
     assert (
-        "its process was killed by signal 9, as the system does when memory is short. It is begun again, and one" in err
+        "its process was killed by signal 9, which the system does when memory is short. It starts again, and one"
+        in err
     )
     there, here = tmp_path / "runs/job/compare", tmp_path / "here"
     compare(load(tmp_path / "job.yaml", CHANGES), here)
@@ -63,7 +64,7 @@ def test_a_signal_ends_all_workers_and_keeps_finished_runs(number: signal.Signal
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number and "Traceback" not in err, err
-    said = f"attittud: {word}; finished runs are kept in runs/job/compare, the same command goes on with the rest"
+    said = f"attittud: {word}; finished runs are kept in runs/job/compare, and the same command continues with the rest"
     assert err.splitlines()[-1] == said
     assert not [worker for worker in workers if worker.is_running()]
 
@@ -78,7 +79,7 @@ def test_an_error_in_a_worker_is_one_paragraph_and_code_2(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--workers", "2", "--ray"], "--workers and --ray exclude each other"),
+        (["--workers", "2", "--ray"], "--workers and --ray cannot be combined"),
         (["--workers", "0"], "--workers"),
         (
             ["--ray", "--quiet"],

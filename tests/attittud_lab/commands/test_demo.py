@@ -43,7 +43,7 @@ def test_the_demo_trains_and_prints_its_table(tmp_path, monkeypatch, capsys):
     saved = json.loads(path.read_text())
     for row, (what, _) in demo.ROWS.items():
         assert row in out and what in out
-    assert "50 % shifted" in out and "take more (--seeds)" in out
+    assert "50 % shifted" in out and "use more (--seeds)" in out
     assert saved["seeds"] == [0, 1] and all(len(row["values"]) == 2 for row in saved["tables"][0]["rows"])
     report, _, *own = out.strip().splitlines()[-6:]
     assert report == "Report: runs/demo/report.html" and "your own data" in own[0]
@@ -57,14 +57,14 @@ def test_the_demo_trains_and_prints_its_table(tmp_path, monkeypatch, capsys):
 def test_a_folder_that_cannot_be_made_is_found_before_anything_is_trained(capsys):
     code, out, err = run(*QUICK, "--folder", "/dev/null/demo", capsys=capsys)
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "/dev/null/demo: " in err and "choose another folder by --folder" in err
+    assert "/dev/null/demo: " in err and "choose another folder with --folder" in err
 
 
 def test_a_file_that_cannot_be_written_is_found_before_anything_is_trained(monkeypatch, capsys):
     monkeypatch.setattr(demo, "run_all", lambda *_: pytest.fail("trained"))
     code, out, err = run(*QUICK, "--out", "x" * 254, capsys=capsys)
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "cannot be written" in err and "choose another file by --out" in err
+    assert "cannot be written" in err and "choose another file with --out" in err
 
 
 def test_a_disk_that_fills_up_during_the_demo_is_explained_with_a_cure(monkeypatch, capsys):
@@ -74,14 +74,14 @@ def test_a_disk_that_fills_up_during_the_demo_is_explained_with_a_cure(monkeypat
     monkeypatch.setattr(demo, "run_all", full)
     code, out, err = run(*QUICK, capsys=capsys)
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "run.json: the disk is full; free some space, or choose another folder by --folder, and run again" in err
+    assert "run.json: the disk is full; free some space, or choose another folder with --folder, and run again" in err
 
 
 def test_an_interrupted_demo_says_that_there_is_no_result(monkeypatch, capsys):
     monkeypatch.setattr(demo, "run_all", interrupted)
     code, out, err = run(*QUICK, capsys=capsys)
     assert (code, out) == (130, "") and err.count("\n") == 1
-    assert err.startswith("attittud: interrupted; the demo has no result before its end")
+    assert err.startswith("attittud: interrupted; the demo keeps nothing before its end")
     assert list(Path("runs/demo").iterdir()) == []
 
 

@@ -49,14 +49,16 @@ def test_diagnose_prints_its_figures(capsys: pytest.CaptureFixture[str]) -> None
     lines = out.splitlines()
     assert "\x1b" not in out and lines[-1] == result["verdict"]
     # What the chance costs is said before it is looked for; then the chance, and how it was found.
-    assert err.startswith("chance that the auxiliary data help: 6 candidates x 3 folds, about 3.6 full runs, ")
+    assert err.startswith(
+        "estimating the chance that the auxiliary data help: 6 candidates x 3 folds, about 3.6 full runs, "
+    )
     assert err.count("\n") == 1 and "the first 20% of the steps" in err
     found, text = result["chance"], " ".join(out.split())
     assert 0 < found["value"] < 1 and found["value"] == CHANCE.of(found["evidence"]) and len(found["losses"]) == 6
     assert f"Chance that the auxiliary data help: {found['value']:.0%}" in text and "weighted sums on 3 folds" in text
     assert sorted(path.name for path in Path("runs/job/diagnose").iterdir() if path.suffix) == ["diagnose.json"]
-    assert "60 steps of 200 asked for" in lines[0] and "early half" in out and "late half" in out
-    assert "No figure of them has been validated" in text and result["config"]["seed"] == 1
+    assert "60 steps of 200 requested" in lines[0] and "early half" in out and "late half" in out
+    assert "None of them has been validated" in text and result["config"]["seed"] == 1
     assert result["made_with"]["torch"] and result["steps"] == 60 and result["block"] == 5
     assert list(result["sources"]) == ["more", "other"]
     for source in result["sources"].values():
@@ -115,10 +117,10 @@ MISTAKES = {
     ("nowhere.yaml",): "cannot read the configuration",
     ("job.yaml", "data.auxiliary={}"): "nothing to diagnose",
     ("job.yaml", "strategy=flipp"): "Did you mean 'flip'?",
-    ("job.yaml", "strategy.refresh_every=20"): "give at least 80 by --steps",
+    ("job.yaml", "strategy.refresh_every=20"): "to at least 80",
     ("job.yaml", "--steps", "3"): "--steps",
     ("job.yaml", "training.guided.lr=1e30", "training.guided.clip=null", "log_every=1"): "diverged",
-    ("job.yaml", "output=job.yaml"): "choose another folder by output=FOLDER",
+    ("job.yaml", "output=job.yaml"): "choose another folder with output=FOLDER",
 }
 
 

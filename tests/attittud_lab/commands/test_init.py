@@ -29,8 +29,8 @@ def test_init_writes_a_configuration_that_train_reads(capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("arguments", "cure"),
     [
-        (("schema", "-o", "no/such/folder.json"), "choose another file by --output"),
-        (("init", "image", "--primary", "digits", "-o", "job.yaml/x.yaml"), "choose another file by --output"),
+        (("schema", "-o", "no/such/folder.json"), "choose another file with --output"),
+        (("init", "image", "--primary", "digits", "-o", "job.yaml/x.yaml"), "choose another file with --output"),
     ],
     ids=["schema", "init"],
 )

@@ -134,7 +134,7 @@ def test_a_damaged_row_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[st
         ([RUNS["pictures"], PICTURES, "--device", "cuda:77"], "cannot be used here"),
         ([RUNS["pictures"], PICTURES, "--output", "out.xml"], "cannot write a .xml"),
         ([RUNS["pictures"], "--export", "out.onnx"], "ends in .pt2"),
-        ([RUNS["words"], PICTURES], "there is no file in it that could be read"),
+        ([RUNS["words"], PICTURES], "it contains no file that can be read"),
         ([RUNS["words"], "data/reviews.csv", "--input", "title"], "there is no column title"),
     ],
     ids=str,

@@ -35,7 +35,7 @@ def picture_folders(**classes: list[int]) -> None:
 @pytest.mark.parametrize(
     ("counts", "message"),
     [
-        ([8], "one class only ('a')"),
+        ([8], "only one class ('a')"),
         ([1, 1], "no example is left for train"),
     ],
 )
@@ -94,9 +94,9 @@ def test_init_takes_names_of_columns(capsys: pytest.CaptureFixture[str]) -> None
     Path("a.csv").write_text("body,verdict\n" + rows)
     Path("b.csv").write_text("text,label\n" + rows.replace("word", "other"))
     assert call("init", "text", "--primary", "a.csv") == 2
-    assert "name it by --input. Columns: body, verdict" in capsys.readouterr().err
+    assert "name it with --input. Columns: body, verdict" in capsys.readouterr().err
     assert call("init", "text", "--primary", "a.csv", "--input", "body") == 2
-    assert "name it by --label" in capsys.readouterr().err
+    assert "name it with --label" in capsys.readouterr().err
     columns = ["--input", "body", "--label", "verdict"]
     assert call("init", "text", "--primary", "a.csv", "--auxiliary", "b.csv", *columns) == 0
     assert "#   no (20), yes (20)" in capsys.readouterr().out
@@ -117,11 +117,11 @@ def test_init_explains_a_folder_on_the_wrong_level(capsys: pytest.CaptureFixture
     assert call("init", "image", "--primary", "all", "--force") == 0
     out, err = capsys.readouterr()
     assert (
-        "#   mine (16), theirs (16)\n# Warning: 2 of these classes have folders in them, such as mine with a, b" in out
+        "#   mine (16), theirs (16)\n# Warning: 2 of these class folders contain folders, such as mine with a, b" in out
     )
-    assert err.startswith("attittud: Warning: 2 of these classes have folders in them") and err.count("\n") == 1
+    assert err.startswith("attittud: Warning: 2 of these class folders contain folders") and err.count("\n") == 1
     assert call("init", "image", "--primary", "one", "--force") == 2
-    assert "one class only, 'level', whose folder has folders in it (a, b); did you mean one/level?" in (
+    assert "only one class, 'level', whose folder contains other folders (a, b); did you mean one/level?" in (
         capsys.readouterr().err
     )
 
@@ -137,4 +137,4 @@ def test_a_first_configuration_can_be_trained(root: Path, tmp_path: Path) -> Non
 def test_too_many_sources_are_refused_before_they_are_read(capsys: pytest.CaptureFixture[str]) -> None:
     many = [word for _ in range(101) for word in ("--auxiliary", "nowhere")]
     assert call("init", "image", "--primary", "digits", *many) == 2
-    assert "--auxiliary: 101 sources are given, at most 100 are allowed" in capsys.readouterr().err
+    assert "--auxiliary: 101 sources are given, but at most 100 are allowed" in capsys.readouterr().err

@@ -50,12 +50,12 @@ def test_protected_data_may_be_prompts_or_missing(capsys: pytest.CaptureFixture[
     [
         (
             ("text", "--protect", "texts.jsonl", "--auxiliary", "texts.jsonl"),
-            "--auxiliary and --protect exclude each other",
+            "--auxiliary and --protect cannot be combined",
         ),
-        (("text", "--protect", "texts.jsonl", "--label", "text"), "--label and --protect exclude each other"),
+        (("text", "--protect", "texts.jsonl", "--label", "text"), "--label and --protect cannot be combined"),
         (("table", "--protect", "texts.jsonl"), "use `attittud init text`"),
         (("text", "--protect", "nowhere.jsonl"), "there is no such file"),
-        (("text", "--protect", "one.jsonl"), "--protect: 1 examples leave 0 to train on and 1 to measure with"),
+        (("text", "--protect", "one.jsonl"), "--protect: 1 examples leave 0 for training and 1 for measuring"),
     ],
 )
 def test_wrong_input_is_refused(arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,7 +67,7 @@ def test_init_leaves_columns_out_that_only_one_table_has(capsys: pytest.CaptureF
     capsys.readouterr()
     Path("c.csv").write_text("x,y\n1,2\n3,4\n")
     assert call("init", "table", "--primary", "c.csv", "--force") == 2
-    assert "no label column was found; name it by --label" in capsys.readouterr().err
+    assert "no label column was found; name it with --label" in capsys.readouterr().err
     Path("c.csv").write_text("x,label\n" + "1,a\n1,b\n" * 9)
     assert call("init", "table", "--primary", "c.csv", "--force") == 2
     assert "no column can be a feature (x: it is the same in all rows)" in capsys.readouterr().err

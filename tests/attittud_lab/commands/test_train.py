@@ -44,7 +44,7 @@ def test_train_writes_a_run_folder(capsys: pytest.CaptureFixture[str]) -> None:
     folder = Path("runs/job/flip/seed-2")
     assert json.loads((folder / "result.json").read_text())["strategy"] == "flip" and str(folder) in out
     assert call("train", "job.yaml", "strategy=flip", "seed=2") == 0
-    assert "was finished before" in capsys.readouterr().out
+    assert "finished earlier" in capsys.readouterr().out
     # The echo of the configuration can be trained again.
     assert call("train", str(folder / "config.yaml"), "output=again") == 0
 
@@ -86,7 +86,7 @@ MISTAKES = {
         "model.width=4",
     ): "command line (model.name=small_cnn): model.name: unknown model",
     ("job.yaml", "data.primary.path=pictures"): "there is no such file or folder",
-    ("job.yaml", "data.primary.classes=['3']"): "one class only",
+    ("job.yaml", "data.primary.classes=['3']"): "only one class",
     (
         "job.yaml",
         "training.guided.primary_batch=64",
@@ -101,14 +101,14 @@ MISTAKES = {
         "job.yaml",
         "data.primary.classes=[]",
     ): "data.primary.classes: the list is empty; name the classes to keep, or null",
-    ("job.yaml", "data.primary.label=verdict"): "digits: has no columns, so label: verdict means nothing",
+    ("job.yaml", "data.primary.label=verdict"): "digits: has no columns, so label: verdict has no effect",
     ("job.yaml", "training.guided.epochs=0"): "training.guided.epochs: must be above 0",
     ("job.yaml", "strategy.rank=1000000"): "strategy.rank: must be at most 4096",
     ("job.yaml", "training.metric=auc"): "auc is for several labels at once",
     ("job.yaml", "device=cuda:77"): "device: 'cuda:77' cannot be used here",
     ("job.yaml", "device=meta"): "device: 'meta' cannot be used here",
     ("job.yaml", "training.guided.lr=1e30", "training.guided.clip=null", "log_every=1"): "training diverged",
-    ("job.yaml", "output=job.yaml"): "choose another folder by output=FOLDER",
+    ("job.yaml", "output=job.yaml"): "choose another folder with output=FOLDER",
     ("job.yaml", "--log", "paper"): "choose one of tensorboard, wandb, trackio",
     ("job.yaml", "--lgo", "x"): "--lgo",
     (): "CONFIG",
@@ -150,7 +150,7 @@ def test_batches_of_one_example_under_batch_norm_are_refused(
 ) -> None:
     assert call("train", "job.yaml", "model={name: resnet-18}", *changes) == 2
     err = capsys.readouterr().err.splitlines()[-1]
-    assert f"attittud: {culprit}: one example is too few for BatchNorm" in err and cure in err
+    assert f"attittud: {culprit}: BatchNorm cannot compute batch statistics from one example" in err and cure in err
 
 
 def test_a_mistake_leaves_the_run_folder_free() -> None:
@@ -167,7 +167,7 @@ def test_a_run_that_cannot_be_continued_leaves_the_folder_free(capsys: pytest.Ca
     assert call("train", "job.yaml", "training.guided.lr=1e-3") == 0
     assert load(folder / "config.yaml").training.guided.lr == 1e-3
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == 4  # nothing of the first run among them
-    assert call("train", "job.yaml") == 0 and "was finished before" in capsys.readouterr().out
+    assert call("train", "job.yaml") == 0 and "finished earlier" in capsys.readouterr().out
     assert call("train", "job.yaml", "seed=0", "training.guided.lr=1e-4") == 2  # now there is something to lose
     assert "another configuration (training.guided.lr: 0.001 there, 0.0001 here)" in capsys.readouterr().err
 
@@ -196,14 +196,14 @@ def test_ctrl_c_and_sigterm_end_a_run_that_can_be_continued(number: signal.Signa
 @pytest.mark.parametrize(
     ("files", "options", "words"),
     [
-        ([], [], "there is no checkpoint yet, the same command starts from the beginning"),
+        ([], [], "there is no checkpoint yet, so the same command starts from the beginning"),
         (["checkpoint.safetensors"], [], "the same command continues from the last checkpoint in runs/job/auto/seed-0"),
         (
             ["checkpoint.safetensors"],
             ["--fresh"],
             "the same command without --fresh continues from the last checkpoint",
         ),
-        (["result.json"], [], "the run was at its end, the same command shows it"),
+        (["result.json"], [], "the run had just finished, and the same command shows its result"),
     ],
 )
 def test_an_interrupted_run_says_what_is_kept(
@@ -228,7 +228,7 @@ def test_help_of_train_init_and_schema_teaches(capsys: pytest.CaptureFixture[str
     for name in ("train", "init", "schema"):
         assert call(name, "--help") == 0
     out = capsys.readouterr().out
-    assert "drop_harmful" in out and "bloop" in out and "continues" in out
+    assert "drop_harmful" in out and "bloop" in out and "To continue a run" in out
 
 
 def test_train_trains_a_language_model(capsys: pytest.CaptureFixture[str]) -> None:
@@ -247,4 +247,4 @@ def test_train_trains_a_language_model(capsys: pytest.CaptureFixture[str]) -> No
     Path("runs/learn/kl/seed-0/metrics.jsonl").write_text("damaged\n")
     assert call(*asked) == 0
     again = capsys.readouterr()
-    assert "no report: " in again.err and "(was finished before; --fresh trains again)" in again.out
+    assert "no report: " in again.err and "(finished earlier; --fresh trains again)" in again.out

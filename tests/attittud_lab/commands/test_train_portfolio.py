@@ -35,7 +35,7 @@ def test_train_predict_and_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert said == ["rung 1 of 3", "chance that", "rung 2 of 3", "rung 3 of 3"]
     said = out.splitlines()
     assert said[0].startswith("out-of-fold loss") and said[1].startswith("test       loss")
-    assert "full runs in trials, at most" in out and said[-5].startswith("The model is ")
+    assert "full runs, at most" in out and said[-5].startswith("The model is ")
     folder = Path(said[-1])
     assert folder == Path("runs/job/portfolio/seed-0") and said[-4].startswith(f"report: {folder}/report.html ")
     assert said[-3] == f"next: `attittud predict {folder} INPUTS` predicts the label of new examples"
@@ -43,7 +43,7 @@ def test_train_predict_and_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert "primary_only" in (folder / "report.html").read_text()
     assert call("train", "job.yaml", *QUICK, "--quiet") == 0
     out, err = capsys.readouterr()
-    assert "was finished before" in out and err == ""
+    assert "finished earlier" in out and err == ""
     images, labels = of_digits(folder, Path())
     assert call("predict", str(folder), str(images), "--output", "out.jsonl") == 0
     said = [json.loads(line)["label"] for line in Path("out.jsonl").read_text().splitlines()]
@@ -55,7 +55,7 @@ def test_train_predict_and_report(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_portfolio_trains_without_a_test_set(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("train", "job.yaml", *QUICK, "data.primary.test=0", "--quiet") == 0
     out, _ = capsys.readouterr()
-    assert "these figures chose the model, and there is no test set" in out and "\ntest " not in out
+    assert "these figures chose the model; there is no test set" in out and "\ntest " not in out
     assert call("report", "runs/job/portfolio/seed-0") == 0
     assert call("train", "job.yaml", "data.primary.test=0") == 2
     assert "data.primary.test: is 0, but that part measures the result" in capsys.readouterr().err
@@ -68,7 +68,9 @@ def test_two_workers_give_the_same_result(capsys: pytest.CaptureFixture[str]) ->
     assert outcome(one) == outcome(two)
     capsys.readouterr()
     assert call("train", "job.yaml", "strategy=multitask", "--workers", "2") == 2
-    assert "--workers 2: strategy multitask is a single run; leave it out" in " ".join(capsys.readouterr().err.split())
+    assert "--workers 2: strategy multitask trains a single run; leave --workers 2 out" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 def test_a_portfolio_refuses_to_log_to_tensorboard(capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,11 +80,11 @@ def test_a_portfolio_refuses_to_log_to_tensorboard(capsys: pytest.CaptureFixture
 
 def test_compare_refuses_the_portfolio_or_leaves_it_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("compare", "job.yaml", "compare.strategies=[portfolio]") == 2
-    assert "compare.strategies: portfolio cannot be a row" in capsys.readouterr().err
+    assert "compare.strategies: portfolio cannot be compared here" in capsys.readouterr().err
     few = ["compare.strategies=[]", "compare.seeds=2", "compare.weights=[0.5, 1]", "compare.tuning_seeds=1"]
     assert call("compare", "job.yaml", "strategy=portfolio", *few, "compare.equal=steps") == 0
     out, err = capsys.readouterr()
-    assert "strategy: portfolio is not a row here" in err and "| multitask" in out and "| portfolio" not in out
+    assert "strategy: portfolio is not compared here" in err and "| multitask" in out and "| portfolio" not in out
 
 
 @pytest.mark.slow

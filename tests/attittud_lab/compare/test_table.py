@@ -77,7 +77,7 @@ def test_the_same_table_decides_in_every_output(tmp_path: Path) -> None:
     assert [line.split("|")[1].strip() for line in lines if "◀" in line and line.startswith("|")] == ["primary_only ◀"]
     assert row_of(lines, "primary_only", 1)["strategy"] == "primary_only ◀"
     assert row_of(lines, "flip", 0)["difference"] == "▲ +9.8" and row_of(lines, "flip", 1)["difference"] == "▼ -10.0"
-    assert any(line.startswith("At equal steps alone it would be: Use flip") for line in lines)
+    assert any(line.startswith("At equal steps alone the decision would be: Use flip") for line in lines)
     alone = made_up(tmp_path / "steps", steps)
     assert alone["decision"]["table"] == "Equal steps" and shown(alone)[-1].startswith(
         "Decision at equal steps: Use flip"

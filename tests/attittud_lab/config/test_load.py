@@ -47,8 +47,8 @@ MISTAKES = {
     "data: {primary: {classes: cat}}": r"expected a list, such as \[a, b\], got 'cat'",
     "data: {primary: {train: lots}}": "expected a count, a fraction or null, got 'lots'",
     "data: {auxiliary: {a: digits, a: digits}}": "data.auxiliary.a: the key is given twice",
-    "data: {auxiliary: {a-b: digits}}": "the name 'a-b' must be letters",
-    "data: {auxiliary: {primary: digits}}": "'primary' is taken",
+    "data: {auxiliary: {a-b: digits}}": "the name 'a-b' must consist of letters",
+    "data: {auxiliary: {primary: digits}}": "'primary' belongs to the primary task",
     "seed: 1\nseed: 2": "job.yaml:2: seed: the key is given twice",
     "training: {guided: {lr: .inf}}": "expected a number, got '.inf'",
     "training: {guided: {lr: 1e999}}": "finite",
@@ -170,7 +170,7 @@ def test_only_files_of_a_sensible_size_are_read(tmp_path: Path) -> None:
         str(tmp_path): "neither a file nor a pipe",
         str(large): "larger than the 100000 bytes",
         "a" * 300: "File name too long",
-        "a\0b": "no path has a NUL character",
+        "a\0b": "a path cannot contain a NUL character",
         str(tmp_path / "latin.yaml"): "not UTF-8",
     }
     (tmp_path / "latin.yaml").write_bytes(b"output: \xe4")
@@ -213,7 +213,7 @@ def test_a_configuration_inherits_from_its_base(tmp_path: Path) -> None:
     assert (config.strategy.name, config.strategy.rank, config.seed) == ("flip", 3, 7)
     assert (config.training.guided.lr, config.training.guided.steps) == (3e-4, 9)
     (tmp_path / "shared" / "base.yaml").write_text("base: ../child.yaml\n")
-    with pytest.raises(ConfigError, match="goes in a circle"):
+    with pytest.raises(ConfigError, match="forms a circle"):
         load(child)
     child.write_text("base: nowhere.yaml\n")
     with pytest.raises(ConfigError, match=r"nowhere.yaml: cannot read the configuration"):
@@ -232,14 +232,16 @@ def test_mistake_in_a_base_names_the_base(tmp_path: Path) -> None:
 
 def test_a_setting_that_contradicts_others_is_reported_with_its_line() -> None:
     text = "seed: 1\ncompare:\n  seeds: 2\n  weights: [1]\n"
-    with pytest.raises(ConfigError, match=r"^configuration:4: compare.weights: multitask is to be tuned"):
+    with pytest.raises(ConfigError, match=r"^configuration:4: compare.weights: multitask has to be tuned"):
         loads(text)
-    with pytest.raises(ConfigError, match=r"^command line \(compare.weights=\[2\]\): compare.weights: multitask is"):
+    with pytest.raises(ConfigError, match=r"^command line \(compare.weights=\[2\]\): compare.weights: multitask has"):
         loads(text, ["compare.weights=[2]", "seed=3"])
 
 
 def test_an_override_that_a_later_override_would_undo_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"strategy=flip replaces all of strategy, also strategy.rank=3 before it"):
+    with pytest.raises(
+        ConfigError, match=r"strategy=flip replaces all of strategy, including strategy.rank=3 before it"
+    ):
         loads("", ["seed=1", "strategy.rank=3", "strategy=flip"])
     with pytest.raises(ConfigError, match=r"write data.auxiliary=\{\} first"):
         loads("", ["data.auxiliary.a.path=a.csv", "data.auxiliary={}"])
@@ -267,7 +269,7 @@ def test_overrides_change_settings() -> None:
         "a..b=1": "an override is key=value",
         "traning.mode=joint": r"command line \(traning.mode=joint\): traning: unknown key; did you mean 'training'",
         "seed=[": "not valid YAML",
-        "seed='1'\noutput: x": "there is more behind the value",
+        "seed='1'\noutput: x": "there is more text after the value",
         "model.weights=": r"command line \(model.weights=\): model.weights: expected a path or name, got an empty text",
     }.items():
         with pytest.raises(ConfigError, match=message):

@@ -22,8 +22,8 @@ def test_absurd_numbers_of_sources_strategies_and_settings_are_refused() -> None
         sources = "".join(f"    a{n}: digits\n" for n in range(count))
         with pytest.raises(ConfigError, match=r"configuration:2: data.auxiliary: .*at most 100 are allowed|too many"):
             loads(f"data:\n  auxiliary:\n{sources}")
-    with pytest.raises(ConfigError, match=r"compare.strategies: has 101 entries, at most 100"):
+    with pytest.raises(ConfigError, match=r"compare.strategies: has 101 entries, but at most 100"):
         loads(f"compare: {{strategies: [{', '.join(['flip'] * 101)}]}}")
-    with pytest.raises(ConfigError, match="2000 settings are given, at most 1000"):
+    with pytest.raises(ConfigError, match="2000 settings are given, but at most 1000"):
         loads("", ["seed=1"] * 2000)
     assert time.perf_counter() - began < 20

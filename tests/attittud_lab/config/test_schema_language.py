@@ -17,11 +17,11 @@ def test_a_configuration_is_read_back_as_the_same() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("language: {learn: a.jsonl}", "configuration:1: language: is for task: causal-lm alone"),
-        (f"{GOOD}strategy: flip", "configuration:4: strategy: means nothing for task: causal-lm"),
-        (f"{GOOD}training: {{guided: {{steps: 3}}}}", "configuration:4: training: means nothing"),
-        ("task: causal-lm\nmodel: small-cnn", "configuration:2: model: .* takes model: hf:FOLDER"),
-        ("task: causal-lm\nmodel: {name: hf:FOLDER, width: 3}", "configuration:2: model: .* takes model: hf:FOLDER"),
+        ("language: {learn: a.jsonl}", "configuration:1: language: is only for task: causal-lm"),
+        (f"{GOOD}strategy: flip", "configuration:4: strategy: has no effect with task: causal-lm"),
+        (f"{GOOD}training: {{guided: {{steps: 3}}}}", "configuration:4: training: has no effect"),
+        ("task: causal-lm\nmodel: small-cnn", "configuration:2: model: .* needs model: hf:FOLDER"),
+        ("task: causal-lm\nmodel: {name: hf:FOLDER, width: 3}", "configuration:2: model: .* needs model: hf:FOLDER"),
         ("task: causal-lm\nmodel: hf:FOLDER", "language.learn: is missing; name the data"),
         ("task: causal-lm\nmodel: hf:FOLDER\nlanguage: {learn: {split: train}}", "language.learn.path: is missing"),
         ("task: causal-lm\nmodel: hf:FOLDER\nlanguage: {learn: a.jsonl}", "language.guard: kl needs examples"),
@@ -33,7 +33,7 @@ def test_wrong_settings_are_refused_with_their_line(text: str, words: str) -> No
 
 
 def test_settings_that_exclude_each_other_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"language\.protect_prompts: excludes language\.protect"):
+    with pytest.raises(ConfigError, match=r"language\.protect_prompts: cannot be combined with language\.protect"):
         loads(GOOD, ["language.protect_prompts=p.jsonl"])
     with pytest.raises(ConfigError, match=r"language\.accumulate: 3 does not divide batch_size 8"):
         loads(GOOD, ["language.accumulate=3"])

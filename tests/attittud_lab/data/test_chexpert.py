@@ -107,8 +107,8 @@ def test_other_tables_are_refused_with_an_explanation(root: Path) -> None:
     with pytest.raises(InputError, match="names no patient"):
         read(root)
     for more, message in {
-        "label: Edema": "choose them by classes:, not by label:",
-        "group: Sex": "is grouped by patient",
+        "label: Edema": "choose them with classes:, not with label:",
+        "group: Sex": "is always grouped by patient",
         "input: Sex": "leave input: out",
     }.items():
         with pytest.raises(InputError, match=message):

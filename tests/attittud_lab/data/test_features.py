@@ -125,7 +125,10 @@ def test_ids_and_constants_are_left_out_with_a_warning(tmp_path: Path, caplog: p
     path = write(tmp_path / "a.csv", numbers(id=[f"p{n}" for n in range(60)], same=[3] * 60, row=list(range(60))))
     data = read(path)
     assert data.record["table"]["left_out"].keys() == {"id", "same"}
-    assert "left out is 'id': its text" in caplog.text and "left out is 'same': it is the same" in caplog.text
+    assert (
+        "column 'id' is left out: its text" in caplog.text
+        and "column 'same' is left out: it is the same" in caplog.text
+    )
     assert "'row' rises or falls from row to row" in caplog.text
     assert read(path, columns=["x", "id"]).primary.examples.inputs.shape[1] > 30
 
@@ -211,7 +214,7 @@ def test_cells_of_new_rows_are_read_or_refused(cell: Any) -> None:
     ("cells", "message"),
     [
         ([None] * 60, "is empty in all"),
-        (["1", "2", "x1O", "4"] * 15, "has numbers, and other text such as 'x1O'"),
+        (["1", "2", "x1O", "4"] * 15, "has numbers, but also text such as 'x1O'"),
         (["1", "inf", "3"] * 20, "has an infinite number"),
         (["1", "1e999", "3"] * 20, "has an infinite number"),
         ([f"[{n}, 2]" for n in range(60)], "lists that are written as text"),
@@ -231,7 +234,7 @@ def test_columns_of_unsupported_types_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"'when' holds timestamp\[ms\].*data.table.exclude"):
         read(tmp_path / "a.parquet")
     pq.write_table(pa.table({**numbers(), "e": [["a"]] * 60}), tmp_path / "b.parquet")
-    with pytest.raises(InputError, match="a list of features has numbers only"):
+    with pytest.raises(InputError, match="give lists of numbers only"):
         read(tmp_path / "b.parquet")
 
 
@@ -261,7 +264,7 @@ def test_the_order_of_columns_does_not_matter(tmp_path: Path) -> None:
 
 def test_text_in_a_column_of_numbers_of_another_table_is_refused(tmp_path: Path) -> None:
     other = write(tmp_path / "b.csv", {**numbers(seed=1), "x": ["1", "high"] * 30})
-    with pytest.raises(InputError, match="column 'x' holds 'high', but numbers in the primary training examples"):
+    with pytest.raises(InputError, match="column 'x' holds 'high' here, but numbers in the primary training examples"):
         read(write(tmp_path / "a.csv", numbers()), other)
 
 
@@ -271,7 +274,7 @@ def test_text_in_a_column_of_numbers_of_another_table_is_refused(tmp_path: Path)
         ("x,x,label\n1,2,a\n3,4,b\n", "has the column 'x' more than once"),
         ("label\na\nb\n", "has no column of features"),
         ("x,label\n", "there are no examples"),
-        ("x,label\n1,a\n", "one class only"),
+        ("x,label\n1,a\n", "only one class"),
         ("x,label\n1,a,3\n", "cannot be read as csv"),
         ("x,y\n1,2\n3,4\n", "no label column was found"),
         ("x,label\n" + "1,a\n1,b\n" * 40, "of the 16 test examples are also in train"),

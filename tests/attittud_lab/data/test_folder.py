@@ -35,7 +35,7 @@ def test_images_outside_of_a_class_are_mentioned(tmp_path: Path, caplog: pytest.
     (tmp_path / "cat").mkdir()
     for path in ("cat/1.png", "2.png", "3.png"):
         Image.new("L", (4, 4)).save(tmp_path / path)
-    assert read_path(tmp_path).count == 1 and "2 images lie in no folder of a class" in caplog.text
+    assert read_path(tmp_path).count == 1 and "2 images are in no class folder" in caplog.text
 
 
 # ------------------------------------------------------------------------------------------------ layouts

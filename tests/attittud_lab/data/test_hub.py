@@ -63,7 +63,7 @@ def test_data_sets_of_the_hub_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path
     with pytest.raises(InputError, match=r"hf:owner/name: cannot be loaded \(no network\)"):
         read_configuration("data: {primary: 'hf:owner/name'}")
     (tmp_path / "owner/name").mkdir(parents=True)
-    with pytest.raises(InputError, match=r"in place of the hub's; write owner/name without hf:"):
+    with pytest.raises(InputError, match=r"instead of the hub's; write owner/name without hf:"):
         read_configuration("data: {primary: 'hf:owner/name'}")
 
 
@@ -188,8 +188,8 @@ def test_a_hub_that_does_not_answer_is_explained(tmp_path: Path) -> None:
     code, err = train(tmp_path, "runs", HF_ENDPOINT="http://127.0.0.1:9")
     assert code == 2
     assert err == (
-        "attittud: hf:owner/name: cannot be loaded (http://127.0.0.1:9 does not answer, and the cache has no copy); check name "
-        "and network, or download the data set elsewhere and name its folder\n"
+        "attittud: hf:owner/name: cannot be loaded (http://127.0.0.1:9 does not answer, and the cache has no copy); check the "
+        "name and the network, or download the data set elsewhere and name its folder\n"
     )
 
 

@@ -45,7 +45,7 @@ def test_damaged_images_are_refused_with_an_explanation() -> None:
     assert CASES // 10 < refused < CASES
 
 
-@pytest.mark.parametrize(("size", "message"), [(3000, "give at most 512, as more only repeats pixels"), (512, None)])
+@pytest.mark.parametrize(("size", "message"), [(3000, "give at most 512, since more only repeats pixels"), (512, None)])
 def test_images_that_would_be_stretched_too_far_are_refused(
     size: int, message: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,7 +131,7 @@ def bomb(width: int, height: int) -> bytes:
 @pytest.mark.parametrize("size", [(9000, 9000), (60000, 60000)])
 def test_decompression_bomb_is_refused(pictures: Path, size: tuple[int, int]) -> None:
     (pictures / "cat" / "0.png").write_bytes(bomb(*size))
-    with pytest.raises(InputError, match=r"0\.png announces .* pixels"):
+    with pytest.raises(InputError, match=r"0\.png declares .* pixels"):
         read_configuration(f"data: {{primary: {pictures}}}")
 
 

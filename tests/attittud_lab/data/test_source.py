@@ -148,7 +148,7 @@ def test_paths_that_cannot_be_read_are_explained(tmp_path: Path, pictures: Path)
     for path, message in {
         tmp_path / "picturse": r"no such file or folder .* did you mean 'pictures'\?",
         tmp_path / "empty": "the folder is empty; put one folder of images per class",
-        tmp_path / "hollow": "cat: there is no image in it",
+        tmp_path / "hollow": "cat: it contains no image",
         tmp_path / "flat": "make one folder of images for each class",
         tmp_path / "notes.doc": r"cannot read a \.doc",
         tmp_path / "broken.parquet": "cannot be read as parquet",

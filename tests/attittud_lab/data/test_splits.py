@@ -28,7 +28,7 @@ def test_a_test_split_that_is_the_training_split_is_refused(tmp_path: Path) -> N
     rows = numbered(0, ["a", "b"] * 20)
     for name in ("train", "test"):
         write(tmp_path / f"{name}.jsonl", rows)
-    with pytest.raises(InputError, match=r"32 of the 40 test examples are also in train.*overlap: warn to go on"):
+    with pytest.raises(InputError, match=r"32 of the 40 test examples are also in train.*overlap: warn to continue"):
         read_primary(f"path: {tmp_path}")
 
 
@@ -66,7 +66,7 @@ def test_a_few_copies_are_a_warning_and_many_an_error(
     data = read_primary(f"{whole}path: {tmp_path}, overlap: allow")
     assert data.record["copies"][f"{split} in train"] >= 18 and caplog.text == ""
     read_primary(f"{whole}path: {tmp_path}, overlap: warn")
-    assert "figures on them say little" in caplog.text
+    assert "results on them say little" in caplog.text
 
 
 def test_more_copies_than_the_allowed_share_are_refused(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_texts_that_differ_in_case_blanks_and_punctuation_are_copies(tmp_path: P
     write(tmp_path / "train.jsonl", [(text, "ab"[n % 2]) for n, text in enumerate(texts * 5)])
     trivial = [f"  don t  SAY\n{text[11:].upper()}?? " for text in texts]
     write(tmp_path / "test.jsonl", [(text, "ab"[n % 2]) for n, text in enumerate(trivial)])
-    with pytest.raises(InputError, match=r"8 of the 8 test examples are also in train \(8 of them but for case"):
+    with pytest.raises(InputError, match=r"8 of the 8 test examples are also in train \(8 of them except for case"):
         read_primary(f"path: {tmp_path}, validation: 8, overlap: refuse")
 
 
@@ -120,7 +120,7 @@ def test_auxiliary_texts_equal_to_test_texts_are_left_out_and_near_copies_report
     more = f", auxiliary: {{lm: {{path: {tmp_path}/more.jsonl, objective: masked_lm}}}}"
     data = read_primary(f"path: {tmp_path}/own", more)
     assert data.record["auxiliary"]["lm"]["left_out_as_primary"] == 4
-    assert "data.auxiliary.lm: 5 of its texts are also in the primary test set, but for case" in caplog.text
+    assert "data.auxiliary.lm: 5 of its texts are also in the primary test set, except for case" in caplog.text
 
 
 @pytest.mark.parametrize("pooled", [False, True])
@@ -134,7 +134,7 @@ def test_in_a_portfolio_auxiliary_copies_of_training_texts_are_found_too(
         f"data: {{primary: {{path: {own}}}, auxiliary: {{lm: {{path: {tmp_path}/more.jsonl, objective: masked_lm}}}}}}"
     )
     read_parts(loads(text).data, 0, pooled=pooled)
-    assert ("of its texts are also in the primary train set, but for case" in caplog.text) == pooled
+    assert ("of its texts are also in the primary train set, except for case" in caplog.text) == pooled
 
 
 def test_copies_that_may_land_in_two_folds_give_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -196,10 +196,10 @@ def test_splits_are_stratified(labels: list[int], size: int, seed: int) -> None:
 def test_amounts_are_numbers_or_shares_of_the_examples() -> None:
     assert (amount(None, 7, ""), amount(3, 7, ""), amount(0.5, 8, ""), amount(0.001, 8, "")) == (7, 3, 4, 1)
     for wrong, message in {
-        8: "only 7 are there",
+        8: "there are only 7",
         -1: "negative",
         1.5: "between 0 and 1",
-        1.0: "null takes all",
+        1.0: "or null for all",
     }.items():
         with pytest.raises(InputError, match=f"here: .*{message}"):
             amount(wrong, 7, "here")

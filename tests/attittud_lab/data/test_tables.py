@@ -281,8 +281,8 @@ def test_brackets_hidden_in_strings_do_not_hide_nesting(tmp_path: Path) -> None:
     [
         ('text,label\nfoo,"dog\nbar,cat\n', r"a quoted cell is not closed, .* in or before line 2"),
         ('text\n"foo\nbar\n', "a quoted cell is not closed"),
-        ('text,label\n"a ""b""\nc,x\n"d",y\n', "goes on behind its closing quote"),
-        ('text,label\n"say \\"hi\\"",x\n', "write quotes inside of a quoted cell twice"),
+        ('text,label\n"a ""b""\nc,x\n"d",y\n', "continues after its closing quote"),
+        ('text,label\n"say \\"hi\\"",x\n', "write quotes inside a quoted cell twice"),
         ("text,label\na,b\nc\n", "Row #3: Expected 2 columns, got 1"),
         ("text,label\na,b,c\n", "Expected 2 columns, got 3"),
         ("", "Empty CSV file"),

@@ -64,7 +64,7 @@ def test_damaged_tokens_are_noticed(tmp_path: Path, caplog: pytest.LogCaptureFix
     path.write_bytes({"a bit": bytes(content), "the end": bytes(content[:-7]), "all": b"{}"}[damage])
     with caplog.at_level(logging.WARNING, "attittud"):
         after = tokenised(words, texts, tmp_path)
-    assert "does not fit its own checksum" in caplog.text and words.calls == 2
+    assert "does not match its own checksum" in caplog.text and words.calls == 2
     assert [row.tolist() for row in after] == [row.tolist() for row in before]
     assert tokenised(words, texts, tmp_path) is not None and words.calls == 2
 
@@ -92,7 +92,7 @@ def test_another_process_may_write_tokens_at_the_same_time(tmp_path: Path, monke
 
 def test_tokens_that_cannot_be_saved_are_an_error_with_a_cure(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match=r"choose another folder by data\.cache=FOLDER"):
+    with pytest.raises(InputError, match=r"choose another folder with data\.cache=FOLDER"):
         tokenised(Letters(), ["abc"], tmp_path / "file")
 
 
@@ -120,7 +120,7 @@ def test_blocks_hold_every_word_once(pack: bool) -> None:
             assert piece.endswith("B") and len(set(piece[:-1])) == 1
     if pack:  # full, except for a rest that is too short for a text
         assert (lengths[:-1] > 32 - 2 - SHORTEST).all()
-    with pytest.raises(InputError, match="not a single word"):
+    with pytest.raises(InputError, match="contain no words"):
         Reader(Letters(), 32, pack=pack).blocks(["", ""])
 
 
@@ -137,5 +137,5 @@ def test_texts_without_a_word_are_refused(tmp_path: Path, part: str) -> None:
     write(kept=len(rows) // 2)
     load_data(job)
     write(kept=0)
-    with pytest.raises(InputError, match=rf"{part}\.jsonl: there is not a single word in its texts; .* by input:"):
+    with pytest.raises(InputError, match=rf"{part}\.jsonl: its texts contain no words; .* with input:"):
         load_data(job)

@@ -77,4 +77,4 @@ def test_conclusions_follow_from_the_marks() -> None:
     assert "labels right: 1 of 3 rows gain, 1 lose, 1 do not differ significantly." in lines
     assert lines[-1].endswith("multitask, auto.")
     few = made_up({"primary_only": [0.8, 0.8], "multitask": [0.9, 0.91]})
-    assert "take more (--seeds)" in conclusions(few)[0] and grid(few)["multitask"][0] == ("90.5", "?", "+10.5")
+    assert "use more (--seeds)" in conclusions(few)[0] and grid(few)["multitask"][0] == ("90.5", "?", "+10.5")

@@ -105,7 +105,7 @@ def test_held_out_examples_are_not_trained_on() -> None:
     examples = [Example("text", "", str(number % 3)) for number in range(9)]
     rest, measured = hold_out(examples, 1, "language.validation")
     assert measured == [Example("text", "", "0")] and {example.reply for example in rest} == {"1", "2"}
-    with pytest.raises(InputError, match=r"language\.validation: 9 examples leave 0 to train on"):
+    with pytest.raises(InputError, match=r"language\.validation: 9 examples leave 0 for training"):
         hold_out(examples, 3, "language.validation")
     with pytest.raises(InputError, match="10 examples are asked for, but there are only 9"):
         hold_out(examples, 10, "language.validation")
@@ -123,7 +123,11 @@ def test_split_where_and_examples_choose_the_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "settings", "words"),
     [
-        ({"image": "1"}, {}, r"has no column of messages, prompt and completion, or text; name it by language\.learn"),
+        (
+            {"image": "1"},
+            {},
+            r"has no column of messages, prompt and completion, or text; name it with language\.learn",
+        ),
         ({"text": "1"}, {"columns": ["words"]}, r"there is no column 'words' \(language\.learn\.columns\)"),
         ({"text": 1}, {}, "row 1 holds .* neither text nor a list of messages"),
         ({"text": ""}, {}, "no row has a text, .* in text"),
@@ -207,5 +211,5 @@ def test_rows_that_are_held_out_elsewhere_are_not_trained_on(caplog: pytest.LogC
     one, two, three = ({"input_ids": [number], "labels": [number]} for number in range(3))
     assert without([one, two], [three], "language.learn") == [one, two] and not caplog.text
     assert without([one, two], [two], "language.learn") == [one] and "1 of 2 rows are left out" in caplog.text
-    with pytest.raises(InputError, match=r"language\.protect: all of it is also held out"):
+    with pytest.raises(InputError, match=r"language\.protect: all of it is also in the held-out data"):
         without([one], [one, two], "language.protect")

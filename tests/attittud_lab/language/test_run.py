@@ -106,7 +106,7 @@ def test_a_run_killed_after_its_last_step_does_no_further_step(monkeypatch: pyte
 def test_adapters_without_their_model_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("peft")
     run(job("language.lora=2", "language.steps=1"), Path("run"))
-    with pytest.raises(InputError, match="model hf:run/model: holds adapters of another model alone; give the folder"):
+    with pytest.raises(InputError, match="model hf:run/model: holds only adapters of another model; give the folder"):
         run(job("model=hf:run/model"), Path("other"))
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
@@ -159,7 +159,7 @@ def test_damaged_weights_are_not_blamed_on_the_learning_rate() -> None:
     model = AutoModelForCausalLM.from_pretrained("tiny")
     torch.nn.init.constant_(model.lm_head.weight, float("nan"))
     model.save_pretrained("tiny")
-    with pytest.raises(InputError, match="its loss is no finite number before it is trained"):
+    with pytest.raises(InputError, match="its loss is not a finite number before training"):
         run(job("language.guard=none"), Path("run"))
 
 
@@ -168,8 +168,8 @@ def test_damaged_weights_are_not_blamed_on_the_learning_rate() -> None:
     [
         (("language.max_length=1024",), "the model reads 512 tokens at most"),
         (("device=meta",), "device: "),
-        (("language.learn=old.jsonl", "language.validation=30"), "leave 0 to train on"),
-        (("model=hf:nowhere",), "there is no such folder here"),
+        (("language.learn=old.jsonl", "language.validation=30"), "leave 0 for training"),
+        (("model=hf:nowhere",), "there is no such folder, and nothing"),
     ],
 )
 def test_refusals_leave_no_run(settings: tuple[str, ...], words: str) -> None:
@@ -191,7 +191,7 @@ def test_a_tokenizer_of_another_model_is_refused() -> None:
     config = json.loads(Path("tiny/tokenizer.json").read_text())
     config["model"]["vocab"]["19"] = 99
     Path("tiny/tokenizer.json").write_text(json.dumps(config))
-    with pytest.raises(InputError, match="has the token 99, and its network knows 24 only"):
+    with pytest.raises(InputError, match="has the token 99, but its network knows only 24"):
         run(job(), Path("run"))
 
 
@@ -246,12 +246,12 @@ START = {"loss": 3.0, "forgetting": 0.0}
 @pytest.mark.parametrize(
     ("end", "outcome", "words"),
     [
-        ({"loss": 3.0, "forgetting": 0.0}, "no_help", "Nothing was learnt"),
-        ({"loss": 2.0, "forgetting": 0.05}, "use", "Use it"),
+        ({"loss": 3.0, "forgetting": 0.0}, "no_help", "Nothing was learned"),
+        ({"loss": 2.0, "forgetting": 0.05}, "use", "Use the trained model"),
         (
             {"loss": 2.0, "forgetting": 0.5},
             "unclear",
-            "An average with 50% of the trained weights stays within that: loss 2.500",
+            "An average with 50% of the trained weights stays within the tolerance: loss 2.500",
         ),
         ({"loss": 2.0, "forgetting": 9.0}, "unclear", "Try a lower learning rate"),
     ],

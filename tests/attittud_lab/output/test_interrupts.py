@@ -61,4 +61,4 @@ def test_worker_processes_print_nothing_at_a_signal(number, word, tmp_path):
         os.killpg(process.pid, number)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number
-    assert err == f"attittud: {word}; the demo has no result before its end, the same command starts over\n"
+    assert err == f"attittud: {word}; the demo keeps nothing before its end, so the same command starts over\n"

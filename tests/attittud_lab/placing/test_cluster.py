@@ -93,7 +93,7 @@ def test_data_files_and_progress_travel_to_the_cluster_and_back(
         with pytest.raises(InputError, match=r"'cuda:1' names a GPU of one machine.* use device=cuda"):
             list(place.run([Job("bad", double, (1,), tmp_path, device="cuda:1")], seen))
         monkeypatch.setattr(place, "_command", module._Command("other", None, 1.0))
-        with pytest.raises(InputError, match=r"the node \S+ has other code than the machine of the command"):
+        with pytest.raises(InputError, match=r"the node \S+ has other code than this machine"):
             list(place.run([Job("bad", double, (1,), tmp_path)], seen))
 
 
@@ -139,7 +139,9 @@ def test_an_interrupted_command_ends_its_jobs_and_can_continue(nodes: Cluster, t
     _, err = process.communicate(timeout=60)
     last = err.splitlines()[-1]
     assert process.returncode == 143 and "Traceback" not in err, err
-    assert last.startswith("attittud: terminated; finished runs are kept in runs/job/compare, the same command goes on")
+    assert last.startswith(
+        "attittud: terminated; finished runs are kept in runs/job/compare, and the same command continues"
+    )
     assert kept and not list(tmp_path.rglob("comparison.json"))
 
 
@@ -162,7 +164,7 @@ def test_a_killed_process_continues_from_the_files_it_sent(
     thread.join()
     assert result == (tmp_path / "folder/checkpoint.txt").read_text() == "begun begun "
     said = [event[2] for event in seen.seen if event[1] == "say"]
-    assert said == ["unlucky: its process or its node was lost. It goes on elsewhere."]
+    assert said == ["unlucky: its process or its node was lost. It continues elsewhere."]
 
 
 class Killer(Seen):
@@ -192,7 +194,7 @@ def test_a_lost_node_changes_nothing(nodes: Cluster, tmp_path: Path, monkeypatch
     with on_ray(nodes.address) as place:
         found = compare(job, there, seen, place=place)
     assert not nodes.second.alive
-    assert [event[2] for event in seen.seen if "was lost. It goes on elsewhere" in str(event[2:])]
+    assert [event[2] for event in seen.seen if "was lost. It continues elsewhere" in str(event[2:])]
     paths = [path.parent.relative_to(here) for path in here.rglob("result.json")]
     assert len(paths) == 8 and found["tuning"] == expected["tuning"]
     for path in paths:

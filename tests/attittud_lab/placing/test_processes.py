@@ -62,14 +62,14 @@ def test_a_killed_process_is_replaced_once(tmp_path: Path) -> None:
         assert found["unlucky"] == "alive after 1" and found["other"][0] == 2 and place.at_once == 1
         (said,) = [event[2] for event in seen.seen if event[1] == "say"]
         assert said == (
-            "unlucky: its process was killed by signal 9, as the system does when memory is short. It is begun again, and "
-            "one process goes on."
+            "unlucky: its process was killed by signal 9, which the system does when memory is short. It starts again, and "
+            "one process is left."
         )
         with pytest.raises(InputError) as raised:
             list(place.run([Job("lost", dies, (9,), tmp_path / "lost")], seen))
     message = str(raised.value)
     assert message.startswith(f"lost ({tmp_path}/lost): its process was killed by signal 9") and "2 times" in message
-    assert "finished runs are kept, and the same command goes on" in message
+    assert "then give the same command again: finished runs are kept" in message
 
 
 WORK = """

@@ -85,7 +85,7 @@ def test_a_plan_is_saved_and_read_again(tmp_path: Path) -> None:
     made.write(tmp_path)
     assert Plan.read(tmp_path) == made and Plan.read(tmp_path / "other") is None
     (tmp_path / "plan.json").write_text('{"steps": 3}')
-    with pytest.raises(InputError, match=r"plan\.json: is not what a portfolio writes.*--fresh"):
+    with pytest.raises(InputError, match=r"plan\.json: is damaged, or was not written by a portfolio.*--fresh"):
         Plan.read(tmp_path)
 
 

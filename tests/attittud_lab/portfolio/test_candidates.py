@@ -54,7 +54,7 @@ def test_candidates_can_be_listed_in_the_configuration() -> None:
     [
         ("portfolio", "cannot be part of a portfolio"),
         ("pretrain_as_released", "trains no output layer"),
-        ("{name: multitask, sources: [other]}", "there is no auxiliary source 'other'; they are s0"),
+        ("{name: multitask, sources: [other]}", "there is no auxiliary source 'other'; the sources are s0"),
         ("{name: multitask, sources: []}", "sources is empty"),
         ("custom", "needs its three weights"),
     ],

@@ -33,7 +33,7 @@ def test_an_auc_that_no_fold_defines_is_refused() -> None:
         held(alike, "auc").check()
     said = str(caught.value)
     assert "data.primary: 10 labelled examples are held out in 2 folds (positive: a 5, b 0, c 5)" in said
-    assert "AUC that chooses is not defined" in said and said.endswith("use training.metric: macro_f1")
+    assert "AUC to choose by is not defined" in said and said.endswith("use training.metric: macro_f1")
     held(alike, "macro_f1").check()
     held(torch.tensor([[1, 0, 0], [0, 0, 1], [0, 0, 0], [0, 0, 1]]), "auc").check()  # one fold is enough
 

@@ -117,18 +117,21 @@ def test_rows_worth_and_decision() -> None:
     # The same examples are wrong, so that the difference is surer than each score.
     assert 0.2 < found["low"] < found["high"] < 0.4
     sentence = decision("single", "multitask", {}, found, "accuracy")
-    assert sentence.startswith("The model is multitask, trained on all labels; the auxiliary data helped: ")
-    assert "the best with auxiliary data by these same labels" in sentence
+    assert sentence.startswith("The model is multitask, trained on all labels. The auxiliary data helped: ")
+    assert "the best with auxiliary data on these same labels" in sentence
+    exact = found | {"difference": 0.0562, "low": -0.0004, "high": 0.0938}
+    in_points = "differs from primary_only by +5.6 points of out-of-fold accuracy (95 % interval +0.0 to +9.4)."
+    assert decision("single", "multitask", {}, exact, "accuracy").endswith(in_points)
     unknown = found | dict.fromkeys(("difference", "low", "high"), math.nan)
     assert "nan" not in decision("single", "multitask", {}, unknown, "accuracy")
     worse = found | {"low": -0.2, "high": -0.1}
     assert "did not help" in decision("single", "primary_only", {}, worse, "accuracy")
-    assert "is not sure" in decision("single", "primary_only", {}, found | {"low": -0.1}, "accuracy")
+    assert "It is unclear" in decision("single", "primary_only", {}, found | {"low": -0.1}, "accuracy")
     mean = decision("ensemble", "a", {"a": 2, "b": 1}, None, "accuracy")
-    lost = "what the auxiliary data were worth is not known: primary_only diverged."
-    assert mean == f"The model is a mean of a (2 of 3), b (1 of 3); {lost}"
+    lost = "What the auxiliary data were worth is not known: primary_only diverged."
+    assert mean == f"The model is a mean of a (2 of 3), b (1 of 3). {lost}"
     alone = decision("single", "primary_only", {}, None, "accuracy")
-    assert alone.endswith("; there was nothing to compare primary_only with.")
+    assert alone.endswith(". There was nothing to compare primary_only with.")
     assert worth(all_[:1], intervals) is None
 
 
@@ -143,7 +146,10 @@ def test_a_candidate_that_stopped_early_is_compared_with_primary_only_at_that_st
     found = worth([plain, other], Intervals(held(targets, "accuracy"), None, 0))
     assert found is not None and found["share"] == 0.5 and found["difference"] == pytest.approx(0.1, abs=0.01)
     sentence = decision("single", "primary_only", {}, found, "accuracy")
-    assert "after 50% of the steps, where it was stopped" in sentence and "helped at first, but nothing" in sentence
+    assert (
+        "after 50% of the steps, where it was stopped" in sentence
+        and "helped at first, but later no candidate" in sentence
+    )
 
 
 def test_a_label_without_examples_lowers_score_and_interval_alike() -> None:

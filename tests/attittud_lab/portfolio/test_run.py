@@ -223,7 +223,7 @@ def test_a_candidate_that_diverges_in_its_timed_steps_is_dropped_alone(
     assert "diverged in step 0" in found.pop("pretrain") and not any(found.values()) and len(found) == 3
     monkeypatch.setattr(Phase, "_update", failing("primary_only", "overflow"))
     with pytest.raises(
-        InputError, match=r"^primary_only, which everything is compared with: training diverged in .* lower"
+        InputError, match=r"^primary_only, with which everything is compared: training diverged in .* lower"
     ):
         train(tmp_path / "none", "portfolio.folds=2")
     monkeypatch.setattr(Phase, "_update", failing("pretrain", "a mistake in the program"))
@@ -252,7 +252,7 @@ def test_a_candidate_that_diverges_on_all_labels_is_replaced_alone(
     assert [row["label"] for row in found["candidates"] if row["diverged"]] == [best]
     assert f"{best} is out: on all labels, training diverged" in told.lines
     diverging = ["primary_only", *(row["label"] for row in found["candidates"])]
-    with pytest.raises(InputError, match="the last training of every candidate that is left diverged"):
+    with pytest.raises(InputError, match="the final training of every remaining candidate diverged"):
         train(tmp_path / "none", *changes)
 
 
@@ -272,7 +272,7 @@ def test_rare_classes_train_and_are_named(tmp_path: Path) -> None:
     run(loads(text), tmp_path / "run", progress=told)
     found = board(tmp_path / "run")
     assert found["not_validated"] == ["c2"] and (found["labels"], found["validated"]) == (26, 24)
-    assert "not validated, as they have too few examples: c2" in told.lines
+    assert "classes with too few examples to be validated: c2" in told.lines
     assert [row["label"] for row in found["candidates"]] == ["primary_only"] and found["worth"] is None
     assert attittud_lab.load(tmp_path / "run").predict([{"v": [0.0] * 4}])[0] in ("c0", "c1", "c2")
 

@@ -118,7 +118,7 @@ def test_the_columns_of_the_run_are_read() -> None:
     (item,) = read(Inputs("text", ["good"], False, "body", "gone"), "a.csv")
     assert item.truth is None
     with pytest.raises(
-        InputError, match=r"no column title; name another one by --input. Its columns are body, text, stars"
+        InputError, match=r"no column title; name another column with --input. Its columns are body, text, stars"
     ):
         read(Inputs("text", ["good"], False, "title"), "a.csv")
     Path("a.csv").write_text("text,text\na,b\n")
@@ -248,7 +248,7 @@ def test_a_folder_of_tables_is_read() -> None:
     ("name", "said"),
     [
         ("nowhere", "no such file or folder"),
-        ("empty", "there is no file in it that could be read"),
+        ("empty", "it contains no file that can be read"),
         ("picture.png", "cannot read texts from a .png"),
         ("", "expected a path"),
         ("a\0b", "NUL"),

@@ -153,6 +153,6 @@ def test_a_run_folder_without_the_description_of_its_columns_is_refused(run: Pat
     before = path.read_text()
     for change in ({"table": None}, {"table": {"columns": []}}, {"table": {"columns": [{"name": 1}]}}):
         path.write_text(json.dumps(json.loads(before) | change))
-        with pytest.raises(InputError, match="does not tell how rows become features"):
+        with pytest.raises(InputError, match="does not say how rows become features"):
             attittud_lab.load(run)
     path.write_text(before)

@@ -87,7 +87,7 @@ def test_a_full_disk_is_explained(tmp_path: Path, suffix: str, monkeypatch: pyte
             write(ITEMS, ["file", "file"], LIKELY)
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(InputError, match="the disk is full; free some space, or choose another file by --output"):
+    with pytest.raises(InputError, match="the disk is full; free some space, or choose another file with --output"):
         predict()
     assert not list(tmp_path.iterdir())
 
@@ -107,7 +107,7 @@ def test_predictions_can_go_to_standard_output(capsys: pytest.CaptureFixture[str
         ("out", "file without a suffix"),
         ("nowhere/out.csv", "its folder does not exist"),
         ("folder.csv", "is not a regular file"),
-        ("input.csv", "is an input too"),
+        ("input.csv", "is also an input"),
     ],
 )
 def test_an_output_that_cannot_be_written_is_refused_at_once(

@@ -56,9 +56,9 @@ def test_the_first_screen_has_decision_chance_and_the_figures_of_the_model(singl
     assert found["decision"]["outcome"] == sure
     assert found["decision"]["next"]["command"] == f"attittud predict {single} INPUTS"
     alone = list(board_["final"]["picks"]) == ["primary_only"]
-    assert found["decision"].get("meaning", "").startswith("Everything auxiliary was dropped") == alone
+    assert found["decision"].get("meaning", "").startswith("All auxiliary data was dropped") == alone
     assert found["portfolio"]["chance"]["text"] == f"{100 * board_['chance']['value']:.1f} %"
-    assert board_["chance"]["calibrated"] or "Not calibrated yet" in page
+    assert board_["chance"]["calibrated"] or "has not been calibrated by experiment yet" in page
     facts = {fact["name"]: fact["figure"] for fact in found["portfolio"]["facts"]}
     result = json.loads((single / "result.json").read_text())
     assert facts["Test accuracy"] == f"{100 * result['test']['accuracy']:.1f} %"
@@ -170,7 +170,7 @@ def test_a_portfolio_without_auxiliary_gain_diverged_rows_or_test_set(single: Pa
     } | {"diverged": "loss is not finite"}
     write_json(tmp_path / "leaderboard.json", changed)
     page = write_report(tmp_path).read_text()
-    for text in ("diverged: loss is not finite", "There is no test set", "Not validated", "no test set"):
+    for text in ("diverged: loss is not finite", "Without a test set", "Classes with too few examples", "no test set"):
         assert text in page
     assert "Chance that" not in page
 

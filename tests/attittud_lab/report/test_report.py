@@ -64,7 +64,7 @@ def test_finished_and_unfinished_runs_have_a_page(run_dir: Path, tmp_path: Path)
     test, chosen = (100 * result[part]["accuracy"] for part in ("test", "validation"))
     decision = finished["decision"]
     assert decision["text"].startswith(f"{test:.1f} % test accuracy: {chosen:.1f} % on the 100 validation examples, ")
-    assert decision["meaning"] == "One run does not tell whether the auxiliary data helped."
+    assert decision["meaning"] == "One run does not show whether the auxiliary data helped."
     assert decision["next"]["command"] == f"attittud compare {run_dir / 'config.yaml'}"
     assert ["accuracy", f"{result['validation']['accuracy']:.4f}", f"{result['test']['accuracy']:.4f}"] in [
         row["cells"] for row in finished["tables"][0]["rows"]
@@ -229,7 +229,7 @@ def test_a_decision_comes_with_its_picture_and_the_next_command(tmp_path: Path) 
             strategy = {"use": "flip", "no_help": "primary_only"}[outcome]
             assert re.fullmatch(f"attittud predict {folder}/runs/{strategy}/.*seed-0 INPUTS", commands)
             assert drawn.count("<circle") == 2
-        assert ("Everything auxiliary is dropped" in drawn) == (outcome == "no_help")
+        assert ("All auxiliary data is dropped" in drawn) == (outcome == "no_help")
 
 
 @pytest.mark.parametrize("kind", ["run", "comparison"])
@@ -244,7 +244,7 @@ def test_the_page_of_the_demo_looks_right(clean: Any, tmp_path: Path) -> None:
     rows = {row: [value + 0.01 * number for value in BASE] for number, row in enumerate(ROWS)}
     result = made_up(tmp_path, rows)
     tables = [result["tables"][0] | {"name": quality} for quality in QUALITIES]
-    own = {"command": "attittud init image --primary pictures/", "why": "begins the same for your own data"}
+    own = {"command": "attittud init image --primary pictures/", "why": "is the first step for your own data"}
     changed = {"title": "Demo", "tables": tables, "decision": result["decision"] | {"table": "labels right"}}
     (tmp_path / "comparison.json").write_text(json.dumps(result | changed | {"next": own}))
     check_looks(clean, write_report(tmp_path))
@@ -259,14 +259,18 @@ def test_weights_of_auto_over_time_and_in_words(clean: Any, tmp_path: Path) -> N
     run(loads(JOB, ["data.auxiliary.less={path: digits, examples: 100}"]), strategy="auto", run_dir=tmp_path)
     show(clean, write_report(tmp_path))
     titles = [title for title in texts(clean, "#charts h2") if title.startswith("Weights")]
-    assert titles == [f"Weights that the parts have earned: {source}" for source in ("more", "less")]
-    words = [text for text in texts(clean, "#charts .about") if "1: a part counts as in multitask training" in text]
+    assert titles == [f"Weights of the three parts: {source}" for source in ("more", "less")]
+    words = [
+        text
+        for text in texts(clean, "#charts .about")
+        if "With weight 1 a part counts as in multitask training" in text
+    ]
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     for source, found in zip(("more", "less"), words, strict=True):
         last = [line for line in lines if f"attittud/{source}/weight_neutral" in line][-1]
         for part in ("neutral", "helpful", "harmful"):
             weight = last[f"attittud/{source}/weight_{part}"]
-            meant = "counts in full" if weight >= 0.75 else "counts in part" if weight >= 0.25 else "is dropped"
+            meant = "counts fully" if weight >= 0.75 else "counts partly" if weight >= 0.25 else "is dropped"
             assert f"the {part} part {meant}" in found
 
 

@@ -89,7 +89,7 @@ def test_pipes_and_folders_in_place_of_files_are_refused(tmp_path: Path) -> None
         unfinished(folder)
         (folder / name).unlink(missing_ok=True)
         os.mkfifo(folder / name) if number % 2 else (folder / name).mkdir()
-        with pytest.raises(InputError, match=rf"{name}: is not a regular file; .* remove it"):
+        with pytest.raises(InputError, match=rf"{name}: is not a regular file, .* remove it"):
             train_to_end(folder)
 
 

@@ -39,7 +39,7 @@ def test_damaged_results_of_runs_are_refused(
     spoil(found)
     path.write_text(json.dumps(found))
     try:
-        with pytest.raises(InputError, match=r"seed-0/result.json: is not what a run writes"):
+        with pytest.raises(InputError, match=r"seed-0/result.json: is damaged, or was not written by a run"):
             compare(config(), finished[0])
     finally:
         path.write_text(text)

@@ -179,7 +179,7 @@ def test_rows_can_be_chosen_by_value_and_impossible_values_are_refused(job: Path
     }.items():
         with pytest.raises(InputError, match=message):
             load_data(load(job, [change]))
-    with pytest.raises(InputError, match="has no columns, so group: patient means nothing"):
+    with pytest.raises(InputError, match="has no columns, so group: patient has no effect"):
         load_data(loads("data: {primary: {path: digits, group: patient}}"))
 
 

@@ -207,7 +207,7 @@
     for (const name of Object.keys(row.train).filter((one) => one.endsWith(end))) {
       const prefix = name.slice(0, -end.length);
       const source = prefix.slice("attittud/".length, -1);
-      const box = section(`Weights that the parts have earned${source ? `: ${source}` : ""}`, row.weights[`${prefix}weight_`].text);
+      const box = section(`Weights of the three parts${source ? `: ${source}` : ""}`, row.weights[`${prefix}weight_`].text);
       place.append(box);
       // The neutral line, which is often the same as another one, lies below the others.
       lines(box, row, [...PARTS].reverse().map((part) => [`${prefix}weight_${part}`, part, part]), { range: () => [0, 1.05] });
@@ -318,7 +318,7 @@
       // The row of the decision, or the one with the most to show.
       if (!list.some((row) => row.label === state.row)) state.row = list.reduce((best, row) => (row.train.step.length > best.train.step.length ? row : best)).label;
       const row = list.find((one) => one.label === state.row);
-      const parts = section("What the primary task sees in the auxiliary gradient", "Shares of its squared norm: helpful and harmful inside the primary task's subspace, neutral outside of it.");
+      const parts = section("What the primary task sees in the auxiliary gradient", "Shares of its squared norm: helpful and harmful inside the primary task's subspace, neutral outside it.");
       if (list.length > 1) controls(parts, chooseRow(list));
       place.append(parts);
       stacked(parts, row);
@@ -328,7 +328,7 @@
       const captured = section("Captured norm", "Share of each gradient's squared norm inside the subspace.");
       pair.append(captured);
       lines(captured, row, [["attittud/captured_primary", "primary", "c1"], ["attittud/captured_auxiliary", "auxiliary", "c2"]], { range: (_, low, high) => [0, Math.max(high, 0.01) * 1.05] });
-      const rank = section("Effective rank", "Directions of the subspace that are not degenerate.");
+      const rank = section("Effective rank", "Number of directions of the subspace that are not degenerate.");
       pair.append(rank);
       lines(rank, row, [["attittud/effective_rank", "directions", "c2"]], { range: (_, low, high) => [0, high + 1] });
       if (row.layers) {
