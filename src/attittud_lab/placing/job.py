@@ -1,4 +1,4 @@
-"""Independent jobs, and the interface of the places that run them: this process, other processes, or other machines.
+"""Independent jobs, and the interface behind which they run: in this process, other processes, or other machines.
 
 A job is a function of a module, so that any process can import it, with small arguments. It reads and writes files only in
 its own folder. The place where it runs changes neither its result nor its files.

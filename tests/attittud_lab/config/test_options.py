@@ -22,7 +22,7 @@ def test_texts_that_yaml_1_1_would_convert_stay_texts() -> None:
 LIMITS = {
     "training.guided.batch_size=1000000000": "must be at most 65536, got 1000000000: the examples of a batch are in memory",
     "data.auxiliary.a.batch_size=1000000000": "must be at most 65536, got 1000000000: the examples of a batch are in memory",
-    "compare.seeds=99999999999999999999": "must be at most 1000, got 99999999999999999999: every strategy is trained once for each",
+    "compare.seeds=99999999999999999999": "must be at most 1000, got 99999999999999999999: every strategy is trained",
     "compare.draws=1000000": "must be at most 1000",
     "data.image_size=30000": "must be at most 4096, got 30000: the examples are in memory",
     "data.max_length=100000000": "must be at most 131072",
