@@ -61,7 +61,7 @@ def diagnose(
     - two half-batches of primary examples agree in sign no better than chance.
 
     These figures do not predict whether the auxiliary data will help. To estimate the chance that it will, the command then
-    trains the first fifth of a small portfolio: primary_only and weighted sums on folds of the labels, whose log-losses on
+    trains the first fifth of a small portfolio: primary_only and weighted sums on folds of the labels, whose predictions for
     held-out labels are compared. This takes as long as two to four full runs, and on a CPU no longer than portfolio.budget;
     --no-chance leaves it out. `attittud compare` measures the gain itself. The test set is not evaluated. The figures are
     also written to runs/CONFIG/diagnose/diagnose.json (output=FOLDER replaces runs).
