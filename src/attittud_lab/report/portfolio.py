@@ -118,7 +118,7 @@ def _chance(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if found is None:
         return None
     rough = "" if found["calibrated"] else "A rough figure: it has not been calibrated by experiment yet."
-    return {"value": found["value"], "text": f"{found['value']:.0%}", "rough": rough}
+    return {"value": found["value"], "text": f"{100 * found['value']:.0f} %", "rough": rough}
 
 
 def _facts(found: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[dict[str, str]]:

@@ -57,7 +57,7 @@ def test_the_first_screen_has_decision_chance_and_the_figures_of_the_model(singl
     assert found["decision"]["next"]["command"] == f"attittud predict {single} INPUTS"
     alone = list(board_["final"]["picks"]) == ["primary_only"]
     assert found["decision"].get("meaning", "").startswith("All auxiliary data was dropped") == alone
-    assert found["portfolio"]["chance"]["text"] == f"{100 * board_['chance']['value']:.1f} %"
+    assert found["portfolio"]["chance"]["text"] == f"{100 * board_['chance']['value']:.0f} %"
     assert board_["chance"]["calibrated"] or "has not been calibrated by experiment yet" in page
     facts = {fact["name"]: fact["figure"] for fact in found["portfolio"]["facts"]}
     result = json.loads((single / "result.json").read_text())
