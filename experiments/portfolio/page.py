@@ -98,7 +98,9 @@ def summary(lines: Lines) -> str:
             found = f"the strategies of ATTITTUD as further candidates change `{final}` by {interval(one.mean)} points"
             adds = "they add something" if one.mean.low > 0 else "**the decomposition adds nothing here**"
             words.append(f"{found[0].upper()}{found[1:]}: {adds}.")
-    seeds = len({seed for _, row, seed in lines if row in PORTFOLIOS.values()})
+    seeds = min(
+        (len(values[row]) for values in data.values() for row in PORTFOLIOS.values() if row in values), default=0
+    )
     if words and seeds < SEEDS:
         words.insert(0, f"**So far {seeds} of {SEEDS} seeds have been run; the figures below are not final.**")
     return " ".join(words) or "Not measured yet."

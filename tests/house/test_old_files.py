@@ -153,7 +153,7 @@ def test_a_killed_run_continues(old: Path, where: Path) -> None:
 def test_a_finished_run_is_recognised(old: Path, where: Path) -> None:
     folder = old / where.relative_to(FILES)
     said = attittud("train", job(where))
-    assert "was finished before" in said
+    assert "finished earlier; --fresh trains again" in said
     result = read(where / "result.json")
     for part in ("validation", "test"):
         assert f"{result['metric']} {result[part][result['metric']]:.4f}" in said
