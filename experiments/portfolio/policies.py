@@ -74,7 +74,7 @@ class Trained:
         return np.asarray(found[min(range(len(found)), key=lambda number: abs(self.kept[number] - look))])
 
     def outputs(self, look: int) -> Tensor:
-        """Of held-out labels."""
+        """The outputs for held-out labels."""
         found = torch.from_numpy(self.at("outputs", look).astype(np.float32))
         return torch.cat([found, torch.zeros(len(found), 1)], 1)
 
@@ -196,7 +196,7 @@ class Reached:
     winner: str
     picks: dict[str, int]
     evidence: float | None
-    """From which the chance that auxiliary data help is known after the first rung."""
+    """What the chance that auxiliary data help is computed from, after the first rung."""
 
 
 def simulate(policy: Policy, known: Known) -> Reached:

@@ -26,13 +26,12 @@ class Chance:
 
     intercept: float
     slope: float
-    calibrated: bool
 
     def of(self, evidence: float) -> float:
         return 1 / (1 + math.exp(-max(-50.0, min(50.0, self.intercept + self.slope * evidence))))
 
 
-CHANCE = Chance(intercept=-0.68, slope=0.38, calibrated=True)
+CHANCE = Chance(intercept=-0.68, slope=0.38)
 """Calibrated on 29 development pairs: that the model is more than half a point better than primary_only with folds."""
 _LEAST_VARIANCE = 1e-4
 """The least variance of a score: the standard error would vanish where the score is nearly 0 or 1."""
@@ -98,7 +97,7 @@ def chance(standings: Mapping[str, Standing], held_out: HeldOut) -> dict[str, An
     t = float(behind.mean()) / (spread / math.sqrt(len(behind))) if spread > 0 else 0.0
     evidence = ahead + t
     gain = losses[PRIMARY_ONLY] - losses[best.candidate.label]
-    return {"value": CHANCE.of(evidence), "evidence": evidence, "gain": gain, "calibrated": CHANCE.calibrated}
+    return {"value": CHANCE.of(evidence), "evidence": evidence, "gain": gain, "calibrated": True}
 
 
 def _curve(standing: Standing) -> Curve:
@@ -109,8 +108,7 @@ def _curve(standing: Standing) -> Curve:
 def chance_words(found: Mapping[str, Any] | None) -> str:
     if found is None:
         return ""
-    rough = "" if found["calibrated"] else " (a rough figure: not yet calibrated by experiment)"
-    return f"chance that the auxiliary data help: {found['value']:.0%}{rough}"
+    return f"chance that the auxiliary data help: {found['value']:.0%}"
 
 
 class Intervals:

@@ -89,7 +89,7 @@ def test_the_chance_after_a_rung() -> None:
     gained = np.array([wrong - right] * 9 + [0.0] * 81)
     expected = 0.1 / math.sqrt(0.6 * 0.4 / 90) + gained.mean() / (gained.std(ddof=1) / math.sqrt(90))
     assert said["evidence"] == pytest.approx(expected, rel=1e-6)
-    assert CHANCE.calibrated or "not yet calibrated" in chance_words(said)
+    assert chance_words(said) == f"chance that the auxiliary data help: {said['value']:.0%}"
     alone = {"primary_only": found["primary_only"]}
     assert chance(alone, held(targets, "accuracy")) is None and chance_words(None) == ""
 
