@@ -20,7 +20,8 @@ from .score import TUNED_M, TUNING
 from .train import QUICK, RATES, Bench, Run, Sizes
 
 ABOUT = "about.json"
-TIMED_STEPS = 12
+TIMED_STEPS = 30
+"""A whole period of the methods that refresh their basis every 30 steps."""
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
@@ -53,7 +54,7 @@ def begin(given: argparse.Namespace, sizes: Sizes) -> None:
 
 
 def measure_times(given: argparse.Namespace, sizes: Sizes) -> None:
-    """Median step times with one process alone; those that are there are kept."""
+    """Mean step times with one process alone; those that are there are kept."""
     results = load(given.out)
     found, chosen = results.times, results.chosen()
     bench = Bench(given.files, given.out, given.device, sizes)

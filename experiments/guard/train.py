@@ -29,6 +29,7 @@ NEW, WARM_UP, CLIP, NPO = 16, 10, 1.0, 0.1
 LORA_RANK, LORA_RATE = 16, 10.0
 KINDS = ("new", "old", "judges", "replaced")
 MEMORISE_STEPS, MEMORISE_RATE = 400, 1e-4
+UNTIMED = 3  # steps in which buffers are made
 
 
 @dataclass(frozen=True)
@@ -133,13 +134,13 @@ class Bench:
         return line | {"whole_seconds": time.perf_counter() - began}
 
     def timed(self, run: Run, steps: int) -> float:
-        """The median seconds of a step, without measuring anything else."""
+        """The mean seconds of so many steps, refreshes among them, without measuring anything else."""
         self.reset(run.task)
         method, self.trained = METHODS[run.method], self.model
         made = Steps(self, run, method, split(self.folder, self.sets, run.task, run.m, run.seed, judged=method.judged))
-        for _ in range(steps):
+        for _ in range(UNTIMED + steps):
             made.step()
-        return made.median()
+        return statistics.fmean(made.times[UNTIMED:])
 
     @contextmanager
     def _adapted(self, run: Run) -> Iterator[Any]:
