@@ -35,13 +35,16 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=1, help="processes that share the device (default: %(default)s)")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS, help="only these (default: all)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument(
+        "--compile", action="store_true", help="compile the layers of the model: fewer and larger kernels"
+    )
     parser.add_argument("--quick", action="store_true", help="a few steps, one seed: a check that all of it runs")
     return parser.parse_args(given)
 
 
 def begin(given: argparse.Namespace, sizes: Sizes) -> None:
     """Stage 0: the start model's replies, and the weights after TOFU was memorised."""
-    bench = Bench(given.files, given.out, given.device, sizes)
+    bench = Bench(given.files, given.out, given.device, sizes, compiled=given.compile)
     if not (given.out / REPLIES).exists():
         (given.out / REPLIES).write_text(json.dumps(bench.replies()), encoding="utf-8")
     if not (given.out / MEMORISED).exists():
@@ -57,7 +60,7 @@ def measure_times(given: argparse.Namespace, sizes: Sizes) -> None:
     """Mean step times with one process alone; those that are there are kept."""
     results = load(given.out)
     found, chosen = results.times, results.chosen()
-    bench = Bench(given.files, given.out, given.device, sizes)
+    bench = Bench(given.files, given.out, given.device, sizes, compiled=given.compile)
     later = ["plain", "kl", chosen["replay"], *chosen["projections"]] if chosen else []
     start = time.time()
     for task, method in [("a", name) for name in METHODS] + [(task, name) for task in TASKS[1:] for name in later]:
@@ -94,8 +97,12 @@ def main(words: Sequence[str] | None = None) -> None:
     todo = [run for run in runs if run.key not in known and run.task in given.tasks]
     began, done = time.time(), 0
     with (given.out / LINES).open("a", encoding="utf-8") as file:
-        for line in finished(todo, (given.files, given.out, given.device, sizes), given.workers, given.budget):
-            file.write(json.dumps(line | {"revision": os.environ.get("ATTITTUD_REVISION")}) + "\n")
+        for line in finished(
+            todo, (given.files, given.out, given.device, sizes, given.compile), given.workers, given.budget
+        ):
+            file.write(
+                json.dumps(line | {"compiled": given.compile, "revision": os.environ.get("ATTITTUD_REVISION")}) + "\n"
+            )
             file.flush()
             done += 1
             passed = time.time() - began

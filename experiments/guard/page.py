@@ -14,16 +14,20 @@ from .__main__ import ABOUT
 from .data import TASKS
 from .methods import METHODS
 from .pool import MANY, SEEDS, load, stage_1, stage_2
-from .score import AVERAGED, LOWER, SHARES, TUNED_M, TUNING, Asked, Ratio, Results, less, ratio
+from .score import AVERAGED, LOWER, SHARES, TUNED_M, TUNING, Asked, Measure, Ratio, Results, less, ratio
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "guard-experiment.md"
 NAMES = {"a": "GSM8K", "b": "unlearn TOFU", "c": "film reviews"}
 BUDGETS = {False: "equal steps", True: "equal minutes"}
+MEASURES: dict[Measure, str] = {"retained": "retained sets", "wikitext": "wikitext-2", "drift": "drift"}
+DECIDING: tuple[Measure, ...] = ("retained", "wikitext")
+"""The drift was added after stage 1 and has no part in the rules."""
 EXPLAINED = (
     "Forgetting is the rise of the loss, in nats per token, at the point where a run has reached 70 % of plain's final gain. "
     "Ratios have 95 % intervals over paired seeds (Fieller). The best free way is the one of KL, a lower rate and averaging that "
-    "forgets least.\n"
+    "forgets least. Drift is KL(start ‖ now) on the retained sets: a loss falls below that of the start where a model becomes "
+    "surer of its own replies, the drift does not.\n"
 )
 WON_AGAINST_REPLAY, WON_AGAINST_FREE, TASKS_TO_WIN = 0.5, 0.8, 2
 
@@ -67,31 +71,33 @@ class Page:
             for m in MANY
             if sum(
                 all(
-                    self.beats(Asked(task, name, m, minutes=late, wikitext=wide))
+                    self.beats(Asked(task, name, m, minutes=late, measure=measure))
                     for late in BUDGETS
-                    for wide in (False, True)
+                    for measure in DECIDING
                 )
                 for task in TASKS
             )
             >= TASKS_TO_WIN
         ]
 
-    def better_than_kl(self) -> list[str]:
-        """Where a projection has an interval below 1 against KL; also where KL misses the gain and the projection does not."""
+    def better_than(self, other: str) -> list[str]:
+        """Where a projection has an interval below 1 against another method; also where only that one misses the gain."""
         found = []
         for task in TASKS:
             for name in self.projections:
                 for m in MANY:
                     for late, words in BUDGETS.items():
                         asked = Asked(task, name, m, minutes=late)
-                        own, kl = (self.results.scores(one, self.seeds) for one in (asked, replace(asked, method="kl")))
-                        known = [[x for x in scores if x is not None] for scores in (own, kl)]
-                        if None not in own and (None in kl or less(*known)):
+                        own, theirs = (
+                            self.results.scores(one, self.seeds) for one in (asked, replace(asked, method=other))
+                        )
+                        known = [[x for x in scores if x is not None] for scores in (own, theirs)]
+                        if None not in own and (None in theirs or less(*known)):
                             found.append(f"{NAMES[task]}, {name}, m = {m}, {words}")
         return found
 
     def verdict(self) -> str:
-        winners, better = self.winners(), self.better_than_kl()
+        winners, better = self.winners(), self.better_than("kl")
         if winners:
             return f"**Win**, by the rule that was fixed before: {'; '.join(winners)}."
         if not better:
@@ -99,17 +105,20 @@ class Page:
                 '**Killed**: no projection forgets less than KL to the start model, anywhere. `guard="kl"` is the default; '
                 "projections stay as presets."
             )
-        where = "; ".join(better)
-        return f'**No win.** A projection forgets less than KL here: {where}. `guard="kl"` stays what `init` proposes.'
+        than_replay = "; ".join(self.better_than(self.replay)) or "nowhere"
+        return (
+            f"**No win.** A projection forgets less than KL here: {'; '.join(better)}. Less than {self.replay}: {than_replay}. "
+            '`guard="kl"` stays what `init` proposes.'
+        )
 
     # ------------------------------------------------------------------------------------------------ tables
 
-    def rows(self, task: str, m: int, *, minutes: bool, wikitext: bool) -> list[str]:
+    def rows(self, task: str, m: int, measure: Measure, *, minutes: bool) -> list[str]:
         found = []
         for name in ("plain", LOWER, AVERAGED, self.replay, "kl", *self.projections):
             # Plain itself is shown at the rate that stage 1 chose for it.
             rate = self.chosen["rates"]["plain"] if name == "plain" else None
-            asked = Asked(task, name, m, rate, minutes=minutes, wikitext=wikitext)
+            asked = Asked(task, name, m, rate, minutes=minutes, measure=measure)
             scores = self.results.scores(asked, self.seeds)
             known = [x for x in scores if x is not None]
             mean = (
@@ -127,15 +136,14 @@ class Page:
         lines = []
         for task in TASKS:
             for m in MANY:
-                for wikitext in (False, True):
+                for measure, where in MEASURES.items():
                     for minutes, words in BUDGETS.items():
-                        where = "wikitext-2" if wikitext else "retained sets"
-                        free = self.best_free(Asked(task, "plain", m, minutes=minutes, wikitext=wikitext))
+                        free = self.best_free(Asked(task, "plain", m, minutes=minutes, measure=measure))
                         lines += [
                             f"\n### {NAMES[task]}, m = {m}, {where}, {words}\n",
                             f"| | forgetting | over {self.replay} | over kl | over the best free way ({free}) |",
                             "|---|---|---|---|---|",
-                            *self.rows(task, m, minutes=minutes, wikitext=wikitext),
+                            *self.rows(task, m, measure, minutes=minutes),
                         ]
         return lines
 
@@ -160,11 +168,11 @@ def stage_one(results: Results, chosen: dict[str, Any]) -> list[str]:
 
 
 def lora(results: Results, chosen: dict[str, Any], seeds: Sequence[int]) -> list[str]:
-    lines = ["| LoRA, GSM8K, m = 32 | forgetting | wikitext-2 |", "|---|---|---|"]
+    lines = [f"| LoRA, GSM8K, m = {TUNED_M} | {' | '.join(MEASURES.values())} |", "|---|" + "---|" * len(MEASURES)]
     for method in ("plain", "kl", chosen["projections"][0]):
         cells = []
-        for wikitext in (False, True):
-            found = results.scores(Asked("a", method, TUNED_M, lora=True, wikitext=wikitext), seeds)
+        for measure in MEASURES:
+            found = results.scores(Asked("a", method, TUNED_M, lora=True, measure=measure), seeds)
             known = [x for x in found if x is not None]
             cells.append(
                 f"{fmean(known):.3f}" if len(known) == len(found) else f"gain reached by {len(known)} of {len(found)}"
@@ -197,11 +205,14 @@ def page(folder: Path) -> str:
         "## Stage 1: one seed, GSM8K, 32 protected replies\n",
         *stage_one(results, chosen),
         f"\nChosen: {chosen['replay']}, {' and '.join(chosen['projections'])}. One seed: an order, not a result.\n",
-        f"## Stage 2: three tasks, {len(seeds)} seeds",
-        *whole.tables(),
-        "",
-        *lora(results, chosen, seeds),
     ]
+    if len(left) < len(stage_2(chosen, seeds)):
+        lines += [
+            f"## Stage 2: three tasks, {len(seeds)} seeds",
+            *whole.tables(),
+            "",
+            *lora(results, chosen, seeds),
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -50,10 +51,10 @@ def load(folder: Path) -> Results:
     return Results(lines, json.loads(times.read_text("utf-8")) if times.exists() else {})
 
 
-def _open(files: Path, folder: Path, device: str, sizes: Sizes) -> None:
+def _open(files: Path, folder: Path, device: str, sizes: Sizes, compiled: bool) -> None:
     global _bench  # noqa: PLW0603 - a process loads its model once
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // 8) if device != "cpu" else 1)
-    _bench = Bench(files, folder, device, sizes)
+    _bench = Bench(files, folder, device, sizes, compiled=compiled)
 
 
 def _work(run: Run, deadline: float | None) -> dict[str, Any] | None:
@@ -62,9 +63,12 @@ def _work(run: Run, deadline: float | None) -> dict[str, Any] | None:
 
 
 def finished(
-    todo: Sequence[Run], settings: tuple[Path, Path, str, Sizes], workers: int, budget: float | None
+    todo: Sequence[Run], settings: tuple[Path, Path, str, Sizes, bool], workers: int, budget: float | None
 ) -> Iterator[dict[str, Any]]:
-    """Lines as they come; runs that would begin too late are left out. `settings` are the arguments of a `Bench`."""
+    """Lines as they come; runs that would begin too late are left out. `settings` are the arguments of a `Bench`.
+
+    A run that ends with an error is said and left for the next call: the others have cost minutes of a GPU.
+    """
     deadline = None if budget is None else time.time() + budget
     if workers == 1:
         _open(*settings)
@@ -74,8 +78,10 @@ def finished(
                 yield line
         return
     with ProcessPoolExecutor(workers, get_context("spawn"), _open, settings) as pool:
-        futures: list[Future[dict[str, Any] | None]] = [pool.submit(_work, run, deadline) for run in todo]
+        futures: dict[Future[dict[str, Any] | None], Run] = {pool.submit(_work, run, deadline): run for run in todo}
         for future in as_completed(futures):
-            line = future.result()
-            if line is not None:
+            error = future.exception()
+            if error is not None:
+                print(f"{futures[future].key}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+            elif (line := future.result()) is not None:
                 yield line

@@ -7,18 +7,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, Literal
 
 from scipy.stats import t as student
 
 from .methods import METHODS, PROJECTIONS, REPLAYS
-from .train import RATES
+from .train import DRIFT, RATES
 
 Line = Mapping[str, Any]
 Point = tuple[float, float, float]
 """Step, gain and forgetting."""
 SHARE, SHARES = 0.7, (0.5, 0.7, 0.9)
 WIKITEXT = "wikitext"
+Measure = Literal["retained", "wikitext", "drift"]
 AVERAGED, LOWER = "averaging", "lower rate"
 
 
@@ -28,26 +29,27 @@ def gain(line: Line, losses: Mapping[str, float]) -> float:
     return -moved if line["task"] == "b" else moved
 
 
-def forgetting(line: Line, losses: Mapping[str, float], *, wikitext: bool) -> float:
-    """The rise of the loss on retained sets; wikitext-2 counts for itself."""
-    names = [name for name in losses if name != "new" and (name == WIKITEXT) == wikitext]
-    return fmean(losses[name] - line["start"][name] for name in names)
+def forgetting(line: Line, losses: Mapping[str, float], measure: Measure = "retained") -> float:
+    """The rise of the loss on retained sets, or the drift of predictions on them; wikitext-2 counts for itself."""
+    retained = [name for name in losses if name not in ("new", WIKITEXT, WIKITEXT + DRIFT)]
+    names = [name for name in retained if (measure == "drift") == name.endswith(DRIFT)]
+    return fmean(losses[name] - line["start"][name] for name in ([WIKITEXT] if measure == "wikitext" else names))
 
 
-def curve(line: Line, *, wikitext: bool = False) -> list[Point]:
+def curve(line: Line, measure: Measure = "retained") -> list[Point]:
     """A run from its start to its last checkpoint."""
     found = [
-        (float(at["step"]), gain(line, at["losses"]), forgetting(line, at["losses"], wikitext=wikitext))
+        (float(at["step"]), gain(line, at["losses"]), forgetting(line, at["losses"], measure))
         for at in line["checkpoints"]
     ]
     return [(0.0, 0.0, 0.0), *found]
 
 
-def averaged(line: Line, *, wikitext: bool = False) -> list[Point]:
+def averaged(line: Line, measure: Measure = "retained") -> list[Point]:
     """From the start weights to the end weights; every point needs all steps."""
     last = line["checkpoints"][-1]
     points = [*line["averages"].values(), last["losses"]]
-    found = [(float(last["step"]), gain(line, x), forgetting(line, x, wikitext=wikitext)) for x in points]
+    found = [(float(last["step"]), gain(line, x), forgetting(line, x, measure)) for x in points]
     return [(0.0, 0.0, 0.0), *found]
 
 
@@ -111,7 +113,7 @@ class Asked:
     m: int = 0
     rate: float | None = None
     minutes: bool = False
-    wikitext: bool = False
+    measure: Measure = "retained"
     lora: bool = False
     share: float = SHARE
 
@@ -172,9 +174,9 @@ class Results:
         for seed in seeds:
             lines = self.some(task=asked.task, method=name, seed=seed, lora=asked.lora, **more)
             if asked.method == AVERAGED:
-                points = [averaged(line, wikitext=asked.wikitext) for line in lines if "averages" in line]
+                points = [averaged(line, asked.measure) for line in lines if "averages" in line]
             else:
-                points = [curve(line, wikitext=asked.wikitext) for line in lines]
+                points = [curve(line, asked.measure) for line in lines]
             found.append(at_gain(points[0], wanted, steps) if points else None)
         return found
 

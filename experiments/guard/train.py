@@ -27,6 +27,8 @@ CHECKPOINTS = (10, 25, 50, 75, 110, 150)
 SHARES = (0.25, 0.5, 0.75)
 NEW, WARM_UP, CLIP, NPO = 16, 10, 1.0, 0.1
 LORA_RANK, LORA_RATE = 16, 10.0
+DRIFT, UNDRIFTED = "/drift", ("new", "pairs")
+"""KL(start ‖ now) on what is retained: it is 0 at the start, and cannot fall below."""
 KINDS = ("new", "old", "judges", "replaced")
 MEMORISE_STEPS, MEMORISE_RATE = 400, 1e-4
 UNTIMED = 3  # steps in which buffers are made
@@ -54,18 +56,20 @@ class Sizes:
 
     checkpoints: tuple[int, ...] = CHECKPOINTS
     new: int = NEW
-    evaluated: int = 32
+    evaluated: int = 16
+    width: int = 64
+    """Batches are padded to a multiple of it, so that there are few shapes."""
     memorise: int = MEMORISE_STEPS
     reply: int = 128
 
 
-QUICK = Sizes(checkpoints=(1, 2, 3, 4, 5, 6), new=4, evaluated=16, memorise=3, reply=4)
+QUICK = Sizes(checkpoints=(1, 2, 3, 4, 5, 6), new=4, width=1, memorise=3, reply=4)
 
 
 class Bench:
     """A process that trains one run after the other: model and data are loaded once."""
 
-    def __init__(self, files: Path, folder: Path, device: str, sizes: Sizes) -> None:
+    def __init__(self, files: Path, folder: Path, device: str, sizes: Sizes, *, compiled: bool = False) -> None:
         from transformers import AutoModelForCausalLM
 
         self.files, self.folder, self.device, self.sizes = files, folder, torch.device(device), sizes
@@ -78,6 +82,13 @@ class Bench:
         # Without dropout; the second one stays what it is, and says what the first one was.
         self.model, self.start = load(), load().requires_grad_(False)
         self.weights = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+        # cuDNN plans anew for every shape, which took longer than the step.
+        torch.backends.cuda.enable_cudnn_sdp(False)
+        if compiled:
+            torch._dynamo.config.recompile_limit = 64  # all layers share one code; LoRA and no_grad are other variants
+            for model in (self.model, self.start):
+                for layer in model.model.layers:
+                    layer.compile(dynamic=True)
 
     @contextmanager
     def half(self) -> Iterator[None]:
@@ -86,7 +97,7 @@ class Bench:
 
     def logits(self, model: Any, inputs: Mapping[str, Tensor]) -> Tensor:
         with self.half():
-            found: Tensor = model(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).logits
+            found: Tensor = model(input_ids=inputs["input_ids"], use_cache=False).logits
         return found
 
     def reset(self, task: str) -> None:
@@ -96,19 +107,28 @@ class Bench:
             model.load_state_dict(weights, strict=False)  # tied weights are stored once
             model.tie_weights()
 
+    def batch(self, rows: Sequence[Row]) -> dict[str, Tensor]:
+        return batch(rows, self.device, self.sizes.width)
+
     @torch.no_grad()
     def losses(self, sets: Mapping[str, Sequence[Row]]) -> dict[str, float]:
-        """The mean over all tokens that count, by set."""
+        """The mean over all tokens that count, by set; and how far the predictions are from those of the start (`DRIFT`)."""
         found = {}
         for name, rows in sets.items():
-            total = torch.zeros(2, dtype=torch.float64, device=self.device)
+            total = torch.zeros(3, dtype=torch.float64, device=self.device)
             ordered = sorted(rows, key=lambda row: len(row["input_ids"]))
             for start in range(0, len(ordered), self.sizes.evaluated):
-                inputs = batch(ordered[start : start + self.sizes.evaluated], self.device)
-                labels = inputs["labels"]
-                sums = per_sequence(self.logits(self.trained, inputs), labels, reduction="sum").double().sum()
-                total += torch.stack([sums, (labels[:, 1:] != -100).sum().double()])
-            found[name] = float(total[0] / total[1])
+                inputs = self.batch(ordered[start : start + self.sizes.evaluated])
+                logits, labels = self.logits(self.trained, inputs), inputs["labels"]
+                counted = (labels[:, 1:] != -100).sum(dim=1).double()
+                sums = per_sequence(logits, labels, reduction="sum").double().sum()
+                drift = torch.zeros_like(sums)
+                if name not in UNDRIFTED:
+                    drift = (per_sequence_kl(logits, self.logits(self.start, inputs), labels) * counted).sum()
+                total += torch.stack([sums, drift, counted.sum()])
+            found[name] = float(total[0] / total[2])
+            if name not in UNDRIFTED:
+                found[name + DRIFT] = float(total[1] / total[2])
         return found
 
     def run(self, run: Run) -> dict[str, Any]:
@@ -224,7 +244,7 @@ class Steps:
             replaced = self._random["replaced"].random(len(rows)) < self.method.replay
             old = self._draw("old", self.data.protected, len(rows))
             rows = [b if instead else a for a, b, instead in zip(rows, old, replaced, strict=True)]
-        new = batch(rows, self.bench.device)
+        new = self.bench.batch(rows)
         if self.guide is None:
             self._new_loss(new).backward()
             if self.method.added in ("nll", "kl"):
@@ -242,13 +262,17 @@ class Steps:
         guide = self.guide
         assert guide is not None
         if guide.primary_due:
-            losses = self._protected_loss(self.method.loss)
-            guide.primary(losses if self.method.single else losses.mean()[None])
+            if self.method.single:
+                # The engine `hooks` has to see the forward pass of each layer, which a compiled one hides.
+                with torch.compiler.set_stance("force_eager"):
+                    guide.primary(lambda: self._protected_loss(self.method.loss))
+            else:
+                guide.primary(self._protected_loss(self.method.loss).mean()[None])
         else:
             guide.primary(None)
         if guide.judge_due:
             judges = self._draw("judges", self.data.judges, PROTECTED)
-            guide.judge(lambda: self._nll(batch(judges, self.bench.device)))
+            guide.judge(lambda: self._nll(self.bench.batch(judges)))
         guide.auxiliary(self._new_loss(new))
         guide.combine()
 
@@ -269,7 +293,7 @@ class Steps:
 
     def _protected_loss(self, kind: str) -> Tensor:
         """Losses of a batch of protected sequences, one by one."""
-        inputs = batch(self._draw("old", self.data.protected, PROTECTED), self.bench.device)
+        inputs = self.bench.batch(self._draw("old", self.data.protected, PROTECTED))
         if kind == "nll":
             return self._nll(inputs)
         with torch.no_grad():

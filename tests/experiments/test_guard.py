@@ -17,7 +17,7 @@ from experiments.guard.page import HERE, PAGE, Page, page
 from experiments.guard.pool import MANY, SEEDS, load, stage_1, stage_2
 from experiments.guard.prepare import cut, join, made_up
 from experiments.guard.score import TUNING, Asked, Results, at_gain, less, ratio
-from experiments.guard.train import QUICK, RATES, Bench, Run, Sizes
+from experiments.guard.train import DRIFT, QUICK, RATES, Bench, Run, Sizes
 
 CHOSEN = {"rates": dict.fromkeys(METHODS, 1e-5), "replay": "replay_5", "projections": ["a_gem", "ogpsa"]}
 CHOSEN["scores"] = dict.fromkeys(METHODS, 0.1)
@@ -28,11 +28,13 @@ def line(run: Run, slope: float, noise: float = 0.0) -> dict[str, Any]:
     """A run that gains 1 in the end and forgets `slope` for each gain."""
     retained = ("retain", "real_authors") if run.task == "b" else ("instructions",)
     start = {"new": 3.0, **dict.fromkeys(retained, 2.0), "wikitext": 4.0}
+    start |= {name + DRIFT: 0.0 for name in (*retained, "wikitext")}
     sign = 1 if run.task == "b" else -1
 
     def losses(share: float) -> dict[str, float]:
         moved = {name: start[name] + share * (slope + noise) for name in (*retained, "wikitext")}
-        return {"new": start["new"] + sign * share, **moved}
+        drift = {name + DRIFT: share for name in moved}
+        return {"new": start["new"] + sign * share, **moved, **drift}
 
     found = [{"step": step, "seconds": 1.0, "losses": losses(step / 150)} for step in STEPS]
     more = (
@@ -92,7 +94,7 @@ def test_a_method_that_takes_too_long_or_learns_too_little_does_not_win() -> Non
     results = whole({"a_gem": 0.3})
     results.times |= {f"{task}/a_gem": 3.0 for task in "abc"}
     found = Page(results, CHOSEN, SEEDS)
-    assert not found.winners() and found.better_than_kl()
+    assert not found.winners() and found.better_than("kl")
     assert results.scores(Asked("a", "a_gem", 32, minutes=True), SEEDS) == [None] * 4
     (slow,) = results.some(task="a", method="a_gem", m=128, seed=2, lora=False)
     slow["checkpoints"][:] = slow["checkpoints"][:1]
@@ -145,10 +147,12 @@ def test_held_out_sets_are_the_same_for_all_seeds(folders: tuple[Path, Path]) ->
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_runs(folders: tuple[Path, Path], method: str) -> None:
-    bench = Bench(*folders, "cpu", Sizes((1, 2), 4, 64))
+    bench = Bench(*folders, "cpu", Sizes((1, 2), 4, 64, width=8))
     found = bench.run(Run("c", method, 1e-3, 32, 0))
     assert [at["step"] for at in found["checkpoints"]] == [1, 2]
     assert all(math.isfinite(x) for at in found["checkpoints"] for x in at["losses"].values())
+    drift = [losses["instructions" + DRIFT] for losses in (found["start"], found["checkpoints"][-1]["losses"])]
+    assert drift[0] == 0.0 < drift[1]
     assert ("averages" in found) == (method == "plain")
     assert found["checkpoints"][-1]["losses"]["new"] != found["start"]["new"]
     if method == "plain":  # the next run begins where this one began, with all weights or LoRA
