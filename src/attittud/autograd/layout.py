@@ -89,7 +89,7 @@ class Layout:
         return found
 
     def columns(self, rows: Tensor) -> dict[int, Tensor]:
-        """Parts of `rows` (r x D) by id of the parameter: r x elements, or r x shape if these are not in contiguous order."""
+        """Each parameter's part of `rows` (r x D), by its id: r x elements, or r x shape if memory has another order."""
         parts = list(rows.split(self._sizes, dim=1))
         # (Parameters that are a single number too: torch adds to a single column in another order than to a vector.)
         for i in [*self._reordered, *(i for i, shape in enumerate(self._held) if not shape)]:

@@ -185,9 +185,9 @@ def probe(losses: Tensor) -> Tensor:
     """Weights (2 x m) that differ from example to example.
 
     Equal weights would hide gradients that are assigned to the wrong example, and examples that influence each other. There
-    are two rows, so that gradients are contracted as in a refresh. The sums of the rows weight the ordinary gradient and are
-    powers of two. So half precision rounds every example's gradient as it does without weights, and where gradients cancel
-    (often in biases) the remainder is not mistaken for a difference.
+    are two rows, so that the same products are computed as in a refresh. The ordinary gradient, to which they are compared,
+    is computed with the sum of both rows. This sum is a power of two for every example, so that half precision rounds as it
+    does without weights. Otherwise, where gradients cancel (often in biases), rounding would look like a difference.
     """
     at = torch.arange(1, losses.shape[0] + 1, dtype=torch.float64, device=losses.device)
     # The fractional parts of successive multiples of the golden ratio are never close to each other.

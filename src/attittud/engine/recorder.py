@@ -86,7 +86,7 @@ class Call:
         return tuple(self.shape) if at is None else self.shapes[at]
 
     def described(self, names: dict[int, str]) -> tuple[Any, ...]:
-        """What is the same in the same call of another forward pass. `names`: of the parameters, by id."""
+        """What two forward passes must have in common for this to be the same call. `names`: the parameters' names, by id."""
         met = [names.get(id(t)) for t in self.met]
         return self.func, met, self.shape, self.shapes, self.positional, self.in_attention, self.outputs
 
@@ -158,7 +158,7 @@ _CAST: set[Function] = {F.linear, F.conv1d, F.conv2d, F.conv3d}
 
 
 def _opened(function: Any) -> Function:
-    """Return the same Python function, but its body runs although torch would pass the whole call to a mode."""
+    """Return a copy of a Python function of torch whose body always runs: torch would hand the whole call to the mode instead."""
     scope = {**function.__globals__, "has_torch_function": lambda *_: False}
     copy = types.FunctionType(function.__code__, scope, function.__name__, function.__defaults__, function.__closure__)
     copy.__kwdefaults__ = function.__kwdefaults__

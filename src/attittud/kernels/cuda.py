@@ -374,8 +374,8 @@ def add_product_(out: Tensor, weights: Tensor, rows: Tensor) -> None:
 
 # Weighted sums of per-example gradients with respect to the weight of a 2-d convolution. Windows are read in the input
 # itself, and the gradient of one example never leaves the registers. A product of matrices would have to copy the windows and
-# write m times the weight. Programs that share a tile each write their own sums. For a small weight these are many times as
-# large as the weight, but never more than one tile per program. Operands are in half precision.
+# write m copies of the weight. Several programs may work on one tile of the result. Each writes its sums to memory of its own,
+# one tile for each program, and these are added in the end. Operands are in half precision.
 
 # How many rows of weights have sums that fit into registers, how many tiles are loaded at once, and how many programs share
 # a processor.
@@ -411,7 +411,7 @@ def _add_windows(
 ):  # fmt: skip
     """Output channels x columns (a position in the window and its input channels), from `per` blocks of positions.
 
-    length: positions of an example in all its entries; example: elements of x for one example; above: rows of x in
+    length: positions of an example in all its entries; example: elements of x for one example. `above` counts rows of x in
     earlier entries.
     """
     tile, split = tl.program_id(0), tl.program_id(1)
