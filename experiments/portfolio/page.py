@@ -32,6 +32,7 @@ from .outcome import (
 from .prepare import DEVELOPMENT, HELD_OUT
 from .record import RESULTS, Lines, load
 from .rows import ABLATION, FINALS, REFERENCES, ROWS, SINGLE
+from .winners import reasons, winner_table
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = DOCS / "portfolio-never-regret.md"
@@ -67,10 +68,14 @@ def page(results: Results) -> str:
     parts = ["# Does one ever regret the auxiliary data, with `strategy: portfolio`?", summary(lines), ABOUT]
     if lines:
         parts.append(f"![The portfolio minus the better of primary_only and tuned multitask]({PLOT.name})")
-    parts += ["## Goals", goal_table(lines, sharing, results), "## The pairs", pair_table(pairs, by_pair(lines))]
+    parts += ["## Goals", goal_table(lines, sharing, results)]
+    if why := reasons(lines, pairs):
+        parts += ["Why goals were missed:", why]
+    parts += ["## The pairs", pair_table(pairs, by_pair(lines))]
     parts += ["## Accuracies", accuracies(lines)]
     for final in FINALS:
         parts += [f"## `final: {final}` against the references", differences(lines, final)]
+    parts += ["## Which candidate `single` chose", winner_table(lines)]
     parts += ["## What each part is worth", ablations(lines), "## What it costs", costs(lines)]
     parts += ["## The chance that auxiliary data help", chances(results)]
     if DEVELOPMENT in results:
@@ -87,10 +92,11 @@ def summary(lines: Lines) -> str:
     for final, row in PORTFOLIOS.items():
         one = compared(data, row, BETTER)
         if one is not None:
-            losers = f"loses on {', '.join(one.losers)}" if one.losers else "is shown to lose on none"
+            where = "above" if one.mean.mean >= 0 else "below"
             words.append(
-                f"On {len(one.pairs)} held-out pairs `final: {final}` is {one.mean.mean:+.1f} points from the better of "
-                f"`primary_only` and tuned multitask on average, gains on {len(one.gains)} and {losers}."
+                f"On {len(one.pairs)} held-out pairs `final: {final}` is on average {abs(one.mean.mean):.1f} points {where} the "
+                f"better of `primary_only` and tuned multitask. It gains on {len(one.gains)} pairs and is shown to lose on "
+                f"{', '.join(one.losers) or 'none'}."
             )
     for final in FINALS:
         one = compared(data, f"with_attittud/{final}", f"without_attittud/{final}")

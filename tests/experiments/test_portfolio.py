@@ -130,6 +130,7 @@ def made_up(**rows):
                     "runs": 11.0,
                     "seconds": SECONDS.get(name, 5.5),
                     "chance": chance,
+                    "winner": "pretrain" if seed == 2 else "multitask",
                     "model": {"members": 1, "bytes": 10},
                 }
                 found[pair, name, seed] = line | {"pair": pair, "row": name, "seed": seed, "spent": 1.0}
@@ -240,14 +241,23 @@ def test_calibration_finds_the_chances_that_made_the_outcomes():
     assert outcome.calibrated(found) == pytest.approx((-0.5, 8), abs=0.5)
 
 
-def test_the_page_says_what_was_missed_and_whether_the_decomposition_adds_anything():
+def test_the_page_says_what_was_missed_and_whether_the_decomposition_adds_anything(monkeypatch):
+    first, second, *_ = (pair for pair in declare.read().values() if pair.shares and len(pair.auxiliary) > 1)
+    monkeypatch.setattr(page, "read", lambda: {"p": first, "q": second})
     rows = BASE | {f"portfolio__{final}": {"p": around(78), "q": around(78)} for final in ("single", "ensemble")}
     rows |= {f"without_attittud__{final}": rows[f"portfolio__{final}"] for final in ("single", "ensemble")}
     rows |= {f"with_attittud__{final}": {"p": around(78.2), "q": around(77.9)} for final in ("single", "ensemble")}
-    header = {"made_with": {"revision": "abc"}}
-    text = page.page({"held-out": (header, made_up(**rows))})
+    header, lines = {"made_with": {"revision": "abc"}}, made_up(**rows)
+    for seed in range(6):
+        lines["q", "portfolio/single", seed]["seconds"] = 6.5
+    text = page.page({"held-out": (header, lines)})
     assert "the decomposition adds nothing here" in text.split("\n\n")[1]
-    assert "loses on q" in text and "**missed**" in text and "| `with_attittud` |" in text
+    assert "is shown to lose on q." in text and "**missed**" in text and "| `with_attittud` |" in text
+    # The difference to (a) on q is -2 and noise: -0.5 where `pretrain` won, and +0.1 on average elsewhere.
+    assert "`multitask` -1.9 (5 of 6 seeds); `pretrain` -2.5 (1 of 6 seeds)." in text
+    assert "| p | `multitask`: 5 (+1.0); `pretrain`: 1 (+1.0) |" in text
+    assert "**(c) where classes are shared**: the 2 pairs differ much, from -2.0 (q) to +0.0 (p)" in text
+    assert "**Cost** is above 12 runs on q. 1 of 1 have several sources" in text
     assert "## The chance" in text and "| 80% to 100% | 6 | 90% | 100% |" in text
     assert "So far 6 of 20 seeds" in text.split("\n\n")[1]
     assert "Not measured yet." in page.page({})
