@@ -13,7 +13,7 @@ from attittud_lab.files import write_json
 from attittud_lab.portfolio.run import run
 from attittud_lab.report import LARGEST, render, write_report
 from attittud_lab.report.collect import collect
-from attittud_lab.report.portfolio import MOST_CLASSES, _counts, _held_out, _matrix, portfolio
+from attittud_lab.report.portfolio import MOST_CLASSES, _counts, _held_out, _matrix, _notes, portfolio
 from attittud_lab.runs.folder import load_checkpoint
 from tests.helpers.browser import browser, show
 from tests.helpers.portfolios import of_patients, train
@@ -73,6 +73,14 @@ def test_one_split_is_not_called_folds(single: Path) -> None:
     one = board(single) | {"folds": 1, "validated": 12}
     assert next(_counts(one, result["examples"])).startswith("60 labels, of which 12 are held out, 100 test")
     assert _held_out(one) == "each of the 12 labels that were held out (of 60) was"
+
+
+def test_a_first_row_with_a_lower_figure_is_explained(single: Path) -> None:
+    found = board(single)
+    first, second = found["candidates"][:2]
+    for score, explained in ((0.9, False), (0.8, True)):
+        rows = [first | {"score": score}, second | {"score": 0.85}]
+        assert any("may show a lower figure" in note for note in _notes(found | {"candidates": rows})) == explained
 
 
 def test_primary_only_is_always_there_and_rows_say_what_a_prediction_costs(single: Path, ensemble: Path) -> None:
