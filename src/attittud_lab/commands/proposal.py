@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from attittud_lab.config.load import loads
-from attittud_lab.config.options import check_path
+from attittud_lab.config.options import check_path, meant
 from attittud_lab.config.schema import AuxiliaryConfig, PrimaryConfig, SourceConfig, TableConfig, check_sources
 from attittud_lab.data.features import Column, cells_are_text, is_numbered
 from attittud_lab.data.folder import ImageFolder
 from attittud_lab.data.parts import VALIDATION, Parts, chosen, read_parts
 from attittud_lab.data.prepare import Pixels
 from attittud_lab.data.source import Labels, Listing, Rows, open_listing, open_source
-from attittud_lab.errors import InputError, short
+from attittud_lab.errors import InputError, listed, short
 
 GROUPS = ("patient", "patient_id", "subject", "author", "user")
 """Columns whose values a first configuration keeps together in one split."""
@@ -98,12 +99,18 @@ def propose(
         if not found.classes and kind == "image":
             raise InputError(f"{path}: images need labels; sort them into one folder per class, or add a label column")
         if not found.classes and kind == "table":
-            raise InputError(f"{path}: a table needs labels; name their column with --label, or add one called label")
+            wanted = label_column or "label"
+            columns = found.listing.tables[0].column_names
+            raise InputError(
+                f"{path}: a table needs labels, and it has no column {wanted!r}{meant(wanted, columns) or '.'} Its columns are "
+                f"{listed(columns)}. Name the column with --label, and give it the same name in every source"
+            )
     data = _data_lines(first, others) + ([] if table is None else _table_lines(first, others, table))
     parts = read_parts(loads("\n".join(data)).data, 0)  # refuses data that cannot be trained on
     lines = [
         *first.about("Primary"),
         *(line for name in others for line in others[name].about(f"Auxiliary {name}")),
+        *([] if table is None else _misspelt(first, others)),
         "# Train with `attittud train` and this file. To change a setting for one run, add key=value to the command.",
         *data,
         *_settings_lines(kind, first, parts),
@@ -179,6 +186,19 @@ def _data_lines(first: Look, others: dict[str, Look]) -> list[str]:
         if not found.classes:
             lines.append("      objective: masked_lm  # there are no labels, so the model predicts masked words")
     return lines
+
+
+def _misspelt(first: Look, others: dict[str, Look]) -> Iterator[str]:
+    """Yield a warning for each column of another source that a feature of the primary source may have been meant to be."""
+    own = first.listing.tables[0].column_names
+    for found in others.values():
+        columns = found.listing.tables[0].column_names
+        for name in (name for name in own if name not in columns):
+            if near := get_close_matches(name, [other for other in columns if other not in own], n=1, cutoff=0.8):
+                yield (
+                    f"{WARNING}{_visible(name)} is not used, because {_visible(found.config.path)} has no such column, but "
+                    f"{_visible(near[0])}; if they are the same, give them the same name."
+                )
 
 
 def _table_lines(first: Look, others: dict[str, Look], config: TableConfig) -> list[str]:

@@ -189,6 +189,10 @@ def plan(
         words.append(f"steps are cut to {share:.0%} of the configured number")
     if left_out:
         words.append(f"left out: {', '.join(left_out)}")
+    if runs is not None and runs_of(count) > runs:
+        words.append(
+            f"{count} candidates are the fewest and take about {runs_of(count):.1f} runs; a time, such as 10m, also cuts steps"
+        )
     steps = {name: max(1, round(length * share)) for name, length in lengths.items()} if share < 1 else lengths
     kept = [entry.label for entry in entries[:count]]
     decided = f"portfolio.budget: {'; '.join(words)}" if words else ""

@@ -132,7 +132,7 @@ def _facts(found: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[dict
             "figure": f"{_points(worth['difference'])} points",
             "remark": remark,
         }
-    chose = f"95 % interval {_range(own)}; this score chose the model"
+    chose = f"95 % interval {_range(own)}; on the labels that chose the model"
     yield {"name": f"Out-of-fold {metric}", "figure": _percent(own["score"]), "remark": chose}
     if found["tested"]:
         remark = f"{result['examples']['test']} test examples, read once"

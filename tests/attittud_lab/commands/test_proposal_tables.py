@@ -57,6 +57,23 @@ def test_a_table_from_init_to_the_report(capsys: pytest.CaptureFixture[str]) -> 
     assert "Decision" in capsys.readouterr().out
 
 
+def test_init_warns_of_a_misspelt_column(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [(n % 7 + n / 100, n * n % 11, "uv"[n % 2]) for n in range(60)]
+    Path("a.csv").write_text("area,mean_size,class\n" + "".join(f"{x},{y},{z}\n" for x, y, z in rows))
+    text = "".join(f"{x + 0.001},{y},{z}\n" for x, y, z in rows)
+    Path("b.csv").write_text("area,mean_szie,class\n" + text)
+    words = ["init", "table", "--primary", "a.csv", "--auxiliary", "b.csv", "--label", "class", "--force"]
+    assert call(*words) == 0
+    told = capsys.readouterr().err
+    assert "Warning: mean_size is not used, because b.csv has no such column, but mean_szie; if they are" in told
+    Path("b.csv").write_text("area,another,class\n" + text)
+    assert call(*words) == 0 and "Warning" not in capsys.readouterr().err
+    Path("b.csv").write_text("area,mean_size,klass\n" + text)
+    assert call(*words) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "it has no column 'class'; did you mean 'klass'? Its columns are area, mean_size, klass. Name the" in told
+
+
 def test_init_leaves_columns_out_that_only_one_table_has(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [(n % 7 + n / 100, "uv"[n % 2], ["no", "01", "NA"][n % 3], n * n % 11) for n in range(60)]
     Path("a.csv").write_text("x,c,label,🙂: mine\n" + "".join(f"{x},{c},{y},{z}\n" for x, c, y, z in rows))
