@@ -12,14 +12,13 @@ from pathlib import Path
 from .page import SEEDS
 from .prepare import DEVELOPMENT, FILES, HELD_OUT
 from .record import RESULTS, header, start
-from .rows import ABLATION, CORE, FINALS, PORTFOLIO, lines
+from .rows import ABLATION, ABLATION_SEEDS, CORE, FINALS, PORTFOLIO, lines
 from .unit import Unit, work
 
 spread = import_module("experiments.never-regret.__main__").spread
 CATS, CATS_FILE = "cat_vs_dog", "cat-vs-dog"
 CAT_VS_DOG = Path(__file__).parent / "cat-vs-dog.yaml"
 SHARED_MEMORY = Path("/dev/shm")
-ABLATION_SEEDS = 7
 
 
 def arguments() -> argparse.Namespace:

@@ -31,7 +31,7 @@ from .outcome import (
 )
 from .prepare import DEVELOPMENT, HELD_OUT
 from .record import RESULTS, Lines, load
-from .rows import ABLATION, FINALS, REFERENCES, ROWS, SINGLE
+from .rows import ABLATION, ABLATION_SEEDS, FINALS, REFERENCES, ROWS, SINGLE
 from .winners import reasons, winner_table
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -103,7 +103,7 @@ def summary(lines: Lines) -> str:
         if one is not None:
             found = f"the strategies of ATTITTUD as further candidates change `{final}` by {interval(one.mean)} points"
             adds = "they add something" if one.mean.low > 0 else "**the decomposition adds nothing here**"
-            words.append(f"{found[0].upper()}{found[1:]}: {adds}.")
+            words.append(f"{found[0].upper()}{found[1:]}: {adds}{ablated(data)}.")
     seeds = min(
         (len(values[row]) for values in data.values() for row in PORTFOLIOS.values() if row in values), default=0
     )
@@ -197,7 +197,18 @@ def ablations(lines: Lines) -> str:
             found.append(f"| `{row.name}` | {row.about} | {' | '.join(cells)} |")
     if len(found) == 2:
         return "Not measured yet."
-    return "Points of each row minus the portfolio with its defaults, mean over pairs.\n\n" + "\n".join(found)
+    return f"Points of each row minus the portfolio with its defaults, mean over pairs{ablated(data)}.\n\n" + "\n".join(
+        found
+    )
+
+
+def ablated(data: dict[str, Values]) -> str:
+    """How many seeds the ablations have, as long as some are missing."""
+    counts = [len(values.get(f"with_attittud/{SINGLE}", {})) for values in data.values()]
+    if min(counts) >= ABLATION_SEEDS:
+        return ""
+    some = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+    return f" (so far {some} of {ABLATION_SEEDS} seeds)"
 
 
 def costs(lines: Lines) -> str:

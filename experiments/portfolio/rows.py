@@ -9,6 +9,8 @@ from typing import Any
 
 SINGLE, ENSEMBLE = "single", "ensemble"
 FINALS = (SINGLE, ENSEMBLE)
+ABLATION_SEEDS = 7
+"""The first seeds of the round."""
 CORE, ABLATION = "core", "ablation"
 WEIGHTS: dict[int, tuple[tuple[float, ...], ...]] = {
     1: ((0.03,), (0.1,), (0.2,), (0.4,), (0.7,), (1,), (2,), (4,)),
