@@ -49,6 +49,7 @@ def test_no_help_needs_a_narrow_interval() -> None:
     assert outcome(wide) == ("unclear", None)
     assert wide.decision.seeds_needed is not None and wide.decision.seeds_needed > SEEDS
     assert f"compare.seeds={wide.decision.seeds_needed}" in wide.decision.text
+    assert "test examples" not in wide.decision.text
 
 
 @pytest.mark.parametrize(("seeds", "outcome"), [(3, "unclear"), (5, "unclear"), (6, "no_help")])
@@ -57,6 +58,7 @@ def test_equal_results_of_few_seeds_rule_nothing_out(seeds: int, outcome: str) -
     same = dict.fromkeys(range(seeds), 1.0)
     decision = decide([Scores(label, same, same) for label in ("primary_only", "multitask", "flip")], 0.005).decision
     assert decision.outcome == outcome and decision.seeds_needed == (6 if outcome == "unclear" else None)
+    assert ("more test examples would tell more" in decision.text) == (outcome == "unclear")
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
