@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(RUN) pip install --quiet --disable-pip-version-check --no-input -c constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: setup ## where auxiliary data helps, does nothing and destroys, on scikit-learn's digits
+demo: setup ## where auxiliary data helps, does nothing or hurts, on scikit-learn's digits
 	@$(RUN) attittud demo
 
 # worksteal: neighbours stay on one worker and share its fixtures. (loadgroup has no effect with pytest 9.2 and xdist 3.8.)
