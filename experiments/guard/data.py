@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 Row = Mapping[str, Sequence[int]]
 MEASURED, RETAINED = 128, 100
@@ -79,11 +80,9 @@ def split(folder: Path, sets: Mapping[str, list[Row]], task: str, m: int, seed: 
 
 def batch(rows: Sequence[Row], device: torch.device, step: int = 1) -> dict[str, Tensor]:
     """Padded on the right, where nothing counts, to a multiple of `step`: a model that looks back alone needs no mask."""
-    width = -(-max(len(row["input_ids"]) for row in rows) // step) * step
-    found = {}
-    for name, filled in (("input_ids", 0), ("labels", -100)):
-        padded = np.full((len(rows), width), filled, np.int64)
-        for line, row in zip(padded, rows, strict=True):
-            line[: len(row[name])] = row[name]
-        found[name] = torch.from_numpy(padded).to(device)
-    return found
+    from attittud.integrations.protected import pad
+
+    padded = pad(rows)
+    more = -padded["labels"].shape[1] % step
+    silent = {"input_ids": 0, "labels": -100}
+    return {name: F.pad(padded[name], (0, more), value=value).to(device) for name, value in silent.items()}

@@ -82,8 +82,10 @@ class Bench:
         # Without dropout; the second one stays what it is, and says what the first one was.
         self.model, self.start = load(), load().requires_grad_(False)
         self.weights = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
-        # cuDNN plans anew for every shape, which took longer than the step.
-        torch.backends.cuda.enable_cudnn_sdp(False)
+        if self.device.type == "cuda":
+            torch.backends.cuda.enable_cudnn_sdp(
+                False
+            )  # it plans anew for every shape, which took longer than the step
         if compiled:
             torch._dynamo.config.recompile_limit = 64  # all layers share one code; LoRA and no_grad are other variants
             for model in (self.model, self.start):

@@ -368,8 +368,8 @@ def _notes(found: Mapping[str, Any]) -> Iterator[str]:
         f"training), at most {found['peak_disk'] / 1e6:.3g} MB of disk{memory}. A candidate's training time is that of all its "
         "folds."
     )
-    first, *others = (row["score"] for row in found["candidates"] if not row["diverged"])
-    if first < max(others, default=first):
+    scores = [row["score"] for row in found["candidates"] if not row["diverged"]]
+    if scores and scores[0] < max(scores):
         yield (
             f"Candidates rank by the mean {found['metric']} of the evaluations around the step that is taken, and by log-loss "
             "where these are equal. So the first one may show a lower figure than another."

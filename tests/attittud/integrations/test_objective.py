@@ -16,6 +16,7 @@ import transformers
 
 from attittud.integrations.transformers import AttittudTrainer
 from attittud.losses import per_sequence
+from tests.helpers.pages import DOCS, blocks
 from tests.helpers.trainers import SUM, WARNINGS, arguments, curve, llama, sequences
 
 pytestmark = WARNINGS
@@ -49,6 +50,33 @@ def test_a_users_own_loss_functions_are_used(tmp_path: Path) -> None:
     expected = [float(torch.stack(seen[i : i + 2]).mean()) for i in (0, 2)]
     assert curve(trainer, "loss_primary") == pytest.approx(expected, rel=1e-6)
     assert all(loss < 0.1 for loss in curve(trainer, "loss_flat"))
+
+
+def test_auxiliary_data_with_other_labels_train_an_output_layer_of_their_own(tmp_path: Path) -> None:
+    """The function of docs/frameworks.md: four auxiliary labels beside a model of two."""
+    (block,) = (x for x in blocks((DOCS / "frameworks.md").read_text("utf-8"), "python") if "def other_loss" in x)
+    exec(block, names := dict[str, Any]())
+
+    def examples(count: int, labels: int) -> list[dict[str, torch.Tensor]]:
+        rows = torch.arange(count)[:, None] + torch.arange(6)
+        mask = torch.ones(6, dtype=torch.long)
+        return [{"input_ids": row % 20, "attention_mask": mask, "labels": row[0] % labels} for row in rows]
+
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = transformers.BertForSequenceClassification(transformers.BertConfig(vocab_size=20, **sizes))
+    model.other = torch.nn.Linear(model.config.hidden_size, 4)
+    before = model.other.weight.detach().clone()
+    trainer = AttittudTrainer(
+        model=model,
+        args=arguments(tmp_path, max_steps=2),
+        train_dataset=examples(16, 2),
+        auxiliary_datasets={"web": examples(16, 4)},
+        guide=SUM,
+        **names["settings"],
+    )
+    trainer.train()
+    assert not torch.equal(model.other.weight, before)
+    assert all(1.0 < loss < 2.0 for loss in curve(trainer, "loss_web"))  # log 4 where nothing has been learned
 
 
 class Silent(torch.nn.Module):
