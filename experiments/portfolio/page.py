@@ -63,13 +63,14 @@ half for validation; the portfolio and references (b) and (c) pool them. The thr
 def page(results: Results) -> str:
     """The whole page."""
     _, lines = results.get(HELD_OUT, ({}, {}))
+    _, cats = results.get(CATS, ({}, {}))
     pairs = read()
     sharing = [name for name, pair in pairs.items() if pair.shares]
     parts = ["# Does one ever regret the auxiliary data, with `strategy: portfolio`?", summary(lines), ABOUT]
     if lines:
         parts.append(f"![The portfolio minus the better of primary_only and tuned multitask]({PLOT.name})")
-    parts += ["## Goals", goal_table(lines, sharing, results)]
-    if why := reasons(lines, pairs):
+    parts += ["## Goals", goal_table(lines, sharing, cats)]
+    if why := reasons(lines, pairs, cats):
         parts += ["Why goals were missed:", why]
     parts += ["## The pairs", pair_table(pairs, by_pair(lines))]
     parts += ["## Accuracies", accuracies(lines)]
@@ -112,9 +113,9 @@ def summary(lines: Lines) -> str:
     return " ".join(words) or "Not measured yet."
 
 
-def goal_table(lines: Lines, sharing: list[str], results: Results) -> str:
+def goal_table(lines: Lines, sharing: list[str], cats: Lines) -> str:
     found = ["| goal | measured | |", "|---|---|---|"]
-    for goal in (*goals(lines, sharing), *cat_vs_dog(results[CATS][1] if CATS in results else {})):
+    for goal in (*goals(lines, sharing), *cat_vs_dog(cats)):
         state = "" if goal.met is None else "met" if goal.met else "**missed**"
         found.append(f"| {goal.wanted} | {goal.measured} | {state} |")
     return "\n".join(found)

@@ -13,6 +13,7 @@ from .outcome import (
     PORTFOLIOS,
     WORST_MEAN,
     by_pair,
+    cat_vs_dog,
     compared,
     reference,
     time_cost,
@@ -45,8 +46,8 @@ def winner_table(lines: Lines) -> str:
     return "\n".join(found)
 
 
-def reasons(lines: Lines, pairs: dict[str, Pair]) -> str:
-    """A sentence for each goal of the held-out pairs that was missed; "" if none was."""
+def reasons(lines: Lines, pairs: dict[str, Pair], cats: Lines) -> str:
+    """A sentence for each goal that was missed; "" if none was."""
     data, found = by_pair(lines), list[str]()
     one = compared(data, PORTFOLIOS[SINGLE], BETTER)
     if one is not None and one.pairs[one.worst].mean < WORST_MEAN:
@@ -77,5 +78,18 @@ def reasons(lines: Lines, pairs: dict[str, Pair]) -> str:
         found.append(
             f"* **Cost** is above {MOST_RUNS:g} runs on {', '.join(dear)}. {several} of {len(dear)} have several sources and "
             "share classes, and so more candidates: each source alone, and output layers of its own. `budget: 12 runs` limits it."
+        )
+    if any(goal.met is False for goal in cat_vs_dog(cats)):
+        own = by_pair(cats)["cat_vs_dog"]
+        single, mixed = (own[PORTFOLIOS[final]] for final in (SINGLE, ENSEMBLE))
+        parts = [
+            f"`{name}` {fmean(single[seed] for seed in seeds):.1f} ({len(seeds)} of {len(single)} seeds)"
+            for name, seeds in winners(cats)["cat_vs_dog"].items()
+        ]
+        found.append(
+            f"* **Cat-vs-Dog**: {len(single)} seeds of `single` lie {max(single.values()) - min(single.values()):.1f} points "
+            "apart, which hides a difference of one point. Accuracy by the candidate that won: "
+            f"{'; '.join(parts)}. `ensemble`, from the same trials, has "
+            f"{fmean(mixed[seed] - single[seed] for seed in single):+.1f} points more."
         )
     return "\n".join(found)

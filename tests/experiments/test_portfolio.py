@@ -200,7 +200,7 @@ def test_goals_are_met_or_missed(single, met):
     assert not any(goal.met is None for goal in found) and len(found) == 16
 
 
-def test_cat_vs_dog_is_tested_against_the_known_mean():
+def test_cat_vs_dog_is_tested_against_the_committed_runs_of_tuned_multitask():
     lines = {("cat_vs_dog", "portfolio/single", seed): {"accuracy": 70 + noise} for seed, noise in enumerate(NOISE)}
     single, ensemble = outcome.cat_vs_dog(lines)
     assert single.met and ensemble.met is None
