@@ -116,6 +116,8 @@ class Asked:
     measure: Measure = "retained"
     lora: bool = False
     share: float = SHARE
+    gain: float | None = None
+    """Nats, instead of a share of plain's gain."""
 
 
 class Results:
@@ -156,7 +158,9 @@ class Results:
         return self._scores[known]
 
     def _compute(self, asked: Asked, seeds: Sequence[int]) -> list[float | None]:
-        wanted = self.wanted_gain(asked.task, lora=asked.lora, seeds=seeds, share=asked.share)
+        wanted = asked.gain
+        if wanted is None:
+            wanted = self.wanted_gain(asked.task, lora=asked.lora, seeds=seeds, share=asked.share)
         if wanted is None:
             return [None] * len(seeds)
         if asked.method in (LOWER, AVERAGED):

@@ -22,6 +22,7 @@ from experiments.guard.train import DRIFT, QUICK, RATES, Bench, Run, Sizes
 CHOSEN = {"rates": dict.fromkeys(METHODS, 1e-5), "replay": "replay_5", "projections": ["a_gem", "ogpsa"]}
 CHOSEN["scores"] = dict.fromkeys(METHODS, 0.1)
 STEPS = (50, 100, 150)
+BY_TASK = dict.fromkeys("abc", SEEDS)
 
 
 def line(run: Run, slope: float, noise: float = 0.0) -> dict[str, Any]:
@@ -87,13 +88,13 @@ def test_stages_have_the_declared_runs() -> None:
     ],
 )
 def test_the_rules_decide(slopes: dict[str, float], begins: str) -> None:
-    assert Page(whole(slopes), CHOSEN, SEEDS).verdict().startswith(begins)
+    assert Page(whole(slopes), CHOSEN, BY_TASK).verdict().startswith(begins)
 
 
 def test_a_method_that_takes_too_long_or_learns_too_little_does_not_win() -> None:
     results = whole({"a_gem": 0.3})
     results.times |= {f"{task}/a_gem": 3.0 for task in "abc"}
-    found = Page(results, CHOSEN, SEEDS)
+    found = Page(results, CHOSEN, BY_TASK)
     assert not found.winners() and found.better_than("kl")
     assert results.scores(Asked("a", "a_gem", 32, minutes=True), SEEDS) == [None] * 4
     (slow,) = results.some(task="a", method="a_gem", m=128, seed=2, lora=False)
@@ -196,6 +197,12 @@ def test_the_page_of_finished_stages(tmp_path: Path) -> None:
     (tmp_path / "runs.jsonl").write_text("".join(json.dumps(one) + "\n" for one in [*first, *second]))
     (tmp_path / "times.json").write_text(json.dumps({f"{t}/{name}": 1.0 for t in "abc" for name in METHODS}))
     text = page(tmp_path)
-    assert "**Win**" in text.splitlines()[2] and "| a_gem | 1e-05 |" in text and "### unlearn TOFU, m = 128" in text
+    assert "**Win**" in text.splitlines()[2] and "| a_gem | 1e-05 |" in text and "### unlearn TOFU" in text
+    gains = [line for line in text.splitlines() if line.startswith("A gain of")]
+    assert gains == ["A gain of 0.70 nats; 4 seeds."] * 3 and "### LoRA" in text
+    # A seed with a missing run does not count for its task.
     (tmp_path / "runs.jsonl").write_text("".join(json.dumps(one) + "\n" for one in [*first, *second[1:]]))
-    assert "**Not known yet**: 1 runs of stage 2 are missing." in page(tmp_path)
+    text = page(tmp_path)
+    gains = [line for line in text.splitlines() if line.startswith("A gain of")]
+    assert "**Not known yet**: 1 runs of stage 2 are missing." in text
+    assert gains == ["A gain of 0.70 nats; 3 seeds.", *["A gain of 0.70 nats; 4 seeds."] * 2]
