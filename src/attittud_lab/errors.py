@@ -10,6 +10,10 @@ class InputError(Exception):
     """The message is one paragraph: the culprit, the reason and the cure."""
 
 
+class InputColumnError(InputError):
+    """A table has neither images nor texts; its columns may be features."""
+
+
 def one_line(error: BaseException, most: int | None = None) -> str:
     """Cut another library's message to this many characters, so that it fits into one of our paragraphs."""
     return " ".join(str(error).split())[:most]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, get_args
 
@@ -65,10 +66,13 @@ def init(
         text = propose(kind, primary, auxiliary or [], input_column, label_column)
     read_text(text, [], str(output))  # it must be readable, whatever the paths are called
     write_atomically(output, text.encode(), "choose another file with --output")
-    typer.echo(text, nl=False)
-    for line in text.splitlines():
+    for line in takewhile(
+        lambda line: line.startswith("#"), text.splitlines()
+    ):  # what was found; the rest is in the file
         if line.startswith(WARNING):
             typer.echo(f"attittud: {line.removeprefix('# ')}", err=True)
+        else:
+            typer.echo(line)
     model = " model=hf:FOLDER" if "task: causal-lm\n" in text else ""
     typer.echo(f"# written to {output}; next: attittud train {output}{model}")
 

@@ -20,7 +20,7 @@ from attittud_lab.data.folder import ImageFolder
 from attittud_lab.data.parts import VALIDATION, Parts, chosen, read_parts
 from attittud_lab.data.prepare import Pixels
 from attittud_lab.data.source import Labels, Listing, Rows, open_listing, open_source
-from attittud_lab.errors import InputError, listed, short
+from attittud_lab.errors import InputColumnError, InputError, listed, short
 
 GROUPS = ("patient", "patient_id", "subject", "author", "user")
 """Columns whose values a first configuration keeps together in one split."""
@@ -50,6 +50,10 @@ class Look:
     nested: dict[str, list[str]]
     """The subfolders of class folders, by class."""
 
+    def shares(self, primary: Look) -> bool:
+        """Whether it can use the primary output layer."""
+        return list(self.classes) == list(primary.classes) and self.listing.multi_label == primary.listing.multi_label
+
     def about(self, name: str) -> list[str]:
         """Comments for the head of a configuration."""
         kind = "labels" if self.listing.multi_label else "classes"
@@ -78,15 +82,22 @@ def propose(
     input_column: str | None = None,
     label_column: str | None = None,
 ) -> str:
-    """Return commented YAML that is ready to train. Without a kind, the primary source's kind is used.
+    """Return commented YAML that is ready to train.
 
-    The columns apply to the primary source, and to the other sources that have them. In a table, the input column is the
-    only feature.
+    Without a kind, that of the primary source is used; a file with neither images nor texts is a table. The columns apply to
+    the primary source, and to the other sources that have them. In a table, the input column is the only feature.
     """
     check_sources(len(auxiliary), "--auxiliary")  # before any of them is read
     table = TableConfig(columns=None if input_column is None else [input_column]) if kind == "table" else None
     named: dict[str, Any] = {"input": None if table else input_column, "label": label_column}
-    first = look(PrimaryConfig(path=check_path(primary, typed=True), **named), table)
+    source = PrimaryConfig(path=check_path(primary, typed=True), **named)
+    try:
+        first = look(source, table)
+    except InputColumnError:
+        if kind is not None:
+            raise
+        kind, table = "table", TableConfig()
+        first = look(source, table)
     others = {
         name: look(AuxiliaryConfig(path=path, **named), table)
         for name, path in _named([check_path(path, typed=True) for path in auxiliary]).items()
@@ -133,7 +144,7 @@ def look(config: SourceConfig, table: TableConfig | None = None) -> Look:
         if not len(part.rows) and not primary:
             part = chosen(listing, config, labelled=False)  # an empty label column
     except InputError as error:  # there is no configuration yet, so options replace its settings
-        raise InputError(
+        raise type(error)(
             str(error).replace("with input:", "with --input").replace("with label:", "with --label")
         ) from None
     classes = part.classes
@@ -185,6 +196,10 @@ def _data_lines(first: Look, others: dict[str, Look]) -> list[str]:
         lines += [f"    {name}:", *(f"      {line}" for line in _source_lines(found.config))]
         if not found.classes:
             lines.append("      objective: masked_lm  # there are no labels, so the model predicts masked words")
+        elif found.shares(first):
+            lines.append(
+                "      share_head: true  # it has the primary classes; a portfolio also tries its own output layer"
+            )
     return lines
 
 

@@ -27,7 +27,7 @@ from attittud_lab.config.options import as_path
 from attittud_lab.config.schema import Kind
 from attittud_lab.data.features import CELLS_ARE_TEXT, cells_are_text, is_list, numbers, plain, texts
 from attittud_lab.data.source import Columns, Labels, Listing, Raw, Rows, check_memory, inside, warn_once
-from attittud_lab.errors import InputError, listed, one_line
+from attittud_lab.errors import InputColumnError, InputError, listed, one_line
 
 SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl")
 INPUTS = ("image", "img", "text", "sentence", "content", "review")
@@ -131,7 +131,7 @@ def _inputs(table: pa.Table, where: str, columns: Columns) -> tuple[Kind, Callab
     if column is None:
         known = listed(table.column_names)
         found = f"{where}: no column looks like an image or a text; name it with input:. Columns: {known}"
-        raise InputError(f"{found}. If these are features, set data.kind: table (`attittud init table` does)")
+        raise InputColumnError(f"{found}. If these are features, set data.kind: table (`attittud init table` does)")
     values = plain(table[column])
     kind: Kind = "image" if pa.types.is_struct(values.type) or _is(values, "binary") else "text"
     if kind == "text" and not _is(values, "string"):

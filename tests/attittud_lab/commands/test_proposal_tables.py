@@ -43,7 +43,7 @@ def test_a_table_from_init_to_the_report(capsys: pytest.CaptureFixture[str]) -> 
     assert call("init", "table", "--primary", "a.csv", "--auxiliary", "b.csv") == 0
     config = load("attittud.yaml")
     assert (config.data.kind, config.data.table.exclude, config.model.name) == ("table", ["id"], "table-mlp")
-    assert "its text differs in each of the 200 rows" in capsys.readouterr().out
+    assert "its text differs in each of the 200 rows" in Path("attittud.yaml").read_text()
     steps = ["training.guided.steps=60", "training.finetune.steps=20", "model.width=16"]
     assert call("train", "attittud.yaml", *steps, "--quiet") == 0
     result = json.loads(Path("runs/attittud/portfolio/seed-0/result.json").read_text())
@@ -55,6 +55,13 @@ def test_a_table_from_init_to_the_report(capsys: pytest.CaptureFixture[str]) -> 
     few = ["compare.strategies=[]", "compare.seeds=2", "compare.weights=[0.5, 1]", "compare.tuning_seeds=1"]
     assert call("compare", "attittud.yaml", *QUICK, *few, "compare.equal=steps", "--quiet") == 0
     assert "Decision" in capsys.readouterr().out
+
+
+def test_a_comparison_recognises_a_table() -> None:
+    """Without `init`, nothing says what kind of data it is."""
+    cancer()
+    assert propose(None, "a.csv", ["b.csv"]) == propose("table", "a.csv", ["b.csv"])
+    assert "share_head: true" in propose(None, "a.csv", ["b.csv"])
 
 
 def test_init_warns_of_a_misspelt_column(capsys: pytest.CaptureFixture[str]) -> None:
