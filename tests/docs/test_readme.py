@@ -5,6 +5,7 @@ import importlib.util
 import json
 import re
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -162,6 +163,14 @@ def test_commands_and_their_output_are_those_of_a_real_run():
             match = re.compile("^" + ".*".join(parts) + "$", re.MULTILINE).search(EXAMPLE, found)
             assert match is not None, f"docs/example.txt has no such line from here on: {line}"
             found = match.end()
+
+
+def test_the_portfolio_on_cat_vs_dog_is_as_good_as_the_committed_results_say():
+    _, lines = page.results_in()[page.CATS]
+    means = {row: fmean(seeds.values()) for row, seeds in outcome.by_pair(lines)["cat_vs_dog"].items()}
+    single, ensemble = (f"{means[row]:.1f} with `final: {final}`" for final, row in outcome.PORTFOLIOS.items())
+    assert f"the portfolio has {single} and {ensemble}" in WORDS
+    assert outcome.cat_vs_dog(lines)[1].met, "the README recommends it there"
 
 
 def test_the_portfolio_is_as_good_as_the_committed_results_say():
