@@ -86,7 +86,6 @@ def outcome(folder: Path) -> tuple[Any, ...]:
         del found["seconds_per_prediction"]
     del board["peak_disk"], board["peak_memory"]
     weights = {path.name: path.read_bytes() for path in sorted(folder.glob("*.safetensors"))}
-    del weights["out_of_fold.safetensors"]  # the order of its header is not always the same
     kept = load_checkpoint(folder / "out_of_fold.safetensors")
     kept = {name: _plain(value) for name, value in kept.items()}
     return result, board, model, lines, weights, kept, sorted(path.name for path in folder.iterdir())
@@ -104,7 +103,7 @@ def of_patients(folder: Path) -> str:
     for name, count, classes in [("own", 120, 3), ("s0", 60, 2), *((f"s{n}", 60, 3) for n in (1, 2, 3))]:
         x = numbers.normal(size=(count, 4))
         labels = (x[:, :classes] + numbers.normal(size=(count, classes)) > 0).astype(int)
-        columns = {"v": x.tolist(), "label": labels.tolist(), "patient": [f"p{i // 3}" for i in range(count)]}
+        columns = {"v": x.tolist(), "label": labels.tolist(), "patient": [f"{name}-{i // 3}" for i in range(count)]}
         pq.write_table(pa.table(columns), folder / f"{name}.parquet")
     sources = ", ".join(f"s{n}: {{path: {folder}/s{n}.parquet, label: label}}" for n in range(4))
     return f"""

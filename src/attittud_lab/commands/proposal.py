@@ -14,7 +14,14 @@ import numpy as np
 
 from attittud_lab.config.load import loads
 from attittud_lab.config.options import check_path, meant
-from attittud_lab.config.schema import AuxiliaryConfig, PrimaryConfig, SourceConfig, TableConfig, check_sources
+from attittud_lab.config.schema import (
+    AuxiliaryConfig,
+    DataConfig,
+    PrimaryConfig,
+    SourceConfig,
+    TableConfig,
+    check_sources,
+)
 from attittud_lab.data.features import Column, cells_are_text, is_numbered
 from attittud_lab.data.folder import ImageFolder
 from attittud_lab.data.parts import VALIDATION, Parts, chosen, read_parts
@@ -51,8 +58,8 @@ class Look:
     """The subfolders of class folders, by class."""
 
     def shares(self, primary: Look) -> bool:
-        """Whether it can use the primary output layer."""
-        return list(self.classes) == list(primary.classes) and self.listing.multi_label == primary.listing.multi_label
+        """Whether it can use the primary output layer; the order of the classes does not matter."""
+        return self.classes.keys() == primary.classes.keys() and self.listing.multi_label == primary.listing.multi_label
 
     def about(self, name: str) -> list[str]:
         """Comments for the head of a configuration."""
@@ -117,11 +124,13 @@ def propose(
                 f"{listed(columns)}. Name the column with --label, and give it the same name in every source"
             )
     data = _data_lines(first, others) + ([] if table is None else _table_lines(first, others, table))
-    parts = read_parts(loads("\n".join(data)).data, 0)  # refuses data that cannot be trained on
+    config = loads("\n".join(data)).data
+    parts = read_parts(config, 0)  # refuses data that cannot be trained on
     lines = [
         *first.about("Primary"),
         *(line for name in others for line in others[name].about(f"Auxiliary {name}")),
         *([] if table is None else _misspelt(first, others)),
+        *(_refused(config) if first.groups and others else ()),
         "# Train with `attittud train` and this file. To change a setting for one run, add key=value to the command.",
         *data,
         *_settings_lines(kind, first, parts),
@@ -214,6 +223,14 @@ def _misspelt(first: Look, others: dict[str, Look]) -> Iterator[str]:
                     f"{WARNING}{_visible(name)} is not used, because {_visible(found.config.path)} has no such column, but "
                     f"{_visible(near[0])}; if they are the same, give them the same name."
                 )
+
+
+def _refused(config: DataConfig) -> Iterator[str]:
+    """Yield a warning if only a portfolio refuses the data: it holds out every group, others those of validation and test."""
+    try:
+        read_parts(config, 0, pooled=True)
+    except InputError as error:
+        yield f"{WARNING}{_visible(str(error), 500)}"
 
 
 def _table_lines(first: Look, others: dict[str, Look], config: TableConfig) -> list[str]:

@@ -8,7 +8,7 @@ lateral views are read, since the paper's 231 test images are nearly all of vali
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Self
 
@@ -88,7 +88,8 @@ class CheXpert:
 
         usual = COMPETITION if all(name in findings for name in COMPETITION) else None
         groups = [_patient(path, where) for path in paths]
-        return Listing(where, "image", len(paths), fetch, labels, findings, usual, groups)
+        listing = Listing(where, "image", len(paths), fetch, labels, findings, usual, groups)
+        return replace(listing, names=lambda rows: [paths[row] for row in rows])
 
     def _image(self, path: str, first: int) -> Path:
         parts = PurePosixPath(path).parts

@@ -61,7 +61,15 @@ class ImageFolder(Source):
             paths += found
             labels += [number] * len(found)
         names = [folder.name for folder in folders]
-        return Listing(str(root), "image", len(paths), lambda rows: [paths[i] for i in rows], np.array(labels), names)
+        return Listing(
+            str(root),
+            "image",
+            len(paths),
+            fetch=lambda rows: [paths[i] for i in rows],
+            labels=np.array(labels),
+            classes=names,
+            names=lambda rows: [str(paths[i]) for i in rows],
+        )
 
     def _folders(self, root: Path) -> list[Path]:
         found = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))

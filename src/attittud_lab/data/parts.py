@@ -9,6 +9,7 @@ from functools import cache
 from itertools import combinations
 
 import numpy as np
+import numpy.typing as npt
 
 from attittud_lab.config.options import meant
 from attittud_lab.config.schema import AuxiliaryConfig, DataConfig, LabelNoise, PrimaryConfig, SourceConfig, TableConfig
@@ -35,6 +36,8 @@ class Part:
     """How many rows were left out because the training split lacks their class, by class."""
     left_out: int = 0
     """How many rows were left out because the primary data have the same examples."""
+    left_out_groups: int = 0
+    """How many other rows were left out because the primary data hold out their groups."""
 
     @property
     def groups(self) -> list[str] | None:
@@ -68,8 +71,8 @@ class Parts:
 def read_parts(config: DataConfig, seed: int, *, pooled: bool = False) -> Parts:
     """Split the primary data and leave their examples out of the auxiliary data; refuses data that cannot be trained on.
 
-    `pooled`: every training example will be held out once, so none of them may be in an auxiliary source, and validation and
-    test may be empty.
+    `pooled`: every training example will be held out once, so neither it nor others of its group may be in an auxiliary
+    source, and validation and test may be empty.
     """
     if len(config.auxiliary) > MOST_SOURCES:
         found = f"data.auxiliary: {len(config.auxiliary):,} sources are given, but at most {MOST_SOURCES:,}"
@@ -93,14 +96,14 @@ def read_parts(config: DataConfig, seed: int, *, pooled: bool = False) -> Parts:
         _warn_of_copies([seen["train"], seen["validation"]], primary, config.primary.path)
     auxiliary = {}
     for name, source in config.auxiliary.items():
-        part = _auxiliary_part(source, opened(source.path), name, mix(seed, name), table)
+        part = _auxiliary_part(source, opened(source.path), name, mix(seed, name), table, config.primary.group)
         if part.listing.kind != kind:
             raise InputError(
                 f"data.auxiliary.{name}: holds {part.listing.kind}s, but the primary source holds {kind}s; name a "
                 f"source of {kind}s"
             )
         _check_columns(part, name, primary["train"])
-        auxiliary[name] = part = _without_primary(part, name, seen, pooled=pooled)
+        auxiliary[name] = part = _without_primary(part, name, primary, seen, pooled=pooled)
         if source.label_noise is not None:
             noise_seed = mix(seed, name, "noise")
             part.labels = with_noise(part.labels, len(part.classes), source.label_noise, noise_seed, name)
@@ -143,30 +146,58 @@ def _check_columns(part: Part, name: str, primary: Part) -> None:
         )
 
 
-def _without_primary(part: Part, name: str, seen: Mapping[str, Digests], *, pooled: bool) -> Part:
-    """Leave out the examples that the primary task has.
+def _without_primary(
+    part: Part, name: str, primary: Mapping[str, Part], seen: Mapping[str, Digests], *, pooled: bool
+) -> Part:
+    """Leave out the examples that the primary task has, and those whose groups it holds out.
 
     A labelled example that the primary task has adds nothing. Plain text may be used again for language modelling, but never
-    a text that is held out.
+    a text that is held out. Other examples of a patient who is held out would show what the model is tested on.
     """
-    own = digests(part.listing, part.rows)
+    own, held_outs = digests(part.listing, part.rows), ("train", "validation", "test")[not pooled :]
     forbidden = [seen["validation"], seen["test"], *([seen["train"]] if pooled or part.labels is not None else [])]
-    kept = ~np.isin(own.exact, np.concatenate([other.exact for other in forbidden]))
-    for held_out in ("train", "validation", "test") if pooled else ("validation", "test"):
+    copied = np.isin(own.exact, np.concatenate([other.exact for other in forbidden]))
+    grouped = ~copied & _of_groups(part, [primary[held_out] for held_out in held_outs])
+    kept = ~copied & ~grouped
+    for held_out in held_outs:
         count, _ = copies(Digests(own.exact[kept], own.words[kept]), seen[held_out])
         if count:
             found = f"data.auxiliary.{name}: {count} of its texts are also in the primary {held_out} set"
             but = "except for case, white space or punctuation"
             warn_once(f"{found}, {but}; remove them, because results on them say little")
+    if grouped.any():
+        _tell_of_groups(part.take(np.flatnonzero(grouped)), name, len(kept), some_left=bool(kept.any()), pooled=pooled)
     if not kept.any():
         found = f"data.auxiliary.{name}: all its examples are also in the primary data"
         raise InputError(f"{found}; name other data, or lower data.primary.train so that some are left")
-    return replace(part.take(np.flatnonzero(kept)), left_out=int((~kept).sum()))
+    of_groups = int(grouped.sum())
+    return replace(part.take(np.flatnonzero(kept)), left_out=int(copied.sum()), left_out_groups=of_groups)
+
+
+def _of_groups(part: Part, held_out: Sequence[Part]) -> npt.NDArray[np.bool_]:
+    """Find the rows whose groups are held out; none if one of the two sources has no groups."""
+    names = {group for other in held_out for group in other.groups or ()}
+    return np.array([group in names for group in part.groups or [""] * len(part.rows)], dtype=bool)
+
+
+def _tell_of_groups(left_out: Part, name: str, total: int, *, some_left: bool, pooled: bool) -> None:
+    """Say how many auxiliary rows have groups that are held out; refuse the source if no row is left."""
+    where = "the primary data, all of which a portfolio holds out in turn" if pooled else "primary validation or test"
+    found = f"data.auxiliary.{name}: {len(left_out.rows)} of its {total} examples belong to groups of {where}"
+    found += f" (for example {(left_out.groups or [''])[0]!r})"
+    if some_left:
+        warn_once(f"{found}; they are left out, since results on these groups would be too good")
+        return
+    less = ", choose a strategy that holds out fewer (such as strategy=auto)" if pooled else ""
+    cure = f"name data of other groups{less}, or rename groups that are others of the same name"
+    raise InputError(f"{found}, and no example is left; {cure}")
 
 
 def _primary_parts(
     config: PrimaryConfig, source: Source, seed: int, test_seed: int, table: TableConfig | None, *, pooled: bool
 ) -> dict[str, Part]:
+    if not pooled:
+        check_held_out(config)
     train_split, own = _own_splits(config, source.splits)
     left = chosen(open_listing(config, source, train_split, table), config)
     _check_classes(left, config.path)
@@ -177,9 +208,6 @@ def _primary_parts(
         if wanted == 0 and isinstance(wanted, int) and pooled:
             parts[name] = left.take(np.arange(0))
             continue
-        if wanted == 0 and isinstance(wanted, int):
-            purpose = "measures the result" if name == "test" else "chooses the model and the weights of strategy auto"
-            raise InputError(f"{what}: is 0, but that part {purpose}; give a count or a fraction, such as 0.2")
         if split not in (None, train_split):
             part = _own_part(config, open_listing(config, source, split, table), left)
             # The default fraction is meant for data without splits.
@@ -192,7 +220,8 @@ def _primary_parts(
             size = amount(wanted, len(left.rows), what, total)
             parts[name], left = left.drawn(size, mix(first, name), left.groups)
     size = amount(config.train, len(left.rows), "data.primary.train", total)
-    parts["train"], _ = left.drawn(size, mix(seed, "train"))
+    # Pooled rows are held out in turn, so the others of their groups are lost for auxiliary data: draw whole groups.
+    parts["train"], _ = left.drawn(size, mix(seed, "train"), left.groups if pooled else None)
     for name, part in parts.items():
         if not len(part.rows) and not (pooled and name != "train" and getattr(config, name) == 0):
             whole = "" if part.groups is None else " (groups stay whole, and none is small enough)"
@@ -200,6 +229,16 @@ def _primary_parts(
     _check_classes(parts["train"], config.path)
     _check_groups(parts, config.path)
     return parts
+
+
+def check_held_out(config: PrimaryConfig) -> None:
+    """Refuse a test or validation set of 0 examples, which only a portfolio can do without."""
+    purposes = {"test": "measures the result", "validation": "chooses the model and the weights of strategy auto"}
+    for name, purpose in purposes.items():
+        wanted = getattr(config, name)
+        if wanted == 0 and isinstance(wanted, int):
+            what = f"data.primary.{name}"
+            raise InputError(f"{what}: is 0, but that part {purpose}; give a count or a fraction, such as 0.2")
 
 
 def _own_splits(config: PrimaryConfig, known: list[str]) -> tuple[str | None, dict[str, str | None]]:
@@ -362,11 +401,13 @@ def _check_groups(parts: Mapping[str, Part], where: str) -> None:
             raise InputError(f"{found}; {cure}, or choose another data.primary.group")
 
 
-def _auxiliary_part(config: AuxiliaryConfig, source: Source, name: str, seed: int, table: TableConfig | None) -> Part:
+def _auxiliary_part(
+    config: AuxiliaryConfig, source: Source, name: str, seed: int, table: TableConfig | None, group: str | None
+) -> Part:
     culprit = f"data.auxiliary.{name}"
     objective = find_objective(config.objective, f"{culprit}.objective")
     split = config.split or ("train" if "train" in source.splits else None)
-    listing = open_listing(config, source, split, table)
+    listing = open_listing(config, source, split, table, group)
     if listing.kind not in objective.kinds:
         needed = " or ".join(f"{kind}s" for kind in objective.kinds)
         raise InputError(f"{culprit}: {config.objective} needs {needed}, but {config.path} holds {listing.kind}s")

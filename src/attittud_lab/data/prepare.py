@@ -24,7 +24,7 @@ from attittud_lab.config.schema import DataConfig, Kind
 from attittud_lab.data.features import Features, taken
 from attittud_lab.data.parts import Part, Parts, read_parts
 from attittud_lab.data.source import Raw, check_memory
-from attittud_lab.data.tasks import OBJECTIVES, Examples, Task, objective_for
+from attittud_lab.data.tasks import OBJECTIVES, Examples, Task, can_share, objective_for, sharing
 from attittud_lab.data.texts import Reader
 from attittud_lab.errors import InputError, listed, one_line
 
@@ -48,6 +48,8 @@ class Prepared:
     record: dict[str, Any] = field(default_factory=dict)
     groups: list[str] | None = None
     """The groups of the primary training examples, where they are pooled and the source has any."""
+    names: list[str] | None = None
+    """What a person calls the primary training examples (files, or rows of the source), where they are pooled."""
 
     @property
     def all_examples(self) -> list[Examples]:
@@ -94,12 +96,14 @@ def prepare(
         encoder.examples(part) if len(part.rows) else primary.examples.rows(torch.arange(0))
         for part in (parts.primary["validation"], parts.primary["test"])
     )
-    groups = None
+    groups = names = None
     if pooled:
-        groups = [*(train.groups or ()), *(parts.primary["validation"].groups or ())] or None
+        both = (train, parts.primary["validation"])
+        groups = [group for part in both for group in part.groups or ()] or None
+        names = [name for part in both for name in part.listing.named(part.rows)]
         primary = replace(primary, examples=encoder.joined(primary.examples, validation))
         validation = validation.rows(torch.arange(0))
-    prepared = Prepared(train.listing.kind, primary, validation, test, auxiliary, record, groups)
+    prepared = Prepared(train.listing.kind, primary, validation, test, auxiliary, record, groups, names)
     record["sha256"] = _checksum(prepared)
     return prepared
 
@@ -165,13 +169,14 @@ class _Encoder:
         examples = decoded or self.examples(part, blocks=rules.blocks)
         if rules.make is not None:
             examples, classes = rules.make(examples)
-        if source.share_head and (classes, objective) != (primary.classes, primary.objective):
+        packed = rules.blocks and self.reader is not None and self.reader.pack
+        task = Task(name, objective, classes, examples, packed=packed)
+        if source.share_head and not can_share(task, primary):
             raise InputError(
                 f"data.auxiliary.{name}.share_head: its classes ({listed(classes, 10) or 'none'}) differ from the primary task's "
                 f"({listed(primary.classes, 10)}); leave share_head out, so that it gets its own head"
             )
-        packed = rules.blocks and self.reader is not None and self.reader.pack
-        return Task(name, objective, classes, examples, source.share_head, packed)
+        return sharing(task, primary) if source.share_head else task
 
 
 def _table(part: Part) -> Any:
@@ -202,6 +207,8 @@ def _record(config: DataConfig, parts: Parts, encoder: _Encoder) -> dict[str, An
         record["primary"][name] = _rows(part) | ({"unseen": part.unseen} if part.unseen else {})
     for name, part in parts.auxiliary.items():
         record["auxiliary"][name] = _rows(part) | {"classes": part.classes, "left_out_as_primary": part.left_out}
+        if part.left_out_groups:
+            record["auxiliary"][name]["left_out_as_group"] = part.left_out_groups
     if config.primary.overlap != "refuse":
         record["copies"] = parts.copied
     return record

@@ -60,6 +60,12 @@ class Listing:
     """The group of each example. Examples of one group (a patient, an author) must not be in two splits."""
     tables: list[Any] = field(default_factory=list)
     """The features of a table, one pyarrow table for each split that was joined; empty for images and texts."""
+    names: Callable[[Rows], list[str]] | None = None
+    """What a person calls some of the examples; None if that is the source and the number of a row."""
+
+    def named(self, rows: Rows) -> list[str]:
+        """Return the names of some examples in the source: files, or rows counted from 1 as in `attittud predict`."""
+        return [f"{self.where}, row {row + 1}" for row in rows.tolist()] if self.names is None else self.names(rows)
 
     @property
     def multi_label(self) -> bool:
@@ -152,10 +158,17 @@ def inside(root: Path, path: Path) -> Path:
     return path
 
 
-def open_listing(config: SourceConfig, source: Source, split: str | None, table: TableConfig | None = None) -> Listing:
+def open_listing(
+    config: SourceConfig,
+    source: Source,
+    split: str | None,
+    table: TableConfig | None = None,
+    primary_group: str | None = None,
+) -> Listing:
     """The listing of a split, which must exist; `train+other` reads two splits as one.
 
-    `table` names the columns of a table of features.
+    `table` names the columns of a table of features. `primary_group` is the primary data's column of groups, which an
+    auxiliary source may have too.
     """
     names: list[str | None] = [None] if split is None else [*split.split("+")]
     columns = Columns(config.input, config.label, getattr(config, "group", None), config.where, table)
@@ -168,6 +181,8 @@ def open_listing(config: SourceConfig, source: Source, split: str | None, table:
         for key, value in vars(columns).items():
             if value and key != "table" and not source.columns(name):
                 raise InputError(f"{config.path}: has no columns, so {key}: {value} has no effect; leave {key} out")
+    if primary_group is not None and all(primary_group in source.columns(name) for name in names):
+        columns = replace(columns, group=primary_group)
     listing = joined([source.listing(name, columns) for name in names])
     if listing.count == 0:
         raise InputError(f"{listing.where}: there are no examples in it")
@@ -180,11 +195,11 @@ def joined(parts: Sequence[Listing]) -> Listing:
         return parts[0]
     first, ends = parts[0], np.cumsum([part.count for part in parts])
 
-    def fetch(rows: Rows) -> Sequence[Raw]:
-        owners, found = np.searchsorted(ends, rows, side="right"), dict[int, Raw]()
+    def collected(rows: Rows, of: Callable[[Listing, Rows], Sequence[Any]]) -> list[Any]:
+        owners, found = np.searchsorted(ends, rows, side="right"), dict[int, Any]()
         for number, part in enumerate(parts):
             wanted = np.flatnonzero(owners == number)
-            found |= zip(wanted.tolist(), part.fetch(rows[wanted] - (ends[number] - part.count)), strict=True)
+            found |= zip(wanted.tolist(), of(part, rows[wanted] - (ends[number] - part.count)), strict=True)
         return [found[position] for position in range(len(rows))]
 
     classes = list(dict.fromkeys(name for part in parts for name in part.classes))
@@ -200,7 +215,8 @@ def joined(parts: Sequence[Listing]) -> Listing:
         first,
         where=" + ".join(part.where for part in parts),
         count=int(ends[-1]),
-        fetch=fetch,
+        fetch=lambda rows: collected(rows, lambda part, own: part.fetch(own)),
+        names=lambda rows: collected(rows, lambda part, own: part.named(own)),
         labels=np.concatenate(labels) if whole else None,
         classes=classes if whole else [],
         tables=[table for part in parts for table in part.tables],

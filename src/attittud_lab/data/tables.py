@@ -11,12 +11,13 @@ import io
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.json
@@ -111,7 +112,9 @@ class Tables:
 
 def table_listing(table: pa.Table, where: str, columns: Columns) -> Listing:
     """A listing of any table with an image or text column, or with columns of features."""
-    table = filtered(table, where, columns.where)
+    kept = matching(table, where, columns.where)
+    table = table if kept.all() else table.filter(pa.array(kept))
+    counted = np.flatnonzero(kept) + 1
     label = _choose(table, where, columns.label, LABELS, "label")
     group = _choose(table, where, columns.group, (), "group")
     if columns.table is None:
@@ -121,8 +124,24 @@ def table_listing(table: pa.Table, where: str, columns: Columns) -> Listing:
         features = _features(table, where, columns, {label, group, *columns.where})
         kind, fetch, tables = "table", partial(_cells, features), [features]
     labels, classes = (None, []) if label is None else _labels(table, label, where)
-    groups = None if group is None else [str(value) for value in plain(table[group]).to_pylist()]
-    return Listing(where, kind, table.num_rows, fetch, labels, classes, groups=groups, tables=tables)
+    groups = None if group is None else _groups(table[group], counted.tolist(), where, group)
+    listing = Listing(where, kind, table.num_rows, fetch, labels, classes, groups=groups, tables=tables)
+    return replace(listing, names=lambda rows: [f"{where}, row {number}" for number in counted[rows]])
+
+
+def _groups(values: Any, numbers: Sequence[int], where: str, column: str) -> list[str]:
+    """Return the group of each row; a row whose cell is empty is a group of its own."""
+    found, empty = list[str](), 0
+    for value, number in zip(plain(values).to_pylist(), numbers, strict=True):
+        text = "" if value is None or value != value else str(value).strip()  # NaN differs from itself
+        # One file may have 7 where another has 7.0, because other cells of the column are empty.
+        text = text[:-2] if re.fullmatch(r"-?\d+\.0", text) else text
+        empty += not text
+        found.append(text or f"{where}, row {number}")  # unlike any group of this or another file
+    if empty:
+        what = f"{where}: {empty} of {len(found)} rows have no group (column {column!r})"
+        warn_once(f"{what}; each counts as a group of its own, so fill the cells if some of them belong together")
+    return found
 
 
 def _inputs(table: pa.Table, where: str, columns: Columns) -> tuple[Kind, Callable[[Rows], Sequence[Raw]]]:
@@ -191,19 +210,27 @@ def _bytes(values: Any) -> list[bytes]:
 
 def filtered(table: pa.Table, where: str, wanted: Mapping[str, str]) -> pa.Table:
     """Return the rows that have these values, compared as texts; there must be at least one."""
+    kept = matching(table, where, wanted)
+    return table if kept.all() else table.filter(pa.array(kept))
+
+
+def matching(table: pa.Table, where: str, wanted: Mapping[str, str]) -> npt.NDArray[np.bool_]:
+    """Find the rows that have these values, compared as texts; there must be at least one."""
     if table.num_rows == 0:
         raise InputError(f"{where}: there are no examples in it; check the file")
+    rows = np.arange(table.num_rows)
     for column, value in wanted.items():
         _choose(table, where, column, (), "where")
-        found = [str(cell) for cell in table[column].to_pylist()]
+        cells = [str(cell) for cell in table[column].to_pylist()]
+        found = [cells[row] for row in rows]
         kept = [cell == value for cell in found]
         if not any(kept):  # `True` also matches `true` in a csv file
             kept = [cell.casefold() == value.casefold() for cell in found]
         if not any(kept):
             values = listed(dict.fromkeys(found), 10)
             raise InputError(f"{where}: no row has {value!r} in column {column!r} (where:); its values are {values}")
-        table = table.filter(pa.array(kept))
-    return table
+        rows = rows[kept]
+    return np.isin(np.arange(table.num_rows), rows)
 
 
 def _choose(table: pa.Table, where: str, wanted: str | None, usual: Sequence[str], what: str) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -88,6 +88,24 @@ class Task:
     def several(self) -> bool:
         """Whether an example may have several labels at once."""
         return OBJECTIVES[self.objective].several
+
+
+def can_share(task: Task, primary: Task) -> bool:
+    """Whether an auxiliary task predicts the primary classes, in whatever order."""
+    return task.objective == primary.objective and sorted(task.classes) == sorted(primary.classes)
+
+
+def sharing(task: Task, primary: Task) -> Task:
+    """Return a task that uses the primary output layer, so its targets are numbered in the order of the primary classes."""
+    targets = task.examples.targets
+    if task.classes != primary.classes and targets is not None:
+        if task.several:
+            targets = targets[:, [task.classes.index(name) for name in primary.classes]]
+        else:
+            numbers = torch.tensor([primary.classes.index(name) for name in task.classes], device=targets.device)
+            targets = numbers[targets]
+    examples = replace(task.examples, targets=targets)
+    return replace(task, classes=primary.classes, examples=examples, shares_head=True)
 
 
 @dataclass

@@ -4,6 +4,8 @@ import csv
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from attittud_lab import strategies
@@ -62,6 +64,30 @@ def test_a_comparison_recognises_a_table() -> None:
     cancer()
     assert propose(None, "a.csv", ["b.csv"]) == propose("table", "a.csv", ["b.csv"])
     assert "share_head: true" in propose(None, "a.csv", ["b.csv"])
+
+
+def test_init_warns_of_groups_that_leave_a_portfolio_without_auxiliary_data(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [(n % 7 + n / 100, n // 3, "uv"[n % 2]) for n in range(90)]
+    for name, shift, first in (("a", 0.0, 0), ("b", 0.001, 0), ("c", 0.001, 100)):
+        text = "".join(f"{x + shift},{first + patient},{z}\n" for x, patient, z in rows)
+        Path(f"{name}.csv").write_text("area,patient,label\n" + text)
+    words = ["init", "table", "--primary", "a.csv", "--force", "--auxiliary"]
+    assert call(*words, "c.csv") == 0 and "Warning" not in capsys.readouterr().err
+    assert call(*words, "b.csv") == 0
+    told = capsys.readouterr().err
+    assert "Warning: data.auxiliary.b: 90 of its 90 examples belong to groups of the primary data" in told
+    assert call("train", "attittud.yaml", "--quiet") == 2
+    assert "and no example is left; name data of other groups" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_source_with_the_classes_in_another_order_shares_the_output_layer() -> None:
+    for name, names in (("a", ["no", "yes"]), ("b", ["yes", "no"])):
+        table = pa.table(
+            {"x": [(n * 37 % 60 + (name == "b") / 9) for n in range(60)], "label": [n % 2 for n in range(60)]}
+        )
+        about = {"class_names": json.dumps(names)}
+        pq.write_table(table.replace_schema_metadata(about), f"{name}.parquet")
+    assert "share_head: true" in propose("table", "a.parquet", ["b.parquet"])
 
 
 def test_init_warns_of_a_misspelt_column(capsys: pytest.CaptureFixture[str]) -> None:

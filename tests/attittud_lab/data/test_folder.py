@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -20,6 +21,13 @@ def test_odd_names_of_image_folders_survive(tmp_path: Path) -> None:
         Image.new("L", (4, 4)).save(tmp_path / label / "1.png")
     listing = read_path(tmp_path)
     assert [path.parent.name for path in inputs(listing)] == named(listing) == sorted(LABELS)
+
+
+def test_images_are_named_by_their_files(pictures: Path) -> None:
+    listing = read_path(pictures)
+    assert listing.named(np.array([0, listing.count - 1])) == [
+        str(path) for path in (inputs(listing)[0], inputs(listing)[-1])
+    ]
 
 
 def test_splits_in_capitals_are_not_read_as_classes(tmp_path: Path) -> None:

@@ -355,3 +355,93 @@ def test_bad_labels_are_refused(tmp_path: Path, pictures: Path) -> None:
         pq.write_table(pa.table({"text": ["a", "b"], "label": json.loads(labels)}), tmp_path / "l.parquet")
         with pytest.raises(InputError, match=message):
             read_configuration(f"data: {{primary: {tmp_path}/l.parquet}}")
+
+
+# ------------------------------------------------------------------------------------------ groups in auxiliary sources
+
+
+def patients(path: Path, first: int, last: int, rows: int = 4, start: int = 0) -> Path:
+    """A csv file of texts with a label and a patient each; every row is another text."""
+    lines = [
+        f"text number {start + 100 * patient + row} here,{'ab'[(patient + row) % 2]},{patient}\n"
+        for patient in range(first, last)
+        for row in range(rows)
+    ]
+    path.write_text("text,label,patient\n" + "".join(lines))
+    return path
+
+
+def of(parts: Parts) -> dict[str, set[str]]:
+    """The groups of each part."""
+    return {name: set(part.groups or ()) for name, part in (parts.primary | parts.auxiliary).items()}
+
+
+def grouped(primary: Path, auxiliary: Path, more: str = "", *, pooled: bool) -> Parts:
+    text = f"data: {{primary: {{path: {primary}, group: patient{more}}}, auxiliary: {{other: {auxiliary}}}}}"
+    return read_parts(loads(text).data, 0, pooled=pooled)
+
+
+def test_auxiliary_rows_of_groups_that_are_held_out_do_not_train(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Other rows of a patient who is held out would tell a model what it is tested on."""
+    primary = patients(tmp_path / "a.csv", 0, 20)
+    other = patients(tmp_path / "b.csv", 10, 30, start=10_000)  # ten patients of the primary file, with other texts
+    parts = grouped(primary, other, pooled=False)
+    held_out = of(parts)["validation"] | of(parts)["test"]
+    known = {str(number) for number in range(10, 30)}
+    assert held_out & known and of(parts)["other"] == known - held_out
+    assert (
+        parts.auxiliary["other"].left_out_groups == 4 * len(held_out & known) and parts.auxiliary["other"].left_out == 0
+    )
+    assert (
+        f"{4 * len(held_out & known)} of its 80 examples belong to groups of primary validation or test" in caplog.text
+    )
+    # A portfolio holds out every group in turn.
+    pooled = grouped(primary, other, pooled=True)
+    assert of(pooled)["other"] == {str(number) for number in range(20, 30)}
+    assert pooled.auxiliary["other"].left_out_groups == 40
+    assert (
+        "40 of its 80 examples belong to groups of the primary data, all of which a portfolio holds out" in caplog.text
+    )
+
+
+def test_rows_of_the_same_file_are_no_auxiliary_data_if_their_groups_are_held_out(tmp_path: Path) -> None:
+    file = patients(tmp_path / "a.csv", 0, 40)
+    for pooled in (False, True):
+        parts = of(grouped(file, file, ", train: 0.2, validation: 0.2, test: 0.2", pooled=pooled))
+        held_out = parts["validation"] | parts["test"] | (parts["train"] if pooled else set())
+        assert parts["other"] and not parts["other"] & held_out and len(set().union(*parts.values())) == 40
+    assert len(parts["train"]) == 8  # whole groups: rows of many patients would leave no auxiliary data
+
+
+def test_a_source_of_the_same_groups_alone_is_refused_by_a_portfolio(tmp_path: Path) -> None:
+    primary, other = patients(tmp_path / "a.csv", 0, 20), patients(tmp_path / "b.csv", 0, 20, start=10_000)
+    with pytest.raises(
+        InputError, match=r"other: 80 of its 80 examples belong to groups .*strategy=auto.* rename groups"
+    ):
+        grouped(primary, other, pooled=True)
+    assert of(grouped(primary, other, pooled=False))["other"] == of(grouped(primary, other, pooled=False))["train"]
+
+
+def test_groups_that_are_written_as_other_numbers_are_the_same(tmp_path: Path) -> None:
+    """Pandas writes whole numbers with a point if a cell of their column is empty."""
+    primary = patients(tmp_path / "a.csv", 0, 20)
+    rows = [(f"another text {n}", "ab"[n % 2], float(n) if n < 22 else None) for n in range(23)]
+    names = ("text", "label", "patient")
+    table = pa.table({name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)})
+    pq.write_table(table, tmp_path / "b.parquet")
+    parts = grouped(primary, tmp_path / "b.parquet", pooled=True)
+    assert parts.auxiliary["other"].rows.tolist() == [20, 21, 22]
+
+
+def test_without_groups_on_both_sides_nothing_is_left_out(tmp_path: Path) -> None:
+    primary, other = patients(tmp_path / "a.csv", 0, 20), patients(tmp_path / "b.csv", 0, 20, start=10_000)
+    plain = read_primary(f"path: {primary}", f", auxiliary: {{other: {other}}}")
+    assert plain.record["auxiliary"]["other"]["count"] == 80
+    assert "left_out_as_group" not in plain.record["auxiliary"]["other"]
+    write(tmp_path / "c.jsonl", numbered(50_000, ["a", "b"] * 30))  # has no column of patients
+    assert len(grouped(primary, tmp_path / "c.jsonl", pooled=True).auxiliary["other"].rows) == 60
+    found = read_primary(f"path: {primary}, group: patient", f", auxiliary: {{other: {other}}}")
+    left_out = 80 - found.record["auxiliary"]["other"]["count"]
+    assert found.record["auxiliary"]["other"]["left_out_as_group"] == left_out > 0

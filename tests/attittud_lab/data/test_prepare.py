@@ -157,6 +157,17 @@ def test_large_jpegs_are_decoded_at_less_than_their_size(width: int, height: int
     assert found.shape == (1, 64, 64) and np.abs(found[0].astype(int) - np.asarray(whole)).max() <= 6
 
 
+def test_classes_that_are_listed_in_another_order_can_share_the_output_layer(tmp_path: Path) -> None:
+    for name, count in (("a", 40), ("b", 20)):
+        rows = [f"{name} {n},{'xyz'[n % 3]}\n" for n in range(count)]
+        (tmp_path / f"{name}.csv").write_text("text,label\n" + "".join(rows))
+    source = f"{{path: {tmp_path}/b.csv, classes: [z, x, y], share_head: true}}"
+    config = loads(f"data: {{primary: {tmp_path}/a.csv, auxiliary: {{other: {source}}}}}\nmodel: text-cnn")
+    task = load_data(config).auxiliary["other"]
+    assert task.shares_head and task.classes == ["x", "y", "z"]
+    assert task.examples.targets is not None and task.examples.targets.tolist() == [n % 3 for n in range(20)]
+
+
 def test_pooled_examples_keep_their_groups_and_their_words(tmp_path: Path) -> None:
     """A portfolio divides them itself: training and validation labels become one set."""
     rows = [f"{'long ' * (n % 7)}word{n},{'ab'[n % 2]},p{n // 4}\n" for n in range(40)]
@@ -166,6 +177,8 @@ def test_pooled_examples_keep_their_groups_and_their_words(tmp_path: Path) -> No
     assert plain.groups is None and len(pooled.validation) == 0
     count = len(plain.primary.examples) + len(plain.validation)
     assert len(pooled.primary.examples) == len(pooled.groups or []) == count
+    rows = [row for part in ("train", "validation") for row in plain.record["primary"][part]["rows"]]
+    assert plain.names is None and pooled.names == [f"{tmp_path}/texts.csv, row {row + 1}" for row in rows]
     first = plain.primary.examples
     joined = pooled.primary.examples
     assert joined.lengths is not None and first.lengths is not None and plain.validation.lengths is not None

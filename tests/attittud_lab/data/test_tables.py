@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import random
 import re
 import time
@@ -10,11 +11,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from attittud_lab.config.schema import PrimaryConfig
 from attittud_lab.data import tables
+from attittud_lab.data.source import open_listing, open_source
 from attittud_lab.data.tables import read_file
 from attittud_lab.errors import InputError
 from tests.helpers.data_files import CASES, damaged, inputs, named, read_path
@@ -122,6 +126,42 @@ def test_values_in_where_are_compared_with_the_text_in_the_file(tmp_path: Path) 
     assert inputs(read_path(path, where={"flag": "True"})) == ["a"]
     with pytest.raises(InputError, match=r"no row has '001' in column 'code' .* its values are 01, 1"):
         read_path(path, where={"code": "001"})
+
+
+def test_rows_are_named_as_in_the_file(tmp_path: Path) -> None:
+    """Counted from 1, as predictions are, and before `where` leaves some out."""
+    path = tmp_path / "a.csv"
+    path.write_text("text,label,site\n" + "".join(f"text {n},{'xy'[n % 2]},{'uvw'[n % 3]}\n" for n in range(9)))
+    listing = read_path(path, where={"site": "v", "label": "y"})
+    assert inputs(listing) == ["text 1", "text 7"]
+    assert listing.named(np.arange(2)) == [f"{path}, row 2", f"{path}, row 8"]
+    for name in ("train", "more"):
+        (tmp_path / "splits").mkdir(exist_ok=True)
+        write_csv(tmp_path / "splits" / f"{name}.csv", [f"{name} a", f"{name} b"], ["x", "y"])
+    two = read_path(tmp_path / "splits", "train+more")
+    assert two.named(np.array([3, 0])) == [f"{tmp_path}/splits (more), row 2", f"{tmp_path}/splits (train), row 1"]
+
+
+def groups_of(path: Path) -> list[str]:
+    return open_listing(PrimaryConfig(path=str(path), group="who"), open_source(str(path)), None).groups or []
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_rows_without_a_group_are_not_one_group(suffix: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path, groups = tmp_path / f"a.{suffix}", ["p1", None, "p1", "", " ", "p2"]
+    columns = {"text": list("abcdef"), "label": list("xyxyxy"), "who": groups}
+    if suffix == "csv":
+        rows = zip(*([cell or "" for cell in column] for column in columns.values()), strict=True)
+        path.write_text("\n".join(",".join(row) for row in [tuple(columns), *rows]))
+    else:
+        pq.write_table(pa.table(columns), path)
+    found = groups_of(path)
+    assert [found[row] for row in (0, 2, 5)] == ["p1", "p1", "p2"] and len(set(found)) == 5
+    assert "3 of 6 rows have no group (column 'who'); each counts as a group of its own" in caplog.text
+    pq.write_table(pa.table(columns | {"who": [7.0, math.nan, 8.5, None, 7.0, -1.0]}), tmp_path / "b.parquet")
+    numbers = groups_of(tmp_path / "b.parquet")
+    assert [numbers[row] for row in (0, 2, 4, 5)] == ["7", "8.5", "7", "-1"] and len(set(numbers)) == 5
+    assert not {*found} & {*numbers}
 
 
 # ------------------------------------------------------------------------------------------------ two label columns

@@ -1,6 +1,7 @@
 """The order of examples, losses per example, and an objective from outside."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attittud_lab import cli
-from attittud_lab.data.tasks import OBJECTIVES, Examples, Objective, Order, Task, per_example_losses
+from attittud_lab.data.tasks import OBJECTIVES, Examples, Objective, Order, Task, can_share, per_example_losses, sharing
 from attittud_lab.errors import InputError
 from tests.helpers.data_parts import numbered, read_primary, write
 from tests.helpers.multi_label import Fixed, task
@@ -113,6 +114,22 @@ def test_losses_are_means_over_labels() -> None:
 
 
 # ------------------------------------------------------------------------------------------------ order
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_shared_output_layer_needs_the_same_classes_in_whatever_order(several: bool) -> None:
+    objective = "multi_label" if several else "classify"
+    targets = torch.tensor([[0, 1, 1], [1, 0, 0]]) if several else torch.tensor([0, 1, 2, 2])
+    primary = Task("primary", objective, ["a", "b", "c"], Examples(torch.zeros(2, 1), None))
+    other = Task("other", objective, ["c", "a", "b"], Examples(torch.zeros(len(targets), 1), targets))
+    assert can_share(other, primary)
+    found = sharing(other, primary)
+    assert found.shares_head and found.classes == ["a", "b", "c"] and found.examples.targets is not None
+    wanted = [[1, 1, 0], [0, 0, 1]] if several else [2, 0, 1, 1]
+    assert found.examples.targets.tolist() == wanted and other.classes == ["c", "a", "b"]
+    assert sharing(found, primary).examples.targets is found.examples.targets
+    assert not can_share(replace(other, classes=["a", "b"]), primary)
+    assert not can_share(replace(other, objective="masked_lm"), primary)
 
 
 def test_order_visits_everything_once_in_an_epoch() -> None:
