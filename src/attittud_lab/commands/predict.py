@@ -111,6 +111,6 @@ def _predict(
             shown.advance(len(batch), {})
         if not count:
             raise InputError(f"{listed(names, 3)}: there is nothing to predict in it; check the file")
-    of = "labels" if model.several else "inputs"
-    accuracy = f", accuracy {right / known:.4f} on {known} {of} whose label is known" if known else ""
+    on = f"{known} known labels" if model.several else f"{known} inputs whose label is known"
+    accuracy = f", accuracy {right / known:.4f} on {on}" if known else ""
     return f"{count} predictions{'' if output is None else f' in {output}'}{accuracy}"

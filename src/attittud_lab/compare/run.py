@@ -30,6 +30,7 @@ from attittud_lab.compare.candidates import (
 from attittud_lab.compare.decide import ByLabel, checked, content, costs, slow
 from attittud_lab.config.load import dump
 from attittud_lab.config.schema import Config, to_dict
+from attittud_lab.data.parts import check_held_out
 from attittud_lab.data.prepare import Prepared, split_seed
 from attittud_lab.errors import InputError
 from attittud_lab.files import make_folder, only_one_process, without_nan, write_atomically, write_json
@@ -221,6 +222,7 @@ class Comparison:
         self.config, self.folder, self.progress, self.gave_up = config, folder, progress or Progress(), gave_up
         self.place = place or InThisProcess()
         settings = config.compare
+        check_held_out(config.data.primary)
         self.seeds = seeds(config)
         self.tuning_seeds = self.seeds[: settings.tuning_seeds]
         self.budget_seconds = None if settings.budget is None else parse_duration(settings.budget)

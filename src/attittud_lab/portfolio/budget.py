@@ -31,6 +31,8 @@ TIMED = 3
 SHORTEST = 0.25
 """Steps are cut to this share before candidates are left out."""
 ON_CPU = "30m"
+_ROUNDING = 1e-9
+"""A plan that fills its budget exactly may exceed it by rounding, which costs no candidate."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,7 @@ def plan(
         count -= 1
     if seconds is not None and needed(count, share) > seconds:
         share = max(SHORTEST, _share(needed, count, seconds))
-        while count > 2 and needed(count, share) > seconds:
+        while count > 2 and needed(count, share) > seconds * (1 + _ROUNDING):
             count -= 1
         share = min(share, _share(needed, count, seconds))
     left_out, words = [entry.label for entry in entries[count:]], []
@@ -212,12 +214,12 @@ def _allowed(config: Config, device: torch.device) -> tuple[float | None, float 
     if text is None:
         return (parse_duration(ON_CPU), None) if device.type == "cpu" else (None, None)
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*runs?\s*", text)
-    if match:
+    if match and float(match[1]) > 0:
         return None, float(match[1])
     try:
         return parse_duration(text), None
     except InputError:
-        found = f"portfolio.budget: {text[:40]!r} is neither a time nor a number of runs"
+        found = f"portfolio.budget: {text[:40]!r} is neither a time nor a number of runs above 0"
         raise InputError(f"{found}; write for example 30m, 1h30m or 12 runs") from None
 
 

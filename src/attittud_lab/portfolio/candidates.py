@@ -10,7 +10,7 @@ from torch import nn
 
 from attittud_lab.config.schema import CandidateConfig, Config, PhaseConfig
 from attittud_lab.data.prepare import Prepared
-from attittud_lab.data.tasks import Task
+from attittud_lab.data.tasks import can_share, sharing
 from attittud_lab.errors import InputError, listed
 from attittud_lab.strategies import completed, find, make_strategy
 from attittud_lab.training.train import phase_names
@@ -103,11 +103,6 @@ def _check(candidate: PortfolioCandidate, data: Prepared) -> None:
         raise InputError(f"{where}: {why}, which a portfolio needs; name another strategy")
 
 
-def can_share(task: Task, primary: Task) -> bool:
-    """Whether an auxiliary task predicts the primary classes."""
-    return (task.classes, task.objective) == (primary.classes, primary.objective)
-
-
 def may_sum(config: Config, data: Prepared) -> bool:
     """Whether a sum of the best sources may join after the first rung."""
     return len(data.auxiliary) > MOST_ALONE and config.portfolio.candidates is None
@@ -128,9 +123,10 @@ def data_for(candidate: PortfolioCandidate, data: Prepared) -> Prepared:
     wanted = data.auxiliary if strategy.sources is None else strategy.sources
     tasks = {name: task for name, task in data.auxiliary.items() if name in wanted}
     if strategy.head != "data":
-        shared = strategy.head == "shared"
+        shared = [name for name in tasks if strategy.head == "shared" and can_share(tasks[name], data.primary)]
         tasks = {
-            name: replace(task, shares_head=shared and can_share(task, data.primary)) for name, task in tasks.items()
+            name: sharing(task, data.primary) if name in shared else replace(task, shares_head=False)
+            for name, task in tasks.items()
         }
     return replace(data, auxiliary=tasks)
 

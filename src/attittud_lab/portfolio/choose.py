@@ -20,6 +20,8 @@ from attittud_lab.training.evaluate import figures, has_both
 Numbers = npt.NDArray[np.float64]
 _TINY = 1e-12
 """The smallest probability that counts: with 0, a single certain error would decide everything."""
+_ROUNDING = 1e-9
+"""Log-losses closer than this are equal."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ def greedy(likely: Mapping[str, Numbers], held_out: HeldOut, first: str, picks: 
     """Count how often each candidate is picked for a mean of probabilities (Caruana et al. 2004, with replacement).
 
     The first pick is the best candidate; each further pick lowers the log-loss of the mean most. The shortest series of picks
-    with the lowest loss is kept, so that no pick is useless.
+    with the lowest loss is kept, so that no pick is useless; losses that differ by rounding alone count as equal.
     """
     series, total = [first], likely[first].copy()
     losses = [held_out.loss(total)]
@@ -168,8 +170,10 @@ def greedy(likely: Mapping[str, Numbers], held_out: HeldOut, first: str, picks: 
         series.append(best)
         losses.append(after[best])
         total += likely[best]
-    chosen = series[: losses.index(min(losses)) + 1]
-    return {label: chosen.count(label) for label in likely if label in chosen}
+    enough = next(number for number, loss in enumerate(losses, 1) if loss <= min(losses) + _ROUNDING)
+    counts = {label: series[:enough].count(label) for label in likely if label in series[:enough]}
+    common = math.gcd(*counts.values())
+    return {label: count // common for label, count in counts.items()}
 
 
 def mixed(likely: Mapping[str, Numbers], picks: Mapping[str, int], *, several: bool) -> Tensor:

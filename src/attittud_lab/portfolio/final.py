@@ -108,9 +108,17 @@ def write_metrics(
 
 
 def write_predictions(
-    folder: Path, standings: Sequence[Standing], held_out: HeldOut, rows: Tensor, final: Tensor
+    folder: Path,
+    standings: Sequence[Standing],
+    held_out: HeldOut,
+    rows: Tensor,
+    final: Tensor,
+    names: list[str] | None = None,
 ) -> None:
-    """Write out_of_fold.safetensors: for the held-out labels, the outputs of each candidate's best look and of the model."""
+    """Write out_of_fold.safetensors: for the held-out labels, the outputs of each candidate's best look and of the model.
+
+    `names` are what a person calls these examples.
+    """
     outputs = {standing.candidate.label: standing.outputs for standing in standings if standing.curve is not None}
     state = {"version": VERSION, "rows": rows, "targets": held_out.targets, "folds": torch.from_numpy(held_out.folds)}
-    save_checkpoint(folder / OUT_OF_FOLD, state | {"candidates": outputs, "model": final})
+    save_checkpoint(folder / OUT_OF_FOLD, state | {"names": names, "candidates": outputs, "model": final})

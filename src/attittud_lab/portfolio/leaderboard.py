@@ -33,6 +33,7 @@ class Chance:
 
 CHANCE = Chance(intercept=-0.68, slope=0.38)
 """Calibrated on 29 development pairs: that the model is more than half a point better than primary_only with folds."""
+ROUGH = "it has not been calibrated for these rungs, looks and candidates"
 _LEAST_VARIANCE = 1e-4
 """The least variance of a score: the standard error would vanish where the score is nearly 0 or 1."""
 
@@ -76,8 +77,10 @@ def lowest_losses(standings: Mapping[str, Standing]) -> dict[str, float]:
     return {label: standing.curve.lowest_loss for label, standing in standings.items() if standing.curve is not None}
 
 
-def chance(standings: Mapping[str, Standing], held_out: HeldOut) -> dict[str, Any] | None:
+def chance(standings: Mapping[str, Standing], held_out: HeldOut, *, usual: bool = True) -> dict[str, Any] | None:
     """Estimate the chance that auxiliary data help; None if nothing can be compared.
+
+    `usual`: the first rung is the one that the formula was calibrated on, with the default looks and candidates.
 
     The evidence is how far primary_only is behind, in standard errors: its score behind the best score of a candidate with
     auxiliary data, and its log-loss behind the lowest one, which is compared example by example. (Differences as they are
@@ -97,7 +100,7 @@ def chance(standings: Mapping[str, Standing], held_out: HeldOut) -> dict[str, An
     t = float(behind.mean()) / (spread / math.sqrt(len(behind))) if spread > 0 else 0.0
     evidence = ahead + t
     gain = losses[PRIMARY_ONLY] - losses[best.candidate.label]
-    return {"value": CHANCE.of(evidence), "evidence": evidence, "gain": gain, "calibrated": True}
+    return {"value": CHANCE.of(evidence), "evidence": evidence, "gain": gain, "calibrated": usual}
 
 
 def _curve(standing: Standing) -> Curve:
@@ -108,7 +111,8 @@ def _curve(standing: Standing) -> Curve:
 def chance_words(found: Mapping[str, Any] | None) -> str:
     if found is None:
         return ""
-    return f"chance that the auxiliary data help: {found['value']:.0%}"
+    rough = "" if found["calibrated"] else f" (rough: {ROUGH})"
+    return f"chance that the auxiliary data help: {found['value']:.0%}{rough}"
 
 
 class Intervals:
@@ -238,9 +242,21 @@ def worth(standings: Sequence[Standing], intervals: Intervals) -> dict[str, Any]
     return {"best": best.candidate.label, "share": best.count / plain.count, **ends}
 
 
-def decision(final: str, winner: str, picks: Mapping[str, int], found: Mapping[str, Any] | None, metric: str) -> str:
-    """Say what was trained, and whether the auxiliary data helped. All metrics are shares, so differences are in points."""
-    if final == "ensemble":
+def decision(
+    final: str,
+    winner: str,
+    picks: Mapping[str, int],
+    found: Mapping[str, Any] | None,
+    metric: str,
+    members: str = "folds",
+) -> str:
+    """Say what was trained, and whether the auxiliary data helped. All metrics are shares, so differences are in points.
+
+    `members` of an ensemble are the networks of the folds, or one network for each candidate (refit).
+    """
+    if final == "ensemble" and len(picks) == 1 and members == "folds":
+        model = f"The model is a mean of the networks of {winner}, one from each fold"
+    elif final == "ensemble" and len(picks) > 1:
         parts = ", ".join(f"{label} ({count} of {sum(picks.values())})" for label, count in picks.items())
         model = f"The model is a mean of {parts}"
     else:

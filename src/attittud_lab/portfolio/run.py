@@ -121,7 +121,7 @@ def first_rung(config: Config, where: Path, progress: Progress | None = None) ->
         for entry in portfolio.entries:
             portfolio.train([entry], 0, step)
             portfolio.prune(entry.label, stopped=True)  # none of them goes on
-    found = chance(portfolio.standings, portfolio.held_out)
+    found = chance(portfolio.standings, portfolio.held_out, usual=config.portfolio.looks == PortfolioConfig().looks)
     if found is None:
         why = next((s.diverged for s in portfolio.standings.values() if s.diverged), "there is nothing to compare")
         raise InputError(why)
@@ -149,7 +149,7 @@ class _Portfolio:
         place: Place,
         execute: Execute | None,
     ) -> None:
-        self.handed, self.place = data, place
+        self.handed, self.place = replace(data, names=None), place
         """The data as they were read, for trials in other processes."""
         data = on_device(data, device)
         self.data, self.device, self.folder, self.progress = data, device, folder, progress
@@ -201,7 +201,7 @@ class _Portfolio:
         for number, look in enumerate(looks):
             self.train(alive, number, steps[look])
             if number == 0:
-                self.chance = chance(self.standings, self.held_out)
+                self.chance = chance(self.standings, self.held_out, usual=_usual(settings, self.plan))
                 extra = greedy_sum(self.config, lowest_losses(self.standings), self.data)
                 if extra is not None:
                     self.train([extra], number, steps[look])
@@ -307,7 +307,8 @@ class _Portfolio:
         about = final.describe(folder, self.config, self.data, members, scores, self.held_out)
         about, test = final.tested(folder, self.config, self.data, about, self.device)
         self.peak = peak_size(self.folder)
-        final.write_predictions(folder, [*self.standings.values()], self.held_out, self.rows, scores)
+        names = None if self.data.names is None else [self.data.names[row] for row in self.rows.tolist()]
+        final.write_predictions(folder, [*self.standings.values()], self.held_out, self.rows, scores, names)
         found = self.leaderboard(winner.candidate.label, picks, scores)
         cost = {"bytes": about.bytes or 0, "seconds_per_prediction": about.seconds or 0.0}
         found["model"] = {"members": len(members), **cost}
@@ -370,7 +371,7 @@ class _Portfolio:
             "version": VERSION,
             "metric": metric,
             "seed": self.config.seed,
-            "decision": decision(settings.final, winner, picks, value, metric),
+            "decision": decision(settings.final, winner, picks, value, metric, settings.members),
             "chance": self.chance,
             "worth": value,
             "final": {"kind": settings.final, "winner": winner, "picks": dict(picks), "out_of_fold": own},
@@ -387,6 +388,13 @@ class _Portfolio:
             "peak_disk": self.peak,
             "peak_memory": max(self.memory, peak_memory()),
         }
+
+
+def _usual(settings: PortfolioConfig, plan: Plan) -> bool:
+    """Whether the first rung is the one that the chance was calibrated on."""
+    default = PortfolioConfig()
+    same = (settings.rungs, settings.looks, settings.candidates) == (default.rungs, default.looks, default.candidates)
+    return same and not plan.left_out
 
 
 def _chosen(

@@ -14,7 +14,7 @@ from attittud_lab.files import read_json
 from attittud_lab.output.progress import readable
 from attittud_lab.portfolio.candidates import PRIMARY_ONLY
 from attittud_lab.portfolio.final import OUT_OF_FOLD
-from attittud_lab.portfolio.leaderboard import NAME, points
+from attittud_lab.portfolio.leaderboard import NAME, ROUGH, points
 from attittud_lab.runs.folder import load_checkpoint
 from attittud_lab.runs.model import size_words
 
@@ -117,7 +117,7 @@ def _bar(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
 def _chance(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if found is None:
         return None
-    rough = "" if found["calibrated"] else "A rough figure: it has not been calibrated by experiment yet."
+    rough = "" if found["calibrated"] else f"A rough figure: {ROUGH}."
     return {"value": found["value"], "text": f"{100 * found['value']:.0f} %", "rough": rough}
 
 
@@ -301,8 +301,7 @@ def _gains(
         "columns": columns,
         "rows": shown,
     }
-    if targets.ndim == 1:
-        yield _single_examples(folder, kept, classes, plain, outputs, name)
+    yield _single_examples(folder, kept, classes, plain, outputs, name)
 
 
 def _right(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -313,32 +312,51 @@ def _right(outputs: Tensor, targets: Tensor) -> Tensor:
 def _single_examples(
     folder: Path, kept: Mapping[str, Any], classes: Sequence[str], plain: Tensor, outputs: Tensor, name: str
 ) -> dict[str, Any]:
-    """Return the examples whose true class became much more, or much less, probable."""
-    targets, rows = kept["targets"], kept["rows"]
-    was, now = (part.double().softmax(1).gather(1, targets[:, None])[:, 0] for part in (plain, outputs))
+    """Return the examples whose true class (or labels) became much more, or much less, probable."""
+    targets, several = kept["targets"], kept["targets"].ndim == 2
+    was, now = (_true_probability(part, targets) for part in (plain, outputs))
     order = torch.argsort(was - now, stable=True).tolist()
     shown = order if len(order) <= 2 * EXAMPLES else order[:EXAMPLES] + order[-EXAMPLES:]
-    record, where = read_json(folder / "data.json")["primary"], list[str]()
+    names = kept.get("names") or _positions(folder, kept["rows"])
+    found = []
+    for one in shown:
+        true, said = (targets[one] == 1, outputs[one] > 0) if several else (targets[one], outputs[one].argmax())
+        cells = [names[one], _label(true, classes), _percent(float(was[one])), _percent(float(now[one]))]
+        cells += [_points(float(now[one] - was[one])), _label(said, classes)]
+        found.append({"cells": cells, "interval": None})
+    what = "the right answer, a mean over the labels of an example" if several else "the true class"
+    heading = "true labels" if several else "true class"
+    return {
+        "title": "Which examples changed most?",
+        "about": f"The probability of {what}, out-of-fold. Rows are counted from 1, as by `attittud predict`.",
+        "columns": ["example", heading, PRIMARY_ONLY, name, "change", f"{name} predicts"],
+        "rows": found,
+    }
+
+
+def _true_probability(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the probability of each example's class; with several labels at once, the mean probability of their truth."""
+    if targets.ndim == 1:
+        return outputs.double().softmax(1).gather(1, targets[:, None])[:, 0]
+    likely = outputs.double().sigmoid()
+    return torch.where(targets == 1, likely, 1 - likely).mean(1)
+
+
+def _label(found: Tensor, classes: Sequence[str]) -> str:
+    """Name a class by its number, or all labels that are true."""
+    if found.ndim == 0:
+        return classes[int(found)]
+    return " + ".join(name for name, true in zip(classes, found.tolist(), strict=True) if true) or "none"
+
+
+def _positions(folder: Path, rows: Tensor) -> list[str]:
+    """Name the held-out examples of an earlier version by their rows; it did not count rows that `where:` leaves out."""
+    record, found = read_json(folder / "data.json")["primary"], list[str]()
     for part in ("train", "validation"):
         known = record.get(part, {"rows": []})
         numbers = range(known["count"]) if known["rows"] == "all" else known["rows"]
-        where += [f"{known['source']}, {number}" for number in numbers]
-    found = []
-    for one in shown:
-        said = classes[int(outputs[one].argmax())]
-        cells = [
-            where[int(rows[one])],
-            classes[int(targets[one])],
-            _percent(float(was[one])),
-            _percent(float(now[one])),
-        ]
-        found.append({"cells": [*cells, _points(float(now[one] - was[one])), said], "interval": None})
-    return {
-        "title": "Which examples changed most?",
-        "about": "The probability of the true class, out-of-fold. Examples are numbered from 0 in the order of their source.",
-        "columns": ["example", "true class", PRIMARY_ONLY, name, "change", f"{name} predicts"],
-        "rows": found,
-    }
+        found += [f"{known['source']}, row {number + 1}" for number in numbers]
+    return [found[int(row)] for row in rows]
 
 
 def _matrix(kept: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any]:

@@ -51,6 +51,7 @@ _MEMBERS = "member-*.safetensors"
 _PACKAGES = ("numpy", "scikit-learn", "pyarrow", "pillow", "safetensors", "transformers", "torchjd")
 _OVER = "start over with --fresh"
 _TENSOR = "$tensor"
+_HEADER = "checkpoint"
 
 
 @contextmanager
@@ -238,11 +239,12 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
 def save_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
     """Write nested mappings and lists of tensors, numbers, texts and None into one safetensors file.
 
-    No pickle: tensors are tensors, everything else is JSON in the file's header, with a checksum over both.
+    No pickle: tensors are tensors, everything else is JSON in the file's header, behind a checksum over both. The header has
+    a single entry, because safetensors writes several in random order, and equal states must give equal files.
     """
     tensors: dict[str, Tensor] = {}
     text = json.dumps(_flatten(state, "", tensors))
-    write_atomically(path, save(tensors, {"state": text, "sha256": _checksum(text, tensors)}))
+    write_atomically(path, save(tensors, {_HEADER: f"{_checksum(text, tensors)} {text}"}))
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
@@ -253,8 +255,11 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
             # Copies, aligned as torch aligns its own tensors: a dot product of unaligned tensors may add up in another order
             # (MKL on AMD's processors), and the run would continue with other last digits.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a mapping
-        text = metadata["state"]
-        if metadata["sha256"] != _checksum(text, tensors):
+        if _HEADER in metadata:
+            checksum, _, text = metadata[_HEADER].partition(" ")
+        else:  # a file of an earlier version
+            checksum, text = metadata["sha256"], metadata["state"]
+        if checksum != _checksum(text, tensors):
             raise ValueError("its checksum is wrong")
         state: dict[str, Any] = _unflatten(json.loads(text), tensors)
         if not isinstance(state, dict):

@@ -56,6 +56,10 @@ def test_a_portfolio_trains_without_a_test_set(capsys: pytest.CaptureFixture[str
     assert call("train", "job.yaml", *QUICK, "data.primary.test=0", "--quiet") == 0
     out, _ = capsys.readouterr()
     assert "these figures chose the model; there is no test set" in out and "\ntest " not in out
+    assert "attittud compare" not in out  # it measures by a test set
+    assert call("compare", "job.yaml", "data.primary.test=0") == 2
+    err = capsys.readouterr().err
+    assert "data.primary.test: is 0" in err and "runs of" not in err  # no runs are announced
     assert call("report", "runs/job/portfolio/seed-0") == 0
     assert call("train", "job.yaml", "data.primary.test=0") == 2
     assert "data.primary.test: is 0, but that part measures the result" in capsys.readouterr().err

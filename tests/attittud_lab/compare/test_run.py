@@ -266,6 +266,7 @@ def test_a_diverged_run_is_reported_and_tried_again(tmp_path: Path, monkeypatch:
         ("compare.budget=soon", "write for example 90s"),
         ("compare.seedz=3", "did you mean 'seeds'"),
         ("data.auxiliary={}", "nothing to compare"),
+        ("data.primary.test=0", "test: is 0, but that part measures the result"),
     ],
 )
 def test_bad_input_is_refused_before_training(tmp_path: Path, override: str, message: str) -> None:

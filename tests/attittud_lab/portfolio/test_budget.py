@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from attittud_lab.config.load import loads
@@ -40,6 +40,7 @@ def test_a_budget_that_is_enough_changes_nothing() -> None:
 
 
 @given(st.floats(1e-4, 30))
+@example(0.21875)  # fills the budget up to rounding
 def test_a_small_budget_cuts_steps_first_and_then_candidates(per_step: float) -> None:
     found = planned("10m", per_step)
     assert found.candidates[0] == "primary_only" and len(found.candidates) >= 2
@@ -56,7 +57,7 @@ def test_a_budget_can_be_a_number_of_runs() -> None:
     assert "are the fewest" not in few.decided
     fewest = planned("1 runs")
     assert f"2 candidates are the fewest and take about {fewest.runs:.1f} runs" in fewest.decided
-    for wrong in ("much", "3 walks", "0s", ""):
+    for wrong in ("much", "3 walks", "0s", "0 runs", "0.0 run", ""):
         with pytest.raises(InputError, match=r"portfolio\.budget: .* is neither a time nor a number of runs"):
             planned(f"'{wrong}'")
 

@@ -78,6 +78,15 @@ def test_candidates_choose_heads_and_sources() -> None:
     assert list(alone.auxiliary) == ["s1"] and alone.primary is data.primary
 
 
+def test_classes_in_another_order_share_the_output_layer() -> None:
+    data, config = prepared(["b", "a"]), loads("strategy: portfolio")
+    assert "multitask, own head" in labels(config, data)
+    for head, targets in (("shared", 1), ("own", 0)):
+        found = data_for(named(CandidateConfig(name="multitask", head=head), config), data).auxiliary["s0"]
+        assert found.classes == (["a", "b"] if head == "shared" else ["b", "a"])
+        assert found.examples.targets is not None and found.examples.targets.tolist() == [targets] * 8  # all are b
+
+
 def test_the_job_of_a_candidate_never_stops_early_and_keeps_its_last_step() -> None:
     text = (
         "training: {guided: {schedule: plateau, patience: 3, seconds: 9}}\nmodel: {weights: 'runs/{seed}.safetensors'}"

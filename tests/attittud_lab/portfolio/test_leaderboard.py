@@ -90,6 +90,9 @@ def test_the_chance_after_a_rung() -> None:
     expected = 0.1 / math.sqrt(0.6 * 0.4 / 90) + gained.mean() / (gained.std(ddof=1) / math.sqrt(90))
     assert said["evidence"] == pytest.approx(expected, rel=1e-6)
     assert chance_words(said) == f"chance that the auxiliary data help: {said['value']:.0%}"
+    other = chance(found, held(targets, "accuracy"), usual=False)
+    assert other is not None and other["value"] == said["value"] and said["calibrated"] and not other["calibrated"]
+    assert chance_words(other).endswith("% (rough: it has not been calibrated for these rungs, looks and candidates)")
     alone = {"primary_only": found["primary_only"]}
     assert chance(alone, held(targets, "accuracy")) is None and chance_words(None) == ""
 
@@ -130,6 +133,10 @@ def test_rows_worth_and_decision() -> None:
     mean = decision("ensemble", "a", {"a": 2, "b": 1}, None, "accuracy")
     lost = "What the auxiliary data were worth is not known: primary_only diverged."
     assert mean == f"The model is a mean of a (2 of 3), b (1 of 3). {lost}"
+    one = decision("ensemble", "a", {"a": 1}, None, "accuracy")
+    assert one == f"The model is a mean of the networks of a, one from each fold. {lost}"
+    refit = decision("ensemble", "a", {"a": 1}, None, "accuracy", "refit")
+    assert refit == f"The model is a, trained on all labels. {lost}"
     alone = decision("single", "primary_only", {}, None, "accuracy")
     assert alone.endswith(". There was nothing to compare primary_only with.")
     assert worth(all_[:1], intervals) is None

@@ -14,7 +14,7 @@ from attittud_lab.portfolio.run import run
 from attittud_lab.report import LARGEST, render, write_report
 from attittud_lab.report.collect import collect
 from attittud_lab.report.portfolio import MOST_CLASSES, _counts, _held_out, _matrix, _notes, portfolio
-from attittud_lab.runs.folder import load_checkpoint
+from attittud_lab.runs.folder import load_checkpoint, save_checkpoint
 from tests.helpers.browser import browser, show
 from tests.helpers.portfolios import of_patients, train
 from tests.helpers.reports import check_looks, clean, texts
@@ -58,7 +58,7 @@ def test_the_first_screen_has_decision_chance_and_the_figures_of_the_model(singl
     alone = list(board_["final"]["picks"]) == ["primary_only"]
     assert found["decision"].get("meaning", "").startswith("All auxiliary data was dropped") == alone
     assert found["portfolio"]["chance"]["text"] == f"{100 * board_['chance']['value']:.0f} %"
-    assert "has not been calibrated by experiment yet" not in page
+    assert "it has not been calibrated for these rungs, looks and candidates" in page  # it has six looks
     facts = {fact["name"]: fact["figure"] for fact in found["portfolio"]["facts"]}
     result = json.loads((single / "result.json").read_text())
     assert facts["Test accuracy"] == f"{100 * result['test']['accuracy']:.1f} %"
@@ -132,13 +132,22 @@ def test_recall_by_class_and_confusions_are_those_of_the_stored_predictions(sing
     assert counts.diagonal().sum() == (kept["model"].argmax(1) == kept["targets"]).sum()
 
 
-def test_examples_that_changed_most_are_named_as_in_their_source(single: Path) -> None:
+def test_examples_that_changed_most_are_named_as_in_their_source(single: Path, tmp_path: Path) -> None:
     (table,) = (section for section in collect(single, 100)["sections"] if "examples" in section["title"])
     changes = [float(row["cells"][4]) for row in table["rows"]]
     assert changes == sorted(changes, reverse=True) and len(changes) == 8
     record = json.loads((single / "data.json").read_text())["primary"]
-    known = {f"digits, {row}" for part in ("train", "validation") for row in record[part]["rows"]}
+    known = {f"digits, row {row + 1}" for part in ("train", "validation") for row in record[part]["rows"]}
     assert {row["cells"][0] for row in table["rows"]} <= known
+    kept = load_checkpoint(single / "out_of_fold.safetensors")
+    assert set(kept["names"]) == known
+    # A folder of an earlier version has no names.
+    del kept["names"]
+    for path in single.glob("*.*"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    save_checkpoint(tmp_path / "out_of_fold.safetensors", kept)
+    (other,) = (section for section in collect(tmp_path, 100)["sections"] if "examples" in section["title"])
+    assert other == table
 
 
 def test_many_classes_have_a_list_and_several_labels_four_counts() -> None:
@@ -160,10 +169,17 @@ def test_several_labels_groups_and_four_sources_in_a_table(tmp_path: Path) -> No
     assert found["metric"] == "auc" and "false alarm" in page
     kept = load_checkpoint(tmp_path / "run" / "out_of_fold.safetensors")
     assert [sum(row) for row in found["portfolio"]["confusion"]["counts"]] == [len(kept["targets"])] * 3
-    sources_, classes = found["sections"]
+    sources_, classes, examples = found["sections"]
     assert {f"s{n}" for n in range(4)} <= {row["cells"][0] for row in sources_["rows"]}
     counts = {row["cells"][0]: int(row["cells"][1]) for row in classes["rows"]}
     assert sorted(counts.values()) == sorted(int(n) for n in (kept["targets"] == 1).sum(0))
+    truth = dict(zip(kept["names"], kept["targets"].tolist(), strict=True))
+    for row in examples["rows"]:
+        name, labels, *_ = row["cells"]
+        assert labels == (" + ".join(str(n) for n, true in enumerate(truth[name]) if true) or "none")
+        assert re.fullmatch(r".*own\.parquet, row \d+", name)
+    changes = [float(row["cells"][4]) for row in examples["rows"]]
+    assert changes == sorted(changes, reverse=True) and examples["columns"][1] == "true labels"
 
 
 def test_a_portfolio_without_auxiliary_gain_diverged_rows_or_test_set(single: Path, tmp_path: Path) -> None:
@@ -225,6 +241,17 @@ def test_pictures_are_drawn_inside_of_the_page(clean: Any, ensemble: Path, width
     assert texts(clean, ".decision") and clean.find_element("css selector", ".decision").rect["y"] < 300
 
 
+def test_long_names_of_candidates_leave_room_for_the_last_column(clean: Any, ensemble: Path, tmp_path: Path) -> None:
+    found = collect(ensemble, 100)
+    for row in found["tables"][0]["rows"]:
+        row["cells"][0] += ", only a_source_with_a_long_name"
+    (tmp_path / "report.html").write_text(render(found))
+    show(clean, tmp_path / "report.html", width=1280)
+    widths = "const e = document.querySelector('#result .scroll'); return [e.scrollWidth, e.clientWidth]"
+    needed, shown = clean.execute_script(widths)
+    assert needed <= shown
+
+
 def test_the_page_looks_right_on_screens_and_on_paper(clean: Any, single: Path) -> None:
     check_looks(clean, single / "report.html")
 
@@ -256,4 +283,4 @@ def test_a_chance_of_an_earlier_version_is_marked_as_rough(single: Path, tmp_pat
     earlier = {"value": 0.78, "gain": 0.2, "calibrated": False}
     write_json(tmp_path / "leaderboard.json", board(single) | {"chance": earlier})
     page = write_report(tmp_path).read_text()
-    assert "78 %" in page and "has not been calibrated by experiment yet" in page
+    assert "78 %" in page and "A rough figure: it has not been calibrated" in page

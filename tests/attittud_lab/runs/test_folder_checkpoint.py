@@ -37,6 +37,18 @@ def test_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "result.json").exists()
 
 
+def test_equal_states_give_equal_files(tmp_path: Path) -> None:
+    """safetensors writes several entries of its header in random order."""
+    state = {"numbers": [1, 2.5, None], "weights": {"a": torch.arange(3), "b": torch.zeros(2)}}
+    contents = set()
+    for number in range(20):
+        save_checkpoint(tmp_path / str(number), state)
+        contents.add((tmp_path / str(number)).read_bytes())
+    assert len(contents) == 1
+    found = load_checkpoint(tmp_path / "0")
+    assert found["numbers"] == [1, 2.5, None] and torch.equal(found["weights"]["a"], torch.arange(3))
+
+
 def test_foreign_checkpoint_is_refused(tmp_path: Path) -> None:
     path = unfinished(tmp_path)
     save_file({"a": torch.zeros(2)}, path)
