@@ -62,6 +62,10 @@ def predict(
             raise InputError(
                 "--threshold is for several labels at once, but this model predicts one label per input; leave it out"
             )
+        if input_column is not None and model.about.kind == "table":
+            raise InputError(
+                "--input names the column of an image or a text, but this model reads all columns of a table; leave it out"
+            )
         if export is not None:
             if export.suffix != ".pt2" or not export.parent.is_dir():
                 raise InputError(f"{export}: give a file that ends in .pt2, in a folder that exists")
@@ -70,8 +74,7 @@ def predict(
         if model.note and not quiet:
             typer.echo(f"attittud: {model.note}", err=True)
         if inputs:
-            columns = (input_column or model.config.data.primary.input, label_column or model.config.data.primary.label)
-            said = _predict(model, inputs, output, threshold, columns, quiet=quiet)
+            said = _predict(model, inputs, output, threshold, (input_column, label_column), quiet=quiet)
             if not quiet:
                 typer.echo(said, err=True)
 
@@ -91,7 +94,10 @@ def _predict(
     from attittud_lab.predict.outputs import check_output, open_output
 
     check_output(output, names, model.classes, several=model.several)
-    total, items = Inputs(model.about.kind, model.classes, model.several, *columns).read(names)
+    primary = model.config.data.primary
+    chosen = (columns[0] or primary.input, columns[1] or primary.label)
+    given = [option for option, column in zip(("--input", "--label"), columns, strict=True) if column is not None]
+    total, items = Inputs(model.about.kind, model.classes, model.several, *chosen, given).read(names)
     hidden = quiet or (output is None and sys.stdout.isatty())  # the screen already shows the predictions
     shown = Progress() if hidden else Bars() if sys.stderr.isatty() else EvaluationLines("inputs")
     count = known = right = 0

@@ -20,6 +20,7 @@ from pydantic import TypeAdapter
 
 from attittud_lab.config.schema import TableConfig
 from attittud_lab.data.source import Rows, check_memory, warn_once
+from attittud_lab.data.spelling import NUMBER, folded
 from attittud_lab.errors import InputError, listed, one_line, short
 
 FARTHEST = 10.0
@@ -33,7 +34,6 @@ CELLS_ARE_TEXT = {b"cells": b"text"}
 CONSTANT = "it is the same in all training examples"
 _EXCLUDE = "leave the column out with data.table.exclude"
 _MISSING = ("", "?", "na", "n/a", "nan", "none", "null")
-_NUMBER = r"(?i)^[-+]?(inf(inity)?|([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?)$"
 Numbers = npt.NDArray[np.float64]
 
 
@@ -102,12 +102,19 @@ class Column:
             warn_once(f"{found} are distinguished")
         return cls(name, "category", levels=sorted(frequent))
 
-    def encode(self, values: Any, where: str) -> npt.NDArray[np.float32]:
-        """The features of some rows, n x `width`."""
+    @property
+    def has_gaps(self) -> bool:
+        """Whether cells were missing in training, so that the model knows what a missing cell means."""
+        return "" in self.levels if self.kind == "category" else self.indicator
+
+    def encode(self, values: Any, where: str, told: set[str]) -> npt.NDArray[np.float32]:
+        """The features of some rows, n x `width`. `told`: the columns whose new texts were already warned about."""
         culprit = f"{where}: column {self.name!r}"
         if self.kind == "category":
-            numbered = {text: number for number, text in enumerate(self.levels)}
-            chosen = [numbered.get(text, len(self.levels)) for text in texts(values, culprit)]
+            cells = texts(values, culprit)
+            chosen = self._chosen(cells)
+            if self.name not in told and self._warned(cells, chosen, culprit):
+                told.add(self.name)
             return np.eye(self.width, dtype=np.float32)[chosen]
         if self.kind == "list":
             found = _lists(values, len(self.mean), culprit)
@@ -124,6 +131,28 @@ class Column:
         standard = np.clip(np.nan_to_num(standard, nan=0), -FARTHEST, FARTHEST)
         gaps = np.isnan(found).any(1, keepdims=True)
         return np.concatenate([standard, gaps] if self.indicator else [standard], axis=1, dtype=np.float32)
+
+    def _chosen(self, cells: Sequence[str]) -> list[int]:
+        """Return the feature of each text. The same spelling is preferred to one that only another file format causes."""
+        numbered = {folded(text): number for number, text in enumerate(self.levels)}
+        numbered |= {text: number for number, text in enumerate(self.levels)}
+        found = {text: numbered.get(text, numbered.get(folded(text), len(self.levels))) for text in {*cells}}
+        return [found[text] for text in cells]
+
+    def _warned(self, cells: Sequence[str], chosen: Sequence[int], culprit: str) -> bool:
+        """Warn if most texts have no feature of their own: they may be spelt in another way than in training."""
+        filled = [number for text, number in zip(cells, chosen, strict=True) if text]
+        new = [text for text, number in zip(cells, chosen, strict=True) if text and number == len(self.levels)]
+        # A full column says less: texts that training knows, but that are too rare for a feature, look the same.
+        limit = len(filled) - 1 if len(self.levels) >= MOST_LEVELS else len(filled) / 2
+        if not filled or len(new) <= limit:
+            return False
+        known = listed([repr(short(text, 40)) for text in self.levels if text], 3)
+        found = (
+            f"{culprit}: {len(new)} of {len(filled)} texts, such as {short(new[0], 40)!r}, have no feature of their own"
+        )
+        warn_once(f"{found}, because training has others ({known}); check that both are spelt alike")
+        return True
 
 
 @dataclass(frozen=True)
@@ -167,25 +196,45 @@ class Features:
         what = f"{count:,} rows with {self.width:,} features"
         check_memory(count * (4 * self.width + 24 * widest), what, "leave columns out, or give fewer rows")
 
-    def encode(self, table: pa.Table, where: str) -> npt.NDArray[np.float32]:
-        """Return the features of rows, n x `width`. Columns that are not features are ignored."""
-        wanted, known = [column.name for column in self.columns], table.column_names
-        missing = [name for name in wanted if known.count(name) != 1]
+    def encode(self, table: pa.Table, where: str, told: set[str] | None = None) -> npt.NDArray[np.float32]:
+        """Return the features of rows, n x `width`. Columns that are not features are ignored.
+
+        A column whose texts are mostly new causes a warning, unless it is in `told`, and is then added to it.
+        """
+        missing = [column.name for column in self.columns if table.column_names.count(column.name) != 1]
         if missing:
-            found = f"{where}: needs the columns {listed(missing)} once each; its columns are {listed(known)}"
-            raise InputError(f"{found}, and the training data had {listed(wanted)}")
+            raise self._lacking(missing, table.column_names, where)
+        told = set() if told is None else told
         out = np.empty((table.num_rows, self.width), dtype=np.float32)
         start = 0
         for column in self.columns:
-            out[:, start : start + column.width] = column.encode(plain(table[column.name]), where)
+            out[:, start : start + column.width] = column.encode(plain(table[column.name]), where, told)
             start += column.width
         return out
 
-    def encode_rows(self, rows: Sequence[Mapping[str, Any]], where: str) -> npt.NDArray[np.float32]:
-        """Return the features of rows that map columns to cells. A cell that a row lacks counts as missing."""
-        known = {name for row in rows for name in row} if rows else {column.name for column in self.columns}
-        cells = {column.name: [row.get(column.name) for row in rows] for column in self.columns if column.name in known}
-        return self.encode(pa.table({name: _array(values) for name, values in cells.items()}), where)
+    def encode_rows(
+        self, rows: Sequence[Mapping[str, Any]], where: str, told: set[str] | None = None
+    ) -> npt.NDArray[np.float32]:
+        """Return the features of rows that map columns to cells.
+
+        A row may lack a cell only if cells of its column were missing in training too. So each row is accepted or refused for
+        itself, whatever rows come with it, and a misspelt name is noticed.
+        """
+        for row in rows:
+            lacking = [column for column in self.columns if column.name not in row]
+            needed = [column.name for column in lacking if not column.has_gaps]
+            if needed:
+                error = self._lacking(needed, list(row), where)
+                raise InputError(f"{error}; write null (in Python None) where a cell is missing")
+            for column in lacking:
+                warn_once(f"rows without the column {column.name!r} are read as if this cell were missing")
+        cells = {column.name: array([row.get(column.name) for row in rows]) for column in self.columns}
+        return self.encode(pa.table(cells), where, told)
+
+    def _lacking(self, missing: Sequence[str], known: Sequence[str], where: str) -> InputError:
+        found = f"{where}: needs the columns {listed(missing)} once each; its columns are {listed(known) or 'none'}"
+        wanted = listed([column.name for column in self.columns])
+        return InputError(f"{found}, and the training data had {wanted}{other_separator(known)}")
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -204,15 +253,24 @@ def cells_are_text(table: pa.Table) -> bool:
     return b"cells" in (table.schema.metadata or {})
 
 
-def _array(values: Sequence[Any]) -> Any:
+def other_separator(names: Sequence[str]) -> str:
+    """Return a hint for a message about missing columns, if a single name looks like a heading with another separator."""
+    marks = {";": "semicolons; write commas", "\t": "tabs; give the file the suffix .tsv", "|": "bars; write commas"}
+    used = next((words for mark, words in marks.items() if len(names) == 1 and mark in str(names[0])), None)
+    return "" if used is None else f" (its cells seem to be separated by {used})"
+
+
+def array(values: Sequence[Any]) -> Any:
+    """Return cells as a column of pyarrow. A column of pandas keeps its type."""
     try:
-        return pa.chunked_array([pa.array(values, from_pandas=True)])  # NaN stands for a gap among texts too
+        found = pa.array(values, from_pandas=True)  # NaN stands for a gap among texts too
+        return found if isinstance(found, pa.ChunkedArray) else pa.chunked_array([found])
     except (pa.ArrowException, OverflowError, ValueError):  # cells of several types become text, as in a csv file
         return pa.chunked_array([pa.array(map(_cell, values), pa.string())])
 
 
 def _cell(value: Any) -> str | None:
-    if isinstance(value, float):
+    if isinstance(value, (float, np.floating)):
         value = None if np.isnan(value) else pa.scalar(value).cast(pa.string())  # 1.0 becomes 1, as in `texts`
     return None if value is None else str(value).encode(errors="replace").decode()
 
@@ -279,7 +337,7 @@ def _parsed(values: Any) -> tuple[Any, Any, Any]:
     """Return texts without blanks around them, and which of them are numbers or missing."""
     cells = compute.fill_null(compute.utf8_trim_whitespace(values), "")
     missing = compute.is_in(compute.utf8_lower(cells), pa.array(_MISSING, cells.type))
-    return cells, compute.match_substring_regex(cells, _NUMBER), missing
+    return cells, compute.match_substring_regex(cells, NUMBER), missing
 
 
 def _first_text(values: Any) -> str | None:

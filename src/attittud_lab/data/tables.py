@@ -28,6 +28,7 @@ from attittud_lab.config.options import as_path
 from attittud_lab.config.schema import Kind
 from attittud_lab.data.features import CELLS_ARE_TEXT, cells_are_text, is_list, numbers, plain, texts
 from attittud_lab.data.source import Columns, Labels, Listing, Raw, Rows, check_memory, inside, warn_once
+from attittud_lab.data.spelling import folded, number_in
 from attittud_lab.errors import InputColumnError, InputError, listed, one_line
 
 SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl")
@@ -198,14 +199,31 @@ def _cells(features: pa.Table, rows: Rows) -> list[Raw]:
 
 
 def _bytes(values: Any) -> list[bytes]:
+    """Return each cell as bytes, which do not depend on the format of the file."""
+    if values.type == pa.float32():
+        # In double precision, which csv files are read in, 0.1 is another number.
+        values = values.cast(pa.string()).cast(pa.float64())
     read = numbers(values, guess=False)
     if read is not None:
-        return [number.tobytes() for number in read + 0.0]  # 0 and -0 are equal
+        return [number.tobytes() for number in _alike(read)]
+    if pa.types.is_boolean(values.type) or _is(values, "string"):
+        return [_text_bytes(text) for text in texts(values, "")]
     flat = numbers(compute.list_flatten(values), guess=False) if is_list(values.type) else None
     if flat is None:
         return [repr(value).encode("utf-8", "surrogatepass") for value in values.to_pylist()]
     lengths = compute.fill_null(compute.list_value_length(values), 0).to_numpy()
     return [part.tobytes() for part in np.split(flat + 0.0, np.cumsum(lengths)[:-1])]
+
+
+def _alike(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return numbers whose bytes are equal if they are: 0 and -0 are, and all kinds of NaN count as equal."""
+    return np.where(np.isnan(values), np.nan, values + 0.0)
+
+
+def _text_bytes(text: str) -> bytes:
+    """Return the bytes of a number if the text is one: whether a column of csv is read as numbers depends on its other cells."""
+    number = number_in(text)
+    return folded(text).encode("utf-8", "surrogatepass") if number is None else _alike(np.array(number)).tobytes()
 
 
 def filtered(table: pa.Table, where: str, wanted: Mapping[str, str]) -> pa.Table:
@@ -265,6 +283,8 @@ def _labels(table: pa.Table, column: str, where: str) -> tuple[Labels, list[str]
         values = compute.utf8_trim_whitespace(values).cast(pa.int64())
     if pa.types.is_boolean(kind):
         values = values.cast(pa.int8())
+    if pa.types.is_floating(kind):
+        values = _whole(values)
     if pa.types.is_integer(values.type):
         distinct = sorted(number for number in values.unique().to_pylist() if number is not None and number >= 0)
         if names is not None and distinct and distinct[-1] >= len(names):
@@ -277,8 +297,18 @@ def _labels(table: pa.Table, column: str, where: str) -> tuple[Labels, list[str]
         classes = sorted(name for name in values.unique().to_pylist() if name)
         index = {name: number for number, name in enumerate(classes)}
     else:
-        raise InputError(f"{culprit} holds {str(kind)[:60]}; a label is a whole number, a text or a list of 0 and 1")
+        cure = "a label is a whole number, a text or a list of 0 and 1; convert the column to one of them"
+        raise InputError(f"{culprit} holds {str(kind)[:60]}; {cure}")
     return np.array([index.get(value, -1) for value in values.to_pylist()], dtype=np.int64), classes
+
+
+def _whole(values: Any) -> Any:
+    """Return a column of floats as whole numbers if all are: pandas makes floats of whole numbers where some are missing."""
+    values = values.cast(pa.float64())
+    try:
+        return compute.if_else(compute.is_nan(values), pa.scalar(None, pa.float64()), values).cast(pa.int64())
+    except pa.ArrowInvalid:
+        return values
 
 
 def _multi_label(rows: list[Any], names: list[str] | None, culprit: str) -> tuple[Labels, list[str]]:

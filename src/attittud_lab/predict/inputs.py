@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,10 +24,13 @@ import pyarrow.parquet
 
 from attittud_lab.config.options import as_path, meant
 from attittud_lab.config.schema import Kind
+from attittud_lab.data.features import other_separator
 from attittud_lab.data.folder import SUFFIXES as IMAGES
 from attittud_lab.data.source import Raw, inside, warn_once
+from attittud_lab.data.spelling import folded
 from attittud_lab.data.tables import INPUTS, LABELS, class_names
 from attittud_lab.errors import InputError, listed, one_line
+from attittud_lab.predict.rows import Row, rows_of
 
 STANDARD = "-"
 TABLES = (".parquet", ".csv", ".tsv", ".jsonl")
@@ -41,8 +45,8 @@ class Item:
     file: str
     row: int | None
     """The number of the row or the line, counted from 1; None for a file that is one input."""
-    raw: Raw | Mapping[str, Any]
-    """An image or a text; for a table of features, all cells by column."""
+    raw: Raw | Row
+    """An image or a text; for a table of features, a row with all its cells."""
     truth: frozenset[str] | None = None
     """The true classes of the input; None if they are not known."""
 
@@ -60,6 +64,8 @@ class Inputs:
     several: bool
     input: str | None = None
     label: str | None = None
+    options: Sequence[str] = ()
+    """Which of --input and --label were given. They must fit every input: a misspelt name would have no effect."""
 
     def read(self, names: Sequence[str]) -> tuple[int | None, Iterator[Item]]:
         """Return how many inputs there are (None if only reading shows it), and the inputs in order."""
@@ -92,6 +98,7 @@ class Inputs:
         return 1, iter([self._image(path, root)])
 
     def _image(self, path: Path, root: Path | None) -> Item:
+        self._check_no_columns(str(path))
         above = "" if root is None else path.relative_to(root).parts[0]
         truth = frozenset([above]) if above in self.classes and path.parent != root else None
         return Item(_written(path), None, path, truth)
@@ -126,7 +133,8 @@ class Inputs:
                 if number == 0 and label is not None:
                     names = class_names(table, label)
                 known = [None] * len(batch) if label is None else batch[label].to_pylist()
-                for value, truth in zip((batch if input_ is None else batch[input_]).to_pylist(), known, strict=True):
+                values = rows_of(table) if input_ is None else batch[input_].to_pylist()
+                for value, truth in zip(values, known, strict=True):
                     number += 1
                     yield self._row(path, number, value, truth, names)
 
@@ -138,19 +146,25 @@ class Inputs:
                 return
             csv.field_size_limit(_LONGEST)
             rows = csv.reader(lines, delimiter="\t" if suffix == ".tsv" else ",", strict=True)
-            heading = next(rows, [])
-            input_, label = self._columns(heading, str(path))
-            number = 0
-            for row in rows:
-                if not row:  # an empty line
-                    continue
-                number += 1
+            yield from self._csv(path, (row for row in rows if row))  # without empty lines
+
+    def _csv(self, path: Path, rows: Iterator[list[str]]) -> Iterator[Item]:
+        heading, number = next(rows, []), 0
+        input_, label = self._columns(heading, str(path))
+        while some := list(islice(rows, _ROWS)):
+            for position, row in enumerate(some, number + 1):
                 if len(row) != len(heading):
-                    found = f"{path}: row {number} has {len(row)} cells, the heading has {len(heading)}"
-                    raise InputError(f"{found}; repair the row, or quote cells that hold separators")
-                cells = dict(zip(heading, row, strict=True))
-                value = cells if input_ is None else cells[input_]
-                yield self._row(path, number, value, None if label is None else cells[label], None)
+                    found = f"{path}: row {position} has {len(row)} cells, the heading has {len(heading)}"
+                    cure = "repair the row, or quote cells that hold separators"
+                    raise InputError(f"{found}{other_separator(heading)}; {cure}")
+            table = pa.table(
+                {name: pa.array(cells) for name, cells in zip(heading, zip(*some, strict=True), strict=True)}
+            )
+            values = rows_of(table) if input_ is None else table[input_].to_pylist()
+            known = [None] * len(some) if label is None else table[label].to_pylist()
+            for value, truth in zip(values, known, strict=True):
+                number += 1
+                yield self._row(path, number, value, truth, None)
 
     def _objects(self, where: str, lines: Iterable[tuple[int, str]]) -> Iterator[Item]:
         """Lines of JSON; each is a mapping with the input column."""
@@ -184,6 +198,7 @@ class Inputs:
         for number, line in whole:
             text = line.rstrip("\r\n")
             if self.kind == "text":
+                self._check_no_columns("standard input")
                 yield Item(STANDARD, number, text)
             elif self.kind == "table":
                 cure = "write one object with all columns per line, or name a file"
@@ -201,6 +216,9 @@ class Inputs:
             chosen.append(found)
         if not names:
             raise InputError(f"{where}: there are no examples in it; check the file")
+        if "--label" in self.options and chosen[1] is None:
+            missing = f"{where}: there is no column {self.label!r} (--label)"
+            raise InputError(f"{missing}; name another column, or leave --label out. Its columns are {listed(names)}")
         if self.kind == "table":
             twice = next((name for name, count in Counter(names).items() if count > 1), None)
             if twice is not None:
@@ -208,8 +226,14 @@ class Inputs:
             return None, chosen[1]
         if chosen[0] is None:
             missing = f"there is no column {self.input or ' or '.join(INPUTS)}"
-            raise InputError(f"{where}: {missing}; name another column with --input. Its columns are {listed(names)}")
+            cure = f"name another column with --input. Its columns are {listed(names)}"
+            raise InputError(f"{where}: {missing}; {cure}{other_separator(names)}")
         return chosen[0], chosen[1]
+
+    def _check_no_columns(self, where: str) -> None:
+        if self.options:
+            what = f"{where}: has no columns, so {' and '.join(self.options)} cannot name one"
+            raise InputError(f"{what}; leave it out, or give a csv, tsv, jsonl or parquet file")
 
     def _row(self, path: Path | str, number: int, value: Any, truth: Any, names: list[str] | None) -> Item:
         if self.kind == "table":
@@ -230,12 +254,13 @@ class Inputs:
             if not self.several or len(all_names) != len(value) or not {*self.classes} <= {*all_names}:
                 return None
             return frozenset(name for name, has in zip(all_names, value, strict=True) if has) & {*self.classes}
-        if value is None:
+        if value is None or value != value:  # NaN
             return None
-        if isinstance(value, int) and names and 0 <= value < len(names):
-            value = names[value]
+        number = int(value) if isinstance(value, float) and value.is_integer() else value
+        if isinstance(number, int) and names and 0 <= number < len(names):
+            value = names[number]
         name = str(int(value)) if isinstance(value, bool) else str(value)
-        known = next((word for word in (name, name.strip()) if word in self.classes), None)
+        known = next((word for word in (name, name.strip(), folded(name.strip())) if word in self.classes), None)
         return None if known is None or self.several else frozenset([known])
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,19 +16,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
 from attittud_lab.config.schema import Config
 from attittud_lab.data.features import Features
 from attittud_lab.data.prepare import Pixels, decode_all
-from attittud_lab.data.source import Raw
 from attittud_lab.data.tasks import Examples
 from attittud_lab.data.texts import Reader
 from attittud_lab.errors import InputError, one_line
 from attittud_lab.files import cannot_write, read_json
 from attittud_lab.models import find
 from attittud_lab.models.network import Network, load_weights, reader, trained_model
+from attittud_lab.predict import given
+from attittud_lab.predict.rows import encoded
 from attittud_lab.runs.model import ModelFile, read_model
 from attittud_lab.training.devices import choose_device, enough_memory
 from attittud_lab.training.evaluate import outputs_of
@@ -78,6 +78,7 @@ class Model:
         """`module` gives probabilities for uint8 images, token numbers or features; its `members` are the networks."""
         self.classes, self.several = list(about.classes), about.several
         self._encoder, self._device = encoder, device
+        self._told = set[str]()  # a column of new texts is worth one warning, not one in each batch
 
     @property
     def note(self) -> str | None:
@@ -101,7 +102,7 @@ class Model:
             channels, size, _ = self.about.shape
             examples = Examples(decode_all(raws, Pixels(channels, size), names), None)
         elif isinstance(self._encoder, Features):
-            examples = Examples(torch.from_numpy(_encoded(self._encoder, raws, names)), None)
+            examples = Examples(torch.from_numpy(encoded(self._encoder, raws, names, self._told)), None)
         else:
             assert self._encoder is not None
             rows, lengths = self._encoder.rows(raws)
@@ -130,46 +131,12 @@ class Model:
 
     def _raws(self, inputs: Any) -> list[Any]:
         """Return what a user hands in as a list: one input, a list of inputs, an array of images, or a data frame."""
+        column = self.config.data.primary.input
         if isinstance(self._encoder, Features):
-            return _table_rows(self._encoder, inputs)
-        if isinstance(inputs, (str, os.PathLike, bytes, Image.Image)):
-            inputs = [inputs]
-        if isinstance(inputs, Tensor):
-            inputs = inputs.detach().cpu().numpy()
-        if isinstance(inputs, np.ndarray) and inputs.dtype != object and inputs.dtype.kind not in "UT":
-            return list(self._pixels(inputs))
-        return [self._raw(position, item) for position, item in enumerate(inputs)]
-
-    def _raw(self, position: int, item: Any) -> Raw | Image.Image:
+            return given.table_rows(inputs, self._encoder)
         if self.about.kind == "text":
-            if isinstance(item, str):
-                return str(item)
-            raise InputError(f"input {position} is a {type(item).__name__}, but the model reads texts; give strings")
-        if isinstance(item, (np.ndarray, Tensor)):
-            array = item.numpy() if isinstance(item, Tensor) else item
-            pixels: Raw = self._pixels(array[None])[0]
-            return pixels
-        if isinstance(item, (str, os.PathLike)):
-            return Path(item)
-        if isinstance(item, (bytes, Image.Image)):
-            return item
-        known = "a path, bytes of an image file, a PIL image or an array of pixels"
-        raise InputError(f"input {position} is a {type(item).__name__}, but the model reads images; give {known}")
-
-    def _pixels(self, images: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-        """Images as n x C x H x W."""
-        if self.about.kind == "text":
-            raise InputError("the inputs are an array of numbers, but the model reads texts; give strings")
-        if images.dtype != np.uint8:
-            found = f"the images are of type {images.dtype}, not uint8"
-            raise InputError(f"{found}; give pixels from 0 to 255 as np.uint8, without any normalisation")
-        if images.ndim == 3:
-            return images[:, None]
-        colours = [images.ndim == 4 and images.shape[axis] in (1, 3) for axis in (1, -1)]
-        if sum(colours) != 1:
-            found = f"images of shape {images.shape} are neither n x C x H x W nor n x H x W x C with 1 or 3 channels"
-            raise InputError(f"{found}, or could be both; give one of these, or n x H x W of grey images")
-        return images if colours[0] else np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+            return given.texts(inputs, column)
+        return given.images(inputs, column, self.about.shape[0])
 
     def export(self, path: Path) -> None:
         """Write `module` as one `torch.export` program, with any number of inputs in a batch; the classes are in the file.
@@ -266,30 +233,3 @@ def _stored_features(folder: Path, about: ModelFile) -> Features:
         found = f"{path}: does not say how rows become features ({type(error).__name__}: {one_line(error, 200)})"
         raise InputError(f"{found}; restore it from a backup, or train again with --fresh") from None
     return features
-
-
-def _encoded(features: Features, rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> npt.NDArray[np.float32]:
-    """Return the features of rows; an error message names the row."""
-    try:
-        return features.encode_rows(rows, names[0])
-    except InputError:
-        for row, name in zip(rows, names, strict=True):  # find the row that causes it
-            features.encode_rows([row], name)
-        raise
-
-
-def _table_rows(features: Features, inputs: Any) -> list[Any]:
-    """Rows of a table: mappings of columns to cells, a data frame, or an array for a single column of lists."""
-    if isinstance(inputs, Mapping):
-        return [inputs]
-    if hasattr(inputs, "to_pylist"):  # pyarrow
-        return list(inputs.to_pylist())
-    if hasattr(inputs, "to_dict"):  # pandas
-        return list(inputs.to_dict("records"))
-    if isinstance(inputs, (np.ndarray, Tensor)) and inputs.ndim == 2 and len(features.columns) == 1:
-        return [{features.columns[0].name: row.tolist()} for row in inputs]
-    rows = [] if isinstance(inputs, (str, bytes, np.ndarray, Tensor)) else list(inputs)
-    if not all(isinstance(row, Mapping) for row in rows) or (not rows and len(inputs)):
-        names = ", ".join(column.name for column in features.columns[:5])
-        raise InputError(f"the model reads rows of a table; give mappings with the columns {names}, or a data frame")
-    return rows

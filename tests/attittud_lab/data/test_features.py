@@ -174,8 +174,8 @@ def test_new_rows_need_no_labels_and_only_what_the_run_folder_keeps(tmp_path: Pa
     as_text = [{name: None if cell is None else str(cell) for name, cell in row.items()} for row in plain]
     np.testing.assert_array_equal(kept.encode_rows(as_text, "file"), expected)
     np.testing.assert_array_equal(kept.encode_rows(as_text[:1], "file"), expected[:1])
-    with pytest.raises(InputError, match=r"needs the columns n once each; its columns are x, y, c"):
-        kept.encode_rows([{name: cell for name, cell in row.items() if name != "n"} for row in plain], "file")
+    with pytest.raises(InputError, match=r"needs the columns c once each; its columns are x, y, n"):
+        kept.encode_rows([{name: cell for name, cell in row.items() if name != "c"} for row in plain], "file")
     with pytest.raises(ValueError, match="columns"):
         Features.read({"columns": [{"name": 3}]})
     with pytest.raises(ValueError, match="belong together"):
@@ -186,8 +186,74 @@ def test_a_row_does_not_depend_on_the_rows_around_it() -> None:
     features = fitted({"c": ["1", "2", "", "a"], "x": [1.0, 2.0, None, 4.0]})
     rows = [{"c": 1.0, "x": "2"}, {"c": "2", "x": 2}, {"c": math.nan, "x": math.nan}, {"c": None}, {"c": 2, "x": 3.5}]
     together = features.encode_rows(rows, "file")
-    alone = [features.encode_rows([{"x": None, **row}], "file")[0] for row in rows]
+    alone = [features.encode_rows([row], "file")[0] for row in rows]
     np.testing.assert_array_equal(together, np.stack(alone))
+    np.testing.assert_array_equal(together[3:4], features.encode_rows([{"c": None, "x": None}], "file"))
+
+
+def test_a_row_may_lack_a_cell_only_if_training_has_gaps_there(caplog: pytest.LogCaptureFixture) -> None:
+    source.warn_once.cache_clear()
+    features = fitted({"x": [1.0, 2.0, None], "c": ["a", "b", "b"], "d": ["a", "", "b"]})
+    whole = {"x": 1.0, "c": "a", "d": "a"}
+    for rows in ([{"x": 1.0, "d": "a"}], [whole, {"x": 1.0, "d": "a"}]):
+        with pytest.raises(InputError, match=r"needs the columns c once each; its columns are x, d.* write null"):
+            features.encode_rows(rows, "file")
+    assert not caplog.text
+    lacking, empty = ([row, whole] for row in ({"c": "a"}, {"x": None, "c": "a", "d": None}))
+    np.testing.assert_array_equal(features.encode_rows(lacking, "file"), features.encode_rows(empty, "file"))
+    assert caplog.text.count("rows without the column") == 2  # of x and d; a misspelt name is noticed
+
+
+@pytest.mark.parametrize(
+    ("texts", "cells"),
+    [
+        (["TRUE", "FALSE", "TRUE"], pa.array([True, False, True])),
+        (["true", "false", "true"], pa.array([True, False, True])),
+        (["True", "False", "True"], pa.array(["TRUE", "FALSE", "TRUE"])),
+        (["1.0", "2.0", "1.0"], pa.array([1.0, 2.0, 1.0])),
+        (["1", "2", "1"], pa.array(["1.0", "2.0", "1.0"])),
+        (["0.1", "0.2", "0.1"], pa.array([0.1, 0.2, 0.1], pa.float32())),
+        (["0.1", "1e-7", "0.1"], pa.array([0.1, 1e-7, 0.1], pa.float32()).cast(pa.float64())),
+    ],
+)
+def test_categories_are_the_same_in_all_formats(
+    texts: list[str], cells: pa.Array, caplog: pytest.LogCaptureFixture
+) -> None:
+    """csv files have other spellings than parquet files."""
+    features = fitted({"c": texts})
+    found = features.encode(pa.table({"c": cells}), "file")
+    np.testing.assert_array_equal(found, features.encode(pa.table({"c": texts}), "file"))
+    assert not found[:, -1].any() and not caplog.text
+
+
+def test_different_spellings_in_training_stay_different() -> None:
+    features = fitted({"c": ["TRUE", "true", "01", "1", "1.0"]})
+    found = features.encode(pa.table({"c": ["TRUE", "true", "01", "1", "1.0"]}), "file")
+    np.testing.assert_array_equal(found.sum(0), [1, 1, 1, 1, 1, 0])
+
+
+def test_mostly_new_categories_cause_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    source.warn_once.cache_clear()
+    features, told = fitted({"c": ["01", "02", "NA"], "d": ["a", "b", "c"]}), set[str]()
+    some = pa.table({"c": ["1", "2", None, "01"], "d": ["a", "b", "z", "z"]})
+    for where in ("file, row 1", "file, row 5"):
+        features.encode(some, where, told)
+    assert told == {"c"} and len(caplog.records) == 1
+    assert "file, row 1: column 'c': 2 of 3 texts, such as '1', have no feature of their own" in caplog.text
+    assert "training has others ('01', '02', 'NA')" in caplog.text
+
+
+def test_rare_categories_of_a_full_column_cause_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    features = fitted({"c": [f"t{number}" for number in range(MOST_LEVELS)] * 2})
+    features.encode(pa.table({"c": ["new", "newer", "t1"]}), "file")
+    assert not caplog.text
+    features.encode(pa.table({"c": ["new", "newer"]}), "file")
+    assert "2 of 2 texts" in caplog.text
+
+
+def test_another_separator_is_noticed() -> None:
+    with pytest.raises(InputError, match=r"its columns are x;c, .* seem to be separated by semicolons; write commas"):
+        fitted({"x": [1, 2], "c": ["a", "b"]}).encode(pa.table({"x;c": ["1;a"]}), "file")
 
 
 @pytest.mark.parametrize(
@@ -340,6 +406,22 @@ def test_rows_of_the_primary_table_are_left_out_of_auxiliary_tables(tmp_path: Pa
     for suffix in (".csv", ".parquet"):
         data = read(write(tmp_path / "a.csv", mine), write(tmp_path / f"b{suffix}", both), categorical=["code"])
         assert data.record["auxiliary"]["other"]["left_out_as_primary"] == 60
+
+
+def test_copies_are_noticed_in_files_of_other_formats(tmp_path: Path) -> None:
+    """Truth values, missing texts and numbers in single precision look different in a csv file."""
+    single = pa.array([None, float("nan"), *(np.arange(58, dtype=np.float32) / 10)], pa.float32())
+    more = {"flag": [True, False, None] * 20, "c": ["u", None, "v"] * 20, "code": ["01", "02", None] * 20, "s": single}
+    mine = pa.table({**numbers(), **more})
+    both = pa.concat_tables([mine, mine.set_column(0, "x", pa.array([9.0 + n for n in range(60)]))])
+    pq.write_table(both, tmp_path / "b.parquet")
+    cells = {
+        name: [str(v).upper() if isinstance(v, bool) else v for v in mine[name].to_pylist()]
+        for name in ("x", "y", "flag", "c", "code", "label")
+    }
+    primary = write(tmp_path / "a.csv", {**cells, "s": ["", "NaN", *(f"{n / 10}" for n in range(58))]})
+    data = read(primary, tmp_path / "b.parquet")
+    assert data.record["auxiliary"]["other"]["left_out_as_primary"] == 60
 
 
 def test_tables_may_have_their_own_splits(tmp_path: Path) -> None:

@@ -96,6 +96,18 @@ def test_whole_numbers_are_classes_in_their_order(tmp_path: Path, suffix: str) -
     assert listing.classes == ["0", "2", "10", "99999"] and named(listing) == ["10", "2", None, "99999", "0", "2"]
 
 
+def test_whole_numbers_stored_as_floats_are_classes(tmp_path: Path) -> None:
+    """pandas makes floats of whole numbers if some of them are missing."""
+    for kind in (pa.float32(), pa.float64()):
+        labels = pa.array([10.0, None, 2.0, float("nan"), 2.0], kind)
+        pq.write_table(pa.table({"text": list("abcde"), "label": labels}), tmp_path / "a.parquet")
+        listing = read_path(tmp_path / "a.parquet")
+        assert listing.classes == ["2", "10"] and named(listing) == ["10", None, "2", None, "2"]
+    pq.write_table(pa.table({"text": ["a", "b"], "label": [0.5, 1.0]}), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=r"holds double; a label is a whole number, .*; convert the column to one of them"):
+        read_path(tmp_path / "a.parquet")
+
+
 def test_numbers_too_large_for_integers_are_read_as_texts_or_refused(tmp_path: Path) -> None:
     """Python gives up on whole numbers of more than 4,300 digits."""
     huge = "9" * 5000

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
@@ -16,6 +17,7 @@ from PIL import Image
 from attittud_lab.data import source
 from attittud_lab.errors import InputError
 from attittud_lab.predict.inputs import Inputs, Item
+from attittud_lab.predict.rows import TableRow
 from tests.helpers.data_files import CASES, damaged, inputs, read_path
 
 TEXTS = Inputs("text", ["bad", "good"], several=False)
@@ -51,6 +53,7 @@ def picture(path: str, value: int = 0) -> Path:
 ODD = {
     "plain.csv": b"text,label\nfirst,good\nsecond,bad\n",
     "quoted.csv": b'label,text\ngood,"a, ""quoted""\ntext"\nbad,in the "middle\n',
+    "below.csv": b"\n\r\ntext,label\nfirst,good\n",
     "blank.csv": b"text,label\n\nfirst,good\n,bad\n\n",
     "mark.csv": b"\xef\xbb\xbftext,label\nfirst,good\n",
     "wide.csv": "text,label\nf\u00fcr,good\n".encode("utf-16"),
@@ -121,6 +124,9 @@ def test_the_columns_of_the_run_are_read() -> None:
         InputError, match=r"no column title; name another column with --input. Its columns are body, text, stars"
     ):
         read(Inputs("text", ["good"], False, "title"), "a.csv")
+    Path("a.csv").write_text("body;text\na;b\n")
+    with pytest.raises(InputError, match=r"Its columns are body;text \(its cells seem to be separated by semicolons"):
+        texts("a.csv")
     Path("a.csv").write_text("text,text\na,b\n")
     with pytest.raises(InputError, match="more than once"):
         texts("a.csv")
@@ -171,6 +177,8 @@ def test_labels_may_be_names_numbers_or_lists() -> None:
     assert [item.truth for item in read(several, "a.jsonl")] == [{"2"}, None]
     Path("a.jsonl").write_text('{"text": "a", "label": null}\n{"text": "b", "label": "None"}\n')
     assert [item.truth for item in read(Inputs("text", ["None"], False), "a.jsonl")] == [None, {"None"}]
+    pq.write_table(pa.table({"text": ["a", "b", "c"], "label": [1.0, None, float("nan")]}), "a.parquet")
+    assert [item.truth for item in read(Inputs("text", ["1", "nan"], False), "a.parquet")] == [{"1"}, None, None]
     Path("a.csv").write_text("text,label\na, 1\nb,9\nc,\n")
     assert [item.truth for item in read(Inputs("text", ["1", "2"], False), "a.csv")] == [{"1"}, None, None]
 
@@ -182,6 +190,37 @@ def test_a_table_of_another_kind_than_the_models_is_refused() -> None:
     Path("a.csv").write_text("text\nwords\n")
     with pytest.raises(InputError, match="row 1 holds a text, but the model reads images"):
         read(IMAGES, "a.csv")
+
+
+def test_options_must_fit_every_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Inputs("text", ["good"], False, None, "stars", ["--label"])
+    Path("a.csv").write_text("text,stars\na,good\n")
+    Path("b.csv").write_text("text,label\na,good\n")
+    assert read(asked, "a.csv")[0].truth == {"good"}
+    with pytest.raises(
+        InputError, match=r"b.csv: there is no column 'stars' \(--label\); .* Its columns are text, label"
+    ):
+        read(asked, "a.csv", "b.csv")
+    typed(monkeypatch, b"a text\n")
+    with pytest.raises(InputError, match="standard input: has no columns, so --label cannot name one; leave it out"):
+        read(asked, "-")
+    with pytest.raises(InputError, match=r"a.png: has no columns, so --input and --label cannot name one"):
+        read(Inputs("image", ["cat"], False, "x", "y", ["--input", "--label"]), str(picture("a.png")))
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_rows_of_features_keep_the_types_of_their_file(suffix: str) -> None:
+    table = pa.table({"x": pa.array([0.1, 0.2] * 300, pa.float32()), "c": ["a", None] * 300, "label": ["good"] * 600})
+    if suffix == ".csv":
+        table = pa.table({name: pa.array(map(str, table[name].to_pylist())) for name in table.column_names})
+        pa.csv.write_csv(table, "a.csv")
+    else:
+        pq.write_table(table, "a.parquet")
+    found = read(Inputs("table", ["good"], False), f"a{suffix}")
+    rows = [item.raw for item in found if isinstance(item.raw, TableRow)]
+    assert len(rows) == 600 and all(item.truth == {"good"} for item in found)
+    slices = [row.table.slice(row.position, 1) for row in rows]
+    assert pa.concat_tables(slices).combine_chunks().equals(table)
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])

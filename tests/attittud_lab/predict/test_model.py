@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
@@ -199,6 +200,20 @@ def test_inputs_that_are_not_texts_are_refused(runs: dict[str, Path]) -> None:
         with pytest.raises(InputError, match="the model reads texts; give strings"):
             model.predict(inputs)
     assert model.predict("one text") == model.predict(["one text"])
+
+
+def test_texts_of_a_data_frame_are_in_its_input_column(runs: dict[str, Path]) -> None:
+    pandas = pytest.importorskip("pandas")
+    model, texts = attittud_lab.load(runs["words"]), ["it was great", "awful plot", "a film"]
+    wanted = model.predict_proba(texts)
+    frame = pandas.DataFrame({"label": ["?"] * 3, "text": texts})
+    for inputs in (frame, frame["text"], frame.to_dict("records"), pa.Table.from_pandas(frame), pa.array(texts)):
+        assert (model.predict_proba(inputs) == wanted).all()
+    for one in (frame.iloc[0], {"text": texts[0]}):
+        assert model.predict(one) == model.predict(texts[0])
+    for wrong in (frame[["label"]], {"label": "?"}, None, 3):
+        with pytest.raises(InputError, match=r"needs one column|the model reads texts; give strings"):
+            model.predict(wrong)
 
 
 def test_too_little_memory_is_explained(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:

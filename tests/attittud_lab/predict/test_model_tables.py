@@ -92,6 +92,25 @@ def test_files_without_labels_are_predicted(run: Path, suffix: str, capsys: pyte
     assert f"accuracy {accuracy:.4f} on" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("here")
+def test_numbers_in_single_precision_are_the_categories_of_training() -> None:
+    """Python has no such numbers, and would write them with more digits than training did."""
+    generator = np.random.default_rng(0)
+    dose = generator.choice([0.1, 0.2, 0.3], 120).astype(np.float32)
+    table = pa.table({"x": generator.normal(size=120), "dose": dose, "label": np.where(dose > 0.15, "high", "low")})
+    pq.write_table(table, "doses.parquet")
+    job = {"data": {"kind": "table", "primary": "doses.parquet", "table": {"categorical": ["dose"]}}}
+    Path("doses.yaml").write_text(json.dumps({**job, "strategy": "primary_only", "model": {"name": "table-mlp"}}))
+    steps = ("training.guided.steps=1", "training.finetune.steps=80")
+    assert call("train", "doses.yaml", *steps, "--quiet") == 0
+    run = "runs/doses/primary_only/seed-0"
+    assert call("predict", run, "doses.parquet", "--output", "doses.csv", "--quiet") == 0
+    with Path("doses.csv").open(newline="") as file:
+        assert [row["label"] for row in csv.DictReader(file)] == table["label"].to_pylist()
+    for form in (table, table.to_pandas(), table.to_pylist()):
+        assert attittud_lab.load(run).predict(form) == table["label"].to_pylist()
+
+
 def test_rows_in_all_forms_give_the_same_predictions(run: Path) -> None:
     model, rows = attittud_lab.load(run), unseen(run)
     expected = model.predict_proba(rows)
@@ -101,7 +120,8 @@ def test_rows_in_all_forms_give_the_same_predictions(run: Path) -> None:
     pandas = pytest.importorskip("pandas")
     np.testing.assert_array_equal(model.predict_proba(pandas.DataFrame(rows)), expected)
     assert model.predict_proba([]).shape == (0, 2)
-    for wrong in ("a text", [1, 2], np.zeros((2, 3))):
+    np.testing.assert_array_equal(model.predict_proba(pandas.DataFrame(rows).iloc[1]), model.predict_proba(rows[1]))
+    for wrong in ("a text", [1, 2], np.zeros((2, 3)), None, 3, pandas.Series([1, 2])):
         with pytest.raises(InputError, match="the model reads rows of a table"):
             model.predict(wrong)
 
@@ -133,10 +153,42 @@ def test_a_bad_row_is_named(run: Path, change: Row, message: str, capsys: pytest
     assert message in capsys.readouterr().err
 
 
+def test_a_row_that_lacks_a_cell_is_named_wherever_it_is(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command reads 512 rows at a time; a row must not depend on those that are read with it."""
+    whole = {"x": 1.0, "y": 2.0, "c": "u"}
+    part = {"x": 1.0, "y": 2.0}
+    for rows, number in (([whole] * 512 + [part], 513), ([whole] * 511 + [part, whole], 512)):
+        write(Path("new.jsonl"), rows)
+        assert call("predict", str(run), "new.jsonl", "--quiet") == 2
+        assert f"new.jsonl, row {number}: needs the columns c once each" in capsys.readouterr().err
+    write(Path("new.jsonl"), [whole, {**whole, "y": None}, {"x": 1.0, "c": "u"}, {**whole, "x": "abc"}])
+    assert call("predict", str(run), "new.jsonl", "--quiet") == 2
+    assert "new.jsonl, row 4: column 'x' holds 'abc'" in capsys.readouterr().err
+
+
+def test_options_that_do_not_fit_are_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(write(Path("new.csv"), unseen(run)))
+    for option, said in (
+        ("--input", "reads all columns of a table; leave it out"),
+        ("--label", "there is no column 'z'"),
+    ):
+        assert call("predict", str(run), path, option, "z") == 2
+        assert said in capsys.readouterr().err
+
+
+def test_texts_that_training_lacks_cause_a_warning(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [{**row, "c": row["c"].upper()} for row in unseen(run)] * 40
+    assert call("predict", str(run), str(write(Path("new.csv"), rows)), "-o", "out.csv") == 0
+    assert caplog.text.count("have no feature of their own") == 1 and "new.csv, row 1: column 'c'" in caplog.text
+
+
 def test_other_columns_than_in_training_are_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(Path("new.csv"), [{"x": 1, "z": 2}])
     assert call("predict", str(run), "new.csv") == 2
-    assert "needs the columns y, c once each; its columns are x" in capsys.readouterr().err
+    assert "needs the columns y, c once each; its columns are x, z" in capsys.readouterr().err
+    Path("new.csv").write_text("x;y;c\n1;2;u\n")
+    assert call("predict", str(run), "new.csv") == 2
+    assert "its columns are x;y;c, and the training data had x, y, c (its cells seem" in capsys.readouterr().err
     Path("new.csv").write_text("x,x,y,c\n1,2,3,u\n")
     assert call("predict", str(run), "new.csv") == 2
     assert "has the column 'x' more than once" in capsys.readouterr().err

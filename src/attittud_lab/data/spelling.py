@@ -1,0 +1,35 @@
+"""How the same cell of a table is spelt in files of different formats."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pyarrow as pa
+
+NUMBER = r"(?i)^[-+]?(inf(inity)?|([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?)$"
+"""Which texts are numbers; pyarrow and Python read it alike."""
+_LONG_FRACTION = re.compile(r"^[-+]?[0-9]+\.[0-9]{9,}(e[-+]?[0-9]{1,2})?$")
+_NO_FRACTION = re.compile(r"^([-+]?[0-9]+)\.0*$")
+_TRUTH = {"true": "True", "false": "False"}
+
+
+def folded(text: str) -> str:
+    """Return the spelling that all file formats share.
+
+    A csv file has TRUE and 1.0 where a parquet file has a truth value and 1. The number 0.1 in single precision turns into
+    0.10000000149011612 in Python and in jsonl files.
+    """
+    if _LONG_FRACTION.match(text):
+        with np.errstate(over="ignore"):
+            single = np.float32(text)
+        if float(single) == float(text):
+            return str(pa.scalar(single).cast(pa.string()))
+    return _TRUTH.get(text.casefold(), text) if text[:1] in "tTfF" else _NO_FRACTION.sub(r"\1", text)
+
+
+def number_in(text: str) -> float | None:
+    """Return the number that a text is, NaN for an empty text; None for other texts."""
+    if not text:
+        return np.nan
+    return float(text) if re.match(NUMBER, text) else None
