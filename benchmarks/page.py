@@ -30,9 +30,9 @@ milliseconds.
 COST = """\
 ## Time and memory
 
-A guided step runs two backward passes where multitask training runs one, and projects both gradients on k directions.
-Every n-th step also refreshes these directions, from m primary examples. The table has n = 10 and the fastest engine that
-leaves BatchNorm alone; "eager" means without CUDA graphs. RoBERTa has the base size and 128 or 512 tokens.
+A guided step runs two backward passes where multitask training runs one, and projects both gradients onto k directions.
+Every n-th step also recomputes these directions from m primary examples (a *refresh*). The table has n = 10 and the fastest
+engine that leaves BatchNorm alone; "eager" means without CUDA graphs. RoBERTa has the base size and 128 or 512 tokens.
 
 * "Plain" is the time of a step without a refresh, divided by the time of two backward passes without a guide.
 * "Mean" is the time of an average step, divided by the time of a multitask step.
@@ -83,7 +83,7 @@ def page(results: Results) -> str:
         GROWTH.rstrip(),
         growth(results),
         "## Which goals are missed?",
-        f"{met} of {len(judged)} goals are met ([all goals](appendix/performance/tables.md#goals)). These are missed:",
+        f"{met} of our {len(judged)} [goals](appendix/performance/tables.md#goals) for time and memory are met. The others:",
         "\n".join(missed(found)) or "None.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -155,8 +155,8 @@ def notes(results: Results) -> str:
         text = f"{min(implicit):.1f} to {max(implicit):.1f} multitask steps"
         lines.append(f'* `basis="implicit"` stores no directions and adds hardly any memory; a step costs {text}.')
     lines += [
-        "* On a GPU, a guide of up to 16.8 million shared parameters puts its arithmetic into a CUDA graph: up to 128 MB more.",
-        "* `basis_dtype=torch.bfloat16` halves the stored directions, `parameters=` leaves parts of the model out.",
+        "* On a GPU, a guide of up to 16.8 million shared parameters uses a CUDA graph, which takes up to 128 MB more.",
+        "* `basis_dtype=torch.bfloat16` halves the stored directions, and `parameters=` leaves parts of the model out.",
     ]
     return "\n".join(lines)
 
@@ -194,13 +194,13 @@ def growth(results: Results) -> str:
         if powers:
             text = f"{min(powers):.2f} to {max(powers):.2f}"
             lines.append(
-                f"* A refresh by `{engine}` grows with k, by an exponent of {text} in CUDA graphs (1 is linear)."
+                f"* The time of a refresh by `{engine}` grows like k to the power of {text} in CUDA graphs (1 is linear)."
             )
     return "\n".join(
         [
             *lines,
-            "* A refresh grows linearly with m. Memory grows by gradients of activations. With `hooks` it also grows by",
-            "  gradients of single examples, up to 512 MB.",
+            "* The time of a refresh grows linearly with m. Its memory also grows: by the gradients of activations,",
+            "  and with `hooks` by the gradients of single examples too, up to 512 MB.",
             "* [The cost model](appendix/performance/tables.md#the-cost-model) predicts refreshes in CUDA graphs.",
             "  Eager refreshes also wait for kernel launches.",
         ]

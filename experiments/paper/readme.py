@@ -75,8 +75,8 @@ def _portfolio(rows: dict[str, Row]) -> str:
     single = f"{100 * multicifar_portfolio.rows()['single'].summary.mean:.1f}"
     there = f"{100 * fmean(rows['multitask'].test[line['part']] for line in found):.1f}"
     return (
-        f" On {_WORDS[len(found)]} superclasses, apart from the table, one network of `strategy: portfolio` has {single} % "
-        f"and tuned multitask {there} %."
+        f" In a separate test on {_WORDS[len(found)]} superclasses, one network of `strategy: portfolio` has {single} % and "
+        f"tuned multitask {there} %."
     )
 
 

@@ -185,7 +185,10 @@ def test_the_portfolio_is_as_good_as_the_committed_results_say():
     seeds = min(len(values["portfolio/single"]) for values in data.values())
     assert (f"({seeds} of {page.SEEDS} seeds so far)" in WORDS) == (seeds < page.SEEDS)
     low, high = (f"{end:+.1f}".replace("-", "−") for end in (folded.mean.low, folded.mean.high))
-    assert f"it is {folded.mean.mean:.1f} points above multitask with the same folds ({low} to {high})" in WORDS
+    assert (
+        f"it is {folded.mean.mean:.1f} points above multitask with the same folds (95 % interval {low} to {high})"
+        in WORDS
+    )
 
 
 def test_the_screenshot_is_small():

@@ -16,7 +16,7 @@ from attittud_lab.output.progress import Bars, RunLines
 
 def demo(
     seeds: Annotated[
-        int, typer.Option(metavar="N", min=2, help="Repetitions, each with other clean labels; fewer are faster.")
+        int, typer.Option(metavar="N", min=2, help="Repetitions, each with other primary labels; fewer are faster.")
     ] = 6,
     steps: Annotated[int, typer.Option(metavar="N", min=2, help="Training steps of every run.")] = 200,
     workers: Annotated[int, typer.Option(metavar="N", min=1, help="Processes that share the runs.")] = 2,
@@ -30,9 +30,9 @@ def demo(
 ) -> None:
     """Show where auxiliary data helps, where it does nothing and where it hurts.
 
-    The primary task has 10 clean labels per class of scikit-learn's digits. All other images are auxiliary data, with
-    labels that are right, half random, or half shifted to the next class. Every row of the table is one way to use them.
-    The demo takes about two minutes on two idle cores.
+    The primary task has 10 clean labels per class of scikit-learn's digits. All other training images are auxiliary
+    data. Their labels are all right, half random, or half shifted to the next class. Every row of the table is one way to
+    use the auxiliary data. The demo takes about two minutes on two idle cores.
     """
     with starting():
         from rich.console import Console

@@ -40,8 +40,8 @@ def diagnose(
         bool,
         typer.Option(
             "--chance/--no-chance",
-            help="Also estimate the chance that the auxiliary data help, with short runs on folds of the labels; a forecast of "
-            "their time comes first.",
+            help="Also estimate the chance that the auxiliary data help, with short runs on folds of the labels. The command "
+            "first says how long they will take.",
         ),
     ] = True,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress, neither a bar nor lines.")] = False,
@@ -49,10 +49,10 @@ def diagnose(
     """Measure the first few hundred steps of a job: is there anything for a decomposition to work with?
 
     This command trains as configured. In every step it measures how much of each auxiliary source's gradient lies in the
-    primary task's span, how much of that helps or harms, and where in the network. The 95 % intervals allow for similar
-    neighbouring steps; the early and the late half of the steps are also shown apart.
+    primary task's span, how much of that helps or harms, and where in the network. The 95 % intervals take into
+    account that neighbouring steps are similar. The early and the late half of the steps are also shown separately.
 
-    Three alarms can fire; each shows its number:
+    Three alarms can fire; each shows the figure that set it off:
 
     - the span captures less than 5 % of the gradient of primary examples that it was not built from;
 
@@ -60,11 +60,11 @@ def diagnose(
 
     - two half-batches of primary examples agree in sign no better than chance.
 
-    These figures do not predict whether the auxiliary data will help. To estimate the chance that it will, the command then
-    trains the first fifth of a small portfolio: primary_only and weighted sums on folds of the labels, whose predictions for
-    held-out labels are compared. This takes as long as two to four full runs, and on a CPU no longer than portfolio.budget;
-    --no-chance leaves it out. `attittud compare` measures the gain itself. The test set is not evaluated. The figures are
-    also written to runs/CONFIG/diagnose/diagnose.json (output=FOLDER replaces runs).
+    These figures do not predict whether the auxiliary data will help. To estimate the chance that they will, the command then
+    trains the first fifth of a small portfolio: primary_only and weighted sums of the losses, on folds of the labels. It
+    compares their predictions for held-out labels. This takes as long as two to four full runs, and on a CPU no longer than
+    portfolio.budget; --no-chance leaves it out. `attittud compare` measures the gain itself. The test set is not
+    evaluated. The figures are also written to runs/CONFIG/diagnose/diagnose.json (output=FOLDER replaces runs).
     """
     with starting():
         from rich.console import Console

@@ -39,7 +39,7 @@ def train(
     ray: Ray = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress, neither bars nor lines.")] = False,
 ) -> None:
-    """Train with auxiliary data that the primary task guides, then fine-tune on the primary task alone."""
+    """Train on primary and auxiliary data together, then fine-tune on the primary data alone."""
     with starting():
         from rich.console import Console
 

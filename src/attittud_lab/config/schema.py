@@ -43,7 +43,7 @@ class SourceConfig(Section):
     path: PathText = "digits"
     """a folder with one subfolder of images per class, a parquet, csv or jsonl file or folder, hf:owner/name, or digits"""
     split: str | None = None
-    """which of its own splits to read, such as train or train+other; null reads train, else all but validation and test"""
+    """which of its own splits to read, such as train or train+other; null: train, or if missing all but validation and test"""
     input: str | None = None
     """column with the image or the text; null looks for image, img, text, ...; tables of features use data.table instead"""
     label: str | None = None
@@ -97,7 +97,7 @@ class AuxiliaryConfig(SourceConfig):
     objective: Annotated[str, known("objective")] = "classify"
     """classify: predict its labels; masked_lm: predict masked words of a text (needs no labels)"""
     share_head: Flag = False
-    """predict with the primary task's head; its classes must be the primary ones"""
+    """predict with the primary task's head; the source must have the primary classes"""
     weight: Weight = 1.0
     """factor on this source's loss"""
     batch_size: Batch | None = None
@@ -213,7 +213,7 @@ class StrategyConfig(Section):
     judge_every: Steps = field(default=4, metadata=LATER)
     """auto only: every n-th step, up to 64 validation examples measure how much each part helps"""
     ratio: Share = 0.1
-    """replay only: share of the primary examples in the mixture"""
+    """replay only: share of primary examples in the mixture"""
     decay: Share = 0.99
     """bloop only: how much of the running primary gradient is kept in each step"""
 
@@ -296,11 +296,11 @@ class TrainingConfig(Section):
     mode: Literal["two_phase", "joint"] = "two_phase"
     """two_phase: guided, then finetune on the primary set alone; joint: guided only"""
     guided: PhaseConfig = field(default_factory=PhaseConfig)
-    """auxiliary data guided by the primary task"""
+    """the phase that trains on primary and auxiliary data together"""
     finetune: Annotated[PhaseConfig, BeforeValidator(_finetune)] = field(
         default_factory=lambda: PhaseConfig(**_FINETUNE)
     )
-    """primary data alone"""
+    """the phase that trains on primary data alone"""
     metric: Literal["auto", "accuracy", "macro_f1", "auc"] = "auto"
     """validation metric that chooses the model; the loss breaks ties. auto: accuracy, or auc for several labels at once"""
     precision: Literal["fp32", "bf16"] = "fp32"
@@ -338,9 +338,9 @@ class CompareConfig(Section):
     """factors on the auxiliary losses; every strategy chooses one of them on validation"""
     space: dict[str, list[str]] = field(default_factory=dict)
     """further settings to tune, by path, such as training.guided.lr: [1e-4, 1e-3]; a strategy with a fixed primary_weight
-    only tunes the others"""
+    tunes only the other settings"""
     draws: Runs = 4
-    """how many combinations of `space` every strategy tries: the first values, and the same random others for all"""
+    """how many combinations of `space` every strategy tries: all first values, then random ones, the same for all strategies"""
     tuning_seeds: Runs = 2
     """how many of the seeds, from the first on, are used to tune the strategies and to time their steps"""
     equal: Literal["both", "steps"] = "both"
@@ -379,7 +379,7 @@ class CandidateConfig(StrategyConfig):
     """A strategy of a portfolio. A bare name is enough: `candidates: [primary_only, multitask, drop_harmful]`."""
 
     sources: list[str] | None = None
-    """auxiliary sources that it trains on; null uses all"""
+    """auxiliary sources that the candidate trains on; null uses all"""
     head: Literal["data", "own", "shared"] = "data"
     """output layer of sources that predict the primary classes: as data.auxiliary says, their own layer, or the primary one"""
 
@@ -402,8 +402,8 @@ class PortfolioConfig(Section):
     """strategy: portfolio only: which strategies are tried on folds of the labels, and how the final model is made."""
 
     candidates: list[CandidateConfig] | None = None
-    """strategies to try besides primary_only. null tries multitask with three weights, and with an output layer of its own
-    if a source predicts the primary classes; pretrain; and, if there are several sources, each source alone"""
+    """strategies to try besides primary_only. null tries multitask with three weights, pretrain and, if there are several
+    sources, each source alone; if a source predicts the primary classes, also multitask with a separate output layer for it"""
     folds: Annotated[int, Limits(2, 20, "every candidate is trained once for each")] = 3
     """number of parts of the training and validation labels; each part is held out once"""
     one_split_above: Annotated[int, Limits(0, 10**12)] = 5000

@@ -188,12 +188,12 @@ def _all(_: Mixed, _primary: Tensor, auxiliary: Tensor) -> Tensor:
     return auxiliary
 
 
-@formula("cosine_gate", "Du et al. 2018: use the auxiliary gradient only while its cosine is not negative")
+@formula("cosine_gate", "Du et al. 2018: use the auxiliary gradient only where its cosine with the primary one is >= 0")
 def _gate(_: Mixed, primary: Tensor, auxiliary: Tensor) -> Tensor:
     return (_cosine(primary, auxiliary) >= 0) * auxiliary
 
 
-@formula("cosine_weighted", "Du et al. 2018: weight the auxiliary gradient by max(0, cosine)")
+@formula("cosine_weighted", "Du et al. 2018: weight the auxiliary gradient by max(0, cosine with the primary one)")
 def _weighted_gate(_: Mixed, primary: Tensor, auxiliary: Tensor) -> Tensor:
     return _cosine(primary, auxiliary).clamp(min=0) * auxiliary
 
