@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,12 +16,14 @@ import torch
 
 import attittud_lab
 from attittud_lab.config.load import load, loads
+from attittud_lab.config.schema import PortfolioConfig
 from attittud_lab.errors import InputError
 from attittud_lab.output.progress import Progress
 from attittud_lab.placing.processes import in_processes
 from attittud_lab.portfolio import run as module
 from attittud_lab.portfolio import trial
-from attittud_lab.portfolio.run import run
+from attittud_lab.portfolio.budget import Plan
+from attittud_lab.portfolio.run import _usual, run
 from attittud_lab.runs.folder import load_checkpoint
 from attittud_lab.training.phase import DivergedError, Phase
 from tests.helpers.portfolios import job, killed_at_random, of_patients, outcome, train
@@ -349,6 +352,15 @@ def test_the_size_of_a_folder_in_which_others_write(tmp_path: Path, monkeypatch:
     (tmp_path / ".b.part").symlink_to(tmp_path / "gone")
     monkeypatch.setattr(Path, "is_file", lambda _: True)  # as it was a moment ago
     assert module.peak_size(folder) == 100
+
+
+def test_the_chance_is_calibrated_for_the_default_portfolio_alone() -> None:
+    usual = Plan({"guided": 10}, ["primary_only", "multitask"], 1, 2.0, 1.0)
+    assert _usual(PortfolioConfig(), usual)
+    assert _usual(PortfolioConfig(folds=5, final="ensemble"), usual)
+    assert not _usual(PortfolioConfig(), replace(usual, left_out=["pretrain"]))
+    for text in ("looks: 6", "rungs: []", "candidates: [multitask]"):
+        assert not _usual(loads(f"portfolio: {{{text}}}").portfolio, usual)
 
 
 def test_no_two_candidates_share_a_folder(tmp_path: Path) -> None:
