@@ -51,7 +51,7 @@ def compare(
     strategy to use, that the auxiliary data does not help, or about how many more seeds are needed to tell.
 
     The folder is runs/CONFIG/compare (output=FOLDER replaces runs). report.html in it has the learning curves. Give the
-    same command again to continue: finished runs are reused, also when you add seeds, weights or strategies.
+    same command again to continue: finished runs are reused, even if you add seeds, weights or strategies.
 
     --quick is a smaller comparison: three seeds, tuning on one of them, and equal steps only.
 

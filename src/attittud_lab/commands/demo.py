@@ -31,8 +31,8 @@ def demo(
     """Show where auxiliary data helps, where it does nothing and where it hurts.
 
     The primary task has 10 clean labels per class of scikit-learn's digits. All other training images are auxiliary
-    data. Their labels are all right, half random, or half shifted to the next class. Every row of the table is one way to
-    use the auxiliary data. The demo takes about two minutes on two idle cores.
+    data. The three columns of the table have correct auxiliary labels, half random labels, and half of the labels shifted
+    to the next class. Every row is one way to use the auxiliary data. The demo takes about two minutes on two idle cores.
     """
     with starting():
         from rich.console import Console

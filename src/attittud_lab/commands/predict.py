@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _RUN = typer.Argument(metavar="RUN", help="The folder that `attittud train` printed last.")
 _INPUTS = typer.Argument(metavar="INPUTS", help="Folders, image files, tables, or - for standard input.")
 _OUTPUT = typer.Option(
-    "--output", "-o", metavar="FILE", help="A .csv, .jsonl or .parquet. Default: csv to standard output."
+    "--output", "-o", metavar="FILE", help="A .csv, .jsonl or .parquet file. Default: csv to standard output."
 )
 _EXPORT = typer.Option(metavar="FILE.pt2", help="Write the model as one `torch.export` program.")
 _THRESHOLD = typer.Option(
