@@ -233,8 +233,11 @@ class Features:
 
     def _lacking(self, missing: Sequence[str], known: Sequence[str], where: str) -> InputError:
         found = f"{where}: needs the columns {listed(missing)} once each; its columns are {listed(known) or 'none'}"
-        wanted = listed([column.name for column in self.columns])
-        return InputError(f"{found}, and the training data had {wanted}{other_separator(known)}")
+        blanks = [repr(name) for name in known if str(name) != str(name).strip() in missing]
+        hint = f" (remove the blanks around {listed(blanks)})" if blanks else other_separator(known)
+        return InputError(
+            f"{found}, and the training data had {listed([column.name for column in self.columns])}{hint}"
+        )
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)

@@ -42,15 +42,15 @@ def encoded(features: Features, rows: Sequence[Row], names: Sequence[str], told:
         try:
             parts.append(_together(features, some, names[numbers[0]], told))
         except InputError as error:
-            culprits = (_refusal(features, row, names[number], told) for number, row in zip(numbers, some, strict=True))
+            culprits = (_refusal(features, row, names[number]) for number, row in zip(numbers, some, strict=True))
             raise next(filter(None, culprits), error) from None
     return np.concatenate(parts) if parts else np.empty((0, features.width), dtype=np.float32)
 
 
-def _refusal(features: Features, row: Row, name: str, told: set[str]) -> InputError | None:
-    """Return why a row cannot be read; None if it can be."""
+def _refusal(features: Features, row: Row, name: str) -> InputError | None:
+    """Return why a row cannot be read; None if it can be. New texts of a single row are not worth a warning."""
     try:
-        _together(features, [row], name, told)
+        _together(features, [row], name, {column.name for column in features.columns})
     except InputError as error:
         return error
     return None

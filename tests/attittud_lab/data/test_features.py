@@ -251,7 +251,9 @@ def test_rare_categories_of_a_full_column_cause_no_warning(caplog: pytest.LogCap
     assert "2 of 2 texts" in caplog.text
 
 
-def test_another_separator_is_noticed() -> None:
+def test_blanks_around_a_name_and_another_separator_are_noticed() -> None:
+    with pytest.raises(InputError, match=r"had x, c \(remove the blanks around ' c'\)"):
+        fitted({"x": [1, 2], "c": ["a", "b"]}).encode(pa.table({"x": [1], " c": ["a"]}), "file")
     with pytest.raises(InputError, match=r"its columns are x;c, .* seem to be separated by semicolons; write commas"):
         fitted({"x": [1, 2], "c": ["a", "b"]}).encode(pa.table({"x;c": ["1;a"]}), "file")
 

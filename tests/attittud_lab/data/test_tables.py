@@ -104,7 +104,9 @@ def test_whole_numbers_stored_as_floats_are_classes(tmp_path: Path) -> None:
         listing = read_path(tmp_path / "a.parquet")
         assert listing.classes == ["2", "10"] and named(listing) == ["10", None, "2", None, "2"]
     pq.write_table(pa.table({"text": ["a", "b"], "label": [0.5, 1.0]}), tmp_path / "a.parquet")
-    with pytest.raises(InputError, match=r"holds double; a label is a whole number, .*; convert the column to one of them"):
+    with pytest.raises(
+        InputError, match=r"holds double; a label is a whole number, .*; convert the column to one of them"
+    ):
         read_path(tmp_path / "a.parquet")
 
 
