@@ -215,6 +215,21 @@ def test_losses_that_are_needed_cannot_be_left_out(options):
         guide.backward(primary=None, auxiliary=p.losses(1, 0).mean())
 
 
+def test_a_single_example_has_a_direction_of_its_own_if_every_step_computes_the_basis():
+    p, memory = Problem(), dict[str, Any]()
+    guide = Guide(p.model, **preset("orthograd"))
+    for step, count in ((0, 6), (1, 1)):
+        p.model.zero_grad()
+        report = guide.backward(p.losses(step, 1)[:count], p.losses(step, 0).mean())
+        assert report.refreshed and int(report.effective_rank) == count
+    g, r = p.gradient(p.losses(1, 0).mean()), p.gradient(p.losses(1, 1)[0])
+    found = torch.cat([parameter.grad.flatten() for parameter in p.model.parameters()])
+    assert torch.allclose(found, orthograd(Given(p, memory, 1, g, [r], r[None])), atol=1e-10)
+    other = Guide(p.model, **preset("orthograd") | {"refresh_every": 2})
+    with pytest.raises(ValueError, match="at least 2 primary examples"):
+        other.backward(p.losses(0, 1)[:1], p.losses(0, 0).mean())
+
+
 def test_only_a_basis_of_the_mean_takes_a_scalar():
     p = Problem()
     with pytest.raises(ValueError, match="got a scalar"):

@@ -145,6 +145,7 @@ class Basis(ABC):
     keeps_graph: ClassVar[bool] = False  # whether the graph of the losses is needed until the step is over
     subspace: ClassVar[type[Subspace]] = Stored  # the subspace that gradients are projected onto
     least: ClassVar[int] = 2  # how many entries the primary losses need at least, if the basis needs J
+    alone: ClassVar[bool] = False  # whether one entry is enough, if every step computes its own basis
     single: ClassVar[bool] = True  # whether these entries are single examples
     together: ClassVar[bool] = False
     """Whether `finish` leaves products of rows to `refresh.columns`: scope="tensor" then finishes all parameters at once."""

@@ -17,6 +17,7 @@ from attittud.kernels import transform_
 class Exact(Basis):
     name = "exact"
     needs = "jacobian"
+    alone = True
 
     def working_rows(self, rank: int, examples: int) -> int:
         return examples

@@ -84,6 +84,7 @@ class Refresher:
         self.subspace: Subspace | None = None
         self.age: int | None = None  # how many steps have used the basis; None: there is no basis
         self.count = 0
+        self.every = 0  # steps between two refreshes
         # Both tensors move to the device when it is known. The random numbers depend on `index`, which is a tensor because a
         # captured refresh must draw new numbers at every replay.
         self.index = torch.zeros((), dtype=torch.int64)
@@ -92,6 +93,7 @@ class Refresher:
 
     def decide(self, asked: bool | None, every: int, *, held: bool) -> bool:
         """Whether the next step has a refresh. `held`: whether the model still has the parameters of the basis."""
+        self.every = every
         if not held:
             # Parameters were replaced (load_state_dict(assign=True), a conversion): the basis belongs to the old parameters.
             self.subspace, self.age = None, None
@@ -172,7 +174,7 @@ class Refresher:
     def fix(self, refresh: Refresh, *, may_wait: bool) -> Subspace | None:
         """Orthonormalise the collected rows. None: there are too few examples, and the refresh may wait for a later step."""
         few = isinstance(refresh.examples, int) and refresh.examples < self.basis.least
-        if self.basis.needs == "jacobian" and few:
+        if self.basis.needs == "jacobian" and few and not (self.basis.alone and self.every == 1):
             if may_wait and self.subspace is not None and self.subspace.layout.same(refresh.layout):
                 return None
             raise ValueError(
