@@ -1,7 +1,7 @@
 """TRL's SFTTrainer that learns something new and protects what the model could do before.
 
-    python examples/guard_trainer.py runs/guard                # A-GEM
-    python examples/guard_trainer.py runs/guard --guard kl     # or none, replay, a name of attittud.guards()
+    python examples/guard_trainer.py runs/guard                  # KL to the model before training
+    python examples/guard_trainer.py runs/guard --guard a_gem    # or none, replay, a name of attittud.guards()
 
 The model, tiny and from random weights, first learns to count upwards. Then it learns to count by threes, while 16 sentences
 that count upwards are protected. The last lines show what it forgot, and what averages of the weights before and after would have
@@ -33,7 +33,7 @@ def make_start(folder: str, **settings: Any) -> Any:
     return trainer.model
 
 
-def make_trainer(folder: str, model: Any, guard: str = "a_gem", **settings: Any) -> Guarded:
+def make_trainer(folder: str, model: Any, guard: str = "kl", **settings: Any) -> Guarded:
     more = {"max_steps": 30, "eval_strategy": "steps", "eval_steps": 10, "save_strategy": "no"}
     return Guarded(
         model,
@@ -44,14 +44,14 @@ def make_trainer(folder: str, model: Any, guard: str = "a_gem", **settings: Any)
         guard=guard,
         protect_dataset=text(16, [1], seed=4),  # or protect_prompts=[...]: the start model writes the replies
         protect_eval_dataset=text(64, [1], seed=5),
-        protect_loss="nll",  # or "kl", the divergence from the start model
+        protect_loss="nll",  # of other guards than kl; or "kl", the divergence from the start model
     )
 
 
 def main(arguments: Sequence[str] | None = None) -> Guarded:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", help="where the trainer writes")
-    parser.add_argument("--guard", choices=sorted({*PLAIN, *guards()}), default="a_gem")
+    parser.add_argument("--guard", choices=sorted({*PLAIN, *guards()}), default="kl")
     options = parser.parse_args(arguments)
     trainer = make_trainer(options.folder, make_start(options.folder), options.guard)
     trainer.train()

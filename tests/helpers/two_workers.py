@@ -149,19 +149,26 @@ def guarded(folder: str, *, lora: bool, **settings: Any) -> list[float]:
     backend = {"ddp_backend": "gloo"} if workers() > 1 else {}
     batches = {"per_device_train_batch_size": 8 // workers(), "per_device_eval_batch_size": 8 // workers()}
     found = []
-    methods = (
-        [("a_gem", "kl", {}), ("kl", "kl", {})] if lora else [("ogpsa", "nll", {"refresh_every": 2}), ("gu", "kl", {})]
+    methods: list[tuple[str, str, dict[str, int]]] = (
+        [("a_gem", "kl", {}), ("kl", "kl", {}), ("orthograd", "nll", {})]
+        if lora
+        else [("ogpsa", "nll", {"refresh_every": 2}), ("gu", "kl", {})]
     )
     for guard, loss, guide in methods:
+        model = make_model()
+        if settings.get("fsdp_config", {}).get("cpu_ram_efficient_loading") and dist.get_rank():
+            for parameter in model.parameters():
+                parameter.data.zero_()  # as from_pretrained leaves them on all workers but the first
         trainer = Guarded(
-            model=make_model(),
+            model=model,
             args=SFTConfig(folder, **(DEFAULTS | defaults | backend | batches | settings)),
             train_dataset=text(64, [-1], seed=1),
-            eval_dataset=text(8, [-1], seed=7),
+            eval_dataset=text(13, [-1], seed=7),
             processing_class=make_tokenizer(),
             peft_config=LoraConfig(r=2, target_modules=["q_proj", "v_proj"]) if lora else None,
-            protect_dataset=text(16, [1], seed=2),
-            protect_eval_dataset=text(16, [1], seed=3),
+            # Numbers that workers do not divide: no example may count twice.
+            protect_dataset=text(11, [1], seed=2),
+            protect_eval_dataset=text(11, [1], seed=3),
             guard=guard,
             protect_loss=loss,
             guide=guide,
@@ -186,10 +193,10 @@ def guard_lora(folder: str) -> list[float]:
 
 
 def guard_fsdp2(folder: str) -> list[float]:
-    """FSDP2 with all weights: the start weights are whole and the model is sharded."""
+    """FSDP2 with all weights: the start weights are whole and the model is sharded. Only the first worker loads the model."""
     if workers() == 1:
         return guard(folder)
-    config = {"version": 2, "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"]}
+    config = {"version": 2, "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"], "cpu_ram_efficient_loading": True}
     with fsdp2_on_cpu():
         return guarded(f"{folder}/guard_fsdp2", lora=False, fsdp=True, fsdp_config=config)
 

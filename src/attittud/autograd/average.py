@@ -40,14 +40,14 @@ def interpolate(model: nn.Module, start: Mapping[str, Tensor], share: float) -> 
             held[name].copy_(torch.lerp(old, held[name], share))
         yield
     finally:
-        _reshard(model)
+        reshard(model)
         for name, new in end.items():
             held[name].copy_(new)
 
 
 def placed(model: nn.Module, start: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the start weights as this worker needs them: its shards, in the type and on the device of the parameters."""
-    _reshard(model)
+    reshard(model)
     named = dict(_named(model))
     if strangers := [name for name in start if name not in named]:
         raise ValueError(
@@ -81,11 +81,11 @@ def _named(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
         yield name.replace("_orig_mod.", ""), parameter
 
 
-def _reshard(model: nn.Module) -> None:
+def reshard(model: nn.Module) -> None:
     """Make FSDP2 go back to shards. After a forward pass it may hold whole parameters, which ignore changes of the shards."""
     for module in model.modules():
-        if callable(reshard := getattr(module, "reshard", None)):
-            reshard()
+        if callable(again := getattr(module, "reshard", None)):
+            again()
 
 
 def _part(old: Tensor, parameter: nn.Parameter) -> Tensor:

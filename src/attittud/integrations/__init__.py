@@ -30,10 +30,14 @@ class Latest:
 
     def take(self, report: Report) -> Report:
         self.report = report
-        self._steps += 1
+        self.end_step()
         if report.refreshed:
             self.refreshed = report
         return report
+
+    def end_step(self) -> None:
+        """End a step; `take` does this for a step with a report."""
+        self._steps += 1
 
     def add(self, name: str, loss: Tensor) -> Tensor:
         self._sums[name] = self._sums[name] + loss if name in self._sums else loss

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
@@ -60,52 +61,81 @@ class AuxiliaryData:
             return data
         has_format = hasattr(trainer, "_formatting_func")
         more = {"packing": False, "formatting_func": trainer._formatting_func} if has_format else {}
-        return prepare(data, processing_class=trainer.processing_class, args=trainer.args, dataset_name=name, **more)
+        try:
+            return prepare(
+                data, processing_class=trainer.processing_class, args=trainer.args, dataset_name=name, **more
+            )
+        except Exception as error:  # it looks at the data without a check, so any error may come
+            said = f"{type(error).__name__}: {error}"
+            raise ValueError(
+                f"{trainer.argument_of(name)} cannot be prepared like train_dataset ({said}); {_cure(data)}"
+            ) from error
 
     def _stream(self, name: str, drawn: int) -> Stream:
         from accelerate import skip_first_batches
 
         data, args = self.datasets[name], self.trainer.args
         seed = args.seed if args.data_seed is None else args.data_seed
-        shuffled = Shuffled(data, seed, name) if hasattr(data, "__len__") else None
-        with self.own_collator(name):
+        size = self.trainer._train_batch_size if self.batch_size is None else self.batch_size
+        whole = size * self.trainer.accelerator.num_processes if self.trainer.full_batches else 1
+        shuffled = Shuffled(data, seed, name, whole) if hasattr(data, "__len__") else None
+        with self.own_collator(name, trains=True):
             loader = self.trainer._get_dataloader(
                 data,
                 description=f"auxiliary {name!r}",
-                batch_size=self.batch_size or self.trainer._train_batch_size,
+                batch_size=size,
                 sampler_fn=lambda _: shuffled,
                 is_training=True,
             )
-        return Stream(loader, name, shuffled, skip_first_batches, drawn)
+        return Stream(loader, self.trainer.argument_of(name), shuffled, skip_first_batches, drawn)
 
     @contextmanager
-    def own_collator(self, name: str) -> Iterator[None]:
-        """Use the dataset's own collator, if it has one. Such a dataset keeps all its columns, which the Trainer might drop."""
+    def own_collator(self, name: str, *, trains: bool = False) -> Iterator[None]:
+        """Use the dataset's own collator, if it has one. Such a dataset keeps all its columns, which the Trainer might drop.
+
+        `trains`: the batches train the model, and are not only measured.
+        """
         trainer, args = self.trainer, self.trainer.args
         kept = trainer.data_collator, args.remove_unused_columns
         if name in self.collators:
             trainer.data_collator, args.remove_unused_columns = self.collators[name], False
+        trainer.data_collator = trainer.collator_of(name, trainer.data_collator, trains=trains)
         try:
             yield
         finally:
             trainer.data_collator, args.remove_unused_columns = kept
 
 
-class Shuffled(Sampler[int]):
-    """A permutation that depends only on (seed, name, epoch), so it is the same on every worker and after a resume."""
+def _cure(data: Any) -> str:
+    if not hasattr(data, "column_names"):
+        return f"it must be a datasets.Dataset, not a {type(data).__name__}: write datasets.Dataset.from_list(rows)"
+    return f"give it the columns of train_dataset; it has {', '.join(map(repr, data.column_names or ()))}"
 
-    def __init__(self, data: Sized, seed: int, name: str) -> None:
-        self.size = len(data)
+
+class Shuffled(Sampler[int]):
+    """A permutation that depends only on (seed, name, epoch), so it is the same on every worker and after a resume.
+
+    The permutations of all epochs follow one another endlessly. A pass of the data loader takes as many of their entries as
+    fill batches of `whole` examples, so a pass with short batches (`whole` = 1) is an epoch.
+    """
+
+    def __init__(self, data: Sized, seed: int, name: str, whole: int = 1) -> None:
+        self.size, self.whole = len(data), whole
         # Without the name, two datasets of the same length would be drawn in the same order.
         self.seed = seed + zlib.crc32(name.encode())
         self.epoch = 0
 
     def __len__(self) -> int:
-        return self.size
+        return math.ceil(self.size / self.whole) * self.whole
 
     def __iter__(self) -> Iterator[int]:
-        generator = torch.Generator().manual_seed(self.seed + self.epoch)
-        yield from torch.randperm(self.size, generator=generator).tolist()
+        left, position = len(self), self.epoch * len(self)
+        while left:
+            epoch, first = divmod(position, self.size)
+            generator = torch.Generator().manual_seed(self.seed + epoch)
+            part = torch.randperm(self.size, generator=generator)[first : first + left].tolist()
+            yield from part
+            left, position = left - len(part), position + len(part)
 
 
 @dataclass
@@ -113,8 +143,8 @@ class Stream:
     """Draws from a data loader over and over."""
 
     loader: Any  # prepared for this worker
-    name: str
-    shuffled: Shuffled | None  # the sampler of the loader, if it has one
+    what: str  # the dataset's name in messages
+    shuffled: Shuffled | None  # the sampler of the loader, if it has one; its epoch is a pass of the loader
     skip: Callable[[Any, int], Any]  # returns a loader that leaves out the first batches
     drawn: int = 0  # how many batches were drawn before; nothing else has to be saved
 
@@ -139,8 +169,6 @@ class Stream:
                     self.drawn += 1
                     yield batch
             if found == 0:
-                raise ValueError(
-                    f"the auxiliary dataset {self.name!r} yields no batch; it is empty, or drop_last drops its only batch"
-                )
+                raise ValueError(f"{self.what} yields no batch; it is empty, or drop_last drops its only batch")
             # If the length is unknown, a resumed run must go through the data to find where it stopped.
             epoch, start = epoch + 1, max(0, start - found)

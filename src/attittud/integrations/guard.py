@@ -2,22 +2,33 @@
 
 class Guarded(GuardMixin, SFTTrainer): ...
 
-trainer = Guarded(model, args, train_dataset=new, protect_dataset=few, guard="a_gem")
+trainer = Guarded(model, args, train_dataset=new, protect_dataset=few)  # guard="kl", or another method
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from torch import Tensor, nn
 
 from attittud._checks import check_choice
-from attittud.autograd.average import SHARES, weights_of
+from attittud.autograd.average import SHARES
 from attittud.eta import choose, guards, preset
 from attittud.guide import Guide
-from attittud.integrations.auxiliary import JUDGES
-from attittud.integrations.protected import HELD_OUT, PROTECTED, Forgetting, ProtectedLoss, pad, replies
+from attittud.integrations.guard_checks import (
+    HELD_OUT,
+    PROTECTED,
+    CheckedCollator,
+    check_guide,
+    check_model,
+    check_numbers,
+    check_single,
+    held_out_set,
+    protected_sets,
+)
+from attittud.integrations.protected import Forgetting, ProtectedLoss, pad, replies, share_weights, shifts
 from attittud.integrations.transformers import AttittudMixin
 
 NEW = "new"
@@ -30,16 +41,27 @@ PLAIN: dict[str, dict[str, Any]] = {
 """Methods that only add losses, without projection. Their steps are the Trainer's own; the guide only keeps the state."""
 
 
+@dataclass(frozen=True)
+class GuardArguments:
+    """What a user gave, as far as it is needed after the start."""
+
+    sets: int  # how many protected sets there are
+    batch_size: int | None  # protected examples per device and step
+    rank: bool  # whether the rank was given
+    prompts: bool  # whether prompts were given instead of data
+    prepared: tuple[str, ...]  # sets that are prepared and collated like `train_dataset`
+
+
 class GuardMixin(AttittudMixin):
     """Put this before a `Trainer` class: `train_dataset` is the new data, and protected data show what must not be forgotten.
 
     Epochs, packing, collators, accumulation and logging of the new data are the Trainer's own. Every step draws one batch of
-    protected data, unless the method needs none in this step. At every evaluation the log has `eval_forgetting`: the change of
-    the loss on held-out protected data. After training, `averages` has the same number for averages of the weights before and
-    after training.
+    protected data, unless the method needs none in this step. The logged `loss` is the loss of the new data, whatever the
+    method. At every evaluation the log has `eval_forgetting`: the change of the loss on held-out protected data. After
+    training, `averages` has the same number for averages of the weights before and after training.
 
     Args:
-        guard: "none", "replay" (add the protected loss), "kl" (add the divergence from the start model), or a name of
+        guard: "kl" (add the divergence from the start model), "none", "replay" (add the protected loss), or a name of
             `attittud.guards()`.
         protect_dataset: examples of what the model can do, prepared like `train_dataset`; or a dict of several sets.
         protect_prompts: instead of `protect_dataset`, prompts (texts, or lists of chat messages); the start model writes the
@@ -50,17 +72,18 @@ class GuardMixin(AttittudMixin):
         protect_collator: for protected data that are not prepared like `train_dataset`; its batches must have labels.
         protect_eval_dataset: held-out protected data for `eval_forgetting`. Without it, `eval_forgetting_protected` is
             measured on the protected data themselves.
-        guide: further arguments of `Guide`, such as `{"refresh_every": 5}`.
+        guide: for a name of `attittud.guards()`, further arguments of `Guide`, such as `{"refresh_every": 5}`.
         reply_tokens: the largest number of tokens in a reply to a prompt.
         shares: shares of the trained weights in the averages at the end; an empty sequence leaves the averages out.
     """
 
     packs = True
+    full_batches = True  # in a shorter batch each example would count more, and several workers would repeat some
 
     def __init__(
         self,
         *args: Any,
-        guard: str = "a_gem",
+        guard: str = "kl",
         protect_dataset: Any = None,
         protect_prompts: Sequence[Any] | None = None,
         protect_loss: Literal["nll", "kl"] = "nll",
@@ -74,16 +97,25 @@ class GuardMixin(AttittudMixin):
         **kwargs: Any,
     ) -> None:
         settings = choose("guard", guard, PLAIN | {name: preset(name) for name in guards()}) | dict(guide or {})
+        if guard in PLAIN:
+            check_guide(guard, guide or {})
         if protect_weight is not None:
             settings["primary_weight"] = protect_weight
         check_choice("protect_loss", protect_loss, ("nll", "kl"))
-        self.guard, self.shares = guard, tuple(shares)
-        self._rank = settings["rank"] if "rank" in (guide or {}) else None
-        sets = _sets(guard, protect_dataset, protect_prompts)
-        held_out = {} if protect_eval_dataset is None else {HELD_OUT: protect_eval_dataset}
+        self.guard = guard
+        self.shares = check_numbers(protect_weight, protect_batch_size, reply_tokens, shares)
+        sets = protected_sets(guard, guard != "none", protect_dataset, protect_prompts)
+        held_out = held_out_set(protect_eval_dataset)
         own = protect_collator or (pad if protect_prompts is not None else None)
         # Replies to prompts have a collator of their own, but held-out data are still prepared like `train_dataset`.
         collated = [*sets, *(held_out if protect_collator is not None else ())] if own is not None else []
+        self._given = GuardArguments(
+            sets=len(sets),
+            batch_size=protect_batch_size,
+            rank="rank" in (guide or {}),
+            prompts=protect_prompts is not None,
+            prepared=tuple(name for name in sets | held_out if name not in collated),
+        )
         super().__init__(
             *args,
             auxiliary_datasets=sets | held_out,
@@ -93,6 +125,7 @@ class GuardMixin(AttittudMixin):
             **kwargs,
         )
         data = self.auxiliary.datasets
+        share_weights(self)
         if protect_prompts is not None:
             data[PROTECTED] = replies(self.model, self.processing_class, protect_prompts, reply_tokens)
         self.protected_loss = ProtectedLoss(self, "kl" if guard == "kl" else protect_loss)
@@ -102,14 +135,30 @@ class GuardMixin(AttittudMixin):
         self.averages: dict[float, dict[str, float]] = {}
         self._again = self._opened = False
 
+    def check(self) -> None:
+        super().check()
+        check_model(self, self._given.prepared)
+
+    def argument_of(self, name: str) -> str:
+        if name == HELD_OUT:
+            return "protect_eval_dataset="
+        known = "protect_prompts=" if self._given.prompts else "protect_dataset="
+        return known if name == PROTECTED else f"{known} {name!r}"
+
+    def collator_of(self, name: str, collator: Any, *, trains: bool) -> Any:
+        return CheckedCollator(collator, self.argument_of(name), int(shifts(self)) if trains else None)
+
     def make_guide(self, model: nn.Module) -> Guide:
-        made = super().make_guide(model)
-        size, sets = (
-            (self.auxiliary.batch_size, len(self.auxiliary.datasets)) if hasattr(self, "auxiliary") else (None, 1)
-        )
-        count = (size or self._train_batch_size) * self.accelerator.num_processes * sets
-        if self._rank is None and made.basis.needs == "jacobian" and made.basis.single and made.rank < count:
-            # By default, the gradients of all protected examples of a step span the subspace.
+        made, given = super().make_guide(model), self._given
+        if made.basis.needs != "jacobian":
+            return made
+        count = given.sets
+        if made.basis.single:
+            check_single(self.guard, self, given.prepared)
+            size = self._train_batch_size if given.batch_size is None else given.batch_size
+            count *= size * self.accelerator.num_processes
+        if not given.rank and made.rank < count:
+            # By default, the gradients of all protected examples of a step, or of all sets, span the subspace.
             self.guide_settings["rank"] = count
             made = super().make_guide(model)
         return made
@@ -127,8 +176,12 @@ class GuardMixin(AttittudMixin):
         guide, opened, self._opened = self.guide, self._opened, False
         assert guide is not None
         if self.guard in PLAIN:
-            total: Tensor = super(AttittudMixin, self).training_step(model, inputs, num_items_in_batch)
-            return total + self._add_protected(model, guide.primary_weight) if opened and self._window else total
+            total = self._latest.add(NEW, super(AttittudMixin, self).training_step(model, inputs, num_items_in_batch))
+            if opened and self._window:
+                self._add_protected(model, guide.primary_weight)
+            if self.accelerator.sync_gradients:
+                self._latest.end_step()
+            return total
         model.train()
         if callable(getattr(self.optimizer, "train", None)):
             self.optimizer.train()
@@ -153,12 +206,12 @@ class GuardMixin(AttittudMixin):
             guide.primary(self._scaled(losses), refresh=True if self._again else None)
         self._latest.add(PROTECTED, losses.detach().mean())
 
-    def _add_protected(self, model: nn.Module, weight: float) -> Tensor:
+    def _add_protected(self, model: nn.Module, weight: float) -> None:
         with self.protected_loss.undisturbed(model):
-            loss = weight * self.protected_loss(model, self._window, single=False).mean()
+            loss = self.protected_loss(model, self._window, single=False).mean()
             # Accelerate divides every loss by this number. The losses of micro-batches need that, but this loss does not.
-            self.accelerator.backward(loss * self.accelerator.gradient_accumulation_steps)
-        return loss.detach()
+            self.accelerator.backward(weight * loss * self.accelerator.gradient_accumulation_steps)
+        self._latest.add(PROTECTED, loss.detach())
 
     def _look_again(self) -> None:
         """Refresh in the next step too if the basis has no direction, because the divergence has no gradient at the start."""
@@ -177,44 +230,35 @@ class GuardMixin(AttittudMixin):
         return prepared
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        start: dict[str, Tensor] = {}
         if self.forgetting is not None:
-            self.forgetting.begin(self.model)
-            start = {} if self.protected_loss.adapters or not self.shares else weights_of(self.model)
+            self.forgetting.begin(self.model, weights=bool(self.shares) and not self.protected_loss.adapters)
         output = super().train(*args, **kwargs)
         if self.forgetting is not None and self.shares:
             model = self.accelerator.unwrap_model(self.model_wrapped)
-            self.averages = self.forgetting.curve(model, start, self.shares)
+            self.averages = self.forgetting.curve(model, self.shares)
             logged = {
                 f"average_{share:g}_{name}": x for share, found in self.averages.items() for name, x in found.items()
             }
             self.log(logged)
         return output
 
+    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
+        """Measure forgetting too, in time for the callbacks that look at an evaluation."""
+        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        if metric_key_prefix == "eval":
+            output.metrics.update(self._forgotten())
+        return output
+
     def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> dict[str, float]:
         metrics: dict[str, float] = super().evaluate(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        # With several evaluation datasets this is called for each of them, and once for all of them.
-        if self.forgetting is not None and self.forgetting.start is not None and metric_key_prefix == "eval":
-            name = "eval_forgetting" if HELD_OUT in self.forgetting.data else "eval_forgetting_protected"
-            model = self.accelerator.unwrap_model(self.model_wrapped)
-            metrics[name] = self.forgetting(model)
-            self.log({name: metrics[name]})
+        # Several evaluation datasets have prefixes of their own. Forgetting is measured once, after all of them.
+        if metric_key_prefix == "eval" and "eval_runtime" not in metrics and (lost := self._forgotten()):
+            metrics |= lost
+            self.log(lost)
         return metrics
 
-
-def _sets(guard: str, dataset: Any, prompts: Sequence[Any] | None) -> dict[str, Any]:
-    """Return the protected sets by name. The set of replies to prompts is filled later."""
-    if dataset is not None and prompts is not None:
-        raise ValueError("protect_dataset= and protect_prompts= are alternatives; pass one of them")
-    if dataset is None and not prompts:
-        if guard == "none":
+    def _forgotten(self) -> dict[str, float]:
+        if self.forgetting is None or self.forgetting.start is None:
             return {}
-        raise ValueError(
-            f"guard={guard!r} needs protected data: pass protect_dataset=, or protect_prompts=, to which the start model replies"
-        )
-    if prompts is not None:
-        return {PROTECTED: []}
-    sets = dict(dataset) if isinstance(dataset, Mapping) else {PROTECTED: dataset}
-    if taken := sets.keys() & {HELD_OUT, JUDGES}:
-        raise ValueError(f"protect_dataset=: the name {min(taken)!r} is reserved; give this set another name")
-    return sets
+        name = "eval_forgetting" if HELD_OUT in self.forgetting.data else "eval_forgetting_protected"
+        return {name: self.forgetting(self.accelerator.unwrap_model(self.model_wrapped))}

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from attittud.autograd.average import averages, interpolate, placed, weights_of
+from attittud.autograd.average import averages, interpolate, placed, reshard, weights_of
 from attittud.integrations.auxiliary import Window
 from attittud.integrations.objective import check_logits
 from attittud.losses import per_sequence, per_sequence_kl
 
-PROTECTED, HELD_OUT = "protected", "held_out"
 Inputs = dict[str, Any]
+NOISE = "neftune_noise_alpha"  # an attribute that transformers gives to the embeddings
 
 
 class ProtectedLoss:
@@ -45,10 +47,10 @@ class ProtectedLoss:
         start = self._start_logits(list(batches.values())) if self.kind == "kl" else [None] * len(batches)
         found = []
         for (name, inputs), before in zip(batches.items(), start, strict=True):
-            with self.trainer.compute_loss_context_manager():
+            with self.trainer.compute_loss_context_manager(), unlogged(self.trainer):
                 if before is not None:
                     labels = inputs["labels"]
-                    losses = per_sequence_kl(_logits(model, inputs), before, labels, shift=_shifts(self.trainer))
+                    losses = per_sequence_kl(_logits(model, inputs), before, labels, shift=shifts(self.trainer))
                 else:
                     losses = self._own(name, model, inputs, window[name][1], single=single)
             found.append(losses if single else losses.mean()[None])
@@ -57,7 +59,7 @@ class ProtectedLoss:
     def _own(self, name: str, model: nn.Module, inputs: Inputs, items: Any, *, single: bool) -> Tensor:
         trainer = self.trainer
         if name in trainer.auxiliary.collators:
-            return per_sequence(_logits(model, inputs), inputs["labels"], shift=_shifts(trainer))
+            return per_sequence(_logits(model, inputs), inputs["labels"], shift=shifts(trainer))
         if single:
             # A step has one protected batch, however many micro-batches of new data it has.
             losses: Tensor = trainer.objective.primary(model, inputs, items) * trainer.objective.divisor(items)
@@ -74,7 +76,7 @@ class ProtectedLoss:
 
     @contextmanager
     def undisturbed(self, model: nn.Module) -> Iterator[None]:
-        """Turn off dropout if outputs are compared with the start model, because dropout alone would make a difference.
+        """Turn off dropout and NEFTune's noise if outputs are compared with the start model; they alone would make a difference.
 
         Other modules stay in training mode, which gradient checkpointing needs. Keep the block open until the graph is used.
         """
@@ -83,8 +85,9 @@ class ProtectedLoss:
             own = vars(module)
             if "Dropout" in type(module).__name__:
                 changed.append((own, "training", own["training"]))
-            # Attributes with numbers for functional dropout: attention_dropout, dropout, layerdrop.
-            changed += [(own, key, x) for key, x in own.items() if "drop" in key and isinstance(x, float)]
+            # Attributes with numbers for functional dropout (attention_dropout, dropout, layerdrop), and for noise.
+            disturbing = [key for key, x in own.items() if ("drop" in key and isinstance(x, float)) or key == NOISE]
+            changed += [(own, key, own[key]) for key in disturbing]
         for own, key, value in changed:
             own[key] = type(value)(0)
         try:
@@ -98,16 +101,42 @@ def _logits(model: Any, inputs: Inputs) -> Tensor:
     if "labels" not in inputs:
         raise ValueError(
             f"a protected batch has no 'labels' (it has {', '.join(sorted(inputs))}), which say which tokens count; pass a "
-            "protect_collator= that makes them, such as transformers' DataCollatorForLanguageModeling(tokenizer, mlm=False)"
+            "protect_collator= that makes them, such as transformers' DataCollatorForLanguageModeling(tokenizer, mlm=False); "
+            "for pairs of DPO, choose another guard than 'kl', with protect_loss='nll'"
         )
     return check_logits(model(**{key: value for key, value in inputs.items() if key != "labels"}), model)
 
 
-def _shifts(trainer: Any) -> bool:
+def shifts(trainer: Any) -> bool:
     """Whether token t is predicted at position t - 1, as in causal language models."""
-    known, config = getattr(trainer.model, "loss_type", None), getattr(trainer.model, "config", None)
-    causal = known is None and not getattr(config, "is_encoder_decoder", False)
-    return bool(trainer._loss_shifts_labels or causal)
+    return bool(trainer._loss_shifts_labels or getattr(trainer.model, "loss_type", None) is None)
+
+
+@contextmanager
+def unlogged(trainer: Any) -> Iterator[None]:
+    """Keep protected batches out of the figures that TRL's `compute_loss` collects and logs for the new data."""
+    kept = {name: x for name, x in vars(trainer).items() if name in ("_metrics", "_total_train_tokens")}
+    if "_metrics" in kept:
+        vars(trainer)["_metrics"] = {mode: defaultdict(list) for mode in kept["_metrics"]}
+    try:
+        yield
+    finally:
+        vars(trainer).update(kept)
+
+
+def share_weights(trainer: Any) -> None:
+    """Give all workers the weights of the first one, where FSDP loads them on the first worker alone.
+
+    The others have zeros until the model is sharded, but the start model is needed before that.
+    """
+    accelerator = trainer.accelerator
+    plugin = getattr(accelerator.state, "fsdp_plugin", None)
+    if accelerator.num_processes == 1 or not getattr(plugin, "cpu_ram_efficient_loading", False):
+        return
+    for tensor in chain(trainer.model.parameters(), trainer.model.buffers()):
+        sent = tensor.detach().to(accelerator.device, copy=True).contiguous()
+        dist.broadcast(sent, src=0)
+        tensor.data.copy_(sent)
 
 
 def _without_effect(model: nn.Module) -> bool:
@@ -134,19 +163,22 @@ class Forgetting:
     def __init__(self, trainer: Any, data: Mapping[str, Any]) -> None:
         self.trainer, self.data = trainer, dict(data)
         self.start: float | None = None
+        self.weights: dict[str, Tensor] = {}  # the weights to which `start` belongs
 
-    def begin(self, model: nn.Module) -> None:
-        """Measure the start model, if this has not been done."""
+    def begin(self, model: nn.Module, *, weights: bool = False) -> None:
+        """Measure the start model, if this has not been done; with `weights`, also keep its weights for averages."""
         if self.start is None:
-            self.start = self.measure(model, self._loaders())
+            self.start = self._loss(model)
+            self.weights = weights_of(model) if weights else {}
 
     def __call__(self, model: nn.Module) -> float:
         assert self.start is not None
-        return self.measure(model, self._loaders()) - self.start
+        return self._loss(model) - self.start
 
-    def curve(
-        self, model: nn.Module, start: Mapping[str, Tensor], shares: Sequence[float]
-    ) -> dict[float, dict[str, float]]:
+    def _loss(self, model: nn.Module) -> float:
+        return self.measure(model, self._loaders(), " and ".join(map(self.trainer.argument_of, self.data)))
+
+    def curve(self, model: nn.Module, shares: Sequence[float]) -> dict[float, dict[str, float]]:
         """Forgetting, and the loss on a single `eval_dataset`, for averages of the start and the end weights.
 
         With adapters, the averages scale the effect of the adapters on the weights.
@@ -160,8 +192,8 @@ class Forgetting:
                 {"eval_loss": self.measure(model, [self.trainer.get_eval_dataloader()])} if evaluated else {}
             )
 
-        if start:
-            return averages(model, start, evaluate, shares)
+        if self.weights:
+            return averages(model, self.weights, evaluate, shares)
         from peft.helpers import rescale_adapter_scale
 
         found = {}
@@ -179,31 +211,61 @@ class Forgetting:
             yield loader
 
     @torch.no_grad()
-    def measure(self, model: nn.Module, loaders: Iterable[Any]) -> float:
+    def measure(self, model: nn.Module, loaders: Iterable[Any], what: str = "eval_dataset=") -> float:
         """The mean loss over the tokens that count, or over the examples if the loss does not belong to tokens (DPO)."""
         trainer, was_training = self.trainer, model.training
-        device = next(model.parameters()).device
         sums = torch.zeros(2, dtype=torch.float64, device=trainer.accelerator.device)
         model.eval()
-        shift = _shifts(trainer)
-        for batch in chain.from_iterable(loaders):
-            inputs = {
-                key: x.to(device) if isinstance(x, Tensor) else x for key, x in trainer._prepare_inputs(batch).items()
-            }
-            # Autocast is needed here, because the Trainer adds its own autocast only when training begins, and the losses
-            # before and after training must be computed in the same way.
-            with trainer.compute_loss_context_manager(), trainer.accelerator.autocast():
-                if "labels" in inputs and inputs["labels"].ndim == 2:
-                    labels = inputs["labels"]
-                    total = per_sequence(_logits(model, inputs), labels, shift=shift, reduction="sum").sum()
-                    count = ((labels[:, 1:] if shift else labels) != -100).sum()
-                else:
-                    count = torch.tensor(len(next(x for x in inputs.values() if isinstance(x, Tensor))))
-                    total = trainer.compute_loss(model, inputs) * count
-            sums += torch.stack([total.double().to(sums.device), count.double().to(sums.device)])
+        for loader in loaders:
+            for batch in loader:
+                # Autocast is needed here, because the Trainer adds its own autocast only when training begins, and the
+                # losses before and after training must be computed in the same way.
+                with unlogged(trainer), trainer.compute_loss_context_manager(), trainer.accelerator.autocast():
+                    sums += self._sums(model, batch, _own_examples(loader, trainer.accelerator)).to(sums)
         model.train(was_training)
+        reshard(model)  # the whole parameters that FSDP2 may still hold have no gradient
         whole, tokens = trainer.accelerator.reduce(sums, "sum").tolist()
-        return float(whole / max(tokens, 1))
+        if not tokens:
+            raise ValueError(
+                f"{what} has no token that counts: it is empty, or all its labels are -100; give other data"
+            )
+        return float(whole / tokens)
+
+    def _sums(self, model: nn.Module, batch: Any, own: int | None) -> Tensor:
+        """The sum of the losses of a batch and their number. If `own` is given, only its first examples count."""
+        trainer, device = self.trainer, next(model.parameters()).device
+        prepared = trainer._prepare_inputs(batch)
+        inputs = {key: x.to(device) if isinstance(x, Tensor) else x for key, x in prepared.items()}
+        if "labels" in inputs and inputs["labels"].ndim == 2:
+            labels, shift = _first_examples(inputs, own), shifts(trainer)
+            total = per_sequence(_logits(model, inputs), labels, shift=shift, reduction="sum").sum()
+            return torch.stack([total, ((labels[:, 1:] if shift else labels) != -100).sum()])
+        rows = len(next(x for x in inputs.values() if isinstance(x, Tensor))) // trainer.objective.rows_per_example
+        count = rows if own is None else own
+        return torch.stack([trainer.compute_loss(model, inputs), torch.ones((), device=device)]) * count
+
+
+def _own_examples(loader: Any, accelerator: Any) -> int | None:
+    """How many examples of the batch count. Accelerate repeats examples to fill the last batch of all workers.
+
+    None: all of them.
+    """
+    left = getattr(loader, "remainder", 0)  # examples of all workers in the last batch
+    if accelerator.num_processes == 1 or left <= 0 or not loader.end_of_dataloader:
+        return None
+    size = loader.total_batch_size // accelerator.num_processes
+    return int(min(max(left - accelerator.process_index * size, 0), size))
+
+
+def _first_examples(inputs: Inputs, own: int | None) -> Tensor:
+    """Labels that count in the first examples alone."""
+    labels: Tensor = inputs["labels"]
+    if own is None:
+        return labels
+    number = torch.arange(len(labels), device=labels.device)[:, None]
+    if "position_ids" in inputs and "attention_mask" not in inputs:  # examples without padding, one after the other
+        number = (inputs["position_ids"] == 0).cumsum(1) - 1
+    return labels.masked_fill(number >= own, -100)
 
 
 # ------------------------------------------------------------------------------------------------ replies to prompts
@@ -218,6 +280,7 @@ def replies(model: Any, tokenizer: Any, prompts: Sequence[Any], tokens: int) -> 
     if tokenizer is None:
         raise ValueError("protect_prompts= needs the tokenizer: pass it to the Trainer as processing_class=")
     device, was_training, found = next(model.parameters()).device, model.training, []
+    end = getattr(tokenizer, "eos_token_id", None)
     model.eval()
     for prompt in prompts:
         if isinstance(prompt, str):
@@ -226,6 +289,9 @@ def replies(model: Any, tokenizer: Any, prompts: Sequence[Any], tokens: int) -> 
             text = tokenizer.apply_chat_template(
                 prompt, add_generation_prompt=True, return_tensors="pt", return_dict=True
             )["input_ids"]
+        # Some tokenizers add their end-of-text token, after which nothing is left to say.
+        if isinstance(prompt, str) and text.shape[1] > 1 and int(text[0, -1]) == end:
+            text = text[:, :-1]
         text = text.to(device)
         whole = model.generate(
             text, attention_mask=torch.ones_like(text), do_sample=False, max_new_tokens=tokens, use_cache=True

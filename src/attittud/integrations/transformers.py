@@ -58,6 +58,9 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
 
     current_gradient_accumulation_steps: int
     packs = False  # whether several examples of `train_dataset` may share a row, since none needs a loss of its own
+    full_batches = (
+        False  # whether all batches of the other datasets are full, because the last one goes on with a new epoch
+    )
 
     def __init__(
         self,
@@ -72,8 +75,8 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        check_trainer(self)
         self.guide_settings = dict(guide)
+        self.check()
         self.guide: Guide | None = None
         # Wrong settings are refused before any data is prepared.
         check_judges(self.make_guide(self.model), judge_dataset)
@@ -86,11 +89,23 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
         self._latest = Latest()
         self._window: Window = {}
 
+    def check(self) -> None:
+        """Refuse settings of the Trainer that do not work, before any data is prepared."""
+        check_trainer(self)
+
+    def argument_of(self, name: str) -> str:
+        """How messages call a dataset."""
+        return f"the auxiliary dataset {name!r}"
+
+    def collator_of(self, name: str, collator: Any, *, trains: bool) -> Any:
+        """Return the collator of a dataset, in place of the one that it would have."""
+        return collator
+
     def make_guide(self, model: nn.Module) -> Guide:
-        """Make the guide of a model. With metric="adam" it uses the Trainer's optimizer, once there is one."""
+        """Make the guide of a model. With metric="adam" it uses the Trainer's optimizer, or one like it before there is one."""
         settings = dict(self.guide_settings)
         if settings.get("metric", "euclidean") != "euclidean" and "optimizer" not in settings:
-            settings["optimizer"] = self.optimizer or torch.optim.AdamW(model.parameters())
+            settings["optimizer"] = self.optimizer or _optimizer_like(self.args, model)
         return Guide(model, **settings)
 
     @property
@@ -155,7 +170,7 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
         checkpoint.save(self.guide, Path(output_dir, FOLDER), writes=self.args.should_save, files=drawn)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        if "loss" in logs and self.report is not None:
+        if "loss" in logs:
             # The mean over the workers, as the Trainer logs its own loss.
             logs |= {name: float(self.accelerator.reduce(mean, "mean")) for name, mean in self._latest.losses().items()}
             logs |= self._latest.numbers()
@@ -198,6 +213,13 @@ def _check_drawn(drawn: Any) -> dict[str, int]:
     return drawn
 
 
+def _optimizer_like(args: Any, model: nn.Module) -> torch.optim.Optimizer:
+    """Make an optimizer of the kind that the Trainer will make, so that a guide can refuse it early."""
+    kind, settings = Trainer.get_optimizer_cls_and_kwargs(args, model)
+    made: torch.optim.Optimizer = kind(model.parameters(), **settings)
+    return made
+
+
 # ------------------------------------------------------------------------------------------------ refusals
 
 FSDP2 = """\
@@ -210,6 +232,7 @@ fsdp_config:
   fsdp_reshard_after_forward: true
   fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
   fsdp_state_dict_type: SHARDED_STATE_DICT
+  fsdp_cpu_ram_efficient_loading: false
 """
 
 

@@ -15,12 +15,12 @@ def leave_out(loader: Any, count: int) -> Iterator[Any]:
     return islice(iter(loader), count, None)
 
 
-def stream(drawn: int = 0, *, sized: bool = True, size: int = 7, name: str = "web") -> Stream:
-    shuffled = Shuffled(range(size), seed=3, name=name)
+def stream(drawn: int = 0, *, sized: bool = True, size: int = 7, name: str = "web", whole: int = 1) -> Stream:
+    shuffled = Shuffled(range(size), seed=3, name=name, whole=whole)
     loader = (
         DataLoader(range(size), batch_size=2, sampler=shuffled) if sized else [torch.tensor([i]) for i in range(size)]
     )
-    return Stream(loader, name, shuffled if sized else None, leave_out, drawn)
+    return Stream(loader, f"the auxiliary dataset {name!r}", shuffled if sized else None, leave_out, drawn)
 
 
 @pytest.mark.parametrize("sized", [True, False])
@@ -30,6 +30,16 @@ def test_a_resumed_stream_continues_where_it_stopped(drawn: int, sized: bool) ->
     batches = [whole.draw().tolist() for _ in range(drawn + 10)]
     assert [resumed.draw().tolist() for _ in range(10)] == batches[drawn:]
     assert resumed.drawn == whole.drawn == drawn + 10
+
+
+@pytest.mark.parametrize("drawn", [0, 3, 4, 9])
+@pytest.mark.parametrize("whole", [2, 4])
+def test_full_batches_go_on_with_the_next_epoch(drawn: int, whole: int) -> None:
+    short, full = stream(), stream(drawn, whole=whole)
+    in_order = [i for _ in range(40) for i in short.draw().tolist()]
+    batches = [full.draw().tolist() for _ in range(12)]
+    assert {len(batch) for batch in batches} == {2}
+    assert [i for batch in batches for i in batch] == in_order[2 * drawn : 2 * drawn + 24]
 
 
 def test_an_epoch_has_every_example_once_in_its_own_order() -> None:
@@ -49,7 +59,8 @@ def test_drawing_batches_does_not_change_the_random_state() -> None:
 @pytest.mark.parametrize("sized", [True, False])
 def test_an_empty_dataset_is_refused_by_name(sized: bool) -> None:
     if sized:
-        source = Stream(DataLoader([1], batch_size=2, drop_last=True), "web", Shuffled([1], 0, "web"), leave_out)
+        name = "the auxiliary dataset 'web'"
+        source = Stream(DataLoader([1], batch_size=2, drop_last=True), name, Shuffled([1], 0, "web"), leave_out)
     else:
         source = stream(sized=False, size=0)
     with pytest.raises(ValueError, match="the auxiliary dataset 'web' yields no batch"):

@@ -22,9 +22,10 @@ pytest.importorskip("peft", reason="needs peft")
 pytest.importorskip("tests.helpers.trainers", reason="puts the examples on the path")
 
 
+from datasets import Dataset
 from guard_trainer import make_start, make_trainer
-from peft import LoraConfig
-from transformers import DataCollatorForLanguageModeling
+from peft import LoraConfig, PromptTuningConfig
+from transformers import DataCollatorForLanguageModeling, TrainerCallback
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 from trl_trainers import make_model, make_tokenizer, pairs, text
 
@@ -139,9 +140,10 @@ def test_every_method_runs_with_packing_accumulation_and_checkpointing(tmp_path:
     )
     trainer.train()
     assert len(curve(trainer, "eval_forgetting")) == 2 and len(curve(trainer)) == 4
+    assert curve(trainer, "loss_new") == pytest.approx(curve(trainer), rel=1e-3)
+    assert len(curve(trainer, "loss_protected")) == {"none": 0, "ogpsa": 1 + (loss == "kl")}.get(guard, 4)
     if guard not in PLAIN:
         assert int(trainer.report.effective_rank) > (21 if guard == "ogpsa" else 0)
-        assert curve(trainer, "loss_new") == pytest.approx(curve(trainer), rel=1e-3)
 
 
 @pytest.mark.slow
@@ -251,9 +253,95 @@ def test_dpo_works_with_protected_text(tmp_path: Path, loss: str) -> None:
         protect_dataset=tokens,
         protect_collator=DataCollatorForLanguageModeling(tokenizer, mlm=False),
         protect_loss=loss,
+        guard="a_gem",
     )
     trainer.train()
     assert int(trainer.report.effective_rank) == 1 and len(trainer.averages) == 5
+
+
+def dpo(folder: Path, cls: type = GuardedDPO, *, args: Any = None, **settings: Any) -> Any:
+    more = {"eval_strategy": "steps", "eval_steps": 2, "max_length": 24, "max_steps": 2, "optim": "sgd"} | (args or {})
+    return cls(
+        model=make_model(),
+        ref_model=make_model(),
+        args=arguments(folder, DPOConfig, learning_rate=0.5, **more),
+        train_dataset=pairs(16, 1),
+        eval_dataset=pairs(8, 5),
+        processing_class=make_tokenizer(),
+        **settings,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [sft, dpo])
+def test_the_figures_of_trl_are_about_the_new_data_alone(tmp_path: Path, make: Any) -> None:
+    data = (text(8, [1], 2), text(8, [1], 3)) if make is sft else (pairs(8, 2), pairs(6, 3))
+    more = {"protect_dataset": data[0], "protect_eval_dataset": data[1], "guard": "a_gem"}
+    args = {"max_steps": 1, "eval_steps": 1, "eval_strategy": "steps"}
+    found = make(tmp_path, args=args, **more, **({"eval_dataset": text(8, [-1], 7)} if make is sft else {}))
+    stock: Any = (
+        SFTTrainer(
+            make_model(),
+            arguments(tmp_path, SFTConfig, max_length=16, optim="sgd", **args),
+            train_dataset=text(40, [-1], 1),
+            eval_dataset=text(8, [-1], 7),
+            processing_class=make_tokenizer(),
+        )
+        if make is sft
+        else dpo(tmp_path, DPOTrainer, args=args)
+    )
+    # Only the first step: from then on the weights differ, and so do figures of an evaluation.
+    logs = []
+    for trainer in (found, stock):
+        trainer.train()
+        logs.append(trainer.state.log_history[0])
+    own = [name for name in logs[1] if name not in ("grad_norm", "epoch", "step", "loss")]
+    assert "num_tokens" in own and "mean_token_accuracy" in own
+    assert {name: logs[0][name] for name in own} == pytest.approx({name: logs[1][name] for name in own}, rel=1e-4)
+    plain = make(
+        tmp_path, args=args, **more | {"guard": "none"}, **({"eval_dataset": text(8, [-1], 7)} if make is sft else {})
+    )
+    plain.train()
+    measured = {
+        name: x
+        for name, x in stock.state.log_history[1].items()
+        if name.startswith("eval_") and "per_second" not in name
+    }
+    measured.pop("eval_runtime")
+    assert len(measured) > 3 and {name: plain.state.log_history[1][name] for name in measured} == pytest.approx(
+        measured
+    )
+
+
+def test_dpo_refuses_references_that_are_not_computed_for_protected_pairs(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="precompute_ref_log_probs"):
+        dpo(tmp_path, args={"precompute_ref_log_probs": True}, protect_dataset=pairs(8, 2), guard="a_gem")
+
+
+class Seen(TrainerCallback):
+    def __init__(self) -> None:
+        self.names: list[set[str]] = []
+
+    def on_evaluate(self, *_: Any, metrics: dict[str, float], **__: Any) -> None:
+        self.names.append(set(metrics))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("several", [False, True])
+def test_callbacks_see_what_was_forgotten(tmp_path: Path, several: bool) -> None:
+    """With several evaluation sets, each has a log of its own, and forgetting comes after them."""
+    seen, data = Seen(), text(8, [-1], 7)
+    args = {"eval_strategy": "steps", "eval_steps": 1, "max_steps": 1}
+    trainer = sft(tmp_path, eval_dataset={"a": data, "b": data} if several else data, callbacks=[seen], args=args)
+    trainer.train()
+    assert len(curve(trainer, "eval_forgetting")) == 1 and len(seen.names) == 1 + several
+    assert ("eval_forgetting" in seen.names[-1]) == (not several)
+
+
+def test_kl_is_the_default(tmp_path: Path) -> None:
+    own = arguments(tmp_path, SFTConfig, max_length=16)
+    data = {"train_dataset": text(8, [-1], 1), "protect_dataset": text(8, [1], 2), "processing_class": make_tokenizer()}
+    assert Guarded(make_model(), own, **data).protected_loss.kind == "kl"
 
 
 @pytest.mark.slow
@@ -278,10 +366,22 @@ def test_the_start_model_replies_to_prompts(tmp_path: Path, settings: Any) -> No
         ({"protect_loss": "l2"}, "'nll' or 'kl'"),
         ({"protect_dataset": None}, "protect_dataset=, or protect_prompts="),
         ({"protect_prompts": ["1"]}, "pass one of them"),
+        ({"guard": "kl", "guide": {"refresh_every": 5}}, "has no effect with guard='kl'"),
+        ({"guard": "orthograd", "args": {"packing": True}}, "orthograd.* Set packing=False"),
+        (
+            {"guard": "orthograd", "args": {"padding_free": True, "max_length": None}},
+            "orthograd.* Set padding_free=False",
+        ),
+        ({"guard": "gu"}, "metric='adam'"),
+        ({"protect_batch_size": 0}, "protect_batch_size"),
+        ({"protect_dataset": [{"text": "1 2"}]}, r"protect_dataset= .* datasets\.Dataset\.from_list"),
+        ({"protect_dataset": Dataset.from_dict({"txt": ["1"]})}, "protect_dataset= .* it has 'txt'"),
+        ({"protect_eval_dataset": Dataset.from_dict({"text": []})}, "protect_eval_dataset= is empty"),
+        ({"peft_config": PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)}, "LoraConfig"),
     ],
 )
 def test_wrong_settings_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         sft(tmp_path, **settings)
 
 

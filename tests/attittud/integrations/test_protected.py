@@ -1,6 +1,7 @@
 """The losses of protected data, the divergence from the start model, and what was forgotten."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +17,8 @@ pytest.importorskip("accelerate", reason="needs the extra 'transformers'")
 from transformers import Trainer
 
 from attittud.integrations.guard import GuardMixin
-from attittud.integrations.protected import pad, replies
-from tests.helpers.trainers import WARNINGS, arguments, llama
+from attittud.integrations.protected import _first_examples, _own_examples, pad, replies
+from tests.helpers.trainers import WARNINGS, arguments, curve, llama
 
 pytestmark = WARNINGS
 
@@ -38,7 +39,7 @@ def rows(count: int, seed: int, length: int = 8) -> list[dict[str, list[int]]]:
 
 def trainer(folder: Path, **settings: Any) -> Guarded:
     own = {"guard": "a_gem", "protect_dataset": rows(4, 2), "protect_loss": "kl"} | settings
-    args = arguments(folder, max_steps=3, **own.pop("args", {}))
+    args = arguments(folder, **{"max_steps": 3} | own.pop("args", {}))
     return Guarded(own.pop("model", None) or llama(), args, train_dataset=rows(16, 1), data_collator=pad, **own)
 
 
@@ -115,13 +116,16 @@ def test_forgetting_is_the_change_of_the_mean_loss_over_tokens(tmp_path: Path) -
 
 def test_the_model_writes_the_replies_and_only_their_tokens_count() -> None:
     class Words:
-        """A tokenizer of numbers."""
+        """A tokenizer of numbers, which ends texts."""
+
+        eos_token_id = 1
 
         def __call__(self, text: str, return_tensors: str) -> dict[str, torch.Tensor]:
-            return {"input_ids": torch.tensor([[int(word) for word in text.split()]])}
+            return {"input_ids": torch.tensor([[*map(int, text.split()), self.eos_token_id]])}
 
         def apply_chat_template(self, messages: Any, **_: Any) -> dict[str, torch.Tensor]:
-            return self(" ".join(message["content"] for message in messages), "pt")
+            ids = self(" ".join(message["content"] for message in messages), "pt")["input_ids"]
+            return {"input_ids": ids[:, :-1]}
 
     model = llama().train()
     prompts = ["3 4 5", [{"role": "user", "content": "7 8"}]]
@@ -166,6 +170,71 @@ def test_forgetting_is_exactly_zero_at_the_start_under_autocast(tmp_path: Path) 
     run = trainer(tmp_path, guard="none", protect_loss="nll", shares=(0.0,), args={"bf16": True, "learning_rate": 0.1})
     run.train()
     assert run.averages[0.0]["forgetting"] == 0
+
+
+def test_noise_in_embeddings_is_off_when_outputs_are_compared_with_the_start_model(tmp_path: Path) -> None:
+    run = trainer(tmp_path, shares=(), args={"neftune_noise_alpha": 5.0})
+    run.train()
+    assert curve(run, "loss_protected")[0] == 0
+    alpha = "neftune_noise_alpha"
+    embedding = run.model.get_input_embeddings()
+    embedding.neftune_noise_alpha = 5.0
+    with run.protected_loss.undisturbed(run.model):
+        assert getattr(embedding, alpha) == 0
+    assert getattr(embedding, alpha) == 5.0
+
+
+IGNORED = [{"input_ids": [3, 4, 5], "labels": [-100] * 3}] * 4
+
+
+@pytest.mark.parametrize("guard", ["kl", "replay", "a_gem"])
+def test_protected_data_in_which_nothing_counts_are_refused(tmp_path: Path, guard: str) -> None:
+    with pytest.raises(ValueError, match="protect_dataset=: a batch has no token that counts"):
+        trainer(tmp_path, guard=guard, protect_dataset=IGNORED, protect_eval_dataset=rows(4, 3)).train()
+    with pytest.raises(ValueError, match="protect_eval_dataset= has no token that counts"):
+        trainer(tmp_path, guard=guard, protect_eval_dataset=IGNORED).train()
+
+
+def test_an_error_in_protected_data_names_their_argument(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"protect_dataset=: the collator .*KeyError: 'input_ids'"):
+        trainer(tmp_path, protect_dataset=[{"a": 1}]).train()
+
+
+def test_averages_of_a_second_training_begin_with_the_first_start(tmp_path: Path) -> None:
+    run = trainer(tmp_path, guard="none", shares=(0.0, 1.0), args={"learning_rate": 0.1})
+    run.train()
+    lost = run.averages[1.0]["forgetting"]
+    run.train()
+    assert run.averages[0.0]["forgetting"] == 0 and run.averages[1.0]["forgetting"] not in (0, lost)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_repeated_examples_of_a_last_batch_do_not_count(packed: bool) -> None:
+    """Three examples on two workers with two examples each: the second worker's last example is a repeated one."""
+    labels = torch.arange(6).view(1, 6) if packed else torch.arange(6).view(2, 3)
+    inputs = {"labels": labels} | ({"position_ids": torch.tensor([[0, 1, 2, 0, 1, 2]])} if packed else {})
+    loader = SimpleNamespace(remainder=3, end_of_dataloader=True, total_batch_size=4)
+    counted = {}
+    for index in (0, 1):
+        own = _own_examples(loader, SimpleNamespace(num_processes=2, process_index=index))
+        counted[index] = (_first_examples(inputs, own) != -100).sum().item()
+    assert counted == {0: 6, 1: 3}
+    loader.end_of_dataloader = False
+    assert _own_examples(loader, SimpleNamespace(num_processes=2, process_index=1)) is None
+
+
+def test_batches_of_one_protected_example_have_directions_of_their_own(tmp_path: Path) -> None:
+    settings = {"guard": "orthograd", "protect_loss": "nll", "protect_batch_size": 1, "shares": ()}
+    run = trainer(tmp_path, protect_dataset=rows(3, 2), **settings)
+    run.train()
+    assert run.report is not None and run.report.refreshed and int(run.report.effective_rank) == 1
+
+
+def test_the_rank_of_ogpsa_follows_the_number_of_sets(tmp_path: Path) -> None:
+    sets = {name: rows(4, seed) for seed, name in enumerate("abcde")}
+    run = trainer(tmp_path, guard="ogpsa", protect_dataset=sets, protect_loss="nll", shares=(), args={"max_steps": 1})
+    run.train()
+    assert run.guide is not None and run.guide.rank == 5
 
 
 @pytest.mark.parametrize("name", ["held_out", "judge_dataset"])
