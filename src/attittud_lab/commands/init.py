@@ -53,7 +53,13 @@ def init(
         raise InputError(f"{kind!r}: {expected}, as in `attittud init image --primary PATH --auxiliary PATH`")
     if output.exists() and not force:
         raise InputError(f"{output} exists; choose another file with --output, or overwrite it with --force")
-    if kind == "text" and (protect is not None or (not auxiliary and is_language(primary, label_column))):
+    language = kind == "text" and is_language(primary, label_column)
+    if language and auxiliary and protect is None:
+        raise InputError(
+            f"{primary}: has chats, prompts or texts without labels, which a language model learns; it takes no auxiliary data. "
+            "Give --protect instead of --auxiliary, or name the column of labels with --label"
+        )
+    if kind == "text" and (protect is not None or language):
         if auxiliary or label_column is not None:
             named = "--auxiliary" if auxiliary else "--label"
             raise InputError(

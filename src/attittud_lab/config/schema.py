@@ -537,6 +537,14 @@ class LanguageConfig(Section):
         if self.protect is None and self.protect_prompts is None and self.guard != "none":
             cure = "name them with language.protect or language.protect_prompts, or set guard: none"
             raise InputError(f"language.guard: {self.guard} needs examples of what the model must not forget; {cure}")
+        if self.refresh_every is not None:
+            from attittud import guards  # here, because torch takes long to import
+
+            if self.guard not in guards():
+                raise InputError(
+                    f"language.refresh_every: has no effect with guard: {self.guard}, which projects nothing; remove it, or "
+                    "choose another guard"
+                )
         if self.batch_size % self.accumulate:
             raise InputError(
                 f"language.accumulate: {self.accumulate} does not divide batch_size {self.batch_size}; change one of them"

@@ -82,21 +82,9 @@ class _MeasureEnds(TrainerCallback):  # type: ignore[misc]  # the same
         self.trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._check_protected(self.trainer)
         self.trainer.start_clock()
         if state.global_step == 0:
             self.trainer.evaluate()
-
-    @staticmethod
-    def _check_protected(trainer: Learner) -> None:
-        """Refuse a step with too few protected examples to span a subspace."""
-        assert trainer.guide is not None
-        basis, kept = trainer.guide.basis, trainer.auxiliary
-        shown = min([kept.batch_size or 0, *map(len, kept.datasets.values())])
-        if basis.needs == "jacobian" and shown < basis.least:
-            cure = "raise language.protect_batch, give more of them, or choose another guard"
-            found = f"needs at least {basis.least} protected examples in a step, but there are {shown}"
-            raise InputError(f"language.guard: {trainer.guard} {found}; {cure}")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if not any("eval_loss" in entry and entry["step"] == state.global_step for entry in state.log_history):

@@ -31,6 +31,7 @@ LEARNED = "learned.json"
 MODEL = "model"
 REPLIES = "replies.jsonl"
 PHASE = "learn"
+FEW = 10  # with fewer held-out protected examples the decision says that they are few
 _LESS = "lower language.batch_size or max_length, raise accumulate, or set gradient_checkpointing: true or lora: 16"
 _METRICS = {
     "loss": "loss/training",
@@ -41,7 +42,7 @@ _METRICS = {
     "learning_rate": "lr",
     "grad_norm": "gradient_norm",
 }
-"""Names in metrics.jsonl for names in the Trainer's log. Its `loss` includes the protected loss if that is added."""
+"""Names in metrics.jsonl for names in the Trainer's log. Its `loss` is the loss of the new data, whatever the guard."""
 
 
 def run_dir_of(config: Config, name: str) -> Path:
@@ -237,7 +238,8 @@ class _Job:
             for line in (measured[0], measured[-1])
         )
         found: dict[str, Any] = {"guard": self.config.language.guard, "start": start, "end": end, "averages": curve}
-        return found | {"decision": decide(found, self.config.language.tolerated)}
+        held_out = {name: len(self.rows.get(name, ())) for name in ("validation", "protected_validation")}
+        return found | {"decision": decide(found, self.config.language.tolerated, held_out)}
 
     def record(self, entry: Mapping[str, Any], *, shown: bool = True) -> None:
         """Write an entry of the Trainer's log to the file, the bar and the dashboards."""
@@ -280,17 +282,31 @@ def as_metrics(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {"step": entry["step"], "seconds": entry["seconds"], **found} if found else {}
 
 
-def decide(found: Mapping[str, Any], tolerated: float) -> dict[str, str]:
-    """Decide whether the trained weights are worth using; averages of weights are the free alternative."""
+def _examples(count: int) -> str:
+    return f"{count} held-out example{'s' * (count != 1)}"
+
+
+def decide(found: Mapping[str, Any], tolerated: float, held_out: Mapping[str, int]) -> dict[str, str]:
+    """Decide whether the trained weights are worth using; averages of weights are the free alternative.
+
+    `held_out` are the numbers of examples that measured the new and the protected data.
+    """
     start, end = found["start"], found["end"]
-    learned = f"Loss on held-out new data: {start['loss']:.3f} before, {end['loss']:.3f} after (nats per token)."
+    new, old = (held_out[name] for name in ("validation", "protected_validation"))
+    learned = (
+        f"Loss on {_examples(new)} of new data: {start['loss']:.3f} before, {end['loss']:.3f} after (nats per token)."
+    )
     about = "Decision on one run with one seed"
     if not end["loss"] < start["loss"]:
         return {"outcome": "no_help", "about": about, "text": f"Nothing was learned. {learned}"}
     if "forgetting" not in end:
         text = f"The model learned. {learned} What it forgot is not known, because no data were protected."
         return {"outcome": "unclear", "about": about, "text": text}
-    forgot = f"Forgetting on held-out protected data: {end['forgetting']:+.3f}; up to {tolerated:g} is tolerated."
+    forgot = (
+        f"Forgetting on {_examples(old)} of protected data: {end['forgetting']:+.3f}; up to {tolerated:g} is tolerated."
+    )
+    if old < FEW:
+        forgot += f" So few examples decide little: hold out {FEW} or more (language.protect_validation)."
     if end["forgetting"] <= tolerated:
         text = f"Use the trained model: it learned, and its forgetting is tolerable. {learned} {forgot}"
         return {"outcome": "use", "about": about, "text": text}

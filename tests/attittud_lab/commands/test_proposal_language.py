@@ -52,6 +52,7 @@ def test_protected_data_may_be_prompts_or_missing(capsys: pytest.CaptureFixture[
             ("text", "--protect", "texts.jsonl", "--auxiliary", "texts.jsonl"),
             "--auxiliary and --protect cannot be combined",
         ),
+        (("text", "--auxiliary", "texts.jsonl"), "a language model learns; it takes no auxiliary data. Give --protect"),
         (("text", "--protect", "texts.jsonl", "--label", "text"), "--label and --protect cannot be combined"),
         (("table", "--protect", "texts.jsonl"), "use `attittud init text`"),
         (("text", "--protect", "nowhere.jsonl"), "there is no such file"),

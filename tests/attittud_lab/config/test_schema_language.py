@@ -33,6 +33,10 @@ def test_wrong_settings_are_refused_with_their_line(text: str, words: str) -> No
 
 
 def test_settings_that_exclude_each_other_are_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"language\.refresh_every: has no effect with guard: kl, which projects nothing"
+    ):
+        loads(GOOD, ["language.guard=kl", "language.refresh_every=3"])
     with pytest.raises(ConfigError, match=r"language\.protect_prompts: cannot be combined with language\.protect"):
         loads(GOOD, ["language.protect_prompts=p.jsonl"])
     with pytest.raises(ConfigError, match=r"language\.accumulate: 3 does not divide batch_size 8"):

@@ -234,10 +234,12 @@ def test_prompts_without_room_for_a_reply_and_replies_of_another_model_are_refus
     assert "3 of 9 prompts leave no room for a reply within language.max_length 16" in caplog.text
 
 
-def test_orthograd_needs_two_protected_examples() -> None:
-    save_lines("old.jsonl", [{"text": "1"}, {"text": "2"}])
-    with pytest.raises(InputError, match=r"language\.guard: orthograd needs at least 2 protected examples in a step"):
-        run(job("language.guard=orthograd"), Path("run"))
+def test_one_protected_example_is_enough_and_the_decision_says_how_few_measure() -> None:
+    save_lines("old.jsonl", [{"text": "1 2 3"}, {"text": "2 3 4"}])
+    run(job("language.guard=orthograd", "language.steps=2"), Path("run"))
+    text = json.loads(Path("run/learned.json").read_text())["decision"]["text"]
+    assert "on 8 held-out examples of new data" in text and "on 1 held-out example of protected data" in text
+    assert "So few examples decide little: hold out 10 or more" in text
 
 
 START = {"loss": 3.0, "forgetting": 0.0}
@@ -259,7 +261,10 @@ START = {"loss": 3.0, "forgetting": 0.0}
 def test_decisions_follow_from_the_results(end: dict[str, float], outcome: str, words: str) -> None:
     middle = {"share": 0.5, "loss": 2.5, "forgetting": 0.1 * end["forgetting"]}
     averages = [{"share": 0.0, **START}, middle, {"share": 1.0, **end}]
-    found = decide({"start": START, "end": end, "averages": averages}, 0.05)
+    found = decide(
+        {"start": START, "end": end, "averages": averages}, 0.05, {"validation": 9, "protected_validation": 10}
+    )
+    assert "So few examples" not in found["text"]
     assert found["outcome"] == outcome and words in found["text"]
 
 
