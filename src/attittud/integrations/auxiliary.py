@@ -102,6 +102,8 @@ class AuxiliaryData:
         trainer.data_collator = trainer.collator_of(name, trainer.data_collator, trains=trains)
         try:
             yield
+        except ValueError as error:  # of transformers, about columns
+            raise ValueError(f"{trainer.argument_of(name)}: {error}") from error
         finally:
             trainer.data_collator, args.remove_unused_columns = kept
 

@@ -227,7 +227,8 @@ class Forgetting:
         whole, tokens = trainer.accelerator.reduce(sums, "sum").tolist()
         if not tokens:
             raise ValueError(
-                f"{what} has no token that counts: it is empty, or all its labels are -100; give other data"
+                f"{what} has no token that counts: all its labels are -100, or dataloader_drop_last=True drops its only batch; "
+                "give more data"
             )
         return float(whole / tokens)
 
@@ -283,14 +284,10 @@ def replies(model: Any, tokenizer: Any, prompts: Sequence[Any], tokens: int) -> 
     end = getattr(tokenizer, "eos_token_id", None)
     model.eval()
     for prompt in prompts:
-        if isinstance(prompt, str):
-            text = tokenizer(prompt, return_tensors="pt")["input_ids"]
-        else:
-            text = tokenizer.apply_chat_template(
-                prompt, add_generation_prompt=True, return_tensors="pt", return_dict=True
-            )["input_ids"]
+        plain = isinstance(prompt, str)
+        text = tokenizer(prompt, return_tensors="pt")["input_ids"] if plain else _chat(tokenizer, prompt)
         # Some tokenizers add their end-of-text token, after which nothing is left to say.
-        if isinstance(prompt, str) and text.shape[1] > 1 and int(text[0, -1]) == end:
+        if plain and text.shape[1] > 1 and int(text[0, -1]) == end:
             text = text[:, :-1]
         text = text.to(device)
         whole = model.generate(
@@ -300,6 +297,16 @@ def replies(model: Any, tokenizer: Any, prompts: Sequence[Any], tokens: int) -> 
         found.append({"input_ids": whole, "labels": [-100] * asked + whole[asked:]})
     model.train(was_training)
     return found
+
+
+def _chat(tokenizer: Any, messages: Any) -> Any:
+    settings = {"add_generation_prompt": True, "return_tensors": "pt", "return_dict": True}
+    try:
+        return tokenizer.apply_chat_template(messages, **settings)["input_ids"]
+    except Exception as error:  # templates raise errors of their own, about roles for example
+        raise ValueError(
+            f"protect_prompts=: the tokenizer cannot write a chat ({error}); pass texts, or a tokenizer with a chat template"
+        ) from error
 
 
 def pad(rows: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, Tensor]:

@@ -377,6 +377,10 @@ def test_the_start_model_replies_to_prompts(tmp_path: Path, settings: Any) -> No
         ({"protect_dataset": [{"text": "1 2"}]}, r"protect_dataset= .* datasets\.Dataset\.from_list"),
         ({"protect_dataset": Dataset.from_dict({"txt": ["1"]})}, "protect_dataset= .* it has 'txt'"),
         ({"protect_eval_dataset": Dataset.from_dict({"text": []})}, "protect_eval_dataset= is empty"),
+        (
+            {"protect_dataset": None, "protect_prompts": [[{"role": "user", "content": "1"}]]},
+            "protect_prompts=: .* a tokenizer with a chat template",
+        ),
         ({"peft_config": PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)}, "LoraConfig"),
     ],
 )

@@ -196,6 +196,9 @@ def test_protected_data_in_which_nothing_counts_are_refused(tmp_path: Path, guar
 
 
 def test_an_error_in_protected_data_names_their_argument(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="needs datasets")
+    with pytest.raises(ValueError, match="protect_dataset=: No columns in the dataset match"):
+        trainer(tmp_path, protect_dataset=datasets.Dataset.from_dict({"a": [[1]]})).train()
     with pytest.raises(ValueError, match=r"protect_dataset=: the collator .*KeyError: 'input_ids'"):
         trainer(tmp_path, protect_dataset=[{"a": 1}]).train()
 
