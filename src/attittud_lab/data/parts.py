@@ -20,6 +20,8 @@ from attittud_lab.errors import InputError, listed, short
 
 VALIDATION = ("validation", "val", "valid", "dev")
 """Names that sources give their own validation split."""
+ENOUGH = 0.8
+"""A smaller share of the training examples that were asked for is worth a warning; whole groups rarely fit exactly."""
 MOST_SOURCES = 1000
 """The most auxiliary sources; each has a batch in every step."""
 
@@ -166,7 +168,8 @@ def _without_primary(
             but = "except for case, white space or punctuation"
             warn_once(f"{found}, {but}; remove them, because results on them say little")
     if grouped.any():
-        _tell_of_groups(part.take(np.flatnonzero(grouped)), name, len(kept), some_left=bool(kept.any()), pooled=pooled)
+        left_out = part.take(np.flatnonzero(grouped))
+        _tell_of_groups(left_out, name, len(kept), int(copied.sum()), some_left=bool(kept.any()), pooled=pooled)
     if not kept.any():
         found = f"data.auxiliary.{name}: all its examples are also in the primary data"
         raise InputError(f"{found}; name other data, or lower data.primary.train so that some are left")
@@ -180,11 +183,12 @@ def _of_groups(part: Part, held_out: Sequence[Part]) -> npt.NDArray[np.bool_]:
     return np.array([group in names for group in part.groups or [""] * len(part.rows)], dtype=bool)
 
 
-def _tell_of_groups(left_out: Part, name: str, total: int, *, some_left: bool, pooled: bool) -> None:
+def _tell_of_groups(left_out: Part, name: str, total: int, copied: int, *, some_left: bool, pooled: bool) -> None:
     """Say how many auxiliary rows have groups that are held out; refuse the source if no row is left."""
     where = "the primary data, all of which a portfolio holds out in turn" if pooled else "primary validation or test"
     found = f"data.auxiliary.{name}: {len(left_out.rows)} of its {total} examples belong to groups of {where}"
     found += f" (for example {(left_out.groups or [''])[0]!r})"
+    found += f", {copied} others are also in the primary data" if copied else ""
     if some_left:
         warn_once(f"{found}; they are left out, since results on these groups would be too good")
         return
@@ -225,7 +229,16 @@ def _primary_parts(
     for name, part in parts.items():
         if not len(part.rows) and not (pooled and name != "train" and getattr(config, name) == 0):
             whole = "" if part.groups is None else " (groups stay whole, and none is small enough)"
-            raise InputError(f"data.primary: no example is left for {name}{whole}; lower the others, or give more data")
+            raise InputError(
+                f"data.primary: no example is left for {name}{whole}; raise data.primary.{name}, lower the others, or give more "
+                "data"
+            )
+    if len(parts["train"].rows) < ENOUGH * size:
+        count = len({*(parts["train"].groups or ())})
+        warn_once(
+            f"data.primary.train: {len(parts['train'].rows)} examples of {count} groups are used instead of {size}, since groups "
+            "stay whole; raise data.primary.train if they are too few"
+        )
     _check_classes(parts["train"], config.path)
     _check_groups(parts, config.path)
     return parts

@@ -166,7 +166,7 @@ def plan(
     alone.
     """
     lengths, looks = phase_lengths(config), len(look_steps(config))
-    seconds, runs = _allowed(config, device)
+    seconds, runs = allowed(config, device)
 
     def summed(count: int) -> bool:
         return sums and sum(entry.strategy.sources is not None for entry in entries[:count]) > 1
@@ -208,7 +208,7 @@ def _share(needed: Callable[[int, float], float], count: int, seconds: float) ->
     return min(1.0, max(0.01, (seconds - fixed) / max(all_steps - fixed, 1e-9)))
 
 
-def _allowed(config: Config, device: torch.device) -> tuple[float | None, float | None]:
+def allowed(config: Config, device: torch.device) -> tuple[float | None, float | None]:
     """Return the budget as seconds or as runs."""
     text = config.portfolio.budget
     if text is None:

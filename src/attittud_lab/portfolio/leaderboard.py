@@ -18,6 +18,8 @@ NAME = "leaderboard.json"
 VERSION = 1
 RESAMPLES = 500
 """How many draws of the held-out examples an interval is made from."""
+FEWEST_GROUPS = 6
+"""Draws of fewer groups repeat each other, so their interval would say nothing about other groups."""
 
 
 @dataclass(frozen=True)
@@ -119,12 +121,12 @@ class Intervals:
     """95 % intervals of out-of-fold scores, from draws of the held-out examples (or of their groups, if there are any).
 
     All candidates get the same draws, so that differences are paired. The intervals describe other examples of the same kind;
-    they ignore that the same examples chose the best candidate.
+    they ignore that the same examples chose the best candidate. With fewer than `FEWEST_GROUPS` groups they are undefined.
     """
 
     def __init__(self, held_out: HeldOut, groups: Sequence[str] | None, seed: int) -> None:
         generator, count = np.random.default_rng(seed), len(held_out.targets)
-        self.held_out = held_out
+        self.held_out, self.few = held_out, None if groups is None else _few(groups)
         if groups is None:
             self.draws = [generator.integers(count, size=count) for _ in range(RESAMPLES)]
             return
@@ -135,6 +137,8 @@ class Intervals:
 
     def scores(self, outputs: Tensor) -> Numbers:
         """The score in each draw."""
+        if self.few is not None:
+            return np.full(len(self.draws), math.nan)
         score = {"accuracy": _accuracy, "macro_f1": _macro_f1, "auc": _auc}[self.held_out.metric]
         return score(outputs.double().numpy(), self.held_out.targets.numpy(), self.held_out.folds, self.draws)
 
@@ -145,6 +149,12 @@ class Intervals:
             return math.nan, math.nan
         low, high = np.quantile(defined, [0.025, 0.975])
         return float(low), float(high)
+
+
+def _few(groups: Sequence[str]) -> int | None:
+    """How many groups there are, if they are too few."""
+    count = len(set(groups))
+    return count if count < FEWEST_GROUPS else None
 
 
 def _predicted(outputs: Numbers, targets: np.ndarray) -> np.ndarray:
@@ -239,7 +249,8 @@ def worth(standings: Sequence[Standing], intervals: Intervals) -> dict[str, Any]
         return None
     best = max(others, key=lambda standing: (standing.rung, standing.curve.value if standing.curve else ()))
     ends = _to_plain(best, plain, intervals)
-    return {"best": best.candidate.label, "share": best.count / plain.count, **ends}
+    few = {} if intervals.few is None else {"few_groups": intervals.few}
+    return {"best": best.candidate.label, "share": best.count / plain.count, **ends, **few}
 
 
 def decision(
@@ -268,7 +279,8 @@ def decision(
     if math.isnan(found["difference"]):
         return f"{model}. What the auxiliary data were worth is not known: {metric} is not defined on these labels."
     difference, low, high = (points(found[name]) for name in ("difference", "low", "high"))
-    gain = f"{difference} points of out-of-fold {metric} (95 % interval {low} to {high})"
+    groups = f"no interval: only {found['few_groups']} groups are held out" if "few_groups" in found else ""
+    gain = f"{difference} points of out-of-fold {metric} ({groups or f'95 % interval {low} to {high}'})"
     early = "" if found["share"] == 1 else f" after {found['share']:.0%} of the steps, where it was stopped"
     against = f"{found['best']}, the best with auxiliary data on these same labels, differs from {PRIMARY_ONLY} by {gain}{early}"
     if found["low"] > 0 and early:

@@ -96,6 +96,8 @@ def run(
         pooled, where = pooled_data(config) if data is None else data, place or InThisProcess()
         return _Portfolio(config, pooled, device, folder, progress or Progress(), where, execute).run()
 
+    if fresh or not (path / "result.json").exists():  # a finished run is not trained again, whatever it was allowed
+        budget.allowed(config, choose_device(config.device))  # before a folder is made
     return trained_once(path, config, train, fresh=fresh)
 
 

@@ -239,11 +239,13 @@ def test_train_trains_a_language_model(capsys: pytest.CaptureFixture[str]) -> No
     asked = ("train", "learn.yaml", "language.guard=kl", "language.steps=2", "--quiet")
     assert call(*asked) == 0
     *_, decision, model, report, folder = capsys.readouterr().out.splitlines()
-    assert "Loss on held-out new data: " in decision and "Forgetting on held-out protected data: " in decision
+    assert (
+        "Loss on 8 held-out examples of new data: " in decision and "held-out examples of protected data: " in decision
+    )
     assert (model, folder) == ("model: runs/learn/kl/seed-0/model", "runs/learn/kl/seed-0")
     assert report.startswith("report: runs/learn/kl/seed-0/report.html ")
     page = Path("runs/learn/kl/seed-0/report.html").read_text()
-    assert page.index("Forgetting on held-out protected data: ") < page.index("100% of the trained weights")
+    assert page.index("held-out examples of protected data: ") < page.index("100% of the trained weights")
     Path("runs/learn/kl/seed-0/metrics.jsonl").write_text("damaged\n")
     assert call(*asked) == 0
     again = capsys.readouterr()

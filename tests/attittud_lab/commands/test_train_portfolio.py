@@ -24,6 +24,13 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("job.yaml").write_text(JOB)
 
 
+def test_a_budget_that_is_refused_leaves_no_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    """Else the corrected command would find a run with another configuration there."""
+    assert call("train", "job.yaml", *QUICK, "portfolio.budget=0 runs") == 2
+    assert "neither a time nor a number of runs above 0" in capsys.readouterr().err
+    assert not Path("runs/job/portfolio").exists()
+
+
 def test_train_predict_and_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("train", "job.yaml", *QUICK) == 0
     out, err = capsys.readouterr()

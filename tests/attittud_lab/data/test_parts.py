@@ -415,6 +415,16 @@ def test_rows_of_the_same_file_are_no_auxiliary_data_if_their_groups_are_held_ou
     assert len(parts["train"]) == 8  # whole groups: rows of many patients would leave no auxiliary data
 
 
+def test_large_groups_make_a_small_training_part(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whole groups rarely fit: 0.2 of 8 patients is one of them and a half."""
+    file, other = patients(tmp_path / "a.csv", 0, 8, rows=40), patients(tmp_path / "b.csv", 10, 20, start=10_000)
+    parts = grouped(file, other, ", train: 0.2", pooled=True)
+    assert len(parts.primary["train"].rows) == 40
+    assert "data.primary.train: 40 examples of 1 groups are used instead of 64" in caplog.text
+    with pytest.raises(InputError, match=r"no example is left for train .*raise data\.primary\.train"):
+        grouped(file, other, ", train: 30", pooled=True)
+
+
 def test_a_source_of_the_same_groups_alone_is_refused_by_a_portfolio(tmp_path: Path) -> None:
     primary, other = patients(tmp_path / "a.csv", 0, 20), patients(tmp_path / "b.csv", 0, 20, start=10_000)
     with pytest.raises(

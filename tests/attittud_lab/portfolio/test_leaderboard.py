@@ -59,6 +59,10 @@ def test_the_interval_of_an_accuracy_is_that_of_a_proportion() -> None:
     wide = Intervals.ends(Intervals(held(targets, "accuracy"), groups, 0).scores(outputs))
     assert wide[1] - wide[0] > 2 * (high - low)
     assert all(map(math.isnan, Intervals.ends(np.array([math.nan]))))
+    five = Intervals(
+        held(targets, "accuracy"), [f"g{i // 80}" for i in range(400)], 0
+    )  # draws of few groups repeat each other
+    assert five.few == 5 and all(map(math.isnan, five.ends(five.scores(outputs))))
 
 
 def standing(name: str, right: float, losses: list[float], targets: torch.Tensor) -> Standing:
@@ -130,6 +134,8 @@ def test_rows_worth_and_decision() -> None:
     worse = found | {"low": -0.2, "high": -0.1}
     assert "did not help" in decision("single", "primary_only", {}, worse, "accuracy")
     assert "It is unclear" in decision("single", "primary_only", {}, found | {"low": -0.1}, "accuracy")
+    few = decision("single", "multitask", {}, found | {"low": math.nan, "high": math.nan, "few_groups": 2}, "accuracy")
+    assert "It is unclear" in few and "(no interval: only 2 groups are held out)" in few and "nan" not in few
     mean = decision("ensemble", "a", {"a": 2, "b": 1}, None, "accuracy")
     lost = "What the auxiliary data were worth is not known: primary_only diverged."
     assert mean == f"The model is a mean of a (2 of 3), b (1 of 3). {lost}"
