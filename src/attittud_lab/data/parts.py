@@ -235,8 +235,9 @@ def _primary_parts(
             )
     if len(parts["train"].rows) < ENOUGH * size:
         count = len({*(parts["train"].groups or ())})
+        groups = f"{count} group{'s' * (count > 1)}"
         warn_once(
-            f"data.primary.train: {len(parts['train'].rows)} examples of {count} groups are used instead of {size}, since groups "
+            f"data.primary.train: {len(parts['train'].rows)} examples of {groups} are used instead of {size}, since groups "
             "stay whole; raise data.primary.train if they are too few"
         )
     _check_classes(parts["train"], config.path)
