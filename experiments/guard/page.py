@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -120,7 +121,14 @@ class Page:
 
     # ------------------------------------------------------------------------------------------------ tables
 
+    def timed(self, asked: Asked) -> bool:
+        """Whether the step times are there that equal minutes need."""
+        name = "plain" if asked.method in (LOWER, AVERAGED) else asked.method
+        return not math.isnan(self.results.budget(asked.task, name, asked.lora, minutes=asked.minutes))
+
     def cell(self, asked: Asked) -> str:
+        if not self.timed(asked):
+            return "not timed"
         scores = self.scores(asked)
         known = [x for x in scores if x is not None]
         return f"{fmean(known):.3f}" if len(known) == len(scores) else f"{len(known)} of {len(scores)}"
@@ -229,7 +237,14 @@ def page(folder: Path) -> str:
     seeds = [0, 1] if about.get("quick") else list(SEEDS)
     left = [run for run in stage_2(chosen, seeds) if run.key not in known]
     whole = Page(results, chosen, {task: whole_seeds(left, task, seeds) for task in TASKS})
-    verdict = whole.verdict() if not left else f"**Not known yet**: {len(left)} runs of stage 2 are missing."
+    needed = ("plain", "kl", whole.replay, *whole.projections)
+    untimed = [f"{t}/{name}" for t in TASKS for name in needed if not whole.timed(Asked(t, name, minutes=True))]
+    if left:
+        verdict = f"**Not known yet**: {len(left)} runs of stage 2 are missing."
+    elif untimed:
+        verdict = f"**Not known yet**: step times of {', '.join(untimed)} are missing."
+    else:
+        verdict = whole.verdict()
     made = ", ".join(f"{name} {value}" for name, value in about.items() if value is not None)
     note = "\n*These are made-up data and a tiny model: a check that everything runs.*\n" if about.get("quick") else ""
     lines = [
