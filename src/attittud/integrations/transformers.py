@@ -58,9 +58,7 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
 
     current_gradient_accumulation_steps: int
     packs = False  # whether several examples of `train_dataset` may share a row, since none needs a loss of its own
-    full_batches = (
-        False  # whether all batches of the other datasets are full, because the last one goes on with a new epoch
-    )
+    full_batches = False  # whether the last batch of the other datasets is filled up from their next epoch
 
     def __init__(
         self,

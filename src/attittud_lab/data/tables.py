@@ -135,8 +135,7 @@ def _groups(values: Any, numbers: Sequence[int], where: str, column: str) -> lis
     found, empty = list[str](), 0
     for value, number in zip(plain(values).to_pylist(), numbers, strict=True):
         text = "" if value is None or value != value else str(value).strip()  # NaN differs from itself
-        # One file may have 7 where another has 7.0, because other cells of the column are empty.
-        text = text[:-2] if re.fullmatch(r"-?\d+\.0", text) else text
+        text = folded(text)  # one file may have 7 where another has 7.0, because other cells of the column are empty
         empty += not text
         found.append(text or f"{where}, row {number}")  # unlike any group of this or another file
     if empty:
