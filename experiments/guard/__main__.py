@@ -14,7 +14,7 @@ import torch
 
 from .data import MEMORISED, REPLIES, TASKS
 from .methods import METHODS
-from .pool import LINES, SEEDS, TIMES, finished, load, stage_1, stage_2
+from .pool import LINES, SEEDS, TIMES, finished, load, slowest_first, stage_1, stage_2
 from .prepare import FILES
 from .score import TUNED_M, TUNING
 from .train import QUICK, RATES, Bench, Run, Sizes
@@ -96,6 +96,8 @@ def main(words: Sequence[str] | None = None) -> None:
         runs = stage_2(chosen, SEEDS[:2] if given.quick else SEEDS)
     known = {line["key"] for line in results.lines}
     todo = [run for run in runs if run.key not in known and run.task in given.tasks]
+    if given.budget is None:
+        todo.sort(key=slowest_first)  # all of them will be run, so no process should work alone at the end
     began, done = time.time(), 0
     with (given.out / LINES).open("a", encoding="utf-8") as file:
         for line in finished(

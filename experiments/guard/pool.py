@@ -25,10 +25,14 @@ LINES, TIMES = "runs.jsonl", "times.json"
 _bench: Bench | None = None  # of a worker process
 
 
+def slowest_first(run: Run) -> tuple[bool, bool]:
+    return not METHODS[run.method].single, not METHODS[run.method].guide
+
+
 def stage_1() -> list[Run]:
     """The longest runs first, so that no process works alone at the end."""
-    slow = sorted(METHODS, key=lambda name: (not METHODS[name].single, not METHODS[name].guide))
-    return [Run("a", method, rate, TUNED_M, TUNING) for method in slow for rate in RATES]
+    runs = [Run("a", method, rate, TUNED_M, TUNING) for method in METHODS for rate in RATES]
+    return sorted(runs, key=slowest_first)
 
 
 def stage_2(chosen: dict[str, Any], seeds: Sequence[int] = SEEDS) -> list[Run]:
