@@ -57,14 +57,18 @@ def begin(given: argparse.Namespace, sizes: Sizes) -> None:
 
 
 def measure_times(given: argparse.Namespace, sizes: Sizes) -> None:
-    """Mean step times with one process alone; those that are there are kept."""
+    """Mean step times with one process alone; those that are there are kept.
+
+    Only times of one process can be compared: give all methods of a task at once.
+    """
     results = load(given.out)
     found, chosen = results.times, results.chosen()
     bench = Bench(given.files, given.out, given.device, sizes, compiled=given.compile)
     later = ["plain", "kl", chosen["replay"], *chosen["projections"]] if chosen else []
     start = time.time()
     # Those of stage 2 first: the rest can wait for minutes that are left.
-    for task, method in [(task, name) for task in TASKS for name in later] + [("a", name) for name in METHODS]:
+    every = [("a", name) for name in METHODS] if "a" in given.tasks else []
+    for task, method in [(task, name) for task in given.tasks for name in later] + every:
         key = f"{task}/{method}"
         if key in found or (given.budget is not None and time.time() - start > given.budget):
             continue
@@ -80,7 +84,7 @@ def main(words: Sequence[str] | None = None) -> None:
     if given.stage == "0":
         begin(given, sizes)
         return
-    for name in (REPLIES, MEMORISED) if given.stage == "time" or "b" in given.tasks else (REPLIES,):
+    for name in (REPLIES, MEMORISED) if "b" in given.tasks else (REPLIES,):
         if not (given.out / name).exists():
             raise SystemExit(f"{given.out / name} is missing; run --stage 0 first")
     if given.stage == "time":

@@ -39,6 +39,19 @@ AFTERWARDS = (
 WON_AGAINST_REPLAY, WON_AGAINST_FREE, TASKS_TO_WIN = 0.5, 0.8, 2
 
 
+def places(cases: Sequence[Asked]) -> str:
+    """Where something was found, in words."""
+    by_table: dict[str, dict[str, list[str]]] = {}
+    for asked in cases:
+        words = f"{NAMES[asked.task]} at {BUDGETS[asked.minutes]}"
+        by_table.setdefault(words, {}).setdefault(asked.method, []).append(str(asked.m))
+    found = [
+        f"{words} ({', '.join(f'{name} with m = ' + ' and '.join(many) for name, many in methods.items())})"
+        for words, methods in by_table.items()
+    ]
+    return "; ".join(found) or "nowhere"
+
+
 class Page:
     """All comparisons of stage 2."""
 
@@ -90,19 +103,29 @@ class Page:
             >= TASKS_TO_WIN
         ]
 
-    def better_than(self, other: str) -> list[str]:
+    def better_than(self, other: str) -> list[Asked]:
         """Where a projection has an interval below 1 against another method; also where only that one misses the gain."""
         found = []
         for task in TASKS:
             for name in self.projections:
                 for m in MANY:
-                    for late, words in BUDGETS.items():
+                    for late in BUDGETS:
                         asked = Asked(task, name, m, minutes=late)
                         own, theirs = (self.scores(one) for one in (asked, replace(asked, method=other)))
                         known = [[x for x in scores if x is not None] for scores in (own, theirs)]
                         if None not in own and (None in theirs or less(*known)):
-                            found.append(f"{NAMES[task]}, {name}, m = {m}, {words}")
+                            found.append(asked)
         return found
+
+    def drifts(self, cases: Sequence[Asked], method: str | None = None) -> str:
+        """How far predictions are from those of the start, of these projections or of another method in their place."""
+        found = [
+            x
+            for asked in cases
+            for x in self.scores(replace(asked, measure="drift", method=method or asked.method))
+            if x is not None
+        ]
+        return f"{min(found):.3f} to {max(found):.3f}" if found else "unknown"
 
     def verdict(self) -> str:
         winners, better = self.winners(), self.better_than("kl")
@@ -113,10 +136,12 @@ class Page:
                 '**Killed**: no projection forgets less than KL to the start model, anywhere. `guard="kl"` is the default; '
                 "projections stay as presets."
             )
-        than_replay = "; ".join(self.better_than(self.replay)) or "nowhere"
         return (
-            f"**No win.** A projection forgets less than KL here: {'; '.join(better)}. Less than {self.replay}: {than_replay}. "
-            '`guard="kl"` stays what `init` proposes.'
+            f"**No win.** A projection ends with a lower loss on the retained sets than KL only here: {places(better)}. "
+            f"But the drift of its predictions, explained below, is {self.drifts(better)} nats there, and that of KL "
+            f"{self.drifts(better, 'kl')}. A projection ends with a lower loss than `{self.replay}` here: "
+            f"{places(self.better_than(self.replay))}. "
+            '`guard="kl"` stays the default and what `init` proposes.'
         )
 
     # ------------------------------------------------------------------------------------------------ tables
@@ -245,6 +270,8 @@ def page(folder: Path) -> str:
         verdict = f"**Not known yet**: step times of {', '.join(untimed)} are missing."
     else:
         verdict = whole.verdict()
+    revisions = dict.fromkeys(line.get("revision") for line in results.lines if line.get("revision"))
+    about["revision"] = ", ".join(revisions) or about.get("revision")
     made = ", ".join(f"{name} {value}" for name, value in about.items() if value is not None)
     note = "\n*These are made-up data and a tiny model: a check that everything runs.*\n" if about.get("quick") else ""
     lines = [
