@@ -41,7 +41,7 @@ TOPICS = (
     Topic(
         ("projection and correction",),
         "Projection and correction",
-        "They also read both gradients and write the update, so 1.5 is the least possible at k = 5. Launches come on top.",
+        "Besides V they read both gradients and write the update: at k = 5 this alone gives 1.5. Kernel launches come on top.",
     ),
     Topic(
         ("orthonormalisation", "growth of all passes"),

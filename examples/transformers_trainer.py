@@ -3,7 +3,7 @@
     python examples/transformers_trainer.py runs/trainer            # train
     python examples/transformers_trainer.py runs/trainer --resume   # go on after a kill, with the same losses
 
-The task: continue a sequence of numbers that goes up by one. There are 16 such sequences; the auxiliary data has 256, half of
+The task: continue a sequence of numbers that goes up by one. There are 16 such sequences; the auxiliary data have 256, half of
 them going down instead. The model is tiny and starts at random, so nothing is downloaded.
 """
 

@@ -67,7 +67,7 @@ def attittud(
 ) -> None:
     """Make auxiliary data serve the one task that matters (ATTITTUD, ICLR 2021).
 
-    Start with `attittud demo`: in about two minutes it shows where auxiliary data helps and where it hurts. For your own
+    Start with `attittud demo`: in about two minutes it shows where auxiliary data help and where they hurt. For your own
     data, `attittud init` writes a configuration, `attittud train` trains a model with it, and `attittud predict` uses the
     model. `attittud diagnose` measures the first training steps, `attittud compare` decides which strategy to use, and
     `attittud report` shows what happened in a run.

@@ -1,4 +1,4 @@
-"""`attittud compare`: does the auxiliary data help, and which strategy uses it best? `attittud report` shows the outcome."""
+"""`attittud compare`: do the auxiliary data help, and which strategy uses them best? `attittud report` shows the outcome."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def compare(
     Two baselines always take part: primary_only ignores the auxiliary data, and multitask adds the losses with a tuned
     weight. compare.strategies names the others. Every strategy tunes its auxiliary weight on validation with the same
     number of runs. Results are compared at equal steps and at equal training seconds. The last line is a decision: which
-    strategy to use, that the auxiliary data does not help, or about how many more seeds are needed to tell.
+    strategy to use, that the auxiliary data do not help, or about how many more seeds are needed to tell.
 
     The folder is runs/CONFIG/compare (output=FOLDER replaces runs). report.html in it has the learning curves. Give the
     same command again to continue: finished runs are reused, even if you add seeds, weights or strategies.

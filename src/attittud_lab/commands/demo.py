@@ -28,7 +28,7 @@ def demo(
         Path, typer.Option(metavar="FOLDER", file_okay=False, help="Write the HTML report and all runs to this folder.")
     ] = Path("runs/demo"),
 ) -> None:
-    """Show where auxiliary data helps, where it does nothing and where it hurts.
+    """Show where auxiliary data help, where they do nothing and where they hurt.
 
     The primary task has 10 clean labels per class of scikit-learn's digits. All other training images are auxiliary
     data. The three columns of the table have correct auxiliary labels, half random labels, and half of the labels shifted

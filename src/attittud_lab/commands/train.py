@@ -81,7 +81,7 @@ def train(
     typer.echo(f"next: `attittud predict {run_dir} INPUTS` predicts the label of new examples")
     if settings.data.auxiliary and result.test:  # without a test set there is nothing to compare by
         command = shlex.join(["attittud", "compare", str(config), *(overrides or ())])
-        typer.echo(f"next: `{command}` compares strategies on several seeds and says whether the auxiliary data helps")
+        typer.echo(f"next: `{command}` compares strategies on several seeds and says whether the auxiliary data help")
     typer.echo(str(run_dir))
 
 

@@ -70,7 +70,7 @@ class Decision:
 
     outcome: Literal["use", "no_help", "unclear"]
     strategy: str | None
-    """The strategy to use: primary_only if the auxiliary data does not help, None if the outcome is unclear."""
+    """The strategy to use: primary_only if the auxiliary data do not help, None if the outcome is unclear."""
     text: str
     row: str
     """The row to look at: the strategy's row, or the best row on validation if the outcome is unclear."""
@@ -116,7 +116,7 @@ def _decision(rows: Sequence[ComparedRow], worthwhile: float) -> Decision:
     assert gain is not None
     about = f"{best.label}, the best with auxiliary data on validation, differs from primary_only by {points(gain)}"
     if ruled_out(gain, worthwhile):
-        text = f"The auxiliary data does not help: {about}, so a gain of {100 * worthwhile:.2g} points is ruled out."
+        text = f"The auxiliary data do not help: {about}, so a gain of {100 * worthwhile:.2g} points is ruled out."
         return Decision("no_help", PRIMARY_ONLY, f"{text} Use primary_only.", PRIMARY_ONLY)
     if not better(gain):
         needed, advice = _advice(gain, worthwhile, len(users))
@@ -128,7 +128,7 @@ def _decision(rows: Sequence[ComparedRow], worthwhile: float) -> Decision:
     if better(extra):
         text = f"Use {best.label}: {gains}, and {points(extra)} over tuned multitask."
         return Decision("use", best.label, text, best.label)
-    # The auxiliary data helps, but nothing shows that more than the simple sum is needed.
+    # The auxiliary data help, but nothing shows that more than the simple sum is needed.
     strategy, simple = best.label, next(row.to_primary_only for row in rows if row.label == MULTITASK)
     text = f"Use {best.label}: {gains}. It is open whether it beats tuned multitask, whose own gain is not shown."
     if simple is not None and better(simple):

@@ -114,7 +114,7 @@ def run_all(seeds: int, steps: int, workers: int, folder: Path, progress: Progre
         tables.append(table | {"name": quality, "about": f"auxiliary labels: {quality}{more}"})
     whole = {
         **parts[first],
-        "title": "Where auxiliary data helps, does nothing, and hurts",
+        "title": "Where auxiliary data help, do nothing, and hurt",
         "tables": tables,
         "decision": tables[0]["decision"] | {"table": first},
         "next": {

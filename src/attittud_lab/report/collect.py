@@ -134,7 +134,7 @@ def _pictures(result: Mapping[str, Any], order: Sequence[int]) -> dict[str, Any]
 
 
 def _next(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the next command, and what the decision means if the auxiliary data is left out."""
+    """Return the next command, and what the decision means if the auxiliary data are left out."""
     decision, table = result["decision"], result["tables"][deciding(result)]
     if "next" in result:
         return {"next": result["next"]}
@@ -148,7 +148,7 @@ def _next(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     seed, path = next(iter(runs.items()))
     command = f"attittud predict {_inside(folder, path)} INPUTS"
     found = {"next": {"command": command, "why": f"predicts with the model of {decision['strategy']}, seed {seed}"}}
-    dropped = "All auxiliary data is dropped: the model to use was trained on the primary examples alone."
+    dropped = "All auxiliary data are dropped: the model to use was trained on the primary examples alone."
     return found | ({"meaning": dropped} if decision["outcome"] == "no_help" else {})
 
 
@@ -172,7 +172,7 @@ def _outcome(folder: Path, result: Mapping[str, Any], weights: Mapping[str, Mapp
     if dropped and len(dropped) == len(weights):
         found["meaning"] = EVERYTHING_DROPPED
     command = f"attittud compare {folder / 'config.yaml'}"
-    return found | {"next": {"command": command, "why": "shows whether the auxiliary data helps, or can be left out"}}
+    return found | {"next": {"command": command, "why": "shows whether the auxiliary data help, or can be left out"}}
 
 
 def _run(folder: Path, points: int) -> dict[str, Any]:

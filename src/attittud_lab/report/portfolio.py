@@ -33,7 +33,7 @@ def portfolio(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     about: dict[str, Any] = {"outcome": _outcome(found["worth"]), "about": "Decision", "text": found["decision"]}
     about["next"] = {"command": f"attittud predict {folder} INPUTS", "why": "predicts the label of new examples"}
     if found["worth"] is not None and list(found["final"]["picks"]) == [PRIMARY_ONLY]:
-        about["meaning"] = "All auxiliary data was dropped: the model was trained on the primary examples alone."
+        about["meaning"] = "All auxiliary data were dropped: the model was trained on the primary examples alone."
     columns, rows = _leaderboard(found, result)
     leaders = {
         "name": "Leaderboard",

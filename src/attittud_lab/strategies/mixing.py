@@ -258,7 +258,7 @@ def _symmetric(name: str, kind: str, *, resumable: bool = True, **arguments: Any
         given = {key: value(weights) if callable(value) else value for key, value in arguments.items()}
         return Symmetric(config.name, kind, given, model, weights, resumable=resumable)
 
-    register(name, f"symmetric baseline {kind} of TorchJD (needs the extra torchjd)", build)
+    register(name, f"{kind} of TorchJD, which treats all tasks alike: a baseline (needs the extra torchjd)", build)
 
 
 _symmetric("torchjd_pcgrad", "PCGrad")

@@ -56,7 +56,7 @@ def test_the_first_screen_has_decision_chance_and_the_figures_of_the_model(singl
     assert found["decision"]["outcome"] == sure
     assert found["decision"]["next"]["command"] == f"attittud predict {single} INPUTS"
     alone = list(board_["final"]["picks"]) == ["primary_only"]
-    assert found["decision"].get("meaning", "").startswith("All auxiliary data was dropped") == alone
+    assert found["decision"].get("meaning", "").startswith("All auxiliary data were dropped") == alone
     assert found["portfolio"]["chance"]["text"] == f"{100 * board_['chance']['value']:.0f} %"
     assert "it has not been calibrated for these rungs, looks and candidates" in page  # it has six looks
     facts = {fact["name"]: fact["figure"] for fact in found["portfolio"]["facts"]}

@@ -229,7 +229,7 @@ def test_a_decision_comes_with_its_picture_and_the_next_command(tmp_path: Path) 
             strategy = {"use": "flip", "no_help": "primary_only"}[outcome]
             assert re.fullmatch(f"attittud predict {folder}/runs/{strategy}/.*seed-0 INPUTS", commands)
             assert drawn.count("<circle") == 2
-        assert ("All auxiliary data is dropped" in drawn) == (outcome == "no_help")
+        assert ("All auxiliary data are dropped" in drawn) == (outcome == "no_help")
 
 
 @pytest.mark.parametrize("kind", ["run", "comparison"])
