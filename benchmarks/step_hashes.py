@@ -410,6 +410,10 @@ FORMS: dict[str, Callable[[Run], Report]] = {
     "one_forward": lambda run: run.guide.backward(*run.both()),
     "one_forward_in_verbs": one_forward_in_verbs,
     "asked_refresh": asked_refresh,
+    # A power of two of primary examples, which takes one backward pass in a refresh by "hooks".
+    "eight_callable": lambda run: run.guide.backward(
+        lambda: run.losses("primary", (run.index, run.index + 8)), run.auxiliary()
+    ),
     "twice": lambda run: [asked_refresh(run) for _ in range(2)][1],  # their gradients add up
 }
 

@@ -142,6 +142,8 @@ class Basis(ABC):
     adds_up: ClassVar[bool] = True  # whether several primary calls of one step can contribute to one basis
     stored: ClassVar[bool] = True  # whether V is kept as a matrix
     same_as: ClassVar[str | None] = None  # the basis with the same span, under whose name this one is saved
+    one_product: ClassVar[bool] = False
+    """Whether `add` calls `left` or `rows` of J once and nothing else, so that this pass may free the graph of the losses."""
     keeps_graph: ClassVar[bool] = False  # whether the graph of the losses is needed until the step is over
     subspace: ClassVar[type[Subspace]] = Stored  # the subspace that gradients are projected onto
     least: ClassVar[int] = 2  # how many entries the primary losses need at least, if the basis needs J
@@ -150,6 +152,13 @@ class Basis(ABC):
     together: ClassVar[bool] = False
     """Whether `finish` leaves products of rows to `refresh.columns`: scope="tensor" then finishes all parameters at once."""
     label: ClassVar[str] = ""  # the name with the options that decide the meaning of V; empty: the name alone
+
+    def __init_subclass__(cls) -> None:
+        """Take `one_product` from the class that has `add`: a second product in another `add` would find the graph freed."""
+        super().__init_subclass__()
+        if "one_product" not in cls.__dict__:
+            adds = next(base for base in cls.__mro__ if "add" in base.__dict__)
+            cls.one_product = adds.__dict__.get("one_product", False)
 
     def rank(self, asked: int) -> int:
         """How many rows V has if a user asks for rank `asked`."""

@@ -18,6 +18,7 @@ class Exact(Basis):
     name = "exact"
     needs = "jacobian"
     alone = True
+    one_product = True
 
     def working_rows(self, rank: int, examples: int) -> int:
         return examples

@@ -16,6 +16,7 @@ from attittud.engine.base import Jacobian
 class Sets(Basis):
     name = "sets"
     needs = "jacobian"
+    one_product = True
     together = True
     least = 1
     single = False

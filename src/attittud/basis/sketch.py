@@ -13,6 +13,7 @@ from attittud.kernels import add_product_, transform_
 class Sketch(Basis):
     name = "sketch"
     needs = "jacobian"
+    one_product = True
     together = True
 
     def working_rows(self, rank: int, examples: int) -> int:

@@ -9,7 +9,7 @@ import logging
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import ClassVar, Self
 
@@ -86,6 +86,8 @@ class Jacobian:
     """J of one vector of per-example losses with respect to the parameters of a layout."""
 
     share = EVERYTHING
+    gradients: Sequence[Tensor | None] | None = None
+    """The gradients that `expect` asked for, once a pass has computed them."""
 
     def __init__(self, engine: Engine, losses: Tensor, layout: Layout) -> None:
         self.engine, self.losses, self.layout = engine, losses, layout
@@ -95,6 +97,12 @@ class Jacobian:
         """Return the same Jacobian for a worker that has only some of the examples."""
         self.share = share
         return self
+
+    def expect(self, parameters: Sequence[Tensor], weight: float) -> None:
+        """Ask for the gradients of weight * the sum of the losses too. The caller uses `left` or `rows` once, then no graph.
+
+        An engine whose passes do not compute such gradients does nothing: `gradients` stays None, and the graph is kept.
+        """
 
     def total(self) -> int:
         """Return the number of examples of all workers. With several workers this waits for the device."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
-from attittud._torch import BatchNorm, DisableTorchFunction, sequence_number
+from attittud._torch import BatchNorm, DisableTorchFunction, run_backward, sequence_number
 from attittud.autograd.layout import Layout
 from attittud.engine.base import Checked, Jacobian, UnsupportedError, probe, verify
 from attittud.engine.gradients import Dense, PerExampleGradient
@@ -159,6 +159,8 @@ class HookedJacobian(Jacobian):
         super().__init__(engine, losses, layout)
         self.record = record
         self.half = False  # whether a gradient came in half precision
+        self._expected: Sequence[Tensor] = ()  # parameters whose own gradients the next pass computes too
+        self._weight = 1.0  # of every loss in that pass
         self._names = {id(p): name for name, p in layout.named}
         self._asked: Set[int] = self._names.keys() | record.derived.keys() if record.derived else self._names.keys()
         """Parameters of the layout, and tensors that are computed from parameters alone."""
@@ -192,6 +194,14 @@ class HookedJacobian(Jacobian):
         """Return J over the parameters of another layout."""
         return HookedJacobian(self.engine, self.record, self.losses, layout)
 
+    def expect(self, parameters: Sequence[Tensor], weight: float) -> None:
+        # Gradients of derived tensors need the graph once more. The passes for J run without autocast. In float16 another
+        # weight would round small gradients differently, or make products with J overflow. (Calls of other parameters may lie
+        # on the way to the layout's, so all calls count.)
+        small = any(call.dtype == torch.float16 for call in self.record.calls)
+        if not (self._derived.tensors or small or torch.is_autocast_enabled(self.layout.device.type)):
+            self._expected, self._weight = parameters, weight
+
     def left(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
         with self.record.active():
             if weights.shape[0] == 1:
@@ -199,6 +209,8 @@ class HookedJacobian(Jacobian):
                 return super().left(weights, out)
             rows = self.layout.empty(weights.shape[0]).zero_() if out is None else out
             weights = weights.to(rows.dtype)
+            if self._expected:
+                weights = weights / self._weight  # by which the pass multiplies J
             targets = self.layout.columns(rows)
             through: dict[int, Tensor] = {}
 
@@ -223,6 +235,7 @@ class HookedJacobian(Jacobian):
 
     def gram_and_right(self, vectors: Tensor | Sequence[Tensor], *, gram: bool = True) -> tuple[Tensor, Tensor]:
         """J Jᵀ (zero without `gram`) and J times the vectors, both in one backward pass."""
+        self._expected = ()  # whose weight only `left` takes back
         m, device = self.examples, self.layout.device
         products = torch.zeros(m, len(vectors), dtype=torch.float64, device=device)
         total = torch.zeros(m, m, dtype=torch.float64, device=device)
@@ -267,21 +280,28 @@ class HookedJacobian(Jacobian):
             if number is not None:
                 self._per_example(call, gradients, self.located.axes[number], visit)
 
-        if self._same is not None and self._same.frontier.complete:
-            self._backward(self._same.frontier, on_call)
-        # After that, calls are missing only where the losses depend on the same calls in another way.
-        if missing:
-            self._backward(self._frontier, on_call)
+        # Autocast is off, because it would round the operands of our own products.
+        with self.record.telling(on_call), torch.autocast(self.layout.device.type, enabled=False):
+            if self._expected:
+                self._backward_to_parameters()
+                return
+            if self._same is not None and self._same.frontier.complete:
+                self._backward(self._same.frontier)
+            # After that, calls are missing only where the losses depend on the same calls in another way.
+            if missing:
+                self._backward(self._frontier)
 
-    def _backward(self, frontier: Frontier, on_call: Callable[[Call, Gradients], None]) -> None:
+    def _backward_to_parameters(self) -> None:
+        """A pass that computes the gradients of the parameters too, so that it passes all calls. It frees the graph."""
+        weights, parameters = torch.full_like(self.losses, self._weight), tuple(self._expected)
+        self.gradients = run_backward((self.losses,), (weights,), False, False, parameters, True, accumulate_grad=False)
+
+    def _backward(self, frontier: Frontier) -> None:
         """A pass that ends at the calls: the gradients of the parameters themselves are not computed."""
         if not frontier.outputs:
             return
         edges, ones = [self._edges[at] for at in frontier.outputs], torch.ones_like(self.losses)
-        # The pass ends at the calls, so the gradients of the parameters themselves are not computed. Autocast is off, because
-        # it would round the operands of our own products.
-        with self.record.telling(on_call), torch.autocast(self.layout.device.type, enabled=False):
-            torch.autograd.grad(self.losses, edges, ones, retain_graph=True, allow_unused=True)
+        torch.autograd.grad(self.losses, edges, ones, retain_graph=True, allow_unused=True)
 
     def _per_example(
         self, call: Call, gradients: Gradients, axes: dict[int | None, BatchAxis | None], visit: Visit

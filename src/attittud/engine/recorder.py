@@ -60,6 +60,7 @@ class Call:
         self.func = func
         self.met = met  # the arguments that are parameters, or derived from parameters alone
         self.shape = torch.Size()  # shape of its first output that has a gradient
+        self.dtype: torch.dtype | None = None  # type of that output
         self.in_attention = False  # part of `nn.MultiheadAttention`, where positions always come before examples
         self.outputs: list[int] = []  # which of its outputs have a gradient
         self.edges: list[GradientEdge] = []
@@ -337,7 +338,7 @@ class Recorder(TorchFunctionMode):
         if not in_place:
             call.keep(self._anchor, packed)
         if self._recording:
-            call.shape = outputs[0].shape
+            call.shape, call.dtype = outputs[0].shape, outputs[0].dtype
             call.in_attention = self._attention
             self._watch(call, outputs)
         return result
@@ -376,6 +377,9 @@ class Recorder(TorchFunctionMode):
 
             return arrived
 
+        # Autograd would sum the gradient of a trained bias in this layout too, which would change its last bits.
+        handed_on = laid_out and len(call.met) == 1
+
         def shaped(gradient: Tensor | None) -> Tensor | None:
             if self._on_call is None:
                 return None
@@ -386,7 +390,7 @@ class Recorder(TorchFunctionMode):
                         gradient = gradient.contiguous(memory_format=torch.channels_last)
                     seen = gradient if shape is None else gradient.reshape(shape)
             self._on_call(call, (seen,))
-            return gradient if laid_out else None
+            return gradient if handed_on else None
 
         return shaped
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -133,10 +134,13 @@ class Refresher:
         scaled: bool = False,
         complete: bool,
         scope: Scope = nullcontext,
-    ) -> None:
+        parameters: Sequence[Tensor] = (),
+    ) -> Sequence[Tensor | None] | None:
         """Add the examples behind `losses` to the new basis.
 
         `scaled`: these losses train the model and may carry a loss scale. `complete`: no further losses will follow.
+        Returns the gradients of the mean loss for `parameters`, if the pass for J gives them to the bit, and has then freed the
+        graph; otherwise None.
         """
         if refresh.calls and not self.basis.adds_up:
             raise RuntimeError(
@@ -153,8 +157,14 @@ class Refresher:
         if uses_j:
             with torch.enable_grad():
                 shrunk = losses * refresh.shrink
-            self.basis.add(refresh, self.workers.jacobian(self.engine, shrunk, refresh.layout, share))
+            jacobian = self.workers.jacobian(self.engine, shrunk, refresh.layout, share)
+            weight = _mean_weight(losses, refresh.shrink) if parameters and self.basis.one_product else None
+            if weight is not None:
+                jacobian.expect(parameters, weight)
+            self.basis.add(refresh, jacobian)
             self.engine.used()
+            return jacobian.gradients
+        return None
 
     def take_in_from(self, refresh: Refresh, basis_losses: Losses) -> None:
         """Add the examples of a callable to the new basis, in a forward pass that the library controls."""
@@ -240,6 +250,17 @@ class Refresher:
         self.count = state["refreshes"]
         self.index = self.index.new_tensor(state["refreshes"])
         self.skipped = self.skipped.new_tensor(state["skipped_refreshes"])
+
+
+def _mean_weight(losses: Tensor, shrink: float | Tensor) -> float | None:
+    """The weight with which the sum of losses times `shrink` is their mean; None where the weight would round.
+
+    A power of two rounds nothing. With several workers only the device knows how many examples there are.
+    """
+    if isinstance(shrink, Tensor):
+        return None
+    weight = 1 / (losses.shape[0] * shrink)
+    return weight if math.frexp(weight)[0] == 0.5 else None
 
 
 # ---------------------------------------------------------------------------------------------------- memory

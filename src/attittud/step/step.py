@@ -377,11 +377,16 @@ class Step(Gradients):
             self.basis_losses = basis_losses
         contributes = self.refresh if pending and self.basis_losses is None else None
         takes_mean = contributes is not None and basis.takes_mean(contributes, losses.shape[0])
+        retain_graph, found = graph.retained or (contributes is not None and basis.keeps_graph), None
         if contributes is not None:
-            self.refresher.take_in(contributes, losses, share, scaled=True, complete=self.reach_complete)
-        retain_graph = graph.retained or (contributes is not None and basis.keeps_graph)
+            # The pass for J may give the gradients too, if nobody needs the graph after it.
+            wanted = () if retain_graph else self.shared.listing.parameters
+            found = self.refresher.take_in(
+                contributes, losses, share, scaled=True, complete=self.reach_complete, parameters=wanted
+            )
         assert self.layout is not None
-        found = _gradients(self, losses, share, retain_graph, without=self.layout if self.in_span else None)
+        if found is None:
+            found = _gradients(self, losses, share, retain_graph, without=self.layout if self.in_span else None)
         inside, rest = self.shared.split(self.layout, found)
         _add_to(self.rest_primary, rest, 1.0, copied=self.replayed)
         self.primary_calls += 1

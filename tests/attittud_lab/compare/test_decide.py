@@ -44,7 +44,7 @@ def test_a_strategy_where_multitask_itself_fails() -> None:
 def test_no_help_needs_a_narrow_interval() -> None:
     narrow = decide(rows(0.001, primary_only=0.8, multitask=0.79, flip=0.8), 0.005)
     assert outcome(narrow) == ("no_help", "primary_only")
-    assert "does not help" in narrow.decision.text and "0.5 points is ruled out" in narrow.decision.text
+    assert "do not help" in narrow.decision.text and "0.5 points is ruled out" in narrow.decision.text
     wide = decide(rows(0.03, primary_only=0.8, multitask=0.79, flip=0.8), 0.005)
     assert outcome(wide) == ("unclear", None)
     assert wide.decision.seeds_needed is not None and wide.decision.seeds_needed > SEEDS

@@ -1,0 +1,301 @@
+"""Where the backward pass that `hooks` runs for J also gives the primary gradient, and that both stay the same to the bit."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import attittud.basis
+from attittud import Eta, Guide
+from attittud.basis.base import Refresh
+from attittud.basis.sketch import Sketch
+from attittud.engine.base import Jacobian
+from attittud.engine.hooks import HookedJacobian
+from tests.helpers.oracle import error, expected, gradients
+from tests.helpers.watch import LiveMemory
+from tests.helpers.zoo import ZOO, Problem, problem
+
+ETA = Eta(neutral=1, helpful=0.5, harmful=-1)
+
+
+def guide_for(p: Problem, **options) -> Guide:
+    return Guide(p.model.eval(), **{"eta": ETA, "rank": 3, "engine": "hooks", "refresh_every": 1} | options)
+
+
+def counted(losses: Callable[[], Tensor], passes: list[int]) -> Callable[[], Tensor]:
+    """The same losses, which note every backward pass through them."""
+
+    def call() -> Tensor:
+        out = losses()
+        out.register_hook(lambda _: passes.append(1))
+        return out
+
+    return call
+
+
+def passes(p: Problem, amp=nullcontext, **options) -> int:
+    """Backward passes through the primary losses in the second refresh: the first one runs further passes for its check."""
+    guide, found = guide_for(p, **options), list[int]()
+    for _ in range(2):
+        found.clear()
+        with amp():
+            guide.backward(primary=counted(p.losses, found), auxiliary=p.loss())
+    return len(found)
+
+
+class Placed(nn.Module):
+    """Its embeddings of positions are computed from a parameter and a buffer alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.places, self.out = nn.Embedding(9, 6), nn.Embedding(4, 6), nn.Linear(6, 4)
+        self.register_buffer("numbers", torch.arange(4))
+
+    def forward(self, x: Tensor, head: str) -> Tensor:
+        return self.out((self.embedding(x) + self.places(self.numbers)).tanh().mean(1))
+
+
+def placed() -> Problem:
+    torch.manual_seed(0)
+    return Problem(
+        Placed(), torch.randint(9, (8, 4)), torch.arange(8) % 4, torch.randint(9, (5, 4)), torch.arange(5) % 4
+    )
+
+
+@pytest.mark.parametrize(("m", "most"), [(2, 1), (6, 2), (8, 1), (12, 2), (16, 1)])
+def test_a_power_of_two_of_examples_takes_one_pass(m, most):
+    assert passes(problem("mlp", m=m)) == most
+
+
+@pytest.mark.parametrize(
+    ("p", "most", "options"),
+    [
+        (problem("mlp", torch.float64, m=8), 1, {}),
+        (problem("mlp", m=8).to(torch.bfloat16), 1, {}),
+        (problem("mlp", m=8).to(torch.float16), 2, {}),
+        (problem("mlp", m=8), 1, {"basis": "exact"}),
+        (problem("mlp", m=8), 1, {"primary_weight": 0.0}),
+        (problem("mlp", m=8), 1, {"scope": "tensor"}),
+        (problem("mlp", m=8), 2, {"rank": 1}),  # ΠJ is an ordinary gradient of weighted losses
+        (problem("checkpointed", m=8), 1, {}),
+        (placed(), 2, {}),
+    ],
+    ids=["float64", "bfloat16", "float16", "exact", "weight 0", "tensor", "rank 1", "checkpointed", "derived"],
+)
+def test_how_many_passes_a_refresh_takes(p, most, options):
+    assert passes(p, **options) == most
+
+
+def autocast_inside(dtype: torch.dtype = torch.bfloat16) -> Problem:
+    """Its forward passes run under autocast, but the step does not: the usual mixed precision."""
+    p = problem("transformer", m=8)
+    p.model.forward = torch.autocast("cpu", dtype)(p.model.forward)
+    return p
+
+
+def test_a_forward_pass_under_autocast_takes_one_pass():
+    assert passes(autocast_inside()) == 1
+
+
+def test_float16_counts_between_the_losses_and_the_chosen_parameters_too():
+    """The gradients of these parameters are float32, but have gone through float16."""
+    assert passes(autocast_inside(torch.float16), parameters=lambda name, _: "tokens" in name) == 2
+
+
+def test_under_autocast_a_refresh_takes_two_passes():
+    """J is computed without autocast, but the primary gradient with it, as by `Tensor.backward`.
+
+    (A cache of casts would be a part of both graphs, so that the primary graph is kept anyway.)
+    """
+    assert passes(problem("mlp", m=8), amp=lambda: torch.autocast("cpu", torch.bfloat16, cache_enabled=False)) == 2
+
+
+def test_a_basis_that_takes_several_products_keeps_the_graph_for_them():
+    assert passes(problem("mlp", m=16), basis="svd", rank=2) > 2
+
+
+class Rows:
+    """A basis, or a part of one, that takes another product."""
+
+    def add(self, refresh: Refresh, jacobian: Jacobian) -> None:
+        jacobian.rows()
+        super().add(refresh, jacobian)
+
+
+def test_a_users_basis_may_take_several_products(monkeypatch):
+    class Mixed(Rows, Sketch):
+        name = "mixed"
+
+    class Right(Sketch):
+        name = "right"
+        one_product = True  # which holds for `left` and `rows` only
+
+        def add(self, refresh: Refresh, jacobian: Jacobian) -> None:
+            jacobian.right(refresh.layout.empty(1).fill_(1.0))
+            super().add(refresh, jacobian)
+
+    for basis in (Mixed, Right):
+        monkeypatch.setitem(attittud.basis._BASES, basis.name, basis)
+        assert passes(problem("mlp", m=8), basis=basis.name) == 3
+
+
+def test_micro_batches_of_other_sizes_share_one_scale():
+    """J of a second call has the factor that the number of examples in the first call has decided."""
+    p, found = problem("mlp", torch.float64, m=12), list[int]()
+    guide = guide_for(p)
+    for _ in range(2):
+        p.model.zero_grad()
+        found.clear()
+        for at, share in ((slice(0, 8), 2 / 3), (slice(8, 12), 1 / 3)):
+            guide.primary(counted(lambda at=at, share=share: p.losses(at) * share, found))
+        guide.auxiliary(p.loss())
+        guide.combine()
+    assert len(found) == 2
+    rows = p.losses() * torch.tensor([2 / 3] * 8 + [1 / 3] * 4, dtype=torch.float64)
+    want = expected(p.model, p.losses(), p.loss(), eta=(1, 0.5, -1), rank=3, refresh_index=1, basis_losses=rows)
+    assert error(p.grads(), want.grads) <= 1e-10
+
+
+def test_a_graph_is_kept_for_those_who_ask_for_it():
+    p, held, found = problem("mlp", m=8), list[Tensor](), list[int]()
+
+    def losses() -> Tensor:
+        held.append(counted(p.losses, found)())
+        return held[-1]
+
+    guide = guide_for(p)
+    for retain in (True, True, False):
+        found.clear()
+        guide.primary(losses, retain_graph=retain)
+        guide.auxiliary(p.loss())
+        guide.combine()
+    assert len(found) == 1
+    held[1].sum().backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        held[2].sum().backward()
+
+
+def in_two_passes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(HookedJacobian, "expect", lambda *_: None)
+
+
+def trained(p: Problem) -> list[Tensor | None]:
+    """The gradients, bases and reports of some steps."""
+    guide, left = guide_for(p, include_mean=True), list[Tensor | None]()
+    for _ in range(3):
+        p.model.zero_grad()
+        report = guide.backward(primary=p.losses, auxiliary=p.loss())
+        left += [*p.grads().values(), guide.state_dict()["basis"], report.agreement, report.captured_primary]
+        torch.optim.SGD(p.model.parameters(), lr=0.1).step()
+    return [None if x is None else x.clone() for x in left]
+
+
+class Contiguous(torch.autograd.Function):
+    """A backward pass that loses the layout, like a frozen BatchNorm's on a GPU."""
+
+    @staticmethod
+    def forward(_, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(_, gradient):
+        return gradient.contiguous()
+
+
+def lost_layout() -> Problem:
+    """Here the last bits of a bias' gradient depend on the layout of the gradient that arrives at its convolution."""
+    p = problem("channels_last", torch.float64, m=8)
+    p.model.body[0].register_forward_hook(lambda module, args, out: Contiguous.apply(out))
+    return p
+
+
+PROBLEMS = {
+    **{name: partial(problem, name, m=8) for name in sorted(ZOO)},
+    **{f"{name} in float64": partial(problem, name, torch.float64, m=8) for name in ("mlp", "transformer")},
+    **{f"{name} in bfloat16": partial(problem, name, torch.bfloat16, m=8) for name in ("mlp", "transformer")},
+    "autocast inside": autocast_inside,
+    "lost layout": lost_layout,
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_one_pass_gives_the_bits_of_two(name, monkeypatch):
+    one = trained(PROBLEMS[name]())
+    in_two_passes(monkeypatch)
+    for a, b in zip(one, trained(PROBLEMS[name]()), strict=True):
+        assert (a is None and b is None) or torch.equal(a, b)
+
+
+def test_hooks_of_parameters_run_as_often_as_with_two_passes(monkeypatch):
+    def runs() -> list[str]:
+        p, found = problem("tied_module", m=8), list[str]()
+        for name, parameter in p.model.named_parameters():
+            parameter.register_hook(lambda _, name=name: found.append(name))
+            parameter.register_post_accumulate_grad_hook(lambda _, name=name: found.append(f"{name} after"))
+        assert passes(p) == most
+        return sorted(found)
+
+    most = 1
+    one = runs()
+    in_two_passes(monkeypatch)
+    most = 2
+    assert one == runs()
+
+
+@pytest.mark.parametrize(
+    "name", ["mlp", "transformer", "tied_function", "frozen", "unused", "checkpointed", "channels_last"]
+)
+def test_equal_weights_are_exact(name):
+    """The primary gradient of the one pass is that of `torch.autograd.grad`."""
+    p = problem(name, m=8)
+    guide = guide_for(p, eta=Eta(0.5, 0.5, 0.5), primary_weight=0.3)
+    for _ in range(2):
+        p.model.zero_grad()
+        g_p, g_a = gradients(p.losses().mean(), p.model), gradients(p.loss(), p.model)
+        guide.backward(primary=p.losses, auxiliary=p.loss())
+        for key, parameter in p.model.named_parameters():
+            a, b = g_a.get(key), g_p.get(key)
+            want = 0.5 * a + 0.3 * b if a is not None and b is not None else a if b is None else b
+            assert (parameter.grad is None and want is None) or torch.equal(parameter.grad, want), key
+
+
+@pytest.mark.parametrize("basis", ["sketch", "exact"])
+@pytest.mark.parametrize("name", ["mlp", "transformer", "tied_module", "lstm"])
+def test_one_pass_gives_the_update_of_the_definition(name, basis):
+    p = problem(name, torch.float64, m=8)
+    guide = guide_for(p, basis=basis, primary_weight=0.1)
+    for index in range(2):
+        p.model.zero_grad()
+        guide.backward(primary=p.losses, auxiliary=p.loss())
+        want = expected(
+            p.model,
+            p.losses(),
+            p.loss(),
+            eta=(1, 0.5, -1),
+            basis=basis,
+            rank=3,
+            primary_weight=0.1,
+            refresh_index=index,
+        )
+        assert error(p.grads(), want.grads) <= 1e-9
+
+
+def test_one_pass_holds_at_most_one_vector_more(monkeypatch):
+    """The activations are still there when the first gradients of parameters are."""
+    model = nn.Sequential(*(nn.Linear(96, 96) for _ in range(6)))
+    x, size = torch.randn(16, 96), sum(p.numel() * 4 for p in model.parameters())
+
+    def peak() -> float:
+        guide = Guide(model, eta=ETA, rank=5, engine="hooks", refresh_every=1)
+        for _ in range(2):
+            model.zero_grad()
+            with LiveMemory() as watch:
+                guide.backward(primary=lambda: model(x).square().mean(1), auxiliary=model(x[:4]).abs().mean())
+        return watch.peak / size
+
+    one = peak()
+    in_two_passes(monkeypatch)
+    assert one <= peak() + 1.05
