@@ -16,7 +16,7 @@ class Topic:
     limit: str
 
 
-SHOWN = 2
+SHOWN = 1
 """Further misses of a topic are left to the table of goals."""
 TOPICS = (
     Topic(
@@ -73,4 +73,4 @@ def missed(found: list[Goal]) -> list[str]:
             more = f"<br>and {len(misses) - SHOWN} more" if len(misses) > SHOWN else ""
             count = f"{len(misses)} of {len(judged)}"
             lines.append(f"| {topic.title} | {count} | {'<br>'.join(named)}{more} | {topic.limit} |")
-    return ["| goals | missed | the first misses (limit) | why |", "|---|---|---|---|", *lines] if lines else []
+    return ["| goals | missed | the first miss (goal) | why |", "|---|---|---|---|", *lines] if lines else []
