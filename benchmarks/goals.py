@@ -129,7 +129,7 @@ def _judges(results: Results) -> Goal:
     text, least = f"{100 * share:.1f} %", floor(point, "eager")
     if least is not None:
         text += f", of which {100 * least:.1f} % for the judges' own forward and backward pass"
-    return Goal(what, wanted, text, share <= JUDGED, f"{100 * share:.1f} %")
+    return Goal(what, wanted, text, share <= JUDGED, text)
 
 
 def _calls(results: Results) -> Goal:

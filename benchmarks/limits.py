@@ -22,7 +22,7 @@ TOPICS = (
     Topic(
         ("plain step over two",),
         "Plain eager steps",
-        "The device does the same work; the rest is Python between the kernels, which CUDA graphs remove.",
+        "The rest is Python between the kernels, which CUDA graphs remove.",
     ),
     Topic(
         ("mean step over the multitask step",),
@@ -34,14 +34,12 @@ TOPICS = (
         "Eager refreshes",
         "Small networks and the many small kernels of `hooks` wait for kernel launches.",
     ),
-    Topic(
-        ('eta="auto"',), 'Judges of `eta="auto"`', "The judges' forward and backward pass waits for kernel launches."
-    ),
+    Topic(('eta="auto"',), 'Judges of `eta="auto"`', "This pass waits for kernel launches."),
     Topic(("functions called",), "Function calls", "An eager step waits for each of them."),
     Topic(
         ("projection and correction",),
         "Projection and correction",
-        "Besides V they read both gradients and write the update: at k = 5 this alone gives 1.5. Kernel launches come on top.",
+        "Besides V they read both gradients and write the update: 1.5 at k = 5. Kernel launches come on top.",
     ),
     Topic(
         ("orthonormalisation", "growth of all passes"),
@@ -51,7 +49,7 @@ TOPICS = (
     Topic(
         ("memory above multitask",),
         "Memory of a refresh, in vectors of D",
-        "The excess is workspaces of convolutions and gradients of activations, with `batched` for several rows at once.",
+        "Workspaces of convolutions and gradients of activations; `batched` holds those of several rows at once.",
     ),
     Topic(
         ("memory of a refresh above multitask as m grows",),
