@@ -44,7 +44,7 @@ def init(
     configuration with task: causal-lm. The data of --protect show what the model must not forget.
     """
     with starting():
-        from attittud_lab.commands.proposal import WARNING, propose
+        from attittud_lab.commands.proposal import REFUSED, WARNING, propose
         from attittud_lab.commands.proposal_language import is_language, propose_language
         from attittud_lab.config.schema import Kind
 
@@ -80,7 +80,8 @@ def init(
         else:
             typer.echo(line)
     model = " model=hf:FOLDER" if "task: causal-lm\n" in text else ""
-    typer.echo(f"# written to {output}; next: attittud train {output}{model}")
+    first = "see to the warning, then" if REFUSED in text else "next:"
+    typer.echo(f"# written to {output}; {first} attittud train {output}{model}")
 
 
 def schema(

@@ -32,6 +32,7 @@ from attittud_lab.errors import InputColumnError, InputError, listed, short
 GROUPS = ("patient", "patient_id", "subject", "author", "user")
 """Columns whose values a first configuration keeps together in one split."""
 WARNING = "# Warning: "
+REFUSED = f"{WARNING}`attittud train` will refuse these data as they are. "
 _SHOWN = 20  # classes
 _IMAGE = ("  refresh_every: 10  # the paper's choice for images; its 4 for text costs more and adapts faster",)
 _TABLE = ("  refresh_every: 10  # the usual value",)
@@ -230,7 +231,7 @@ def _refused(config: DataConfig) -> Iterator[str]:
     try:
         read_parts(config, 0, pooled=True)
     except InputError as error:
-        yield f"{WARNING}{_visible(str(error), 500)}"
+        yield f"{REFUSED}{_visible(str(error), 500)}"
 
 
 def _table_lines(first: Look, others: dict[str, Look], config: TableConfig) -> list[str]:

@@ -157,6 +157,11 @@ def _without_primary(
     a text that is held out. Other examples of a patient who is held out would show what the model is tested on.
     """
     own, held_outs = digests(part.listing, part.rows), ("train", "validation", "test")[not pooled :]
+    if part.groups is None and any(primary[held_out].groups for held_out in held_outs):
+        warn_once(
+            f"data.auxiliary.{name}: has no column for data.primary.group, so examples of groups that are held out cannot be "
+            "left out; add the column, unless no group of the primary data is in it"
+        )
     forbidden = [seen["validation"], seen["test"], *([seen["train"]] if pooled or part.labels is not None else [])]
     copied = np.isin(own.exact, np.concatenate([other.exact for other in forbidden]))
     grouped = ~copied & _of_groups(part, [primary[held_out] for held_out in held_outs])

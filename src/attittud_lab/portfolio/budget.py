@@ -122,11 +122,14 @@ def _seconds(phase: Phase, device: torch.device) -> float:
     return (time.perf_counter() - began) / TIMED
 
 
-def expected_runs(count: int, folds: int, config: Config) -> float:
-    """Count the full runs of `count` candidates, some of which stop early, and of the final training."""
+def expected_runs(count: int, folds: int, config: Config, done: int = 0) -> float:
+    """Count the full runs of `count` candidates, some of which stop early, and of the final training.
+
+    `done` rungs are over, and only what comes after them counts.
+    """
     shares = [*(rung_share(config, rung.at) for rung in config.portfolio.rungs), 1.0]
-    total, before, alive = 0.0, 0.0, count
-    for number, share in enumerate(shares):
+    total, before, alive = 0.0, shares[done - 1] if done else 0.0, count
+    for number, share in list(enumerate(shares))[done:]:
         total, before = total + alive * (share - before), share
         if number < len(shares) - 1:
             alive = min(alive, kept_count(alive, config.portfolio.rungs[number].keep) + (1 if number == 0 else 0))
@@ -221,6 +224,12 @@ def allowed(config: Config, device: torch.device) -> tuple[float | None, float |
     except InputError:
         found = f"portfolio.budget: {text[:40]!r} is neither a time nor a number of runs above 0"
         raise InputError(f"{found}; write for example 30m, 1h30m or 12 runs") from None
+
+
+def left(found: Plan, alive: int, folds: int, config: Config, done: int, at_once: int = 1) -> str:
+    """Forecast the time that is left after `done` rungs, if `alive` candidates go on."""
+    runs = expected_runs(alive, folds, config, done)
+    return readable(max(found.seconds * runs / found.runs / at_once, 1))
 
 
 def forecast(found: Plan, folds: int, at_once: int = 1) -> str:

@@ -227,6 +227,9 @@ class _Portfolio:
         best = rung["kept"][0]
         go_on = "all steps are done" if last else f"{len(rung['kept'])} go on ({', '.join(rung['kept'])})"
         score = f"best so far {best} with out-of-fold {self.held_out.metric} {values[best][0]:.4f}"
+        if not last:
+            settled = (self.plan, len(rung["kept"]), self.folds.count, self.config, number + 1, self.place.at_once)
+            score += f"; about {budget.left(*settled)} left in all"
         self.progress.say(f"rung {number + 1} of {rungs}: {rung['candidates']} candidates, {go_on}; {score}")
         if number == 0 and self.chance is not None:
             self.progress.say(chance_words(self.chance))

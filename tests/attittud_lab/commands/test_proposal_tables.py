@@ -74,8 +74,10 @@ def test_init_warns_of_groups_that_leave_a_portfolio_without_auxiliary_data(caps
     words = ["init", "table", "--primary", "a.csv", "--force", "--auxiliary"]
     assert call(*words, "c.csv") == 0 and "Warning" not in capsys.readouterr().err
     assert call(*words, "b.csv") == 0
-    told = capsys.readouterr().err
-    assert "Warning: data.auxiliary.b: 90 of its 90 examples belong to groups of the primary data" in told
+    shown = capsys.readouterr()
+    refused = "Warning: `attittud train` will refuse these data as they are. data.auxiliary.b: 90 of its 90 examples belong"
+    assert f"{refused} to groups of the primary data" in shown.err
+    assert "see to the warning, then attittud train" in shown.out and "next:" not in shown.out
     assert call("train", "attittud.yaml", "--quiet") == 2
     assert "and no example is left; name data of other groups" in " ".join(capsys.readouterr().err.split())
 

@@ -406,6 +406,15 @@ def test_auxiliary_rows_of_groups_that_are_held_out_do_not_train(
     )
 
 
+def test_an_auxiliary_source_without_the_column_of_groups_is_warned_about(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    primary, other = patients(tmp_path / "a.csv", 0, 20), tmp_path / "b.csv"
+    other.write_text("text,label\n" + "".join(f"another text {i},{'ab'[i % 2]}\n" for i in range(30)))
+    grouped(primary, other, pooled=True)
+    assert "data.auxiliary.other: has no column for data.primary.group" in caplog.text
+
+
 def test_rows_of_the_same_file_are_no_auxiliary_data_if_their_groups_are_held_out(tmp_path: Path) -> None:
     file = patients(tmp_path / "a.csv", 0, 40)
     for pooled in (False, True):

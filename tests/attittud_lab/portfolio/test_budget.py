@@ -67,6 +67,8 @@ def test_the_forecast_counts_runs_and_time() -> None:
     assert rung_look(config, 0.2) == 2 and rung_look(config, 0.5) == 6 and rung_look(config, 0.001) == 0
     # 6 candidates to 3/15, of which 2 and primary_only go on to 7/15, 2 to the end, in 3 folds, and the last training.
     assert expected_runs(6, 3, config) == pytest.approx(3 * (6 * 3 + 3 * 4 + 2 * 8) / 15 + 1)
+    assert expected_runs(3, 3, config, done=1) == pytest.approx(3 * (3 * 4 + 2 * 8) / 15 + 1)
+    assert expected_runs(2, 3, config, done=2) == pytest.approx(3 * (2 * 8) / 15 + 1)
     words = forecast(Plan({}, [entry.label for entry in entries], 1, 11.4, 840.0), 3)
     assert words == "6 candidates x 3 folds, about 11 full runs, 14 min"
 
