@@ -24,15 +24,16 @@ WORDS = {"graph": "in CUDA graphs", "eager": "eager"}
 
 ABOUT = """\
 `python -m benchmarks` measures, and `python -m benchmarks.page` makes this page from `benchmarks/results`.
-[All tables](appendix/performance/tables.md) are on a page of their own. Ratios carry over to other machines better than
+[All tables](appendix/performance/tables.md). Ratios carry over to other machines better than
 milliseconds.
 """
 COST = """\
 ## Time and memory
 
 A guided step runs two backward passes where multitask training runs one, and projects both gradients onto k directions.
-Every n-th step also recomputes these directions from m primary examples (a *refresh*). The table has n = 10 and the fastest
-engine that leaves BatchNorm alone; "eager" means without CUDA graphs. RoBERTa has the base size and 128 or 512 tokens.
+Every n-th step also recomputes these directions from m primary examples (a *refresh*). The table has n = 10 and the engine
+with the lowest mean that leaves BatchNorm alone (0.02 is noise); "eager" means without CUDA graphs. RoBERTa has the base
+size and 128 or 512 tokens.
 
 * "Plain" is the time of a step without a refresh, divided by the time of two backward passes without a guide.
 * "Mean" is the time of an average step, divided by the time of a multitask step.
@@ -73,7 +74,7 @@ def page(results: Results) -> str:
     parts = [
         "# What does a step cost?",
         ABOUT.rstrip(),
-        f"Measured on: {'; '.join(hardware(results))}.",
+        f"Measured on {'; '.join(hardware(results))}.",
         COST.rstrip(),
         costs(results),
         notes(results),
@@ -132,7 +133,7 @@ def costs(results: Results) -> str:
 
 def notes(results: Results) -> str:
     """What else changes the price: n, BatchNorm, judges, `implicit`."""
-    lines = ["* For another n, add 1/n of a refresh to the plain step (the tables have n = 1, 4 and 10)."]
+    lines = ["* For another n, add 1/n of a refresh to the plain step (tables: n = 1, 4, 10)."]
     frozen = {
         f.mode: f"{f.over[10]:.2f} times multitask ({WORDS[f.mode]})"
         for job, _, found in bases(results)

@@ -15,8 +15,8 @@ from .__main__ import ABOUT
 from .data import TASKS
 from .methods import METHODS
 from .pool import MANY, SEEDS, load, stage_1, stage_2
-from .score import AVERAGED, LOWER, SHARES, TUNED_M, TUNING, Asked, Measure, Ratio, Results, less, ratio
-from .train import Run
+from .score import AVERAGED, LOWER, SHARE, SHARES, TUNED_M, TUNING, Asked, Measure, Ratio, Results, less, ratio
+from .train import RATES, Run
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "guard-experiment.md"
@@ -27,13 +27,15 @@ DECIDING: tuple[Measure, ...] = ("retained", "wikitext")
 """The drift was added after stage 1 and has no part in the rules."""
 EXPLAINED = (
     "Forgetting is the rise of the loss, in nats per token, at the point where a run has reached 70 % of plain's final gain. "
-    "Ratios have 95 % intervals over paired seeds (Fieller). The best free way is the one of KL, a lower rate and averaging that "
-    "forgets least. Drift is KL(start ‖ now) on the retained sets: a loss falls below that of the start where a model becomes "
-    "surer of its own replies, the drift does not. Where a cell says *2 of 4*, only so many seeds reach the gain.\n"
+    "Ratios have 95 % intervals over paired seeds (Fieller). The best free way is the one of KL, other rates and averaging that "
+    "forgets least. Drift is KL(start ‖ now) on the retained sets: a loss can fall below that of the start where a model "
+    "becomes surer of its own replies; the drift shows this. Where a cell says *2 of 4*, only so many seeds reach the gain. "
+    "*Plain* has the rate that stage 1 chose. *Best rate* takes, for each column by itself, the one of plain's three rates that "
+    "forgets least; it may be higher than plain's.\n"
 )
 EARLIER = 1.0
 AFTERWARDS = (
-    "\nAt the highest rate plain unlearns far more than anybody would want, and at the rates that stage 1 chose no method gets "
+    "\nAt the highest rate plain unlearns far more than anybody would want, and at the rates that stage 1 chose no guard gets "
     f"there. So here is the same at a gain of {EARLIER:g} nat; it was chosen afterwards and has no part in the rules."
 )
 WON_AGAINST_REPLAY, WON_AGAINST_FREE, TASKS_TO_WIN = 0.5, 0.8, 2
@@ -138,11 +140,44 @@ class Page:
             )
         return (
             f"**No win.** A projection ends with a lower loss on the retained sets than KL only here: {places(better)}. "
-            f"But the drift of its predictions, explained below, is {self.drifts(better)} nats there, and that of KL "
-            f"{self.drifts(better, 'kl')}. A projection ends with a lower loss than `{self.replay}` here: "
+            f"But the drift of its predictions, explained below, is {self.drifts(better)} nats there, by seed, and that of "
+            f"KL {self.drifts(better, 'kl')}. A projection ends with a lower loss than `{self.replay}` here: "
             f"{places(self.better_than(self.replay))}. "
             '`guard="kl"` stays the default and what `init` proposes.'
         )
+
+    def winnable(self, task: str, m: int) -> bool:
+        """Whether the ratios that a win needs exist: both sides reach the gain, and those to beat forget more than nothing."""
+        for late in BUDGETS:
+            for measure in DECIDING:
+                asked = Asked(task, self.replay, m, minutes=late, measure=measure)
+                for name in (self.replay, self.best_free(asked)):
+                    scores = [None] if name is None else self.scores(replace(asked, method=name))
+                    known = [x for x in scores if x is not None]
+                    if len(known) < len(scores) or fmean(known) <= 0:
+                        return False
+        return True
+
+    def limits(self) -> str:
+        """What the rules and the choice of rates could not show."""
+        found = []
+        if not any(self.winnable(task, m) for task in TASKS for m in MANY):
+            found.append(
+                f"The rules left no room for a win: in no task do both `{self.replay}` and the best free way reach the gain at "
+                "both budgets and forget more than nothing, on the retained sets and on wikitext-2."
+            )
+        reached = []
+        for name in ("kl", *self.projections):
+            for rate in RATES:
+                (score,) = self.results.scores(Asked("a", name, TUNED_M, rate, minutes=True), [TUNING])
+                if score is not None and rate != self.chosen["rates"][name]:
+                    reached.append(f"{name} at {rate:g} (forgetting {score:.3f})")
+        if reached:
+            found.append(
+                f"Rates were chosen at equal steps. At other rates, with the one seed of stage 1, these reach {NAMES['a']}'s "
+                f"gain in plain's minutes: {', '.join(reached)}."
+            )
+        return " ".join(found)
 
     # ------------------------------------------------------------------------------------------------ tables
 
@@ -170,6 +205,19 @@ class Page:
             found.append(f"| {name} | {' | '.join(map(self.cell, every))} |")
         return found
 
+    def other_gains(self, task: str) -> list[str]:
+        """Forgetting and drift at the other shares of plain's gain, at equal steps."""
+        columns = [
+            (share, measure, m) for share in SHARES if share != SHARE for measure in ("retained", "drift") for m in MANY
+        ]
+        head = " | ".join(f"{share:.0%}: {MEASURES[measure]}, m = {m}" for share, measure, m in columns)
+        found = [f"\n| equal steps, other gains | {head} |", "|---|" + "---|" * len(columns)]
+        for name in ("plain", LOWER, AVERAGED, self.replay, "kl", *self.projections):
+            rate = self.chosen["rates"]["plain"] if name == "plain" else None
+            every = [Asked(task, name, m, rate, measure=measure, share=share) for share, measure, m in columns]
+            found.append(f"| {name} | {' | '.join(map(self.cell, every))} |")
+        return found
+
     def ratios(self, task: str) -> list[str]:
         """The comparisons that the rules ask for, as far as they say anything."""
         found = list[str]()
@@ -186,7 +234,7 @@ class Page:
                             cells[-1] += "" if ratios[-1] is None else f" {free}"
                             found.append(f"| {name}, m = {m}, {words}, {MEASURES[measure]} | {' | '.join(cells)} |")
         if not found:
-            return ["\nNo ratio of a projection says anything: it misses the gain, or the others forget nothing."]
+            return ["\nNo ratio can be given: the projections miss the gain, or the others forget nothing."]
         return [
             f"\n| ratio of forgetting | over {self.replay} | over kl | over the best free way |",
             "|---|---|---|---|",
@@ -203,6 +251,7 @@ class Page:
             lines += [f"\n### {NAMES[task]}\n", f"A gain of {wanted:.2f} nats; {len(seeds)} seeds."]
             for minutes in BUDGETS:
                 lines += self.table(task, minutes=minutes)
+            lines += self.other_gains(task)
             lines += self.ratios(task)
             if task == "b":
                 lines += [AFTERWARDS, *self.table(task, EARLIER)]
@@ -276,6 +325,7 @@ def page(folder: Path) -> str:
     note = "\n*These are made-up data and a tiny model: a check that everything runs.*\n" if about.get("quick") else ""
     lines = [
         f"{title}{note}\n{verdict} {protocol}\n",
+        *([f"{limits}\n"] if not left and not untimed and (limits := whole.limits()) else []),
         f"SmolLM2-135M-Instruct; {len(results.lines)} runs; {made}.\n",
         EXPLAINED,
         "## Stage 1: one seed, GSM8K, 32 protected replies\n",

@@ -20,7 +20,7 @@ Point = tuple[float, float, float]
 SHARE, SHARES = 0.7, (0.5, 0.7, 0.9)
 WIKITEXT = "wikitext"
 Measure = Literal["retained", "wikitext", "drift"]
-AVERAGED, LOWER = "averaging", "lower rate"
+AVERAGED, LOWER = "averaging, best rate", "plain, best rate"
 
 
 def gain(line: Line, losses: Mapping[str, float]) -> float:

@@ -62,8 +62,8 @@ def _best(rows: dict[str, Row], done: int) -> str:
         return ""
     _, counts = multicifar.best_counts([rows[label] for label in printed.MULTICIFAR])
     return (
-        f" Of the paper's five rows it is the best on {counts[multicifar.FLIP]:.3g} of {done} superclasses; rows with equal "
-        f"accuracy share a superclass. In the paper it is the best on {printed.MULTICIFAR_BEST}."
+        f" Of the paper's five rows it is the best on {counts[multicifar.FLIP]:.3g} of {done} superclasses (a tie "
+        f"counts as half for each of the two). In the paper it is the best on {printed.MULTICIFAR_BEST}."
     )
 
 

@@ -66,7 +66,7 @@ def page(results: Results) -> str:
     _, cats = results.get(CATS, ({}, {}))
     pairs = read()
     sharing = [name for name, pair in pairs.items() if pair.shares]
-    parts = ["# Does one ever regret the auxiliary data, with `strategy: portfolio`?", summary(lines), ABOUT]
+    parts = ["# With `strategy: portfolio`, do auxiliary data ever make the model worse?", summary(lines), ABOUT]
     if lines:
         parts.append(f"![The portfolio minus the better of primary_only and tuned multitask]({PLOT.name})")
     parts += ["## Goals", goal_table(lines, sharing, cats)]
@@ -233,8 +233,8 @@ def chances(results: Results) -> str:
     """AUROC and reliability on both halves."""
     found = [
         "The chance is printed after the first rung. The auxiliary data *helped* where `single` has more than half a point more",
-        "than `primary_only` with folds, on the same pair and seed. In the last column of the first table they helped where",
-        "tuned multitask has more than `primary_only`, on the fixed split.",
+        "than `primary_only` with folds, on the same pair and seed. In the last column of the next table, *helped* means",
+        "instead that tuned multitask has more than `primary_only`, on the fixed split.",
         "",
         "| pairs | runs | helped | AUROC | AUROC for tuned multitask |",
         "|---|---|---|---|---|",

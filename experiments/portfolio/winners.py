@@ -76,8 +76,9 @@ def reasons(lines: Lines, pairs: dict[str, Pair], cats: Lines) -> str:
     if dear:
         several = sum(len(pairs[name].auxiliary) > 1 and pairs[name].shares for name in dear)
         found.append(
-            f"* **Cost** is above {MOST_RUNS:g} runs on {', '.join(dear)}. {several} of {len(dear)} have several sources and "
-            "share classes, and so more candidates: each source alone, and output layers of its own. `budget: 12 runs` limits it."
+            f"* **Cost** is above {MOST_RUNS:g} runs on {', '.join(dear)}. {several} of {len(dear)} have several sources that "
+            "predict the primary classes, and so more candidates: each source alone, and separate output layers. "
+            "`budget: 12 runs` limits it."
         )
     if any(goal.met is False for goal in cat_vs_dog(cats)):
         own = by_pair(cats)["cat_vs_dog"]
@@ -87,8 +88,8 @@ def reasons(lines: Lines, pairs: dict[str, Pair], cats: Lines) -> str:
             for name, seeds in winners(cats)["cat_vs_dog"].items()
         ]
         found.append(
-            f"* **Cat-vs-Dog**: {len(single)} seeds of `single` lie {max(single.values()) - min(single.values()):.1f} points "
-            "apart, which hides a difference of one point. Accuracy by the candidate that won: "
+            f"* **Cat-vs-Dog**: the {len(single)} seeds of `single` span {max(single.values()) - min(single.values()):.1f} "
+            "points, which hides a difference of one point. Accuracy by the candidate that won: "
             f"{'; '.join(parts)}. `ensemble`, from the same trials, has "
             f"{fmean(mixed[seed] - single[seed] for seed in single):+.1f} points more."
         )

@@ -62,7 +62,7 @@ class Scaled(Stored):
         return Directions.lift_(self, weights, x, y, x_factor, y_factor)
 
     def squares(self, primary: Tensor, auxiliary: Tensor, *, include_mean: bool = False) -> Tensor:
-        raise ValueError("squares by parameter are not computed for metric='adam'; use metric='euclidean'")
+        raise ValueError("norms of single parameters are not available with metric='adam'; use metric='euclidean'")
 
 
 class InMetric(Basis):

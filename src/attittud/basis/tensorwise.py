@@ -37,7 +37,7 @@ class Blocks(Stored):
         return Directions.lift_(self, weights, x, y, x_factor, y_factor)
 
     def squares(self, primary: Tensor, auxiliary: Tensor, *, include_mean: bool = False) -> Tensor:
-        raise ValueError("squares by parameter are not computed for scope='tensor'; use scope='model'")
+        raise ValueError("norms of single parameters are not available with scope='tensor'; use scope='model'")
 
 
 class Tensorwise(Basis):

@@ -33,7 +33,7 @@ def diagnose(
         typer.Option(
             metavar="N",
             min=1,
-            help="Training steps to measure: at least 20 and 4 times strategy.refresh_every, at most the job's steps.",
+            help="Training steps to measure: at least 20, at least 4 times strategy.refresh_every, and at most the job's steps.",
         ),
     ] = 200,
     chance: Annotated[

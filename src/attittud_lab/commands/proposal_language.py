@@ -10,7 +10,7 @@ from attittud_lab.config.schema import LanguageConfig, TextsConfig
 from attittud_lab.data.source import open_source
 from attittud_lab.language.conversations import PROMPTS, hold_out, looks_like_language, read, usual_columns
 
-_COMPARE = "language.guard=none, whose averaged weights are the curve to beat, and with a lower language.lr"
+_COMPARE = "language.guard=none (look at its averaged weights too) and with a lower language.lr"
 
 
 def is_language(path: str, label: str | None) -> bool:
@@ -42,7 +42,7 @@ def propose_language(learn: str, protect: str | None, column: str | None) -> str
         "# No data are protected, so nothing will show what the model forgets."
         if kept is None
         else f"# Protected: {known} examples in {', '.join(kept.columns or ())}.",
-        f"# Compare with {_COMPARE}: both cost nothing extra.",
+        f"# Compare with runs with {_COMPARE}; neither makes a step slower.",
         "task: causal-lm",
         "model: hf:FOLDER  # the folder of a causal language model: config.json, model.safetensors, the tokenizer's files",
         "language:",

@@ -130,7 +130,7 @@ def _decision(rows: Sequence[ComparedRow], worthwhile: float) -> Decision:
         return Decision("use", best.label, text, best.label)
     # The auxiliary data help, but nothing shows that more than the simple sum is needed.
     strategy, simple = best.label, next(row.to_primary_only for row in rows if row.label == MULTITASK)
-    text = f"Use {best.label}: {gains}. It is open whether it beats tuned multitask, whose own gain is not shown."
+    text = f"Use {best.label}: {gains}. Tuned multitask is not shown to gain, nor {best.label} to beat it."
     if simple is not None and better(simple):
         strategy, gains = MULTITASK, f"it gains {points(simple)} over primary_only"
         text = f"Use multitask: {gains}. No other row is shown to be better."

@@ -198,7 +198,7 @@ def _tell_of_groups(left_out: Part, name: str, total: int, copied: int, *, some_
         warn_once(f"{found}; they are left out, since results on these groups would be too good")
         return
     less = ", choose a strategy that holds out fewer (such as strategy=auto)" if pooled else ""
-    cure = f"name data of other groups{less}, or rename groups that are others of the same name"
+    cure = f"name data of other groups{less}, or rename groups that only happen to have the same names"
     raise InputError(f"{found}, and no example is left; {cure}")
 
 

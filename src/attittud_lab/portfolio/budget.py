@@ -196,7 +196,8 @@ def plan(
         words.append(f"left out: {', '.join(left_out)}")
     if runs is not None and runs_of(count) > runs:
         words.append(
-            f"{count} candidates are the fewest and take about {runs_of(count):.1f} runs; a time, such as 10m, also cuts steps"
+            f"a portfolio needs at least {count} candidates, which take about {runs_of(count):.1f} runs; to cut the steps too, "
+            "give a time, such as 10m"
         )
     steps = {name: max(1, round(length * share)) for name, length in lengths.items()} if share < 1 else lengths
     kept = [entry.label for entry in entries[:count]]

@@ -35,7 +35,7 @@ class Chance:
 
 CHANCE = Chance(intercept=-0.68, slope=0.38)
 """Calibrated on 29 development pairs: that the model is more than half a point better than primary_only with folds."""
-ROUGH = "it has not been calibrated for these rungs, looks and candidates"
+ROUGH = "it has not been calibrated for these rungs, evaluations and candidates"
 _LEAST_VARIANCE = 1e-4
 """The least variance of a score: the standard error would vanish where the score is nearly 0 or 1."""
 

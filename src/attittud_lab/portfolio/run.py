@@ -358,7 +358,7 @@ class _Portfolio:
         lost = {label: result.diverged for label, result in zip(picks, results, strict=True) if result.diverged}
         for label, why in lost.items():
             self.standings[label] = replace(self.standings[label], diverged=f"on all labels, {why}", curve=None)
-            self.progress.say(f"{label} is out: on all labels, {why}")
+            self.progress.say(f"{label} is dropped: in its final training on all labels, {why}")
         if lost:
             return None
         weights = {job.folder / WEIGHTS: float(picks[job.candidate.label]) for job in jobs}

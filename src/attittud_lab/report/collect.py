@@ -160,9 +160,9 @@ def _outcome(folder: Path, result: Mapping[str, Any], weights: Mapping[str, Mapp
         for part in (result["test"], result["validation"])
     )
     text = (
-        f"{test} test {metric}: {own} on the {result['examples']['validation']} validation examples, which chose step "
+        f"{test} test {metric}: the model of step {phase['best_step']} of {phase['steps']} in phase {phase['name']}, "
+        f"chosen for its {own} on the {result['examples']['validation']} validation examples."
     )
-    text += f"{phase['best_step']} of {phase['steps']} in phase {phase['name']}."
     found: dict[str, Any] = {"outcome": "run", "about": "Result of one run", "text": text}
     if not any("/" in name for name in result["examples"]):
         why = "predicts the label of new examples"

@@ -400,7 +400,7 @@ def _notes(found: Mapping[str, Any]) -> Iterator[str]:
         if row["diverged"]:
             yield f"{row['label']} diverged: {row['diverged']}"
     yield (
-        "Intervals describe other examples of the same kind. They ignore that the same labels chose the best candidate, which "
-        "makes its score a little too good."
+        "Intervals show how much a score would vary with other examples of the same kind. They ignore that the same labels "
+        "chose the best candidate, which makes its score a little too good."
         + ("" if found["tested"] else " Without a test set, nothing shows how much.")
     )

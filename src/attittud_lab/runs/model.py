@@ -125,7 +125,7 @@ def _stored(path: Path) -> ModelFile:
     version = values["version"]
     if type(version) is int and version > VERSION:
         found = f"{path}: the folder has format {version}, and this version of attittud reads up to {VERSION}"
-        raise InputError(f"{found}; update it: pip install -U attittud")
+        raise InputError(f"{found}; install a newer version of attittud")
     return ModelFile(**typed(ModelFile, values))
 
 

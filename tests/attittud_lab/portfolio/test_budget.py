@@ -56,7 +56,7 @@ def test_a_budget_can_be_a_number_of_runs() -> None:
     assert few.runs <= 6 and few.steps == {"guided": 1000} and few.candidates[0] == "primary_only"
     assert "are the fewest" not in few.decided
     fewest = planned("1 runs")
-    assert f"2 candidates are the fewest and take about {fewest.runs:.1f} runs" in fewest.decided
+    assert f"a portfolio needs at least 2 candidates, which take about {fewest.runs:.1f} runs" in fewest.decided
     for wrong in ("much", "3 walks", "0s", "0 runs", "0.0 run", ""):
         with pytest.raises(InputError, match=r"portfolio\.budget: .* is neither a time nor a number of runs"):
             planned(f"'{wrong}'")

@@ -253,7 +253,7 @@ def test_a_candidate_that_diverges_on_all_labels_is_replaced_alone(
     found = board(tmp_path / "other")
     assert found["final"]["winner"] != best and best not in found["final"]["picks"]
     assert [row["label"] for row in found["candidates"] if row["diverged"]] == [best]
-    assert f"{best} is out: on all labels, training diverged" in told.lines
+    assert f"{best} is dropped: in its final training on all labels, training diverged" in told.lines
     diverging = ["primary_only", *(row["label"] for row in found["candidates"])]
     with pytest.raises(InputError, match="the final training of every remaining candidate diverged"):
         train(tmp_path / "none", *changes)

@@ -58,7 +58,7 @@ def test_the_first_screen_has_decision_chance_and_the_figures_of_the_model(singl
     alone = list(board_["final"]["picks"]) == ["primary_only"]
     assert found["decision"].get("meaning", "").startswith("All auxiliary data were dropped") == alone
     assert found["portfolio"]["chance"]["text"] == f"{100 * board_['chance']['value']:.0f} %"
-    assert "it has not been calibrated for these rungs, looks and candidates" in page  # it has six looks
+    assert "it has not been calibrated for these rungs, evaluations and candidates" in page  # it has six looks
     facts = {fact["name"]: fact["figure"] for fact in found["portfolio"]["facts"]}
     result = json.loads((single / "result.json").read_text())
     assert facts["Test accuracy"] == f"{100 * result['test']['accuracy']:.1f} %"
