@@ -31,8 +31,8 @@ COST = """\
 ## Time and memory
 
 A guided step runs two backward passes where multitask training runs one, and projects both gradients onto k directions.
-Every n-th step also recomputes these directions from m primary examples (a *refresh*). The table has n = 10 and the engine
-with the lowest mean that leaves BatchNorm alone (0.02 is noise); "eager" means without CUDA graphs. RoBERTa has the base
+Every n-th step also recomputes these directions from m primary examples (a *refresh*). The table has n = 10 and the fastest
+engine that leaves BatchNorm alone (differences of 0.02 are noise); "eager" means without CUDA graphs. RoBERTa has the base
 size and 128 or 512 tokens.
 
 * "Plain" is the time of a step without a refresh, divided by the time of two backward passes without a guide.

@@ -44,7 +44,6 @@ def make_trainer(folder: str, model: Any, guard: str = "kl", **settings: Any) ->
         guard=guard,
         protect_dataset=text(16, [1], seed=4),  # or protect_prompts=[...]: the start model writes the replies
         protect_eval_dataset=text(64, [1], seed=5),
-        protect_loss="nll",  # of other guards than kl; or "kl", the divergence from the start model
     )
 
 

@@ -27,7 +27,7 @@ DECIDING: tuple[Measure, ...] = ("retained", "wikitext")
 """The drift was added after stage 1 and has no part in the rules."""
 EXPLAINED = (
     "Forgetting is the rise of the loss, in nats per token, at the point where a run has reached 70 % of plain's final gain. "
-    "Ratios have 95 % intervals over paired seeds (Fieller). The best free way is the one of KL, other rates and averaging that "
+    "Ratios have 95 % intervals over paired seeds (Fieller). The best free way is whichever of KL, other rates and averaging "
     "forgets least. Drift is KL(start ‖ now) on the retained sets: a loss can fall below that of the start where a model "
     "becomes surer of its own replies; the drift shows this. Where a cell says *2 of 4*, only so many seeds reach the gain. "
     "*Plain* has the rate that stage 1 chose. *Best rate* takes, for each column by itself, the one of plain's three rates that "
@@ -163,8 +163,8 @@ class Page:
         found = []
         if not any(self.winnable(task, m) for task in TASKS for m in MANY):
             found.append(
-                f"The rules left no room for a win: in no task do both `{self.replay}` and the best free way reach the gain at "
-                "both budgets and forget more than nothing, on the retained sets and on wikitext-2."
+                f"The rules left no room for a win: in every task, at some budget, `{self.replay}` or the best free way "
+                "misses the gain, or forgets nothing on the retained sets or wikitext-2."
             )
         reached = []
         for name in ("kl", *self.projections):
@@ -174,8 +174,8 @@ class Page:
                     reached.append(f"{name} at {rate:g} (forgetting {score:.3f})")
         if reached:
             found.append(
-                f"Rates were chosen at equal steps. At other rates, with the one seed of stage 1, these reach {NAMES['a']}'s "
-                f"gain in plain's minutes: {', '.join(reached)}."
+                f"Rates were chosen at equal steps. In stage 1 (one seed), these other rates reach {NAMES['a']}'s gain within "
+                f"plain training's minutes: {', '.join(reached)}."
             )
         return " ".join(found)
 

@@ -19,10 +19,12 @@ Fits = Callable[[Any], bool]
 T = TypeVar("T")
 
 
-def as_losses(losses: object, where: str, *, may_be_empty: bool = False, may_be_scalar: bool = False) -> Tensor:
-    """Check that losses are a vector with one entry for each example; the error names the cure.
+def as_losses(
+    losses: object, where: str, *, may_be_empty: bool = False, may_be_scalar: bool = False, single: bool = True
+) -> Tensor:
+    """Check that losses are a vector with one entry for each example, or each set of examples; the error names the cure.
 
-    `may_be_scalar`: a scalar is accepted too, because only the mean of the losses is used.
+    `may_be_scalar`: a scalar is accepted too, because only the mean of the losses is used. `single`: entries are examples.
     """
     if losses is None:
         raise TypeError(
@@ -33,6 +35,11 @@ def as_losses(losses: object, where: str, *, may_be_empty: bool = False, may_be_
         raise TypeError(f"{where}: expected a tensor of per-example losses, got {type(losses).__name__}")
     if losses.ndim == 0 and may_be_scalar:
         losses = losses[None]
+    if losses.ndim == 0 and not single:
+        raise ValueError(
+            f"{where}: expected a vector with the mean loss of each set, got a scalar; pass torch.stack([...]) of these means, "
+            "or loss[None] if there is one set"
+        )
     if losses.ndim != 1:
         shape = "a scalar" if losses.ndim == 0 else f"shape {tuple(losses.shape)}"
         cure = (

@@ -234,5 +234,8 @@ def test_only_a_basis_of_the_mean_takes_a_scalar():
     p = Problem()
     with pytest.raises(ValueError, match="got a scalar"):
         Guide(p.model, **preset("orthograd")).backward(p.losses(0, 1).mean(), p.losses(0, 0).mean())
+    for mean in (p.losses(0, 1).mean(), lambda: p.losses(0, 1).mean()):
+        with pytest.raises(ValueError, match="primary: expected a vector with the mean loss of each set, got a scalar"):
+            Guide(p.model, **preset("ogpsa")).backward(mean, p.losses(0, 0).mean())
     report = Guide(p.model, **preset("a_gem")).backward(lambda: p.losses(0, 1).mean(), p.losses(0, 0).mean())
     assert int(report.effective_rank) == 1

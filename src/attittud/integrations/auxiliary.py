@@ -57,7 +57,10 @@ class AuxiliaryData:
         """Prepare an auxiliary dataset as TRL prepares its own dataset, because TRL tokenizes inside its trainers."""
         trainer = self.trainer
         prepare = getattr(trainer, "_prepare_dataset", None)
-        if prepare is None or name in self.collators:
+        given = getattr(trainer.args, "dataset_kwargs", None) or {}
+        # TRL leaves these data as they are, and images, which its collator prepares.
+        skips = given.get("skip_prepare_dataset", False) or getattr(trainer, "_is_vision_dataset", False)
+        if prepare is None or skips or name in self.collators:
             return data
         has_format = hasattr(trainer, "_formatting_func")
         more = {"packing": False, "formatting_func": trainer._formatting_func} if has_format else {}

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from attittud._checks import check_choice
 from attittud.autograd.average import SHARES
 from attittud.eta import choose, guards, preset
 from attittud.guide import Guide
@@ -21,11 +20,14 @@ from attittud.integrations.guard_checks import (
     HELD_OUT,
     PROTECTED,
     CheckedCollator,
+    check_best,
+    check_divergence,
     check_guide,
     check_model,
     check_numbers,
     check_single,
     held_out_set,
+    protected_kind,
     protected_sets,
 )
 from attittud.integrations.protected import Forgetting, ProtectedLoss, pad, replies, share_weights, shifts
@@ -45,6 +47,7 @@ PLAIN: dict[str, dict[str, Any]] = {
 class GuardArguments:
     """What a user gave, as far as it is needed after the start."""
 
+    loss: Literal["nll", "kl"]  # the protected loss
     sets: int  # how many protected sets there are
     batch_size: int | None  # protected examples per device and step
     rank: bool  # whether the rank was given
@@ -66,14 +69,15 @@ class GuardMixin(AttittudMixin):
         protect_dataset: examples of what the model can do, prepared like `train_dataset`; or a dict of several sets.
         protect_prompts: instead of `protect_dataset`, prompts (texts, or lists of chat messages); the start model writes the
             replies.
-        protect_loss: "nll", the Trainer's own loss, or "kl", the divergence KL(start ‖ now).
+        protect_loss: "nll", the Trainer's own loss, or "kl", the divergence KL(start ‖ now); by default "kl" for guard="kl" and
+            "nll" for all others.
         protect_weight: weight of the protected gradient in the update; by default the weight that the method defines.
         protect_batch_size: protected examples per device and step; by default the batch size of the new data.
         protect_collator: for protected data that are not prepared like `train_dataset`; its batches must have labels.
         protect_eval_dataset: held-out protected data for `eval_forgetting`. Without it, `eval_forgetting_protected` is
             measured on the protected data themselves.
         guide: for a name of `attittud.guards()`, further arguments of `Guide`, such as `{"refresh_every": 5}`.
-        reply_tokens: the largest number of tokens in a reply to a prompt.
+        reply_tokens: the largest number of tokens in a reply to a prompt; the model's context length limits it too.
         shares: shares of the trained weights in the averages at the end; an empty sequence leaves the averages out.
     """
 
@@ -86,7 +90,7 @@ class GuardMixin(AttittudMixin):
         guard: str = "kl",
         protect_dataset: Any = None,
         protect_prompts: Sequence[Any] | None = None,
-        protect_loss: Literal["nll", "kl"] = "nll",
+        protect_loss: Literal["nll", "kl"] | None = None,
         protect_weight: float | None = None,
         protect_batch_size: int | None = None,
         protect_collator: Any = None,
@@ -99,17 +103,17 @@ class GuardMixin(AttittudMixin):
         settings = choose("guard", guard, PLAIN | {name: preset(name) for name in guards()}) | dict(guide or {})
         if guard in PLAIN:
             check_guide(guard, guide or {})
+        self.guard, loss = guard, protected_kind(guard, protect_loss, protect_weight)
+        self.shares = check_numbers(protect_weight, protect_batch_size, reply_tokens, shares)
         if protect_weight is not None:
             settings["primary_weight"] = protect_weight
-        check_choice("protect_loss", protect_loss, ("nll", "kl"))
-        self.guard = guard
-        self.shares = check_numbers(protect_weight, protect_batch_size, reply_tokens, shares)
         sets = protected_sets(guard, guard != "none", protect_dataset, protect_prompts)
         held_out = held_out_set(protect_eval_dataset)
         own = protect_collator or (pad if protect_prompts is not None else None)
         # Replies to prompts have a collator of their own, but held-out data are still prepared like `train_dataset`.
         collated = [*sets, *(held_out if protect_collator is not None else ())] if own is not None else []
         self._given = GuardArguments(
+            loss=loss,
             sets=len(sets),
             batch_size=protect_batch_size,
             rank="rank" in (guide or {}),
@@ -128,7 +132,7 @@ class GuardMixin(AttittudMixin):
         share_weights(self)
         if protect_prompts is not None:
             data[PROTECTED] = replies(self.model, self.processing_class, protect_prompts, reply_tokens)
-        self.protected_loss = ProtectedLoss(self, "kl" if guard == "kl" else protect_loss)
+        self.protected_loss = ProtectedLoss(self, loss)
         measured = {name: data[name] for name in held_out or sets}
         self.forgetting = Forgetting(self, measured) if measured else None
         data.pop(HELD_OUT, None)
@@ -137,7 +141,10 @@ class GuardMixin(AttittudMixin):
 
     def check(self) -> None:
         super().check()
+        check_best(self.args)
         check_model(self, self._given.prepared)
+        if self._given.loss == "kl":
+            check_divergence(self.guard, self, self._given.prepared)
 
     def argument_of(self, name: str) -> str:
         if name == HELD_OUT:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
+from types import CellType, FunctionType, MethodType
+from typing import Any, Literal
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from attittud._checks import check_count, check_weight
+from attittud._checks import check_choice, check_count, check_weight
 from attittud.integrations.auxiliary import JUDGES
 
 PROTECTED, HELD_OUT = "protected", "held_out"
+WHOLE = ("Sequence", "Image", "Video", "Audio")
+"""Kinds of classifiers in transformers (For...Classification) with one prediction for each example, not for each token."""
 
 
 def check_numbers(weight: Any, batch_size: Any, reply_tokens: Any, shares: Any) -> tuple[float, ...]:
     """Check the numbers of a guard, and return the shares."""
-    if weight is not None:
-        check_weight("protect_weight", weight)
+    if weight is not None and check_weight("protect_weight", weight) < 0:
+        raise ValueError(
+            f"protect_weight must not be negative, got {weight!r}: the model would be trained to forget the protected data; give "
+            "a positive number"
+        )
     if batch_size is not None:
         check_count("protect_batch_size", batch_size)
     check_count("reply_tokens", reply_tokens)
@@ -25,9 +32,27 @@ def check_numbers(weight: Any, batch_size: Any, reply_tokens: Any, shares: Any) 
     return tuple(check_weight("shares", share) for share in shares)
 
 
+def protected_kind(guard: str, loss: Any, weight: Any) -> Literal["nll", "kl"]:
+    """Return the kind of the protected loss. Refuse a loss or a weight that the method does not use."""
+    given = {f"protect_loss={loss!r}": loss, "protect_weight=": weight}
+    unused = next((name for name, value in given.items() if value is not None), None)
+    if loss is not None:
+        check_choice("protect_loss", loss, ("nll", "kl"))
+    if guard == "none" and unused is not None:
+        raise ValueError(
+            f"{unused} has no effect with guard='none', which trains on the new data alone. Leave it out, or choose another guard"
+        )
+    if guard == "kl" and loss == "nll":
+        raise ValueError(
+            "protect_loss='nll' has no effect with guard='kl', whose protected loss is the divergence from the start model. "
+            "Leave it out, or choose guard='replay', which adds the trainer's own loss"
+        )
+    return "kl" if "kl" in (guard, loss) else "nll"
+
+
 def check_guide(guard: str, guide: Mapping[str, Any]) -> None:
     """Refuse arguments of a guide that a method without projection does not use."""
-    if unused := sorted(guide.keys() - {"primary_weight"}):
+    if unused := sorted(guide.keys() - ({"primary_weight"} if guard != "none" else set())):
         raise ValueError(
             f"guide= has {unused[0]!r}, which has no effect with guard={guard!r}: this method only adds losses and projects "
             "nothing. Leave it out, or choose a name of attittud.guards()"
@@ -114,10 +139,103 @@ def check_model(trainer: Any, prepared: Collection[str]) -> None:
             "precompute_ref_log_probs=True computes the reference for train_dataset and eval_dataset alone, not for protected "
             "pairs. Set it to False, or protect texts with a protect_collator="
         )
+    if (other := _foreign(model)) is not None:
+        raise ValueError(
+            f"model: its forward pass belongs to another model (a copy of a {type(other).__name__} that TRL trained), so that "
+            "protected losses and forgetting would be those of the other model; load it again with from_pretrained, or "
+            "load_state_dict into a new one"
+        )
+
+
+def _foreign(model: Any) -> nn.Module | None:
+    """Find another model whose forward pass a model calls.
+
+    TRL replaces `forward` by a function that keeps the old bound method in a closure. `copy.deepcopy` copies no closure, so a
+    copy of such a model calls the first model wherever it needs logits. Only modules of the same class count as another model:
+    wrappers and teachers that a closure refers to are no copies.
+    """
+    if not isinstance(model, nn.Module):
+        return None
+    own = {id(module) for module in model.modules()}
+    for module in model.modules():
+        if "forward" in vars(module):
+            for found in _bound_to(vars(module)["forward"]):
+                if type(found) is type(module) and id(found) not in own:
+                    return found
+    return None
+
+
+def _bound_to(function: Any) -> Iterator[nn.Module]:
+    """Yield the modules to which a function, or a function that it wraps, is bound."""
+    left, seen = [function], set[int]()
+    while left:
+        item = left.pop()
+        # Modules are callable too, but what they call is their own; a class is no wrapped function.
+        if id(item) in seen or not callable(item) or isinstance(item, (nn.Module, type)):
+            continue
+        seen.add(id(item))
+        bound: list[Any] = []
+        if isinstance(item, MethodType):
+            bound, inner = [item.__self__], [item.__func__, item.__self__]
+        elif isinstance(item, partial):
+            bound, inner = [*item.args], [item.func]
+        elif isinstance(item, FunctionType):
+            cells = [cell for cell in item.__closure__ or () if cell != CellType()]  # an empty cell has no contents
+            inner = [cell.cell_contents for cell in cells]
+        else:  # Accelerate's wrappers are objects that hold the function
+            inner = list(getattr(item, "__dict__", {}).values())
+        yield from (x for x in bound if isinstance(x, nn.Module))
+        left += [*inner, getattr(item, "__wrapped__", None)]
+
+
+def check_best(args: Any) -> None:
+    """Refuse to keep the checkpoint that forgot most, which is what transformers does unless it is told otherwise."""
+    name = getattr(args, "metric_for_best_model", None) or ""
+    if "forgetting" in name and args.greater_is_better:
+        raise ValueError(
+            f"metric_for_best_model={name!r} needs greater_is_better=False: less forgetting is better, but transformers takes "
+            "every metric for better if it is greater, unless its name ends with 'loss'"
+        )
+
+
+def check_divergence(guard: str, trainer: Any, prepared: Collection[str]) -> None:
+    """Refuse the divergence from the start model where there are no tokens that could be compared."""
+    what, others = _divergence(guard)
+    if set(prepared) - {HELD_OUT} and any(base.__name__ == "DPOTrainer" for base in type(trainer).__mro__):
+        raise ValueError(
+            f"{what} compares predictions of tokens with labels, which DPO's pairs do not have. Protect texts with a "
+            f"protect_collator=, such as transformers' DataCollatorForLanguageModeling(tokenizer, mlm=False), or {others}"
+        )
+    if getattr(trainer.model, "loss_type", None) in {f"For{kind}Classification" for kind in WHOLE}:
+        check_tokens(guard, trainer.model, "one prediction for each example")
+
+
+def check_tokens(guard: str, model: Any, found: str | Tensor) -> None:
+    """Refuse a model whose logits are not m x T x C; `found` are its logits, or says what is known of them."""
+    if isinstance(found, Tensor):
+        if found.ndim == 3:
+            return
+        found = f"logits of shape {tuple(found.shape)}"
+    what, others = _divergence(guard)
+    raise ValueError(
+        f"{what} needs a language model, because it compares predictions of tokens, but {type(model).__name__} has {found}; "
+        f"{others}"
+    )
+
+
+def _divergence(guard: str) -> tuple[str, str]:
+    """Return which argument asked for the divergence, and what to choose instead."""
+    if guard == "kl":
+        return "guard='kl'", "choose guard='replay', 'a_gem' or another name of attittud.guards()"
+    return "protect_loss='kl'", f"leave it out: guard={guard!r} then uses the trainer's own loss"
 
 
 def check_single(guard: str, trainer: Any, prepared: Collection[str]) -> None:
-    """Refuse protected batches in which rows are not examples, for a method that needs single examples."""
+    """Refuse protected batches in which rows are not examples, for a method that needs single examples.
+
+    Held-out data are only measured, so their rows may hold several examples.
+    """
+    prepared = set(prepared) - {HELD_OUT}
     if prepared and getattr(trainer, "padding_free", False):
         name = "packing" if getattr(trainer.args, "packing", False) else "padding_free"
         raise ValueError(

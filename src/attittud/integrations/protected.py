@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any, Literal
@@ -15,10 +15,12 @@ from torch.nn.utils.rnn import pad_sequence
 
 from attittud.autograd.average import averages, interpolate, placed, reshard, weights_of
 from attittud.integrations.auxiliary import Window
+from attittud.integrations.guard_checks import check_tokens
 from attittud.integrations.objective import check_logits
 from attittud.losses import per_sequence, per_sequence_kl
 
 Inputs = dict[str, Any]
+Sums = Callable[[nn.Module, Inputs, int | None], Tensor]
 NOISE = "neftune_noise_alpha"  # an attribute that transformers gives to the embeddings
 
 
@@ -49,6 +51,7 @@ class ProtectedLoss:
         for (name, inputs), before in zip(batches.items(), start, strict=True):
             with self.trainer.compute_loss_context_manager(), unlogged(self.trainer):
                 if before is not None:
+                    check_tokens(self.trainer.guard, self.trainer.model, before)
                     labels = inputs["labels"]
                     losses = per_sequence_kl(_logits(model, inputs), before, labels, shift=shifts(self.trainer))
                 else:
@@ -176,7 +179,7 @@ class Forgetting:
         return self._loss(model) - self.start
 
     def _loss(self, model: nn.Module) -> float:
-        return self.measure(model, self._loaders(), " and ".join(map(self.trainer.argument_of, self.data)))
+        return self._mean(model, self._loaders(), " and ".join(map(self.trainer.argument_of, self.data)), self._sums)
 
     def curve(self, model: nn.Module, shares: Sequence[float]) -> dict[float, dict[str, float]]:
         """Forgetting, and the loss on a single `eval_dataset`, for averages of the start and the end weights.
@@ -188,9 +191,7 @@ class Forgetting:
 
         def evaluate() -> dict[str, float]:
             found = {"forgetting": self(model)}
-            return found | (
-                {"eval_loss": self.measure(model, [self.trainer.get_eval_dataloader()])} if evaluated else {}
-            )
+            return found | ({"eval_loss": self.evaluated(model)} if evaluated else {})
 
         if self.weights:
             return averages(model, self.weights, evaluate, shares)
@@ -210,8 +211,12 @@ class Forgetting:
                 loader = trainer._get_dataloader(data, description="protected data", batch_size=size)
             yield loader
 
+    def evaluated(self, model: nn.Module) -> float:
+        """The Trainer's own loss on its `eval_dataset`, with label smoothing if it has any; every token counts the same."""
+        return self._mean(model, [self.trainer.get_eval_dataloader()], "eval_dataset=", self._own_sums)
+
     @torch.no_grad()
-    def measure(self, model: nn.Module, loaders: Iterable[Any], what: str = "eval_dataset=") -> float:
+    def _mean(self, model: nn.Module, loaders: Iterable[Any], what: str, sums_of: Sums) -> float:
         """The mean loss over the tokens that count, or over the examples if the loss does not belong to tokens (DPO)."""
         trainer, was_training = self.trainer, model.training
         sums = torch.zeros(2, dtype=torch.float64, device=trainer.accelerator.device)
@@ -221,7 +226,8 @@ class Forgetting:
                 # Autocast is needed here, because the Trainer adds its own autocast only when training begins, and the
                 # losses before and after training must be computed in the same way.
                 with unlogged(trainer), trainer.compute_loss_context_manager(), trainer.accelerator.autocast():
-                    sums += self._sums(model, batch, _own_examples(loader, trainer.accelerator)).to(sums)
+                    inputs, own = self._inputs(model, batch), _own_examples(loader, trainer.accelerator)
+                    sums += sums_of(model, inputs, own).to(sums)
         model.train(was_training)
         reshard(model)  # the whole parameters that FSDP2 may still hold have no gradient
         whole, tokens = trainer.accelerator.reduce(sums, "sum").tolist()
@@ -232,18 +238,37 @@ class Forgetting:
             )
         return float(whole / tokens)
 
-    def _sums(self, model: nn.Module, batch: Any, own: int | None) -> Tensor:
+    def _inputs(self, model: nn.Module, batch: Any) -> Inputs:
+        device = next(model.parameters()).device
+        prepared = self.trainer._prepare_inputs(batch)
+        return {key: x.to(device) if isinstance(x, Tensor) else x for key, x in prepared.items()}
+
+    def _sums(self, model: nn.Module, inputs: Inputs, own: int | None) -> Tensor:
         """The sum of the losses of a batch and their number. If `own` is given, only its first examples count."""
-        trainer, device = self.trainer, next(model.parameters()).device
-        prepared = trainer._prepare_inputs(batch)
-        inputs = {key: x.to(device) if isinstance(x, Tensor) else x for key, x in prepared.items()}
-        if "labels" in inputs and inputs["labels"].ndim == 2:
-            labels, shift = _first_examples(inputs, own), shifts(trainer)
-            total = per_sequence(_logits(model, inputs), labels, shift=shift, reduction="sum").sum()
-            return torch.stack([total, ((labels[:, 1:] if shift else labels) != -100).sum()])
-        rows = len(next(x for x in inputs.values() if isinstance(x, Tensor))) // trainer.objective.rows_per_example
-        count = rows if own is None else own
-        return torch.stack([trainer.compute_loss(model, inputs), torch.ones((), device=device)]) * count
+        if not _has_tokens(inputs):
+            return self._own_sums(model, inputs, own)
+        labels, shift = _first_examples(inputs, own), shifts(self.trainer)
+        total = per_sequence(_logits(model, inputs), labels, shift=shift, reduction="sum").sum()
+        return torch.stack([total, self._count(labels)])
+
+    def _own_sums(self, model: nn.Module, inputs: Inputs, own: int | None) -> Tensor:
+        """The same for the Trainer's own loss, which is a mean over tokens or examples."""
+        if _has_tokens(inputs):
+            inputs = inputs | {"labels": _first_examples(inputs, own)}
+            count = self._count(inputs["labels"])
+        else:
+            rows = len(next(x for x in inputs.values() if isinstance(x, Tensor)))
+            given = rows // self.trainer.objective.rows_per_example if own is None else own
+            count = torch.tensor(given, device=next(model.parameters()).device)
+        loss = self.trainer.compute_loss(model, inputs)
+        return torch.stack([torch.where(count > 0, loss * count, 0.0), count])  # a mean over no token is not a number
+
+    def _count(self, labels: Tensor) -> Tensor:
+        return ((labels[:, 1:] if shifts(self.trainer) else labels) != -100).sum()
+
+
+def _has_tokens(inputs: Inputs) -> bool:
+    return "labels" in inputs and inputs["labels"].ndim == 2
 
 
 def _own_examples(loader: Any, accelerator: Any) -> int | None:
@@ -272,28 +297,45 @@ def _first_examples(inputs: Inputs, own: int | None) -> Tensor:
 # ------------------------------------------------------------------------------------------------ replies to prompts
 
 
+def context_length(model: Any) -> int | None:
+    """The largest number of tokens that a model reads at once, if its configuration names one."""
+    config: Any = getattr(model, "config", None)
+    config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    most = getattr(config, "max_position_embeddings", None)
+    return most if isinstance(most, int) and most > 0 else None  # XLNet has -1, which means no limit
+
+
 @torch.no_grad()
-def replies(model: Any, tokenizer: Any, prompts: Sequence[Any], tokens: int) -> list[dict[str, list[int]]]:
+def replies(
+    model: Any, tokenizer: Any, prompts: Sequence[Any], tokens: int, longest: int | None = None
+) -> list[dict[str, list[int]]]:
     """Let a model reply to prompts (texts, or lists of chat messages); only the tokens of the replies count as labels.
 
-    Decoding is greedy, so that all workers have the same replies.
+    A reply has `tokens` tokens at most, and fewer where prompt and reply would have more than `longest`, by default the context
+    length of the model. Decoding is greedy, so that all workers have the same replies.
     """
     if tokenizer is None:
         raise ValueError("protect_prompts= needs the tokenizer: pass it to the Trainer as processing_class=")
     device, was_training, found = next(model.parameters()).device, model.training, []
+    longest = context_length(model) if longest is None else longest
     end = getattr(tokenizer, "eos_token_id", None)
     model.eval()
-    for prompt in prompts:
+    for number, prompt in enumerate(prompts):
         plain = isinstance(prompt, str)
         text = tokenizer(prompt, return_tensors="pt")["input_ids"] if plain else _chat(tokenizer, prompt)
         # Some tokenizers add their end-of-text token, after which nothing is left to say.
         if plain and text.shape[1] > 1 and int(text[0, -1]) == end:
             text = text[:, :-1]
-        text = text.to(device)
+        text, asked = text.to(device), text.shape[1]
+        if longest is not None and asked >= longest:
+            raise ValueError(
+                f"protect_prompts[{number}] has {asked} tokens and leaves no room for a reply, because the model reads {longest} "
+                "tokens at most; shorten the prompt, or leave it out"
+            )
+        most = tokens if longest is None else min(tokens, longest - asked)
         whole = model.generate(
-            text, attention_mask=torch.ones_like(text), do_sample=False, max_new_tokens=tokens, use_cache=True
+            text, attention_mask=torch.ones_like(text), do_sample=False, max_new_tokens=most, use_cache=True
         )[0].tolist()
-        asked = text.shape[1]
         found.append({"input_ids": whole, "labels": [-100] * asked + whole[asked:]})
     model.train(was_training)
     return found

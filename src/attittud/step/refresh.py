@@ -34,6 +34,7 @@ def losses_of(
     layout: Layout | None = None,
     *,
     may_be_scalar: bool = False,
+    single: bool = True,
 ) -> Tensor:
     """Call a function for per-example losses. They must reach some parameter of `layout`.
 
@@ -49,7 +50,8 @@ def losses_of(
             f"{where}: one example is too few for BatchNorm, which needs statistics of the batch; {cure}"
         ) from error
     empty = workers.size > 1
-    losses = as_losses(workers.losses(given, where), where, may_be_empty=empty, may_be_scalar=may_be_scalar)
+    found = workers.losses(given, where)
+    losses = as_losses(found, where, may_be_empty=empty, may_be_scalar=may_be_scalar, single=single)
     if layout is not None and losses.numel() > 0 and not workers.splits_columns:
         check_reaches(losses, where, layout)
     return losses
@@ -172,8 +174,10 @@ class Refresher:
         scope = partial(isolated_forward, self.model, self.batch_norm, seed)
         with scope(), self.engine.watch(self.model), torch.enable_grad():
             more = "return the losses of at least two examples, better of many"
-            scalar = self.basis.needs != "jacobian"
-            losses = losses_of(basis_losses, "basis_losses", more, self.workers, refresh.layout, may_be_scalar=scalar)
+            scalar, single, layout = self.basis.needs != "jacobian", self.basis.single, refresh.layout
+            losses = losses_of(
+                basis_losses, "basis_losses", more, self.workers, layout, may_be_scalar=scalar, single=single
+            )
             self.engine.seen()
             share = self.workers.shares([losses])[0]
             self.take_in(refresh, losses, share, complete=True, scope=scope)

@@ -536,16 +536,16 @@ def _needs_primary(step: Step, tasks: Mapping[str, Given]) -> bool:
 def _computed(step: Step, primary: Tensor | Losses | None, basis_losses: Losses | None) -> Iterator[Tensor]:
     """Yield the per-example primary losses. If a callable computes them for a new basis, the engine observes the block."""
     refresher, empty = step.refresher, step.workers.size > 1
-    scalar = refresher.basis.needs != "jacobian"
+    scalar, single = refresher.basis.needs != "jacobian", refresher.basis.single
     if not callable(primary):
         given = _nothing(step) if primary is None else primary
-        yield as_losses(given, "primary", may_be_empty=empty or step.skips, may_be_scalar=scalar)
+        yield as_losses(given, "primary", may_be_empty=empty or step.skips, may_be_scalar=scalar, single=single)
         return
     due = step.subspace is None and basis_losses is None and step.basis_losses is None
     watched = due and refresher.basis.needs == "jacobian"
     with refresher.engine.watch(refresher.model) if watched else nullcontext():
         more = "return the losses of at least two examples, or put the BatchNorm layers into eval()"
-        losses = losses_of(primary, "primary", more, step.workers, may_be_scalar=scalar)
+        losses = losses_of(primary, "primary", more, step.workers, may_be_scalar=scalar, single=single)
         refresher.engine.seen()
         yield losses
 

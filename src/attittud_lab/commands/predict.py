@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attittud_lab.commands import InputColumn, LabelColumn
+from attittud_lab.commands import LabelColumn
 from attittud_lab.errors import InputError, listed
 from attittud_lab.output.interrupts import interruptible, starting
 from attittud_lab.output.progress import Bars, EvaluationLines, Progress
@@ -37,7 +37,12 @@ def predict(
     output: Annotated[Path | None, _OUTPUT] = None,
     export: Annotated[Path | None, _EXPORT] = None,
     threshold: Annotated[float | None, _THRESHOLD] = None,
-    input_column: InputColumn = None,
+    input_column: Annotated[
+        str | None,
+        typer.Option(
+            "--input", metavar="COLUMN", help="Column with the image or the text, if it is not found automatically."
+        ),
+    ] = None,
     label_column: LabelColumn = None,
     device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
     quiet: Annotated[bool, typer.Option("--quiet", help="Show neither progress nor notes.")] = False,

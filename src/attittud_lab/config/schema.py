@@ -311,7 +311,7 @@ class TrainingConfig(Section):
     """replay steps as CUDA graphs, several times faster for small networks; no effect on other devices. Strategies with the
     same seed then share initialisation and batches, but not dropout masks"""
     compile: Flag = field(default=False, metadata=LATER)
-    """compile the shared body for training steps (torch.compile). This takes a minute or more in each process and changes
+    """compile the shared body for training steps (torch.compile). This takes seconds to minutes in each process and changes
     rounding and dropout masks. It needs Triton on a GPU, a C++ compiler on a CPU; without them the body runs uncompiled"""
     deterministic: Flag = False
     """repeated runs give the same bits on the same GPU (some operations are slower); on a CPU they always do"""
@@ -419,10 +419,10 @@ class PortfolioConfig(Section):
     members: Literal["folds", "refit"] = "folds"
     """final: ensemble only: use the networks of the folds, or one network for each candidate, trained on all labels"""
     picks: Annotated[int, Limits(1, 100)] = 12
-    """final: ensemble only: how many picks are made; a candidate may be picked several times"""
+    """final: ensemble only: at most this many picks; a candidate may be picked several times"""
     budget: str | None = None
-    """a time such as 30m, or a number of runs such as 12 runs; a plan that takes longer gets fewer steps, then fewer
-    candidates. null: 30m on a CPU, no limit on other devices"""
+    """a time such as 30m, or a number of runs such as 12 runs; a plan that takes longer gets fewer steps (for a
+    time only), then fewer candidates. null: 30m on a CPU, no limit on other devices"""
 
     def check(self) -> None:
         """Refuse settings that contradict each other; a message begins with the path of the culprit."""

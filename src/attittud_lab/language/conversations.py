@@ -279,6 +279,16 @@ def without(rows: Sequence[Row], held_out: Sequence[Row], where: str) -> list[Ro
     return rest
 
 
+def warn_of_common(new: Sequence[Row], protected: Sequence[Row]) -> None:
+    """Warn if protected rows are learned too: the model then improves on such rows, which hides what it forgets."""
+    known = {tuple(row["input_ids"]) for row in new}
+    if common := sum(tuple(row["input_ids"]) in known for row in protected):
+        warn_once(
+            f"language.protect: {common} of {len(protected)} protected rows are also learned (language.learn), so forgetting "
+            "looks smaller than it is and says little; protect examples of what the model could do before"
+        )
+
+
 def checksum(rows: Sequence[Row]) -> str:
     """Recognises rows that are the same, token by token."""
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()

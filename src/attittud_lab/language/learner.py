@@ -56,7 +56,7 @@ class Learner(GuardMixin, Trainer):  # type: ignore[misc]  # transformers has no
         """Measure loss and forgetting like the averages at the end: means over the tokens of texts and replies."""
         self.seconds()
         model = self.accelerator.unwrap_model(self.model_wrapped)
-        found = {"eval_loss": self._meter.measure(model, [self.get_eval_dataloader()])}
+        found = {"eval_loss": self._meter.evaluated(model)}
         if self.forgetting is not None:
             found["eval_forgetting"] = self.forgetting(model)
         self.start_clock()  # measuring is not training
@@ -126,6 +126,8 @@ def make_trainer(
 ) -> Learner:
     """Make a trainer for rows of tokens; `state` is that of the checkpoint from which it continues."""
     wanted = config.language
+    # A file of settings is used for several guards; those that a guard does not use are left out.
+    used = {"protect_loss": wanted.guard not in ("none", "kl"), "protect_weight": wanted.guard != "none"}
     names = {"protect_dataset": "protected", "protect_eval_dataset": "protected_validation"}
     return Learner(
         model,
@@ -135,12 +137,11 @@ def make_trainer(
         data_collator=pad,
         processing_class=tokenizer,
         guard=wanted.guard,
-        protect_loss=wanted.protect_loss,
-        protect_weight=wanted.protect_weight,
         protect_batch_size=wanted.protect_batch or wanted.batch_size,
         guide={} if wanted.refresh_every is None else {"refresh_every": wanted.refresh_every},
         record=record,
         before=max((float(entry["seconds"]) for entry in state.get("log_history", ())), default=0.0),
+        **{name: getattr(wanted, name) for name, uses in used.items() if uses},
         **{name: rows[key] for name, key in names.items() if key in rows},
     )
 

@@ -18,7 +18,16 @@ from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.data.source import warn_once
 from attittud_lab.errors import InputError, optional
 from attittud_lab.files import write_atomically, write_json
-from attittud_lab.language.conversations import Example, Row, TextEncoder, checksum, hold_out, read, without
+from attittud_lab.language.conversations import (
+    Example,
+    Row,
+    TextEncoder,
+    checksum,
+    hold_out,
+    read,
+    warn_of_common,
+    without,
+)
 from attittud_lab.models import find
 from attittud_lab.models.huggingface import hf_language, quietly
 from attittud_lab.output.logs import Log, check_log, open_log
@@ -110,12 +119,15 @@ class _Job:
         for part, where in (("train", "language.learn"), ("protected", "language.protect")):
             if part in self.rows:
                 self.rows[part] = without(self.rows[part], measured, where)
+        warn_of_common(self.rows["train"], self.rows.get("protected", ()))
         self._check_model()
         if config.language.lora is not None:
             self.model = _with_lora(self.model, config.language.lora)
 
     def _longest(self) -> int:
-        wanted, most = self.config.language.max_length, getattr(self.model.config, "max_position_embeddings", None)
+        from attittud.integrations.protected import context_length
+
+        wanted, most = self.config.language.max_length, context_length(self.model)
         if most is not None and wanted > most:
             raise InputError(f"language.max_length: the model reads {most} tokens at most, got {wanted}; lower it")
         return wanted
@@ -163,9 +175,8 @@ class _Job:
         prompts = [self.encoder.prompt(example) for example in examples]
         if [line["prompt"] for line in known] != prompts:
             self.model.to(self.device)
-            most = [min(self.config.language.reply_tokens, self.encoder.room(example)) for example in examples]
-            pairs = zip(prompts, most, strict=True)
-            written = [replies(self.model, self.tokenizer, [prompt], count)[0] for prompt, count in pairs]
+            most = self.config.language.reply_tokens
+            written = replies(self.model, self.tokenizer, prompts, most, self.encoder.longest)
             known = [
                 {"part": part, "prompt": prompt, "reply": self._reply(row), **row}
                 for prompt, row in zip(prompts, written, strict=True)

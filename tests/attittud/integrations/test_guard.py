@@ -1,5 +1,6 @@
 """Trainers that learn new data and protect old abilities: their steps are the published updates on the Trainer's own losses."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -128,16 +129,17 @@ def test_an_added_loss_counts_once_per_step_whatever_the_accumulation(tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("guard", [*PLAIN, *guards()])
-@pytest.mark.parametrize("loss", ["nll", "kl"])
+@pytest.mark.parametrize(
+    ("guard", "loss"),
+    [("none", "nll"), ("kl", "kl"), *((name, loss) for name in ("replay", *guards()) for loss in ("nll", "kl"))],
+)
 def test_every_method_runs_with_packing_accumulation_and_checkpointing(tmp_path: Path, guard: str, loss: str) -> None:
     args = {"packing": guard != "orthograd", "gradient_accumulation_steps": 2, "gradient_checkpointing": True}
     args |= {"optim": "adamw_torch", "eval_strategy": "steps", "eval_steps": 2}
     more = {"protect_dataset": {"up": text(8, [1], 2), "twos": text(8, [2], 4)}} if guard == "ogpsa" else {}
     checkpointing = {"gradient_checkpointing_kwargs": {"use_reentrant": False}}
-    trainer = sft(
-        tmp_path, guard=guard, protect_loss=loss, eval_dataset=text(8, [-1], 7), args=args | checkpointing, **more
-    )
+    more |= {"protect_loss": loss} if guard not in ("none", "kl") else {}
+    trainer = sft(tmp_path, guard=guard, eval_dataset=text(8, [-1], 7), args=args | checkpointing, **more)
     trainer.train()
     assert len(curve(trainer, "eval_forgetting")) == 2 and len(curve(trainer)) == 4
     assert curve(trainer, "loss_new") == pytest.approx(curve(trainer), rel=1e-3)
@@ -318,6 +320,54 @@ def test_dpo_refuses_references_that_are_not_computed_for_protected_pairs(tmp_pa
         dpo(tmp_path, args={"precompute_ref_log_probs": True}, protect_dataset=pairs(8, 2), guard="a_gem")
 
 
+@pytest.mark.parametrize("settings", [{}, {"guard": "a_gem", "protect_loss": "kl"}])
+def test_dpo_refuses_to_compare_pairs_with_the_start_model(tmp_path: Path, settings: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=r"which DPO's pairs do not have\. Protect texts with a protect_collator="):
+        dpo(tmp_path, protect_dataset=pairs(8, 2), **settings)
+
+
+def test_a_copy_of_a_model_that_trl_trained_is_refused(tmp_path: Path) -> None:
+    """Its forward pass without labels is that of the first model, so the guard would measure a model that nobody trains."""
+    own = {"train_dataset": text(8, [-1], 1), "processing_class": make_tokenizer()}
+    args = arguments(tmp_path, SFTConfig, max_length=16, max_steps=1, bf16=True)
+    first = SFTTrainer(make_model(), args, **own)
+    first.train()
+    with pytest.raises(ValueError, match="model: its forward pass belongs to another model"):
+        Guarded(copy.deepcopy(first.model), args, protect_dataset=text(8, [1], 2), **own)
+    Guarded(first.model, args, protect_dataset=text(8, [1], 2), **own)
+    lora = LoraConfig(r=2, target_modules=["q_proj"])
+    Guarded(first.model, args, protect_dataset=text(8, [1], 2), peft_config=lora, **own)
+
+
+def test_data_that_trl_does_not_prepare_are_not_prepared_when_they_are_protected(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer()
+
+    def collate(rows: list[dict[str, str]]) -> dict[str, Tensor]:
+        found = tokenizer([row["words"] for row in rows], return_tensors="pt", padding=True)
+        ids, mask = found["input_ids"], found["attention_mask"]
+        return {"input_ids": ids, "attention_mask": mask, "labels": ids.masked_fill(mask == 0, -100)}
+
+    args = {"dataset_kwargs": {"skip_prepare_dataset": True}, "remove_unused_columns": False, "max_steps": 1}
+    data = {seed: text(8, [1], seed).rename_column("text", "words") for seed in (1, 2)}
+    trainer = Guarded(
+        make_model(),
+        arguments(tmp_path, SFTConfig, max_length=16, **args),
+        train_dataset=data[1],
+        data_collator=collate,
+        processing_class=tokenizer,
+        protect_dataset=data[2],
+    )
+    trainer.train()
+    assert trainer.auxiliary.datasets["protected"].column_names == ["words"] and curve(trainer, "loss_protected") == [0]
+
+
+def test_held_out_data_may_be_packed_where_single_examples_are_protected(tmp_path: Path) -> None:
+    prompts = {"protect_dataset": None, "protect_prompts": ["1 2 3", "4 5"], "reply_tokens": 3}
+    trainer = sft(tmp_path, guard="orthograd", args={"packing": True, "max_steps": 1}, shares=(1,), **prompts)
+    trainer.train()
+    assert trainer.report.effective_rank > 0 and trainer.averages[1]["forgetting"] != 0
+
+
 class Seen(TrainerCallback):
     def __init__(self) -> None:
         self.names: list[set[str]] = []
@@ -373,6 +423,9 @@ def test_the_start_model_replies_to_prompts(tmp_path: Path, settings: Any) -> No
             "orthograd.* Set padding_free=False",
         ),
         ({"guard": "gu"}, "metric='adam'"),
+        ({"guard": "none", "protect_loss": "kl"}, "protect_loss='kl' has no effect with guard='none'"),
+        ({"protect_weight": -1}, "protect_weight must not be negative"),
+        ({"args": {"metric_for_best_model": "eval_forgetting"}}, "needs greater_is_better=False"),
         ({"protect_batch_size": 0}, "protect_batch_size"),
         ({"protect_dataset": [{"text": "1 2"}]}, r"protect_dataset= .* datasets\.Dataset\.from_list"),
         ({"protect_dataset": Dataset.from_dict({"txt": ["1"]})}, "protect_dataset= .* it has 'txt'"),

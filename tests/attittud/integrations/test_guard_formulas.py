@@ -179,14 +179,14 @@ def test_twenty_steps_follow_the_formula(tmp_path: Path, name: str) -> None:
     args |= {"adam_beta1": 0.0, "adam_epsilon": EPS, "gradient_accumulation_steps": 3, "max_grad_norm": 0.0}
     old = {"a": rows(10, 2), "b": rows(7, 3)} if name in ("ogpsa", "a_gem") else rows(10, 2)
     more = {"guide": {"refresh_every": 6}} if name == "ogpsa" else {}
-    more |= {"protect_weight": 0.7} if name in PLAIN else {}
+    more |= {"protect_weight": 0.7} if name in PLAIN and name != "none" else {}
+    more |= {"protect_loss": LOSSES.get(name, "nll")} if name != "none" else {}
     trainer = Recording(
         copy.deepcopy(start),
         arguments(tmp_path, **args | {"max_steps": STEPS, "per_device_train_batch_size": 2, "logging_steps": 50}),
         train_dataset=rows(40, 1),
         data_collator=pad,
         protect_dataset=old,
-        protect_loss=LOSSES.get(name, "nll"),
         protect_batch_size=4,
         guard=name,
         shares=(),

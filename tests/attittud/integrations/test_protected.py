@@ -14,6 +14,7 @@ pytest.importorskip("transformers", reason="needs the extra 'transformers'")
 pytest.importorskip("accelerate", reason="needs the extra 'transformers'")
 
 
+import transformers
 from transformers import Trainer
 
 from attittud.integrations.guard import GuardMixin
@@ -140,6 +141,13 @@ def test_the_model_writes_the_replies_and_only_their_tokens_count() -> None:
         model.train()
     with pytest.raises(ValueError, match="processing_class"):
         replies(model, None, prompts, 6)
+    model.config.max_position_embeddings = 5
+    assert [len(row["input_ids"]) for row in replies(model, Words(), prompts, 6)] == [5, 5]
+    assert len(replies(model, Words(), prompts, 6, longest=4)[0]["input_ids"]) == 4
+    with pytest.raises(
+        ValueError, match=r"protect_prompts\[1\] has 5 tokens and leaves no room .* reads 5 tokens at most"
+    ):
+        replies(model, Words(), ["3 4", "3 4 5 6 7"], 6)
 
 
 def test_a_batch_without_labels_is_refused(tmp_path: Path) -> None:
@@ -167,9 +175,39 @@ def test_forgetting_of_several_sets_is_over_all_their_tokens(tmp_path: Path) -> 
 
 def test_forgetting_is_exactly_zero_at_the_start_under_autocast(tmp_path: Path) -> None:
     """The Trainer gives the model its autocast only when training begins; both losses must be rounded alike."""
-    run = trainer(tmp_path, guard="none", protect_loss="nll", shares=(0.0,), args={"bf16": True, "learning_rate": 0.1})
+    run = trainer(tmp_path, guard="none", protect_loss=None, shares=(0.0,), args={"bf16": True, "learning_rate": 0.1})
     run.train()
     assert run.averages[0.0]["forgetting"] == 0
+
+
+def test_averages_have_the_loss_that_an_evaluation_logs(tmp_path: Path) -> None:
+    """The Trainer smooths labels in evaluations too."""
+    args = {"label_smoothing_factor": 0.3, "eval_strategy": "steps", "eval_steps": 3, "learning_rate": 0.1}
+    run = trainer(tmp_path, guard="replay", protect_loss="nll", eval_dataset=rows(6, 4), shares=(1.0,), args=args)
+    run.train()
+    assert run.averages[1.0]["eval_loss"] == pytest.approx(curve(run, "eval_loss")[-1], rel=1e-5)
+    with torch.no_grad():
+        assert run.averages[1.0]["eval_loss"] > float(run.model(**pad(rows(6, 4))).loss) * 1.01
+
+
+def classifier(size: int = 8) -> transformers.PreTrainedModel:
+    sizes = {"hidden_size": size, "intermediate_size": size, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return transformers.BertForSequenceClassification(transformers.BertConfig(vocab_size=20, num_labels=3, **sizes))
+
+
+def test_the_divergence_of_a_classifier_is_refused_with_another_guard_as_cure(tmp_path: Path) -> None:
+    for guard, words in (
+        ("kl", "guard='kl' needs a language model.* BertForSequenceClassification .* choose guard='replay', 'a_gem'"),
+        ("a_gem", "protect_loss='kl' needs a language model.* leave it out: guard='a_gem' then uses"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            trainer(tmp_path, model=classifier(), guard=guard)
+    trainer(tmp_path, model=classifier(), guard="replay", protect_loss=None)
+    unknown = classifier()
+    unknown.loss_type = None  # as in a model of one's own; its first protected batch shows the shape
+    run = trainer(tmp_path, model=unknown, guard="kl")
+    with pytest.raises(ValueError, match=r"guard='kl' needs .* has logits of shape \(4, 3\)"):
+        run.protected_loss(run.model, {"protected": ([pad(rows(4, 2))], None)}, single=False)
 
 
 def test_noise_in_embeddings_is_off_when_outputs_are_compared_with_the_start_model(tmp_path: Path) -> None:
@@ -204,7 +242,7 @@ def test_an_error_in_protected_data_names_their_argument(tmp_path: Path) -> None
 
 
 def test_averages_of_a_second_training_begin_with_the_first_start(tmp_path: Path) -> None:
-    run = trainer(tmp_path, guard="none", shares=(0.0, 1.0), args={"learning_rate": 0.1})
+    run = trainer(tmp_path, guard="none", protect_loss=None, shares=(0.0, 1.0), args={"learning_rate": 0.1})
     run.train()
     lost = run.averages[1.0]["forgetting"]
     run.train()
@@ -278,7 +316,6 @@ def test_adapters_that_already_change_the_model_belong_to_the_start_model(tmp_pa
 
 
 def test_labels_of_models_that_do_not_predict_the_next_token_are_not_shifted(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="needs the extra 'transformers'")
     size = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = transformers.BertConfig(vocab_size=20, max_position_embeddings=16, num_labels=20, **size)
     model = transformers.BertForTokenClassification(config).eval()

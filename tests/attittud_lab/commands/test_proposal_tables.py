@@ -75,7 +75,9 @@ def test_init_warns_of_groups_that_leave_a_portfolio_without_auxiliary_data(caps
     assert call(*words, "c.csv") == 0 and "Warning" not in capsys.readouterr().err
     assert call(*words, "b.csv") == 0
     shown = capsys.readouterr()
-    refused = "Warning: `attittud train` will refuse these data as they are. data.auxiliary.b: 90 of its 90 examples belong"
+    refused = (
+        "Warning: `attittud train` will refuse these data as they are. data.auxiliary.b: 90 of its 90 examples belong"
+    )
     assert f"{refused} to groups of the primary data" in shown.err
     assert "see to the warning, then attittud train" in shown.out and "next:" not in shown.out
     assert call("train", "attittud.yaml", "--quiet") == 2

@@ -216,6 +216,24 @@ def test_examples_held_out_from_one_file_are_not_trained_on_in_the_other() -> No
     assert len(found["train"] | measured) == 60
 
 
+def test_protected_examples_that_are_also_learned_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    data = {
+        "new.jsonl": [f"{i % 20} {i // 20}" for i in range(60)],
+        "old.jsonl": [f"{i % 20} {i // 5}" for i in range(20)],
+    }
+    for protected, warned in (("new.jsonl", True), ("old.jsonl", False)):
+        for path, texts in data.items():
+            save_lines(path, [{"text": f"{words} {1 if path == 'old.jsonl' else 2}"} for words in texts])
+        wanted = job(f"language.protect={protected}")
+        made = _Job(wanted, RunFolder(Path("run"), wanted), torch.device("cpu"), Progress())
+        many = len(made.rows["protected"])
+        said = (
+            f"language.protect: {many} of {many} protected rows are also learned (language.learn), so forgetting looks"
+        )
+        assert (said in caplog.text) == warned
+        caplog.clear()
+
+
 def test_prompts_without_room_for_a_reply_and_replies_of_another_model_are_refused(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
