@@ -96,7 +96,9 @@ def test_the_chance_after_a_rung() -> None:
     assert chance_words(said) == f"chance that the auxiliary data help: {said['value']:.0%}"
     other = chance(found, held(targets, "accuracy"), usual=False)
     assert other is not None and other["value"] == said["value"] and said["calibrated"] and not other["calibrated"]
-    assert chance_words(other).endswith("% (rough: it has not been calibrated for these rungs, evaluations and candidates)")
+    assert chance_words(other).endswith(
+        "% (rough: it has not been calibrated for these rungs, evaluations and candidates)"
+    )
     alone = {"primary_only": found["primary_only"]}
     assert chance(alone, held(targets, "accuracy")) is None and chance_words(None) == ""
 

@@ -40,7 +40,9 @@ def test_a_newer_format_is_refused_with_the_cure(run: Path) -> None:
     ABOUT.write(run)
     values = json.loads((run / NAME).read_text())
     (run / NAME).write_text(json.dumps({"version": VERSION + 1, "all": "else may be different"}))
-    with pytest.raises(InputError, match=r"has format 2, and this version of attittud reads up to 1; install a newer version"):
+    with pytest.raises(
+        InputError, match=r"has format 2, and this version of attittud reads up to 1; install a newer version"
+    ):
         read_model(run)
     (run / NAME).write_text(json.dumps(values))
     assert read_model(run)[0] == ABOUT
