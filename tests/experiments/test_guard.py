@@ -94,6 +94,12 @@ def test_the_rules_decide(slopes: dict[str, float], begins: str) -> None:
     assert Page(whole(slopes), CHOSEN, BY_TASK).verdict().startswith(begins)
 
 
+def test_nobody_can_beat_a_method_that_forgets_less_than_nothing() -> None:
+    assert Page(whole({}), CHOSEN, BY_TASK).winnable("a", 32)
+    below = Page(whole({CHOSEN["replay"]: -1.0}), CHOSEN, BY_TASK)
+    assert not any(below.winnable(task, 32) for task in "abc") and "The rules left no room for a win" in below.limits()
+
+
 def test_a_method_that_takes_too_long_or_learns_too_little_does_not_win() -> None:
     results = whole({"a_gem": 0.3})
     results.times |= {f"{task}/a_gem": 3.0 for task in "abc"}
