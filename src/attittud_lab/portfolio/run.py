@@ -69,6 +69,8 @@ from attittud_lab.training.devices import choose_device, on_device
 from attittud_lab.training.phase import phase_steps
 from attittud_lab.training.train import chosen_metric, default_run_dir, new_model, phase_names, threads_of
 
+LONG = 60.0
+"""Seconds from which on it is worth telling that more cores could be used."""
 Execute = Callable[[Sequence[TrialJob]], Iterable[TrialResult]]
 """Runs trials, here or elsewhere, and gives their results in the order of the jobs."""
 
@@ -176,7 +178,10 @@ class _Portfolio:
         make_folder(self.folder.trials_path)
         plan, names = self.planned(), self.folds.not_validated
         rare = f"classes with too few examples to be validated: {listed(names)}" if names else ""
-        for words in (budget.forecast(plan, self.folds.count, self.place.at_once), plan.decided, rare):
+        cores = os.cpu_count() or 1
+        alone = plan.threads == self.place.at_once == 1 < cores and self.device.type == "cpu" and plan.seconds > LONG
+        idle = f"this uses one of {cores} cores; --workers {cores} takes less time" if alone else ""
+        for words in (budget.forecast(plan, self.folds.count, self.place.at_once), idle, plan.decided, rare):
             if words:
                 self.progress.say(words)
         self.climb()
@@ -225,8 +230,8 @@ class _Portfolio:
         """Show a line about a rung."""
         rung, last = self.rungs[-1], number == rungs - 1
         best = rung["kept"][0]
-        go_on = "all steps are done" if last else f"{len(rung['kept'])} go on ({', '.join(rung['kept'])})"
-        score = f"best so far {best} with out-of-fold {self.held_out.metric} {values[best][0]:.4f}"
+        go_on = "all steps are done" if last else f"{len(rung['kept'])} go on ({'; '.join(rung['kept'])})"
+        score = f"best{'' if last else ' so far'} {best} with out-of-fold {self.held_out.metric} {values[best][0]:.4f}"
         if not last:
             settled = (self.plan, len(rung["kept"]), self.folds.count, self.config, number + 1, self.place.at_once)
             score += f"; about {budget.left(*settled)} left in all"

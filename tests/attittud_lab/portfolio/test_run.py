@@ -43,11 +43,15 @@ def board(folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_portfolio_reports_its_progress(tmp_path: Path) -> None:
+def test_a_portfolio_reports_its_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LONG", 0.0)
+    monkeypatch.setattr(module.os, "cpu_count", lambda: 4)
     told = Told()
     result = train(tmp_path, "portfolio.rungs=[{at: 0.34, keep: 0.25}]", progress=told)
     assert told.lines[0].startswith("4 candidates x 3 folds, about ") and "full runs" in told.lines[0]
+    assert told.lines.pop(1) == "this uses one of 4 cores; --workers 4 takes less time"
     assert told.lines[1].startswith("rung 1 of 2: 4 candidates, ") and told.lines[2].startswith("chance that ")
+    assert told.lines[1].endswith(" left in all") and "best so far" not in told.lines[3]
     assert told.lines[3].startswith("rung 2 of 2: ") and len(told.lines) == 4
     found = board(tmp_path)
     assert [rung["look"] for rung in found["rungs"]] == [1, 5] and found["version"] == 1
