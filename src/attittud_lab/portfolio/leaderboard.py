@@ -114,7 +114,7 @@ def chance_words(found: Mapping[str, Any] | None) -> str:
     if found is None:
         return ""
     rough = "" if found["calibrated"] else f" (rough: {ROUGH})"
-    return f"chance that the auxiliary data help, by the first rung: {found['value']:.0%}{rough}"
+    return f"chance that the auxiliary data help: {found['value']:.0%}{rough}"
 
 
 class Intervals:

@@ -93,7 +93,7 @@ def test_the_chance_after_a_rung() -> None:
     gained = np.array([wrong - right] * 9 + [0.0] * 81)
     expected = 0.1 / math.sqrt(0.6 * 0.4 / 90) + gained.mean() / (gained.std(ddof=1) / math.sqrt(90))
     assert said["evidence"] == pytest.approx(expected, rel=1e-6)
-    assert chance_words(said) == f"chance that the auxiliary data help, by the first rung: {said['value']:.0%}"
+    assert chance_words(said) == f"chance that the auxiliary data help: {said['value']:.0%}"
     other = chance(found, held(targets, "accuracy"), usual=False)
     assert other is not None and other["value"] == said["value"] and said["calibrated"] and not other["calibrated"]
     assert chance_words(other).endswith(
