@@ -24,7 +24,7 @@ WORDS = {"graph": "in CUDA graphs", "eager": "eager"}
 
 ABOUT = """\
 `python -m benchmarks` measures, and `python -m benchmarks.page` makes this page from `benchmarks/results`.
-[All tables](appendix/performance/tables.md). Ratios carry over to other machines better than
+[All tables](appendix/performance/tables.md) are on another page. Ratios carry over to other machines better than
 milliseconds.
 """
 COST = """\
@@ -32,8 +32,7 @@ COST = """\
 
 A guided step runs two backward passes where multitask training runs one, and projects both gradients onto k directions.
 Every n-th step also recomputes these directions from m primary examples (a *refresh*). The table has n = 10 and the fastest
-engine that leaves BatchNorm alone (differences of 0.02 are noise); "eager" means without CUDA graphs. RoBERTa has the base
-size and 128 or 512 tokens.
+engine that leaves BatchNorm alone; "eager" means without CUDA graphs. RoBERTa has the base size and 128 or 512 tokens.
 
 * "Plain" is the time of a step without a refresh, divided by the time of two backward passes without a guide.
 * "Mean" is the time of an average step, divided by the time of a multitask step.

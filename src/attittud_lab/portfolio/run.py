@@ -178,9 +178,10 @@ class _Portfolio:
         make_folder(self.folder.trials_path)
         plan, names = self.planned(), self.folds.not_validated
         rare = f"classes with too few examples to be validated: {listed(names)}" if names else ""
-        cores = os.cpu_count() or 1
+        # A container or a batch system may allow fewer cores than the machine has.
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         alone = plan.threads == self.place.at_once == 1 < cores and self.device.type == "cpu" and plan.seconds > LONG
-        idle = f"this uses one of {cores} cores; --workers {cores} takes less time" if alone else ""
+        idle = f"this uses one of {cores} cores; --workers {cores} trains {cores} trials at a time" if alone else ""
         for words in (budget.forecast(plan, self.folds.count, self.place.at_once), idle, plan.decided, rare):
             if words:
                 self.progress.say(words)

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from attittud.autograd.layout import Layout
 from attittud.engine import make_engine, rules
 from attittud.engine.gradients import Windows, padded
+from tests.helpers.layers import Contiguous
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -45,18 +46,6 @@ def test_padding_with_wide_elements_works_for_images_one_row_high():
     """torch lays such images out channel by channel: a transposed column is in channels_last by its sizes, not its strides."""
     x = torch.randn(2, 2, 1, 16).movedim(-1, 1).transpose(2, 3)
     assert torch.equal(padded(x, [1, 1, 0, 2]), F.pad(x, [1, 1, 0, 2]))
-
-
-class Contiguous(torch.autograd.Function):
-    """A backward pass that loses the layout, like a frozen BatchNorm's on a GPU."""
-
-    @staticmethod
-    def forward(_, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(_, gradient):
-        return gradient.contiguous()
 
 
 @pytest.mark.parametrize("bias", [False, True])

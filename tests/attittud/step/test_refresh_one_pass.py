@@ -14,6 +14,7 @@ from attittud.basis.base import Refresh
 from attittud.basis.sketch import Sketch
 from attittud.engine.base import Jacobian
 from attittud.engine.hooks import HookedJacobian
+from tests.helpers.layers import Contiguous
 from tests.helpers.oracle import error, expected, gradients
 from tests.helpers.watch import LiveMemory
 from tests.helpers.zoo import ZOO, Problem, problem
@@ -191,18 +192,6 @@ def trained(p: Problem) -> list[Tensor | None]:
         left += [*p.grads().values(), guide.state_dict()["basis"], report.agreement, report.captured_primary]
         torch.optim.SGD(p.model.parameters(), lr=0.1).step()
     return [None if x is None else x.clone() for x in left]
-
-
-class Contiguous(torch.autograd.Function):
-    """A backward pass that loses the layout, like a frozen BatchNorm's on a GPU."""
-
-    @staticmethod
-    def forward(_, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(_, gradient):
-        return gradient.contiguous()
 
 
 def lost_layout() -> Problem:

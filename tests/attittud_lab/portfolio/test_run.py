@@ -45,11 +45,11 @@ def board(folder: Path) -> dict[str, Any]:
 
 def test_a_portfolio_reports_its_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LONG", 0.0)
-    monkeypatch.setattr(module.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
     told = Told()
     result = train(tmp_path, "portfolio.rungs=[{at: 0.34, keep: 0.25}]", progress=told)
     assert told.lines[0].startswith("4 candidates x 3 folds, about ") and "full runs" in told.lines[0]
-    assert told.lines.pop(1) == "this uses one of 4 cores; --workers 4 takes less time"
+    assert told.lines.pop(1) == "this uses one of 4 cores; --workers 4 trains 4 trials at a time"
     assert told.lines[1].startswith("rung 1 of 2: 4 candidates, ") and told.lines[2].startswith("chance that ")
     assert told.lines[1].endswith(" left in all") and "best so far" not in told.lines[3]
     assert told.lines[3].startswith("rung 2 of 2: ") and len(told.lines) == 4
@@ -187,7 +187,7 @@ def test_trials_in_another_place_give_the_same_result(tmp_path: Path) -> None:
 
 
 def test_trials_in_two_processes_give_the_same_result(tmp_path: Path) -> None:
-    """Of an ensemble; the command line does the same for a single model."""
+    """An ensemble is trained here; a single model is trained by test_two_workers_give_the_same_result of the command line."""
     train(tmp_path / "here", "portfolio.final=ensemble")
     with in_processes(2) as place:
         train(tmp_path / "there", "portfolio.final=ensemble", place=place)
