@@ -1,6 +1,7 @@
 """Trainers that learn new data and protect old abilities: their steps are the published updates on the Trainer's own losses."""
 
 import copy
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ pytest.importorskip("tests.helpers.trainers", reason="puts the examples on the p
 from datasets import Dataset
 from guard_trainer import make_start, make_trainer
 from peft import LoraConfig, PromptTuningConfig
-from transformers import DataCollatorForLanguageModeling, TrainerCallback
+from transformers import DataCollatorForLanguageModeling, Trainer, TrainerCallback
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 from trl_trainers import make_model, make_tokenizer, pairs, text
 
@@ -42,6 +43,10 @@ class Guarded(GuardMixin, SFTTrainer):
 
 
 class GuardedDPO(GuardMixin, DPOTrainer):
+    pass
+
+
+class Stock(GuardMixin, Trainer):
     pass
 
 
@@ -337,6 +342,34 @@ def test_a_copy_of_a_model_that_trl_trained_is_refused(tmp_path: Path) -> None:
     Guarded(first.model, args, protect_dataset=text(8, [1], 2), **own)
     lora = LoraConfig(r=2, target_modules=["q_proj"])
     Guarded(first.model, args, protect_dataset=text(8, [1], 2), peft_config=lora, **own)
+
+
+@pytest.mark.parametrize("guard", ["kl", "a_gem", "replay"])
+def test_a_loss_that_comes_without_logits_is_enough(tmp_path: Path, guard: str) -> None:
+    """As with Liger's fused loss: a forward pass with labels gives no logits."""
+
+    def trained(*, fused: bool) -> Tensor:
+        model, tokenizer = make_model(), make_tokenizer()
+        usual = model.forward
+
+        @functools.wraps(usual)
+        def without_logits(*args: Any, labels: Any = None, **more: Any) -> Any:
+            found = usual(*args, labels=labels, **more)
+            if labels is not None:
+                found.logits = None
+            return found
+
+        if fused:
+            model.forward = without_logits
+        new, old = (text(16, [step], 1).map(lambda row: tokenizer(row["text"])) for step in (-1, 1))
+        own = {"guard": guard, "protect_dataset": old, "shares": ()}
+        args = arguments(tmp_path, max_steps=3)
+        collator = DataCollatorForLanguageModeling(tokenizer, mlm=False)
+        trainer = Stock(model=model, args=args, train_dataset=new, data_collator=collator, **own)
+        trainer.train()
+        return weights(trainer)
+
+    assert torch.equal(trained(fused=True), trained(fused=False))
 
 
 def test_data_that_trl_does_not_prepare_are_not_prepared_when_they_are_protected(tmp_path: Path) -> None:
