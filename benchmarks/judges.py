@@ -48,8 +48,10 @@ def actions(work: Workload) -> dict[str, Callable[[], None]]:
             )
         work.optimizer.step()
 
+    shared = list(work.shared().values())
+
     def alone() -> None:
-        torch.autograd.grad(judge().mean(), list(work.shared().values()))
+        torch.autograd.grad(judge().mean(), shared)
 
     step("fixed", refresh=True)
     step("auto", asked=True, refresh=True)

@@ -38,13 +38,13 @@ class NoDropout(TorchFunctionMode):
     def __init__(self, generators: list[torch.Generator]) -> None:
         """`generators`: the generators that a forward pass may draw random numbers from."""
         super().__init__()
-        self._states = [(generator, _bytes(generator)) for generator in generators]
+        self._states = [(generator, generator.get_state()) for generator in generators]
         self._found = False
 
     @property
     def drawn(self) -> bool:
         """Whether random numbers have been drawn so far, or dropout would have drawn some."""
-        return self._found or any(_bytes(generator) != state for generator, state in self._states)
+        return self._found or any(_differs(*known) for known in self._states)
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -63,10 +63,10 @@ class NoDropout(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _bytes(generator: torch.Generator) -> bytes:
-    """Return the state of a generator. The state is in the memory of the CPU, so reading it does not wait for a device."""
-    state = generator.get_state()
-    return string_at(state.data_ptr(), state.numel())
+def _differs(generator: torch.Generator, state: Tensor) -> bool:
+    """Compare the state of a generator with an earlier one. Both are in the memory of the CPU: no device is waited for."""
+    now = generator.get_state()
+    return string_at(now.data_ptr(), now.numel()) != string_at(state.data_ptr(), state.numel())
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def isolated_forward(
     of the yielded object after the forward pass: if it is True, dropout may have been applied.
     """
     modules = all_modules(model)
-    with _seeded(modules, seed) as generators, _modes(modules, batch_norm):
+    with _seeded(modules, seed, draws=draws) as generators, _modes(modules, batch_norm):
         dropout = NoDropout(generators)
         with dropout if draws or not generators else nullcontext():
             yield dropout
@@ -97,8 +97,11 @@ def all_modules(model: nn.Module) -> list[nn.Module]:
 
 
 @contextmanager
-def _seeded(modules: list[nn.Module], seed: int) -> Iterator[list[torch.Generator]]:
-    """Seed all random generators, and restore them afterwards. Yields torch's generators, or [] if some are unknown."""
+def _seeded(modules: list[nn.Module], seed: int, *, draws: bool) -> Iterator[list[torch.Generator]]:
+    """Seed all random generators, and restore them afterwards. Yields torch's generators, or [] if some are unknown.
+
+    Without `draws`, torch's generators are not seeded: a pass that draws from them nevertheless is run again with `draws`.
+    """
     used = {p.device for m in modules for p in m._parameters.values() if p is not None}
     devices = {device for device in used if device.type == "cuda"}
     known = all(device.type in ("cpu", "cuda") for device in used)
@@ -107,17 +110,21 @@ def _seeded(modules: list[nn.Module], seed: int) -> Iterator[list[torch.Generato
         devices, known = set(), False
     numpy_random = sys.modules["numpy"].random if "numpy" in sys.modules else None
     python_state, numpy_state = random.getstate(), numpy_random.get_state() if numpy_random else None
+    # Only the generators that are restored: torch.manual_seed would seed all devices.
+    generators = [torch.default_generator, *(torch.cuda.default_generators[d.index or 0] for d in devices)]
+    states = [generator.get_state() for generator in generators]
     try:
-        with torch.random.fork_rng(devices=sorted(devices, key=str)):
-            # Seed only the generators that are restored: torch.manual_seed would seed all devices.
-            generators = [torch.default_generator, *(torch.cuda.default_generators[d.index or 0] for d in devices)]
+        if draws or not known:
             for generator in generators:
                 generator.manual_seed(seed)
-            random.seed(seed)
-            if numpy_random:
-                numpy_random.seed(seed & 0xFFFFFFFF)
-            yield generators if known else []
+        random.seed(seed)
+        if numpy_random:
+            numpy_random.seed(seed & 0xFFFFFFFF)
+        yield generators if known else []
     finally:
+        for generator, state in zip(generators, states, strict=True):
+            if _differs(generator, state):
+                generator.set_state(state)
         random.setstate(python_state)
         if numpy_random and numpy_state is not None:
             numpy_random.set_state(numpy_state)

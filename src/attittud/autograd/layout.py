@@ -136,6 +136,21 @@ class Layout:
         self.add_(flat, gradients, fresh=True)
         return flat
 
+    def flatten_and_view(self, gradients: Sequence[Tensor | None]) -> tuple[Tensor, list[Tensor]] | None:
+        """Gradients as one new vector, and its views. None on a CPU, where `flatten` is faster, and for unusual gradients.
+
+        On a GPU the copy into views takes a third of the time of `flatten`, so this is for a vector whose views are needed.
+        """
+        if self.device.type != "cuda" or not (self.alike and self._whole) or set(map(type, gradients)) != {Tensor}:
+            return None
+        flat = self.empty()
+        views = self.views(flat)
+        try:
+            foreach_copy_(views, cast(list[Tensor], gradients))
+        except RuntimeError:  # sparse gradients: `flatten` refuses them and names the parameter
+            return None
+        return flat, views
+
     def add_(self, flat: Tensor, gradients: Sequence[Tensor | None], *, fresh: bool) -> None:
         """Add gradients (None counts as zero) to `flat`, or overwrite `flat` if it is `fresh` memory."""
         for name, gradient in zip(self.names, gradients, strict=True):

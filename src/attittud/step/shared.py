@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attittud._torch import foreach_add_, sequence_number
+from attittud._torch import foreach_add_, foreach_mul, sequence_number
 from attittud.autograd.layout import Layout, as_gradient, local, walk
 from attittud.workers.one import Workers
 
@@ -230,9 +230,9 @@ class Shared:
             for p, view, own, laid_out, i in zip(parameters, update, strides, layout.strides, inside, strict=True):
                 if i >= 0:
                     _give(p, view, own == laid_out and not sharded, old, new)
-        for name, p in [self.listing.trainable[i] for i in outside]:
-            if name in rest:
-                _give(p, rest[name], False, old, new)
+        others = [(p, rest[name]) for name, p in map(self.listing.trainable.__getitem__, outside) if name in rest]
+        for p, value in others if sharded else _copied(others):
+            _give(p, value, False, old, new)
         if old:
             foreach_add_(list(map(local, old)) if sharded else old, new)
         first = layout.parameters[0].grad
@@ -242,6 +242,18 @@ class Shared:
             if p.grad is not None:
                 for hook in p._post_accumulate_grad_hooks.values():
                     hook(p)
+
+
+def _copied(pairs: list[tuple[nn.Parameter, Tensor]]) -> list[tuple[nn.Parameter, Tensor]]:
+    """Give parameters copies of their gradients, all in one call. Returns the pairs if some of them need more care."""
+    for p, value in pairs:
+        alike = type(value) is Tensor and value.layout == torch.strided and value.dtype == p.dtype
+        if p.grad is not None or not alike or not value.is_floating_point() or value.stride() != p.stride():
+            return pairs
+    copies = foreach_mul([value for _, value in pairs], 1.0) if pairs else ()
+    for (p, _), value in zip(pairs, copies, strict=True):
+        p.grad = value
+    return []
 
 
 def _give(parameter: nn.Parameter, value: Tensor, fits: bool, old: list[Tensor], new: list[Tensor]) -> None:

@@ -46,6 +46,7 @@ class AuxiliaryGradient:
     weight: float
     whole: bool  # `flat` covers the examples of all workers
     flat: Tensor | None = None  # its gradient over the shared parameters, until it is added to the common sum
+    views: list[Tensor] | None = None  # the parts of `flat`, if they are known; the update will be in the same memory
     a: Tensor | None = None  # V g_aux
     square: Tensor | None = None  # ‖g_aux‖²; None if the whole gradient never was in memory
     inner: Tensor | None = None  # ⟨g_prim, g_aux⟩, or None
@@ -426,7 +427,12 @@ class Step(Gradients):
             self._fold_others(name)
         inside, rest = self.shared.split(self.layout, found.gradients)
         _add_to(self.rest_auxiliary, rest, task.weight, copied=self.replayed)
-        task.flat = _added(self, 1, task.flat, inside) if found.flat is None else found.flat
+        if found.flat is not None:
+            task.flat = found.flat
+        elif task.flat is None and self.captured is None and (made := self.layout.flatten_and_view(inside)) is not None:
+            task.flat, task.views = made
+        else:
+            task.flat = _added(self, 1, task.flat, inside)
 
     # ------------------------------------------------------------------------------------------------ the basis
 
@@ -489,7 +495,8 @@ class Step(Gradients):
             rest, unsummed = self.workers.rest(rest, others)
             self.unsummed = [] if unsummed is None else [unsummed]
         done = (self.captured or subspace).finish(self, primary_weight)
-        shared.write(layout, done.update, rest)
+        known = [task.views for task in self.tasks.values() if task.flat is done.update and task.views is not None]
+        shared.write(layout, known[0] if known else done.update, rest)
         self.refresher.close(refreshed=self.refreshing)
         if self.parts.auto.wanted:
             _close_auto(self, done)
@@ -575,8 +582,10 @@ def _gradients(
     step: Step, losses: Tensor, share: Share, retain_graph: bool, *, without: Layout | None = None
 ) -> Sequence[Tensor | None]:
     """The gradients of all trainable parameters, except the parameters of the layout `without`."""
-    with torch.enable_grad():  # Tensor.backward also works under no_grad
-        mean = losses.mean() if share is EVERYTHING else share.mean(losses)
+    mean = losses  # a single number is its own mean
+    if losses.ndim > 0 or share is not EVERYTHING:
+        with torch.enable_grad():  # Tensor.backward also works under no_grad
+            mean = share.mean(losses)
     listing = step.shared.listing
     if without is None:
         return step.workers.gradients(mean, listing.parameters, retain_graph=retain_graph)

@@ -7,6 +7,7 @@ its own folder. The place where it runs changes neither its result nor its files
 from __future__ import annotations
 
 import logging
+import math
 import pickle
 import sys
 import time
@@ -106,7 +107,7 @@ class Reports(Progress):
     """Collects what the user should see, and sends it to the first process, at most once in `every` seconds."""
 
     def __init__(self, send: Callable[[list[Event]], None], every: float) -> None:
-        self._send, self._every, self._sent = send, every, 0.0
+        self._send, self._every, self._sent = send, every, -math.inf
         self.events: list[Event] = []
 
     def tell(self, *event: Any) -> None:

@@ -5,6 +5,7 @@ from torch import nn
 
 from attittud import Eta, Guide
 from attittud.autograd.layout import Layout
+from tests.helpers.on_gpu import DEVICE, NEEDS_GPU, Convolutions
 from tests.helpers.zoo import problem
 
 NOTHING = Eta(0, 0, 0)
@@ -28,3 +29,27 @@ def test_a_layout_recognises_the_parameters_it_was_made_from():
     assert not layout.describes([(f"x.{name}", parameter) for name, parameter in model.named_parameters()])
     model.to(memory_format=torch.channels_last)
     assert not layout.describes(list(model.named_parameters()))
+
+
+class TestFlattenAndView:
+    pytestmark = NEEDS_GPU
+
+    def test_the_vector_is_that_of_flatten_and_its_views_are_those_of_the_layout(self):
+        model = Convolutions().to(DEVICE)
+        layout = Layout(model.named_parameters())
+        gradients = [torch.randn_like(p) for p in layout.parameters]
+        gradients[0] = gradients[0].contiguous()  # another order of memory than the parameter's
+        flat, views = layout.flatten_and_view(gradients)
+        assert torch.equal(flat, layout.flatten(gradients))
+        for view, want in zip(views, layout.views(flat), strict=True):
+            assert (view.data_ptr(), view.shape, view.stride()) == (want.data_ptr(), want.shape, want.stride())
+
+    def test_unusual_gradients_are_left_to_flatten(self):
+        layout = Layout(nn.Embedding(5, 3, device=DEVICE).named_parameters())
+        assert layout.flatten_and_view([None]) is None
+        assert layout.flatten_and_view([torch.ones(5, 3, device=DEVICE).to_sparse()]) is None
+
+
+def test_on_a_cpu_flatten_is_faster():
+    layout = Layout(nn.Linear(2, 2).named_parameters())
+    assert layout.flatten_and_view([torch.ones(2, 2), torch.ones(2)]) is None

@@ -103,3 +103,34 @@ def test_tensors_outside_of_the_model_get_no_gradient():
     Guide(p.model, eta=Eta(1, 1, 1), rank=3).backward(primary=stranger * p.losses(), auxiliary=stranger * p.loss())
     assert stranger.grad is None
     assert p.xa.grad is None
+
+
+class Offsets(nn.Module):
+    """A head of two summands, for which autograd returns the same gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.first, self.second = (
+            nn.Linear(4, 3),
+            nn.Parameter(torch.zeros(6, 3)),
+            nn.Parameter(torch.zeros(6, 3)),
+        )
+
+    def forward(self, x):
+        return self.body(x) + (self.first + self.second)
+
+
+@pytest.mark.parametrize("order", ["as the parameters", "another order of memory"])
+def test_parameters_that_get_the_same_gradient_do_not_share_its_memory(order):
+    """An optimizer or clipping writes into `.grad`."""
+    torch.manual_seed(0)
+    model, x = Offsets(), torch.randn(6, 4)
+    if order != "as the parameters":
+        model.first.data = model.first.data.t().contiguous().t()
+    guide = Guide(model, eta=Eta(1, 1, 0), rank=2)
+    guide.backward(primary=model(x).square().sum(1), auxiliary=model.body(x).sum())
+    assert torch.equal(model.first.grad, model.second.grad) and model.first.grad.abs().sum() > 0
+    assert (model.first.grad.stride(), model.second.grad.stride()) == (model.first.stride(), model.second.stride())
+    kept = model.second.grad.clone()
+    model.first.grad.zero_()
+    assert torch.equal(model.second.grad, kept)

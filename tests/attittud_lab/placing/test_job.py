@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -35,7 +36,8 @@ def test_an_error_of_a_job_is_raised_unchanged(tmp_path: Path) -> None:
         list(place.run([Job("bad", refused, ("no good",), tmp_path)], Seen()))
 
 
-def test_reports_wait_for_each_other_and_none_is_lost(tmp_path: Path) -> None:
+def test_reports_wait_for_each_other_and_none_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: 5.0)  # the machine has just started
     sent: list[list] = []
     outcome = perform(Job("a", double, (1,)), tmp_path, None, Reports(sent.append, every=1000))
     assert [event[0] for event in sent[0]] == ["phase"] and len(sent) == 1
