@@ -26,13 +26,11 @@ autodoc_typehints = "none"  # signatures stay short; the text says what an argum
 autodoc_member_order = "bysource"
 napoleon_google_docstring = True
 
-OUTSIDE = re.compile(r"\[([^]]*)\]\((?:\.\./)+([\w/-]+\.md)\)")
-
 
 def name_files_outside(_: object, page: str, source: list[str]) -> None:
     """Markdown files elsewhere in the repository are no pages of the site: name them instead of a link."""
-    if "/" not in page:
-        source[0] = OUTSIDE.sub(r"\1 (`\2`)", source[0])
+    out = re.escape("../" * (page.count("/") + 1))  # from the folder of the page to the root of the repository
+    source[0] = re.sub(rf"\[([^]]*)\]\({out}([\w/-]+\.md)\)", r"\1 (`\2`)", source[0])
 
 
 def setup(app: Sphinx) -> None:

@@ -1,4 +1,4 @@
-"""docs/guard-experiment.md from the results: the verdict by the rules of README.md, and the figures behind it."""
+"""docs/appendix/guard-experiment.md from the results: the verdict by the rules of README.md, and the figures behind it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .score import AVERAGED, LOWER, SHARE, SHARES, TUNED_M, TUNING, Asked, Measu
 from .train import RATES, Run
 
 HERE = Path(__file__).parent
-PAGE = HERE.parents[1] / "docs" / "guard-experiment.md"
+PAGE = HERE.parents[1] / "docs" / "appendix" / "guard-experiment.md"
 NAMES = {"a": "GSM8K", "b": "unlearn TOFU", "c": "film reviews"}
 BUDGETS = {False: "equal steps", True: "equal minutes"}
 MEASURES: dict[Measure, str] = {"retained": "retained sets", "wikitext": "wikitext-2", "drift": "drift"}
@@ -304,7 +304,9 @@ def page(folder: Path) -> str:
     chosen = results.chosen()
     known = {line["key"] for line in results.lines}
     title = "# Does protecting a language model beat the simple ways?\n"
-    protocol = "The protocol was fixed before any run: [experiments/guard/README.md](../experiments/guard/README.md)."
+    protocol = (
+        "The protocol was fixed before any run: [experiments/guard/README.md](../../experiments/guard/README.md)."
+    )
     if not chosen:
         done = sum(run.key in known for run in stage_1())
         return f"{title}\n**Not known yet**: {done} of {len(stage_1())} runs of stage 1 are done. {protocol}\n"

@@ -26,7 +26,7 @@ def arguments() -> argparse.Namespace:
         prog="python -m experiments.portfolio",
         description="Train every row on every pair and seed with the product, one process for each core and one thread in "
         "each. A line is written for every finished row; lines that are there are skipped, so an interrupted run goes on. "
-        "`python -m experiments.portfolio.page` makes docs/portfolio-never-regret.md from the results.",
+        "`python -m experiments.portfolio.page` makes docs/appendix/portfolio-never-regret.md from the results.",
     )
     parser.add_argument("--held-out", action="store_true", help="the held-out pairs: once, when everything is frozen")
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""docs/portfolio-never-regret.md and its plot from the committed results: `python -m experiments.portfolio.page`."""
+"""docs/appendix/portfolio-never-regret.md and its plot from the committed results: `python -m experiments.portfolio.page`."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from .record import RESULTS, Lines, load
 from .rows import ABLATION, ABLATION_SEEDS, FINALS, REFERENCES, ROWS, SINGLE
 from .winners import reasons, winner_table
 
-DOCS = Path(__file__).parents[2] / "docs"
-PAGE = DOCS / "portfolio-never-regret.md"
+APPENDIX = Path(__file__).parents[2] / "docs" / "appendix"
+PAGE = APPENDIX / "portfolio-never-regret.md"
 CATS = "cat-vs-dog"
-PLOT = DOCS / "portfolio-never-regret.svg"
+PLOT = APPENDIX / "portfolio-never-regret.svg"
 Results = dict[str, tuple[dict[str, Any], Lines]]
 """By half: header and lines."""
 SEEDS = 20

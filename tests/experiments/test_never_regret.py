@@ -61,8 +61,8 @@ def quoted(found):
     )
     on_those = page.mean_over(found, "auto", fewer)
     in_short = [
-        f"{above:.1f} points above `primary_only` and {below:.1f} below multitask tuned with eight runs",
-        f"at most {worst:.1f} below `primary_only` anywhere",
+        f"{above:.1f} points above `primary_only`. On average it is {below:.1f} below multitask tuned with eight runs",
+        f"It is at most {worst:.1f} below `primary_only` anywhere",
     ]
     assert count["gains"] == 0  # "on no pair"
     return {

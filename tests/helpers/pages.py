@@ -5,10 +5,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-RECORDS = ("portfolio-never-regret.md", "guard-experiment.md")
 EVERY = sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts)
-QUESTIONS = sorted(path for path in DOCS.glob("*.md") if path.name not in RECORDS)
-"""Pages for readers; others are records, as those in docs/appendix are."""
+QUESTIONS = sorted(DOCS.glob("*.md"))
+"""Pages for readers; those in docs/appendix are records."""
 FENCED = re.compile(
     r"^(?:<!-- not run: (?P<reason>.*) -->\n)?```(?P<language>[^\n]*)\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL
 )
