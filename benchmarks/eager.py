@@ -7,9 +7,12 @@ Two things are measured at the base point of each model:
 
 * the median time of each kind of step, over rounds in which every method has its turn: a refresh and three plain steps. What a
   refresh adds is its median difference to the plain step that follows it. Slow methods that we only compare with have their
-  turn in every third round;
+  turn in every third round. A multitask step comes before and after each turn, and both kinds of step are divided by the mean of
+  these two, because the speed of a machine changes within seconds;
 * the plain step of a guide over two backward passes without one. The two are neighbours in time, and the ratio is the median
   over at least 200 pairs, with the 95 % interval of that median.
+
+On a noisy machine, `--again` measures a model once more. Pages show the mean of all runs at one revision.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ import math
 import statistics
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import permutations
 from pathlib import Path
@@ -69,28 +73,47 @@ def measure(
             print(f"    {label}: {rows[label]['note']}", flush=True)
     # Where TorchJD cannot use vmap, its other sketch is the one to compare with.
     rare = RARE if VMAPPED in ready else tuple(label for label in RARE if not label.startswith("TorchJD sketch"))
-    plain: dict[str, list[float]] = {label: [] for label in ready}
-    added: dict[str, list[float]] = {label: [] for label in ready}
+    turns: dict[str, list[Turn]] = {label: [] for label in ready}
+    multitask = partial(seconds_of, partial(ready["multitask"].step, False), work.device)
     start, done = time.perf_counter(), 0
     while done < fewest or (done < rounds and time.perf_counter() - start < seconds):
+        before = multitask()
         for label, method in ready.items():
             if label not in rare or done % RARE_EVERY == 0:
                 refresh = seconds_of(partial(method.step, True), work.device) if method.has_refresh else None
                 steps = [seconds_of(partial(method.step, False), work.device) for _ in range(PLAIN)]
-                plain[label] += steps
-                added[label] += [] if refresh is None else [refresh - steps[0]]
+                after = multitask()
+                turns[label].append(Turn(steps, refresh, (before + after) / 2))
+                before = after
         done += 1
-    for label in ready:
-        step = statistics.median(plain[label])
-        rows[label] = {"eager": {"step": step}, "rounds": len(plain[label]) // PLAIN}
-        if added[label]:
-            rows[label]["eager"]["refresh"] = step + statistics.median(added[label])
+    for label, found in turns.items():
+        rows[label] = summary(found)
     return {
         "k": spec.k,
         "m": spec.m,
         "methods": rows,
         "plain_over_two_passes": pair_ratios(ready, work.device, pairs),
     }
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Seconds of the steps of one method, and of the multitask steps next to them."""
+
+    plain: list[float]
+    refresh: float | None
+    multitask: float
+
+
+def summary(turns: Sequence[Turn]) -> dict[str, Any]:
+    """Medians over the turns of a method: seconds, and ratios to the multitask steps next to each turn."""
+    times = {"step": statistics.median([seconds for turn in turns for seconds in turn.plain])}
+    over = {"step": statistics.median([seconds / turn.multitask for turn in turns for seconds in turn.plain])}
+    added = [(turn.refresh - turn.plain[0], turn.multitask) for turn in turns if turn.refresh is not None]
+    if added:
+        times["refresh"] = times["step"] + statistics.median([more for more, _ in added])
+        over["refresh"] = over["step"] + statistics.median([more / beside for more, beside in added])
+    return {"eager": times, "over_multitask": over, "rounds": len(turns)}
 
 
 def pair_ratios(ready: Mapping[str, Method], device: torch.device, pairs: int) -> dict[str, dict[str, float]]:
@@ -125,16 +148,18 @@ def main() -> None:
         "--seconds", type=float, default=40.0, help="begin no further round after so long (default: 40)"
     )
     parser.add_argument("--quick", action="store_true", help="tiny sizes: a check that all of it runs")
+    parser.add_argument("--again", action="store_true", help="measure models that are in eager.json once more")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="write eager.json there; models in it are skipped")
     given = parser.parse_args()
     warnings.filterwarnings("ignore", message=".*batching rule.*|.*backward hook is firing.*")
     quick = given.quick or given.device == "cpu"
     record = Record(given.out, "eager", provenance(given.device, 0, quick))
     for name in given.only:
-        if name not in record:
+        point = record.next_run(name) if given.again else name
+        if point not in record:
             settings = {"pairs": given.pairs, "rounds": given.rounds, "seconds": given.seconds}
-            record.measure(name, partial(measure, name, device=given.device, quick=quick, seed=0, **settings))
-        print(name, json.dumps(record.data["points"][name], indent=1), flush=True)
+            record.measure(point, partial(measure, name, device=given.device, quick=quick, seed=0, **settings))
+        print(point, json.dumps(record.data["points"][point], indent=1), flush=True)
 
 
 if __name__ == "__main__":

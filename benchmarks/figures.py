@@ -50,6 +50,9 @@ def figures(job: str, point: str, data: dict[str, Any]) -> Iterator[Figures]:
             has_refresh = "refresh" in row.get("eager", {}) or "peak_refresh" in row
             if mode == "graph" and has_refresh and "refresh" not in times:
                 continue
+            # Ratios to multitask steps next to each turn, where they were measured, are more precise than ratios of medians.
+            ratios = row.get("over_multitask") if mode == "eager" else None
+            ratios = ratios or {kind: seconds / base for kind, seconds in times.items()}
             yield Figures(
                 job,
                 point,
@@ -57,7 +60,7 @@ def figures(job: str, point: str, data: dict[str, Any]) -> Iterator[Figures]:
                 mode,
                 times["step"],
                 times["refresh"] - times["step"] if "refresh" in times else None,
-                {n: amortised(times, n) / base for n in EVERY},
+                {n: amortised(ratios, n) for n in EVERY},
                 *(_vectors(row, multitask, kind, data.get("D")) for kind in ("step", "refresh")),
             )
 

@@ -112,9 +112,11 @@ def costs(results: Results) -> str:
     rows = []
     for job, data, found in bases(results):
         multitask = {f.mode: 1e3 * f.step for f in found if f.method == "multitask"}
-        cells = [f"{NAMES[job]} (k = {data['k']}, m = {data['m']})"]
+        eager = results.get("eager", {}).get("points", {}).get(job, {})
+        runs = f"; mean of {eager['runs']} runs" if "runs" in eager else ""
+        cells = [f"{NAMES[job]} (k = {data['k']}, m = {data['m']}{runs})"]
         cells.append(" / ".join(f"{multitask[mode]:.1f}" for mode in ("eager", "graph") if mode in multitask))
-        ratios = results.get("eager", {}).get("points", {}).get(job, {}).get("plain_over_two_passes", {})
+        ratios = eager.get("plain_over_two_passes", {})
         cells.append(f"{min(r['median'] for r in ratios.values()):.2f}" if ratios else "")
         best = None
         for mode in ("eager", "graph"):

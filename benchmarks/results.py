@@ -8,15 +8,18 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
+from itertools import count
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
+RUN = ", run "  # between a point and the number of a further run
 PACKAGES = ("attittud", "torch", "triton", "transformers", "peft", "torchjd", "opacus")
 
 
@@ -63,6 +66,10 @@ class Record:
     def __contains__(self, point: str) -> bool:
         return point in self.data["points"]
 
+    def next_run(self, point: str) -> str:
+        """The name of a further measurement of a point."""
+        return next(name for n in count(1) if (name := f"{point}{RUN}{n}" if n > 1 else point) not in self)
+
     def measure(self, point: str, action: Callable[[], dict[str, Any]]) -> None:
         """Run one measurement, note how long it took and free its memory."""
         start = time.perf_counter()
@@ -85,6 +92,8 @@ class Record:
 def load(folder: Path = RESULTS) -> dict[str, dict[str, Any]]:
     """All results of a folder, by job; eager times come from eager.json where it has a model."""
     results = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    if "eager" in results:
+        results["eager"]["points"] = joined(results["eager"]["points"])
     for job, times in results.get("eager", {}).get("points", {}).items():
         point = results.get(job, {}).get("points", {}).get(f"k={times['k']} m={times['m']}")
         if point is None:
@@ -92,6 +101,39 @@ def load(folder: Path = RESULTS) -> dict[str, dict[str, Any]]:
         for row in point["methods"].values():
             row.pop("eager", None)  # figures of two runs are not compared
         for name, row in times["methods"].items():
-            if "eager" in row:
-                point["methods"].setdefault(name, {})["eager"] = row["eager"]
+            found = {key: row[key] for key in ("eager", "over_multitask") if key in row}
+            if found:
+                point["methods"].setdefault(name, {}).update(found)
     return results
+
+
+def joined(points: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Join several runs of a model at one revision: means of their figures, weighted by the number of pairs for ratios.
+
+    A run at another revision than the last run's does not count.
+    """
+    runs: dict[str, list[dict[str, Any]]] = {}
+    for name, point in points.items():
+        runs.setdefault(name.partition(RUN)[0], []).append(point)
+    return {
+        name: _join([run for run in found if run.get("revision") == found[-1].get("revision")]) for name, found in runs.items()
+    }
+
+
+def _join(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    last = runs[-1]
+    if len(runs) == 1:
+        return last
+    methods = {}
+    for name, row in last["methods"].items():
+        rows = [run["methods"][name] for run in runs if "eager" in run["methods"].get(name, {})]
+        keys = [key for key in ("eager", "over_multitask") if rows and all(key in found for found in rows)]
+        methods[name] = row | {key: {kind: fmean(r[key][kind] for r in rows) for kind in rows[-1][key]} for key in keys}
+    ratios = {}
+    for name in last["plain_over_two_passes"]:
+        found = [run["plain_over_two_passes"][name] for run in runs]
+        pairs = [ratio["n"] for ratio in found]
+        ratios[name] = {
+            key: fmean([ratio[key] for ratio in found], weights=pairs) for key in ("median", "low", "high")
+        } | {"n": sum(pairs)}
+    return last | {"methods": methods, "plain_over_two_passes": ratios, "runs": len(runs)}

@@ -22,7 +22,7 @@ from benchmarks.limits import TOPICS, missed
 from benchmarks.page import FOLDER, PAGE, TABLES, page
 from benchmarks.quotes import ROOT as REPOSITORY
 from benchmarks.quotes import Quote, quotes
-from benchmarks.results import Record, load
+from benchmarks.results import Record, joined, load
 from benchmarks.tables import PASSES, tables
 from benchmarks.workloads import SPECS, Workload
 
@@ -90,6 +90,52 @@ def test_tiny_eager_run_writes_every_model_and_resumes(tmp_path, monkeypatch, ca
 def test_the_interval_of_a_median_comes_from_its_order_statistics():
     found = eager.median([float(value) for value in range(200)])
     assert found == {"median": 99.5, "low": 86.0, "high": 114.0, "n": 200}
+
+
+def test_runs_of_one_model_at_one_revision_are_joined():
+    def run(step, ratio, pairs, revision="new"):
+        row = {"eager": {"step": step, "refresh": 2 * step}}
+        pairs_ = {"attittud loop": {"median": ratio, "low": ratio - 1, "high": ratio + 1, "n": pairs}}
+        methods = {"multitask": row, "peer": {"note": "refused"}}
+        return {"methods": methods, "plain_over_two_passes": pairs_, "revision": revision}
+
+    points = {"wrn22": run(9.0, 9.0, 1, "old"), "wrn22, run 2": run(1.0, 2.0, 100), "wrn22, run 3": run(3.0, 4.0, 300)}
+    found = joined(points | {"resnet18": run(5.0, 5.0, 7)})
+    assert found["wrn22"]["methods"]["multitask"]["eager"] == {"step": 2.0, "refresh": 4.0}
+    assert found["wrn22"]["methods"]["peer"] == {"note": "refused"} and found["wrn22"]["runs"] == 2
+    assert found["wrn22"]["plain_over_two_passes"]["attittud loop"] == {
+        "median": 3.5,
+        "low": 2.5,
+        "high": 4.5,
+        "n": 400,
+    }
+    assert found["resnet18"] == run(5.0, 5.0, 7)
+
+
+def test_a_model_is_measured_again_on_request(tmp_path, monkeypatch):
+    monkeypatch.setattr(eager, "measure", lambda name, **_: {"methods": {}, "plain_over_two_passes": {}})
+    for words in ([], [], ["--again"], ["--again"]):
+        monkeypatch.setattr(
+            sys, "argv", ["eager", "--device", "cpu", "--only", "wrn22", "--out", str(tmp_path), *words]
+        )
+        eager.main()
+    assert list(json.loads((tmp_path / "eager.json").read_text())["points"]) == [
+        "wrn22",
+        "wrn22, run 2",
+        "wrn22, run 3",
+    ]
+
+
+def test_steps_are_divided_by_the_multitask_steps_next_to_them():
+    """A machine that becomes twice as slow in the second turn changes no ratio."""
+    turn = eager.Turn([1.1, 1.2, 1.3], 3.1, 1.0)
+    slow = eager.Turn([2.2, 2.4, 2.6], 6.2, 2.0)
+    found = eager.summary([turn, slow])
+    assert found["over_multitask"] == {"step": pytest.approx(1.2), "refresh": pytest.approx(3.2)}
+    assert found["eager"] == {"step": pytest.approx(1.75), "refresh": pytest.approx(4.75)} and found["rounds"] == 2
+    data = rows(multitask={"eager": {"step": 1.0}}, ours=found)
+    (ours,) = [f for f in figures("wrn22", "k=5 m=64", data) if f.method == "ours"]
+    assert ours.over[1] == pytest.approx(3.2) and ours.over[10] == pytest.approx(1.4)
 
 
 def test_eager_times_replace_the_times_of_another_run(tmp_path):
