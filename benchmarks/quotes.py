@@ -47,6 +47,11 @@ def quotes(results: Results) -> list[Quote]:
     if len(numbers) == len(methods):
         sentence = "takes {} times as long as a multitask step for RoBERTa-base with 512 tokens, and {} times for a"
         found.append(Quote("README.md", sentence, numbers))
+    base = base_point(results, "wrn22")
+    steps = {f.mode: f"{1e3 * f.step:.0f}" for f in figures("wrn22", *base) if f.method == "multitask"} if base else {}
+    if {"graph", "eager"} <= steps.keys():
+        sentence = "a multitask step of a WideResNet-22-4 takes {} ms instead of {} ([cost]"
+        found.append(Quote("docs/training.md", sentence, [steps["graph"], steps["eager"]]))
     point = results.get("judges", {}).get("points", {}).get("wrn22")
     if point is not None:
         shares = [share for mode in ("graph", "eager") if (share := overhead(point, mode)) is not None]

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from attittud_lab.compare.candidates import PRIMARY_ONLY
 from attittud_lab.demo import MARKS, ROWS, conclusions, grid
 
 ROOT = Path(__file__).parents[1]
@@ -22,17 +23,29 @@ def markdown(result: Mapping[str, Any]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def counts(result: Mapping[str, Any]) -> str:
+    """Return a table that counts for each column how many rows gain, lose, and do neither."""
+    marks = [[sign for _, sign, _ in cells] for label, cells in grid(result).items() if label != PRIMARY_ONLY]
+    lines = [
+        [f"of the {len(marks)} other rows", "gain", "lose", "no significant difference"],
+        ["---"] * 4,
+    ]
+    for column, table in enumerate(result["tables"]):
+        lines.append([table["name"], *(str(sum(signs[column] == sign for signs in marks)) for sign in "▲▼=")])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def section() -> str:
     """Return what the page shows of the committed result."""
     result = json.loads((ROOT / "docs" / "demo.json").read_text(encoding="utf-8"))
     versions, took = result["made_with"], result["took"]
     facts = (
-        f"Each cell has the mean ± 95 % t-interval over {len(result['seeds'])} seeds. In brackets is the difference to "
+        f"Each cell has the mean ± 95 % t-interval over {len(result['seeds'])} seeds. The brackets have the difference to "
         f"`primary_only`, seed by seed: {MARKS}. The table took {took['processor_seconds']:.0f} s of processor time, shared by "
         f"{took['workers']} processes "
         f"({versions['processor']}, torch {versions['torch']})."
     )
-    return "\n\n".join([markdown(result), facts, "\n".join(f"- {line}" for line in conclusions(result))]) + "\n"
+    return "\n\n".join([markdown(result), facts, counts(result), conclusions(result)[-1]]) + "\n"
 
 
 def updated(page: str) -> str:
