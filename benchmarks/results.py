@@ -116,7 +116,8 @@ def joined(points: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     for name, point in points.items():
         runs.setdefault(name.partition(RUN)[0], []).append(point)
     return {
-        name: _join([run for run in found if run.get("revision") == found[-1].get("revision")]) for name, found in runs.items()
+        name: _join([run for run in found if run.get("revision") == found[-1].get("revision")])
+        for name, found in runs.items()
     }
 
 

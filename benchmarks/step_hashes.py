@@ -55,6 +55,7 @@ REPORTED = {
     *("weight_neutral", "weight_helpful", "weight_harmful", "score_neutral", "score_helpful", "score_harmful"),
     *("score_auxiliary", "score_primary", "error_auxiliary", "skipped_hearings"),
 }
+RENAMED = {"skipped_scores": "skipped_hearings"}  # a new name does not change a hash either
 ETA = Eta(neutral=0.9, helpful=1.1, harmful=-0.5)
 SIZES = {"primary": (14, 9, 12, 6, 10), "auxiliary": (8, 11, 5, 13, 9)}  # the sizes of batches in steps 0 to 4
 EVENT = 3  # the step before which something happens: in mid-interval, since the basis is new in steps 0, 2 and 4
@@ -329,7 +330,9 @@ class Run:
         for gradient in gradients:
             self.hash.update(bits(gradient))
         self.hash.update(f"{self.guide.refresh_due} {self.guide.judge_due}".encode())
-        for name, number in sorted(report.to_dict().items()):
+        reported = [(name.rpartition("/"), number) for name, number in report.to_dict().items()]
+        named = {f"{task}{slash}{RENAMED.get(name, name)}": number for (task, slash, name), number in reported}
+        for name, number in sorted(named.items()):
             if name.split("/")[-1] in REPORTED:
                 self.hash.update(f"{name} {float(number).hex()}".encode())
 

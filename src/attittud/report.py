@@ -33,8 +33,8 @@ class EarnedWeights:
         """Return plain numbers. Waits for the device."""
         weights = {f"weight_{name}": getattr(self.weights, name) for name in SCORED[:3]}
         scores = {f"score_{name}": value for name, value in zip(SCORED, self.score, strict=True)}
-        found = plain({**weights, **scores, "error_auxiliary": self.error[3], "skipped_hearings": self.skipped})
-        return found | {"skipped_hearings": int(found["skipped_hearings"])}
+        found = plain({**weights, **scores, "error_auxiliary": self.error[3], "skipped_scores": self.skipped})
+        return found | {"skipped_scores": int(found["skipped_scores"])}
 
 
 class Split(NamedTuple):

@@ -12,7 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from attittud_lab.config.options import meant
-from attittud_lab.config.schema import AuxiliaryConfig, DataConfig, LabelNoise, PrimaryConfig, SourceConfig, TableConfig
+from attittud_lab.config.schema import (
+    AuxiliaryConfig,
+    DataConfig,
+    LabelNoise,
+    PrimaryConfig,
+    SourceConfig,
+    TableConfig,
+    check_sources,
+)
 from attittud_lab.data.source import Labels, Listing, Raw, Rows, Source, open_listing, open_source, renumber, warn_once
 from attittud_lab.data.splits import Digests, amount, check_copies, copies, digests, stratified
 from attittud_lab.data.tasks import find_objective, mix
@@ -22,8 +30,6 @@ VALIDATION = ("validation", "val", "valid", "dev")
 """Names that sources give their own validation split."""
 ENOUGH = 0.8
 """A smaller share of the training examples that were asked for is worth a warning; whole groups rarely fit exactly."""
-MOST_SOURCES = 1000
-"""The most auxiliary sources; each has a batch in every step."""
 
 
 @dataclass
@@ -76,11 +82,7 @@ def read_parts(config: DataConfig, seed: int, *, pooled: bool = False) -> Parts:
     `pooled`: every training example will be held out once, so neither it nor others of its group may be in an auxiliary
     source, and validation and test may be empty.
     """
-    if len(config.auxiliary) > MOST_SOURCES:
-        found = f"data.auxiliary: {len(config.auxiliary):,} sources are given, but at most {MOST_SOURCES:,}"
-        raise InputError(
-            f"{found} are allowed, since each has a batch in every step; put several into one file or folder"
-        )
+    check_sources(len(config.auxiliary), "data.auxiliary")  # a configuration made in Python has not been checked yet
     opened = cache(open_source)
     test_seed = seed if config.test_seed is None else config.test_seed
     table = config.table if config.kind == "table" else None

@@ -180,7 +180,7 @@ def conclusions(result: Mapping[str, Any]) -> list[str]:
     for column, table in enumerate(result["tables"]):
         gain, same, lose = (sum(signs[column] == sign for signs in marks.values()) for sign in "▲=▼")
         lines.append(
-            f"{table['name']}: {gain} of {len(marks)} rows gain, {lose} lose, {same} do not differ significantly."
+            f"{table['name']}: of {len(marks)} rows, gains {gain}, losses {lose}, no significant difference {same}."
         )
     unharmed = [label for label, signs in marks.items() if "▼" not in signs]
     names = ", ".join(unharmed) or "none"

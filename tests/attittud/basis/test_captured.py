@@ -209,7 +209,7 @@ def test_loaded_scores_are_used_and_judges_with_nan_are_skipped(device, monkeypa
     options = {"before": change, "judged": judged, "judge_every": 1, "steps": 30}
     ours = train(network(device), **options)
     assert_same(ours, train(network(device), never=True, **options))
-    assert count and ours[-1][1]["skipped_hearings"] == 2
+    assert count and ours[-1][1]["skipped_scores"] == 2
 
 
 def test_judges_that_do_not_reach_all_parameters_use_no_graph(device):

@@ -314,7 +314,7 @@ def test_steps_without_judges_do_not_shift_the_schedule():
     step(p, guide, judge=lambda: 0 * p.losses(JUDGES))
     q, other = make()
     other.load_state_dict(guide.state_dict())
-    assert step(q, other, judge=lambda: 0 * q.losses(JUDGES)).to_dict()["skipped_hearings"] == 2
+    assert step(q, other, judge=lambda: 0 * q.losses(JUDGES)).to_dict()["skipped_scores"] == 2
 
 
 def test_judges_are_called_when_due_and_may_be_left_out_later():
@@ -342,10 +342,10 @@ def test_judges_with_nan_change_no_score_and_are_counted():
     report = step(p, guide, judge=lambda: p.losses(JUDGES) * torch.tensor([1.0, math.nan, 1.0, 1.0]))
     after = guide.state_dict()["judges"]["records"]["auxiliary"]
     assert after == state | {"skipped": 1}
-    assert report.to_dict()["skipped_hearings"] == 1
+    assert report.to_dict()["skipped_scores"] == 1
     assert all(torch.isfinite(g).all() for g in p.grads().values() if g is not None)
     # Judges who learn nothing more have no gradient and say nothing.
-    assert step(p, guide, judge=lambda: 0 * p.losses(JUDGES)).to_dict()["skipped_hearings"] == 2
+    assert step(p, guide, judge=lambda: 0 * p.losses(JUDGES)).to_dict()["skipped_scores"] == 2
 
 
 def test_judges_work_with_primary_auxiliary_combine_and_micro_batches():

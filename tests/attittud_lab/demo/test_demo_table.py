@@ -59,7 +59,7 @@ def test_a_mark_says_no_more_than_the_corrected_p_value() -> None:
     }
     result = made_up({"primary_only": BASE, **rows})
     assert {sign for label in names for _, sign, _ in grid(result)[label]} == {"="}
-    assert f"{len(names)} do not differ significantly" in conclusions(result)[0]
+    assert f"no significant difference {len(names)}" in conclusions(result)[0]
 
 
 @pytest.mark.parametrize("width", [80, WIDE])
@@ -74,7 +74,7 @@ def test_the_table_is_printed_on_the_terminal(width: int) -> None:
 
 def test_conclusions_follow_from_the_marks() -> None:
     lines = conclusions(EXAMPLE)
-    assert "labels right: 1 of 3 rows gain, 1 lose, 1 do not differ significantly." in lines
+    assert "labels right: of 3 rows, gains 1, losses 1, no significant difference 1." in lines
     assert lines[-1].endswith("multitask, auto.")
     few = made_up({"primary_only": [0.8, 0.8], "multitask": [0.9, 0.91]})
     assert "use more (--seeds)" in conclusions(few)[0] and grid(few)["multitask"][0] == ("90.5", "?", "+10.5")
