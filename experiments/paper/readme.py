@@ -62,8 +62,8 @@ def _best(rows: dict[str, Row], done: int) -> str:
         return ""
     _, counts = multicifar.best_counts([rows[label] for label in printed.MULTICIFAR])
     return (
-        f" Of the paper's five rows it is the best on {counts[multicifar.FLIP]:.3g} of {done} superclasses (a tie "
-        f"counts as half for each of the two). In the paper it is the best on {printed.MULTICIFAR_BEST}."
+        f" Among the paper's rows it is the best on {counts[multicifar.FLIP]:.3g} of {done} superclasses; a tie counts as half for "
+        f"each of the two rows. In the paper it is the best on {printed.MULTICIFAR_BEST}."
     )
 
 
@@ -75,7 +75,7 @@ def _portfolio(rows: dict[str, Row]) -> str:
     single = f"{100 * multicifar_portfolio.rows()['single'].summary.mean:.1f}"
     there = f"{100 * fmean(rows['multitask'].test[line['part']] for line in found):.1f}"
     return (
-        f" In a separate test on {_WORDS[len(found)]} superclasses, one network of `strategy: portfolio` has {single} % and "
+        f" A separate test has {_WORDS[len(found)]} superclasses. There one network of `strategy: portfolio` has {single} % and "
         f"tuned multitask {there} %."
     )
 

@@ -248,19 +248,17 @@ def test_the_page_changes_its_words_when_the_last_runs_are_there(results: Path) 
     whole = path.read_text(encoding="utf-8").splitlines(keepends=True)
     path.write_text("".join(line for line in whole if json.loads(line)["part"] not in MISSING), encoding="utf-8")
     some = " ".join(readme.written(text).split())
-    assert "(Table 2, 16 of 20 superclasses so far, one seed)" in some and "Of the paper's five rows" not in some
+    assert "(Table 2, 16 of 20 superclasses so far, one seed)" in some and "Among the paper's rows" not in some
     assert "what was not run: four superclasses of MultiCifar100, and CheXpert itself, because no copy" in some
     finish_table(results)
     final = readme.written(text)
     assert readme.written(final) == final
     every = " ".join(final.split())
     assert "(Table 2, all 20 superclasses, one seed)" in every and "what was not run: CheXpert itself, because" in every
-    assert "superclasses so far" not in every and "four superclasses" not in every and "In a separate test" not in every
+    assert "superclasses so far" not in every and "four superclasses" not in every and "A separate test" not in every
     counts = multicifar.best_counts([multicifar.column().rows[label] for label in printed.MULTICIFAR])[1]
-    shared = "(a tie counts as half for each of the two). In the paper it is the best on 11."
-    assert (
-        f"Of the paper's five rows it is the best on {counts[multicifar.FLIP]:.3g} of 20 superclasses {shared}" in every
-    )
+    shared = "a tie counts as half for each of the two rows. In the paper it is the best on 11."
+    assert f"Among the paper's rows it is the best on {counts[multicifar.FLIP]:.3g} of 20 superclasses; {shared}" in every
     add_portfolio(results)
     told = " ".join(readme.written(final).split())
     there = statistics.fmean(multicifar.column().rows["multitask"].test[name] for name in portfolio.OTHERS)
