@@ -218,4 +218,4 @@ def test_the_docs_report_auto_on_cat_vs_dog_correctly(said: str) -> None:
         f"{means} | pre-training | {pretrain} |" in record and len(seeds) == 5 and "answers and five seeds:" in record
     )
     ends = f"{100 * found.mean:.1f} points, from {100 * found.low:.1f} to {100 * found.high:.1f}"
-    assert f"`auto` less multitask is {ends}" in record
+    assert f"`auto` minus multitask is {ends}" in record
