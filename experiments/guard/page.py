@@ -26,21 +26,24 @@ MEASURES: dict[Measure, str] = {"retained": "retained sets", "wikitext": "wikite
 DECIDING: tuple[Measure, ...] = ("retained", "wikitext")
 """The drift was added after stage 1 and has no part in the rules."""
 EXPLAINED = """\
-* The **retained sets** show what the model should keep. They are measured and never protected; wikitext-2 is other text. m is the number of protected
-  examples. *Plain* is fine-tuning without a guard, *sum* adds the protected loss to it. The protocol describes the other methods.
+* The **retained sets** show what the model should keep. They are measured and never protected; wikitext-2 is other text. m is
+  the number of protected examples. *Plain* is fine-tuning without a guard, *sum* adds the protected loss to it. The protocol
+  describes the other methods.
 * **Forgetting** is the rise of the loss, in nats per token, at the point where a run has reached 70 % of plain's final gain.
-* **Drift** is KL(start ‖ now) on the retained sets. A loss can fall below the start model's loss because a model becomes surer of its own replies; the
-  drift shows this.
-* The **best free way** is whichever of KL, other learning rates and averaging forgets least. Ratios have 95 % intervals over paired seeds (Fieller).
+* **Drift** is KL(start ‖ now) on the retained sets. A loss can fall below the start model's loss because a model becomes
+  surer of its own replies; the drift shows this.
+* The **best free way** is whichever of KL, other learning rates and averaging forgets least. Ratios have 95 % intervals over
+  paired seeds (Fieller).
 * A cell with *2 of 4* has no figure, because only so many seeds reach the gain.
-* *Plain* has the learning rate that stage 1 chose. *Best rate* has the one of plain's three rates that forgets least, chosen for each column
-  separately. It may be higher than plain's.
+* *Plain* has the learning rate that stage 1 chose. *Best rate* has the one of plain's three rates that forgets least, chosen
+  for each column separately. It may be higher than plain's.
 """
+ORDER = "One seed gives an order, not a result."
 EARLIER = 1.0
 AFTERWARDS = (
     "\nAt the highest learning rate plain unlearns far more than anybody would want. At the rates that stage 1 chose, no guard "
-    f"reaches that gain. So the next table is for a gain of {EARLIER:g} nat. This gain was chosen afterwards and has no part in the "
-    "rules."
+    f"reaches that gain. So the next table is for a gain of {EARLIER:g} nat. This gain was chosen afterwards and has no part in "
+    "the rules."
 )
 WON_AGAINST_REPLAY, WON_AGAINST_FREE, TASKS_TO_WIN = 0.5, 0.8, 2
 
@@ -178,8 +181,8 @@ class Page:
                     reached.append(f"{name} at {rate:g} (forgetting {score:.3f})")
         if reached:
             found.append(
-                f"Learning rates were chosen at equal steps. In stage 1 (one seed), these other rates reach the gain on {NAMES['a']} "
-                f"within plain's minutes: {', '.join(reached)}."
+                "Learning rates were chosen at equal steps. In stage 1 (one seed), these other rates reach the gain on "
+                f"{NAMES['a']} within plain's minutes: {', '.join(reached)}."
             )
         return " ".join(found)
 
@@ -336,8 +339,7 @@ def page(folder: Path) -> str:
         EXPLAINED,
         "## Stage 1: one seed, GSM8K, 32 protected replies\n",
         *stage_one(results, chosen),
-        f"\nStage 2 continues with {chosen['replay']}, {' and '.join(chosen['projections'])}. One seed gives an order, not a "
-        "result.\n",
+        f"\nStage 2 continues with {chosen['replay']}, {' and '.join(chosen['projections'])}. {ORDER}\n",
     ]
     if len(left) < len(stage_2(chosen, seeds)):
         lines += ["## Stage 2: three tasks", *whole.tables()]

@@ -62,8 +62,8 @@ def answer(results: Results) -> str:
         return "Not known yet."
     count = Counter(one.verdict for one in chosen)
     return (
-        f"Of {len(chosen)} held-out pairs of data sets, `auto` loses on {count['**loses**']} and gains on {count['gains']} at equal\n"
-        "steps, compared with the better of `primary_only` and tuned multitask."
+        f"Of {len(chosen)} held-out pairs of data sets, `auto` loses on {count['**loses**']} and gains on {count['gains']} at "
+        "equal\nsteps, compared with the better of `primary_only` and tuned multitask."
     )
 
 
@@ -169,9 +169,9 @@ def losers(chosen: list[Outcome]) -> str:
 
 def cost(results: Results) -> str:
     lines = [
-        "The table has the processor time of all runs that a strategy needs, divided by that of `auto`, at equal steps. Each pair",
-        "has a ratio, and the table has the mean of these ratios. (The goals divide the total times of all pairs instead.) The last",
-        "column counts how often the validation set chose each preset as the best.",
+        "The table has the processor time of all runs that a strategy needs, divided by that of `auto`, at equal steps. Each",
+        "pair has a ratio, and the table has the mean of these ratios. (The goals divide the total times of all pairs instead.)",
+        "The last column counts how often the validation set chose each preset as the best.",
         "",
         f"| pairs | {' | '.join(f'`{row}`' for row in ROWS)} | chosen presets |",
         "|---|" + "---|" * (len(ROWS) + 1),
@@ -192,9 +192,9 @@ def cost(results: Results) -> str:
 def spent(results: Results) -> str:
     """How equal the seconds were, by the clocks of the runs themselves."""
     lines = [
-        "Seconds per step were measured before the runs, which then shared the machine with others. So the seconds were not exactly",
-        "equal. The table has the time that a strategy really had at equal seconds, divided by the time of `auto`: the mean over the",
-        "pairs (lowest to highest). Below 1 a strategy had less time than `auto`, above 1 more.",
+        "Seconds per step were measured before the runs, which then shared the machine with others. So the seconds were not",
+        "exactly equal. The table has the time that a strategy really had at equal seconds, divided by the time of `auto`: the",
+        "mean over the pairs (lowest to highest). Below 1 a strategy had less time than `auto`, above 1 more.",
         "",
         f"| pairs | {' | '.join(f'`{row}`' for row in ROWS if row != AUTO)} |",
         "|---|" + "---|" * (len(ROWS) - 1),
@@ -224,8 +224,8 @@ def time_spent(pair: str, entries: Collection[str], runs: Runs) -> float | None:
 def rates() -> str:
     """Validation accuracy that the two references lose because all strategies of a pair share one rate."""
     lines = [
-        "All strategies of a pair share one learning rate. The table has the validation accuracy of four other seeds at this rate, and",
-        "how many points more the best of three rates would give.",
+        "All strategies of a pair share one learning rate. The table has the validation accuracy of four other seeds at this",
+        "rate, and how many points more the best of three rates would give.",
         "",
         "| pair | rate | `primary_only` | more | `multitask`, weight 1 | more |",
         "|---|---|---|---|---|---|",

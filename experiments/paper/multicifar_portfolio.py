@@ -28,17 +28,19 @@ A portfolio has the {labels:,} labels of a superclass both to train and to choos
 trained on all of them, each network of `ensemble` on two thirds. Rows of the table train on {train:,} of them and
 choose on the other {validation:,}. So a difference has causes that these figures cannot tell apart: labels, averaged
 weights, the choice among strategies, and the number of steps."""
-CAUSES = (
-    "A portfolio takes the steps of about {runs:.0f} runs, a row of the table the steps of one run. On the device a portfolio took "
-    "as long as {device:.0f} runs of the table. The table's runs were compiled; the portfolio's runs were not.",
-    "The settings of both come from the search on other superclasses, except the weight. The row of multitask weighs the primary "
-    "task by 0.1 and the auxiliary task by 1. No candidate has that ratio: the candidates' ratios are 1 to 1, 1 to 0.1 and 1 to 4. "
-    "This may be one reason why a portfolio is below tuned multitask.",
-    "The first rung ends inside the guided phase, where `pretrain` has fitted only its output layer to the primary task. There it "
-    "was stopped on {stopped} of {n} superclasses. This may be another reason.",
-    "The intervals are over {n} superclasses with one seed each. To be significant, a mean must be {needed:.1f} times as large as the "
-    "standard deviation of the differences. The p-values are not corrected, and we draw no conclusion.",
-)
+CAUSES = """\
+A portfolio takes the steps of about {runs:.0f} runs, a row of the table the steps of one run. On the device a portfolio took
+as long as {device:.0f} runs of the table. The table's runs were compiled; the portfolio's runs were not.
+
+The settings of both come from the search on other superclasses, except the weight. The row of multitask weighs the
+primary task by 0.1 and the auxiliary task by 1. No candidate has that ratio: the candidates' ratios are 1 to 1, 1 to 0.1
+and 1 to 4. This may be one reason why a portfolio is below tuned multitask.
+
+The first rung ends inside the guided phase, where `pretrain` has fitted only its output layer to the primary task. There
+it was stopped on {stopped} of {n} superclasses. This may be another reason.
+
+The intervals are over {n} superclasses with one seed each. To be significant, a mean must be {needed:.1f} times as large as
+the standard deviation of the differences. The p-values are not corrected, and we draw no conclusion."""
 COST = "The portfolios took {own:.0f} minutes on the device and the table {table:.0f}: {both:.0f} of the 60 minutes planned."
 NOT_RUN = f"`python -m experiments.reproduce {NAME} --data FOLDER` runs it; the protocol below says how."
 
@@ -84,7 +86,7 @@ def section() -> str:
         device = (own_minutes / len(found)) / (minutes / len(multicifar.lines()))
         stopped = sum(_stopped(line) for line in found)
         known_now = {"runs": runs, "device": device, "stopped": stopped, "n": len(found), "needed": needed}
-        bullets = [f"* {cause.format(**known_now)}" for cause in CAUSES]
+        bullets = [f"* {cause}" for cause in CAUSES.format(**known_now).split("\n\n")]
         parts.append("\n".join(textwrap.fill(text, WIDTH, subsequent_indent="  ") for text in bullets))
     parts.append(COST.format(own=own_minutes, table=minutes, both=own_minutes + minutes))
     return "\n\n".join(parts)

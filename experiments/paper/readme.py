@@ -62,8 +62,8 @@ def _best(rows: dict[str, Row], done: int) -> str:
         return ""
     _, counts = multicifar.best_counts([rows[label] for label in printed.MULTICIFAR])
     return (
-        f" Among the paper's rows it is the best on {counts[multicifar.FLIP]:.3g} of {done} superclasses; a tie counts as half for "
-        f"each of the two rows. In the paper it is the best on {printed.MULTICIFAR_BEST}."
+        f" Among the paper's rows it is the best on {counts[multicifar.FLIP]:.3g} of {done} superclasses; a tie counts as half "
+        f"for each of the two rows. In the paper it is the best on {printed.MULTICIFAR_BEST}."
     )
 
 

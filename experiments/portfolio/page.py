@@ -44,22 +44,22 @@ SEEDS = 20
 AGAINST = {"(a)": BETTER, "(b)": FOLDED, "(c)": MIXED}
 
 ABOUT = """\
-`python -m experiments.portfolio.page` makes this page from `experiments/portfolio/results/`. `experiments/portfolio/README.md`
-says how to run everything again.
+`python -m experiments.portfolio.page` makes this page from `experiments/portfolio/results/`.
+`experiments/portfolio/README.md` says how to run everything again.
 
-A *pair* is a primary task with auxiliary data. The held-out pairs, their sizes and what each was built to do were declared before
-anything was tuned or run on them (`experiments/portfolio/pairs.json`), and were run once. Half of the labels are for training and half for
-validation; the portfolio and references (b) and (c) use all of them for both. The three references are:
+A *pair* is a primary task with auxiliary data. The held-out pairs, their sizes and what each was built to do were declared
+before anything was tuned or run on them (`experiments/portfolio/pairs.json`), and were run once. Half of the labels are for
+training and half for validation; the portfolio and references (b) and (c) use all of them for both. The three references are:
 
-* **(a)** the better of `primary_only` and multitask, where multitask is tuned with eight runs on the validation half. One knows
-  only afterwards which of the two is better.
-* **(b)** a portfolio whose only candidates are `primary_only` and multitask. It has the same folds, rungs and final training, and as
-  many candidates.
+* **(a)** the better of `primary_only` and multitask, where multitask is tuned with eight runs on the validation half. One
+  knows only afterwards which of the two is better.
+* **(b)** a portfolio whose only candidates are `primary_only` and multitask. It has the same folds, rungs and final training,
+  and as many candidates.
 * **(c)** a greedy ensemble from the same trials as (b).
 
-Points are percentage points of test accuracy. Intervals are 95 % (paired t): over seeds for one pair, over pairs for a mean. A pair
-*gains* where the lower bound of its interval is above 0. It is *shown to lose* where a one-sided paired t-test says so at 5 %, with
-Holm's correction over the pairs."""
+Points are percentage points of test accuracy. Intervals are 95 % (paired t): over seeds for one pair, over pairs for a mean.
+A pair *gains* where the lower bound of its interval is above 0. It is *shown to lose* where a one-sided paired t-test says so
+at 5 %, with Holm's correction over the pairs."""
 
 
 COLUMNS = (
@@ -104,9 +104,9 @@ def summary(lines: Lines) -> str:
         if one is not None:
             where = "above" if one.mean.mean >= 0 else "below"
             words.append(
-                f"* On {len(one.pairs)} held-out pairs of data sets, `final: {final}` is on average {abs(one.mean.mean):.1f} points "
-                f"{where} the better of `primary_only` and tuned multitask. It gains on {len(one.gains)} pairs, and is shown to "
-                f"lose on {', '.join(one.losers) or 'none'}."
+                f"* On {len(one.pairs)} held-out pairs of data sets, `final: {final}` is on average {abs(one.mean.mean):.1f} "
+                f"points {where} the better of `primary_only` and tuned multitask. It gains on {len(one.gains)} pairs, and is "
+                f"shown to lose on {', '.join(one.losers) or 'none'}."
             )
     for final in FINALS:
         one = compared(data, f"with_attittud/{final}", f"without_attittud/{final}")
@@ -135,8 +135,8 @@ def goal_table(lines: Lines, sharing: list[str], cats: Lines) -> str:
 def pair_table(pairs: dict[str, Pair], data: dict[str, Values]) -> str:
     """What each pair is, and what plain multitask does to it."""
     found = [
-        "*Built to* says what the auxiliary data were meant to do; *open* means that we made no prediction. The last column is tuned",
-        "multitask minus `primary_only`, both on the fixed split of (a).",
+        "*Built to* says what the auxiliary data were meant to do; *open* means that we made no prediction. The last column is",
+        "tuned multitask minus `primary_only`, both on the fixed split of (a).",
         "",
         "| pair | kind | built to | labels | tested on | what it is: primary; auxiliary | multitask |",
         "|---|---|---|---|---|---|---|",

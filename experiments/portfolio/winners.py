@@ -35,7 +35,9 @@ def winners(lines: Lines) -> Won:
 
 def winner_table(lines: Lines) -> str:
     """How often each candidate won, and its mean difference to (b) on these seeds."""
-    data, found = by_pair(lines), ["| pair | candidates, with the number of seeds on which each won (points minus (b) on these seeds) |", "|---|---|"]
+    data = by_pair(lines)
+    head = "| pair | candidates, with the number of seeds on which each won (points minus (b) on these seeds) |"
+    found = [head, "|---|---|"]
     for pair, won in winners(lines).items():
         own, other = data[pair][PORTFOLIOS[SINGLE]], data[pair].get(FOLDED, {})
         words = []
@@ -59,8 +61,8 @@ def reasons(lines: Lines, pairs: dict[str, Pair], cats: Lines) -> str:
         ]
         labels = sum(pairs[one.worst].labels.values())
         found.append(
-            f"* **The lowest mean** belongs to {one.worst}, where folds of only {labels} labels do not always choose a good candidate. "
-            f"Points minus (a), by the candidate that won: {'; '.join(parts)}."
+            f"* **The lowest mean** belongs to {one.worst}, where folds of only {labels} labels do not always choose a good "
+            f"candidate. Points minus (a), by the candidate that won: {'; '.join(parts)}."
         )
     one = compared(data, PORTFOLIOS[ENSEMBLE], MIXED, {name for name, pair in pairs.items() if pair.shares})
     if one is not None and not one.mean.low > 0:  # also where two pairs are too few for an interval

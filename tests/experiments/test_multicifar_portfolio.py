@@ -258,7 +258,9 @@ def test_the_page_changes_its_words_when_the_last_runs_are_there(results: Path) 
     assert "superclasses so far" not in every and "four superclasses" not in every and "A separate test" not in every
     counts = multicifar.best_counts([multicifar.column().rows[label] for label in printed.MULTICIFAR])[1]
     shared = "a tie counts as half for each of the two rows. In the paper it is the best on 11."
-    assert f"Among the paper's rows it is the best on {counts[multicifar.FLIP]:.3g} of 20 superclasses; {shared}" in every
+    assert (
+        f"Among the paper's rows it is the best on {counts[multicifar.FLIP]:.3g} of 20 superclasses; {shared}" in every
+    )
     add_portfolio(results)
     told = " ".join(readme.written(final).split())
     there = statistics.fmean(multicifar.column().rows["multitask"].test[name] for name in portfolio.OTHERS)
