@@ -249,7 +249,7 @@ def test_the_page_changes_its_words_when_the_last_runs_are_there(results: Path) 
     path.write_text("".join(line for line in whole if json.loads(line)["part"] not in MISSING), encoding="utf-8")
     some = " ".join(readme.written(text).split())
     assert "(Table 2, 16 of 20 superclasses so far, one seed)" in some and "Among the paper's rows" not in some
-    assert "what was not run: four superclasses of MultiCifar100, and CheXpert itself, because no copy" in some
+    assert "what was not run: four superclasses of MultiCifar100, and CheXpert itself, because we had no copy" in some
     finish_table(results)
     final = readme.written(text)
     assert readme.written(final) == final
