@@ -184,12 +184,13 @@ def section(results: Mapping[str, Any]) -> str:
                 point["ratios"][label]["median"] for label in SKIPPING
             ),
         }
-        said = "; ".join(f"{what}: {x:.3f}, {'met' if x <= GOAL else 'missed'}" for what, x in ratios.items())
+        said = "\n".join(f"* {what}: {x:.3f}, {'met' if x <= GOAL else 'missed'}" for what, x in ratios.items())
         parts.append(
-            f"{name}: the model has {point['parameters'] / 1e9:.2f} B parameters, {point['trained'] / 1e6:.1f} M of them "
-            f"trained. A step has {point['rows']} sequences of {point['tokens']} tokens of each kind, in bf16 "
-            f"({about.get('name', about['device'])}, revision {point['revision']}). Goal ≤ {GOAL:.2f}: {said}. Before a step "
-            f"{point['memory']['kept'] / 1e9:.2f} GB are in use.\n\n{table(point)}"
+            f"**{name}**: the model has {point['parameters'] / 1e9:.2f} B parameters, {point['trained'] / 1e6:.1f} M of which "
+            f"are trained. A step has {point['rows']} new and {point['rows']} protected sequences of {point['tokens']} tokens, "
+            f"in bf16 ({about.get('name', about['device'])}, revision {point['revision']}). Before a step "
+            f"{point['memory']['kept'] / 1e9:.2f} GB are in use. The goal is a ratio of at most {GOAL:.2f}:\n\n{said}\n\n"
+            f"{table(point)}"
         )
     return "\n\n".join([BEGIN, *parts, END])
 

@@ -22,7 +22,7 @@ TOPICS = (
     Topic(
         ("plain step over two",),
         "Plain eager steps",
-        "The rest is Python between the kernels, which CUDA graphs remove.",
+        "The overhead is Python between the kernels, which CUDA graphs remove.",
     ),
     Topic(
         ("mean step over the multitask step",),
@@ -34,22 +34,22 @@ TOPICS = (
         "Eager refreshes",
         "Small networks and the many small kernels of `hooks` wait for kernel launches.",
     ),
-    Topic(('eta="auto"',), 'Judges of `eta="auto"`', "This pass waits for kernel launches."),
+    Topic(('eta="auto"',), 'Judges of `eta="auto"`', "The judges' pass waits for kernel launches."),
     Topic(("functions called",), "Function calls", "An eager step waits for each of them."),
     Topic(
         ("projection and correction",),
         "Projection and correction",
-        "Besides V they read both gradients and write the update: 1.5 at k = 5. Kernel launches come on top.",
+        "They also read both gradients and write the update, which makes 1.5 at k = 5. Kernel launches add to this.",
     ),
     Topic(
         ("orthonormalisation", "growth of all passes"),
         "Orthonormalisation at k = 20",
-        "Gram matrices of more than 11 rows are bound by float64 arithmetic ([profile](../benchmarks/profiled.txt)).",
+        "Float64 arithmetic limits Gram matrices of more than 11 rows ([profile](../benchmarks/profiled.txt)).",
     ),
     Topic(
         ("memory above multitask",),
         "Memory of a refresh, in vectors of D",
-        "Workspaces of convolutions and gradients of activations; `batched` holds those of several rows at once.",
+        "Convolutions need workspaces. Backward passes hold gradients of activations, `batched` for several rows at once.",
     ),
     Topic(
         ("memory of a refresh above multitask as m grows",),

@@ -23,20 +23,20 @@ TABLES = FOLDER / "tables.md"
 WORDS = {"graph": "in CUDA graphs", "eager": "eager"}
 
 ABOUT = """\
-`python -m benchmarks` measures, and `python -m benchmarks.page` makes this page from `benchmarks/results`.
-[All tables](appendix/performance/tables.md) are on another page. Ratios carry over to other machines better than
-milliseconds.
+`python -m benchmarks.page` makes this page from the measurements in `benchmarks/results`. The appendix has
+[all tables](appendix/performance/tables.md). On other machines, expect similar ratios but other milliseconds.
 """
 COST = """\
 ## Time and memory
 
 A guided step runs two backward passes where multitask training runs one, and projects both gradients onto k directions.
-Every n-th step also recomputes these directions from m primary examples (a *refresh*). The table has n = 10 and the fastest
-engine that leaves BatchNorm alone; "eager" means without CUDA graphs. RoBERTa has the base size and 128 or 512 tokens.
+In every n-th step a *refresh* recomputes these directions from m primary examples. The table is for n = 10, with the fastest
+[engine](engines.md) that does not freeze BatchNorm. "Eager" means without CUDA graphs. RoBERTa is the base model, with 128 or
+512 tokens.
 
 * "Plain" is the time of a step without a refresh, divided by the time of two backward passes without a guide.
 * "Mean" is the time of an average step, divided by the time of a multitask step.
-* Memory is the peak above multitask training: between refreshes / in a refresh.
+* Memory is the peak beyond that of multitask training: between refreshes / in a refresh.
 """
 ADVICE = """\
 ## Which engine?
@@ -44,10 +44,9 @@ ADVICE = """\
 The table shows what a refresh adds to a step, in milliseconds, eager / in a CUDA graph:
 """
 ENGINES = """\
-* Leave `engine="auto"` and pass the primary losses as a callable. `auto` takes `hooks` where `hooks` is exact, and
-  `batched` or `loop` elsewhere ([engines](engines.md)).
-* `hooks` needs one backward pass for any k. Use it for transformers, LoRA and large models. BatchNorm needs
-  `basis_losses=` with `batch_norm="frozen"`, as in the table.
+* Leave `engine="auto"` and pass the primary losses as a callable ([why](engines.md)).
+* `hooks` needs one backward pass for any k. Use it for transformers, LoRA and large models. With BatchNorm it needs
+  `basis_losses=` and `batch_norm="frozen"`, as in the table.
 * `loop` runs on everything and takes the least memory. `batched` can be faster on small models, and takes the most memory.
 * A network of small kernels waits for Python to launch them. CUDA graphs ([training.cuda_graph](training.md#speed), or your
   own capture) make its refreshes several times faster.
@@ -55,9 +54,9 @@ ENGINES = """\
 GROWTH = """\
 ## How does it grow?
 
-F is the arithmetic of one example's forward pass, D the number of shared parameters.
+F is the number of operations in the forward pass of one example, and D the number of shared parameters.
 
-| | arithmetic | reads and writes, in vectors of D | memory, in vectors of D |
+| | operations | reads and writes, in vectors of D | memory, in vectors of D |
 |---|---|---|---|
 | plain step | as multitask | 2k + 9 | k + 3 |
 | refresh with `loop`, `batched` | 2kFm | 11k | 2k + 3 |
@@ -134,32 +133,36 @@ def costs(results: Results) -> str:
 
 def notes(results: Results) -> str:
     """What else changes the price: n, BatchNorm, judges, `implicit`."""
-    lines = ["* For another n, add 1/n of a refresh to the plain step (tables: n = 1, 4, 10)."]
+    lines = [
+        "* For another n, add 1/n of a refresh to a plain step.",
+        "* On a GPU, a guide with one auxiliary loss and at most 16.8 million shared parameters uses a CUDA graph of its own,",
+        "  which takes up to 128 MB.",
+        "* [Some settings](how-it-works.md#memory) save memory.",
+    ]
+    implicit = [f.over[10] for f in every_figure(results) if f.method == "attittud implicit"]
+    if implicit:
+        text = f"{min(implicit):.1f} to {max(implicit):.1f} multitask steps"
+        lines.append(
+            f'* `basis="implicit"` stores no directions and adds hardly any memory. A step takes as long as {text}.'
+        )
     frozen = {
-        f.mode: f"{f.over[10]:.2f} times multitask ({WORDS[f.mode]})"
+        f.mode: f"{f.over[10]:.2f}"
         for job, _, found in bases(results)
         for f in found
         if job == "wrn22" and "frozen" in f.method
     }
+    rows = []
     if frozen:
-        text = " and ".join(frozen.values())
-        lines.append(f"* With `hooks` and frozen BatchNorm the mean step of {NAMES['wrn22']} is {text}.")
+        rows.append(("mean step with `hooks` and frozen BatchNorm, over a multitask step", frozen))
     point = results.get("judges", {}).get("points", {}).get("wrn22")
     if point is not None:
         shares = {mode: overhead(point, mode) for mode in WORDS}
-        text = " and ".join(
-            f"{100 * share:.1f} % ({WORDS[mode]})" for mode, share in shares.items() if share is not None
-        )
-        who = f'[`eta="auto"`](which-weights.md) with {point["judges"]} judges every {point["judge_every"]}th step'
-        lines.append(f"* For {NAMES['wrn22']}, {who} adds {text} of a multitask step.")
-    implicit = [f.over[10] for f in every_figure(results) if f.method == "attittud implicit"]
-    if implicit:
-        text = f"{min(implicit):.1f} to {max(implicit):.1f} multitask steps"
-        lines.append(f'* `basis="implicit"` stores no directions and adds hardly any memory; a step costs {text}.')
-    lines += [
-        "* On a GPU, a guide of up to 16.8 million shared parameters uses a CUDA graph, which takes up to 128 MB more.",
-        "* `basis_dtype=torch.bfloat16` halves the stored directions, and `parameters=` leaves parts of the model out.",
-    ]
+        who = f'{point["judges"]} judges of [`eta="auto"`](which-weights.md) in every {point["judge_every"]}th step'
+        added = {mode: f"{100 * share:.1f} %" for mode, share in shares.items() if share is not None}
+        rows.append((f"added by {who}, of a multitask step", added))
+    if rows:
+        lines += ["", f"| {NAMES['wrn22']} | {' | '.join(WORDS.values())} |", "|---" * (1 + len(WORDS)) + "|"]
+        lines += [f"| {what} | {' | '.join(figures.get(mode, '–') for mode in WORDS)} |" for what, figures in rows]
     return "\n".join(lines)
 
 
@@ -195,14 +198,12 @@ def growth(results: Results) -> str:
         powers = growth_with_k(results, engine).values()
         if powers:
             text = f"{min(powers):.2f} to {max(powers):.2f}"
-            lines.append(
-                f"* The time of a refresh by `{engine}` grows like k to the power of {text} in CUDA graphs (1 is linear)."
-            )
+            lines.append(f"* In CUDA graphs, the time of a refresh by `{engine}` grows like k to the power of {text}.")
     return "\n".join(
         [
             *lines,
             "* The time of a refresh grows linearly with m. Its memory also grows: by the gradients of activations,",
-            "  and with `hooks` by the gradients of single examples too, up to 512 MB.",
+            "  and with `hooks` also by the gradients of single examples, up to 512 MB.",
             "* [The cost model](appendix/performance/tables.md#the-cost-model) predicts refreshes in CUDA graphs.",
             "  Eager refreshes also wait for kernel launches.",
         ]

@@ -1,4 +1,4 @@
-"""docs/appendix/guard-experiment.md from the results: the verdict by the rules of README.md, and the figures behind it."""
+"""docs/appendix/guard-experiment.md from the results: the outcome by the rules of README.md, and the figures behind it."""
 
 from __future__ import annotations
 
@@ -25,18 +25,25 @@ BUDGETS = {False: "equal steps", True: "equal minutes"}
 MEASURES: dict[Measure, str] = {"retained": "retained sets", "wikitext": "wikitext-2", "drift": "drift"}
 DECIDING: tuple[Measure, ...] = ("retained", "wikitext")
 """The drift was added after stage 1 and has no part in the rules."""
-EXPLAINED = (
-    "Forgetting is the rise of the loss, in nats per token, at the point where a run has reached 70 % of plain's final gain. "
-    "Ratios have 95 % intervals over paired seeds (Fieller). The best free way is whichever of KL, other rates and averaging "
-    "forgets least. Drift is KL(start ‖ now) on the retained sets: a loss can fall below that of the start where a model "
-    "becomes surer of its own replies; the drift shows this. Where a cell says *2 of 4*, only so many seeds reach the gain. "
-    "*Plain* has the rate that stage 1 chose. *Best rate* takes, for each column by itself, the one of plain's three rates that "
-    "forgets least; it may be higher than plain's.\n"
-)
+EXPLAINED = """\
+* The **retained sets** show what the model should keep. They are measured and never protected; wikitext-2 is other text. m is
+  the number of protected examples. *Plain* is fine-tuning without a guard, *sum* adds the protected loss to it. The protocol
+  describes the other methods.
+* **Forgetting** is the rise of the loss, in nats per token, at the point where a run has reached 70 % of plain's final gain.
+* **Drift** is KL(start ‖ now) on the retained sets. A loss can fall below the start model's loss because a model becomes
+  surer of its own replies; the drift shows this.
+* The **best free way** is whichever of KL, other learning rates and averaging forgets least. Ratios have 95 % intervals over
+  paired seeds (Fieller).
+* A cell with *2 of 4* has no figure, because only so many seeds reach the gain.
+* *Plain* has the learning rate that stage 1 chose. *Best rate* has the one of plain's three rates that forgets least, chosen
+  for each column separately. It may be higher than plain's.
+"""
+ORDER = "One seed gives an order, not a result."
 EARLIER = 1.0
 AFTERWARDS = (
-    "\nAt the highest rate plain unlearns far more than anybody would want, and at the rates that stage 1 chose no guard gets "
-    f"there. So here is the same at a gain of {EARLIER:g} nat; it was chosen afterwards and has no part in the rules."
+    "\nAt the highest learning rate plain unlearns far more than anybody would want. At the rates that stage 1 chose, no guard "
+    f"reaches that gain. So the next table is for a gain of {EARLIER:g} nat. This gain was chosen afterwards and has no part in "
+    "the rules."
 )
 WON_AGAINST_REPLAY, WON_AGAINST_FREE, TASKS_TO_WIN = 0.5, 0.8, 2
 
@@ -139,11 +146,11 @@ class Page:
                 "projections stay as presets."
             )
         return (
-            f"**No win.** A projection ends with a lower loss on the retained sets than KL only here: {places(better)}. "
-            f"But the drift of its predictions, explained below, is {self.drifts(better)} nats there, by seed, and that of "
-            f"KL {self.drifts(better, 'kl')}. A projection ends with a lower loss than `{self.replay}` here: "
-            f"{places(self.better_than(self.replay))}. "
-            '`guard="kl"` stays the default and what `init` proposes.'
+            "**No win**, by the rules that were fixed before. On the retained sets, a projection ends with a lower loss than KL "
+            f"only here: {places(better)}. But there the drift of its predictions, defined below, is {self.drifts(better)} nats, "
+            f"depending on the seed; the drift of KL is {self.drifts(better, 'kl')}. A projection ends with a lower loss than "
+            f"`{self.replay}` here: {places(self.better_than(self.replay))}. "
+            'So `guard="kl"` remains the default, and `init` proposes it.'
         )
 
     def winnable(self, task: str, m: int) -> bool:
@@ -163,8 +170,8 @@ class Page:
         found = []
         if not any(self.winnable(task, m) for task in TASKS for m in MANY):
             found.append(
-                f"The rules left no room for a win: in every task, at some budget, `{self.replay}` or the best free way "
-                "misses the gain, or forgets nothing on the retained sets or wikitext-2."
+                "The rules left no room for a win. In every task there is a budget at which "
+                f"`{self.replay}` or the best free way misses the gain, or forgets nothing on the retained sets or wikitext-2."
             )
         reached = []
         for name in ("kl", *self.projections):
@@ -174,8 +181,8 @@ class Page:
                     reached.append(f"{name} at {rate:g} (forgetting {score:.3f})")
         if reached:
             found.append(
-                f"Rates were chosen at equal steps. In stage 1 (one seed), these other rates reach {NAMES['a']}'s gain within "
-                f"plain training's minutes: {', '.join(reached)}."
+                "Learning rates were chosen at equal steps. In stage 1 (one seed), these other rates reach the gain on "
+                f"{NAMES['a']} within plain's minutes: {', '.join(reached)}."
             )
         return " ".join(found)
 
@@ -248,7 +255,7 @@ class Page:
             wanted = self.results.wanted_gain(task, lora=False, seeds=seeds)
             if wanted is None:
                 continue
-            lines += [f"\n### {NAMES[task]}\n", f"A gain of {wanted:.2f} nats; {len(seeds)} seeds."]
+            lines += [f"\n### {NAMES[task]}\n", f"The gain is {wanted:.2f} nats; there are {len(seeds)} seeds."]
             for minutes in BUDGETS:
                 lines += self.table(task, minutes=minutes)
             lines += self.other_gains(task)
@@ -263,7 +270,7 @@ def stage_one(results: Results, chosen: dict[str, Any]) -> list[str]:
     lines = [
         "| method | rate | "
         + " | ".join(f"at {share:.0%} of plain's gain" for share in SHARES)
-        + " | step over plain's |"
+        + " | time of a step over plain's |"
     ]
     lines.append("|---|---|" + "---|" * (len(SHARES) + 1))
     base = results.times.get("a/plain")
@@ -303,7 +310,7 @@ def page(folder: Path) -> str:
     about = json.loads((folder / ABOUT).read_text("utf-8")) if (folder / ABOUT).exists() else {}
     chosen = results.chosen()
     known = {line["key"] for line in results.lines}
-    title = "# Does protecting a language model beat the simple ways?\n"
+    title = "# Do projections protect a language model better than simple methods?\n"
     protocol = (
         "The protocol was fixed before any run: [experiments/guard/README.md](../../experiments/guard/README.md)."
     )
@@ -328,11 +335,11 @@ def page(folder: Path) -> str:
     lines = [
         f"{title}{note}\n{verdict} {protocol}\n",
         *([f"{limits}\n"] if not left and not untimed and (limits := whole.limits()) else []),
-        f"SmolLM2-135M-Instruct; {len(results.lines)} runs; {made}.\n",
+        f"The model is SmolLM2-135M-Instruct. There are {len(results.lines)} runs, made with {made}.\n",
         EXPLAINED,
         "## Stage 1: one seed, GSM8K, 32 protected replies\n",
         *stage_one(results, chosen),
-        f"\nChosen: {chosen['replay']}, {' and '.join(chosen['projections'])}. One seed: an order, not a result.\n",
+        f"\nStage 2 continues with {chosen['replay']}, {' and '.join(chosen['projections'])}. {ORDER}\n",
     ]
     if len(left) < len(stage_2(chosen, seeds)):
         lines += ["## Stage 2: three tasks", *whole.tables()]

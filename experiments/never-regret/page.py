@@ -24,41 +24,52 @@ PLOT = DOCS / "never-regret.svg"
 Results = dict[str, tuple[dict[str, Any], dict[str, dict[str, float]], Runs]]
 HALVES = {"held_out": "Held-out pairs", "development": "Development pairs"}
 
+TITLE = '# Will I ever regret `eta="auto"`?'
 ABOUT = """\
-# Does one ever regret `eta="auto"`?
-
 `python -m experiments.never-regret.page` makes this page from `experiments/never-regret/results/`.
-`experiments/never-regret/README.md` says how to run the suite.
+`experiments/never-regret/README.md` says how to run the suite. [The record of `auto`](auto.md) discusses the results.
 
 A *pair* is a primary task with auxiliary data. The primary task has 40 to 300 labels, a small validation set and a larger
 test set. The auxiliary data help, do nothing, or hurt. The rule of `auto` was chosen on the development pairs. The held-out
-pairs were declared before that and run once after the rule was frozen. (Eight of the development pairs were held out for an
-earlier rule: see [auto.md](auto.md).)
+pairs were declared before that, and were run once after the rule was frozen. (Eight of the development pairs had been held out
+for an earlier rule.)
 
-* Every strategy has the same model, optimizer, learning rate and batches, and is stopped where its validation accuracy is
-  best. The learning rate of a pair is the best one on validation for the better of `primary_only` and multitask; it is not
+* Every strategy has the same model, optimizer, learning rate and batches. Each run is stopped where its validation accuracy is
+  best. The learning rate of a pair is the best rate on validation for the better of `primary_only` and multitask. It is not
   tuned for `auto`.
 * `multitask` is the best on validation of eight runs with different auxiliary weights, for each seed. `best_preset` is the
   best of nine presets on the same validation set. All other strategies, also `auto`, are one run.
 * The judges of `auto` are up to 64 validation examples, drawn again for every answer. So no strategy loses labels to judges,
   and none has more labels than the others.
-* At equal steps every strategy takes as many steps as `auto`. At equal seconds every strategy takes as many steps as fit into
-  the processor time of one run of `auto`; seconds per step were measured once, before the runs. The eight runs of `multitask`
-  together cost eight times as much.
-* Differences are to the better of `primary_only` and `multitask`, which one knows only afterwards. Points are per cent of
-  test accuracy, intervals are 95 % (paired t) over seeds.
+* At equal steps every run takes as many steps as a run of `auto`. At equal seconds every run takes as many steps as fit into
+  the processor time of a run of `auto`, so the eight runs of `multitask` together cost eight times as much. Seconds per step
+  were measured once, before the runs.
+* Differences are to the better of `primary_only` and `multitask`, which one knows only afterwards. Points are percentage
+  points of test accuracy. Intervals are 95 % (paired t) over seeds.
 
 | outcome | meaning |
 |---|---|
 | gains | the lower bound is above 0 |
-| no regret | at the lower bound at most a point is lost |
-| unclear | the seeds do not exclude a loss of more than a point |
-| loses | the upper bound is below 0 |"""
+| no regret | the lower bound is at least −1: at most a point is lost |
+| loses | the lower bound is below −1 and the upper bound below 0 |
+| unclear | the lower bound is below −1 and the upper bound is not below 0 |"""
+
+
+def answer(results: Results) -> str:
+    """The answer to the title, from the held-out pairs."""
+    chosen = found(results, "held_out", "at_steps")
+    if not chosen:
+        return "Not known yet."
+    count = Counter(one.verdict for one in chosen)
+    return (
+        f"Of {len(chosen)} held-out pairs of data sets, `auto` loses on {count['**loses**']} and gains on {count['gains']} at "
+        "equal\nsteps, compared with the better of `primary_only` and tuned multitask."
+    )
 
 
 def page(results: Results) -> str:
     """The whole page."""
-    parts = [ABOUT]
+    parts = [TITLE, answer(results), ABOUT]
     parts += [f"![auto minus the better of primary_only and tuned multitask]({PLOT.name})"] if results else []
     parts += ["## Goals", goal_tables(results), "## The pairs", pair_table(results)]
     for half, title in HALVES.items():
@@ -93,7 +104,8 @@ def pair_table(results: Results) -> str:
         for one in found(results, half, "at_steps"):
             effects[one.pair] = f"{difference(one.plain, one.values['primary_only']).mean:+.1f}"
     lines = [
-        "The last column is multitask with weight 1 minus `primary_only`, at equal steps.",
+        "*Built to* says what the auxiliary data were meant to do; *open* means that we made no prediction. The last column is",
+        "multitask with weight 1 minus `primary_only`, at equal steps.",
         "",
         "| pair | | built to | what it is: primary; auxiliary | plain multitask |",
         "|---|---|---|---|---|",
@@ -111,12 +123,12 @@ def tables(results: Results, half: str, mode: str) -> str:
         return "Not measured yet."
     rows = [row for row in ROWS if row != AUTO]
     lines = [
-        f"| pair | {' | '.join(f'`{row}`' for row in rows)} | `auto` | less the better of the first two | |",
+        f"| pair | {' | '.join(f'`{row}`' for row in rows)} | `auto` | minus the better of the first two | |",
         "|---|" + "---|" * (len(rows) + 3),
     ]
     for one in chosen:
         means = [interval(one, row) for row in (*rows, AUTO)]
-        regret = f"{one.regret.mean:+.1f} ({one.regret.low:+.1f} to {one.regret.high:+.1f}) to `{one.reference}`"
+        regret = f"{one.regret.mean:+.1f} ({one.regret.low:+.1f} to {one.regret.high:+.1f}), `{one.reference}`"
         lines.append(f"| {one.pair} | {' | '.join(means)} | {regret} | {one.verdict} |")
     whole = {row for row in ROWS if all(row in one.values for one in chosen)}
     means = [f"{fmean(one.mean(row) for one in chosen):.1f}" if row in whole else "" for row in (*rows, AUTO)]
@@ -143,22 +155,23 @@ def interval(one: Outcome, row: str) -> str:
 def losers(chosen: list[Outcome]) -> str:
     """Where the goal is missed, and how much the seeds differ there."""
     lines = [
-        f"* {one.pair}: {one.regret.mean:+.1f} to `{one.reference}`, standard deviation of the differences "
-        f"{one.regret.std:.1f} over {one.regret.n} seeds."
+        f"* {one.pair}: {one.regret.mean:+.1f} compared with `{one.reference}`; the differences of {one.regret.n} seeds have a "
+        f"standard deviation of {one.regret.std:.1f}."
         for one in chosen
         if one.verdict in ("**loses**", "unclear")
     ]
     return (
-        "The goal is missed on these pairs:\n\n" + "\n".join(lines)
+        "The first goal, a lower bound of at least −1, is missed on these pairs:\n\n" + "\n".join(lines)
         if lines
-        else "The goal is met on each of these pairs."
+        else "The first goal, a lower bound of at least −1, is met on each of these pairs."
     )
 
 
 def cost(results: Results) -> str:
     lines = [
-        "Processor time of all runs that a strategy needs, divided by that of `auto`: mean over the pairs, at equal steps. The",
-        "last column counts how often the validation set chose each preset as the best.",
+        "The table has the processor time of all runs that a strategy needs, divided by that of `auto`, at equal steps. Each",
+        "pair has a ratio, and the table has the mean of these ratios. (The goals divide the total times of all pairs instead.)",
+        "The last column counts how often the validation set chose each preset as the best.",
         "",
         f"| pairs | {' | '.join(f'`{row}`' for row in ROWS)} | chosen presets |",
         "|---|" + "---|" * (len(ROWS) + 1),
@@ -179,9 +192,9 @@ def cost(results: Results) -> str:
 def spent(results: Results) -> str:
     """How equal the seconds were, by the clocks of the runs themselves."""
     lines = [
-        "Seconds per step were measured before the runs, which then shared the machine with others. The table has the seconds",
-        "that the runs took per step, times the steps at equal seconds, divided by the time of `auto`: mean over the pairs",
-        "(lowest to highest). Below 1 a strategy had less time than `auto`, above 1 more.",
+        "Seconds per step were measured before the runs, which then shared the machine with others. So the seconds were not",
+        "exactly equal. The table has the time that a strategy really had at equal seconds, divided by the time of `auto`: the",
+        "mean over the pairs (lowest to highest). Below 1 a strategy had less time than `auto`, above 1 more.",
         "",
         f"| pairs | {' | '.join(f'`{row}`' for row in ROWS if row != AUTO)} |",
         "|---|" + "---|" * (len(ROWS) - 1),
@@ -211,7 +224,8 @@ def time_spent(pair: str, entries: Collection[str], runs: Runs) -> float | None:
 def rates() -> str:
     """Validation accuracy that the two references lose because all strategies of a pair share one rate."""
     lines = [
-        "Validation accuracy of four other seeds at the shared learning rate, and how much more the best of three would give.",
+        "All strategies of a pair share one learning rate. The table has the validation accuracy of four other seeds at this",
+        "rate, and how many points more the best of three rates would give.",
         "",
         "| pair | rate | `primary_only` | more | `multitask`, weight 1 | more |",
         "|---|---|---|---|---|---|",

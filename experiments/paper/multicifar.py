@@ -38,7 +38,7 @@ Each of CIFAR-100's superclasses in turn is the primary task; the other 95 class
 were searched on four superclasses, by validation. Mean, std and interval are over superclasses, and claims compare rows
 superclass by superclass. The interval of a row is wide because superclasses differ. The paper's mean is over the same 20
 superclasses, so the interval does not say whether the two means agree. *Best of 5* counts the superclasses on which a row has
-the highest test accuracy of the paper's five rows, *of 7* the same among all seven rows; rows with equal accuracy share a
+the highest test accuracy of the paper's five rows; *of 7* counts the same among all seven rows. Rows with equal accuracy share a
 superclass. If all rows were equal, each would be best on {five:.1f} superclasses among 5 rows and on {seven:.1f} among 7."""
 COMMAND = f"`python -m experiments.reproduce {NAME} --data FOLDER --seeds 1`"
 NOT_RUN = f"{COMMAND} runs it; the protocol below says how."
@@ -171,9 +171,9 @@ def outcome(found: Part) -> list[str]:
     ]
     name = f"mean on MultiCifar100, % over {best_counts([*found.rows.values()])[0]} superclasses"
     text = (
-        f"* On MultiCifar100, of {len(less)} rows of ATTITTUD {so_many(better)} significantly better than multitask and "
+        f"* On MultiCifar100, we compare {len(less)} rows of ATTITTUD with multitask: {so_many(better)} significantly better and "
         f"{so_many(worse)} significantly worse. The paper's leads of (1, 1, −1) over vanilla pre-training, PCGrad and "
-        f"multitask lie above our 95 % interval in {outside} of {len(leads)}."
+        f"multitask are above our 95 % interval in {outside} of {len(leads)} comparisons."
     )
     return [textwrap.fill(text, WIDTH, subsequent_indent="  "), "", table([name, "ours", "paper"], means)]
 
@@ -229,7 +229,7 @@ def section() -> str:
 
 def cost() -> str:
     runs = lines()
-    return f"All {len(runs)} runs took {minutes(runs):.0f} minutes of the device; runs side by side count with their shares."
+    return f"All {len(runs)} runs took {minutes(runs):.0f} minutes on the device; runs that shared it count with their shares."
 
 
 def minutes(runs: Sequence[Line]) -> float:

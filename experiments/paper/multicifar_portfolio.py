@@ -26,18 +26,22 @@ after each superclass of the search. They are {names}. `single` is one network, 
 LABELS = """\
 A portfolio has the {labels:,} labels of a superclass both to train and to choose with. The network of `single` is
 trained on all of them, each network of `ensemble` on two thirds. Rows of the table train on {train:,} of them and
-choose on the other {validation:,}."""
-HONEST = """\
-A difference has causes that these figures cannot tell apart: labels, averaged weights, the choice among strategies,
-and the number of steps. A portfolio takes the steps of about {runs:.0f} runs, a row of the table those of one run. On the
-device a portfolio took as long as {device:.0f} runs of the table, which were compiled; the portfolio's runs were not. The
-settings of both come from the search on other superclasses, except the weight. Multitask's row weighs the primary task
-by 0.1 and the auxiliary one by 1, and no candidate has that ratio: theirs are 1 to 1, 1 to 0.1 and 1 to 4. The first
-rung ends inside the guided phase, where `pretrain` has fitted only its output layer to the primary task; it was stopped
-there on {stopped} of {n}. Both may be reasons why a portfolio is below tuned multitask. The intervals are over {n}
-pairs with one seed each: to be significant, a mean must be {needed:.1f} times as large as the standard deviation of the
-differences. The p-values are not corrected, and we draw no conclusion."""
-COST = "The portfolios took {own:.0f} minutes of the device and the table {table:.0f}: {both:.0f} of the 60 minutes planned."
+choose on the other {validation:,}. So a difference has causes that these figures cannot tell apart: labels, averaged
+weights, the choice among strategies, and the number of steps."""
+CAUSES = """\
+A portfolio takes the steps of about {runs:.0f} runs, a row of the table the steps of one run. On the device a portfolio took
+as long as {device:.0f} runs of the table. The table's runs were compiled; the portfolio's runs were not.
+
+The settings of both come from the search on other superclasses, except the weight. The row of multitask weighs the
+primary task by 0.1 and the auxiliary task by 1. No candidate has that ratio: the candidates' ratios are 1 to 1, 1 to 0.1
+and 1 to 4. This may be one reason why a portfolio is below tuned multitask.
+
+The first rung ends inside the guided phase, where `pretrain` has fitted only its output layer to the primary task. There
+it was stopped on {stopped} of {n} superclasses. This may be another reason.
+
+The intervals are over {n} superclasses with one seed each. To be significant, a mean must be {needed:.1f} times as large as
+the standard deviation of the differences. The p-values are not corrected, and we draw no conclusion."""
+COST = "The portfolios took {own:.0f} minutes on the device and the table {table:.0f}: {both:.0f} of the 60 minutes planned."
 NOT_RUN = f"`python -m experiments.reproduce {NAME} --data FOLDER` runs it; the protocol below says how."
 
 
@@ -81,8 +85,9 @@ def section() -> str:
         runs = fmean(line["portfolio"]["single"]["runs"] for line in found)
         device = (own_minutes / len(found)) / (minutes / len(multicifar.lines()))
         stopped = sum(_stopped(line) for line in found)
-        text = HONEST.format(runs=runs, device=device, stopped=stopped, n=len(found), needed=needed)
-        parts.append(textwrap.fill(text, WIDTH))
+        known_now = {"runs": runs, "device": device, "stopped": stopped, "n": len(found), "needed": needed}
+        bullets = [f"* {cause}" for cause in CAUSES.format(**known_now).split("\n\n")]
+        parts.append("\n".join(textwrap.fill(text, WIDTH, subsequent_indent="  ") for text in bullets))
     parts.append(COST.format(own=own_minutes, table=minutes, both=own_minutes + minutes))
     return "\n\n".join(parts)
 

@@ -23,27 +23,28 @@ PAGE = DOCS / "reproduction.md"
 ABOUT = """\
 # Do the paper's results hold?
 
-We ran the paper's tables and figures again, on open data where its own data are not available. This page has our numbers next to
-the paper's, and an outcome for each claim. The outcomes come first. Then follow [how to read them, and how to run everything
-again](#how-to-read-this-page), the tables, and the costs. At the end are the
-[protocols](#how-the-papers-vision-experiments-are-run-again), which were written before the runs and list all that differs from
-the paper."""
+We ran the experiments behind the paper's tables and figures again, on open data where the paper's own data are not available.
+This page has our numbers next to the paper's, and an outcome for each claim; [Does the paper hold?](../paper.md) sums it up.
+The outcomes come first. Then follow [how to read them, and how to run everything again](#how-to-read-this-page), the tables,
+and the costs. At the end are the [protocols](#how-the-papers-vision-experiments-are-run-again), which were written before the
+runs and list all differences from the paper."""
 
 READING = """\
 ## How to read this page
 
 * Figures are test accuracy in per cent, unless a section names another metric.
-* std has ddof = 1. Intervals are 95 % t-intervals over seeds, and differences are taken seed by seed (paired t-test). For
-  MultiCifar100 both are over superclasses. n counts the seeds or superclasses. p-values are Holm-corrected within a table.
-* A claim *holds* where the difference has its sign and p < 0.05. *Not significant* does not mean *equal*: the interval next to it
-  says which differences are still possible.
+* *std* is the standard deviation with n − 1 in the denominator. Intervals are 95 % t-intervals over seeds. Differences are
+  taken seed by seed (paired t-test). For MultiCifar100 intervals and differences are over superclasses. n counts the seeds or
+  superclasses. p-values are Holm-corrected within a table.
+* A claim *holds* where the difference has the claimed sign and p < 0.05. *Not significant* does not mean *equal*: the
+  interval next to it says which differences are still possible.
 * The paper's ± is a 95 % interval over 5 seeds; *agrees* means that the two intervals overlap.
-* The search ran the chosen settings too, and these runs count among the seeds. Their validation figures chose the settings, their
+* The runs of the search with the chosen settings count among the seeds. Their validation figures chose the settings; their
   test figures did not.
 
 ATTITTUD's rows are named by the weights of the neutral, the helpful and the harmful part: `orthogonal` is (1, 0, 0),
-`orthogonal_flip` (1, 0, −1), `drop_harmful` (1, 1, 0) and `flip` (1, 1, −1). `primary_only` trains on the primary data alone,
-`pcgrad` is one-sided; `auto` finds the weights while it trains.
+`orthogonal_flip` (1, 0, −1), `drop_harmful` (1, 1, 0) and `flip` (1, 1, −1). `primary_only` trains on the primary data alone.
+`pcgrad` is one-sided PCGrad. `auto` finds the weights while it trains.
 
 `python -m experiments.paper.page` makes this page from the runs in `experiments/results/`. To repeat an experiment, from a
 checkout:
@@ -51,13 +52,13 @@ checkout:
     python -m experiments.reproduce                                     # lists the experiments, and the data each needs
     python -m experiments.reproduce table2-cat-vs-dog --data FOLDER     # with CIFAR-10's parquet files from the dataset hub
 
-Finished runs are not repeated; move `experiments/results/` away to start from scratch. `--part table2-cat-vs-dog` runs
-the five rows of the paper alone; `--workers 2` shares the runs among two processes."""
+Finished runs are not repeated; move `experiments/results/` away to start from scratch. `--part table2-cat-vs-dog` runs the
+five rows of the paper alone; `--workers 2` shares the runs among two processes."""
 
 COMPILED = """\
-Compiled runs had `training.compile=true` added to the command. They have the same initial weights and batches, but other
-rounding, dropout masks and times. A table, and even a row, may mix compiled and uncompiled runs. Where several runs shared the
-device, each counts with its share of the minutes."""
+Compiled runs had `training.compile=true` added to the command. They have the same initial weights and batches as other runs,
+but other rounding, dropout masks and times. A table, and even a row, may mix compiled and uncompiled runs. Where several runs
+shared the device, each counts with its share of the minutes."""
 
 
 def page() -> str:
@@ -119,7 +120,7 @@ def in_short() -> str:
             "## In short",
             table(["mean on Cat-vs-Dog, %", "ours", "paper", "intervals"], means),
             *(["\n".join(told)] if told else []),
-            f"Outcomes of {sum(count.values())} claims, the paper's and further ones: {counted}.",
+            f"We tested {sum(count.values())} claims, the paper's and further ones. Their outcomes are: {counted}.",
             table(["", "claim", "n", "outcome"], lines),
             *([f"Claims that wait for their runs, in the sections below: {waiting}."] if waiting else []),
         ]
@@ -189,7 +190,7 @@ def costs() -> str:
     head = ["experiment", "device", "made with", "compiled", "repeatable bit by bit", "side by side", "runs", "minutes"]
     every = list(itertools.chain(*sums.values()))
     one = " (a portfolio counts as one)" if multicifar_portfolio.lines() else ""
-    in_all = f"In all {len(every)} runs{one}, {sum(every) / 60:.1f} minutes. {five_rows()}"
+    in_all = f"In all, {len(every)} runs{one} took {sum(every) / 60:.1f} minutes. {five_rows()}"
     return "\n\n".join(["## What it cost", COMPILED, table(head, lines), in_all, *made_again()])
 
 
@@ -205,8 +206,8 @@ def made_again() -> list[str]:
     if not times:
         return []
     same = sum(len(set(found)) == 1 for found in times)
-    often = f"{len(times)} runs, up to {max(map(len, times))} times"
-    return [f"Repeated: {often}. Of these, {same} of {len(times)} gave the same figures to the last digit every time."]
+    often = f"{len(times)} runs were made more than once, up to {max(map(len, times))} times"
+    return [f"{often}. {same} of these {len(times)} gave the same figures to the last digit every time."]
 
 
 def five_rows() -> str:
@@ -215,7 +216,8 @@ def five_rows() -> str:
     found = [line for line in read_lines(RESULTS / f"{name}.jsonl") if line["part"] == name]
     minutes = sum(line["seconds"] / line["made_with"].get("side_by_side", 1) for line in found) / 60
     return (
-        f"The five rows of the paper's Cat-vs-Dog column, with their search: {len(found)} runs, {minutes:.1f} minutes."
+        f"The five rows of the paper's Cat-vs-Dog column, with their search, are {len(found)} runs and took {minutes:.1f} "
+        "minutes."
     )
 
 

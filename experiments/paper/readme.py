@@ -15,7 +15,7 @@ LINK = "[The full record](appendix/reproduction.md)"
 WIDTH = 160
 _WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _BULLET = re.compile(r"^\* \*\*MultiCifar100\*\*.*?(?=^\* )", re.MULTILINE | re.DOTALL)
-_NOT_RUN = re.compile(r"^\[[^]]*\]\([^)]*reproduction\.md\) has every.*?at hand\.\n", re.MULTILINE | re.DOTALL)
+_NOT_RUN = re.compile(r"^\[[^]]*\]\([^)]*reproduction\.md\) has every.*?no copy\.\n", re.MULTILINE | re.DOTALL)
 
 
 def written(text: str) -> str:
@@ -62,8 +62,8 @@ def _best(rows: dict[str, Row], done: int) -> str:
         return ""
     _, counts = multicifar.best_counts([rows[label] for label in printed.MULTICIFAR])
     return (
-        f" Of the paper's five rows it is the best on {counts[multicifar.FLIP]:.3g} of {done} superclasses (a tie "
-        f"counts as half for each of the two). In the paper it is the best on {printed.MULTICIFAR_BEST}."
+        f" Among the paper's rows it is the best on {counts[multicifar.FLIP]:.3g} of {done} superclasses; a tie counts as half "
+        f"for each of the two rows. In the paper it is the best on {printed.MULTICIFAR_BEST}."
     )
 
 
@@ -75,8 +75,8 @@ def _portfolio(rows: dict[str, Row]) -> str:
     single = f"{100 * multicifar_portfolio.rows()['single'].summary.mean:.1f}"
     there = f"{100 * fmean(rows['multitask'].test[line['part']] for line in found):.1f}"
     return (
-        f" In a separate test on {_WORDS[len(found)]} superclasses, one network of `strategy: portfolio` has {single} % and "
-        f"tuned multitask {there} %."
+        f" A separate test covers {_WORDS[len(found)]} superclasses. There one network of `strategy: portfolio` has {single} % "
+        f"and tuned multitask {there} %."
     )
 
 
@@ -87,7 +87,7 @@ def not_run(done: int) -> str:
     )
     return (
         f"{LINK} has every table and figure next to the paper's, with intervals and an outcome "
-        f"for each claim. It also lists what was not run: {missing if left else ''}CheXpert itself, because no copy was at hand."
+        f"for each claim. It also lists what was not run: {missing if left else ''}CheXpert itself, because we had no copy."
     )
 
 

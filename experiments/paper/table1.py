@@ -15,11 +15,12 @@ from .rows import Part, Row, part
 from .tables import beside_paper, beyond_paper, searched
 
 ABOUT = """\
-Figures are macro-F1. A MiniLM encoder of 22.7 million parameters replaces RoBERTa. The data are IMDB reviews, and a small open
-set of Amazon reviews in place of the paper's 115,000. This is the paper's question with other means, so the two columns of
-figures need not agree; only the order of rows should. *Swapped* has the masked language modelling on the other task's text (the
-paper's Cross-TAPT). *Ours* is the better of the two Etas (1, 1, −1) and (1, 0, 0), by the mean on validation, separately for
-own and swapped text. The protocol below says what else differs."""
+Figures are macro-F1. A MiniLM encoder of 22.7 million parameters replaces RoBERTa. The data are IMDB reviews, and a small
+open set of Amazon reviews in place of the paper's 115,000. We ask the paper's question with another encoder and other data,
+so the two columns of figures need not agree; only the order of rows should. TAPT trains on the task's own text first, by
+masked language modelling. *Swapped* uses the other task's text instead (the paper's Cross-TAPT). *Ours* is the better of the
+two Etas (1, 1, −1) and (1, 0, 0), by the mean on validation, separately for own and swapped text. The protocol below says
+what else differs."""
 TASKS = {"imdb": "IMDB", "amazon": "Amazon helpfulness"}
 SIZES = {"500": "500 labels", "full": "all labels"}
 SWAPPED = "swapped, "
@@ -29,10 +30,13 @@ MORE = {**_MORE, **{SWAPPED + label: f"{name}, swapped text" for label, name in 
 OURS, PLAIN = "ours", "primary_only"
 _NAMES = {PLAIN: "plain fine-tuning", "pretrain": "TAPT", OURS: "ours", "multitask": "multitask", "auto": "`auto`"}
 ENCODER = reader.HERE.parent / "benchmarks" / "encoder.json"
-COST = "A column is one task with one number of labels: all rows with own and with swapped text, five seeds, and the search."
+COST = (
+    "A column of the paper's Table 1 is one task with one number of labels. It takes all rows with own and with swapped text, "
+    "five seeds, and the search."
+)
 REFRESH = """\
-The table shows how much longer a step with a refresh takes than a step without, on an encoder of this size
-(`python -m benchmarks.encoder`). The runs above replay CUDA graphs. Without graphs launching kernels takes most of the time, and
+The next table shows how much longer a step with a refresh takes than a step without one, on an encoder of this size (`python
+-m benchmarks.encoder`). The runs above replay CUDA graphs. Without graphs, launching kernels takes most of the time, and
 `hooks` launches many small kernels:"""
 
 

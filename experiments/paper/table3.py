@@ -10,9 +10,9 @@ from .tables import beside_paper, beyond_paper, searched, summarise_figures
 NAME = "table3-chest-xray"
 ABOUT = """\
 Figures are the mean area under the ROC curve over five findings. Open chest X-rays (NIH ChestX-ray14 at 64 pixels) replace
-CheXpert, and 10,000 photographs of Tiny ImageNet replace ImageNet. This is the paper's question on other data, so the two columns
-of figures need not agree; only the order of rows should. The network is first pre-trained on the photographs. It then trains on
-them again, guided by the X-rays, and is fine-tuned on the X-rays. The protocol below says what else differs."""
+CheXpert, and 10,000 photographs of Tiny ImageNet replace ImageNet. We ask the paper's question on other data, so the two
+columns of figures need not agree; only the order of rows should. The network is first pre-trained on the photographs. It then
+trains on them again, guided by the X-rays, and is fine-tuned on the X-rays. The protocol below says what else differs."""
 BEYOND = """\
 The paper reaches 83.3 after 100,000 photographs and does not say with which Eta; with 50,000 its best was (1, 0, −1). Beyond
 Table 3, with the same search:"""

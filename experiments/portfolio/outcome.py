@@ -127,12 +127,12 @@ def goals(lines: Lines, sharing: Iterable[str]) -> list[Goal]:
         found += _against_a(compared(data, row, BETTER), final)
     for final, other, name in ((SINGLE, FOLDED, "b"), (ENSEMBLE, FOLDED, "b"), (ENSEMBLE, MIXED, "c")):
         one = compared(data, PORTFOLIOS[final], other)
-        wanted = f"`{final}` to ({name}): mean over pairs with a lower bound ≥ {NOT_BELOW:g}".replace("-", "−")
+        wanted = f"`{final}` minus ({name}): mean over pairs with a lower bound ≥ {NOT_BELOW:g}".replace("-", "−")
         found.append(Goal(wanted, *((interval(one.mean), one.mean.low >= NOT_BELOW) if one else NOT_MEASURED)))
-        wanted = f"`{final}` to ({name}): no pair shown to lose"
+        wanted = f"`{final}` minus ({name}): no pair shown to lose"
         found.append(Goal(wanted, *((named(one.losers), not one.losers) if one else NOT_MEASURED)))
     one = compared(data, PORTFOLIOS[ENSEMBLE], MIXED, set(sharing))
-    wanted = "`ensemble` to (c) where tasks share their classes: above 0, and so is the interval"
+    wanted = "`ensemble` minus (c) where tasks share their classes: the whole interval is above 0"
     found.append(Goal(wanted, *((interval(one.mean), one.mean.low > 0) if one else NOT_MEASURED)))
     times, steps = time_cost(lines, PORTFOLIOS[SINGLE]), cost(lines, PORTFOLIOS[SINGLE])
     wanted = f"cost of `single`: at most the time of {MOST_RUNS:g} full runs on every pair"
@@ -176,10 +176,10 @@ def cat_vs_dog(lines: Lines) -> list[Goal]:
 
 def _against_a(one: Compared | None, final: str) -> list[Goal]:
     wanted = [
-        f"`{final}` to (a): no pair shown to lose",
-        f"`{final}` to (a): every mean ≥ {WORST_MEAN:g}".replace("-", "−"),
-        f"`{final}` to (a): lower bound > 0 on half of the pairs",
-        f"`{final}` to (a): mean over pairs ≥ {WANTED[final]:+g}",
+        f"`{final}` minus (a): no pair shown to lose",
+        f"`{final}` minus (a): every mean ≥ {WORST_MEAN:g}".replace("-", "−"),
+        f"`{final}` minus (a): lower bound > 0 on half of the pairs",
+        f"`{final}` minus (a): mean over pairs ≥ {WANTED[final]:+g}",
     ]
     if one is None:
         return [Goal(words, *NOT_MEASURED) for words in wanted]

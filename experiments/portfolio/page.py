@@ -44,20 +44,29 @@ SEEDS = 20
 AGAINST = {"(a)": BETTER, "(b)": FOLDED, "(c)": MIXED}
 
 ABOUT = """\
-`python -m experiments.portfolio.page` makes this page from `experiments/portfolio/results/`. `experiments/portfolio/README.md`
-says how to run everything again. Points are per cent of test accuracy. Intervals are 95 % (paired t), over seeds on one pair and
-over pairs for a mean. A pair is *shown to lose* where a one-sided paired t-test says so at 5 %, with Holm's correction over the
-pairs.
+`python -m experiments.portfolio.page` makes this page from `experiments/portfolio/results/`.
+`experiments/portfolio/README.md` says how to run everything again.
 
-A *pair* is a primary task with auxiliary data. The held-out pairs, their sizes and what each was built to do were declared before
-anything was tuned or run on them (`experiments/portfolio/pairs.json`); each is run once. Half of the labels are for training and
-half for validation; the portfolio and references (b) and (c) pool them. The three references are:
+A *pair* is a primary task with auxiliary data. The held-out pairs, their sizes and what each was built to do were declared
+before anything was tuned or run on them (`experiments/portfolio/pairs.json`), and were run once. Half of the labels are for
+training and half for validation; the portfolio and references (b) and (c) use all of them for both. The three references are:
 
-* **(a)** the better of `primary_only` and multitask, where multitask is tuned with eight runs on the validation half. One knows
-  only afterwards which of the two is better.
-* **(b)** `primary_only` and multitask with the portfolio's folds, rungs and final training, and as many candidates as the
-  portfolio has.
-* **(c)** a greedy ensemble from the same trials as (b)."""
+* **(a)** the better of `primary_only` and multitask, where multitask is tuned with eight runs on the validation half. One
+  knows only afterwards which of the two is better.
+* **(b)** a portfolio whose only candidates are `primary_only` and multitask. It has the same folds, rungs and final training,
+  and as many candidates.
+* **(c)** a greedy ensemble from the same trials as (b).
+
+Points are percentage points of test accuracy. Intervals are 95 % (paired t): over seeds for one pair, over pairs for a mean.
+A pair *gains* where the lower bound of its interval is above 0. It is *shown to lose* where a one-sided paired t-test says so
+at 5 %, with Holm's correction over the pairs."""
+
+
+COLUMNS = (
+    f"`{PLAIN}` is `primary_only` with folds. `{FOLDED}` is reference (b), and `{MIXED}` is reference (c). `single` is one\n"
+    "network, finally trained on all labels; `ensemble` is a mean of networks of the folds."
+)
+FULL_RUN = "A *full run* is one training with all of its steps."
 
 
 def page(results: Results) -> str:
@@ -73,11 +82,11 @@ def page(results: Results) -> str:
     if why := reasons(lines, pairs, cats):
         parts += ["Why goals were missed:", why]
     parts += ["## The pairs", pair_table(pairs, by_pair(lines))]
-    parts += ["## Accuracies", accuracies(lines)]
+    parts += ["## Accuracies", COLUMNS, accuracies(lines)]
     for final in FINALS:
         parts += [f"## `final: {final}` against the references", differences(lines, final)]
     parts += ["## Which candidate `single` chose", winner_table(lines)]
-    parts += ["## What each part is worth", ablations(lines), "## What it costs", costs(lines)]
+    parts += ["## What each part is worth", ablations(lines), "## What it costs", FULL_RUN, costs(lines)]
     parts += ["## The chance that auxiliary data help", chances(results)]
     if DEVELOPMENT in results:
         own = results[DEVELOPMENT][1]
@@ -95,22 +104,24 @@ def summary(lines: Lines) -> str:
         if one is not None:
             where = "above" if one.mean.mean >= 0 else "below"
             words.append(
-                f"On {len(one.pairs)} held-out pairs `final: {final}` is on average {abs(one.mean.mean):.1f} points {where} the "
-                f"better of `primary_only` and tuned multitask. It gains on {len(one.gains)} pairs and is shown to lose on "
-                f"{', '.join(one.losers) or 'none'}."
+                f"* On {len(one.pairs)} held-out pairs of data sets, `final: {final}` is on average {abs(one.mean.mean):.1f} "
+                f"points {where} the better of `primary_only` and tuned multitask. It gains on {len(one.gains)} pairs, and is "
+                f"shown to lose on {', '.join(one.losers) or 'none'}."
             )
     for final in FINALS:
         one = compared(data, f"with_attittud/{final}", f"without_attittud/{final}")
         if one is not None:
-            found = f"the strategies of ATTITTUD as further candidates change `{final}` by {interval(one.mean)} points"
-            adds = "they add something" if one.mean.low > 0 else "**the decomposition adds nothing here**"
-            words.append(f"{found[0].upper()}{found[1:]}: {adds}{ablated(data)}.")
+            adds = "they add something" if one.mean.low > 0 else "**they add nothing significant here**"
+            words.append(
+                f"* With strategies of ATTITTUD, which split gradients, as further candidates, `{final}` changes by "
+                f"{interval(one.mean)} points: {adds}{ablated(data)}."
+            )
     seeds = min(
         (len(values[row]) for values in data.values() for row in PORTFOLIOS.values() if row in values), default=0
     )
     if words and seeds < SEEDS:
-        words.insert(0, f"**So far {seeds} of {SEEDS} seeds have been run; the figures below are not final.**")
-    return " ".join(words) or "Not measured yet."
+        words.insert(0, f"* **So far {seeds} of {SEEDS} seeds have been run; the figures below are not final.**")
+    return "\n".join(words) or "Not measured yet."
 
 
 def goal_table(lines: Lines, sharing: list[str], cats: Lines) -> str:
@@ -124,7 +135,8 @@ def goal_table(lines: Lines, sharing: list[str], cats: Lines) -> str:
 def pair_table(pairs: dict[str, Pair], data: dict[str, Values]) -> str:
     """What each pair is, and what plain multitask does to it."""
     found = [
-        "The last column is tuned multitask minus `primary_only`, both on the fixed split of (a).",
+        "*Built to* says what the auxiliary data were meant to do; *open* means that we made no prediction. The last column is",
+        "tuned multitask minus `primary_only`, both on the fixed split of (a).",
         "",
         "| pair | kind | built to | labels | tested on | what it is: primary; auxiliary | multitask |",
         "|---|---|---|---|---|---|---|",
@@ -164,7 +176,7 @@ def differences(lines: Lines, final: str) -> str:
     columns = {name: compared(data, row, other) for name, other in AGAINST.items()}
     if all(one is None for one in columns.values()):
         return "Not measured yet."
-    head = " | ".join(f"to {name} | p of a loss" for name in columns)
+    head = " | ".join(f"minus {name} | p of a loss" for name in columns)
     found = [f"| pair | {head} |", "|---|" + "---|---|" * len(columns)]
     for pair, values in data.items():
         cells = []
@@ -232,9 +244,9 @@ def costs(lines: Lines) -> str:
 def chances(results: Results) -> str:
     """AUROC and reliability on both halves."""
     found = [
-        "The chance is printed after the first rung. The auxiliary data *helped* where `single` has more than half a point more",
-        "than `primary_only` with folds, on the same pair and seed. In the last column of the next table, *helped* means",
-        "instead that tuned multitask has more than `primary_only`, on the fixed split.",
+        "The chance is printed after the first rung. We say that the auxiliary data *helped* where `single` is more than half a",
+        "point above `primary_only` with folds, on the same pair and seed. In the last column of the next table, *helped* means",
+        "instead that tuned multitask is above `primary_only`, on the fixed split.",
         "",
         "| pairs | runs | helped | AUROC | AUROC for tuned multitask |",
         "|---|---|---|---|---|",

@@ -95,9 +95,14 @@ _ALL = (
     ),
     Row("without_halving", "every candidate is trained to the end", ABLATION, {"rungs": []}),
     Row("without_folds", "one fifth of the labels is held out, once", ABLATION, {"one_split_above": 0}),
-    Row("without_averaging", "weights as they are after a step", ABLATION, {"averaging": 0.0}),
-    Row("without_own_heads", "no output layers of their own", ABLATION, {"candidates": lambda t: usual(t, own=False)}),
-    Row("without_attittud", "no strategy of ATTITTUD", ABLATION, {"candidates": usual}),
+    Row("without_averaging", "weights are not averaged over steps", ABLATION, {"averaging": 0.0}),
+    Row(
+        "without_own_heads",
+        "no separate output layers for auxiliary tasks",
+        ABLATION,
+        {"candidates": lambda t: usual(t, own=False)},
+    ),
+    Row("without_attittud", "no strategy of ATTITTUD, as in the defaults", ABLATION, {"candidates": usual}),
     Row(
         "with_attittud",
         f"with {', '.join(f'`{name}`' for name in GUIDED)} as further candidates",

@@ -35,7 +35,9 @@ def winners(lines: Lines) -> Won:
 
 def winner_table(lines: Lines) -> str:
     """How often each candidate won, and its mean difference to (b) on these seeds."""
-    data, found = by_pair(lines), ["| pair | on how many seeds a candidate won (points to (b) on these) |", "|---|---|"]
+    data = by_pair(lines)
+    head = "| pair | candidates, with the number of seeds on which each won (points minus (b) on these seeds) |"
+    found = [head, "|---|---|"]
     for pair, won in winners(lines).items():
         own, other = data[pair][PORTFOLIOS[SINGLE]], data[pair].get(FOLDED, {})
         words = []
@@ -59,17 +61,17 @@ def reasons(lines: Lines, pairs: dict[str, Pair], cats: Lines) -> str:
         ]
         labels = sum(pairs[one.worst].labels.values())
         found.append(
-            f"* **The lowest mean** is that of {one.worst}, where folds of {labels} labels do not always choose well. "
-            f"Points to (a), by the candidate that won: {'; '.join(parts)}."
+            f"* **The lowest mean** belongs to {one.worst}, where folds of only {labels} labels do not always choose a good "
+            f"candidate. Points minus (a), by the candidate that won: {'; '.join(parts)}."
         )
     one = compared(data, PORTFOLIOS[ENSEMBLE], MIXED, {name for name, pair in pairs.items() if pair.shares})
     if one is not None and not one.mean.low > 0:  # also where two pairs are too few for an interval
         means = {name: summary.mean for name, summary in one.pairs.items()}
         lowest, highest = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
         found.append(
-            f"* **(c) where classes are shared**: the {len(means)} pairs differ much, from {means[lowest]:+.1f} ({lowest}) to "
-            f"{means[highest]:+.1f} ({highest}), so the interval over pairs is wide. The intervals over seeds lie above 0 on "
-            f"{', '.join(one.gains)}; shown to lose: {', '.join(one.losers) or 'none'}."
+            f"* **(c) where classes are shared**: the {len(means)} pairs differ a lot, from {means[lowest]:+.1f} ({lowest}) to "
+            f"{means[highest]:+.1f} ({highest}), so the interval over pairs is wide. The intervals over seeds are above 0 on "
+            f"{', '.join(one.gains) or 'none'}. Shown to lose: {', '.join(one.losers) or 'none'}."
         )
     times = time_cost(lines, PORTFOLIOS[SINGLE])
     dear = [name for name, runs in times.items() if runs > MOST_RUNS]
@@ -77,8 +79,8 @@ def reasons(lines: Lines, pairs: dict[str, Pair], cats: Lines) -> str:
         several = sum(len(pairs[name].auxiliary) > 1 and pairs[name].shares for name in dear)
         found.append(
             f"* **Cost** is above {MOST_RUNS:g} runs on {', '.join(dear)}. {several} of {len(dear)} have several sources that "
-            "predict the primary classes, and so more candidates: each source alone, and separate output layers. "
-            "`budget: 12 runs` limits it."
+            "predict the primary classes. They have more candidates: each source alone, and separate output layers. "
+            "`budget: 12 runs` would limit the cost."
         )
     if any(goal.met is False for goal in cat_vs_dog(cats)):
         own = by_pair(cats)["cat_vs_dog"]
@@ -89,7 +91,7 @@ def reasons(lines: Lines, pairs: dict[str, Pair], cats: Lines) -> str:
         ]
         found.append(
             f"* **Cat-vs-Dog**: the {len(single)} seeds of `single` span {max(single.values()) - min(single.values()):.1f} "
-            "points, which hides a difference of one point. Accuracy by the candidate that won: "
+            "points, which is too much to show a difference of one point. Accuracy by the candidate that won: "
             f"{'; '.join(parts)}. `ensemble`, from the same trials, has "
             f"{fmean(mixed[seed] - single[seed] for seed in single):+.1f} points more."
         )

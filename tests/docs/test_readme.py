@@ -96,7 +96,7 @@ def test_table_is_the_committed_result():
     *counted, last = conclusions(RESULT)
     for line in counted:
         name, numbers = line.split(": ")
-        gain, rows, lose, same = re.findall(r"\d+", numbers)
+        rows, gain, lose, same = re.findall(r"\d+", numbers)
         assert f"| {name} | {gain} | {lose} | {same} |" in page and f"| of the {rows} other rows |" in page
     assert last in page
 

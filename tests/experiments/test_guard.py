@@ -207,8 +207,8 @@ def test_the_page_of_finished_stages(tmp_path: Path) -> None:
     (tmp_path / "times.json").write_text(json.dumps({f"{t}/{name}": 1.0 for t in "abc" for name in METHODS}))
     text = page(tmp_path)
     assert "**Win**" in text.splitlines()[2] and "| a_gem | 1e-05 |" in text and "### unlearn TOFU" in text
-    gains = [line for line in text.splitlines() if line.startswith("A gain of")]
-    assert gains == ["A gain of 0.70 nats; 4 seeds."] * 3 and "### LoRA" in text
+    gains = [line for line in text.splitlines() if line.startswith("The gain is")]
+    assert gains == ["The gain is 0.70 nats; there are 4 seeds."] * 3 and "### LoRA" in text
     # Without step times nothing can be said about equal minutes.
     (tmp_path / "times.json").write_text(json.dumps({f"{t}/{name}": 1.0 for t in "ab" for name in METHODS}))
     untimed = page(tmp_path)
@@ -217,6 +217,6 @@ def test_the_page_of_finished_stages(tmp_path: Path) -> None:
     # A seed with a missing run does not count for its task.
     (tmp_path / "runs.jsonl").write_text("".join(json.dumps(one) + "\n" for one in [*first, *second[1:]]))
     text = page(tmp_path)
-    gains = [line for line in text.splitlines() if line.startswith("A gain of")]
+    gains = [line for line in text.splitlines() if line.startswith("The gain is")]
     assert "**Not known yet**: 1 runs of stage 2 are missing." in text
-    assert gains == ["A gain of 0.70 nats; 3 seeds.", *["A gain of 0.70 nats; 4 seeds."] * 2]
+    assert gains == ["The gain is 0.70 nats; there are 3 seeds.", *["The gain is 0.70 nats; there are 4 seeds."] * 2]

@@ -79,7 +79,7 @@ def test_what_the_page_says_about_causes_is_so() -> None:
     for line in lines:
         steps = {label: tried["steps"] for label, tried in line["portfolio"]["single"]["candidates"].items()}
         assert steps["pretrain"] < own.training.guided.steps * own.portfolio.rungs[1].at and steps["multitask"] >= 457
-    assert "it was stopped there on 4 of 4." in " ".join(multicifar_portfolio.section().split())
+    assert "There it was stopped on 4 of 4 superclasses." in " ".join(multicifar_portfolio.section().split())
 
 
 def test_the_declared_candidates(tmp_path: Path) -> None:
@@ -221,14 +221,14 @@ def test_the_page_has_it_below_the_table_with_four_pairs(results: Path) -> None:
     assert "Rows of the table train on 2,000 of them and choose on the other 500." in said
     device = (480 / 4) / (60 * multicifar.minutes(multicifar.lines()) / len(multicifar.lines()))
     assert (
-        "the steps of about 10 runs, a row of the table those of one run. On the device a portfolio took as long as "
+        "the steps of about 10 runs, a row of the table the steps of one run. On the device a portfolio took as long as "
         f"{device:.0f} runs" in said
     )
-    assert "no candidate has that ratio" in said and "over 4 pairs with one seed each" in said
+    assert "No candidate has that ratio" in said and "over 4 superclasses with one seed each" in said
     assert "a mean must be 1.6 times as large as the standard deviation" in said and "we draw no conclusion" in said
     minutes = multicifar.minutes(multicifar.lines())
     assert (
-        f"The portfolios took 8 minutes of the device and the table {minutes:.0f}: {8 + minutes:.0f} of the 60 minutes"
+        f"The portfolios took 8 minutes on the device and the table {minutes:.0f}: {8 + minutes:.0f} of the 60 minutes"
         in said
     )
     assert "so far" not in said
@@ -248,18 +248,18 @@ def test_the_page_changes_its_words_when_the_last_runs_are_there(results: Path) 
     whole = path.read_text(encoding="utf-8").splitlines(keepends=True)
     path.write_text("".join(line for line in whole if json.loads(line)["part"] not in MISSING), encoding="utf-8")
     some = " ".join(readme.written(text).split())
-    assert "(Table 2, 16 of 20 superclasses so far, one seed)" in some and "Of the paper's five rows" not in some
-    assert "what was not run: four superclasses of MultiCifar100, and CheXpert itself, because no copy" in some
+    assert "(Table 2, 16 of 20 superclasses so far, one seed)" in some and "Among the paper's rows" not in some
+    assert "what was not run: four superclasses of MultiCifar100, and CheXpert itself, because we had no copy" in some
     finish_table(results)
     final = readme.written(text)
     assert readme.written(final) == final
     every = " ".join(final.split())
     assert "(Table 2, all 20 superclasses, one seed)" in every and "what was not run: CheXpert itself, because" in every
-    assert "superclasses so far" not in every and "four superclasses" not in every and "In a separate test" not in every
+    assert "superclasses so far" not in every and "four superclasses" not in every and "A separate test" not in every
     counts = multicifar.best_counts([multicifar.column().rows[label] for label in printed.MULTICIFAR])[1]
-    shared = "(a tie counts as half for each of the two). In the paper it is the best on 11."
+    shared = "a tie counts as half for each of the two rows. In the paper it is the best on 11."
     assert (
-        f"Of the paper's five rows it is the best on {counts[multicifar.FLIP]:.3g} of 20 superclasses {shared}" in every
+        f"Among the paper's rows it is the best on {counts[multicifar.FLIP]:.3g} of 20 superclasses; {shared}" in every
     )
     add_portfolio(results)
     told = " ".join(readme.written(final).split())

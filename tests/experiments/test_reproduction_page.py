@@ -211,10 +211,10 @@ def test_runs_made_more_than_once_are_compared(results: Path) -> None:
 
     once = [made(0, "Monday", 0.5), made(0, "Monday", 0.5, "another part"), made(1, "Monday", 0.5)]
     (results / "figure2-samples.jsonl").write_text("\n".join(once) + "\n")
-    assert "Repeated:" not in page()
+    assert "made more than once" not in page()
     again = [made(0, "Tuesday", 0.5), made(0, "Friday", 0.5), made(1, "Tuesday", 0.51)]
     (results / "figure2-samples.jsonl").write_text("\n".join(once + again) + "\n")
-    said = "Repeated: 2 runs, up to 3 times. Of these, 1 of 2 gave the same figures to the last digit every time."
+    said = "2 runs were made more than once, up to 3 times. 1 of these 2 gave the same figures to the last digit every time."
     assert said in page()
 
 
@@ -224,7 +224,7 @@ def test_a_shared_device_is_counted_once(results: Path) -> None:
     (results / "figure2-samples.jsonl").write_text("\n".join(lines) + "\n")
     text = page()
     assert "figure2-samples | NVIDIA H200 | torch 2.11.0, revision abc | no | no | 3 | 4 | 0.7 |" in text
-    assert "In all 4 runs, 0.7 minutes." in text
+    assert "In all, 4 runs took 0.7 minutes." in text
 
 
 def test_partial_results_say_so(results: Path) -> None:
@@ -383,9 +383,10 @@ def test_what_the_claims_say_together(results: Path) -> None:
     assert "we compare 8 rows of ATTITTUD with a multitask that had the same search: 1 is significantly better" in said
     assert "and 2 are significantly worse. They differ from multitask by -5.0 to +5.0 points" in said
     assert (
-        "(1.8 to 2.9 points) lie above our 95 % interval in 3 of 6 comparisons" in said
+        "by 1.8 to 2.9 points. These leads are above our 95 % interval in 3 of 6 comparisons" in said
     )  # flip's, which validation chose
-    assert "has 61.0 as released" in said and "It has 66.0 by the rule of all other rows: +5.0 points" in said
+    assert "has 61.0 with the rule of the authors' release" in said
+    assert "With the rule of all other rows it has 66.0: +5.0 points" in said
     assert "over the same 5 seeds" in said and said.endswith("The paper's lead over vanilla pre-training is 2.6.")
     assert text in page()
 
@@ -559,10 +560,11 @@ def test_what_the_claims_of_multicifar_say_together(results: Path) -> None:
     assert "% over 20 superclasses" in beside and beside in page()
     to_multitask = [verdict for claim, _, verdict in less if claim.second == "multitask"]
     assert to_multitask == ["holds", "not significant", "does not hold: the opposite is significant"]
-    assert "of 3 rows of ATTITTUD 1 is significantly better than multitask and 1 is significantly worse." in said
+    together = "we compare 3 rows of ATTITTUD with multitask: 1 is significantly better and 1 is significantly worse."
+    assert together in said
     leads = [(claim.points, d) for claim, d, _ in less if claim.first == multicifar.FLIP]
     outside = sum(100 * d.high < points for points, d in leads if d is not None and points is not None)
-    assert said.endswith(f"lie above our 95 % interval in {outside} of 3.") and text in page()
+    assert said.endswith(f"are above our 95 % interval in {outside} of 3 comparisons.") and text in page()
     (gaps,) = multicifar.gaps(found)
     assert f"Our mean is {float(means[0]) - 57.6:.1f} points above the paper's without pre-training" in gaps
 

@@ -168,7 +168,7 @@ def test_one_score_alone_gives_no_weight():
     st.lists(st.lists(st.floats(-0.1, 0.1), min_size=5, max_size=5), min_size=6, max_size=8),
 )
 def test_weights_follow_the_documented_rule(centre, noise):
-    """The same, number by number, from the sentences in docs/appendix/auto.md."""
+    """The same, number by number, from the sentences in docs/which-weights.md."""
     cosines = [[c + e for c, e in zip(centre, errors, strict=True)] for errors in noise]
     record = record_of(*cosines)
     score, spread, error = record.known[0].tolist(), record.known[1].tolist(), float(record.known[2][3])
