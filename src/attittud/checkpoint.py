@@ -153,7 +153,8 @@ def _import_safetensors(verb: str) -> Any:
         return import_module("safetensors.torch")
     except ImportError as error:
         raise ImportError(
-            f"attittud.checkpoint.{verb} needs the extra 'checkpoint': pip install 'attittud[checkpoint]' ({error})"
+            f"attittud.checkpoint.{verb} needs the extra 'checkpoint': pip install 'attittud[checkpoint]', or in a "
+            f"checkout pip install '.[checkpoint]' ({error})"
         ) from error
 
 

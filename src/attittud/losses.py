@@ -19,7 +19,7 @@ def per_sequence(
     ignore_index: int = -100,
     reduction: Literal["mean", "sum"] = "mean",
 ) -> Tensor:
-    """Cross-entropy of each sequence: the mean over those of its tokens that count.
+    """Cross-entropy of each sequence: the mean over its tokens that count.
 
     `per_sequence(...).mean()` gives every sequence the same weight, whereas the mean over all tokens of a batch gives long
     sequences more weight. For the mean over tokens, use `reduction="sum"` and divide by the average number of tokens per

@@ -83,7 +83,7 @@ def _run(build: Callable[[], typer.Typer], arguments: list[str], name: str) -> i
     except ModuleNotFoundError as error:
         if (error.name or "attittud").partition(".")[0] in ("attittud", "attittud_lab"):
             raise
-        cure = f"install its extra: pip install '{EXTRA}'"
+        cure = f"install its extra: pip install '{EXTRA}' (in a checkout: pip install '.[cli]')"
         _end(f"the command line needs {error.name!r}, which is not installed; {cure}")
     import typer
 

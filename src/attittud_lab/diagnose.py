@@ -95,7 +95,7 @@ def diagnose(
 
 
 def chance_of(config: Config, folder: Path, progress: Progress | None) -> dict[str, Any]:
-    """Return the chance that the auxiliary data help, with words on how it was found, or why it was not."""
+    """Return the chance that the auxiliary data help, and say how it was estimated, or why it could not be estimated."""
     try:
         found = first_rung(config, folder, progress)
     except InputError as error:
@@ -104,9 +104,9 @@ def chance_of(config: Config, folder: Path, progress: Progress | None) -> dict[s
     best = min(others, key=lambda label: found["losses"][label])
     parts = f"{found['folds']} folds" if found["folds"] > 1 else "one split"
     how = (
-        f"The estimate comes from {found['share']:.0%} of the steps of {PRIMARY_ONLY} and {len(others)} weighted sums on "
-        f"{parts} of the labels: the lowest log-loss on held-out labels is {found['losses'][best]:.4f} ({best}), against "
-        f"{found['losses'][PRIMARY_ONLY]:.4f} without auxiliary data"
+        f"The estimate comes from the first {found['share']:.0%} of the steps of {PRIMARY_ONLY} and of {len(others)} weighted "
+        f"sums of the losses, on {parts} of the labels. The lowest log-loss on held-out labels is {found['losses'][best]:.4f} "
+        f"with auxiliary data ({best}) and {found['losses'][PRIMARY_ONLY]:.4f} without"
     )
     said = chance_words(found)
     return {
@@ -265,9 +265,9 @@ def alarms(primary: Summary, auxiliary: Mapping[str, Summary], signs: SignTest) 
         {  # Do other examples give the same signs, which decide between helpful and harmful?
             "name": "signs_are_noise",
             "fired": signs.p > ALPHA,
-            "found": f"two half-batches of primary examples agree in sign in {signs.agreeing} of {signs.n} directions "
-            f"({signs.share:.1%}, and {signs.chance:.1%} by chance; {signs.clusters} blocks of steps, worth "
-            f"{signs.effective_n:.0f} independent directions, one-sided p = {signs.p:.2g}; alarm above {ALPHA:.2g})",
+            "found": f"two half-batches of primary examples have the same sign in {signs.agreeing} of {signs.n} directions "
+            f"({signs.share:.1%}; by chance it would be {signs.chance:.1%}; one-sided p = {signs.p:.2g}, from {signs.clusters} "
+            f"blocks of steps that count as {signs.effective_n:.0f} independent directions; alarm if p is above {ALPHA:.2g})",
             "cure": "raise training.guided.primary_batch, take fewer and stronger directions (strategy.basis=svd with a lower "
             "strategy.rank), check the primary labels, or give more --steps if the agreement is above chance; as it is, chance "
             "decides which part counts as helpful",
@@ -280,7 +280,7 @@ def last_line(alarms: Sequence[Mapping[str, Any]]) -> str:
     said = [f"({i}) {alarm['found']}; try: {alarm['cure']}" for i, alarm in enumerate(alarms, 1) if alarm["fired"]]
     if said:
         return "Alarms fired: " + ". ".join(said) + "."
-    return "Alarms fired: none of the three. That is no promise of a gain; `attittud compare` measures one."
+    return "No alarm fired. That does not promise a gain; `attittud compare` measures it."
 
 
 def _in_words(share: Summary) -> str:

@@ -32,7 +32,7 @@ def listed(names: Iterable[object], most: int = 20) -> str:
 
 def needs(extra: str | None, package: str, what: str) -> InputError:
     """The error for an optional package that is not installed; `extra` is our extra that installs it."""
-    cure = f"'attittud[{extra}]'" if extra else package
+    cure = f"'attittud[{extra}]' (in a checkout: pip install '.[{extra}]')" if extra else package
     return InputError(f"{what} needs the package {package!r}, which is not installed; run: pip install {cure}")
 
 

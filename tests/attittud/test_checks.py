@@ -160,7 +160,7 @@ class Normalised(nn.Module):
 @pytest.mark.parametrize("maps", [False, True], ids=["rows", "maps"])
 @pytest.mark.parametrize(
     ("which", "cure"),
-    [("primary", "eval()"), ("basis_losses", "better of many"), ("judge", "batch_norm='frozen'")],
+    [("primary", "eval()"), ("basis_losses", "preferably of many"), ("judge", "batch_norm='frozen'")],
 )
 def test_one_example_under_batch_norm_is_refused(which, cure, maps):
     model = Normalised(maps)

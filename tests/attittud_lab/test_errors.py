@@ -11,7 +11,9 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_all_others():
 
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it():
-    assert "pip install 'attittud[hub]'" in str(needs("hub", "datasets", "hf: names"))
+    assert "pip install 'attittud[hub]' (in a checkout: pip install '.[hub]')" in str(
+        needs("hub", "datasets", "hf: names")
+    )
     assert str(needs(None, "wandb", "that log")).endswith("run: pip install wandb")
 
 

@@ -132,7 +132,7 @@ def test_the_command_runs_it_in_processes(tmp_path: Path, capsys: pytest.Capture
     assert exit_.value.code == 0, capsys.readouterr().err
     (line,) = read_lines(tmp_path / "results" / f"{portfolio.NAME}.jsonl")
     assert line["made_with"]["side_by_side"] == 3
-    assert "second: rung 1 of 3: 5 candidates" in capsys.readouterr().err
+    assert "second: rung 1 of 3 is over, after " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def respelled(basis: str, engine: str) -> tuple[str, str]:
     meant = _BASES[engine]
     if basis not in (meant.same_as, meant.name):
         raise ValueError(
-            f"engine={engine!r} computes basis={meant.same_as!r} without storing it, not basis={basis!r}; pass "
+            f"engine={engine!r} always uses basis={meant.same_as!r}, without storing it, and cannot use basis={basis!r}; pass "
             f"basis={meant.same_as!r}, or another engine"
         )
     return meant.name, Auto.name

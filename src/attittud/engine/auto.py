@@ -69,9 +69,9 @@ class Auto(Engine):
             self._products = Batched() if worthwhile(layout) else Loop()
         batched = isinstance(self._products, Batched)
         pays = (
-            f"allow {rows_at_once(layout)} rows at once"
+            f"are few enough to compute {rows_at_once(layout)} products at once"
             if batched
-            else "are too many to gain from several rows at once"
+            else "are too many to gain from computing several products at once"
         )
         why = self._reason or "'hooks' cannot see the forward pass without a callable"
         self._say(self._products.name, f"{layout.size} shared parameters {pays}; {why}")

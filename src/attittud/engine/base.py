@@ -135,7 +135,10 @@ class Jacobian:
                 return self._right_by_double_backward(vectors)
             except RuntimeError as error:
                 reason = str(error).split("\n")[0]
-                logger.info("J·v: no double backward here (%s); using one product per example", reason)
+                logger.info(
+                    "J·v is computed with one product per example, because no second derivative is available here (%s)",
+                    reason,
+                )
         return self._right_by_rows(vectors)
 
     def _right_by_double_backward(self, vectors: Tensor) -> Tensor:
@@ -274,7 +277,7 @@ def differing(
     for name, reached, a, b in zip(layout.names, used, layout.views(product), layout.views(expected), strict=True):
         error, size = torch.linalg.vector_norm(a - b), torch.linalg.vector_norm(b)
         if not bool(error <= relative * size + absolute):
-            found.append(f"{name} (by {float(error / size):.2g} of its size)")
+            found.append(f"{name} (they are off by {float(error / size):.2g} of its norm)")
         elif reached and not bool(size > 0):
             silent.add(name)
     return found, silent

@@ -329,7 +329,8 @@ class HookedJacobian(Jacobian):
 
     def _cannot_tell(self, what: str, why: str) -> UnsupportedError:
         return UnsupportedError(
-            f"engine {self.engine.name!r} cannot tell the examples' gradients of {what} apart: {why}; {self.engine.instead}"
+            f"engine {self.engine.name!r} cannot separate the gradients of single examples in {what}: {why}; "
+            f"{self.engine.instead}"
         )
 
     # ------------------------------------------------------------------------------------------------ where examples are
@@ -362,7 +363,7 @@ class HookedJacobian(Jacobian):
                 raise self._cannot_tell(
                     what,
                     f"the result has shape {call.shape_of(None)}, in which no dimension belongs to the {self.examples} "
-                    "examples (a constant from outside of the model should be a buffer of it)",
+                    "examples (if it is a constant from outside of the model, register it as a buffer)",
                 )
         return Located(forms, axes)
 

@@ -61,7 +61,8 @@ class Bound:
         """Reshape `... x features` to m x positions x features."""
         if x.ndim < 2 or (x.ndim == 2 and self.axis == "second"):
             raise UnsupportedError(
-                f"in a result of shape {tuple(self.call.shape)} only the features fit the number of examples"
+                f"its result has shape {tuple(self.call.shape)}, in which only the last dimension, the features, is as long as "
+                "there are examples"
             )
         if self.axis in ("first", "flattened"):
             whole = x.ndim == 3 and x.shape[0] == self.examples
@@ -79,7 +80,8 @@ class Bound:
         own = kept[batch_dim] if len(kept) == len(self.call.shape) else None
         if own != 1 and (own != self.examples or self.axis != "first"):
             raise UnsupportedError(
-                f"shape {tuple(shape)} has no dimension for the examples of a result of shape {tuple(self.call.shape)}"
+                f"an argument of shape {tuple(shape)} has no dimension for the examples, but the result of shape "
+                f"{tuple(self.call.shape)} has one"
             )
         del kept[batch_dim]
         values = by_example(values, self.axis, self.examples)

@@ -141,9 +141,9 @@ def check_model(trainer: Any, prepared: Collection[str]) -> None:
         )
     if (other := _foreign(model)) is not None:
         raise ValueError(
-            f"model: its forward pass belongs to another model (a copy of a {type(other).__name__} that TRL trained), so that "
-            "protected losses and forgetting would be those of the other model; load it again with from_pretrained, or "
-            "load_state_dict into a new one"
+            f"model: this copy of a {type(other).__name__} that TRL trained still runs the forward pass of the original, so "
+            "protected losses and forgetting would be measured on the original; load the model again with from_pretrained, or "
+            "call load_state_dict on a new one"
         )
 
 
@@ -189,12 +189,12 @@ def _bound_to(function: Any) -> Iterator[nn.Module]:
 
 
 def check_best(args: Any) -> None:
-    """Refuse to keep the checkpoint that forgot most, which is what transformers does unless it is told otherwise."""
+    """Refuse settings under which transformers would keep the checkpoint that forgot most, as it does by default."""
     name = getattr(args, "metric_for_best_model", None) or ""
     if "forgetting" in name and args.greater_is_better:
         raise ValueError(
-            f"metric_for_best_model={name!r} needs greater_is_better=False: less forgetting is better, but transformers takes "
-            "every metric for better if it is greater, unless its name ends with 'loss'"
+            f"metric_for_best_model={name!r} needs greater_is_better=False: less forgetting is better, but transformers prefers "
+            "the greater value of every metric whose name does not end with 'loss'"
         )
 
 

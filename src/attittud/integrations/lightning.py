@@ -27,7 +27,8 @@ try:
     from lightning.pytorch import LightningModule
 except ImportError as error:
     raise ImportError(
-        f"attittud.integrations.lightning needs the extra 'lightning': pip install 'attittud[lightning]' ({error})"
+        f"attittud.integrations.lightning needs the extra 'lightning': pip install 'attittud[lightning]', or in a "
+        f"checkout pip install '.[lightning]' ({error})"
     ) from error
 
 STATE_KEY = "attittud"  # in Lightning's checkpoint

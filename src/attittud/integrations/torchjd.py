@@ -21,7 +21,8 @@ try:
     from torchjd.aggregation import Aggregator
 except ImportError as error:
     raise ImportError(
-        f"attittud.integrations.torchjd needs the extra 'torchjd': pip install 'attittud[torchjd]' ({error})"
+        f"attittud.integrations.torchjd needs the extra 'torchjd': pip install 'attittud[torchjd]', or in a checkout "
+        f"pip install '.[torchjd]' ({error})"
     ) from error
 
 

@@ -28,7 +28,8 @@ try:
     from transformers import Trainer
 except ImportError as error:
     raise ImportError(
-        f"attittud.integrations.transformers needs the extra 'transformers': pip install 'attittud[transformers]' ({error})"
+        f"attittud.integrations.transformers needs the extra 'transformers': pip install 'attittud[transformers]', or in a "
+        f"checkout pip install '.[transformers]' ({error})"
     ) from error
 
 logger = logging.getLogger("attittud")

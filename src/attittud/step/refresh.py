@@ -173,7 +173,7 @@ class Refresher:
         seed = (self.seed * 1_000_003 + self.count) & (2**63 - 1)
         scope = partial(isolated_forward, self.model, self.batch_norm, seed)
         with scope(), self.engine.watch(self.model), torch.enable_grad():
-            more = "return the losses of at least two examples, better of many"
+            more = "return the losses of at least two examples, and preferably of many"
             scalar, single, layout = self.basis.needs != "jacobian", self.basis.single, refresh.layout
             losses = losses_of(
                 basis_losses, "basis_losses", more, self.workers, layout, may_be_scalar=scalar, single=single

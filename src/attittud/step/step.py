@@ -652,7 +652,7 @@ def _check_reach(step: Step, what: str, reached: set[str]) -> None:
     # One of several workers may have no examples.
     if not reached and step.workers.size == 1 and not (step.skips and what == "primary"):
         raise ValueError(
-            f"{what}: the loss reaches no trainable parameter of the model, so nothing can be learnt from it; compute it "
+            f"{what}: the loss reaches no trainable parameter of the model, so nothing can be learned from it; compute it "
             "from the model given to Guide, and check requires_grad"
         )
 

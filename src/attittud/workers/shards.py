@@ -84,8 +84,8 @@ class Shards(Group):
             dimension = _shard_dimension(parameter)
             if dimension != 0 and self.shards > 1:
                 raise ValueError(
-                    f"basis 'random' numbers the columns of V, but {name!r} is sharded along dimension {dimension}, where a "
-                    "shard is not a contiguous range of columns; shard along dimension 0"
+                    f"basis='random' needs shards that are contiguous columns of V, but {name!r} is sharded along dimension "
+                    f"{dimension}; shard it along dimension 0"
                 )
             length = local(parameter).numel()
             rows = parameter.shape[0] if parameter.ndim else 1

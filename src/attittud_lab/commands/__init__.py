@@ -65,12 +65,13 @@ def attittud(
         bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Make auxiliary data serve the one task that matters (ATTITTUD, ICLR 2021).
+    """Use other data to get better at the one task that matters (ATTITTUD, ICLR 2021).
 
-    Start with `attittud demo`: in about two minutes it shows where auxiliary data help and where they hurt. For your own
-    data, `attittud init` writes a configuration, `attittud train` trains a model with it, and `attittud predict` uses the
-    model. `attittud diagnose` measures the first training steps, `attittud compare` decides which strategy to use, and
-    `attittud report` shows what happened in a run.
+    The task that matters is the primary task; all other data are auxiliary. Start with `attittud demo`: in about two minutes
+    it shows where auxiliary data help and where they hurt. For your own data, `attittud init` writes a configuration,
+    `attittud train` trains a model with it, and `attittud predict` uses the model. `attittud diagnose` measures the first
+    training steps, `attittud compare` says which strategy (way to use the auxiliary data) is better, and `attittud report`
+    shows what happened in a run.
     """
 
 
@@ -112,7 +113,7 @@ def placed(workers: int, ray: str | None) -> AbstractContextManager[Place]:
         )
     if ray is not None and workers > 1:
         raise InputError(
-            "--workers and --ray cannot be combined: Ray decides how many runs a machine takes; give only one"
+            "--workers and --ray cannot be combined: Ray decides how many runs a machine takes; give only one of them"
         )
     if ray is not None:
         return on_ray(ray)

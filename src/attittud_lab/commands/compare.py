@@ -20,10 +20,13 @@ if TYPE_CHECKING:
 _CONFIG = typer.Argument(metavar="CONFIG", help="A YAML file; or use --primary and --auxiliary.")
 _DATA = "Without a YAML file: the data of the task that matters, as in `attittud init`."
 _PRIMARY = typer.Option(metavar="DATA", help=_DATA)
-_TIME = "Training time of each run at equal seconds, such as 90s, 30m or 2h. Default: as long as multitask takes."
+_TIME = (
+    "Training time of each run in the comparison at equal seconds, such as 90s, 30m or 2h. Default: the time that multitask "
+    "takes."
+)
 _BUDGET = typer.Option(metavar="TIME", help=_TIME)
 _QUICK = typer.Option(
-    "--quick", help="Train about a third of the runs, and say what that gives up. A full comparison reuses them."
+    "--quick", help="Train about a third of the runs; the output says what is missing. A full comparison reuses them."
 )
 QUICK_SEEDS = 3
 """Seeds of a quick comparison: the fewest that give an interval."""
@@ -43,20 +46,22 @@ def compare(
     ray: Ray = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress, neither bars nor lines.")] = False,
 ) -> None:
-    """Train the same job with several strategies and paired seeds, and say which strategy to use, if any.
+    """Train the same job with several strategies and the same seeds, and say which strategy to use, if any.
 
-    Two baselines always take part: primary_only ignores the auxiliary data, and multitask adds the losses with a tuned
-    weight. compare.strategies names the others. Every strategy tunes its auxiliary weight on validation with the same
-    number of runs. Results are compared at equal steps and at equal training seconds. The last line is a decision: which
-    strategy to use, that the auxiliary data do not help, or about how many more seeds are needed to tell.
+    A strategy is a way to use the auxiliary data; `attittud train --help` lists all of them. Two baselines always take part:
+    primary_only ignores the auxiliary data, and multitask adds the losses with a tuned weight. compare.strategies names
+    the others. Every strategy tunes its auxiliary weight on validation with the same number of runs. Results are compared
+    after the same number of steps (equal steps), and again after the same training time (equal seconds). The last line is a
+    decision: which strategy to use, that the auxiliary data do not help, or about how many seeds are needed to tell.
 
     The folder is runs/CONFIG/compare (output=FOLDER replaces runs). report.html in it has the learning curves. Give the
     same command again to continue: finished runs are reused, even if you add seeds, weights or strategies.
 
     --quick is a smaller comparison: three seeds, tuning on one of them, and equal steps only.
 
-    Runs are independent: --workers 4 trains four at a time on this machine, --ray many on a cluster. The results of a run
-    stay the same to the last digit. Its seconds stay the same only if every run has as many cores as training.threads.
+    Runs are independent: --workers 4 trains four at a time on this machine, and --ray trains many at a time on a cluster. The
+    results of a run stay the same to the last digit. Its seconds stay the same only if every run has as many cores as
+    training.threads.
     """
     with starting():
         from rich.console import Console
@@ -113,20 +118,18 @@ def _smaller(config: Config) -> tuple[Config, str]:
         )
     seeds = min(own.seeds, QUICK_SEEDS)
     lost = {
-        f"{own.seeds - seeds} of {own.seeds} seeds, so only large differences can be shown": own.seeds > seeds,
-        f"tuning on {own.tuning_seeds} seeds instead of one, so the choice of weights depends more on luck": own.tuning_seeds
+        f"{seeds} seeds instead of {own.seeds}, so only large differences can be shown": own.seeds > seeds,
+        f"tuning on one seed instead of {own.tuning_seeds}, so the choice of weights depends more on luck": own.tuning_seeds
         > 1,
-        "the table at equal seconds, so a gain may come from longer training alone": own.equal == "both",
-        "all values of compare.space but the first": bool(own.space) and own.draws > 1,
+        "no table at equal seconds, so a gain may come from longer training alone": own.equal == "both",
+        "only the first value of each setting in compare.space": bool(own.space) and own.draws > 1,
     }
     words = (
         "; ".join(text for text, given_up in lost.items() if given_up)
-        or "nothing: the comparison is already that small"
+        or "nothing less, because the comparison is already that small"
     )
     small = replace(own, seeds=seeds, tuning_seeds=1, equal="steps", draws=1)
-    return replace(
-        config, compare=small
-    ), f"--quick gave up {words}. The same command without --quick reuses these runs."
+    return replace(config, compare=small), f"--quick means {words}. The same command without --quick reuses these runs."
 
 
 def report(

@@ -1,4 +1,4 @@
-"""`attittud demo`."""
+"""`attittud demo`: one table that shows where auxiliary data help and where they hurt."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ def demo(
 ) -> None:
     """Show where auxiliary data help, where they do nothing and where they hurt.
 
-    The primary task has 10 clean labels per class of scikit-learn's digits. All other training images are auxiliary
-    data. The three columns of the table have correct auxiliary labels, half random labels, and half of the labels shifted
-    to the next class. Every row is one way to use the auxiliary data. The demo takes about two minutes on two idle cores.
+    The primary task has 10 correctly labelled images of each class of scikit-learn's digits. All other training images are
+    auxiliary data. The three columns of the table differ in the auxiliary labels: all correct, half of them random, and half
+    of them shifted to the next class. Every row is one way to use the auxiliary data. The demo takes about two minutes on two
+    idle cores.
     """
     with starting():
         from rich.console import Console
 
-        from attittud_lab.demo import CONFIG, OWN, ROWS, WIDE, conclusions, rich_table, run_all
+        from attittud_lab.demo import CONFIG, ETA, OWN, ROWS, WIDE, conclusions, rich_table, run_all
         from attittud_lab.report import write_report
 
     if out is not None and not out.absolute().parent.is_dir():
@@ -63,7 +64,7 @@ def demo(
     console.print(rich_table(result))
     rows = [f"  {row:<16} {what}" for row, (what, _) in ROWS.items()]
     seconds = f"{result['took']['seconds']:.0f} s. What the table means: docs/appendix/demo.md, 'How to read it'."
-    for line in (*rows, "", *conclusions(result), seconds):
+    for line in (ETA, *rows, "", *conclusions(result), seconds):
         console.print(line, highlight=False)
     for text in (f"Report: {report}", "", OWN):
         console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -20,7 +20,7 @@ _LINES = {
     "captured": "in span",
     "helpful": "helpful",
     "harmful": "harmful",
-    "opposed": "opposed directions (their number)",
+    "opposed": "opposed directions",
 }
 _PERIODS = {"all": "all steps", "early": "early half", "late": "late half"}
 
@@ -46,25 +46,27 @@ def diagnose(
     ] = True,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress, neither a bar nor lines.")] = False,
 ) -> None:
-    """Measure the first few hundred steps of a job: is there anything for a decomposition to work with?
+    """Measure the first training steps: how do the auxiliary gradients relate to the primary task?
 
-    This command trains as configured. In every step it measures how much of each auxiliary source's gradient lies in the
-    primary task's span, how much of that helps or harms, and where in the network. The 95 % intervals take into
+    This command trains as configured. The gradients of single primary examples give a few directions, the basis; the span is
+    every combination of these directions. In every step the command measures how much of each auxiliary source's gradient
+    lies in the span, how much of that helps or harms the primary task, and where in the network. The 95 % intervals take into
     account that neighbouring steps are similar. The early and the late half of the steps are also shown separately.
 
     Three alarms can fire; each shows the figure that set it off:
 
-    - the span captures less than 5 % of the gradient of primary examples that it was not built from;
+    - the span captures less than 5 % of the gradient of other primary examples;
 
     - less than 1 % of an auxiliary gradient lies in the span;
 
-    - two half-batches of primary examples agree in sign no better than chance.
+    - along these directions, two small batches of primary examples have the same sign no more often than by chance.
 
-    These figures do not predict whether the auxiliary data will help. To estimate the chance that they will, the command then
-    trains the first fifth of a small portfolio: primary_only and weighted sums of the losses, on folds of the labels. It
-    compares their predictions for held-out labels. This takes as long as two to four full runs, and on a CPU no longer than
-    portfolio.budget; --no-chance leaves it out. `attittud compare` measures the gain itself. The test set is not
-    evaluated. The figures are also written to runs/CONFIG/diagnose/diagnose.json (output=FOLDER replaces runs).
+    These figures do not predict whether the auxiliary data will help. To estimate the chance that they will, the command also
+    trains a few strategies for the first fifth of their steps: primary_only, which ignores the auxiliary data, and weighted
+    sums of the losses. It trains them on folds of the labels, and compares their predictions for held-out labels. This takes
+    as long as two to four full runs, and on a CPU no longer than portfolio.budget; --no-chance leaves it out.
+    `attittud compare` measures the gain itself. The test set is not evaluated. The figures are also written to
+    runs/CONFIG/diagnose/diagnose.json (output=FOLDER replaces runs).
     """
     with starting():
         from rich.console import Console
@@ -89,7 +91,9 @@ def show(result: Mapping[str, Any], path: Path, console: Console) -> None:
     screen.table(_rows(result))
     screen.table(_layers(result), left=2)
     screen.say(
-        "Means, with 95 % intervals from blocks of steps. A layer group's shares are relative to the sum of its three parts."
+        "Figures are means over the steps, with 95 % intervals from blocks of neighbouring steps. They are shares of a squared "
+        "norm; the signs of half-batches and opposed directions are shares of the directions. In the second table, shares of a "
+        "layer are relative to the sum of its three parts."
     )
     fired = [alarm["fired"] for alarm in result["alarms"]]
     for number, alarm in enumerate(result["alarms"], 1):
@@ -104,12 +108,13 @@ def show(result: Mapping[str, Any], path: Path, console: Console) -> None:
 
 def _setting(result: Mapping[str, Any]) -> str:
     few = result["steps"] < result["steps_asked"]
-    asked = f" of {result['steps_asked']} requested (the job has no more)" if few else ""
-    mean = " and the current primary gradient is appended" if result["include_mean"] else ""
+    asked = f" of the {result['steps_asked']} requested (the job has no more)" if few else ""
+    mean = ", and the current primary gradient is appended" if result["include_mean"] else ""
     return (
-        f"{result['steps']} steps{asked}. The basis {result['basis']} of rank {result['rank']} comes from "
-        f"{result['basis_batch']} primary examples; it is recomputed every {result['refresh_every']} steps{mean}. Fresh primary "
-        f"gradients come from {result['fresh_batch']} other examples. A random span of this rank would capture "
+        f"{result['steps']} steps{asked} were measured. The basis ({result['basis']}) has {result['rank']} directions from "
+        f"{result['basis_batch']} primary examples. It is recomputed every {result['refresh_every']} steps{mean}. The span is "
+        "every combination of these directions. Fresh primary gradients come from "
+        f"{result['fresh_batch']} other examples. For comparison: random directions, as many as these, would capture "
         f"{result['random_span']:.2g} of any gradient over the {result['shared_parameters']:,} shared parameters."
     )
 
@@ -122,13 +127,13 @@ def _rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
     for source, found in result["sources"].items():
         lines |= {f"{source}: {words}": (_share, found[key]) for key, words in _LINES.items()}
     return [
-        {"share of squared norm": name, **{words: text(found[key]) for key, words in _PERIODS.items()}}
+        {"share": name, **{words: text(found[key]) for key, words in _PERIODS.items()}}
         for name, (text, found) in lines.items()
     ]
 
 
 def _layers(result: Mapping[str, Any]) -> list[dict[str, str]]:
-    columns = {"of the gradient": "weight", "in span": "captured", "helpful": "helpful", "harmful": "harmful"}
+    columns = {"of whole gradient": "weight", "in span": "captured", "helpful": "helpful", "harmful": "harmful"}
     return [
         {"source": source, "layers": group, **{name: _share(found[key]["all"]) for name, key in columns.items()}}
         for source, layers in result["sources"].items()

@@ -38,10 +38,11 @@ def init(
     """Look at your data and write a configuration, with a reason for each chosen number.
 
     DATA is a folder with one subfolder of images per class, a parquet, csv or jsonl file (or a folder of such files),
-    hf:owner/name, or the built-in digits. All columns of a table become features, unless --input names a single one.
+    hf:owner/name for a data set of the Hugging Face hub, or digits for a small built-in set. With `table`, every column becomes
+    a feature, except labels and columns such as an id; --input chooses a single column instead.
 
-    Chats (`messages`), prompts with replies, and texts without labels are for a language model: `init text` then writes a
-    configuration with task: causal-lm. The data of --protect show what the model must not forget.
+    If the data are chats (`messages`), prompts with replies, or texts without labels, `init text` writes a configuration for a
+    language model (task: causal-lm). The data of --protect show what this model must not forget.
     """
     with starting():
         from attittud_lab.commands.proposal import REFUSED, WARNING, propose
@@ -56,7 +57,7 @@ def init(
     language = kind == "text" and is_language(primary, label_column)
     if language and auxiliary and protect is None:
         raise InputError(
-            f"{primary}: has chats, prompts or texts without labels, which a language model learns; it takes no auxiliary data. "
+            f"{primary}: has chats, prompts or texts without labels. A language model learns these, and takes no auxiliary data. "
             "Give --protect instead of --auxiliary, or name the column of labels with --label"
         )
     if kind == "text" and (protect is not None or language):
@@ -80,7 +81,7 @@ def init(
         else:
             typer.echo(line)
     model = " model=hf:FOLDER" if "task: causal-lm\n" in text else ""
-    first = "see to the warning, then" if REFUSED in text else "next:"
+    first = "heed the warning first, then:" if REFUSED in text else "next:"
     typer.echo(f"# written to {output}; {first} attittud train {output}{model}")
 
 

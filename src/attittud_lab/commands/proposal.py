@@ -33,12 +33,15 @@ GROUPS = ("patient", "patient_id", "subject", "author", "user")
 """Columns whose values a first configuration keeps together in one split."""
 WARNING = "# Warning: "
 REFUSED = f"{WARNING}`attittud train` will refuse these data as they are. "
+NOT_SHARED = "not in every source"
 _SHOWN = 20  # classes
-_IMAGE = ("  refresh_every: 10  # the paper's choice for images; its 4 for text costs more and adapts faster",)
-_TABLE = ("  refresh_every: 10  # the usual value",)
+_IMAGE = (
+    "  refresh_every: 10  # compute these directions again every 10 steps, as the ATTITTUD paper does for images",
+)
+_TABLE = ("  refresh_every: 10  # compute these directions again every 10 steps, the usual value",)
 _TEXT = (
-    "  refresh_every: 4  # the paper's choice for text",
-    "  exclude: ['*embedding*']  # not decomposed: the paper leaves word embeddings out",
+    "  refresh_every: 4  # compute these directions again every 4 steps, as the ATTITTUD paper does for text",
+    "  exclude: ['*embedding*']  # gradients of word embeddings are not split; the paper leaves them out too",
 )
 
 
@@ -92,7 +95,7 @@ def propose(
 ) -> str:
     """Return commented YAML that is ready to train.
 
-    Without a kind, that of the primary source is used; a file with neither images nor texts is a table. The columns apply to
+    Without a kind, the primary source decides; a file with neither images nor texts is a table. The columns apply to
     the primary source, and to the other sources that have them. In a table, the input column is the only feature.
     """
     check_sources(len(auxiliary), "--auxiliary")  # before any of them is read
@@ -188,16 +191,18 @@ def _nested(root: Path, classes: Sequence[str]) -> dict[str, list[str]]:
 def _data_lines(first: Look, others: dict[str, Look]) -> list[str]:
     same = any(found.config.path == first.config.path for found in others.values())
     own = "null  # the source has its own split"
-    judges = "0.2  # these examples choose the model; a portfolio also trains on them, and holds out every label once"
+    judges = (
+        "0.2  # these examples choose the model; strategy portfolio joins them with train, and holds out folds of both"
+    )
     lines = [
         "data:",
         "  primary:",
         *(f"    {line}" for line in _source_lines(first.config)),
         f"    validation: {own if any(name in first.splits for name in VALIDATION) else judges}",
-        f"    test: {own if 'test' in first.splits else '0.2  # read once, at the end'}",
+        f"    test: {own if 'test' in first.splits else '0.2  # used once, for the final score'}",
         f"    train: {'0.2  # the rest of it is auxiliary data' if same else 'null  # all that is left'}",
         *(
-            f"    group: {group}  # stays in one part: a random split would test on groups that the model was trained on"
+            f"    group: {group}  # rows with the same value stay together, so that no {group} is in training and in test"
             for group in first.groups
         ),
         "  auxiliary:" if others else "  auxiliary: {}  # none given: only strategy: primary_only can be trained",
@@ -208,26 +213,26 @@ def _data_lines(first: Look, others: dict[str, Look]) -> list[str]:
             lines.append("      objective: masked_lm  # there are no labels, so the model predicts masked words")
         elif found.shares(first):
             lines.append(
-                "      share_head: true  # it has the primary classes; a portfolio also tries its own output layer"
+                "      share_head: true  # it has the primary classes; strategy portfolio also tries its own output layer"
             )
     return lines
 
 
 def _misspelt(first: Look, others: dict[str, Look]) -> Iterator[str]:
-    """Yield a warning for each column of another source that a feature of the primary source may have been meant to be."""
+    """Yield a warning for each primary feature that another source seems to have under a misspelt name."""
     own = first.listing.tables[0].column_names
     for found in others.values():
         columns = found.listing.tables[0].column_names
         for name in (name for name in own if name not in columns):
             if near := get_close_matches(name, [other for other in columns if other not in own], n=1, cutoff=0.8):
                 yield (
-                    f"{WARNING}{_visible(name)} is not used, because {_visible(found.config.path)} has no such column, but "
-                    f"{_visible(near[0])}; if they are the same, give them the same name."
+                    f"{WARNING}{_visible(name)} is not used, because {_visible(found.config.path)} has no such column. It has "
+                    f"{_visible(near[0])}; if both mean the same, give them the same name."
                 )
 
 
 def _refused(config: DataConfig) -> Iterator[str]:
-    """Yield a warning if only a portfolio refuses the data: it holds out every group, others those of validation and test."""
+    """Yield a warning if only a portfolio refuses the data: it holds out every group, not only those of validation and test."""
     try:
         read_parts(config, 0, pooled=True)
     except InputError as error:
@@ -246,7 +251,7 @@ def _table_lines(first: Look, others: dict[str, Look], config: TableConfig) -> l
     left_out = {name: "says to whom an example belongs" for name in first.groups if name in tables[0].column_names}
     for name in dict.fromkeys(name for table in tables for name in table.column_names):
         if not all(name in table.column_names for table in tables):
-            left_out.setdefault(name, "not a feature of every source")
+            left_out.setdefault(name, NOT_SHARED)
     rows, guess = tables[0].take(first.rows), cells_are_text(tables[0])
     for name in rows.column_names:
         try:
@@ -259,9 +264,11 @@ def _table_lines(first: Look, others: dict[str, Look], config: TableConfig) -> l
             left_out.setdefault(name, "rises or falls from row to row, like a row number")
     if {*rows.column_names} <= left_out.keys():
         reasons = "; ".join(f"{_visible(name)}: {reason}" for name, reason in list(left_out.items())[:5])
-        raise InputError(
-            f"{first.config.path}: no column can be a feature ({reasons}); give columns that differ by row"
+        apart = any(left_out[name] == NOT_SHARED for name in rows.column_names)
+        cure = (
+            "give sources that have columns in common" if apart else "give columns whose values differ from row to row"
         )
+        raise InputError(f"{first.config.path}: no column can be a feature ({reasons}); {cure}")
     return [
         "  kind: table",
         "  table:",
@@ -284,6 +291,7 @@ def _settings_lines(kind: str, first: Look, parts: Parts) -> list[str]:
     left = len(parts.primary["train"].rows)
     batch = min(32, left)
     largest = max([len(part.rows) for part in parts.auxiliary.values()], default=left)
+    over = "the largest auxiliary source" if parts.auxiliary else "the training examples, 64 at a time"
     guided, finetune = max(200, min(5000, 20 * largest // 64)), max(100, min(2000, int(50 * left / batch)))
     model, lr, reason = _model(kind, first.size or 0, largest)
     rate = "the paper uses 1e-4 for its residual network" if lr == "1e-4" else "usual for Adam on small networks"
@@ -293,27 +301,27 @@ def _settings_lines(kind: str, first: Look, parts: Parts) -> list[str]:
     return [
         "model:",
         f"  name: {model}  # {reason}",
-        *(_table_model(left + largest) if kind == "table" else ()),
+        *(_table_model(left, largest if parts.auxiliary else 0) if kind == "table" else ()),
         "training:",
-        "  mode: two_phase  # auxiliary data guided by the primary task, then the primary task alone",
+        "  mode: two_phase  # guided: primary and auxiliary data together; then finetune: primary data alone",
         *metric,
         "  guided:",
-        f"    steps: {guided}  # about 20 passes over the largest auxiliary source, between 200 and 5000",
+        f"    steps: {guided}  # about 20 passes over {over}, but at least 200 and at most 5000",
         "    batch_size: 64  # examples of each auxiliary source in a step",
-        f"    primary_batch: {batch}  # at most 32, and no more than the {left} training examples",
+        f"    primary_batch: {batch}  # primary examples in a step, out of {left} for training",
         f"    lr: {lr}  # {rate}",
         "  finetune:",
-        f"    steps: {finetune}  # about 50 passes over the primary set, between 100 and 2000",
+        f"    steps: {finetune}  # about 50 passes over the primary training examples, but at least 100 and at most 2000",
         f"    primary_batch: {batch}  # as above",
         "    lr: 1e-4  # small: a large rate would destroy what the guided phase learned",
-        "    patience: 10  # stop after 10 evaluations without improvement; a portfolio uses its folds instead",
+        "    patience: 10  # stop after 10 evaluations without improvement; strategy portfolio ignores this",
         "strategy:",
         f"  name: {chosen if parts.auxiliary else 'primary_only  # there are no auxiliary data'}",
-        "  rank: 5  # for strategies with a basis, such as auto: few examples span few reliable directions"
+        "  rank: 5  # directions in which strategies such as auto compare gradients; few, because there are few examples"
         if left < 200
-        else "  rank: 10  # for strategies with a basis, such as auto: the usual value",
+        else "  rank: 10  # directions in which strategies such as auto compare gradients; the usual value",
         *{"text": _TEXT, "table": _TABLE}.get(kind, _IMAGE),
-        "seed: 0  # any number; `attittud compare` uses several seeds, because one decides nothing",
+        "seed: 0  # any number; `attittud compare` uses several seeds, because a single one proves nothing",
         "output: runs  # run folders are created in it",
     ]
 
@@ -333,16 +341,18 @@ def _model(kind: str, size: int, largest: int) -> tuple[str, str, str]:
     return "small-cnn", "1e-3", f"{largest} auxiliary examples are too few for a deep network"
 
 
-def _table_model(count: int) -> list[str]:
+def _table_model(training: int, auxiliary: int) -> list[str]:
+    count = training + auxiliary
     width = 64 if count < 2_000 else 128 if count < 20_000 else 256
+    examples = f"{count} training and auxiliary examples" if auxiliary else f"{count} training examples"
     return [
-        f"  width: {width}  # units of a layer, for {count} examples",
+        f"  width: {width}  # units of a layer, for {examples}",
         "  dropout: 0.1  # keeps the network from memorising a small table",
     ]
 
 
 def _named(paths: Sequence[str]) -> dict[str, str]:
-    """Return the paths by name; each name can be part of a metric's name."""
+    """Return the paths, each under a name that can be part of a metric's name."""
     names: dict[str, str] = {}
     for path in paths:
         stem = re.sub(r"\W+", "_", Path(path.removeprefix("hf:")).stem).strip("_") or "source"

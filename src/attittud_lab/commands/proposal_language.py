@@ -10,7 +10,10 @@ from attittud_lab.config.schema import LanguageConfig, TextsConfig
 from attittud_lab.data.source import open_source
 from attittud_lab.language.conversations import PROMPTS, hold_out, looks_like_language, read, usual_columns
 
-_COMPARE = "language.guard=none (look at its averaged weights too) and with a lower language.lr"
+_COMPARE = (
+    "# Is the guard worth its cost? Also train with language.guard=none (and look at its averaged weights), and with a lower "
+    "language.lr."
+)
 
 
 def is_language(path: str, label: str | None) -> bool:
@@ -42,7 +45,7 @@ def propose_language(learn: str, protect: str | None, column: str | None) -> str
         "# No data are protected, so nothing will show what the model forgets."
         if kept is None
         else f"# Protected: {known} examples in {', '.join(kept.columns or ())}.",
-        f"# Compare with runs with {_COMPARE}; neither makes a step slower.",
+        *([] if kept is None else [_COMPARE]),
         "task: causal-lm",
         "model: hf:FOLDER  # the folder of a causal language model: config.json, model.safetensors, the tokenizer's files",
         "language:",
@@ -55,13 +58,13 @@ def propose_language(learn: str, protect: str | None, column: str | None) -> str
         ),
         *(["  protect_validation: 0.2  # held out, to measure what was forgotten"] if kept is not None else []),
         f"  guard: {guard}",
-        "  lora: null  # all weights; 16 trains adapters instead, which need less memory (pip install peft)",
-        f"  steps: {steps}  # about 3 passes, between 50 and 2000",
+        "  lora: null  # trains all weights; lora: 16 trains adapters instead, which need less memory (pip install peft)",
+        f"  steps: {steps}  # about 3 passes over the new data, but at least 50 and at most 2000",
         f"  batch_size: {usual.batch_size}  # examples of the new data in a step",
-        "  lr: 1e-5  # low, because the learning rate decides most about forgetting; 1e-4 for lora",
-        f"  max_length: {usual.max_length}  # tokens",
+        "  lr: 1e-5  # low, because forgetting depends mostly on the learning rate; 1e-4 for lora",
+        f"  max_length: {usual.max_length}  # tokens of an example",
         "  precision: fp32  # bf16 on a GPU",
-        "  tolerated: 0.05  # forgetting that the decision accepts, in nats per token",
+        "  tolerated: 0.05  # accept this much forgetting: the rise of the loss on protected data, in nats per token",
         "seed: 0",
         "output: runs  # run folders are created in it",
     ]

@@ -39,7 +39,7 @@ def train(
     ray: Ray = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress, neither bars nor lines.")] = False,
 ) -> None:
-    """Train on primary and auxiliary data together, then fine-tune on the primary data alone."""
+    """Train a model: with one strategy, or with a portfolio that tries several strategies and keeps the best."""
     with starting():
         from rich.console import Console
 
@@ -64,7 +64,7 @@ def train(
             f"{asked}: strategy {settings.strategy.name} trains a single run; leave {asked} out, or use strategy=portfolio or "
             "`attittud compare`, which train many runs"
         )
-    trials = RunLines(Console(stderr=True), noun="trial", end=" in this rung") if several else EvaluationLines()
+    trials = RunLines(Console(stderr=True), noun="trial") if several else EvaluationLines()
     progress = Progress() if quiet else Bars() if sys.stderr.isatty() else trials
     with interruptible(lambda: _kept(run_dir, fresh=fresh)), progress:
         if several:
@@ -81,7 +81,9 @@ def train(
     typer.echo(f"next: `attittud predict {run_dir} INPUTS` predicts the label of new examples")
     if settings.data.auxiliary and result.test:  # without a test set there is nothing to compare by
         command = shlex.join(["attittud", "compare", str(config), *(overrides or ())])
-        typer.echo(f"next: `{command}` compares strategies on several seeds and says whether the auxiliary data help")
+        typer.echo(
+            f"next: `{command}` checks with several seeds whether the auxiliary data help, and which strategy to use"
+        )
     typer.echo(str(run_dir))
 
 
@@ -109,9 +111,12 @@ def _train_language(settings: Config, name: str, logs: Sequence[str], *, fresh: 
     with interruptible(lambda: _kept(run_dir, fresh=fresh)), progress:
         result = run(settings, run_dir, progress=progress, logs=logs, fresh=fresh)
     found = read_json(run_dir / LEARNED)
+    if found["averages"]:
+        typer.echo(
+            "averages of the weights before (0%) and after training (100%): loss on new data, forgetting of protected data"
+        )
     for one in found["averages"]:
-        figures = f"loss {one['loss']:.4f}  forgetting {one['forgetting']:+.4f}"
-        typer.echo(f"{one['share']:4.0%} of the trained weights: {figures}")
+        typer.echo(f"{one['share']:4.0%}  loss {one['loss']:.4f}  forgetting {one['forgetting']:+.4f}")
     note = " (finished earlier; --fresh trains again)" if result.skipped else ""
     typer.echo(f"{result.strategy}, seed {result.seed}: {result.steps} steps in {result.seconds:.1f} s{note}")
     typer.echo(found["decision"]["text"])
@@ -135,11 +140,12 @@ def _decided(run_dir: Path) -> list[str]:
     from attittud_lab.portfolio.leaderboard import NAME, chance_words
 
     found = read_json(run_dir / NAME)
-    most = f"at most {found['peak_disk'] / 1e6:.3g} MB on disk"
+    most = f"at most {found['peak_disk'] / 1e6:.3g} MB of disk"
     if found.get("peak_memory"):
         most += f" and {found['peak_memory'] / 1e6:.0f} MB of memory per process"
-    spent = f"trials: as much training as {found['runs']:.1f} full runs, {most}"
-    return [line for line in (spent, chance_words(found["chance"]), found["decision"]) if line]
+    spent = f"the trials took as much training as {found['runs']:.1f} full runs, and {most}"
+    chance = chance_words(found["chance"], "an early estimate, after rung 1; the decision below uses all rungs")
+    return [line for line in (spent, chance, found["decision"]) if line]
 
 
 def _kept(run_dir: Path, *, fresh: bool) -> str:
@@ -161,17 +167,21 @@ def _listed(names: Mapping[str, str]) -> str:
 # The names come from the registries, so that --help lists every usable one.
 train.__doc__ = f"""{train.__doc__}
 
+A strategy is a way to use the auxiliary data. It trains on primary and auxiliary data together, and then fine-tunes on the
+primary data alone. `attittud init` proposes strategy: portfolio, which tries several strategies on folds of the labels.
+
 To continue a run that was interrupted or killed, give the same command again; the result is the same. The folder of a run is
 runs/CONFIG/STRATEGY/seed-SEED (output=FOLDER replaces runs). `attittud schema` lists every setting and its meaning.
 
 With `task: causal-lm`, a language model learns from a file of chats or texts; another file shows what it must not forget. The
 folder is then runs/CONFIG/GUARD/seed-SEED, and its report.html begins with what was learned and forgotten.
 
-A portfolio consists of many short runs: --workers 4 trains four at a time on this machine, --ray many on a cluster, with the
-same result.
+A portfolio consists of many short runs. --workers 4 trains four at a time on this machine, and --ray trains many at a time on
+a cluster; the result is the same.
 
-The strategy says how the two gradients become one update. Choose it with strategy.name=NAME. strategy=NAME also discards the
-other settings that CONFIG has under `strategy:`, such as the rank. The strategies are:
+Choose the strategy with strategy.name=NAME. strategy=NAME also discards the other settings that CONFIG has under `strategy:`,
+such as the rank. Eta(a, b, c) stands for the weights of the neutral, the helpful and the harmful part of the auxiliary
+gradient. The strategies are:
 
 {_listed(strategies())}
 

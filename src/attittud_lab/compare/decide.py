@@ -110,11 +110,13 @@ def _decision(rows: Sequence[ComparedRow], worthwhile: float) -> Decision:
     # A row that diverged with some seeds only has the figures of its other, lucky seeds.
     users = [row for row in users if row.test.n == max(other.test.n for other in rows)] or users
     if not users:
-        return Decision("unclear", None, "Cannot tell: no row has a seed in common with primary_only.", PRIMARY_ONLY)
+        text = "Cannot tell: no strategy has a finished seed in common with primary_only."
+        return Decision("unclear", None, text, PRIMARY_ONLY)
     best = max(users, key=lambda row: row.validation.mean)
     gain = best.to_primary_only
     assert gain is not None
-    about = f"{best.label}, the best with auxiliary data on validation, differs from primary_only by {points(gain)}"
+    found = f"{best.label}, the strategy with auxiliary data that is best on validation"
+    about = f"{found}, differs from primary_only by {points(gain)}"
     if ruled_out(gain, worthwhile):
         text = f"The auxiliary data do not help: {about}, so a gain of {100 * worthwhile:.2g} points is ruled out."
         return Decision("no_help", PRIMARY_ONLY, f"{text} Use primary_only.", PRIMARY_ONLY)
@@ -124,23 +126,25 @@ def _decision(rows: Sequence[ComparedRow], worthwhile: float) -> Decision:
         return Decision("unclear", None, f"Cannot tell with {seeds}: {about}. {advice}", best.label, needed)
     extra, gains = best.to_multitask, f"it gains {points(gain)} over primary_only"
     if extra is None:
-        return Decision("use", MULTITASK, f"Use multitask: {gains}, and no row is better on validation.", MULTITASK)
+        text = f"Use multitask: {gains}, and no other strategy is better on validation."
+        return Decision("use", MULTITASK, text, MULTITASK)
     if better(extra):
         text = f"Use {best.label}: {gains}, and {points(extra)} over tuned multitask."
         return Decision("use", best.label, text, best.label)
     # The auxiliary data help, but nothing shows that more than the simple sum is needed.
     strategy, simple = best.label, next(row.to_primary_only for row in rows if row.label == MULTITASK)
-    text = f"Use {best.label}: {gains}. Tuned multitask is not shown to gain, nor {best.label} to beat it."
+    unshown = f"Tuned multitask is not shown to gain, and {best.label} is not shown to beat tuned multitask."
+    text = f"Use {best.label}: {gains}. {unshown}"
     if simple is not None and better(simple):
         strategy, gains = MULTITASK, f"it gains {points(simple)} over primary_only"
-        text = f"Use multitask: {gains}. No other row is shown to be better."
-    versus = f"{best.label}, the best on validation, differs from tuned multitask by {points(extra)}."
+        text = f"Use multitask: {gains}. No other strategy is shown to be better."
+    versus = f"{best.label}, the strategy that is best on validation, differs from tuned multitask by {points(extra)}."
     _, advice = _advice(extra, worthwhile, len(users) - 1)
     return Decision("use", strategy, f"{text} {versus} {advice}", strategy)
 
 
 def better(difference: Difference) -> bool:
-    """Whether a gain is shown, not only measured."""
+    """Whether a gain is statistically significant, not only measured."""
     return mark(difference.mean, difference.p) == "▲"
 
 
@@ -168,17 +172,18 @@ def _advice(difference: Difference, worthwhile: float, tests: int) -> tuple[int 
         text = f"Fewer than {FEWEST} seeds do not show how much results vary: raise compare.seeds to at least {ENOUGH}"
         return ENOUGH, f"{text} (finished runs are kept)."
     if difference.mean >= worthwhile / 2:
-        needed = seeds_needed(difference.std, difference.mean, tests=tests)
+        needed, about = seeds_needed(difference.std, difference.mean, tests=tests), "About"
         question = f"show a difference of {100 * difference.mean:.2g} points"
     else:
         needed = seeds_needed(difference.std, worthwhile - difference.mean)
-        question = f"rule out a gain of {100 * worthwhile:.2g} points, if the difference is as measured"
+        about = "If the true difference is the measured one, about"
+        question = f"rule out a gain of {100 * worthwhile:.2g} points"
     if needed is None:
         return None, f"No practical number of seeds would {question}; more test examples or primary labels might."
     needed = max(needed, difference.n + 1)  # the estimate comes from these seeds, so fewer cannot be enough
     cases = f"in {POWER:.0%} of cases (compare.seeds={needed}; finished runs are kept)"
     coarse = " All seeds differ by the same amount, as on small test sets: more test examples would tell more."
-    return needed, f"About {needed} seeds would {question}, {cases}.{coarse if difference.std <= ROUNDING else ''}"
+    return needed, f"{about} {needed} seeds would {question}, {cases}.{coarse if difference.std <= ROUNDING else ''}"
 
 
 # ------------------------------------------------------------------------------------------------------------ the runs

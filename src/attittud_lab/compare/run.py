@@ -106,7 +106,7 @@ class Forecast(Progress):
             if not plan.untimed:
                 self._tell(fmean(plan.seconds), "now that every strategy has been run once")
         if seconds is not None and not plan.told:
-            self._tell(seconds, f"if all take as long as this one of {label}; the next forecast covers all strategies")
+            self._tell(seconds, f"if all take as long as this run of {label}; the next forecast covers all strategies")
 
     def _tell(self, seconds: float, reason: str) -> None:
         plan = self._plan
@@ -120,7 +120,7 @@ class Forecast(Progress):
     def measured(self, seconds: float, reason: str) -> None:
         """Say a forecast before the first run."""
         self._plan.told = True
-        self.say(f"Forecast: about {readable(seconds)}, since {reason}; the next forecast follows after whole runs.")
+        self.say(f"Forecast: about {readable(seconds)}, because {reason}. A better forecast follows after whole runs.")
 
     def phase(self, name: str, steps: int | None, done: int) -> None:
         self._warm: float | None = None
@@ -135,7 +135,7 @@ class Forecast(Progress):
         self._timed += steps
         if not self._plan.told and now - self._warm > self._at_least:
             step = (now - self._warm) / self._timed
-            text = f"since a step of {self._label} takes {step:.2g} s; the next forecast covers all strategies"
+            text = f"because a step of {self._label} takes {step:.2g} s; the next forecast covers all strategies"
             self._tell(step * self._plan.steps, text)
 
 
@@ -176,7 +176,7 @@ class Runs:
                 continue
             self._begun[path] = candidate, variant, budget, seed
             config = replace(job(self.config, candidate, variant, budget), seed=seed)
-            at = f" at {variant.weight:g}" if candidate.tuned else ""
+            at = f" with weight {variant.weight:g}" if candidate.tuned else ""
             name = f"{candidate.label}{at}, seed {seed}"
             if (path / "result.json").exists() and not self.fresh:
                 forecast.begin(name)
@@ -279,15 +279,13 @@ class Comparison:
         at_steps = sum(len(tries) - 1 for tries in self.variants.values()) * len(self.tuning_seeds)
         at_steps += many * len(self.seeds)
         at_seconds = many * len(self.seeds) if self.config.compare.equal == "both" else 0
-        last = f", {at_seconds} at equal seconds" if at_seconds else ""
-        self.progress.say(
-            f"{at_steps + at_seconds} runs of {many} strategies: {at_steps} at equal steps, to tune and to compare{last}. "
-            "Finished runs are reused."
-        )
+        what = "to tune the strategies and to compare them at equal steps"
+        total = f"{at_steps} {what}, and {at_seconds} to compare them at equal seconds" if at_seconds else what
+        self.progress.say(f"{at_steps + at_seconds} runs of {many} strategies: {total}. Finished runs are reused.")
         if find(self.config.strategy.name).trains_others:
             self.progress.say(
-                f"strategy: {self.config.strategy.name} is not compared here, because it tries several strategies itself; use "
-                "`attittud train` for it"
+                f"strategy: {self.config.strategy.name} does not take part, because it tries several strategies itself; "
+                "`attittud train` trains it"
             )
         steps, at_budget = budget.guided + budget.finetune, (at_seconds, self.budget_seconds)
         self.forecast = Forecast(self.progress, _Plan(set(self.variants), steps, at_budget, self.place.at_once))
@@ -314,7 +312,7 @@ class Comparison:
             at_seconds = len(self.seeds) if self.config.compare.equal == "both" else 0
             total += more * run + at_seconds * (self.budget_seconds or run)
         low, high = min(step, key=step.__getitem__), max(step, key=step.__getitem__)
-        self.forecast.measured(total, f"a step takes {step[low]:.2g} s ({low}) to {step[high]:.2g} s ({high})")
+        self.forecast.measured(total, f"a step takes from {step[low]:.2g} s ({low}) to {step[high]:.2g} s ({high})")
 
     def _tries(self, budget: Budget) -> Iterator[Run]:
         """All tries on the tuning seeds. Strategies take turns, so that a busy machine does not make one of them look slow."""
@@ -371,7 +369,7 @@ class Comparison:
         return found
 
     def equal_seconds(self, rows: list[Tuned], budget: Budget) -> tuple[float, dict[str, Budget]]:
-        """Return the seconds (those of multitask, or the budget), and by label the steps that take as long.
+        """Return the seconds (as many as multitask takes, or the budget), and by label the steps that take as long.
 
         A budget stretches both phases by the same factor; within the guided phase every strategy gets the same time.
         """

@@ -104,7 +104,7 @@ def cells(result: Mapping[str, Any], table: Mapping[str, Any], row: Mapping[str,
         "std": percent(test["std"]),
         "single seeds" if few else "95 %": interval(test, [value["test"] for value in row["values"].values()]),
         "difference": f"{_mark(difference)} {percent(difference['mean'], '+')}" if difference else "",
-        "seed by seed" if few else "95 % of it": interval(difference, single, "+"),
+        "seed by seed" if few else "its 95 %": interval(difference, single, "+"),
         "p": "" if p is None or math.isnan(p) else "<0.001" if p < 0.001 else f"{p:.3f}",
         "steps": str(sum(row["steps"].values())),
         "s/step": f"{cost['seconds_per_step']:.2g}",
@@ -113,7 +113,7 @@ def cells(result: Mapping[str, Any], table: Mapping[str, Any], row: Mapping[str,
 
 
 def scatter(table: Mapping[str, Any], row: Mapping[str, Any], baseline: str | None = None) -> list[float]:
-    """The differences of a row to a baseline, by default that of its table, seed by seed."""
+    """The differences of a row to a baseline, by default the baseline of its table, seed by seed."""
     (base,) = (other["values"] for other in table["rows"] if other["label"] == (baseline or table["baseline"]))
     return [value["test"] - base[seed]["test"] for seed, value in row["values"].items() if seed in base]
 
@@ -137,29 +137,34 @@ def notes(result: Mapping[str, Any]) -> list[str]:
     tuning, n = result["tuning"], len(result["seeds"])
     weights = ", ".join(f"{weight:g}" for weight in tuning["weights"])
     searched = "".join(f", {path} among {', '.join(values)}" for path, values in tuning["space"].items())
+    fixed = "".join(f" and {path} {values[0]}" for path, values in tuning["space"].items())
     scatter = (
         f"With fewer than {FEWEST} seeds there is no interval and no test; the value of each seed is shown instead."
         if n < FEWEST
-        else "Intervals show the variation between seeds, not between data sets; each holds for its row alone."
+        else "Intervals show the variation between seeds, not between data sets. Unlike p, they are not corrected for the number "
+        "of rows."
+    )
+    tuned = (
+        f"Tuning: every strategy chose its auxiliary weight among {weights}{searched} on validation, with "
+        f"{tuning['runs_each']} runs each. primary_only has no weight."
+        if tuning["runs_each"] > 1
+        else f"Nothing was tuned: every strategy has the auxiliary weight {weights}{fixed}. primary_only has no weight."
     )
     lines = [
         *([result["gave_up"]] if result.get("gave_up") else []),
         (
-            f"Figures are the mean test {result['metric']} over {n} paired seeds. Differences are in points, taken seed by "
-            "seed, to the simple baseline that is better on validation: ▲ shown to be better, ▼ shown to be worse "
+            f"Figures are means of the test {result['metric']} over {n} seeds. Differences are in points, computed seed by seed "
+            "against primary_only or multitask, whichever is better on validation: ▲ shown to be better, ▼ shown to be worse "
             f"(Holm-corrected p below 0.05), = no difference shown, ? too few seeds to tell.{DECIDED} marks the row that the "
             f"decision is about. Cost is the time of a step relative to multitask. {scatter}"
         ),
-        (
-            f"Tuning: every strategy chose its auxiliary weight among {weights}{searched} on validation, with "
-            f"{tuning['runs_each']} runs each. primary_only has no weight."
-        ),
+        tuned,
         *(f"Settings of {label}: {' '.join(changes)}." for label, changes in tuning["changes"].items()),
     ]
     chosen = tuning["chosen"][MULTITASK]
     if len(tuning["weights"]) > 1 and chosen in (tuning["weights"][0], tuning["weights"][-1]):
         lines.append(
-            f"Multitask chose {chosen:g}, at the edge of the weights tried: a wider compare.weights would be fairer to it."
+            f"Multitask chose {chosen:g}, the smallest or largest weight tried: a wider range in compare.weights would be fairer."
         )
     if result["diverged"]:
         lines.append(f"Left out, because training diverged with every weight: {', '.join(result['diverged'])}.")

@@ -237,7 +237,7 @@ def overridden(found: Branch, overrides: Sequence[str]) -> Branch:
         path, equals, value = text.partition("=")
         parts, said = path.split("."), short(text)
         if not equals or not all(parts) or len(parts) > _DEEPEST:
-            raise ConfigError(f"{said!r}: an override is key=value, such as training.guided.lr=1e-4")
+            raise ConfigError(f"{said!r} is not a setting; write KEY=VALUE, such as training.guided.lr=1e-4")
         origin = f"{TYPED} ({said})"
         inner = _value(value, origin)
         lost = [short(earlier) for earlier in overrides[:position] if earlier.startswith(f"{path}.")]

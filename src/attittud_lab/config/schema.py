@@ -29,7 +29,7 @@ Share = Annotated[float, Limits(0, 1)]
 Seed = Annotated[int, Limits(-(2**63), 2**63 - 1)]
 Part = Annotated[float, Limits(-1e10, 1e10, _OVERFLOW)]
 PositiveWeight = Annotated[float, Limits(0, 1e10, _OVERFLOW, above="0 would leave the auxiliary data out")]
-LearningRate = Annotated[float, Limits(0, 1e30, _OVERFLOW, above="it would train nothing")]
+LearningRate = Annotated[float, Limits(0, 1e30, _OVERFLOW, above="a rate of 0 would train nothing")]
 Rate = Annotated[float, Limits(0, 1e30, _OVERFLOW)]
 Runs = Annotated[int, Limits(1, 1000, "every strategy is trained once for each")]
 
@@ -43,7 +43,7 @@ class SourceConfig(Section):
     path: PathText = "digits"
     """a folder with one subfolder of images per class, a parquet, csv or jsonl file or folder, hf:owner/name, or digits"""
     split: str | None = None
-    """which of its own splits to read, such as train or train+other; null: train, or if missing all but validation and test"""
+    """split of the source to read, such as train or train+other; null reads train, or without one, all but validation and test"""
     input: str | None = None
     """column with the image or the text; null looks for image, img, text, ...; tables of features use data.table instead"""
     label: str | None = None
@@ -61,21 +61,21 @@ class PrimaryConfig(SourceConfig):
     """The labelled data of the task that matters."""
 
     train: Count = None
-    """training examples: a count, a fraction below 1, or null for all that validation and test leave"""
+    """training examples: a count, a fraction below 1, or null for all that are not in validation or test"""
     validation: Count = 0.2
     """examples that choose the best model, drawn before the training examples"""
     test: Count = 0.2
-    """examples for the final test; ignored if the source has a test split, unless it is a count"""
+    """examples for the final test; if the source has its own test split, a count takes some of it, and anything else all of it"""
     validation_split: str | None = None
     """the source's own validation split; null uses validation or val if there is one"""
     test_split: str | None = None
     """the source's own test split; null uses test if there is one"""
     group: str | None = field(default=None, metadata=LATER)
-    """column, such as patient, whose values are never in two splits; counts of validation and test are then upper bounds"""
+    """column such as patient: rows with the same value stay in one split; validation and test may then be smaller than asked"""
     unseen: Literal["refuse", "drop"] = field(default="refuse", metadata=LATER)
     """what to do with validation and test examples of classes that the training split lacks: refuse, or drop"""
     overlap: Literal["refuse", "warn", "allow"] = field(default="refuse", metadata=LATER)
-    """what to do if train, validation and test share examples: refuse (above 10 %; a warning below), warn, or allow"""
+    """what to do if train, validation and test share examples: refuse (only warn if they share at most 10 %), warn, or allow"""
 
 
 @dataclass(frozen=True)
@@ -110,14 +110,14 @@ def check_sources(count: int, where: str) -> None:
     """Refuse more auxiliary sources than a step can have."""
     if count > _MOST:
         raise InputError(
-            f"{where}: {count} sources are given, but at most {_MOST} are allowed, since each has its own passes and head in "
-            "every step; join similar sources"
+            f"{where}: {count} sources are given, but at most {_MOST} are allowed, since each needs its own forward and backward "
+            "pass in every step; join similar sources"
         )
 
 
 @dataclass(frozen=True)
 class TableConfig(Section):
-    """The columns of a table that are features, in every source; labels, the group and columns of `where` never are."""
+    """Which columns of a table are features, in every source. Labels, the group and columns of `where` are never features."""
 
     columns: list[str] | None = None
     """use these columns only; null uses all"""
@@ -136,7 +136,7 @@ class DataConfig(Section):
     auxiliary: dict[str, AuxiliaryConfig] = field(default_factory=dict)
     """other data, by a name of your choice"""
     kind: Literal["auto", Kind] = "auto"
-    """what the examples are; auto tells images from texts by the primary source; for a table of features write table"""
+    """what the examples are; auto looks whether the primary source has images or texts; for a table of features write table"""
     table: TableConfig = field(default_factory=TableConfig, metadata=LATER)
     """kind: table only: which columns are features"""
     image_size: Annotated[int, Limits(4, 4096, _IN_MEMORY)] | None = None
@@ -146,7 +146,7 @@ class DataConfig(Section):
     buckets: Annotated[int, Limits(1, 131_072)] | None = field(default=32, metadata=LATER)
     """batches have texts of similar length, padded to a multiple of this many tokens; null pads all to the longest text"""
     pack: Flag = field(default=True, metadata=LATER)
-    """hf: models only: blocks for language modelling hold several texts, which do not see each other; false: one text each"""
+    """hf: models only: a block for language modelling holds several texts, without attention between them; false: only one"""
     cache: PathText | None = field(default=None, metadata=LATER)
     """folder in which tokenised texts are kept; null uses OUTPUT/tokens"""
     seed: Seed | None = 0
@@ -220,7 +220,7 @@ class StrategyConfig(Section):
 
 @dataclass(frozen=True)
 class ModelConfig(Section):
-    """The shared body; every task gets its own linear head. A bare name is enough: `model: small-cnn`."""
+    """The shared body; every task has a linear head, its own or the primary one. A bare name is enough: `model: small-cnn`."""
 
     shorthand = "name"
 
@@ -235,8 +235,8 @@ class ModelConfig(Section):
     pretrained: Flag = True
     """hf: and timm: only: start from the stored weights"""
     weights: PathText | None = None
-    """start from the weights.safetensors of an earlier run: its body, and its heads of sources with the same name; {seed}
-    in the path stands for the run's seed"""
+    """start from the weights.safetensors of an earlier run: the body, and the heads of sources that had the same name there;
+    {seed} in the path stands for the run's seed"""
     freeze: list[str] = field(default_factory=list, metadata=LATER)
     """parameters that are not trained, by patterns of their names such as 'body.*'"""
 
@@ -247,14 +247,14 @@ class PhaseConfig(Section):
 
     steps: Steps = 1000
     """updates, unless epochs is given"""
-    epochs: Annotated[float, Limits(0, 10**6, above="null counts steps instead")] | None = None
+    epochs: Annotated[float, Limits(0, 10**6, above="write null to count steps instead")] | None = None
     """instead of steps: passes over the largest auxiliary source (guided) or the primary set (finetune)"""
     batch_size: Batch = 64
     """examples of each auxiliary source in a step of the guided phase"""
     primary_batch: Batch = 32
     """primary examples in a step"""
     accumulate: Batch = field(default=1, metadata=LATER)
-    """number of micro-batches of a step: more need less memory; the update stays the same"""
+    """micro-batches per step: with more of them a step needs less memory, and the update stays the same"""
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     """the optimizer"""
     lr: LearningRate = 1e-3
@@ -269,7 +269,7 @@ class PhaseConfig(Section):
     """learning rate at which cosine, linear and plateau end"""
     warmup: Annotated[int, Limits(0, 10**9)] = 0
     """steps in which the learning rate rises from 0"""
-    clip: Annotated[float, Limits(0, 1e30, _OVERFLOW, above="null does not clip")] | None = 1.0
+    clip: Annotated[float, Limits(0, 1e30, _OVERFLOW, above="write null to switch clipping off")] | None = 1.0
     """the combined gradient's norm is clipped to this; null does not clip"""
     patience: Steps | None = None
     """stop after this many evaluations without improvement; null never stops early"""
@@ -291,7 +291,7 @@ def _finetune(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class TrainingConfig(Section):
-    """The paper's two phases, or joint training."""
+    """The two phases of training (guided, then finetune), or the guided phase alone."""
 
     mode: Literal["two_phase", "joint"] = "two_phase"
     """two_phase: guided, then finetune on the primary set alone; joint: guided only"""
@@ -319,7 +319,7 @@ class TrainingConfig(Section):
     """start finetune with a fresh primary head"""
     threads: Annotated[int, Limits(1, 1024)] | None = field(default=None, metadata=LATER)
     """CPU threads of a run; the last digits of its results depend on them. null: 1 for networks below a million parameters,
-    which more threads only slow down, else torch's own number on the machine where the command is given"""
+    which more threads only slow down, else torch's own number on the machine where the command is started"""
 
 
 _COMPARED = ("pretrain", "pcgrad", "drop_harmful", "flip", "auto")
@@ -333,20 +333,21 @@ class CompareConfig(Section):
     """strategies to compare with the one in `strategy`; primary_only and multitask always take part. An entry inherits rank,
     engine, exclude, refresh_every and basis_batch from `strategy` unless it sets them; other settings have their defaults"""
     seeds: Annotated[int, Limits(2, 1000, "every strategy is trained once for each")] = 5
-    """paired runs of every strategy, with the seeds seed, seed + 1, ..."""
+    """runs of every strategy; all strategies use the same seeds: seed, seed + 1, ..."""
     weights: list[PositiveWeight] = field(default_factory=lambda: [0.1, 0.3, 1.0])
     """factors on the auxiliary losses; every strategy chooses one of them on validation"""
     space: dict[str, list[str]] = field(default_factory=dict)
-    """further settings to tune, by path, such as training.guided.lr: [1e-4, 1e-3]; a strategy with a fixed primary_weight
-    tunes only the other settings"""
+    """further settings to tune, by path, such as training.guided.lr: [1e-4, 1e-3]; strategy.primary_weight is not tuned for
+    strategies that fix it"""
     draws: Runs = 4
     """how many combinations of `space` every strategy tries: all first values, then random ones, the same for all strategies"""
     tuning_seeds: Runs = 2
-    """how many of the seeds, from the first on, are used to tune the strategies and to time their steps"""
+    """number of seeds, the first ones, that are used to tune the strategies and to time their steps"""
     equal: Literal["both", "steps"] = "both"
-    """compare at equal steps and at equal seconds, or at equal steps alone, which takes half as many runs"""
+    """both: compare after the same number of steps, and again after the same training time; steps: only the former, in about
+    half as many runs"""
     budget: str | None = None
-    """training time of each run at equal seconds, such as 90s, 30m or 1h30m; null uses multitask's time"""
+    """training time of each run in the comparison at equal seconds, such as 90s, 30m or 1h30m; null uses multitask's time"""
     worthwhile: Weight = 0.005
     """smallest gain in the metric that is worth having: 0.005 is half a point of accuracy"""
 
@@ -386,10 +387,10 @@ class CandidateConfig(StrategyConfig):
 
 @dataclass(frozen=True)
 class RungConfig(Section):
-    """A moment at which some candidates stop."""
+    """A part of the training of a portfolio, at the end of which some candidates stop."""
 
     at: Annotated[float, Limits(0, 1, above="candidates must be trained before they are compared")] = 0.5
-    """share of the steps"""
+    """the rung ends after this share of the steps"""
     keep: Annotated[float, Limits(0, 1, above="at least one candidate must go on")] = 0.5
     """share of the candidates that go on"""
 
@@ -407,9 +408,9 @@ class PortfolioConfig(Section):
     folds: Annotated[int, Limits(2, 20, "every candidate is trained once for each")] = 3
     """number of parts of the training and validation labels; each part is held out once"""
     one_split_above: Annotated[int, Limits(0, 10**12)] = 5000
-    """with more labels than this, only one part is held out, and the other labels always train"""
+    """with more labels than this, only one part is held out, and the other labels are always used for training"""
     rungs: list[RungConfig] = field(default_factory=lambda: [RungConfig(at=at, keep=keep) for at, keep in _RUNGS])
-    """when candidates stop, and how many go on; primary_only always goes on"""
+    """when some candidates stop, and how many go on; primary_only always goes on"""
     looks: Annotated[int, Limits(1, 1000)] = 15
     """how often a run is evaluated on its held-out labels, evenly over its steps"""
     averaging: Annotated[float, Limits(0, 1)] = 0.1
@@ -419,7 +420,7 @@ class PortfolioConfig(Section):
     members: Literal["folds", "refit"] = "folds"
     """final: ensemble only: use the networks of the folds, or one network for each candidate, trained on all labels"""
     picks: Annotated[int, Limits(1, 100)] = 12
-    """final: ensemble only: at most this many picks; a candidate may be picked several times"""
+    """final: ensemble only: the mean is made of at most this many picks; a candidate that is picked twice counts twice"""
     budget: str | None = None
     """a time such as 30m, or a number of runs such as 12 runs; a plan that takes longer gets fewer steps (for a
     time only), then fewer candidates. null: 30m on a CPU, no limit on other devices"""
@@ -443,10 +444,10 @@ class TextsConfig(Section):
     path: PathText
     """a parquet, csv or jsonl file, a folder of them, or hf:owner/name"""
     split: str | None = None
-    """which of its own splits to read; null reads train, or everything if there is no train"""
+    """split of the source to read; null reads train, or everything if there is no train"""
     columns: list[str] | None = None
-    """column of messages or of texts, or columns of prompt and reply, the reply last; null looks for messages, for prompt and
-    completion, question and answer, instruction and output, or for text"""
+    """the column of messages or of texts, or several columns: those of the prompt, then that of the reply; null looks for
+    messages, for prompt and completion, question and answer, instruction and output, or for text"""
     where: dict[str, str] = field(default_factory=dict)
     """keep only rows that have these values, by column"""
     examples: Count = None
@@ -455,7 +456,7 @@ class TextsConfig(Section):
 
 @dataclass(frozen=True)
 class LanguageConfig(Section):
-    """task: causal-lm only: a language model learns new data, while some of what it could do before is protected."""
+    """task: causal-lm only: a language model learns new data, and keeps abilities that other data, the protected data, show."""
 
     learn: TextsConfig | None = None
     """the data to learn"""
@@ -487,7 +488,7 @@ class LanguageConfig(Section):
     """rank of LoRA adapters on all linear layers, with scale 2 (needs the package peft); null trains all weights"""
     steps: Steps = 200
     """updates, unless epochs is given"""
-    epochs: Annotated[float, Limits(0, 10**6, above="null counts steps instead")] | None = None
+    epochs: Annotated[float, Limits(0, 10**6, above="write null to count steps instead")] | None = None
     """instead of steps: passes over the data to learn"""
     batch_size: Batch = 8
     """new examples in a step"""
@@ -501,7 +502,7 @@ class LanguageConfig(Section):
     """steps in which the learning rate rises from 0"""
     weight_decay: Annotated[float, Limits(0, 10**6, _OVERFLOW)] = 0.0
     """weight decay of AdamW"""
-    clip: Annotated[float, Limits(0, 1e30, _OVERFLOW, above="null does not clip")] | None = 1.0
+    clip: Annotated[float, Limits(0, 1e30, _OVERFLOW, above="write null to switch clipping off")] | None = 1.0
     """the combined gradient's norm is clipped to this; null does not clip"""
     precision: Literal["fp32", "bf16"] = "fp32"
     """bf16 runs forward passes under autocast; weights stay in fp32"""
@@ -510,7 +511,7 @@ class LanguageConfig(Section):
     evaluations: Steps = 10
     """how often loss and forgetting are measured, evenly over the steps"""
     tolerated: Weight = 0.05
-    """forgetting that the decision accepts: the rise of the loss on protected examples, in nats per token"""
+    """the decision accepts this much forgetting, which is the rise of the loss on protected examples in nats per token"""
 
     def check(self, config: Config) -> None:
         """Refuse settings that contradict each other; a message begins with the path of the culprit."""
@@ -578,7 +579,7 @@ class Config(Section):
     language: LanguageConfig = field(default_factory=LanguageConfig, metadata=LATER)
     """only for task: causal-lm"""
     log_every: Steps = 20
-    """steps between two lines of metrics.jsonl (each waits for the device)"""
+    """steps between two lines of metrics.jsonl (for each line, training waits for the device)"""
     log_layers: Flag = True
     """at evaluations, also log the norms of the three parts layer by layer"""
     checkpoint_every: Steps | None = 200

@@ -47,7 +47,7 @@ class ImageFolder(Source):
             raise InputError(f"{root}: it contains no folder; make one folder of images for each class")
         splits = [folder.name for folder in folders if folder.name.lower() in _SPLITS and self._folders(folder)]
         if splits:
-            cure = "splits are called train, validation and test in small letters, so rename them"
+            cure = "splits are called train, validation and test in lower case, so rename them"
             raise InputError(f"{root}: its folders {', '.join(splits)} would be read as classes; {cure}")
         loose = sum(_is_image(path) for path in root.iterdir())
         if loose:

@@ -115,16 +115,16 @@ def read_parts(config: DataConfig, seed: int, *, pooled: bool = False) -> Parts:
 
 
 def _warn_of_copies(seen: Sequence[Digests], primary: Mapping[str, Part], where: str) -> None:
-    """Warn about pooled examples that may be held out while copies of them train."""
+    """Warn about pooled examples that may be held out while copies of them are trained on."""
     words = np.concatenate([found.words for found in seen]).tolist()
     groups = [*(primary["train"].groups or ()), *(primary["validation"].groups or ())]
     # Copies in one group stay together.
     known = {(word, group) for word, group in zip(words, groups or range(len(words)), strict=True) if word}
     count = len(known) - len({word for word, _ in known})
     if count:
-        found = f"{where}: {count} of {len(words)} labelled examples are copies of others. A copy may train while the other is"
+        found = f"{where}: {count} of {len(words)} labelled examples are copies of others. If one copy is held out while another"
         cure = "remove the copies, or give them the same data.primary.group"
-        warn_once(f"{found} held out, which makes out-of-fold scores too good; {cure}")
+        warn_once(f"{found} is trained on, out-of-fold scores are too good; {cure}")
 
 
 def _check_excluded(table: TableConfig, sources: Sequence[Source]) -> None:
@@ -254,12 +254,12 @@ def _primary_parts(
 
 def check_held_out(config: PrimaryConfig) -> None:
     """Refuse a test or validation set of 0 examples, which only a portfolio can do without."""
-    purposes = {"test": "measures the result", "validation": "chooses the model and the weights of strategy auto"}
+    purposes = {"test": "give the final score", "validation": "choose the model (and the weights of strategy auto)"}
     for name, purpose in purposes.items():
         wanted = getattr(config, name)
         if wanted == 0 and isinstance(wanted, int):
             what = f"data.primary.{name}"
-            raise InputError(f"{what}: is 0, but that part {purpose}; give a count or a fraction, such as 0.2")
+            raise InputError(f"{what}: is 0, but {name} examples {purpose}; give a count or a fraction, such as 0.2")
 
 
 def _own_splits(config: PrimaryConfig, known: list[str]) -> tuple[str | None, dict[str, str | None]]:

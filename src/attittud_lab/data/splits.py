@@ -141,7 +141,7 @@ def _punctuation() -> re.Pattern[str]:
 
 
 def copies(part: Digests, other: Digests) -> tuple[int, int]:
-    """Count the examples of `part` that are also in `other`, and those of them that are equal only in their words."""
+    """Count the examples of `part` that are also in `other`, and how many of these have only their words in common."""
     shared = np.isin(part.words, other.words) & (part.words != b"")
     return int(shared.sum()), int((shared & ~np.isin(part.exact, other.exact)).sum())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from itertools import product
@@ -22,7 +23,7 @@ from attittud_lab.output.progress import Progress
 from attittud_lab.placing.job import Here, Job
 from attittud_lab.placing.processes import in_processes
 from attittud_lab.runs.result import RunResult
-from attittud_lab.statistics import mark
+from attittud_lab.statistics import FEWEST, mark
 from attittud_lab.strategies import find
 
 CONFIG = Path(__file__).with_name("digits.yaml")
@@ -40,7 +41,7 @@ ROWS: dict[str, tuple[str, list[str]]] = {
         ["strategy=pretrain", *_HALVES],
     ),
     "multitask": ("the plain sum of both losses: Eta (1, 1, 1)", []),
-    "pcgrad": ("one-sided PCGrad: (1, 1, 0) against the mean primary gradient", []),
+    "pcgrad": ("one-sided PCGrad: Eta (1, 1, 0), compared with the mean primary gradient alone", []),
     "drop_harmful": ("Eta (1, 1, 0)", []),
     "orthogonal": ("Eta (1, 0, 0)", []),
     "helpful_only": ("Eta (0, 1, 0)", []),
@@ -48,12 +49,16 @@ ROWS: dict[str, tuple[str, list[str]]] = {
     "orthogonal_flip": ("Eta (1, 0, -1)", []),
     "auto": ("validation examples decide how much weight each part gets", []),
     "own_head": (
-        "control: multitask, the auxiliary task with its own output layer",
+        "a control: multitask, but the auxiliary task has its own output layer",
         ["strategy=multitask", "data.auxiliary.others.share_head=false"],
     ),
-    "portfolio": ("tries several strategies on folds of the labels, trains the best on all labels: about ten runs", []),
+    "portfolio": (
+        "tries several strategies on folds of the labels and trains the best on all labels: about ten runs",
+        [],
+    ),
 }
 """The rows: what each does, and its settings where they differ from the strategy of the same name."""
+ETA = "Eta (a, b, c) below are the weights of the neutral, the helpful and the harmful part of the auxiliary gradient."
 WIDE = 112  # width of a terminal in which every row of the table fits into one line
 STYLES = {"▲": "green", "▼": "red"}
 MARKS = "▲ better, ▼ worse, = not significant (p corrected by Holm for the rows of a column)"
@@ -88,7 +93,7 @@ def measure(here: Here, cell: Cell, steps: int) -> tuple[RunResult, float]:
 def job_of(cell: Cell, steps: int, folder: Path) -> Job:
     row, quality, seed = cell
     path = folder / "runs" / quality.replace(" ", "-") / row / f"seed-{seed}"
-    return Job(", ".join(map(str, cell)), measure, (cell, steps), path)
+    return Job(f"{row}, {quality}, seed {seed}", measure, (cell, steps), path)
 
 
 def run_all(seeds: int, steps: int, workers: int, folder: Path, progress: Progress) -> dict[str, Any]:
@@ -138,7 +143,17 @@ def _comparison(quality: str, seeds: int, folder: Path, found: dict[Cell, RunRes
             by_seed[0].steps / runs[PRIMARY_ONLY][0].steps
         )  # the cost of a row with several runs is the cost of all its runs
         rows.append(Tuned(candidate, Variant(), {Variant(): None}, each, later))
-    return content(settings, folder, rows, runs)
+    made = content(settings, folder, rows, runs)
+    for decision in (made["decision"], *(table["decision"] for table in made["tables"])):
+        decision["text"] = own_options(decision["text"])
+    return made
+
+
+def own_options(text: str) -> str:
+    """Replace the setting of `attittud compare` in a decision by the option of the demo, which keeps no finished runs."""
+    kept = "finished runs are kept"
+    text = re.sub(rf"compare\.seeds=(\d+); {kept}", r"--seeds \1", text)
+    return text.replace("raise compare.seeds", "raise --seeds").replace(f" ({kept})", "")
 
 
 # ------------------------------------------------------------------------------------------------------ the table
@@ -161,8 +176,10 @@ def _text(found: Mapping[str, Any], sign: str = "") -> str:
 
 def rich_table(result: Mapping[str, Any]) -> Table:
     """Return the table for a terminal; in a narrow one the difference comes below the accuracy."""
-    title = f"Test accuracy (%) with 10 clean labels per class; after the mark, the difference to {PRIMARY_ONLY}"
-    caption = f"mean ± 95 % interval over {len(result['seeds'])} seeds; {MARKS}"
+    title = f"Test accuracy (%) with 10 correct labels per class; after the mark, the difference to {PRIMARY_ONLY} in points"
+    several = len(result["seeds"]) >= FEWEST
+    over = f"over {len(result['seeds'])} seeds"
+    caption = f"mean ± 95 % interval {over}; {MARKS}" if several else f"mean {over}; ? too few seeds to tell"
     names = [table["name"] for table in result["tables"]]
     found = Table("auxiliary labels:", *names, title=title, caption=caption, box=box.SIMPLE_HEAD)
     for label, cells in grid(result).items():

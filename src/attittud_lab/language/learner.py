@@ -124,7 +124,7 @@ def make_trainer(
     record: Callable[[Mapping[str, Any]], None],
     state: Mapping[str, Any],
 ) -> Learner:
-    """Make a trainer for rows of tokens; `state` is that of the checkpoint from which it continues."""
+    """Make a trainer for rows of tokens; `state` comes from the checkpoint from which it continues."""
     wanted = config.language
     # A file of settings is used for several guards; those that a guard does not use are left out.
     used = {"protect_loss": wanted.guard not in ("none", "kl"), "protect_weight": wanted.guard != "none"}

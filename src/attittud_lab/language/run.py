@@ -317,7 +317,7 @@ def decide(found: Mapping[str, Any], tolerated: float, held_out: Mapping[str, in
         f"Forgetting on {_examples(old)} of protected data: {end['forgetting']:+.3f}; up to {tolerated:g} is tolerated."
     )
     if old < FEW:
-        forgot += f" So few examples decide little: hold out {FEW} or more (language.protect_validation)."
+        forgot += f" So few examples prove little: hold out {FEW} or more (language.protect_validation)."
     if end["forgetting"] <= tolerated:
         text = f"Use the trained model: it learned, and its forgetting is tolerable. {learned} {forgot}"
         return {"outcome": "use", "about": about, "text": text}
@@ -326,8 +326,8 @@ def decide(found: Mapping[str, Any], tolerated: float, held_out: Mapping[str, in
     cure = "Try a lower learning rate, fewer steps or another guard."
     if best is not None:
         cure = (
-            f"An average with {best['share']:.0%} of the trained weights stays within the tolerance: loss "
-            f"{best['loss']:.3f}, forgetting {best['forgetting']:+.3f}."
+            f"An average of the weights before and after training, with {best['share']:.0%} of the trained ones, forgets little "
+            f"enough: loss {best['loss']:.3f}, forgetting {best['forgetting']:+.3f}."
         )
     return {
         "outcome": "unclear",

@@ -127,7 +127,7 @@ def is_compiled(model: nn.Module) -> bool:
 
 @contextmanager
 def eagerly(model: nn.Module) -> Iterator[None]:
-    """Inside, nothing is compiled, and compiled code is not used."""
+    """Compile nothing inside the block, and do not use compiled code."""
     if not is_compiled(model):  # the switch alone would import all of the compiler
         yield
         return

@@ -204,7 +204,8 @@ class _Folder:
             try:  # by its path: with a name the library would ask the network for some files
                 self.path = Path(snapshot_download(name, local_files_only=True))
             except (OSError, ValueError):  # not there, or no name at all
-                found = f"model hf:{name}: cannot be loaded: there is no such folder, and nothing with this name in the cache"
+                nowhere = "there is no such folder, and nothing with this name in the Hugging Face cache"
+                found = f"model hf:{name}: cannot be loaded: {nowhere}"
                 raise InputError(f"{found}; {_CURE}, or fetch it from the hub first: hf download {name}") from None
 
     def load(self, what: str, kind: str, **more: Any) -> Any:

@@ -175,7 +175,7 @@ def trained_model(config: ModelConfig, kind: Kind, shape: Sequence[int], weights
 
 @contextmanager
 def _tensors_alone() -> Iterator[None]:
-    """Inside, `torch.load` unpickles only tensors, whatever the calling library asks for."""
+    """Let `torch.load` unpickle only tensors inside the block, whatever the calling library asks for."""
     name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
     before = os.environ.get(name)
     os.environ[name] = "1"

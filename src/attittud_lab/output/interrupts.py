@@ -32,7 +32,7 @@ class Ending:
 
 @contextmanager
 def signals() -> Iterator[Ending]:
-    """Inside, SIGTERM, which schedulers send, raises KeyboardInterrupt, as Ctrl-C does."""
+    """Let SIGTERM, which schedulers send, raise KeyboardInterrupt inside the block, as Ctrl-C does."""
     ending = Ending()
     with _handled({signal.SIGTERM: ending.terminate}, instead_of=(signal.SIG_DFL,)):
         yield ending
@@ -40,7 +40,7 @@ def signals() -> Iterator[Ending]:
 
 @contextmanager
 def starting() -> Iterator[None]:
-    """Inside, a signal ends the slow imports with a sentence instead of a traceback."""
+    """Let a signal end the slow imports inside the block with a sentence instead of a traceback."""
     with _handled(dict.fromkeys(_WORDS, _leave), instead_of=(signal.default_int_handler, Ending.terminate)):
         yield
 

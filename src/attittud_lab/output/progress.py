@@ -33,6 +33,9 @@ class Progress:
     def comparison(self, runs: int) -> None:
         """Plan this many runs, including finished ones; called again when the number is known better."""
 
+    def stage(self, name: str, left: str = "") -> None:
+        """Begin a stage, such as a rung of a portfolio: runs are counted from 1 again. `left` follows the time that is left."""
+
     def say(self, text: str) -> None:
         """Show a line."""
 
@@ -112,19 +115,23 @@ class RunLines(Progress):
     """Shows a line for each run, with the seconds so far and the time left, and a line for each evaluation in it.
 
     Evaluations within a second of another line are left out, except the last one of a run. `noun` is what a run is called.
-    `end` says what the time left refers to: a portfolio knows its trials only up to the next rung.
     """
 
-    def __init__(self, console: Console, worker: str = "", noun: str = "run", end: str = "") -> None:
+    def __init__(self, console: Console, worker: str = "", noun: str = "run") -> None:
         self._console, self._began, self._worker = console, time.monotonic(), worker
-        self._noun, self._end, self._told = noun, end, 0.0
+        self._noun, self._stage, self._left, self._told = noun, "", "", 0.0
         self._planned = self._finished = self._trained = 0
         self.since = math.inf
-        """When the first run that had to be trained began."""
+        """When the first run of the stage that had to be trained began."""
         self._run = _RunLine(self)
 
     def comparison(self, runs: int) -> None:
         self._planned = runs
+
+    def stage(self, name: str, left: str = "") -> None:
+        self._stage, self._left = f"{name}, ", f" {left}" if left else ""
+        self._planned = self._finished = self._trained = 0
+        self.since = math.inf
 
     def say(self, text: str) -> None:
         self._told = time.monotonic()
@@ -162,8 +169,8 @@ class RunLines(Progress):
         now, of = time.monotonic(), ""
         if self._planned:
             left = (now - self.since) / max(1, self._trained) * (self._planned - self._finished)
-            known = f", about {readable(left)} left{self._end}" if self._trained and left else ""
-            of = f"{self._noun} {number} of {self._planned}{known}: "
+            known = f", about {readable(left)} left{self._left}" if self._trained and left else ""
+            of = f"{self._stage}{self._noun} {number} of {self._planned}{known}: "
         self.say(f"{now - self._began:7.1f} s  {of}{what}")
 
     @property
@@ -249,6 +256,9 @@ class Bars(Progress):
 
     def comparison(self, runs: int) -> None:
         self._bars.update(self._runs, total=runs, visible=True)
+
+    def stage(self, name: str, left: str = "") -> None:
+        self._bars.reset(self._runs, description=name)
 
     def say(self, text: str) -> None:
         self._bars.console.print(text, highlight=False, markup=False)

@@ -158,7 +158,7 @@ def _send_news(number: int, folder: Path, home: Any, over: threading.Event, ever
 
 
 def _latest(boxed: list[Any]) -> Any:
-    """The data of a job. A process keeps those of its latest job."""
+    """The data of a job. A process keeps the data of its latest job."""
     import ray
 
     if not boxed:

@@ -140,7 +140,7 @@ class _Forward(logging.Handler):
 
 @contextmanager
 def _forwarded(reports: Reports) -> Iterator[None]:
-    """Inside, logged lines and warnings of this process become reports."""
+    """Turn logged lines and warnings of this process into reports inside the block."""
 
     def show(message: Any, category: Any, filename: Any, lineno: Any, file: Any = None, line: Any = None) -> None:  # noqa: ARG001 - as it is called
         reports.tell("warning", warnings.formatwarning(message, category, filename, lineno, line))

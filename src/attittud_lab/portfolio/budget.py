@@ -191,9 +191,9 @@ def plan(
         share = min(share, _share(needed, count, seconds))
     left_out, words = [entry.label for entry in entries[count:]], []
     if share < 1:
-        words.append(f"steps are cut to {share:.0%} of the configured number")
+        words.append(f"to fit into it, steps are cut to {share:.0%} of the configured number")
     if left_out:
-        words.append(f"left out: {', '.join(left_out)}")
+        words.append(f"candidates left out: {', '.join(left_out)}")
     if runs is not None and runs_of(count) > runs:
         words.append(
             f"a portfolio needs at least {count} candidates, which take about {runs_of(count):.1f} runs; to cut the steps too, "
@@ -235,8 +235,9 @@ def left(found: Plan, alive: int, folds: int, config: Config, done: int, at_once
 
 def forecast(found: Plan, folds: int, at_once: int = 1) -> str:
     """Describe the plan in words; `at_once` trials run at the same time."""
-    many = f"{len(found.candidates)} candidate{'s' if len(found.candidates) > 1 else ''}"
+    many = f"{len(found.candidates)} candidate strateg{'ies' if len(found.candidates) > 1 else 'y'}"
     many += " and the sum of the sources that help" if found.sums else ""
-    parts = f"{folds} folds" if folds > 1 else "one split"
+    parts = f"{folds} folds of the labels" if folds > 1 else "one split of the labels"
     runs = f"{found.runs:.0f}" if found.runs >= 5 else f"{found.runs:.1f}"
-    return f"{many} x {parts}, about {runs} full runs, {readable(max(found.seconds / at_once, 1))}"
+    take = "takes" if len(found.candidates) == 1 and not found.sums else "take"
+    return f"{many} on {parts} {take} as long as about {runs} full runs: {readable(max(found.seconds / at_once, 1))}"

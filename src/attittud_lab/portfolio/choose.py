@@ -70,7 +70,7 @@ class HeldOut:
         return np.asarray(found.numpy())
 
     def losses(self, likely: Numbers) -> Numbers:
-        """The log-loss of each example; of several labels at once the mean over them."""
+        """The log-loss of each example; with several labels at once, the mean over the labels."""
         targets = self.targets.numpy()
         several = targets.ndim == 2
         right = np.where(targets == 1, likely, 1 - likely) if several else likely[np.arange(len(targets)), targets]
@@ -91,7 +91,7 @@ class Curve:
     second: int = 0
     """The first look of the second phase. Looks of two phases are not smoothed together: a new head starts low."""
     count: int = 0
-    """How many examples were held out; 0 where their number is not to play a part."""
+    """How many examples were held out; 0 if their number should be ignored."""
 
     @classmethod
     def of(cls, looks: Sequence[Tensor], held_out: HeldOut, second: int = 0) -> Curve:
@@ -110,11 +110,11 @@ class Curve:
         return self.best_of(len(self.scores))
 
     def first(self, count: int) -> Curve:
-        """Return the curve as it was after so many looks."""
+        """Return the curve as it was after this many looks."""
         return replace(self, scores=self.scores[:count], losses=self.losses[:count])
 
     def best_of(self, count: int) -> int:
-        """Return the same among the first `count` looks; a later look changes it only as the neighbour of one of them."""
+        """Return the best of the first `count` looks. A later look changes it only by smoothing the score of its neighbour."""
         values = self.smoothed[: max(1, count)]
         top = max(range(len(values)), key=lambda look: (*values[look], -look))
         score = values[top][0]

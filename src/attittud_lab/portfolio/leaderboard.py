@@ -34,7 +34,7 @@ class Chance:
 
 
 CHANCE = Chance(intercept=-0.68, slope=0.38)
-"""Calibrated on 29 development pairs: that the model is more than half a point better than primary_only with folds."""
+"""The chance that the model is more than half a point better than primary_only with folds; calibrated on 29 development pairs."""
 ROUGH = "it has not been calibrated for these rungs, evaluations and candidates"
 _LEAST_VARIANCE = 1e-4
 """The least variance of a score: the standard error would vanish where the score is nearly 0 or 1."""
@@ -85,8 +85,8 @@ def chance(standings: Mapping[str, Standing], held_out: HeldOut, *, usual: bool 
     `usual`: the first rung is the one that the formula was calibrated on, with the default looks and candidates.
 
     The evidence is how far primary_only is behind, in standard errors: its score behind the best score of a candidate with
-    auxiliary data, and its log-loss behind the lowest one, which is compared example by example. (Differences as they are
-    say less: their size depends on the labels and on how far training has come.)
+    auxiliary data, and its log-loss behind the lowest one, which is compared example by example. (Raw differences say less:
+    their size depends on the labels and on how far training has come.)
     """
     losses = lowest_losses(standings)
     others = [label for label in losses if label != PRIMARY_ONLY]
@@ -110,11 +110,13 @@ def _curve(standing: Standing) -> Curve:
     return standing.curve
 
 
-def chance_words(found: Mapping[str, Any] | None) -> str:
+def chance_words(found: Mapping[str, Any] | None, when: str = "") -> str:
+    """Say the chance; `when` says what it was estimated from."""
     if found is None:
         return ""
-    rough = "" if found["calibrated"] else f" (rough: {ROUGH})"
-    return f"chance that the auxiliary data help: {found['value']:.0%}{rough}"
+    remarks = [when] * bool(when) + ([] if found["calibrated"] else [f"rough: {ROUGH}"])
+    more = f" ({'; '.join(remarks)})" if remarks else ""
+    return f"chance that the auxiliary data help: {found['value']:.0%}{more}"
 
 
 class Intervals:
@@ -282,7 +284,8 @@ def decision(
     groups = f"no interval: only {found['few_groups']} groups are held out" if "few_groups" in found else ""
     gain = f"{difference} points of out-of-fold {metric} ({groups or f'95 % interval {low} to {high}'})"
     early = "" if found["share"] == 1 else f" after {found['share']:.0%} of the steps, where it was stopped"
-    against = f"{found['best']}, the best with auxiliary data on these same labels, differs from {PRIMARY_ONLY} by {gain}{early}"
+    best = f"{found['best']}, the best candidate that uses them (chosen on these same labels)"
+    against = f"{best}, differs from {PRIMARY_ONLY} by {gain}{early}"
     if found["low"] > 0 and early:
         return f"{model}. The auxiliary data helped at first, but later no candidate with them was among the best: {against}."
     if found["low"] > 0:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attittud_lab.config.schema import Config, PortfolioConfig
+from attittud_lab.config.schema import Config, PortfolioConfig, to_dict
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError, listed
@@ -31,6 +31,7 @@ from attittud_lab.portfolio.candidates import (
     candidates,
     fitted,
     greedy_sum,
+    legend,
     may_sum,
     smaller_basis,
     sums,
@@ -70,7 +71,7 @@ from attittud_lab.training.phase import phase_steps
 from attittud_lab.training.train import chosen_metric, default_run_dir, new_model, phase_names, threads_of
 
 LONG = 60.0
-"""Seconds from which on it is worth telling that more cores could be used."""
+"""If the forecast is longer than this many seconds, a line says that more cores could be used."""
 Execute = Callable[[Sequence[TrialJob]], Iterable[TrialResult]]
 """Runs trials, here or elsewhere, and gives their results in the order of the jobs."""
 
@@ -121,7 +122,10 @@ def first_rung(config: Config, where: Path, progress: Progress | None = None) ->
         share = step / steps[-1]
         runs = len(portfolio.entries) * folds * share
         cost = budget.forecast(replace(plan, runs=runs, seconds=plan.seconds * runs / plan.runs), folds)
-        shown.say(f"estimating the chance that the auxiliary data help: {cost}, for the first {share:.0%} of the steps")
+        shown.say(
+            f"estimating the chance that the auxiliary data help, from the first {share:.0%} of the steps: {cost}"
+        )
+        portfolio.begin("estimate", "", portfolio.entries)
         for entry in portfolio.entries:
             portfolio.train([entry], 0, step)
             portfolio.prune(entry.label, stopped=True)  # none of them goes on
@@ -157,7 +161,7 @@ class _Portfolio:
         """The data as they were read, for trials in other processes."""
         data = on_device(data, device)
         self.data, self.device, self.folder, self.progress = data, device, folder, progress
-        self.execute, self.jobs = execute or self.placed, 0
+        self.execute, self.jobs, self.expected = execute or self.placed, 0, 0
         self.folds: Folds = make_folds(data, config.portfolio, mix(config.seed, "folds"))
         targets = data.primary.examples.targets
         assert targets is not None
@@ -177,12 +181,23 @@ class _Portfolio:
         self.folder.truncate(0)  # the report of an unfinished run expects this file
         make_folder(self.folder.trials_path)
         plan, names = self.planned(), self.folds.not_validated
-        rare = f"classes with too few examples to be validated: {listed(names)}" if names else ""
+        rare = (
+            f"classes with too few examples to be held out, so they are only trained on: {listed(names)}"
+            if names
+            else ""
+        )
         # A container or a batch system may allow fewer cores than the machine has.
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         alone = plan.threads == self.place.at_once == 1 < cores and self.device.type == "cpu" and plan.seconds > LONG
         idle = f"this uses one of {cores} cores; --workers {cores} trains {cores} trials at a time" if alone else ""
-        for words in (budget.forecast(plan, self.folds.count, self.place.at_once), idle, plan.decided, rare):
+        rungs = len(budget.rung_counts(self.config))
+        several = rungs > 1 and len(self.entries) > 1
+        climbing = (
+            f". Training has {rungs} rungs; after each but the last, the worst candidates stop" if several else ""
+        )
+        coming = f"{budget.forecast(plan, self.folds.count, self.place.at_once)}{climbing}"
+        names_mean = legend(to_dict(entry.strategy) for entry in self.entries)
+        for words in (coming, names_mean, idle, plan.decided, rare):
             if words:
                 self.progress.say(words)
         self.climb()
@@ -207,6 +222,7 @@ class _Portfolio:
         steps, settings = look_steps(self.config), self.config.portfolio
         looks, alive = [count - 1 for count in budget.rung_counts(self.config)], list(self.entries)
         for number, look in enumerate(looks):
+            self.begin(f"rung {number + 1} of {len(looks)}", "in this rung", alive)
             self.train(alive, number, steps[look])
             if number == 0:
                 self.chance = chance(self.standings, self.held_out, usual=_usual(settings, self.plan))
@@ -222,23 +238,33 @@ class _Portfolio:
             keep = 1.0 if number == len(looks) - 1 else settings.rungs[number].keep
             order = survivors(values, keep, PRIMARY_ONLY)
             self.rungs.append({"look": look, "step": steps[look], "candidates": len(alive), "kept": order})
-            self.say(number, len(looks), values)
+            self.say(number, len(looks), curves, steps[look] / steps[-1])
             alive = [entry for entry in alive if entry.label in order]
             for label in self.standings.keys() - {entry.label for entry in alive}:
                 self.prune(label, stopped=True)
 
-    def say(self, number: int, rungs: int, values: Mapping[str, tuple[float, float]]) -> None:
-        """Show a line about a rung."""
+    def begin(self, stage: str, left: str, entries: Sequence[PortfolioCandidate]) -> None:
+        """Show that a stage begins, in which all folds of these candidates are trained."""
+        self.jobs, self.expected = 0, len(entries) * self.folds.count
+        self.progress.stage(stage, left)
+
+    def say(self, number: int, rungs: int, curves: Mapping[str, Curve | None], share: float) -> None:
+        """Show a line about a rung that is over, with the best candidate's score as the leaderboard would show it."""
         rung, last = self.rungs[-1], number == rungs - 1
-        best = rung["kept"][0]
-        go_on = "all steps are done" if last else f"{len(rung['kept'])} go on ({'; '.join(rung['kept'])})"
-        score = f"best{'' if last else ' so far'} {best} with out-of-fold {self.held_out.metric} {values[best][0]:.4f}"
-        if not last:
+        best, curve = rung["kept"][0], curves[rung["kept"][0]]
+        assert curve is not None
+        score = f"{best} with out-of-fold {self.held_out.metric} {curve.scores[curve.best]:.4f}"
+        over = f"rung {number + 1} of {rungs} is over, after {share:.0%} of the steps"
+        if last:
+            self.progress.say(f"{over}; the best candidate is {score}")
+        else:
             settled = (self.plan, len(rung["kept"]), self.folds.count, self.config, number + 1, self.place.at_once)
-            score += f"; about {budget.left(*settled)} left in all"
-        self.progress.say(f"rung {number + 1} of {rungs}: {rung['candidates']} candidates, {go_on}; {score}")
+            many = f"{len(rung['kept'])} of {rung['candidates']} candidates go on"
+            go_on = f"{many if rung['candidates'] > 1 else 'the only candidate goes on'} ({'; '.join(rung['kept'])})"
+            left = f"about {budget.left(*settled)} left in all"
+            self.progress.say(f"{over}; {go_on}; the best so far is {score}; {left}")
         if number == 0 and self.chance is not None:
-            self.progress.say(chance_words(self.chance))
+            self.progress.say(chance_words(self.chance, "an early estimate, after rung 1"))
 
     def train(self, entries: Sequence[PortfolioCandidate], rung: int, until: int) -> None:
         """Train all folds of some candidates up to a step."""
@@ -265,7 +291,7 @@ class _Portfolio:
     def placed(self, jobs: Sequence[TrialJob]) -> Iterator[TrialResult]:
         """Run trials where they take place; yields each result as soon as all earlier ones are known."""
         self.jobs += len(jobs)
-        self.progress.comparison(self.jobs)
+        self.progress.comparison(max(self.jobs, self.expected))
         data = self.data if isinstance(self.place, InThisProcess) else self.handed
         threads, found = self.config.training.threads or 1, dict[Path, TrialResult]()
         calls = []
@@ -359,6 +385,7 @@ class _Portfolio:
             assert standing.curve is not None
             until, where = steps[standing.curve.best], self.trial(label, None)
             jobs.append(TrialJob(self.config, standing.candidate, None, until, where))
+        self.begin("final training", "", ())
         results = list(self.execute(jobs))
         self.memory = max(self.memory, *(result.memory for result in results))
         lost = {label: result.diverged for label, result in zip(picks, results, strict=True) if result.diverged}

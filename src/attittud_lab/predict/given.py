@@ -60,7 +60,7 @@ def images(inputs: Any, column: str | None, channels: int) -> list[Any]:
 
 
 def _cells(inputs: Any, column: str | None, cure: str) -> list[Any]:
-    """Return the single inputs; those of mappings and data frames are in one column."""
+    """Return the single inputs; mappings and data frames have them in one column."""
     if isinstance(inputs, (str, os.PathLike, bytes, Image.Image)) or _is_row(inputs, [column] if column else INPUTS):
         inputs = [inputs]
     names = getattr(inputs, "column_names", getattr(inputs, "columns", None))  # of pyarrow, and of pandas or polars
@@ -79,7 +79,8 @@ def _cell(position: int, item: Any, column: str | None) -> Any:
 def _column(names: Sequence[Any], wanted: str | None, where: str) -> str:
     found = next((name for name in ([wanted] if wanted else INPUTS) if name in names), None)
     if found is None or names.count(found) > 1:
-        missing = f"{where} needs one column {wanted or ' or '.join(INPUTS)}; its columns are {listed(names) or 'none'}"
+        called = wanted or f"{', '.join(INPUTS[:-1])} or {INPUTS[-1]}"
+        missing = f"{where} needs one column that is called {called}; its columns are {listed(names) or 'none'}"
         raise InputError(f"{missing}; rename the column of the inputs, or give its cells as a list")
     return found
 

@@ -225,9 +225,10 @@ class Inputs:
                 raise InputError(f"{where}: has the column {twice!r} more than once; rename or remove all but one")
             return None, chosen[1]
         if chosen[0] is None:
-            missing = f"there is no column {self.input or ' or '.join(INPUTS)}"
-            cure = f"name another column with --input. Its columns are {listed(names)}"
-            raise InputError(f"{where}: {missing}; {cure}{other_separator(names)}")
+            unnamed = f"no column is called {', '.join(INPUTS[:-1])} or {INPUTS[-1]}"
+            lack = f"there is no column {self.input}" if self.input else unnamed
+            cure = f"name the column of the {self.kind}s with --input. Its columns are {listed(names)}"
+            raise InputError(f"{where}: {lack}; {cure}{other_separator(names)}")
         return chosen[0], chosen[1]
 
     def _check_no_columns(self, where: str) -> None:
@@ -317,7 +318,7 @@ def _is_object(line: str) -> bool:
 
 @contextmanager
 def _blamed(path: Path, kind: str) -> Iterator[None]:
-    """Inside, blame errors of a reader on the file."""
+    """Blame errors of a reader inside the block on the file."""
     try:
         yield
     except (pa.ArrowException, csv.Error, OSError, ValueError) as error:

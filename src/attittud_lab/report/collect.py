@@ -30,7 +30,7 @@ DROPPED = 0.25
 """A part of the auxiliary gradient counts as dropped below this weight."""
 EVERYTHING_DROPPED = (
     "Everything was dropped: in the end, held-out primary examples gained nothing from any part of the auxiliary gradient, so "
-    "the last steps were almost those of primary_only."
+    "the last steps were almost the same as with primary_only."
 )
 LONGEST_TEXT = 40_000
 """How many characters of a configuration are shown; nobody reads more."""
@@ -38,7 +38,7 @@ LONGEST_TEXT = 40_000
 
 @contextmanager
 def understood(folder: Path) -> Iterator[None]:
-    """Inside, blame every error on the files in the folder: they are damaged, or not from this program."""
+    """Blame every error inside the block on the files in the folder: they are damaged, or not from this program."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
@@ -91,7 +91,7 @@ def _comparison(folder: Path, points: int) -> dict[str, Any]:
     return {
         "kind": "comparison",
         "title": result.get("title", f"Comparison: {folder.resolve().parent.name}"),
-        "subtitle": f"{len(groups[0])} strategies, {len(result['seeds'])} paired seeds, {_examples(result['examples'])}",
+        "subtitle": f"{len(groups[0])} strategies, {len(result['seeds'])} seeds, {_examples(result['examples'])}",
         "metric": result["metric"],
         "decision": result["decision"]
         | {"about": f"Decision {at} {tables[decides]['name'].lower()}", "row": decided_row(result, decides)}
@@ -160,8 +160,8 @@ def _outcome(folder: Path, result: Mapping[str, Any], weights: Mapping[str, Mapp
         for part in (result["test"], result["validation"])
     )
     text = (
-        f"{test} test {metric}: the model of step {phase['best_step']} of {phase['steps']} in phase {phase['name']}, "
-        f"chosen for its {own} on the {result['examples']['validation']} validation examples."
+        f"{test} test {metric}: this is the model after step {phase['best_step']} of {phase['steps']} in phase {phase['name']}, "
+        f"chosen because it has {own} on the {result['examples']['validation']} validation examples."
     )
     found: dict[str, Any] = {"outcome": "run", "about": "Result of one run", "text": text}
     if not any("/" in name for name in result["examples"]):
@@ -172,7 +172,7 @@ def _outcome(folder: Path, result: Mapping[str, Any], weights: Mapping[str, Mapp
     if dropped and len(dropped) == len(weights):
         found["meaning"] = EVERYTHING_DROPPED
     command = f"attittud compare {folder / 'config.yaml'}"
-    return found | {"next": {"command": command, "why": "shows whether the auxiliary data help, or can be left out"}}
+    return found | {"next": {"command": command, "why": "shows whether the auxiliary data help or can be left out"}}
 
 
 def _run(folder: Path, points: int) -> dict[str, Any]:
@@ -215,16 +215,22 @@ def _run(folder: Path, points: int) -> dict[str, Any]:
     if result is None or not (folder / LEADERBOARD).is_file():
         return page
     name = f"{label[:1].upper()}{label[1:]}: seed {config['seed']}"
-    figures_of_all = {**page["tables"][0], "title": "All figures of the model: out-of-fold and on the test set"}
+    columns = ["out-of-fold" if column == "validation" else column for column in columns]
+    title = "All figures of the model: out-of-fold and on the test set"
+    figures_of_all = {**page["tables"][0], "columns": columns, "title": title}
     last = page["curves"] if found["train"] else []  # the networks of folds have no training on all labels
     return page | {"title": name, "details": [figures_of_all], "curves": last} | portfolio(folder, result)
 
 
 _AVERAGES = (
-    "Averaging the weights before and after training costs nothing. A guard is useful only if plain training (guard: none) and "
-    "its averages forget more at the same loss on new data."
+    "Each row is an average of the weights before and after training, with this share of the trained weights; such an average "
+    "costs nothing. A guard is worth its cost only if plain training (guard: none) and its averages forget more at the same loss "
+    "on new data."
 )
-_UNITS = "Losses and forgetting are in nats per token: means over the tokens of texts and replies in held-out examples."
+_UNITS = (
+    "Losses are means over the tokens of texts and replies in held-out examples, in nats per token. Forgetting is the rise of "
+    "the loss on protected examples since the start of training."
+)
 
 
 def _language(folder: Path, config: Mapping[str, Any], curves: Mapping[str, Any]) -> dict[str, Any]:

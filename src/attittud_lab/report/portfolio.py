@@ -1,4 +1,4 @@
-"""Collect what the page of a portfolio shows beyond that of a run: leaderboard.json and the out-of-fold predictions."""
+"""Collect what only the page of a portfolio shows: leaderboard.json and the out-of-fold predictions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attittud_lab.files import read_json
 from attittud_lab.output.progress import readable
-from attittud_lab.portfolio.candidates import PRIMARY_ONLY
+from attittud_lab.portfolio.candidates import PRIMARY_ONLY, legend
 from attittud_lab.portfolio.final import OUT_OF_FOLD
 from attittud_lab.portfolio.leaderboard import NAME, ROUGH, points
 from attittud_lab.runs.folder import load_checkpoint
@@ -35,11 +35,13 @@ def portfolio(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     if found["worth"] is not None and list(found["final"]["picks"]) == [PRIMARY_ONLY]:
         about["meaning"] = "All auxiliary data were dropped: the model was trained on the primary examples alone."
     columns, rows = _leaderboard(found, result)
+    names_mean = legend(row["settings"] for row in found["candidates"])
     leaders = {
         "name": "Leaderboard",
         "about": f"Out-of-fold means that {_held_out(found)} predicted once, by a network that had not seen it. Bars show the "
-        f"difference to {PRIMARY_ONLY} after the same number of steps, in points with a 95 % interval. Size and time are those "
-        "of the model that a candidate would become.",
+        f"difference to {PRIMARY_ONLY} after the same number of steps, in points with a 95 % interval. Size and prediction time "
+        "describe the model that this candidate alone would give."
+        + (f" {names_mean[0].upper()}{names_mean[1:]}." if names_mean else ""),
         "columns": columns,
         "rows": rows,
     }
@@ -135,7 +137,7 @@ def _facts(found: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[dict
     chose = f"95 % interval {_range(own)}; on the labels that chose the model"
     yield {"name": f"Out-of-fold {metric}", "figure": _percent(own["score"]), "remark": chose}
     if found["tested"]:
-        remark = f"{result['examples']['test']} test examples, read once"
+        remark = f"{result['examples']['test']} test examples, used once"
         yield {"name": f"Test {metric}", "figure": _percent(result["test"].get(metric)), "remark": remark}
     count = "one network" if model["members"] == 1 else f"a mean of {model['members']} networks"
     remark = f"{count}, {_milliseconds(model['seconds_per_prediction'])} for a prediction"
@@ -197,7 +199,7 @@ def _drawn(found: Mapping[str, Any]) -> dict[str, Any]:
 def _leaderboard(found: Mapping[str, Any], result: Mapping[str, Any]) -> tuple[list[str], list[dict[str, Any]]]:
     """Return a row for each candidate, and one for a mean of several, with size and time of the model it would become."""
     metric, model, final = found["metric"], found["model"], found["final"]
-    columns = ["candidate", metric, "95 %", "loss", f"to {PRIMARY_ONLY}", "steps (best)"]
+    columns = ["candidate", metric, "95 %", "loss", f"minus {PRIMARY_ONLY}", "steps (best)"]
     columns += ["training", "size", "prediction"]
     rows, several, steps = list[dict[str, Any]](), final["kind"] == "ensemble", _look_steps(found)
     if several:
@@ -255,7 +257,7 @@ def _sources(found: Mapping[str, Any]) -> dict[str, Any] | None:
     return {
         "title": "Which auxiliary sources helped, and which harmed?",
         "about": f"From best to worst: {said}. Each is compared with {PRIMARY_ONLY} after the same number of steps.",
-        "columns": ["source", f"to {PRIMARY_ONLY}", "95 %", "", "after", "candidate"],
+        "columns": ["source", f"minus {PRIMARY_ONLY}", "95 %", "", "after", "candidate"],
         "rows": table,
     }
 
@@ -324,11 +326,11 @@ def _single_examples(
         cells = [names[one], _label(true, classes), _percent(float(was[one])), _percent(float(now[one]))]
         cells += [_points(float(now[one] - was[one])), _label(said, classes)]
         found.append({"cells": cells, "interval": None})
-    what = "the right answer, a mean over the labels of an example" if several else "the true class"
+    what = "the right answer (the mean over the labels of an example)" if several else "the true class"
     heading = "true labels" if several else "true class"
     return {
         "title": "Which examples changed most?",
-        "about": f"The probability of {what}, out-of-fold. Rows are counted from 1, as by `attittud predict`.",
+        "about": f"The probability of {what}, out-of-fold. Rows of a file are counted from 1, as `attittud predict` does.",
         "columns": ["example", heading, PRIMARY_ONLY, name, "change", f"{name} predicts"],
         "rows": found,
     }
@@ -366,7 +368,7 @@ def _matrix(kept: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any]:
         said, is_ = outputs > 0, targets == 1
         parts = (is_ & said, is_ & ~said, ~is_ & said, ~is_ & ~said)
         counts = torch.stack([part.sum(0) for part in parts], 1).tolist()
-        columns = ["found", "missed", "false alarm", "rightly not predicted"]
+        columns = ["found", "missed", "false alarm", "correctly absent"]
         return {"kind": "labels", "columns": ["label", *columns], "names": list(classes), "counts": counts}
     total = len(classes)
     table = torch.bincount(targets * total + outputs.argmax(1), minlength=total * total).reshape(total, total)
@@ -383,19 +385,20 @@ def _notes(found: Mapping[str, Any]) -> Iterator[str]:
     memory = f" and {found['peak_memory'] / 1e6:.0f} MB of memory per process" if found.get("peak_memory") else ""
     yield (
         f"The trials took as much training as {found['runs']:.1f} full runs (forecast: {plan['runs']:.1f} with the final "
-        f"training), at most {found['peak_disk'] / 1e6:.3g} MB of disk{memory}. A candidate's training time is that of all its "
-        "folds."
+        f"training), and at most {found['peak_disk'] / 1e6:.3g} MB of disk{memory}. The training time of a candidate covers all "
+        "its folds."
     )
     scores = [row["score"] for row in found["candidates"] if not row["diverged"]]
     if scores and scores[0] < max(scores):
         yield (
-            f"Candidates rank by the mean {found['metric']} of the evaluations around the step that is taken, and by log-loss "
-            "where these are equal. So the first one may show a lower figure than another."
+            f"Candidates rank by the mean {found['metric']} of the evaluations around their best step, and by log-loss where "
+            "these are equal. So the first row may have a lower figure than another row."
         )
     if plan["decided"]:
         yield f"{plan['decided']}."
     if found["not_validated"]:
-        yield f"Classes with too few examples to be validated: {', '.join(map(str, found['not_validated']))}."
+        names = ", ".join(map(str, found["not_validated"]))
+        yield f"Classes with too few examples to be held out, so they are only trained on: {names}."
     for row in found["candidates"]:
         if row["diverged"]:
             yield f"{row['label']} diverged: {row['diverged']}"

@@ -178,7 +178,11 @@ def formula(name: str, about: str, **settings: Any) -> Callable[[Formula], Formu
     primary_weight=0.0,
     trains_head=False,
 )
-@formula("pretrain", "train the body on auxiliary data alone, and the primary head on top of it", primary_weight=0.0)
+@formula(
+    "pretrain",
+    "train the shared body on auxiliary data alone; primary data train only the primary head",
+    primary_weight=0.0,
+)
 @formula(
     "primary_only",
     "ignore the auxiliary data: the baseline that every other strategy has to beat",
@@ -188,12 +192,17 @@ def _all(_: Mixed, _primary: Tensor, auxiliary: Tensor) -> Tensor:
     return auxiliary
 
 
-@formula("cosine_gate", "Du et al. 2018: use the auxiliary gradient only where its cosine with the primary one is >= 0")
+@formula(
+    "cosine_gate",
+    "Du et al. 2018: use the auxiliary gradient only in steps where its cosine with the primary gradient is >= 0",
+)
 def _gate(_: Mixed, primary: Tensor, auxiliary: Tensor) -> Tensor:
     return (_cosine(primary, auxiliary) >= 0) * auxiliary
 
 
-@formula("cosine_weighted", "Du et al. 2018: weight the auxiliary gradient by max(0, cosine with the primary one)")
+@formula(
+    "cosine_weighted", "Du et al. 2018: weight the auxiliary gradient by max(0, its cosine with the primary gradient)"
+)
 def _weighted_gate(_: Mixed, primary: Tensor, auxiliary: Tensor) -> Tensor:
     return _cosine(primary, auxiliary).clamp(min=0) * auxiliary
 
@@ -258,7 +267,7 @@ def _symmetric(name: str, kind: str, *, resumable: bool = True, **arguments: Any
         given = {key: value(weights) if callable(value) else value for key, value in arguments.items()}
         return Symmetric(config.name, kind, given, model, weights, resumable=resumable)
 
-    register(name, f"{kind} of TorchJD, which treats all tasks alike: a baseline (needs the extra torchjd)", build)
+    register(name, f"{kind} of TorchJD, a baseline that treats all tasks alike (needs the extra torchjd)", build)
 
 
 _symmetric("torchjd_pcgrad", "PCGrad")

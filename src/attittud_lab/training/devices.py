@@ -94,7 +94,7 @@ def captures(config: Config, data: Prepared, device: torch.device) -> bool:
 
 @contextmanager
 def repeatable(wanted: bool, device: torch.device) -> Iterator[None]:
-    """Inside, use only operations that give the same bits every time, if wanted; afterwards settings are restored."""
+    """Use only operations that give the same bits every time inside the block, if wanted; restore the settings afterwards."""
     if not wanted or device.type != "cuda":
         yield
         return

@@ -103,7 +103,7 @@ class AveragedWeights:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Inside, the model has the mean weights."""
+        """Give the model its mean weights inside the block."""
         kept = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
         self.model.load_state_dict(self.values)
         try:
@@ -134,7 +134,7 @@ class Phase:
 
         `judges` are the examples that choose the weights of strategy auto, by default the validation examples. `looks` are
         the steps after which `measure` evaluates the model, instead of training.PHASE.evaluations. With a `window`, the
-        evaluated and the final model of the phase have weights averaged over so many steps.
+        evaluated and the final model of the phase have weights averaged over this many steps.
         """
         config: PhaseConfig = getattr(job.training, name)
         chosen = job.strategy if name == "guided" else StrategyConfig(name="primary_only")
@@ -409,7 +409,7 @@ def _check(
     if strategy.uses_held_out and judges < FEW_JUDGES:
         found = f"strategy {chosen.name}: the validation examples decide the weights, and there are only"
         cure = "Raise data.primary.validation, or use strategy: primary_only or multitask"
-        logger.warning("%s %d; so few can hardly show what helps. %s", found, judges, cure)
+        logger.warning("%s %d, too few to show reliably what helps. %s", found, judges, cure)
     strategy.check_batches(name, config)
     primary, available = f"training.{name}.primary_batch", len(data.primary.examples)
     for key, size in {primary: config.primary_batch, "strategy.basis_batch": chosen.basis_batch or 0}.items():

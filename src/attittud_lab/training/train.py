@@ -62,7 +62,7 @@ def load_data(
 
 @contextmanager
 def conditions(config: Config, data: Prepared, device: torch.device) -> Iterator[None]:
-    """Inside, apply the settings of a run, with one thread until it sets its own number; afterwards restore everything."""
+    """Apply the settings of a run inside the block, with one thread until it sets its own number; then restore everything."""
     training = config.training
     forked = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
     streamed = own_stream(device) if captures(config, data, device) else nullcontext()
@@ -121,7 +121,7 @@ def run(
 
     A finished run in the folder is not trained again. An unfinished run continues from its last checkpoint and ends as if it
     had never been interrupted. `fresh` starts over. `data` must belong to `config`. `logs` are names of dashboards. A run that
-    takes place on another machine gets `threads`, the number that `threads_of` returns where the command was given.
+    takes place on another machine gets `threads`, the number that `threads_of` returns where the command was started.
     """
     for name in logs:
         check_log(name)

@@ -37,12 +37,13 @@ def test_compare_runs_with_a_configuration(tmp_path: Path, capsys: pytest.Captur
     # What is written where there is no terminal: the number of runs, how long they will take, and each of them.
     first, *lines = err.splitlines()
     runs = len(list((tmp_path / "runs").rglob("result.json")))
-    assert first.startswith("14 runs of 3 strategies: 8 at equal steps, to tune and to compare, 6 at equal seconds.")
+    at_steps = "8 to tune the strategies and to compare them at equal steps"
+    assert first.startswith(f"14 runs of 3 strategies: {at_steps}, and 6 to compare them at equal seconds. ")
     assert [line for line in lines if "run 1 of 14: primary_only, seed 0" in line] == lines[1:2]
     assert sum(bool(re.search(f"run \\d+ of (14|{runs})(, about .* left)?: ", line)) for line in lines) == runs
     assert sum("validation accuracy" in line for line in lines) >= runs
     forecasts = [line for line in lines if line.startswith("Forecast: about ")]
-    assert ", since a step takes " in forecasts[0] and forecasts[0] == lines[0]
+    assert ", because a step takes from " in forecasts[0] and forecasts[0] == lines[0]
     assert "the remaining 11 runs, now that every strategy has been run once" in forecasts[1] and len(forecasts) == 2
 
 
@@ -54,9 +55,9 @@ def test_a_quick_comparison_says_what_it_left_out_and_the_full_one_reuses_its_ru
     code, out, err = typed(*words, "--quick", capsys=capsys)
     result = json.loads((tmp_path / "runs/job/compare/comparison.json").read_text())
     assert code == 0 and result["seeds"] == [0, 1, 2] and [t["name"] for t in result["tables"]] == ["Equal steps"]
-    assert result["gave_up"].startswith("--quick gave up 1 of 4 seeds, so only") and "; the table at equal" in out
+    assert result["gave_up"].startswith("--quick means 3 seeds instead of 4, so only") and "; no table at equal" in out
     assert result["gave_up"] in out and err.splitlines()[1] == result["gave_up"]
-    assert "--quick gave up" in (tmp_path / "runs/job/compare/report.html").read_text()
+    assert "--quick means" in (tmp_path / "runs/job/compare/report.html").read_text()
     small = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
     code, out, _ = typed(*words, capsys=capsys)
     assert code == 0 and "--quick" not in out and len(list(tmp_path.rglob("result.json"))) > len(small)
@@ -127,5 +128,11 @@ def test_help_of_compare_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = typed("--help", capsys=capsys)
     words = " ".join(out.split())
     assert code == 0
-    for word in ("--primary", "--auxiliary", "--budget", "equal training seconds", "runs/CONFIG/compare"):
+    for word in (
+        "--primary",
+        "--auxiliary",
+        "--budget",
+        "the same training time (equal seconds)",
+        "runs/CONFIG/compare",
+    ):
         assert word in words

@@ -43,7 +43,8 @@ def test_the_demo_trains_and_prints_its_table(tmp_path, monkeypatch, capsys):
     saved = json.loads(path.read_text())
     for row, (what, _) in demo.ROWS.items():
         assert row in out and what in out
-    assert "50 % shifted" in out and "use more (--seeds)" in out
+    assert "50 % shifted" in out and "use more (--seeds)" in out and demo.ETA in " ".join(out.split())
+    assert ", labels right, seed 1" in err and "raise --seeds to at least 5." in saved["decision"]["text"]
     assert saved["seeds"] == [0, 1] and all(len(row["values"]) == 2 for row in saved["tables"][0]["rows"])
     report, _, *own = out.strip().splitlines()[-6:]
     assert report == "Report: runs/demo/report.html" and "your own data" in own[0]

@@ -54,13 +54,13 @@ def test_init_refuses_what_train_would_refuse(
 
 @pytest.mark.parametrize("part", ["validation", "test"])
 @pytest.mark.parametrize(
-    ("value", "message"), [("0", "is 0, but that part"), ("null", "null means the source's own split")]
+    ("value", "message"), [("0", "is 0, but {part} examples"), ("null", "null means the source's own split")]
 )
 def test_every_part_needs_examples(part: str, value: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("job.yaml").write_text(JOB)
     assert call("train", "job.yaml", f"data.primary.{part}={value}") == 2
     said = capsys.readouterr().err
-    assert f"data.primary.{part}: {message}" in said and "such as 0.2" in said
+    assert f"data.primary.{part}: {message.format(part=part)}" in said and "such as 0.2" in said
 
 
 @pytest.mark.parametrize(

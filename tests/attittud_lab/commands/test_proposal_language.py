@@ -40,9 +40,11 @@ def test_protected_data_may_be_prompts_or_missing(capsys: pytest.CaptureFixture[
     assert "next: attittud train attittud.yaml model=hf:FOLDER" in capsys.readouterr().out
     found = load("attittud.yaml").language
     assert found.protect is None and found.protect_prompts is not None and found.protect_prompts.columns == ["prompt"]
+    assert "# Is the guard worth its cost?" in Path("attittud.yaml").read_text()
     assert call("init", "text", "--primary", "chats.jsonl", "--force") == 0
     found = load("attittud.yaml").language
     assert found.protect is None and found.guard == "none"
+    assert "Is the guard worth" not in Path("attittud.yaml").read_text()  # there is no guard
 
 
 @pytest.mark.parametrize(
@@ -52,7 +54,10 @@ def test_protected_data_may_be_prompts_or_missing(capsys: pytest.CaptureFixture[
             ("text", "--protect", "texts.jsonl", "--auxiliary", "texts.jsonl"),
             "--auxiliary and --protect cannot be combined",
         ),
-        (("text", "--auxiliary", "texts.jsonl"), "a language model learns; it takes no auxiliary data. Give --protect"),
+        (
+            ("text", "--auxiliary", "texts.jsonl"),
+            "A language model learns these, and takes no auxiliary data. Give --protect",
+        ),
         (("text", "--protect", "texts.jsonl", "--label", "text"), "--label and --protect cannot be combined"),
         (("table", "--protect", "texts.jsonl"), "use `attittud init text`"),
         (("text", "--protect", "nowhere.jsonl"), "there is no such file"),

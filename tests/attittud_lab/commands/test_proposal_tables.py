@@ -79,7 +79,7 @@ def test_init_warns_of_groups_that_leave_a_portfolio_without_auxiliary_data(caps
         "Warning: `attittud train` will refuse these data as they are. data.auxiliary.b: 90 of its 90 examples belong"
     )
     assert f"{refused} to groups of the primary data" in shown.err
-    assert "see to the warning, then attittud train" in shown.out and "next:" not in shown.out
+    assert "heed the warning first, then: attittud train" in shown.out and "next:" not in shown.out
     assert call("train", "attittud.yaml", "--quiet") == 2
     assert "and no example is left; name data of other groups" in " ".join(capsys.readouterr().err.split())
 
@@ -102,7 +102,7 @@ def test_init_warns_of_a_misspelt_column(capsys: pytest.CaptureFixture[str]) -> 
     words = ["init", "table", "--primary", "a.csv", "--auxiliary", "b.csv", "--label", "class", "--force"]
     assert call(*words) == 0
     told = capsys.readouterr().err
-    assert "Warning: mean_size is not used, because b.csv has no such column, but mean_szie; if they are" in told
+    assert "Warning: mean_size is not used, because b.csv has no such column. It has mean_szie; if both mean" in told
     Path("b.csv").write_text("area,another,class\n" + text)
     assert call(*words) == 0 and "Warning" not in capsys.readouterr().err
     Path("b.csv").write_text("area,mean_size,klass\n" + text)
@@ -124,11 +124,25 @@ def test_init_leaves_columns_out_that_only_one_table_has(capsys: pytest.CaptureF
     assert "no label column was found; name it with --label" in capsys.readouterr().err
     Path("c.csv").write_text("x,label\n" + "1,a\n1,b\n" * 9)
     assert call("init", "table", "--primary", "c.csv", "--force") == 2
-    assert "no column can be a feature (x: it is the same in all rows)" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "no column can be a feature (x: it is the same in all rows); give columns whose values differ" in told
+    Path("d.csv").write_text("y,label\n" + "1,a\n2,b\n" * 9)
+    assert call("init", "table", "--primary", "d.csv", "--auxiliary", "c.csv", "--force") == 2
+    told = capsys.readouterr().err
+    assert "(y: not in every source; x: not in every source); give sources that have columns in common" in told
     assert call("init", "table", "--primary", "digits", "--force") == 2
     assert "use `attittud init image`" in capsys.readouterr().err
     assert call("init", "text", "--primary", "c.csv", "--force") == 2
     assert "attittud init table" in capsys.readouterr().err
+
+
+def test_comments_count_only_examples_that_are_there() -> None:
+    for name, count in (("a", 60), ("b", 90)):
+        rows = [(n % 7 + n / 100 + (name == "b") / 999, "uv"[n % 2]) for n in range(count)]
+        Path(f"{name}.csv").write_text("x,label\n" + "".join(f"{x},{y}\n" for x, y in rows))
+    alone, both = propose("table", "a.csv", []), propose("table", "a.csv", ["b.csv"])
+    assert "for 36 training examples" in alone and "largest auxiliary source" not in alone
+    assert "for 126 training and auxiliary examples" in both and "passes over the largest auxiliary source" in both
 
 
 def test_init_for_a_column_of_embeddings() -> None:

@@ -35,14 +35,23 @@ def test_train_predict_and_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("train", "job.yaml", *QUICK) == 0
     out, err = capsys.readouterr()
     lines = [re.sub(r"[\d.]+ (s|min).*", "N s", line) for line in err.splitlines()]
-    assert lines[0].startswith("2 candidates x 3 folds, about ") and lines[0].endswith("full runs, N s")
-    trials = re.findall(r" s  trial (\d+) of \d+(?:, about .* left in this rung)?: .*, (?:fold \d|all labels)\n", err)
-    assert trials == [str(number + 1) for number in range(len(trials))] and len(trials) > 6
+    assert lines[0].startswith("2 candidate strategies on 3 folds of the labels take as long as about ")
+    assert lines[0].endswith(" full runs: N s")
+    # Each rung counts its own trials: 2 candidates on 3 folds, as long as both go on.
+    pattern = r" s  rung (\d) of 3, trial (\d+) of (\d+)(?:, about .* left in this rung)?: .*, fold \d\n"
+    trials = [tuple(map(int, found)) for found in re.findall(pattern, err)]
+    counts = {rung: many for rung, _, many in trials}
+    assert trials == [(rung, n + 1, many) for rung, many in counts.items() for n in range(many)] and counts[1] == 6
+    assert len(re.findall(r" s  final training, trial 1 of 1: .*, all labels\n", err)) == 1
     said = [line[:11] for line in lines if not line.startswith(" ")][1:]
     assert said == ["rung 1 of 3", "chance that", "rung 2 of 3", "rung 3 of 3"]
     said = out.splitlines()
     assert said[0].startswith("out-of-fold loss") and said[1].startswith("test       loss")
-    assert "full runs, at most" in out and said[-5].startswith("The model is ")
+    assert "full runs, and at most" in out and said[-5].startswith("The model is ")
+    # The chance is an early estimate, and the last score at a rung is the one that is shown at the end.
+    assert "% (an early estimate, after rung 1; the decision below uses all rungs; rough: " in said[-6]
+    (last,) = re.findall(r"rung 3 of 3 is over, after 100% of the steps; .* with out-of-fold accuracy ([\d.]+)\n", err)
+    assert f"  accuracy {last}  " in said[0]
     folder = Path(said[-1])
     assert folder == Path("runs/job/portfolio/seed-0") and said[-4].startswith(f"report: {folder}/report.html ")
     assert said[-3] == f"next: `attittud predict {folder} INPUTS` predicts the label of new examples"
@@ -69,7 +78,7 @@ def test_a_portfolio_trains_without_a_test_set(capsys: pytest.CaptureFixture[str
     assert "data.primary.test: is 0" in err and "runs of" not in err  # no runs are announced
     assert call("report", "runs/job/portfolio/seed-0") == 0
     assert call("train", "job.yaml", "data.primary.test=0") == 2
-    assert "data.primary.test: is 0, but that part measures the result" in capsys.readouterr().err
+    assert "data.primary.test: is 0, but test examples give the final score" in capsys.readouterr().err
 
 
 def test_two_workers_give_the_same_result(capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,7 +104,7 @@ def test_compare_refuses_the_portfolio_or_leaves_it_out(capsys: pytest.CaptureFi
     few = ["compare.strategies=[]", "compare.seeds=2", "compare.weights=[0.5, 1]", "compare.tuning_seeds=1"]
     assert call("compare", "job.yaml", "strategy=portfolio", *few, "compare.equal=steps") == 0
     out, err = capsys.readouterr()
-    assert "strategy: portfolio is not compared here" in err and "| multitask" in out and "| portfolio" not in out
+    assert "strategy: portfolio does not take part" in err and "| multitask" in out and "| portfolio" not in out
 
 
 @pytest.mark.slow

@@ -266,7 +266,7 @@ def test_a_diverged_run_is_reported_and_tried_again(tmp_path: Path, monkeypatch:
         ("compare.budget=soon", "write for example 90s"),
         ("compare.seedz=3", "did you mean 'seeds'"),
         ("data.auxiliary={}", "nothing to compare"),
-        ("data.primary.test=0", "test: is 0, but that part measures the result"),
+        ("data.primary.test=0", "test: is 0, but test examples give the final score"),
     ],
 )
 def test_bad_input_is_refused_before_training(tmp_path: Path, override: str, message: str) -> None:
@@ -286,7 +286,7 @@ def test_a_forecast_times_the_progress_of_other_processes_over_a_while(monkeypat
     seen = Seen()
     forecast = module.Forecast(seen, module._Plan({"flip"}, steps=100, at_budget=(0, None), at_once=2))
     forecast.comparison(4)
-    run = forecast.alongside("flip at 1, seed 0")
+    run = forecast.alongside("flip with weight 1, seed 0")
     run.phase("guided", 100, 0)
     for moment in (5.0, 5.0, 5.0, 7.0, 9.0):
         now[0] = moment
@@ -294,6 +294,6 @@ def test_a_forecast_times_the_progress_of_other_processes_over_a_while(monkeypat
     (said,) = [event[2] for event in seen.seen if event[1] == "say"]
     # 40 steps in 4 seconds, 4 runs of 100 steps, two at a time.
     assert said == (
-        "Forecast: about 20 s for the remaining 4 runs, since a step of flip at 1 takes 0.1 s; the next forecast covers all "
-        "strategies."
+        "Forecast: about 20 s for the remaining 4 runs, because a step of flip with weight 1 takes 0.1 s; the next forecast "
+        "covers all strategies."
     )

@@ -30,9 +30,12 @@ def test_the_decision_comes_after_the_tables(finished: tuple[Path, dict[str, Any
     seconds = next(i for i, line in enumerate(lines) if line.startswith("Equal seconds"))
     assert [i > seconds for i, line in enumerate(lines) if line.startswith("|") and "◀" in line] == [True]
     assert any(line.startswith(f"| {result['decision']['row']} ◀") for line in lines)
-    assert "edge of the weights tried" in plain.getvalue()  # of two weights either one is
+    assert "the smallest or largest weight tried" in plain.getvalue()  # of two weights either one is
     inner = {**result, "tuning": {**result["tuning"], "weights": [0.01, 0.3, 1.0, 100.0]}}
-    assert not any("edge" in note for note in notes(inner))
+    assert not any("largest weight" in note for note in notes(inner))
+    fixed = {**result["tuning"], "weights": [1.0], "runs_each": 1, "space": {"training.guided.lr": ["0.02"]}}
+    said = "Nothing was tuned: every strategy has the auxiliary weight 1 and training.guided.lr 0.02."
+    assert any(note.startswith(said) for note in notes({**result, "tuning": fixed}))
     for width in (60, 80, 200):
         shown = io.StringIO()
         show(result, Console(file=shown, force_terminal=True, width=width))
@@ -123,7 +126,7 @@ def test_two_seeds_are_shown_one_by_one(tmp_path: Path) -> None:
 def test_a_row_that_lost_seeds_shows_the_remaining_seeds(tmp_path: Path) -> None:
     result = made_up(tmp_path, {"primary_only": BASE, "multitask": LOSS, "flip": [0.8, 0.9]})
     cells = row_of(shown(result), "flip", 0)
-    assert cells["95 %"] == "80.0 / 90.0" and cells["95 % of it"] == "+10.0 / +19.0" and cells["p"] == ""
+    assert cells["95 %"] == "80.0 / 90.0" and cells["its 95 %"] == "+10.0 / +19.0" and cells["p"] == ""
     assert row_of(shown(result), "multitask", 0)["95 %"].count(" to ") == 1
     assert any("flip diverged with seed 2, 3" in note for note in notes(result))
 

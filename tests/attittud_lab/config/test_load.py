@@ -264,9 +264,9 @@ def test_overrides_change_settings() -> None:
         loads("seed: 1\nseed: 2", ["output=x"])  # also where settings are merged
     assert loads("", ["data.primary.path=../data"]).data.primary.path == str(Path.cwd().parent / "data")
     for text, message in {
-        "seed": "an override is key=value",
-        "=1": "an override is key=value",
-        "a..b=1": "an override is key=value",
+        "seed": "is not a setting; write KEY=VALUE",
+        "=1": "is not a setting; write KEY=VALUE",
+        "a..b=1": "is not a setting; write KEY=VALUE",
         "traning.mode=joint": r"command line \(traning.mode=joint\): traning: unknown key; did you mean 'training'",
         "seed=[": "not valid YAML",
         "seed='1'\noutput: x": "there is more text after the value",

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from attittud_lab.compare.decide import Scores, decide
-from attittud_lab.demo import QUALITIES, ROWS, WIDE, conclusions, grid, rich_table
+from attittud_lab.demo import QUALITIES, ROWS, WIDE, conclusions, grid, own_options, rich_table
 from attittud_lab.files import without_nan
 from attittud_lab.statistics import paired
 
@@ -78,3 +78,17 @@ def test_conclusions_follow_from_the_marks() -> None:
     assert lines[-1].endswith("multitask, auto.")
     few = made_up({"primary_only": [0.8, 0.8], "multitask": [0.9, 0.91]})
     assert "use more (--seeds)" in conclusions(few)[0] and grid(few)["multitask"][0] == ("90.5", "?", "+10.5")
+    caption = str(rich_table(few).caption)
+    assert caption == "mean over 2 seeds; ? too few seeds to tell" and "interval" in str(rich_table(EXAMPLE).caption)
+
+
+def test_a_decision_names_the_option_of_the_demo() -> None:
+    few, open_ = (decide(scores(*values), 0.005).decision.text for values in ([0.81, 0.85], [0.81, 0.85, 0.83, 0.82]))
+    assert "compare.seeds to at least 5 (finished" in few and "in 80% of cases (compare.seeds=" in open_
+    assert own_options(few).endswith(": raise --seeds to at least 5.")
+    assert "in 80% of cases (--seeds " in own_options(open_) and "finished runs" not in own_options(open_)
+
+
+def scores(*values: float) -> list[Scores]:
+    rows = {"primary_only": [0.82] * len(values), "multitask": values}
+    return [Scores(row, dict(enumerate(found)), dict(enumerate(found))) for row, found in rows.items()]

@@ -257,7 +257,7 @@ def test_one_protected_example_is_enough_and_the_decision_says_how_few_measure()
     run(job("language.guard=orthograd", "language.steps=2"), Path("run"))
     text = json.loads(Path("run/learned.json").read_text())["decision"]["text"]
     assert "on 8 held-out examples of new data" in text and "on 1 held-out example of protected data" in text
-    assert "So few examples decide little: hold out 10 or more" in text
+    assert "So few examples prove little: hold out 10 or more" in text
 
 
 START = {"loss": 3.0, "forgetting": 0.0}
@@ -271,7 +271,7 @@ START = {"loss": 3.0, "forgetting": 0.0}
         (
             {"loss": 2.0, "forgetting": 0.5},
             "unclear",
-            "An average with 50% of the trained weights stays within the tolerance: loss 2.500",
+            "with 50% of the trained ones, forgets little enough: loss 2.500",
         ),
         ({"loss": 2.0, "forgetting": 9.0}, "unclear", "Try a lower learning rate"),
     ],

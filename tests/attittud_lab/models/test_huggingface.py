@@ -359,7 +359,8 @@ def test_a_name_is_taken_from_the_cache_without_a_network(tmp_path: Path, monkey
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: pytest.fail("the network was asked"))
     build_model(model_config("'hf:owner/net'").model, images(), 0)
     with pytest.raises(
-        InputError, match=r"no such folder, and nothing with this name in the cache; .*: hf download owner/other"
+        InputError,
+        match=r"no such folder, and nothing with this name in the Hugging Face cache; .*: hf download owner/other",
     ):
         build_model(model_config("'hf:owner/other'").model, images(), 0)
 

@@ -158,7 +158,8 @@ def test_runs_at_the_same_time_have_a_line_when_they_end(clock: SimpleNamespace)
 
 def test_runs_one_after_another_have_lines_for_evaluations(clock: SimpleNamespace) -> None:
     out = io.StringIO()
-    lines = RunLines(Console(file=out, width=200), noun="trial", end=" in this rung")
+    lines = RunLines(Console(file=out, width=200), noun="trial")
+    lines.stage("rung 1 of 2", "in this rung")
     lines.comparison(3)
     clock.now += 60  # what comes before the first run says nothing about the runs
     for name in ("one", "two"):
@@ -170,14 +171,18 @@ def test_runs_one_after_another_have_lines_for_evaluations(clock: SimpleNamespac
             lines.evaluated({"accuracy": accuracy})
         lines.end()
     lines.begin("three")
+    lines.stage("final training")  # counts from 1 again, and knows nothing about the time of its runs
+    lines.comparison(1)
+    lines.begin("four")
     assert out.getvalue().splitlines() == [
-        "   60.0 s  trial 1 of 3: one",
+        "   60.0 s  rung 1 of 2, trial 1 of 3: one",
         f"{'':11}guided 5/10 steps, 0:00:04 left, validation accuracy 0.500",
         f"{'':11}guided 10/10 steps, 0:00:00 left, validation accuracy 0.750",
-        "   68.0 s  trial 2 of 3, about 16 s left in this rung: two",
+        "   68.0 s  rung 1 of 2, trial 2 of 3, about 16 s left in this rung: two",
         f"{'':11}guided 5/10 steps, 0:00:04 left, validation accuracy 0.500",
         f"{'':11}guided 10/10 steps, 0:00:00 left, validation accuracy 0.750",
-        "   76.0 s  trial 3 of 3, about 8 s left in this rung: three",
+        "   76.0 s  rung 1 of 2, trial 3 of 3, about 8 s left in this rung: three",
+        "   76.0 s  final training, trial 1 of 1: four",
     ]
 
 
@@ -187,7 +192,7 @@ import time
 from attittud_lab.output.progress import Bars
 with Bars() as bars:
     bars.comparison(1000)
-    bars.begin("drop_harmful primary_weight=0.25 at 0.3, seed 0")
+    bars.begin("drop_harmful primary_weight=0.25 with weight 0.3, seed 0")
     bars.phase("guided", 100_000, 0)
     bars.advance(10_000, {"loss/primary": 1.25, "attittud/helpful": 1, "attittud/harmful": 2, "attittud/neutral": 4})
     time.sleep(2.5)

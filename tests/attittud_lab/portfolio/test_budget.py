@@ -70,7 +70,9 @@ def test_the_forecast_counts_runs_and_time() -> None:
     assert expected_runs(3, 3, config, done=1) == pytest.approx(3 * (3 * 4 + 2 * 8) / 15 + 1)
     assert expected_runs(2, 3, config, done=2) == pytest.approx(3 * (2 * 8) / 15 + 1)
     words = forecast(Plan({}, [entry.label for entry in entries], 1, 11.4, 840.0), 3)
-    assert words == "6 candidates x 3 folds, about 11 full runs, 14 min"
+    assert words == "6 candidate strategies on 3 folds of the labels take as long as about 11 full runs: 14 min"
+    words = forecast(Plan({}, ["primary_only"], 1, 4.0, 840.0), 1)
+    assert words == "1 candidate strategy on one split of the labels takes as long as about 4.0 full runs: 14 min"
 
 
 def test_the_sum_of_sources_is_part_of_the_forecast() -> None:
@@ -81,7 +83,8 @@ def test_the_sum_of_sources_is_part_of_the_forecast() -> None:
     found, without = (plan(entries, config, 3, costs, CPU, sums=sums) for sums in (True, False))
     assert found.runs == expected_runs(7, 3, config) > without.runs == expected_runs(6, 3, config)
     assert found.seconds > without.seconds and found.sums and not without.sums
-    assert forecast(found, 3).startswith("6 candidates and the sum of the sources that help x 3 folds, about ")
+    said = "6 candidate strategies and the sum of the sources that help on 3 folds of the labels take "
+    assert forecast(found, 3).startswith(said)
     few = plan(entries, setting("6 runs")[0], 3, costs, CPU, sums=True)
     assert len(few.candidates) < 4 and not few.sums  # where no two sources are tried alone, no sum follows
 
@@ -98,6 +101,6 @@ def test_a_plan_is_saved_and_read_again(tmp_path: Path) -> None:
 def test_a_small_budget_is_respected(tmp_path: Path) -> None:
     result = train(tmp_path, "portfolio.budget=0.2s", "portfolio.candidates=[multitask]")
     found = Plan.read(tmp_path)
-    assert found is not None and found.decided.startswith("portfolio.budget: steps are cut to")
+    assert found is not None and found.decided.startswith("portfolio.budget: to fit into it, steps are cut to")
     assert sum(found.steps.values()) < 36 and result.steps < 6 * 36
     assert job().training.threads is None and found.threads == 1

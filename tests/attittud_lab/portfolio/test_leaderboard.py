@@ -94,6 +94,7 @@ def test_the_chance_after_a_rung() -> None:
     expected = 0.1 / math.sqrt(0.6 * 0.4 / 90) + gained.mean() / (gained.std(ddof=1) / math.sqrt(90))
     assert said["evidence"] == pytest.approx(expected, rel=1e-6)
     assert chance_words(said) == f"chance that the auxiliary data help: {said['value']:.0%}"
+    assert chance_words(said, "an early estimate") == f"{chance_words(said)} (an early estimate)"
     other = chance(found, held(targets, "accuracy"), usual=False)
     assert other is not None and other["value"] == said["value"] and said["calibrated"] and not other["calibrated"]
     assert chance_words(other).endswith(
@@ -127,7 +128,7 @@ def test_rows_worth_and_decision() -> None:
     assert 0.2 < found["low"] < found["high"] < 0.4
     sentence = decision("single", "multitask", {}, found, "accuracy")
     assert sentence.startswith("The model is multitask, trained on all labels. The auxiliary data helped: ")
-    assert "the best with auxiliary data on these same labels" in sentence
+    assert "multitask, the best candidate that uses them (chosen on these same labels), differs from" in sentence
     exact = found | {"difference": 0.0562, "low": -0.0004, "high": 0.0938}
     in_points = "differs from primary_only by +5.6 points of out-of-fold accuracy (95 % interval +0.0 to +9.4)."
     assert decision("single", "multitask", {}, exact, "accuracy").endswith(in_points)

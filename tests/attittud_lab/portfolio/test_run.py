@@ -48,12 +48,20 @@ def test_a_portfolio_reports_its_progress(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(module.os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
     told = Told()
     result = train(tmp_path, "portfolio.rungs=[{at: 0.34, keep: 0.25}]", progress=told)
-    assert told.lines[0].startswith("4 candidates x 3 folds, about ") and "full runs" in told.lines[0]
+    assert told.lines[0].startswith("4 candidate strategies on 3 folds of the labels take as long as about ")
+    assert told.lines[0].endswith(". Training has 2 rungs; after each but the last, the worst candidates stop")
+    assert told.lines.pop(1).startswith("in the names of candidates, ")
     assert told.lines.pop(1) == "this uses one of 4 cores; --workers 4 trains 4 trials at a time"
-    assert told.lines[1].startswith("rung 1 of 2: 4 candidates, ") and told.lines[2].startswith("chance that ")
+    assert (
+        told.lines[1].startswith("rung 1 of 2 is over, after 33% of the steps; ")
+        and " of 4 candidates" in told.lines[1]
+    )
+    assert told.lines[2].startswith("chance that ") and "(an early estimate, after rung 1" in told.lines[2]
     assert told.lines[1].endswith(" left in all") and "best so far" not in told.lines[3]
-    assert told.lines[3].startswith("rung 2 of 2: ") and len(told.lines) == 4
+    assert told.lines[3].startswith("rung 2 of 2 is over, after 100% of the steps; the best candidate is ")
+    assert len(told.lines) == 4
     found = board(tmp_path)
+    assert told.lines[3].endswith(f" {found['candidates'][0]['score']:.4f}")
     assert [rung["look"] for rung in found["rungs"]] == [1, 5] and found["version"] == 1
     steps = {row["label"]: (row["steps"], row["rungs"]) for row in found["candidates"]}
     first = found["rungs"][0]["kept"]
@@ -279,7 +287,7 @@ def test_rare_classes_train_and_are_named(tmp_path: Path) -> None:
     run(loads(text), tmp_path / "run", progress=told)
     found = board(tmp_path / "run")
     assert found["not_validated"] == ["c2"] and (found["labels"], found["validated"]) == (26, 24)
-    assert "classes with too few examples to be validated: c2" in told.lines
+    assert "classes with too few examples to be held out, so they are only trained on: c2" in told.lines
     assert [row["label"] for row in found["candidates"]] == ["primary_only"] and found["worth"] is None
     assert attittud_lab.load(tmp_path / "run").predict([{"v": [0.0] * 4}])[0] in ("c0", "c1", "c2")
 

@@ -56,7 +56,7 @@ def test_inputs_of_another_kind_are_refused(wrong: Any) -> None:
 def test_texts_are_read_from_the_column_of_the_run() -> None:
     rows = [{"text": "wrong", "body": "right"}]
     assert texts(rows, "body") == texts(rows[0], "body") == texts(pa.Table.from_pylist(rows), "body") == ["right"]
-    with pytest.raises(InputError, match="input 0 needs one column title; its columns are text, body"):
+    with pytest.raises(InputError, match="input 0 needs one column that is called title; its columns are text, body"):
         texts(rows, "title")
 
 

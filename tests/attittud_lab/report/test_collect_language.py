@@ -25,7 +25,12 @@ def test_train_shows_the_decision_and_writes_the_page(
     out = capsys.readouterr().out
     folder = Path("runs/job/a_gem/seed-0")
     decision = json.loads((folder / "learned.json").read_text())["decision"]["text"]
-    assert decision in out and " 50% of the trained weights: loss " in out and out.endswith(f"{folder}\n")
+    assert (
+        decision in out
+        and "\n 50%  loss " in out
+        and "\naverages of the weights before" in f"\n{out}"
+        and out.endswith(f"{folder}\n")
+    )
     page, figures = (folder / "report.html").read_text(), json.loads((folder / "report.json").read_text())
     assert page.index("Decision on one run with one seed") < page.index("<h2>Result</h2>")
     (table,) = figures["tables"]

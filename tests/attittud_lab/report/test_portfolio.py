@@ -59,6 +59,8 @@ def test_the_first_screen_has_decision_chance_and_the_figures_of_the_model(singl
     assert found["decision"].get("meaning", "").startswith("All auxiliary data were dropped") == alone
     assert found["portfolio"]["chance"]["text"] == f"{100 * board_['chance']['value']:.0f} %"
     assert "it has not been calibrated for these rungs, evaluations and candidates" in page  # it has six looks
+    assert "An early estimate, after rung 1. The decision above uses all rungs." in page
+    assert found["details"][0]["columns"] == ["figure", "out-of-fold", "test"]
     facts = {fact["name"]: fact["figure"] for fact in found["portfolio"]["facts"]}
     result = json.loads((single / "result.json").read_text())
     assert facts["Test accuracy"] == f"{100 * result['test']['accuracy']:.1f} %"
@@ -80,7 +82,7 @@ def test_a_first_row_with_a_lower_figure_is_explained(single: Path) -> None:
     first, second = found["candidates"][:2]
     for score, explained in ((0.9, False), (0.8, True)):
         rows = [first | {"score": score}, second | {"score": 0.85}]
-        assert any("may show a lower figure" in note for note in _notes(found | {"candidates": rows})) == explained
+        assert any("may have a lower figure" in note for note in _notes(found | {"candidates": rows})) == explained
 
 
 def test_primary_only_is_always_there_and_rows_say_what_a_prediction_costs(single: Path, ensemble: Path) -> None:
@@ -88,7 +90,7 @@ def test_primary_only_is_always_there_and_rows_say_what_a_prediction_costs(singl
         found, board_ = collect(folder, 100), board(folder)
         (table,) = found["tables"]
         rows = {row["cells"][0]: dict(zip(table["columns"], row["cells"], strict=True)) for row in table["rows"]}
-        assert rows["primary_only"]["to primary_only"] == "baseline"
+        assert rows["primary_only"]["minus primary_only"] == "baseline"
         assert {row["label"] for row in board_["candidates"]} <= rows.keys()
         assert all("B" in row["size"] and "ms" in row["prediction"] for row in rows.values())
         assert sum(row.get("chosen", False) for row in table["rows"]) == 1

@@ -63,8 +63,8 @@ def test_finished_and_unfinished_runs_have_a_page(run_dir: Path, tmp_path: Path)
     assert finished["title"] == "Run: flip, seed 0"
     test, chosen = (100 * result[part]["accuracy"] for part in ("test", "validation"))
     decision = finished["decision"]
-    assert decision["text"].startswith(f"{test:.1f} % test accuracy: the model of step ")
-    assert decision["text"].endswith(f", chosen for its {chosen:.1f} % on the 100 validation examples.")
+    assert decision["text"].startswith(f"{test:.1f} % test accuracy: this is the model after step ")
+    assert decision["text"].endswith(f", chosen because it has {chosen:.1f} % on the 100 validation examples.")
     assert decision["meaning"] == "One run does not show whether the auxiliary data helped."
     assert decision["next"]["command"] == f"attittud compare {run_dir / 'config.yaml'}"
     assert ["accuracy", f"{result['validation']['accuracy']:.4f}", f"{result['test']['accuracy']:.4f}"] in [
