@@ -68,7 +68,7 @@ def quick(folder: Path, **more: Any) -> Any:
     return portfolio.run_portfolios(None, quick=True, overrides=[], progress=Progress(), **given | more)
 
 
-def test_what_the_page_says_about_causes_is_so() -> None:
+def test_what_the_page_says_about_causes_is_true() -> None:
     """No candidate has the ratio of weights that multitask's row has, and the first rung ended every pre-training."""
     own = load(CONFIGS / f"{portfolio.NAME}.yaml", ["data.primary.classes=[a, b]"])
     weights = {entry.auxiliary_weight for entry in own.portfolio.candidates if entry.name == "multitask"}
@@ -89,7 +89,7 @@ def test_the_declared_candidates(tmp_path: Path) -> None:
     assert found == ["primary_only", "multitask", "pretrain", "multitask 0.1", "multitask 4"]
 
 
-def test_it_stops_when_time_is_over_and_goes_on_as_if_it_had_not(
+def test_it_stops_when_time_is_up_and_continues_as_if_it_had_not_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both models are, to the bit, those of a portfolio that trains its own trials."""

@@ -139,7 +139,7 @@ def test_nothing_that_is_tested_on_is_trained_on(name):
     assert set(data.primary[1].tolist()) == set(range(data.classes))
 
 
-def test_wrong_labels_are_as_many_as_said():
+def test_as_many_labels_are_wrong_as_declared():
     y = torch.randint(10, (1000,))
     assert (offers.wrong(y, 10, 0.3, "shifted", 0) != y).sum() == 300
     shifted = offers.wrong(y, 10, 1.0, "shifted", 0)

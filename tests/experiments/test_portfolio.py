@@ -50,7 +50,7 @@ def test_parts_are_balanced_and_share_no_row():
         examples.balanced(labels, [93], "test")
 
 
-def test_labels_are_wrong_as_often_as_said():
+def test_labels_are_wrong_as_often_as_declared():
     labels = np.arange(1000) % 4
     part = examples.Part([str(row) for row in range(1000)], ["text"] * 1000, labels, ("a", "b", "c", "d"))
     assert (examples.shifted(part, 0.6, "test").labels != labels).sum() == 600

@@ -40,7 +40,7 @@ def maker(files, tmp_path_factory):
 
 
 @pytest.mark.parametrize("fold", [0, None])
-def test_a_trial_that_is_looked_at_is_that_of_the_product(fold, files, tmp_path):
+def test_an_observed_trial_equals_a_trial_of_the_package(fold, files, tmp_path):
     """To the bit; on all labels also where the product stops early."""
     settings = ["strategy=portfolio", rows.ONE_THREAD, 'portfolio.candidates=["multitask"]', *unit.QUICK]
     config = load(files / prepare.DEVELOPMENT / PAIR / "job.yaml", settings)

@@ -174,7 +174,7 @@ def test_rates_are_tuned_on_validation_and_go_into_jobs(monkeypatch, files, tmp_
         assert load(folder / "wine_random" / "job.yaml").training.guided.lr == 1e-2
 
 
-def test_cat_vs_dog_is_the_paper_s_with_as_many_labels_for_validation():
+def test_cat_vs_dog_follows_the_paper_with_as_many_validation_as_training_labels():
     config = load(runner.CAT_VS_DOG, rows.ROWS["portfolio"].overrides(rows.Task(("others",), False), 1, rows.SINGLE))
     assert (config.data.primary.train, config.data.primary.validation) == (100, 100)
     assert config.strategy.name == "portfolio" and config.model.name == "wideresnet-22-4"

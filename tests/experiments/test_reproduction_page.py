@@ -161,7 +161,7 @@ def test_runs_that_diverged_are_shown_and_never_chosen(results: Path) -> None:
     assert "Runs that diverged" not in PAGE.read_text(encoding="utf-8")
 
 
-def test_what_diverged_is_not_called_a_run_to_come(results: Path) -> None:
+def test_a_diverged_run_is_not_listed_as_still_to_run(results: Path) -> None:
     def write(name: str, made: dict[str, bool], curves: dict[str, list[float]] | None = None) -> None:
         runs = {label: f"{label}/weight-1/training.guided.lr=1e-3/steps-9-9" for label in made}
         lines = [
@@ -236,7 +236,7 @@ def test_partial_results_say_so(results: Path) -> None:
     assert "| 67.1 ± 1.31 | 66.0 |  |  | 1 | one seed |" in page()
 
 
-def test_a_claim_without_enough_seeds_left_is_not_one_to_come() -> None:
+def test_a_claim_that_can_never_have_enough_seeds_is_not_listed_as_open() -> None:
     def row(seeds: set[int], diverged: set[int]) -> Row:
         return Row("x", "", {s: {"result": {"metric": "a", "test": {"a": 0.5 + s * s}}} for s in seeds}, diverged)
 

@@ -277,7 +277,7 @@ def differing(
     for name, reached, a, b in zip(layout.names, used, layout.views(product), layout.views(expected), strict=True):
         error, size = torch.linalg.vector_norm(a - b), torch.linalg.vector_norm(b)
         if not bool(error <= relative * size + absolute):
-            found.append(f"{name} (they are off by {float(error / size):.2g} of its norm)")
+            found.append(f"{name} (off by {float(error / size):.2g} of its norm)")
         elif reached and not bool(size > 0):
             silent.add(name)
     return found, silent

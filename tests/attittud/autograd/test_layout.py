@@ -34,7 +34,7 @@ def test_a_layout_recognises_the_parameters_it_was_made_from():
 class TestFlattenAndView:
     pytestmark = NEEDS_GPU
 
-    def test_the_vector_is_that_of_flatten_and_its_views_are_those_of_the_layout(self):
+    def test_the_vector_equals_flatten_and_its_views_equal_the_layouts_views(self):
         model = Convolutions().to(DEVICE)
         layout = Layout(model.named_parameters())
         gradients = [torch.randn_like(p) for p in layout.parameters]

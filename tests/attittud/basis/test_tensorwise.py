@@ -147,7 +147,7 @@ def test_one_tensor_that_is_not_finite_keeps_the_basis_of_all(basis):
 
 
 @pytest.mark.parametrize("basis", ["sets", "mean", "running_mean", "sketch"])
-def test_all_parameters_at_once_are_as_one_after_the_other(basis, monkeypatch):
+def test_finishing_all_parameters_at_once_equals_one_by_one(basis, monkeypatch):
     updates = []
     for together in (True, False):
         p = problem("mlp", torch.float64, m=9)

@@ -24,7 +24,7 @@ def test_the_check_catches_a_wrong_rule(monkeypatch):
 
     monkeypatch.setitem(attittud.engine.rules.RULES, F.layer_norm, (wrong, *rest))
     given = layer("layer_norm")
-    with pytest.raises(UnsupportedError, match=r"gradient of 1\.bias \(they are off by 0\.01 of its norm\)\. "):
+    with pytest.raises(UnsupportedError, match=r"gradient of 1\.bias \(off by 0\.01 of its norm\)\. "):
         compare("hooks", given.model, given.losses)
 
 

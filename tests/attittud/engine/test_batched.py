@@ -94,4 +94,4 @@ def test_where_vmap_is_wrong_a_loop_takes_over_with_one_warning(engine, caplog):
         grads.append(p.grads())
     assert error(*grads) < 1e-12
     said = [record.message for record in caplog.records if record.levelname == "WARNING"]
-    assert len(said) == 1 and "'loop' from now on" in said[0] and "body.0.weight (by" in said[0]
+    assert len(said) == 1 and "'loop' from now on" in said[0] and "body.0.weight (off by" in said[0]

@@ -69,7 +69,7 @@ def test_every_segment_has_factors_of_its_own(segments: Segments, dtype: torch.d
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_same_on_a_gpu_and_every_time(segments: Segments, dtype: torch.dtype) -> None:
+def test_results_are_the_same_on_a_gpu_and_in_every_run(segments: Segments, dtype: torch.dtype) -> None:
     rows, on_gpu, weights = made(dtype, ROWS), Segments(SIZES, torch.device("cuda")), factors(ROWS, len(SIZES))
     found = on_gpu.gram(rows.cuda())
     torch.testing.assert_close(found.cpu(), segments.gram(rows))

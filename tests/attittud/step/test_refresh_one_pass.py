@@ -160,7 +160,7 @@ def test_micro_batches_of_other_sizes_share_one_scale():
     assert error(p.grads(), want.grads) <= 1e-10
 
 
-def test_a_graph_is_kept_for_those_who_ask_for_it():
+def test_a_graph_is_kept_on_request():
     p, held, found = problem("mlp", m=8), list[Tensor](), list[int]()
 
     def losses() -> Tensor:

@@ -124,7 +124,7 @@ def test_ctrl_c_exits_with_130_and_the_same_command_continues(tmp_path: Path) ->
     assert list(tmp_path.rglob("comparison.json"))
 
 
-def test_help_of_compare_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_compare_explains_its_options_and_output(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = typed("--help", capsys=capsys)
     words = " ".join(out.split())
     assert code == 0

@@ -146,6 +146,6 @@ def test_ctrl_c_ends_a_diagnosis_with_130(monkeypatch: pytest.MonkeyPatch, capsy
     assert not list(Path().rglob("diagnose.json"))
 
 
-def test_help_of_diagnose_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_diagnose_explains_its_options_and_output(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("diagnose", "--help") == 0
     assert "do not predict" in " ".join(capsys.readouterr().out.split())

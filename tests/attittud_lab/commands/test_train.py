@@ -224,7 +224,7 @@ def test_an_interrupted_run_says_what_is_kept(
     assert capsys.readouterr().err.startswith(f"attittud: interrupted; {words}")
 
 
-def test_help_of_train_init_and_schema_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_train_init_and_schema_explains_them(capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("train", "init", "schema"):
         assert call(name, "--help") == 0
     out = capsys.readouterr().out

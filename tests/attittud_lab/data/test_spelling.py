@@ -11,7 +11,7 @@ from attittud_lab.data.spelling import folded, number_in
     ("text", "spelling"),
     [("TRUE", "True"), ("false", "False"), ("1.0", "1"), ("-20.", "-20"), ("0.10000000149011612", "0.1")],
 )
-def test_spellings_of_one_format_are_those_of_all(text: str, spelling: str) -> None:
+def test_all_file_formats_share_one_spelling(text: str, spelling: str) -> None:
     assert folded(text) == folded(spelling) == spelling
 
 

@@ -62,7 +62,7 @@ def test_every_preset_has_a_row() -> None:
         assert config((row, SHIFTED, 3), 7).strategy.name == ("multitask" if row == "own_head" else row)
 
 
-def test_rows_take_as_many_steps() -> None:
+def test_all_rows_take_the_same_number_of_steps() -> None:
     for row in ROWS:
         training = config((row, RIGHT, 0), 10).training
         counts = [training.guided.steps, *([training.finetune.steps] if training.mode == "two_phase" else [])]

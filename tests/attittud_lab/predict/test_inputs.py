@@ -121,7 +121,8 @@ def test_the_columns_of_the_run_are_read() -> None:
     (item,) = read(Inputs("text", ["good"], False, "body", "gone"), "a.csv")
     assert item.truth is None
     with pytest.raises(
-        InputError, match=r"no column title; name another column with --input. Its columns are body, text, stars"
+        InputError,
+        match=r"no column title; name the column of the texts with --input. Its columns are body, text, stars",
     ):
         read(Inputs("text", ["good"], False, "title"), "a.csv")
     Path("a.csv").write_text("body;text\na;b\n")
@@ -155,7 +156,7 @@ def test_a_damaged_csv_names_its_row(content: bytes, said: str) -> None:
         (b'{"text": "a"', "line 2 is not JSON"),
         (b"[" * 100_000, "line 2 is not JSON"),
         (b"[1]", "line 2 is not an object"),
-        (b'{"other": "a"}', "line 2: there is no column"),
+        (b'{"other": "a"}', "line 2: no column is called image, img, text"),
         (b'{"text": null}', "row 2 holds nothing"),
         (b'{"text": 5}', "row 2 holds a int"),
         (b'{"text": "\xff"}', "not UTF-8"),

@@ -99,7 +99,7 @@ def test_primary_only_is_always_there_and_rows_say_what_a_prediction_costs(singl
     assert found["curves"] == []  # the networks of folds have no training on all labels
 
 
-def test_sources_alone_are_compared_with_primary_only_after_as_many_steps(ensemble: Path) -> None:
+def test_single_sources_are_compared_with_primary_only_after_the_same_number_of_steps(ensemble: Path) -> None:
     board_ = board(ensemble)
     (table,) = (s for s in collect(ensemble, 100)["sections"] if "source" in s["title"])
     assert {row["cells"][0] for row in table["rows"]} == {"more", "other", "all sources"}

@@ -151,7 +151,7 @@ def test_every_button_on_the_page_of_a_comparison_works(clean: Any, comparison: 
     show(clean, comparison / "report.html")
     assert texts(clean, "#charts h2")[:3] == [
         "Learning curves",
-        "What the primary task sees in the auxiliary gradient",
+        "The three parts of the auxiliary gradient",
         "Captured norm",
     ]
     assert len(clean.find_elements("css selector", ".uplot canvas")) == 3
