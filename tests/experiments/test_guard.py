@@ -83,10 +83,13 @@ def test_stages_have_the_declared_runs() -> None:
         ({"a_gem": 0.3}, "**Win**, by the rule that was fixed before: a_gem with m = 32; a_gem with m = 128."),
         (
             {"a_gem": 0.7},
-            "**No win.** A projection ends with a lower loss on the retained sets than KL only here: GSM8K at equal steps (a_gem",
+            (
+                "**No win**, by the rules that were fixed before. On the retained sets, a projection ends with a lower loss "
+                "than KL only here: GSM8K at equal steps (a_gem"
+            ),
         ),
         ({"a_gem": 0.3, "kl": 0.3}, "**Killed**"),
-        ({"a_gem": 0.3, "replay_5": 0.5}, "**No win.**"),
+        ({"a_gem": 0.3, "replay_5": 0.5}, "**No win**"),
         ({}, "**Killed**"),
     ],
 )
