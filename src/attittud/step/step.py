@@ -158,7 +158,7 @@ class Gradients:
         if task.flat is not None:
             scaled = task.flat.mul_(task.weight * task.eta.neutral)
             self.total = scaled if self.total is None else self.total.add_(scaled)
-            task.flat = None
+            task.flat = task.views = None
 
     def summed(self) -> tuple[Tensor, float | Tensor]:
         """Return the sum of neutral * weight * g_aux over all tasks, as a vector and a factor still to be applied."""
