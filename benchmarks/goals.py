@@ -231,7 +231,8 @@ def _peers(found: list[Figures]) -> list[Goal]:
             same = _refresh(found, job, SAME_PRODUCTS.get(peer, ""))
             if same is not None:
                 what = f"refresh over {peer}, {NAMES[job]}, the same products"
-                brief = f"{NAMES[job]}: {same / theirs:.2f} with the same products"
+                mine = SAME_PRODUCTS[peer].removeprefix("attittud ")
+                brief = f"{NAMES[job]}: `{mine}` takes {same / theirs:.2f} times as long as TorchJD's sketch"
                 rows.append(Goal(what, "≤ 1.05", f"{same / theirs:.2f}", same <= 1.05 * theirs, brief))
             times = _fastest(found, job)
             if times and peer not in TORCHJD:
@@ -285,7 +286,7 @@ def _memory(results: Results, found: list[Figures]) -> list[Goal]:
             what = f"memory above multitask, {job}, {f.method}: between refreshes and in one, in vectors of D float32"
             met = f.memory_step <= k + 3 and inside <= 2 * k + 3
             text = f"{f.memory_step:.1f} and {inside:.1f}"
-            brief = f"{NAMES[job]} with `{f.method.split()[1].rstrip(',')}`: {inside:.1f}"
+            brief = f"{NAMES[job]} with `{f.method.split()[1].rstrip(',')}`: {text}"
             rows.append(Goal(what, f"≤ {k + 3} and ≤ {2 * k + 3}", text, met, brief))
     for job, result in results.items():
         for point, data in result["points"].items() if job in NAMES else ():
@@ -370,9 +371,13 @@ def _growth_with_m(results: Results, found: list[Figures], job: str) -> list[Goa
         activations = (large - small) / (most - fewest) / (4 * base[1]["D"])
         text = ", ".join(f"{value:.1f} (m = {m})" for m, value, _ in line)
         what = f"memory of a refresh above multitask as m grows, {job}, {method}, in vectors of D float32"
-        goal = "no term in m D" + (f": < {1 / layers:.3f} per example, the gradient of a layer" if layers else "")
+        goal = (
+            f"< {1 / layers:.3f} per example: the gradient of a layer, so no term in m D"
+            if layers
+            else "no term in m D"
+        )
         measured = f"{text}: {slope:.3f} per example (activations of the multitask step: {activations:.2f})"
-        brief = f"{NAMES[job]} with `{method.split()[1].rstrip(',')}`: {slope:.3f} per example"
+        brief = f"{NAMES[job]} with `{method.split()[1].rstrip(',')}`: {slope:.3f}"
         rows.append(Goal(what, goal, measured, slope < 1 / layers if layers else None, brief))
     return rows
 

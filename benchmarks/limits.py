@@ -32,29 +32,31 @@ TOPICS = (
     Topic(
         ("refresh against the authors'", "refresh over"),
         "Eager refreshes",
-        "Small networks and the many small kernels of `hooks` wait for kernel launches.",
+        "Networks of small kernels wait for kernel launches.",
     ),
     Topic(('eta="auto"',), 'Judges of `eta="auto"`', "The judges' pass waits for kernel launches."),
     Topic(("functions called",), "Function calls", "An eager step waits for each of them."),
     Topic(
         ("projection and correction",),
-        "Projection and correction",
-        "They also read both gradients and write the update, which makes 1.5 at k = 5. Kernel launches add to this.",
+        "Projection and correction, relative to two reads of the k directions",
+        "They also read both gradients and write the update: 1.5 times the data of the two reads at k = 5. Kernel launches add "
+        "to this.",
     ),
     Topic(
         ("orthonormalisation", "growth of all passes"),
-        "Orthonormalisation at k = 20",
-        "Float64 arithmetic limits Gram matrices of more than 11 rows ([profile](../benchmarks/profiled.txt)).",
+        "Orthonormalisation at k = 20, relative to its reads and writes",
+        "The Gram matrix is computed in float64. With more than 11 rows this takes longer than the reads "
+        "([profile](../benchmarks/profiled.txt)).",
     ),
     Topic(
         ("memory above multitask",),
-        "Memory of a refresh, in vectors of D",
+        "Memory between refreshes and in a refresh, in vectors of D",
         "Convolutions need workspaces. Backward passes hold gradients of activations, `batched` for several rows at once.",
     ),
     Topic(
         ("memory of a refresh above multitask as m grows",),
-        "Memory as m grows, in vectors of D",
-        "Gradients of activations grow with m; they are a small part of what every backward pass holds.",
+        "Growth of a refresh's memory with m, in vectors of D",
+        "Gradients of activations grow with m. Activations, which multitask training holds too, are larger.",
     ),
     Topic(("growth of a refresh with k",), "Growth of a refresh with k", "The growth should be at most linear."),
 )

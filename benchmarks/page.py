@@ -41,7 +41,8 @@ In every n-th step a *refresh* recomputes these directions from m primary exampl
 ADVICE = """\
 ## Which engine?
 
-The table shows what a refresh adds to a step, in milliseconds, eager / in a CUDA graph:
+The table shows what a refresh adds to a step, in milliseconds, eager / in a CUDA graph. The last two columns compute the
+same kind of directions with the paper authors' released algorithm and with TorchJD.
 """
 ENGINES = """\
 * Leave `engine="auto"` and pass the primary losses as a callable ([why](engines.md)).
@@ -136,7 +137,7 @@ def notes(results: Results) -> str:
     lines = [
         "* For another n, add 1/n of a refresh to a plain step.",
         "* On a GPU, a guide with one auxiliary loss and at most 16.8 million shared parameters uses a CUDA graph of its own,",
-        "  which takes up to 128 MB.",
+        "  which takes up to 128 MiB.",
         "* [Some settings](how-it-works.md#memory) save memory.",
     ]
     implicit = [f.over[10] for f in every_figure(results) if f.method == "attittud implicit"]
@@ -153,13 +154,13 @@ def notes(results: Results) -> str:
     }
     rows = []
     if frozen:
-        rows.append(("mean step with `hooks` and frozen BatchNorm, over a multitask step", frozen))
+        rows.append(("mean step with `hooks` and frozen BatchNorm, divided by a multitask step", frozen))
     point = results.get("judges", {}).get("points", {}).get("wrn22")
     if point is not None:
         shares = {mode: overhead(point, mode) for mode in WORDS}
         who = f'{point["judges"]} judges of [`eta="auto"`](which-weights.md) in every {point["judge_every"]}th step'
         added = {mode: f"{100 * share:.1f} %" for mode, share in shares.items() if share is not None}
-        rows.append((f"added by {who}, of a multitask step", added))
+        rows.append((f"added by {who}, as a share of a multitask step", added))
     if rows:
         lines += ["", f"| {NAMES['wrn22']} | {' | '.join(WORDS.values())} |", "|---" * (1 + len(WORDS)) + "|"]
         lines += [f"| {what} | {' | '.join(figures.get(mode, '–') for mode in WORDS)} |" for what, figures in rows]
@@ -203,7 +204,7 @@ def growth(results: Results) -> str:
         [
             *lines,
             "* The time of a refresh grows linearly with m. Its memory also grows: by the gradients of activations,",
-            "  and with `hooks` also by the gradients of single examples, up to 512 MB.",
+            "  and with `hooks` also by the gradients of single examples, up to 512 MiB.",
             "* [The cost model](appendix/performance/tables.md#the-cost-model) predicts refreshes in CUDA graphs.",
             "  Eager refreshes also wait for kernel launches.",
         ]

@@ -127,8 +127,9 @@ def test_prose_describes_the_table_correctly():
     below = sorted(-of_demo(label, "difference")[2] for label in keep_neutral)
     means = f"have means {below[0]:.0f} to {below[-1]:.0f} points below `primary_only`. Four of these six"
     assert len(keep_neutral) == 6 and sum(marks[label][2] == "▼" for label in keep_neutral) == 4
-    assert f"All rows that keep it {means} rows are significantly below" in page
-    assert f"All choices that keep the neutral part then {means} choices are significantly below" in WORDS
+    assert f"All presets that add it to the primary gradient {means} presets are significantly below" in page
+    named = "All [presets](docs/which-weights.md#presets) that add the neutral part to the primary gradient"
+    assert f"{named} {means} presets are significantly below" in WORDS
     assert "▲" not in marks["helpful_only"]
     right = {label: of_demo(label, "mean")[0] for label in single}
     assert max(right.values()) - right["multitask"] < 0.5 and marks["multitask"][0] == "▲"
