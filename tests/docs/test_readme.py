@@ -110,7 +110,7 @@ def of_demo(label: str, figure: str) -> list[float]:
 
 
 def points(label: str) -> list[str]:
-    """The difference of a row to `primary_only` in the three columns, as prose gives it."""
+    """The difference of a row from `primary_only` in the three columns, as prose gives it."""
     return [f"{abs(value):.1f}" for value in of_demo(label, "difference")]
 
 
@@ -127,8 +127,12 @@ def test_prose_describes_the_table_correctly():
     below = sorted(-of_demo(label, "difference")[2] for label in keep_neutral)
     means = f"have means {below[0]:.0f} to {below[-1]:.0f} points below `primary_only`. Four of these six"
     assert len(keep_neutral) == 6 and sum(marks[label][2] == "▼" for label in keep_neutral) == 4
-    assert f"All rows that keep it {means} rows are significantly below" in page
-    assert f"All choices that keep the neutral part then {means} choices are significantly below" in WORDS
+    assert (
+        f"The six rows from `multitask` to `orthogonal_flip` that keep it {means} rows are significantly below" in page
+    )
+    assert (
+        f"All presets that train on both losses and keep the neutral part then {means} are significantly below" in WORDS
+    )
     assert "▲" not in marks["helpful_only"]
     right = {label: of_demo(label, "mean")[0] for label in single}
     assert max(right.values()) - right["multitask"] < 0.5 and marks["multitask"][0] == "▲"
