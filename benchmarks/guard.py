@@ -179,8 +179,8 @@ def section(results: Mapping[str, Any]) -> str:
     parts = []
     for name, point in points.items():
         ratios = {
-            "A-GEM over the sum of both losses": point["ratios"]["a_gem"]["median"],
-            "a step without the protected pass over the new data alone": max(
+            "A-GEM, over the sum of both losses": point["ratios"]["a_gem"]["median"],
+            "a step that leaves out the protected pass, over a step with new data alone": max(
                 point["ratios"][label]["median"] for label in SKIPPING
             ),
         }

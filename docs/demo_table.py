@@ -40,7 +40,7 @@ def section() -> str:
     result = json.loads((ROOT / "docs" / "demo.json").read_text(encoding="utf-8"))
     versions, took = result["made_with"], result["took"]
     facts = (
-        f"Each cell has the mean ± 95 % t-interval over {len(result['seeds'])} seeds. The brackets have the difference to "
+        f"Each cell has the mean ± 95 % t-interval over {len(result['seeds'])} seeds. The brackets have the difference from "
         f"`primary_only`, seed by seed: {MARKS}. The table took {took['processor_seconds']:.0f} s of processor time, shared by "
         f"{took['workers']} processes "
         f"({versions['processor']}, torch {versions['torch']})."

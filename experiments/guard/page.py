@@ -34,9 +34,10 @@ EXPLAINED = """\
   surer of its own replies; the drift shows this.
 * The **best free way** is whichever of KL, other learning rates and averaging forgets least. Ratios have 95 % intervals over
   paired seeds (Fieller).
+  *Any* marks an end of an interval that is not bounded.
 * A cell with *2 of 4* has no figure, because only so many seeds reach the gain.
-* *Plain* has the learning rate that stage 1 chose. *Best rate* has the one of plain's three rates that forgets least, chosen
-  for each column separately. It may be higher than plain's.
+* *Plain* has the learning rate that stage 1 chose for it. *Best rate* has whichever of the three rates that we tried forgets
+  least, chosen for each column separately. It may be higher than the rate that stage 1 chose.
 """
 ORDER = "One seed gives an order, not a result."
 EARLIER = 1.0
@@ -139,17 +140,17 @@ class Page:
     def verdict(self) -> str:
         winners, better = self.winners(), self.better_than("kl")
         if winners:
-            return f"**Win**, by the rule that was fixed before: {'; '.join(winners)}."
+            return f"**Win**, by the rule that was fixed beforehand: {'; '.join(winners)}."
         if not better:
             return (
                 '**Killed**: no projection forgets less than KL to the start model, anywhere. `guard="kl"` is the default; '
                 "projections stay as presets."
             )
         return (
-            "**No win**, by the rules that were fixed before. On the retained sets, a projection ends with a lower loss than KL "
-            f"only here: {places(better)}. But there the drift of its predictions, defined below, is {self.drifts(better)} nats, "
-            f"depending on the seed; the drift of KL is {self.drifts(better, 'kl')}. A projection ends with a lower loss than "
-            f"`{self.replay}` here: {places(self.better_than(self.replay))}. "
+            "**No win**, by the rules that were fixed beforehand (the list below explains the words). On the retained sets, a "
+            f"projection ends with a lower loss than KL only here: {places(better)}. But there the drift of its predictions is "
+            f"{self.drifts(better)} nats, depending on the seed; the drift of KL is {self.drifts(better, 'kl')}. A projection "
+            f"ends with a lower loss than `{self.replay}` here: {places(self.better_than(self.replay))}. "
             'So `guard="kl"` remains the default, and `init` proposes it.'
         )
 
@@ -170,7 +171,7 @@ class Page:
         found = []
         if not any(self.winnable(task, m) for task in TASKS for m in MANY):
             found.append(
-                "The rules left no room for a win. In every task there is a budget at which "
+                "The rules left no room for a win. In every task, at equal steps or at equal minutes, "
                 f"`{self.replay}` or the best free way misses the gain, or forgets nothing on the retained sets or wikitext-2."
             )
         reached = []
@@ -182,7 +183,7 @@ class Page:
         if reached:
             found.append(
                 "Learning rates were chosen at equal steps. In stage 1 (one seed), these other rates reach the gain on "
-                f"{NAMES['a']} within plain's minutes: {', '.join(reached)}."
+                f"{NAMES['a']} in as many minutes as a plain run takes: {', '.join(reached)}."
             )
         return " ".join(found)
 

@@ -44,8 +44,8 @@ for an earlier rule.)
 * At equal steps every run takes as many steps as a run of `auto`. At equal seconds every run takes as many steps as fit into
   the processor time of a run of `auto`, so the eight runs of `multitask` together cost eight times as much. Seconds per step
   were measured once, before the runs.
-* Differences are to the better of `primary_only` and `multitask`, which one knows only afterwards. Points are percentage
-  points of test accuracy. Intervals are 95 % (paired t) over seeds.
+* Differences are relative to the better of `primary_only` and `multitask`; one knows only afterwards which of the two is
+  better. Points are percentage points of test accuracy. Intervals are 95 % (paired t) over seeds.
 
 | outcome | meaning |
 |---|---|

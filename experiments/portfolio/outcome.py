@@ -127,7 +127,7 @@ def goals(lines: Lines, sharing: Iterable[str]) -> list[Goal]:
         found += _against_a(compared(data, row, BETTER), final)
     for final, other, name in ((SINGLE, FOLDED, "b"), (ENSEMBLE, FOLDED, "b"), (ENSEMBLE, MIXED, "c")):
         one = compared(data, PORTFOLIOS[final], other)
-        wanted = f"`{final}` minus ({name}): mean over pairs with a lower bound ≥ {NOT_BELOW:g}".replace("-", "−")
+        wanted = f"`{final}` minus ({name}): lower bound of the mean over pairs ≥ {NOT_BELOW:g}".replace("-", "−")
         found.append(Goal(wanted, *((interval(one.mean), one.mean.low >= NOT_BELOW) if one else NOT_MEASURED)))
         wanted = f"`{final}` minus ({name}): no pair shown to lose"
         found.append(Goal(wanted, *((named(one.losers), not one.losers) if one else NOT_MEASURED)))

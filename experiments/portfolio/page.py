@@ -67,6 +67,9 @@ COLUMNS = (
     "network, finally trained on all labels; `ensemble` is a mean of networks of the folds."
 )
 FULL_RUN = "A *full run* is one training with all of its steps."
+FITTED = """\
+The chance is the logistic function of {:.2f} + {:.2f} x, fitted to the development pairs. Here x is the sum of the
+[two figures](comparison.md#the-chance-that-the-auxiliary-data-help) from which the chance follows, in standard errors."""
 
 
 def page(results: Results) -> str:
@@ -266,7 +269,7 @@ def chances(results: Results) -> str:
         for low, high, count, chance, helped in reliability(own):
             tables.append(f"| {low:.0%} to {high:.0%} | {count} | {chance:.0%} | {helped:.0%} |")
     intercept, slope = calibrated(fitted)
-    tables += ["", f"Logistic regression on the development pairs: intercept {intercept:.2f}, slope {slope:.2f}."]
+    tables += ["", FITTED.format(intercept, slope)]
     return "\n".join(found + tables)
 
 

@@ -78,8 +78,9 @@ def reasons(lines: Lines, pairs: dict[str, Pair], cats: Lines) -> str:
     if dear:
         several = sum(len(pairs[name].auxiliary) > 1 and pairs[name].shares for name in dear)
         found.append(
-            f"* **Cost** is above {MOST_RUNS:g} runs on {', '.join(dear)}. {several} of {len(dear)} have several sources that "
-            "predict the primary classes. They have more candidates: each source alone, and separate output layers. "
+            f"* **Cost** is above {MOST_RUNS:g} runs on {', '.join(dear)}. {several} of {len(dear)} have several sources, at "
+            "least one of which predicts the primary classes. They have more candidates: each source alone, and separate output "
+            "layers. "
             "`budget: 12 runs` would limit the cost."
         )
     if any(goal.met is False for goal in cat_vs_dog(cats)):

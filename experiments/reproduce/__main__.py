@@ -28,7 +28,10 @@ def reproduce(
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Folder with the data, as the dataset hub has them; the list says which."),
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder with the data, as the dataset hub has them. The list of experiments names the data of each.",
+        ),
     ] = None,
     model: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Folder with a pretrained text encoder, for table1-text.")
@@ -46,14 +49,12 @@ def reproduce(
         typer.Option(
             metavar="N",
             min=1,
-            help="Processes that share the runs and the device; results say so beside their seconds.",
+            help="Processes that share the runs and the device. The results record this number, because seconds depend on it.",
         ),
     ] = 1,
     beside: Annotated[
         int,
-        typer.Option(
-            metavar="N", min=0, help="Other processes on the device, to be recorded too: seconds depend on them."
-        ),
+        typer.Option(metavar="N", min=0, help="Number of other processes on the device. The results record it too."),
     ] = 0,
     part: Annotated[
         list[str] | None,
@@ -79,13 +80,14 @@ def reproduce(
 ) -> None:
     """Run one of the paper's experiments again, with the strategies, the search and the training of `attittud compare`.
 
-    A line is added to RESULTS/NAME.jsonl after every run; a run whose line is there is not repeated, also on another machine,
-    nor one that diverged, whose line says so.
-    `python -m experiments.paper.page` turns them into docs/appendix/reproduction.md, beside the paper's own numbers.
+    After every run a line is added to RESULTS/NAME.jsonl, also if the run diverged. A run that has a line there is not
+    repeated, even if another machine made it. `python -m experiments.paper.page` turns the lines into
+    docs/appendix/reproduction.md, next to the paper's own numbers.
 
-    Every part is a whole comparison: primary_only, multitask and the configuration's own strategy are in it whatever
-    compare.strategies says, and runs that another part has made are copied into its lines. A line does not tell which
-    settings were changed by KEY=VALUE: keep other models, data or training apart by `--results FOLDER`.
+    An experiment consists of one or several parts. Every part is a whole comparison: primary_only, multitask and the
+    configuration's own strategy are in it whatever compare.strategies says, and runs that another part has made are copied
+    into its lines. A line does not tell which settings were changed by KEY=VALUE. So keep results with another model, other
+    data or other training apart: use `--results FOLDER`.
     """
     from rich.console import Console
     from rich.table import Table

@@ -85,7 +85,8 @@ class Guide:
         engine: how products with the per-example Jacobian are computed: "auto", "loop", "batched" or "hooks".
         parameters: the parameters that may be decomposed (an iterable, or a predicate of name and parameter). All other
             parameters receive g_aux + primary_weight * g_prim.
-        batch_norm: what BatchNorm uses in the forward pass of `basis_losses`: statistics of the "batch", or "frozen" ones.
+        batch_norm: what BatchNorm uses in the forward passes of `basis_losses` and `judge`: statistics of the "batch", or
+            "frozen" ones.
         basis_dtype: storage type of the basis, for example torch.bfloat16. The basis is computed in float32 or float64.
         auxiliary_weight: weight of the auxiliary loss, or a dict of weights for named losses.
         process_group: the workers that train replicas of the model together. The update equals the update of one process
@@ -421,7 +422,7 @@ def _check_rank(asked: int, basis: Basis, model: nn.Module) -> int:
     if rank > max(size, 10_000):
         raise ValueError(
             f"rank={rank} asks for more directions than the model has parameters ({size:,}). Choose about as many as a refresh "
-            "has primary examples: a basis never has more directions than that"
+            "has primary examples: a basis that is built from examples never has more directions than that"
         )
     if rank != asked and asked != DEFAULT_RANK:
         logger.warning("basis=%r has rank %d; rank=%d is not used", basis.name, rank, asked)

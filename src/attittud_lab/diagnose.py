@@ -265,9 +265,10 @@ def alarms(primary: Summary, auxiliary: Mapping[str, Summary], signs: SignTest) 
         {  # Do other examples give the same signs, which decide between helpful and harmful?
             "name": "signs_are_noise",
             "fired": signs.p > ALPHA,
-            "found": f"two half-batches of primary examples have the same sign in {signs.agreeing} of {signs.n} directions "
-            f"({signs.share:.1%}; by chance it would be {signs.chance:.1%}; one-sided p = {signs.p:.2g}, from {signs.clusters} "
-            f"blocks of steps that count as {signs.effective_n:.0f} independent directions; alarm if p is above {ALPHA:.2g})",
+            "found": f"the gradients of two half-batches of primary examples agree in sign in {signs.agreeing} of {signs.n} "
+            f"directions ({signs.share:.1%}; by chance it would be {signs.chance:.1%}; one-sided p = {signs.p:.2g}, where the "
+            f"directions of {signs.clusters} blocks of steps count as {signs.effective_n:.0f} independent ones; alarm if p is "
+            f"above {ALPHA:.2g})",
             "cure": "raise training.guided.primary_batch, take fewer and stronger directions (strategy.basis=svd with a lower "
             "strategy.rank), check the primary labels, or give more --steps if the agreement is above chance; as it is, chance "
             "decides which part counts as helpful",
@@ -392,9 +393,7 @@ class Probe:
 def batch_sizes(examples: int, basis_batch: int, primary_batch: int) -> tuple[int, int]:
     """Return the number of examples for a basis and for a fresh gradient (even), reduced if there are too few for both."""
     if examples < 4:
-        found = (
-            f"the primary training set has {examples} examples; a basis and two half-batches of others need at least 4"
-        )
+        found = f"the primary training set has {examples} examples, but at least 4 are needed, 2 of them for the basis"
         raise InputError(f"{found}: raise data.primary.train")
     fresh = max(2, primary_batch)
     basis = basis_batch if basis_batch + fresh <= examples else min(basis_batch, max(2, examples // 2))

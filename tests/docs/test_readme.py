@@ -110,7 +110,7 @@ def of_demo(label: str, figure: str) -> list[float]:
 
 
 def points(label: str) -> list[str]:
-    """The difference of a row to `primary_only` in the three columns, as prose gives it."""
+    """The difference of a row from `primary_only` in the three columns, as prose gives it."""
     return [f"{abs(value):.1f}" for value in of_demo(label, "difference")]
 
 

@@ -80,12 +80,12 @@ def test_stages_have_the_declared_runs() -> None:
 @pytest.mark.parametrize(
     ("slopes", "begins"),
     [
-        ({"a_gem": 0.3}, "**Win**, by the rule that was fixed before: a_gem with m = 32; a_gem with m = 128."),
+        ({"a_gem": 0.3}, "**Win**, by the rule that was fixed beforehand: a_gem with m = 32; a_gem with m = 128."),
         (
             {"a_gem": 0.7},
             (
-                "**No win**, by the rules that were fixed before. On the retained sets, a projection ends with a lower loss "
-                "than KL only here: GSM8K at equal steps (a_gem"
+                "**No win**, by the rules that were fixed beforehand (the list below explains the words). On the retained sets, "
+                "a projection ends with a lower loss than KL only here: GSM8K at equal steps (a_gem"
             ),
         ),
         ({"a_gem": 0.3, "kl": 0.3}, "**Killed**"),

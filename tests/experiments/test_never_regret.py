@@ -75,7 +75,10 @@ def quoted(found):
             f"the first {' or '.join(WORDS[n] if n < len(WORDS) else str(n) for n in seeds)} seeds",
             f"rows marked * have the first {len(fewer)} seeds, on which `auto` has {on_those:.1f} %",
             *accuracies,
-            f"loses on {loses} pairs, gains on {gains}, loses at most a point on {safe} and is unclear on {unclear}",
+            (
+                f"loses on {loses} pairs and gains on {gains}. On {safe} pairs it loses at most a point, which counts as no "
+                f"regret, and {unclear} are unclear"
+            ),
             *in_table,
             f"(`hastie_random` {dict(lost)['`hastie_random`']} points lost)",
         ],

@@ -148,7 +148,7 @@ def test_a_part_with_another_strategy_copies_what_another_part_has_run(
     with pytest.raises(SystemExit):
         command.main(["--help"])
     said = " ".join(capsys.readouterr().out.split())
-    assert "runs that another part has made are copied" in said and "apart by --results FOLDER" in said
+    assert "runs that another part has made are copied" in said and "training apart: use --results FOLDER" in said
 
 
 def test_several_processes_share_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,10 @@ def _differs(generator: torch.Generator, state: Tensor) -> bool:
 def isolated_forward(
     model: nn.Module, batch_norm: BatchNormMode, seed: int, *, draws: bool = True
 ) -> Iterator[NoDropout]:
-    """Run forward passes without side effects (see above). Keep the block open until the graph has been used.
+    """Run forward passes without side effects. Keep the block open until the graph has been used.
+
+    Dropout is off, BatchNorm uses the batch or its frozen statistics, and random numbers come from `seed`. Modes, buffers and
+    random states are restored afterwards.
 
     `draws`: whether the passes may draw random numbers. False is faster, but then functional dropout stays on. Check `drawn`
     of the yielded object after the forward pass: if it is True, dropout may have been applied.

@@ -88,7 +88,7 @@ class Refresh:
         return self.rows
 
     def gaussian(self, rows: int, first: int | Tensor, columns: int, *, dtype: torch.dtype) -> Tensor:
-        """Columns `first...` of the Gaussian matrix of this refresh."""
+        """Return some columns of the Gaussian matrix of this refresh, from column number `first` on."""
         device = self.layout.device
         if self.ahead is not None and isinstance(first, int) and rows * columns <= LARGEST_AHEAD:
             return _normal(*self.ahead.uniform(self.seed, rows, first, columns, device)).to(dtype)
@@ -234,7 +234,7 @@ def gaussian(
     dtype: torch.dtype = torch.float64,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Columns `first...` of the Gaussian matrix of one refresh, `rows` x `columns`."""
+    """Return some columns of the Gaussian matrix of one refresh, from number `first` on: `rows` x `columns`."""
     index = torch.as_tensor(refresh_index, dtype=torch.int64, device=device)
     return _normal(*_uniform_pairs(seed, index, rows, first, columns)).to(dtype)
 

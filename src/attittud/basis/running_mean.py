@@ -1,4 +1,4 @@
-"""A running mean m of the mean primary gradients (k = 1), as in GRU and Bloop.
+"""A running mean m of the mean primary gradients (k = 1), for the guards `gru` and `bloop`.
 
 At every refresh m becomes rate * g_prim + (1 - rate) * m, and V is m/‖m‖. A gradient that points along m counts as helpful,
 whatever the primary gradient of the step is, so a step without a refresh needs no primary gradient. With rate=1, m is the

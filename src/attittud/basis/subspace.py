@@ -120,7 +120,10 @@ class Subspace(ABC):
 
     @property
     def rows(self) -> Tensor | None:
-        """V itself (not a copy), or None if it is not stored. Products with it cover this worker's examples and columns."""
+        """V itself (not a copy), or None if it is not stored.
+
+        Under FSDP2 these are this worker's columns. A user's products with them are not summed over the workers.
+        """
         return None
 
     @property

@@ -1,4 +1,4 @@
-"""`scope="tensor"`: gradients are compared tensor by tensor, as OGPSA does.
+"""`scope="tensor"`: gradients are compared tensor by tensor, for the guard `ogpsa`.
 
 Every row of a basis becomes one direction for each parameter: the row's part over this parameter, orthonormalised against
 the parts of the other rows. V then has k * T directions for T parameters, but still k rows in memory.

@@ -61,8 +61,8 @@ class Bound:
         """Reshape `... x features` to m x positions x features."""
         if x.ndim < 2 or (x.ndim == 2 and self.axis == "second"):
             raise UnsupportedError(
-                f"its result has shape {tuple(self.call.shape)}, in which only the last dimension, the features, is as long as "
-                "there are examples"
+                f"its result has shape {tuple(self.call.shape)}, in which only the last dimension, the features, has as many "
+                "entries as there are examples"
             )
         if self.axis in ("first", "flattened"):
             whole = x.ndim == 3 and x.shape[0] == self.examples
@@ -396,7 +396,7 @@ def _for_each(
             if isinstance(error, torch.OutOfMemoryError):
                 raise
             reason = str(error).split("\n")[0]
-            logger.info("engine 'hooks': %s one example at a time, because vmap cannot (%s)", name, reason)
+            logger.info("engine 'hooks': %s runs for one example at a time, because vmap fails (%s)", name, reason)
             _one_by_one.add(name)
     try:
         rows = [one([x[i] for x in sliced], tuple(g[i] for g in cotangents)) for i in range(examples)]

@@ -264,7 +264,7 @@ class CheckedCollator:
         labels = batch.get("labels") if isinstance(batch, Mapping) and self.first is not None else None
         if isinstance(labels, Tensor) and labels.ndim == 2 and not (labels[:, self.first :] != -100).any():
             raise ValueError(
-                f"{self.what}: a batch has no token that counts, because all its labels are -100; leave out examples without a "
-                "reply within the largest length, or raise protect_batch_size="
+                f"{self.what}: a batch has no token that counts, because all its labels are -100; leave out examples whose reply "
+                "begins beyond the maximum length, or raise protect_batch_size="
             )
         return batch

@@ -50,9 +50,9 @@ def compare(
 
     A strategy is a way to use the auxiliary data; `attittud train --help` lists all of them. Two baselines always take part:
     primary_only ignores the auxiliary data, and multitask adds the losses with a tuned weight. compare.strategies names
-    the others. Every strategy tunes its auxiliary weight on validation with the same number of runs. Results are compared
-    after the same number of steps (equal steps), and again after the same training time (equal seconds). The last line is a
-    decision: which strategy to use, that the auxiliary data do not help, or about how many seeds are needed to tell.
+    the others. Every strategy with auxiliary data tunes their weight on validation, with the same number of runs. Results are
+    compared after the same number of steps (equal steps), and again after the same training time (equal seconds). The last
+    line is a decision: which strategy to use, that the auxiliary data do not help, or about how many seeds are needed to tell.
 
     The folder is runs/CONFIG/compare (output=FOLDER replaces runs). report.html in it has the learning curves. Give the
     same command again to continue: finished runs are reused, even if you add seeds, weights or strategies.
@@ -60,8 +60,8 @@ def compare(
     --quick is a smaller comparison: three seeds, tuning on one of them, and equal steps only.
 
     Runs are independent: --workers 4 trains four at a time on this machine, and --ray trains many at a time on a cluster. The
-    results of a run stay the same to the last digit. Its seconds stay the same only if every run has as many cores as
-    training.threads.
+    results of a run stay the same to the last digit. A run takes longer than it would alone, unless every run has as many
+    cores as training.threads.
     """
     with starting():
         from rich.console import Console
@@ -124,12 +124,10 @@ def _smaller(config: Config) -> tuple[Config, str]:
         "no table at equal seconds, so a gain may come from longer training alone": own.equal == "both",
         "only the first value of each setting in compare.space": bool(own.space) and own.draws > 1,
     }
-    words = (
-        "; ".join(text for text, given_up in lost.items() if given_up)
-        or "nothing less, because the comparison is already that small"
-    )
+    words = "; ".join(text for text, given_up in lost.items() if given_up)
+    means = f"means {words}" if words else "changes nothing, because the comparison is already that small"
     small = replace(own, seeds=seeds, tuning_seeds=1, equal="steps", draws=1)
-    return replace(config, compare=small), f"--quick means {words}. The same command without --quick reuses these runs."
+    return replace(config, compare=small), f"--quick {means}. The same command without --quick reuses these runs."
 
 
 def report(

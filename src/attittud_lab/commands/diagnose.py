@@ -59,7 +59,7 @@ def diagnose(
 
     - less than 1 % of an auxiliary gradient lies in the span;
 
-    - along these directions, two small batches of primary examples have the same sign no more often than by chance.
+    - along these directions, the gradients of two small batches of primary examples agree in sign no more often than by chance.
 
     These figures do not predict whether the auxiliary data will help. To estimate the chance that they will, the command also
     trains a few strategies for the first fifth of their steps: primary_only, which ignores the auxiliary data, and weighted
@@ -91,9 +91,11 @@ def show(result: Mapping[str, Any], path: Path, console: Console) -> None:
     screen.table(_rows(result))
     screen.table(_layers(result), left=2)
     screen.say(
-        "Figures are means over the steps, with 95 % intervals from blocks of neighbouring steps. They are shares of a squared "
-        "norm; the signs of half-batches and opposed directions are shares of the directions. In the second table, shares of a "
-        "layer are relative to the sum of its three parts."
+        "Figures are means over the steps, with 95 % intervals from blocks of neighbouring steps. They are shares of a "
+        "gradient's squared norm, with two exceptions: a row of the first table has the share of directions in which the "
+        "gradients of two half-batches of primary examples agree in sign, and opposed directions are the share of directions "
+        "in which the auxiliary gradient opposes the primary one. In the second table, the column 'of whole gradient' has the "
+        "share that a layer has in the auxiliary gradient; the other columns are relative to the sum of the layer's three parts."
     )
     fired = [alarm["fired"] for alarm in result["alarms"]]
     for number, alarm in enumerate(result["alarms"], 1):
@@ -114,7 +116,7 @@ def _setting(result: Mapping[str, Any]) -> str:
         f"{result['steps']} steps{asked} were measured. The basis ({result['basis']}) has {result['rank']} directions from "
         f"{result['basis_batch']} primary examples. It is recomputed every {result['refresh_every']} steps{mean}. The span is "
         "every combination of these directions. Fresh primary gradients come from "
-        f"{result['fresh_batch']} other examples. For comparison: random directions, as many as these, would capture "
+        f"{result['fresh_batch']} other examples. For comparison: the same number of random directions would capture "
         f"{result['random_span']:.2g} of any gradient over the {result['shared_parameters']:,} shared parameters."
     )
 
@@ -122,7 +124,7 @@ def _setting(result: Mapping[str, Any]) -> str:
 def _rows(result: Mapping[str, Any]) -> list[dict[str, str]]:
     lines = {
         "fresh primary gradient in span": (_share, result["captured_primary"]),
-        "half-batches: same sign": (_signs, result["half_batches"]),
+        "half-batches agree in sign": (_signs, result["half_batches"]),
     }
     for source, found in result["sources"].items():
         lines |= {f"{source}: {words}": (_share, found[key]) for key, words in _LINES.items()}

@@ -69,7 +69,7 @@ class Look:
         """Comments for the head of a configuration."""
         kind = "labels" if self.listing.multi_label else "classes"
         labels = f"{len(self.classes)} {kind}" if self.classes else "no labels"
-        size = f", {self.size} pixels" if self.size else ""
+        size = f", shorter side {self.size} pixels" if self.size else ""
         own = f", splits {', '.join(self.splits)}" if self.splits else ""
         noun = "row" if self.listing.kind == "table" else self.listing.kind
         lines = [f"# {name}: {len(self.rows)} {noun}s{size}, {labels}{own}."]
@@ -333,9 +333,9 @@ def _model(kind: str, size: int, largest: int) -> tuple[str, str, str]:
     if kind == "table":
         return "table-mlp", "1e-3", "residual blocks with LayerNorm; mlp is a plain network"
     if size < 16:
-        return "mlp", "1e-3", f"images of {size} pixels need no convolutions"
+        return "mlp", "1e-3", f"images of {size} x {size} pixels need no convolutions"
     if size >= 96:
-        return "resnet-18", "1e-4", f"for images of {size} pixels"
+        return "resnet-18", "1e-4", f"for images of {size} x {size} pixels"
     if largest >= 5000:
         return "wideresnet-22-4", "1e-4", "the paper's network; small-cnn is many times faster without a GPU"
     return "small-cnn", "1e-3", f"{largest} auxiliary examples are too few for a deep network"

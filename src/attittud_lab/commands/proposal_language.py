@@ -11,8 +11,8 @@ from attittud_lab.data.source import open_source
 from attittud_lab.language.conversations import PROMPTS, hold_out, looks_like_language, read, usual_columns
 
 _COMPARE = (
-    "# Is the guard worth its cost? Also train with language.guard=none (and look at its averaged weights), and with a lower "
-    "language.lr."
+    "# Is the guard worth its cost? Also train with language.guard=none, and with a lower language.lr. Every run also measures "
+    "averages of the weights before and after training, which cost nothing."
 )
 
 
@@ -41,10 +41,10 @@ def propose_language(learn: str, protect: str | None, column: str | None) -> str
         else "none"
     )
     lines = [
-        f"# To learn: {count} examples in {', '.join(new.columns or ())}.",
+        f"# To learn: {count} examples, from {_columns(new)}.",
         "# No data are protected, so nothing will show what the model forgets."
         if kept is None
-        else f"# Protected: {known} examples in {', '.join(kept.columns or ())}.",
+        else f"# Protected: {known} examples, from {_columns(kept)}.",
         *([] if kept is None else [_COMPARE]),
         "task: causal-lm",
         "model: hf:FOLDER  # the folder of a causal language model: config.json, model.safetensors, the tokenizer's files",
@@ -79,6 +79,11 @@ def _look(path: str, column: str | None, where: str) -> TextsConfig:
     if not columns and where == "--protect":
         columns = [name for name in source.columns(split) if name in PROMPTS][:1]  # prompts without replies
     return replace(found, columns=columns or None)
+
+
+def _columns(config: TextsConfig) -> str:
+    names = config.columns or []
+    return f"the column{'s' * (len(names) > 1)} {', '.join(names)}"
 
 
 def _only_prompts(config: TextsConfig) -> bool:

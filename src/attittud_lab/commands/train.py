@@ -173,8 +173,9 @@ primary data alone. `attittud init` proposes strategy: portfolio, which tries se
 To continue a run that was interrupted or killed, give the same command again; the result is the same. The folder of a run is
 runs/CONFIG/STRATEGY/seed-SEED (output=FOLDER replaces runs). `attittud schema` lists every setting and its meaning.
 
-With `task: causal-lm`, a language model learns from a file of chats or texts; another file shows what it must not forget. The
-folder is then runs/CONFIG/GUARD/seed-SEED, and its report.html begins with what was learned and forgotten.
+With `task: causal-lm`, a language model learns from a file of chats or texts; another file shows what it must not forget, and
+`language.guard` names the method against forgetting. The folder is then runs/CONFIG/GUARD/seed-SEED, and its report.html
+begins with what was learned and forgotten.
 
 A portfolio consists of many short runs. --workers 4 trains four at a time on this machine, and --ray trains many at a time on
 a cluster; the result is the same.

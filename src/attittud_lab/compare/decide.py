@@ -182,7 +182,7 @@ def _advice(difference: Difference, worthwhile: float, tests: int) -> tuple[int 
         return None, f"No practical number of seeds would {question}; more test examples or primary labels might."
     needed = max(needed, difference.n + 1)  # the estimate comes from these seeds, so fewer cannot be enough
     cases = f"in {POWER:.0%} of cases (compare.seeds={needed}; finished runs are kept)"
-    coarse = " All seeds differ by the same amount, as on small test sets: more test examples would tell more."
+    coarse = " The difference is the same for every seed, as can happen on small test sets: more test examples would tell more."
     return needed, f"{about} {needed} seeds would {question}, {cases}.{coarse if difference.std <= ROUNDING else ''}"
 
 

@@ -88,7 +88,7 @@ def decided_row(result: Mapping[str, Any], table: int) -> str | None:
 
 
 def about(table: Mapping[str, Any]) -> str:
-    return f"{table['about']}. Differences are to {table['baseline']}."
+    return f"{table['about']}. Differences are relative to {table['baseline']}."
 
 
 def cells(result: Mapping[str, Any], table: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, str]:

@@ -140,7 +140,7 @@ class DataConfig(Section):
     table: TableConfig = field(default_factory=TableConfig, metadata=LATER)
     """kind: table only: which columns are features"""
     image_size: Annotated[int, Limits(4, 4096, _IN_MEMORY)] | None = None
-    """images are scaled to this many pixels; null uses the primary source's most common size"""
+    """images are scaled to this height and width in pixels; null uses the most common shorter side in the primary source"""
     max_length: Annotated[int, Limits(8, 131_072, _IN_MEMORY)] = 128
     """how many tokens of each text are read; also the length of a block for language modelling"""
     buckets: Annotated[int, Limits(1, 131_072)] | None = field(default=32, metadata=LATER)
@@ -154,7 +154,7 @@ class DataConfig(Section):
     test_seed: Seed | None = field(default=None, metadata=LATER)
     """seed of the test examples alone, so that all splits have the same test set; null uses the seed of the split"""
     subsets: Steps | None = None
-    """rotate through this many splits as the run seed goes up; null always uses the same split"""
+    """rotate through this many splits as the run seed goes up; null leaves the split to data.seed"""
 
     def check(self) -> None:
         """Refuse settings that contradict each other; a message begins with the path of the culprit."""
@@ -175,7 +175,7 @@ class EtaWeights(Section):
     """Weights of the three parts of an auxiliary gradient: 1 keeps a part, 0 drops it, -1 reverses it."""
 
     neutral: Part = 1.0
-    """weight of the part outside the primary task's subspace"""
+    """weight of the part that the primary examples say nothing about"""
     helpful: Part = 1.0
     """weight of the part that agrees with the primary gradient"""
     harmful: Part = 0.0
@@ -198,7 +198,7 @@ class StrategyConfig(Section):
     basis: Annotated[str, known("basis")] | None = None
     """subspace in which the tasks are compared: a name of attittud.bases(); null uses the strategy's own (sketch for most)"""
     rank: Annotated[int, Limits(1, 4096, "each is a vector as long as the model")] = 10
-    """dimension k of that subspace"""
+    """number k of directions along which the tasks are compared: the dimension of the subspace"""
     refresh_every: Steps | None = None
     """recompute the basis every n-th step; null uses the strategy's own number (10 for most)"""
     include_mean: Flag = False
@@ -456,7 +456,7 @@ class TextsConfig(Section):
 
 @dataclass(frozen=True)
 class LanguageConfig(Section):
-    """task: causal-lm only: a language model learns new data, and keeps abilities that other data, the protected data, show."""
+    """task: causal-lm only: a language model learns new data. Other data, the protected data, show what it must not forget."""
 
     learn: TextsConfig | None = None
     """the data to learn"""

@@ -148,8 +148,10 @@ class Column:
         if not filled or len(new) <= limit:
             return False
         known = listed([repr(short(text, 40)) for text in self.levels if text], 3)
-        found = f"{culprit}: {len(new)} of {len(filled)} texts, such as {short(new[0], 40)!r}, are not among those that training"
-        warn_once(f"{found} gave a feature ({known}); check that they are spelt as in training")
+        found = (
+            f"{culprit}: {len(new)} of {len(filled)} texts, such as {short(new[0], 40)!r}, have no feature of their own"
+        )
+        warn_once(f"{found} (texts that have one: {known}); check that they are spelt as in training")
         return True
 
 

@@ -162,7 +162,7 @@ def _without_primary(
     if part.groups is None and any(primary[held_out].groups for held_out in held_outs):
         warn_once(
             f"data.auxiliary.{name}: has no column for data.primary.group, so examples of groups that are held out cannot be "
-            "left out; add the column, unless no group of the primary data is in it"
+            "left out; add the column, unless the source has no example of any group of the primary data"
         )
     forbidden = [seen["validation"], seen["test"], *([seen["train"]] if pooled or part.labels is not None else [])]
     copied = np.isin(own.exact, np.concatenate([other.exact for other in forbidden]))

@@ -263,7 +263,8 @@ class Pixels:
         """Refuse a size for which `count` images take too much memory, before any is decoded."""
         most = MOST_ENLARGED * self.usual
         if self.size > most:
-            found = f"data.image_size: images of {self.usual} pixels would be stretched to {self.size}"
+            what = f"images whose shorter side has {self.usual} pixels"
+            found = f"data.image_size: {what} would be stretched to {self.size} x {self.size}"
             raise InputError(f"{found}; give at most {most}, since more only repeats pixels")
         what = f"{count:,} images of {self.size} x {self.size} pixels (data.image_size)"
         check_memory(count * self.channels * self.size**2, what, "lower data.image_size, or give fewer images")

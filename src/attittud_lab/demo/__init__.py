@@ -176,7 +176,7 @@ def _text(found: Mapping[str, Any], sign: str = "") -> str:
 
 def rich_table(result: Mapping[str, Any]) -> Table:
     """Return the table for a terminal; in a narrow one the difference comes below the accuracy."""
-    title = f"Test accuracy (%) with 10 correct labels per class; after the mark, the difference to {PRIMARY_ONLY} in points"
+    title = f"Test accuracy (%) with 10 correct labels per class; after the mark, points above or below {PRIMARY_ONLY}"
     several = len(result["seeds"]) >= FEWEST
     over = f"over {len(result['seeds'])} seeds"
     caption = f"mean ± 95 % interval {over}; {MARKS}" if several else f"mean {over}; ? too few seeds to tell"

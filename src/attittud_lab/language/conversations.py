@@ -182,10 +182,8 @@ class TextEncoder:
                 f"{where}: no reply or text has tokens within language.max_length {self.longest}; raise it"
             )
         if len(kept) < len(made):
-            cure = f"raise language.max_length above {self.longest} to use them"
-            warn_once(
-                f"{where}: {len(made) - len(kept)} of {len(made)} examples have no text or reply within that length; {cure}"
-            )
+            lack = f"have no text or reply within language.max_length {self.longest}; raise it to use them"
+            warn_once(f"{where}: {len(made) - len(kept)} of {len(made)} examples {lack}")
         return kept
 
     def prompt(self, example: Example) -> str | list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""Jobs in several processes of this machine. They end with the first process, however it ends, and print nothing."""
+"""Jobs in several processes of this machine. These print nothing, and end with the process that started them, however it ends."""
 
 from __future__ import annotations
 

@@ -236,7 +236,7 @@ def left(found: Plan, alive: int, folds: int, config: Config, done: int, at_once
 def forecast(found: Plan, folds: int, at_once: int = 1) -> str:
     """Describe the plan in words; `at_once` trials run at the same time."""
     many = f"{len(found.candidates)} candidate strateg{'ies' if len(found.candidates) > 1 else 'y'}"
-    many += " and the sum of the sources that help" if found.sums else ""
+    many += ", and one more with all sources that help," if found.sums else ""
     parts = f"{folds} folds of the labels" if folds > 1 else "one split of the labels"
     runs = f"{found.runs:.0f}" if found.runs >= 5 else f"{found.runs:.1f}"
     take = "takes" if len(found.candidates) == 1 and not found.sums else "take"

@@ -141,8 +141,8 @@ class Model:
     def export(self, path: Path) -> None:
         """Write `module` as one `torch.export` program, with any number of inputs in a batch; the classes are in the file.
 
-        Images have to be scaled already (n x C x H x W, uint8), texts to be padded token numbers (n x max_length, int32),
-        rows of a table to be features (n x F, float32).
+        The program reads scaled images (n x C x H x W, uint8), padded token numbers of texts (n x max_length, int32), or
+        features of the rows of a table (n x F, float32).
         """
         module = self.module.cpu()
         if self.about.kind == "image":

@@ -39,8 +39,8 @@ def portfolio(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     leaders = {
         "name": "Leaderboard",
         "about": f"Out-of-fold means that {_held_out(found)} predicted once, by a network that had not seen it. Bars show the "
-        f"difference to {PRIMARY_ONLY} after the same number of steps, in points with a 95 % interval. Size and prediction time "
-        "describe the model that this candidate alone would give."
+        f"difference from {PRIMARY_ONLY} after the same number of steps, in points with a 95 % interval. Size and prediction "
+        "time describe the model that this candidate alone would give."
         + (f" {names_mean[0].upper()}{names_mean[1:]}." if names_mean else ""),
         "columns": columns,
         "rows": rows,

@@ -150,7 +150,7 @@ register("auto", _AUTO, AutoGuided, inherits=SETTINGS)
 for _name, _about in {
     "drop_harmful": "Eta(1, 1, 0): drop the part that opposes the primary gradient",
     "flip": "Eta(1, 1, -1): reverse the part that opposes the primary gradient",
-    "orthogonal": "Eta(1, 0, 0): keep only the neutral part, outside the primary task's subspace",
+    "orthogonal": "Eta(1, 0, 0): keep only the neutral part, about which the primary examples say nothing",
     "orthogonal_flip": "Eta(1, 0, -1): keep the neutral part and reverse the harmful part",
     "helpful_only": "Eta(0, 1, 0): keep only the part that agrees with the primary gradient",
     "custom": "your own strategy.eta",

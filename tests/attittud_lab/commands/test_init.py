@@ -17,7 +17,7 @@ def test_init_writes_a_configuration_that_train_reads(capsys: pytest.CaptureFixt
     assert call("init", "image", "--primary", "digits", "--auxiliary", "digits", "-o", "mine.yaml") == 0
     text = Path("mine.yaml").read_text()
     out = capsys.readouterr().out  # what was found, and where the rest is
-    assert out.startswith("# Primary: 1797 images, 8 pixels, 10 classes.\n") and "data:" not in out
+    assert out.startswith("# Primary: 1797 images, shorter side 8 pixels, 10 classes.\n") and "data:" not in out
     assert text.startswith(out.partition("# written to mine.yaml")[0])
     assert "      share_head: true  # it has the primary classes" in text
     chosen = [line for line in text.splitlines() if any(c.isdigit() for c in line.partition("#")[0])]

@@ -113,7 +113,7 @@ def test_init_explains_a_folder_on_the_wrong_level(capsys: pytest.CaptureFixture
     picture_folders(**{"all/mine": [9, 7], "all/theirs": [8, 8], "one/level": [4, 4]})
     assert call("init", "image", "--primary", "all/mine") == 0
     out, err = capsys.readouterr()
-    assert "# Primary: 16 images, 8 pixels, 2 classes.\n#   a (9), b (7)\n" in out and err == ""
+    assert "# Primary: 16 images, shorter side 8 pixels, 2 classes.\n#   a (9), b (7)\n" in out and err == ""
     assert call("init", "image", "--primary", "all", "--force") == 0
     out, err = capsys.readouterr()
     text = Path("attittud.yaml").read_text()

@@ -83,7 +83,7 @@ def test_the_sum_of_sources_is_part_of_the_forecast() -> None:
     found, without = (plan(entries, config, 3, costs, CPU, sums=sums) for sums in (True, False))
     assert found.runs == expected_runs(7, 3, config) > without.runs == expected_runs(6, 3, config)
     assert found.seconds > without.seconds and found.sums and not without.sums
-    said = "6 candidate strategies and the sum of the sources that help on 3 folds of the labels take "
+    said = "6 candidate strategies, and one more with all sources that help, on 3 folds of the labels take "
     assert forecast(found, 3).startswith(said)
     few = plan(entries, setting("6 runs")[0], 3, costs, CPU, sums=True)
     assert len(few.candidates) < 4 and not few.sums  # where no two sources are tried alone, no sum follows

@@ -180,7 +180,7 @@ def test_texts_that_training_lacks_cause_a_warning(run: Path, caplog: pytest.Log
     rows = [{**row, "c": row["c"].upper()} for row in unseen(run)] * 40
     assert call("predict", str(run), str(write(Path("new.csv"), rows)), "-o", "out.csv") == 0
     assert (
-        caplog.text.count("are not among those that training gave a feature") == 1
+        caplog.text.count("have no feature of their own (texts that have one: ") == 1
         and "new.csv, row 1: column 'c'" in caplog.text
     )
 

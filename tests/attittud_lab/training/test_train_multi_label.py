@@ -185,7 +185,7 @@ def test_rows_can_be_chosen_by_value_and_impossible_values_are_refused(job: Path
 
 def test_a_first_configuration_splits_by_patient(job: Path) -> None:
     text = propose("image", str(job.parent / "labelled.parquet"), [str(job.parent / "other.parquet")])
-    assert loads(text).data.primary.group == "patient" and "90 images, 8 pixels, 3 labels" in text
+    assert loads(text).data.primary.group == "patient" and "90 images, shorter side 8 pixels, 3 labels" in text
 
 
 def test_texts_may_have_several_labels(tmp_path: Path) -> None:

@@ -318,17 +318,17 @@
       // The row of the decision, or the one with the most to show.
       if (!list.some((row) => row.label === state.row)) state.row = list.reduce((best, row) => (row.train.step.length > best.train.step.length ? row : best)).label;
       const row = list.find((one) => one.label === state.row);
-      const parts = section("The three parts of the auxiliary gradient", "Shares of its squared norm: helpful and harmful inside the subspace of the primary task, neutral outside of it.");
+      const parts = section("The three parts of the auxiliary gradient", "Shares of its squared norm. Gradients are compared along a few directions that come from primary examples: along them a part is helpful or harmful; the rest is neutral.");
       if (list.length > 1) controls(parts, chooseRow(list));
       place.append(parts);
       stacked(parts, row);
       weights(place, row);
       const pair = make("div", "pair");
       place.append(pair);
-      const captured = section("Captured norm", "Share of each gradient's squared norm inside the subspace.");
+      const captured = section("Captured norm", "Share of each gradient's squared norm that lies along these directions.");
       pair.append(captured);
       lines(captured, row, [["attittud/captured_primary", "primary", "c1"], ["attittud/captured_auxiliary", "auxiliary", "c2"]], { range: (_, low, high) => [0, Math.max(high, 0.01) * 1.05] });
-      const rank = section("Effective rank", "Number of directions of the subspace that are in use.");
+      const rank = section("Effective rank", "Number of these directions that are in use.");
       pair.append(rank);
       lines(rank, row, [["attittud/effective_rank", "directions", "c2"]], { range: (_, low, high) => [0, high + 1] });
       if (row.layers) {
