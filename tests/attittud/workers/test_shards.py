@@ -202,7 +202,7 @@ def in_a_hurry(kind, folder):
         messages.append(message_of(partial(checkpoint.load, guide, folder)))
     checkpoint.read_json = read_json
     dist.barrier()
-    own = shutil.copytree(folder, f"{folder} of worker {w.number}")
+    own = shutil.copytree(folder, f"{folder} of worker {w.number}", dirs_exist_ok=True)
     if w.number == 1:
         (Path(own) / "guide.json").write_text("{")
     messages.append(message_of(partial(checkpoint.load, guide, own)))

@@ -1,6 +1,8 @@
 """Two and four workers, with replicas or shards of the model, give the update of one process on the joined batch."""
 
 import math
+import os
+import signal
 
 import pytest
 import torch
@@ -52,6 +54,24 @@ CASES = {
         *cases("hsdp", *FEW, "random"),
     ],
 }
+
+
+def crashes_once(mark):
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "well"
+
+
+def crashes():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_crashed_worker_starts_once_more_and_not_twice(tmp_path):
+    with pytest.warns(UserWarning, match="A worker crashed.*\n.*\n.*exit code -9"):
+        assert run(1, crashes_once, tmp_path / "mark") == ["well"]
+    with pytest.warns(UserWarning, match="A worker crashed"), pytest.raises(AssertionError, match="exit code -9"):
+        run(1, crashes)
 
 
 @pytest.fixture(scope="module")
