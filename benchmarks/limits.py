@@ -56,7 +56,8 @@ TOPICS = (
     Topic(
         ("memory of a refresh above multitask as m grows",),
         "Growth of a refresh's memory with m, in vectors of D",
-        "Gradients of activations grow with m. Activations, which multitask training holds too, are larger.",
+        "Gradients of activations grow with m. These gradients are smaller than the activations themselves, which multitask "
+        "training holds too.",
     ),
     Topic(("growth of a refresh with k",), "Growth of a refresh with k", "The growth should be at most linear."),
 )
