@@ -97,7 +97,9 @@ def _mean_steps(results: Results) -> list[Goal]:
     what = "mean step over the multitask step, {}, n = 10, eager"
     ours, theirs = _eager(results, "wrn22", _stores), _eager(results, "wrn22", TORCHJD.__contains__)
     first = Goal(what.format("WRN-22-4"), "below TorchJD's sketch")
-    second = Goal(what.format("WRN-22-4") + ", the refresh captured by the guide", f"≤ {CAPTURED_REFRESH:.2f}")
+    second = Goal(
+        what.format("WRN-22-4") + " (goal set for a refresh that the guide captures)", f"≤ {CAPTURED_REFRESH:.2f}"
+    )
     if ours and theirs:
         mine, peer = _best(ours), _best(theirs)
         text = f"{ours[mine]:.3f} ({mine}), TorchJD {theirs[peer]:.3f}"
@@ -133,7 +135,7 @@ def _judges(results: Results) -> Goal:
 
 
 def _calls(results: Results) -> Goal:
-    what = "functions called in a plain step, engine `loop`: our own, and all with those in C"
+    what = "functions called in a plain step, engine `loop`: our own alone, and all functions including those in C"
     wanted = f"≤ {OWN_CALLS} for any number of tensors, ≤ {ALL_CALLS:,} for 198"
     points = list(results.get("calls", {}).get("points", {}).values())
     if not points:
@@ -372,7 +374,7 @@ def _growth_with_m(results: Results, found: list[Figures], job: str) -> list[Goa
         text = ", ".join(f"{value:.1f} (m = {m})" for m, value, _ in line)
         what = f"memory of a refresh above multitask as m grows, {job}, {method}, in vectors of D float32"
         goal = (
-            f"< {1 / layers:.3f} per example: the gradient of a layer, so no term in m D"
+            f"< {1 / layers:.3f} per example: the size of one layer's gradient (storing J would take 1 per example)"
             if layers
             else "no term in m D"
         )

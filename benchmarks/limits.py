@@ -56,7 +56,7 @@ TOPICS = (
     Topic(
         ("memory of a refresh above multitask as m grows",),
         "Growth of a refresh's memory with m, in vectors of D",
-        "Gradients of activations grow with m; they are smaller than the activations, which multitask holds too.",
+        "Gradients of activations grow with m; they are smaller than activations, which multitask also holds.",
     ),
     Topic(("growth of a refresh with k",), "Growth of a refresh with k", "The growth should be at most linear."),
 )

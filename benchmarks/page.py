@@ -203,10 +203,10 @@ def growth(results: Results) -> str:
     return "\n".join(
         [
             *lines,
-            "* The time of a refresh grows linearly with m. Its memory also grows: by the gradients of activations,",
-            "  and with `hooks` also by the gradients of single examples, up to 512 MiB.",
+            "* The time of a refresh grows linearly with m. Its memory grows too: by the gradients of activations,",
+            "  and with `hooks` by the gradients of single examples, up to 512 MiB.",
             "* [The cost model](appendix/performance/tables.md#the-cost-model) predicts refreshes in CUDA graphs.",
-            "  Eager refreshes also wait for kernel launches.",
+            "  Eager refreshes wait for kernel launches too.",
         ]
     )
 

@@ -13,8 +13,9 @@ from benchmarks.workloads import SPECS
 COST = """\
 ## The cost model
 
-F is the arithmetic of one example's forward pass, so a backward pass is 2F. A step has m primary and a auxiliary examples; k is
-the rank, D the number of shared parameters, and every n-th step refreshes. Traffic is counted in vectors of D float32.
+F is the arithmetic of one example's forward pass, so a backward pass is 2F. A step has m primary examples and *a* auxiliary
+examples; k is the rank, D the number of shared parameters, and every n-th step refreshes. Traffic is counted in vectors of D
+float32.
 
 | what | arithmetic | traffic |
 |---|---|---|
@@ -28,14 +29,15 @@ the rank, D the number of shared parameters, and every n-th step refreshes. Traf
 
 * A step copies two gradients into flat vectors (4). It takes both projections and all inner products in one pass over V
   (k + 2), and forms the whole update in another pass (k + 3).
-* A refresh writes ΠJ (2k) and orthonormalises it (6k). Orthonormalising does this twice: read for the Gram matrix, then read and
-  write for the transformation. The refresh then takes over the new basis unless a number is not finite (2k), and measures the
-  lengths of its rows (k).
+* A refresh writes ΠJ (2k) and orthonormalises it (6k). Orthonormalising takes two rounds; each round reads the rows for the
+  Gram matrix, then reads and writes them for the transformation. The refresh then takes over the
+  new basis unless a number is not finite (2k), and measures the lengths of its rows (k).
 * `hooks` also writes and reads the per-example gradients of one layer at a time (2m). The per-example gradients of 2-d
   convolutions in half precision, with k ≤ 10, never leave the processor.
 * `implicit` forms the gradients of m examples in float64, one layer after the other, for K.
-* The mean step costs a step plus 1/n of a refresh. Memory above the multitask step is V and two gradients, at most k + 3
-  vectors, and k more in a refresh. Only the per-example gradients of `hooks` grow with m D, up to a bound.
+* The mean step costs a step plus 1/n of a refresh. Memory above the multitask step is V, two gradients and at most one more
+  vector, so at most k + 3 vectors, and k more in a refresh. Only the per-example gradients of `hooks` grow with
+  m D, up to a bound.
 """
 
 # Forward passes that a refresh is worth, by what it is given.
@@ -46,8 +48,9 @@ PASSES: dict[str, Callable[[int], int]] = {
 }
 
 SETTING = (
-    "All have random weights and data, bf16 autocast, fused Adam, and images in channels_last. Sweeps change k or m, starting "
-    "from the point in the table; n is 1, 4 and 10 everywhere."
+    "All have random weights and data, bf16 autocast, fused Adam, and images in channels_last. k is the rank, m the number of "
+    "examples behind the basis, and every n-th step refreshes. Sweeps change k or m (column *point* of [All "
+    "methods](#all-methods)); n is 1, 4 and 10 everywhere."
 )
 CYCLES = (
     "In CUDA graphs the mean steps of WRN-22-4 and of RoBERTa with 512 tokens were measured as whole cycles: a refresh and nine "
@@ -61,9 +64,9 @@ ABOUT = (
 LOST = {"8aa7a14": "e785e95"}
 LAUNCHES = (
     "The model counts neither kernel launches nor Python. `hooks` does little arithmetic in many small kernels, so without a "
-    "graph it is far above its prediction. For `hooks` the model is also wrong about convolutions. It does not count the windows "
-    "that a convolution lays out in full precision, with more than ten rows, with groups, or in one or three dimensions. It does "
-    "count gradients of single examples, which all other convolutions never write."
+    "graph it is far above its prediction. For `hooks` the model is also wrong about convolutions. In four cases (full "
+    "precision, more than ten rows, groups, one or three dimensions) a convolution lays out its windows, which the model does "
+    "not count. In all other cases a convolution never writes the gradients of single examples, which the model does count."
 )
 
 

@@ -3,8 +3,8 @@
     python examples/accelerate_loop.py runs/accelerate            # train; or `accelerate launch examples/accelerate_loop.py ...`
     python examples/accelerate_loop.py runs/accelerate --resume   # go on after a kill, with the same losses
 
-The task: the parity of the first two of six signs, from 32 examples. The auxiliary data: the parity of the second and third, 256
-examples.
+The task, with 32 examples: do the first two of six numbers have the same sign? The auxiliary data are 256 examples of the same
+question about the second and third number.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python examples/torchjd_aggregator.py
 
-Two regressions share a body; a third of the auxiliary targets have the wrong sign.
+Two regressions share one network; a third of the auxiliary targets have the wrong sign.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
     python examples/trl_trainers.py sft runs/sft            # train; or dpo
     python examples/trl_trainers.py sft runs/sft --resume   # go on after a kill, with the same losses
 
-The task: count upwards, from 16 sentences (SFT), or prefer that to counting downwards, from 16 pairs (DPO). The auxiliary data
-are 256 sentences, half of them downwards. The model is tiny and starts at random, so nothing is downloaded.
+The task: with SFT, 16 sentences teach the model to count upwards; with DPO, 16 pairs teach it to prefer that to counting
+downwards. The auxiliary data are 256 sentences, half of them downwards. The model is tiny and starts at random, so nothing is
+downloaded.
 """
 
 from __future__ import annotations

@@ -147,10 +147,11 @@ class Page:
                 "projections stay as presets."
             )
         return (
-            "**No win**, by the rules that were fixed beforehand (the list below explains the words). On the retained sets, a "
-            f"projection ends with a lower loss than KL only here: {places(better)}. But there the drift of its predictions is "
-            f"{self.drifts(better)} nats, depending on the seed; the drift of KL is {self.drifts(better, 'kl')}. A projection "
-            f"ends with a lower loss than `{self.replay}` here: {places(self.better_than(self.replay))}. "
+            "**No win**, by the rules that were fixed beforehand (the list below explains the words). At the same gain, a "
+            "projection has a significantly lower loss on the retained sets than KL in these cases only: "
+            f"{places(better)}. But there the drift of its predictions is {self.drifts(better)} nats, depending on the "
+            f"seed; the drift of KL is {self.drifts(better, 'kl')}. A projection has a significantly lower loss than "
+            f"`{self.replay}` in these: {places(self.better_than(self.replay))}. "
             'So `guard="kl"` remains the default, and `init` proposes it.'
         )
 
@@ -171,8 +172,9 @@ class Page:
         found = []
         if not any(self.winnable(task, m) for task in TASKS for m in MANY):
             found.append(
-                "The rules left no room for a win. In every task, at equal steps or at equal minutes, "
-                f"`{self.replay}` or the best free way misses the gain, or forgets nothing on the retained sets or wikitext-2."
+                f"The rules left no room for a win. It needs ratios of forgetting over `{self.replay}` and over the best free "
+                "way, on the retained sets and on wikitext-2, at equal steps and at equal minutes. In every task at least one of "
+                f"these ratios does not exist, because `{self.replay}` or the best free way misses the gain or forgets nothing."
             )
         reached = []
         for name in ("kl", *self.projections):
@@ -256,7 +258,10 @@ class Page:
             wanted = self.results.wanted_gain(task, lora=False, seeds=seeds)
             if wanted is None:
                 continue
-            lines += [f"\n### {NAMES[task]}\n", f"The gain is {wanted:.2f} nats; there are {len(seeds)} seeds."]
+            lines.append(f"\n### {NAMES[task]}\n")
+            lines.append(
+                f"The gain to reach, 70 % of plain's final gain, is {wanted:.2f} nats; there are {len(seeds)} seeds."
+            )
             for minutes in BUDGETS:
                 lines += self.table(task, minutes=minutes)
             lines += self.other_gains(task)
@@ -313,7 +318,8 @@ def page(folder: Path) -> str:
     known = {line["key"] for line in results.lines}
     title = "# Do projections protect a language model better than simple methods?\n"
     protocol = (
-        "The protocol was fixed before any run: [experiments/guard/README.md](../../experiments/guard/README.md)."
+        "The protocol was fixed before any run, and lists what was changed after stage 1: "
+        "[experiments/guard/README.md](../../experiments/guard/README.md)."
     )
     if not chosen:
         done = sum(run.key in known for run in stage_1())
@@ -330,8 +336,10 @@ def page(folder: Path) -> str:
     else:
         verdict = whole.verdict()
     revisions = dict.fromkeys(line.get("revision") for line in results.lines if line.get("revision"))
-    about["revision"] = ", ".join(revisions) or about.get("revision")
-    made = ", ".join(f"{name} {value}" for name, value in about.items() if value is not None)
+    made = (
+        f"torch {about.get('torch')} on {about.get('name') or about.get('device')} "
+        f"(revisions {', '.join(revisions) or about.get('revision')})"
+    )
     note = "\n*These are made-up data and a tiny model: a check that everything runs.*\n" if about.get("quick") else ""
     lines = [
         f"{title}{note}\n{verdict} {protocol}\n",

@@ -38,7 +38,10 @@ READING = """\
   superclasses. p-values are Holm-corrected within a table.
 * A claim *holds* where the difference has the claimed sign and p < 0.05. *Not significant* does not mean *equal*: the
   interval next to it says which differences are still possible.
-* The paper's ± is a 95 % interval over 5 seeds; *agrees* means that the two intervals overlap.
+* The paper's ± is a 95 % interval over 5 seeds; *agrees* means that the two intervals overlap, *above* that ours lies wholly
+  above the paper's.
+* In the settings, *heads* is the initialisation of the heads (PyTorch's default, or zero), and *keeps* says which model leaves
+  the guided phase (the last, or the best on validation).
 * The runs of the search with the chosen settings count among the seeds. Their validation figures chose the settings; their
   test figures did not.
 

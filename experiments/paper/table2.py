@@ -13,7 +13,7 @@ from .tables import beside_paper, beyond_paper, searched
 TABLE2_CLAIMS = [
     Claim("vanilla pre-training beats none", "pretrain", "primary_only", 10.9),
     Claim("multitask beats vanilla pre-training", "multitask", "pretrain", 0.8),
-    Claim("PCGrad beats vanilla pre-training (its table says the opposite)", "pcgrad", "pretrain", -0.3),
+    Claim("PCGrad beats vanilla pre-training (the paper's table says the opposite)", "pcgrad", "pretrain", -0.3),
     Claim("ATTITTUD (1, 0, 0) beats vanilla pre-training", "orthogonal", "pretrain", 2.6),
     Claim("ATTITTUD (1, 0, 0) beats PCGrad", "orthogonal", "pcgrad", 2.9),
     Claim("ATTITTUD (1, 0, 0) beats multitask", "orthogonal", "multitask", 1.8),

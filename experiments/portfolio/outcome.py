@@ -137,8 +137,8 @@ def goals(lines: Lines, sharing: Iterable[str]) -> list[Goal]:
     times, steps = time_cost(lines, PORTFOLIOS[SINGLE]), cost(lines, PORTFOLIOS[SINGLE])
     wanted = f"cost of `single`: at most the time of {MOST_RUNS:g} full runs on every pair"
     most = max(times, key=lambda pair: times[pair]) if times else ""
-    words = f"{fmean(times.values()):.1f} on average, {times[most]:.1f} on {most}" if times else ""
-    words += f" (by steps {fmean(steps.values()):.1f}, at most {max(steps.values()):.1f})" if times else ""
+    words = f"by time {fmean(times.values()):.1f} on average, at most {times[most]:.1f} ({most}); " if times else ""
+    words += f"by steps {fmean(steps.values()):.1f} on average, at most {max(steps.values()):.1f}" if times else ""
     found.append(Goal(wanted, *((words, times[most] <= MOST_RUNS) if times else NOT_MEASURED)))
     return found
 

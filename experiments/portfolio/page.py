@@ -48,13 +48,15 @@ ABOUT = """\
 `experiments/portfolio/README.md` says how to run everything again.
 
 A *pair* is a primary task with auxiliary data. The held-out pairs, their sizes and what each was built to do were declared
-before anything was tuned or run on them (`experiments/portfolio/pairs.json`), and were run once. Half of the labels are for
-training and half for validation; the portfolio and references (b) and (c) use all of them for both. The three references are:
+before anything was tuned or run on them (`experiments/portfolio/pairs.json`). The seeds reported here were
+run once, after everything was frozen; `experiments/portfolio/README.md` lists the trial runs with another seed before.
+Half of the labels are for training and half for validation; the portfolio and references (b) and (c) use all of them for both.
+The three references are:
 
 * **(a)** the better of `primary_only` and multitask, where multitask is tuned with eight runs on the validation half. One
   knows only afterwards which of the two is better.
-* **(b)** a portfolio whose only candidates are `primary_only` and multitask. It has the same folds, rungs and final training,
-  and as many candidates.
+* **(b)** a portfolio whose candidates are only `primary_only` and multitask with several weights. It has the same folds, rungs
+  and final training as the full portfolio, and the same number of candidates.
 * **(c)** a greedy ensemble from the same trials as (b).
 
 Points are percentage points of test accuracy. Intervals are 95 % (paired t): over seeds for one pair, over pairs for a mean.

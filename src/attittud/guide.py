@@ -84,7 +84,7 @@ class Guide:
             orthogonal to it.
         engine: how products with the per-example Jacobian are computed: "auto", "loop", "batched" or "hooks".
         parameters: the parameters that may be decomposed (an iterable, or a predicate of name and parameter). All other
-            parameters receive g_aux + primary_weight * g_prim.
+            parameters that both losses reach receive auxiliary_weight * g_aux + primary_weight * g_prim.
         batch_norm: what BatchNorm uses in the forward passes of `basis_losses` and `judge`: statistics of the "batch", or
             "frozen" ones.
         basis_dtype: storage type of the basis, for example torch.bfloat16. The basis is computed in float32 or float64.
@@ -99,8 +99,9 @@ class Guide:
             moments v of the optimizer at the last refresh. Parameters that Adam has not updated yet have weight 1.
         optimizer: with metric="adam", the Adam or AdamW that trains the model.
         judge_every: with eta="auto", use the judges in every n-th step.
-        report_norms: on several replicas the norms of a report cost a second all-reduce of the size of the model. "refresh"
-            computes them only in steps with a refresh, "always" in every step; in other steps they are NaN.
+        report_norms: on several replicas, `neutral`, `captured_auxiliary`, `captured_primary` and `cosine` of a report cost a
+            second all-reduce of the size of the model. "refresh" computes them only in steps with a refresh or with judges,
+            "always" in every step; in other steps they are NaN.
     """
 
     def __init__(
@@ -304,8 +305,9 @@ class Guide:
     def primary_due(self) -> bool:
         """Whether the next step needs primary losses. If not, leave out their forward pass and pass None.
 
-        A step between refreshes needs none if primary_weight is 0 and no sign depends on the current primary gradient. This
-        is so if helpful and harmful have the same weight, or if the basis is a running mean.
+        A step between refreshes needs none if primary_weight is 0, include_mean is False, no eta is "auto", and no sign depends
+        on the current primary gradient. No sign does so if helpful and harmful have the same weight, or if the basis is a
+        running mean.
         """
         return self.refresh_due or self._needs_primary()
 

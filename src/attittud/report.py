@@ -60,8 +60,9 @@ class TaskReport:
     """One auxiliary task compared with the primary task. Norms are of the unweighted mean auxiliary gradient.
 
     Values are computed when they are read, so an unread report costs nothing. `neutral`, `captured_auxiliary` and `cosine`
-    need the whole gradient. They are NaN where it never was in memory as a whole: for a task that another task interrupted
-    during accumulation, and on several replicas in steps without a refresh (see `report_norms` of `Guide`).
+    need the whole gradient. They are NaN where it never was in memory as a whole: for a task whose micro-batches
+    alternate with another task's, and on several replicas in steps without a refresh and without judges (see `report_norms` of
+    `Guide`).
     """
 
     _split: Callable[[], Split]
@@ -159,7 +160,7 @@ class SkipWarning:
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """What happened in one step. `tasks` has the same values for each auxiliary task.
+    """What happened in one step. `tasks` has the norms, `agreement`, `captured_auxiliary` and `cosine` of each auxiliary task.
 
     The values here cover all tasks. The three norms are roots of summed squares, shares refer to summed squares, and
     `agreement` and `cosine` are means over the tasks. With a single auxiliary loss they equal the values of its task.
@@ -172,7 +173,7 @@ class Report:
     refreshed: bool
     """Whether this step computed a new basis."""
     tasks: Mapping[str, TaskReport]
-    """The same values for each auxiliary loss, by its name."""
+    """The report of each auxiliary loss, by its name."""
     _warn: SkipWarning = field(default_factory=SkipWarning, compare=False)
 
     @property

@@ -1,4 +1,4 @@
-"""Data, models and training loops behind the command line. They use only public names of the library."""
+"""Data, models and training loops behind the command line."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_the_superclasses_follow_those_of_the_search() -> None:
     assert tuple(every[every.index(name) + 1] for name in SEARCHED) == portfolio.OTHERS
     assert not {*portfolio.OTHERS} & {*SEARCHED}
     protocol = " ".join((HERE / "protocol.md").read_text(encoding="utf-8").split())
-    assert f"which are {', '.join(portfolio.OTHERS[:-1])} and {portfolio.OTHERS[-1]}." in protocol
+    assert f"no part in the search: {', '.join(portfolio.OTHERS[:-1])} and {portfolio.OTHERS[-1]}, each" in protocol
 
 
 def test_a_portfolio_trains_as_the_rows_of_the_table_do() -> None:

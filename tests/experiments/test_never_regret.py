@@ -76,8 +76,8 @@ def quoted(found):
             f"rows marked * have the first {len(fewer)} seeds, on which `auto` has {on_those:.1f} %",
             *accuracies,
             (
-                f"loses on {loses} pairs and gains on {gains}. On {safe} pairs it loses at most a point, which counts as no "
-                f"regret, and {unclear} are unclear"
+                f"loses on {loses} pairs and gains on {gains}. On {safe} pairs the interval excludes a loss of more than a "
+                f"point, which counts as no regret, and {unclear} pairs are unclear"
             ),
             *in_table,
             f"(`hastie_random` {dict(lost)['`hastie_random`']} points lost)",

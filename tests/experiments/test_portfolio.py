@@ -224,7 +224,7 @@ def test_the_cost_is_the_time_of_runs_of_multitask():
     lines = made_up(**BASE, portfolio__single={"p": around(78), "q": around(78)})
     assert outcome.time_cost(lines, "portfolio/single") == pytest.approx({"p": 12.0, "q": 12.0})
     goal = outcome.goals(lines, [])[-1]
-    assert goal.met and goal.measured.startswith("12.0 on average") and "by steps 11.0" in goal.measured
+    assert goal.met and goal.measured.startswith("by time 12.0 on average") and "by steps 11.0" in goal.measured
 
 
 def test_the_chance_of_the_product_is_the_one_fitted_to_the_development_pairs():

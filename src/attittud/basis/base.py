@@ -150,7 +150,7 @@ class Basis(ABC):
     alone: ClassVar[bool] = False  # whether one entry is enough, if every step computes its own basis
     single: ClassVar[bool] = True  # whether these entries are single examples
     together: ClassVar[bool] = False
-    """Whether `finish` leaves products of rows to `refresh.columns`: scope="tensor" then finishes all parameters at once."""
+    """Whether `finish` computes every product of rows through `refresh.columns`; scope="tensor" then finishes all at once."""
     label: ClassVar[str] = ""  # the name with the options that decide the meaning of V; empty: the name alone
 
     def __init_subclass__(cls) -> None:

@@ -69,7 +69,7 @@ class Strategy(ABC):
     uses_held_out: bool = False
     """Whether it asks for `judge()`, the losses of validation examples."""
     trains_head: bool = True
-    """Whether the primary head is trained. If not, the loss chooses the model, since its accuracy is meaningless."""
+    """Whether the primary head is trained. If not, its accuracy means nothing, and the loss chooses the model."""
     resumable: bool = True
     """Whether `state_dict` is complete; if not, an interrupted phase starts over."""
 
