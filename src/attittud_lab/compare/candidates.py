@@ -140,6 +140,14 @@ def _turns(path: str, values: Sequence[str]) -> Iterator[str]:
         rest = list(values)
 
 
+def planned(config: Config, taking_part: Sequence[Candidate]) -> tuple[int, int]:
+    """The number of runs that tune the strategies and compare them at equal steps, and the number at equal seconds."""
+    settings = config.compare
+    tries = sum(len(variants(one.strategy, settings, tuned=one.tuned)) - 1 for one in taking_part)
+    every = len(taking_part) * settings.seeds
+    return tries * settings.tuning_seeds + every, every if settings.equal == "both" else 0
+
+
 def job(config: Config, candidate: Candidate, variant: Variant, budget: Budget) -> Config:
     """The configuration of a run."""
     training, weight = config.training, candidate.strategy.auxiliary_weight * variant.weight
