@@ -48,9 +48,9 @@ def compare(
 ) -> None:
     """Train the same job with several strategies and the same seeds, and say which strategy to use, if any.
 
-    A strategy is a way to use the auxiliary data; `attittud train --help` lists all of them. Two baselines always take part:
-    primary_only ignores the auxiliary data, and multitask adds the losses with a tuned weight. compare.strategies names
-    the others. Every strategy with auxiliary data tunes their weight on validation, with the same number of runs. Results are
+    A strategy is a way to use the auxiliary data; `attittud train --help` lists all of them. Two strategies always take part:
+    primary_only, the baseline, ignores the auxiliary data; multitask adds the losses with a tuned weight. compare.strategies
+    names the others. Every strategy with auxiliary data tunes their weight on validation, with the same number of runs. Results are
     compared after the same number of steps (equal steps), and again after the same training time (equal seconds). A decision
     follows: which strategy to use, that the auxiliary data do not help, or about how many seeds are needed to tell.
 

@@ -18,7 +18,7 @@ from attittud_lab.errors import InputError
 from attittud_lab.strategies import completed, find, make_strategy
 
 PRIMARY_ONLY, MULTITASK = "primary_only", "multitask"
-"""The simple baselines, which always take part."""
+"""The simple strategies, which always take part; differences are from the first."""
 PRIMARY_WEIGHT = "strategy.primary_weight"
 
 
