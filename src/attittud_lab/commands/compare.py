@@ -50,9 +50,9 @@ def compare(
 
     A strategy is a way to use the auxiliary data; `attittud train --help` lists all of them. Two strategies always take part:
     primary_only, the baseline, ignores the auxiliary data; multitask adds the losses with a tuned weight. compare.strategies
-    names the others. Every strategy with auxiliary data tunes their weight on validation, with the same number of runs. Results are
-    compared after the same number of steps (equal steps), and again after the same training time (equal seconds). A decision
-    follows: which strategy to use, that the auxiliary data do not help, or about how many seeds are needed to tell.
+    names the others. Every strategy with auxiliary data tunes their weight on validation, with the same number of runs.
+    Results are compared after the same number of steps (equal steps), and again after the same training time (equal seconds).
+    A decision follows: which strategy to use, that the auxiliary data do not help, or about how many seeds are needed to tell.
 
     The folder is runs/CONFIG/compare (output=FOLDER replaces runs). report.html in it has the learning curves. Give the
     same command again to continue: finished runs are reused, even if you add seeds, weights or strategies.
@@ -73,10 +73,11 @@ def compare(
 
     given = [*(overrides or []), *([] if budget is None else [f"compare.budget={budget}"])]
     settings, name = _settings(config, given, primary, auxiliary or [], (input_column, label_column))
-    options = [("--primary", primary), *(("--auxiliary", source) for source in auxiliary or ())]
-    options += [("--input", input_column), ("--label", label_column), ("--ray", ray)]
-    options += [("--workers", str(workers) if workers > 1 else None)]
-    typed = [*([config] if config else []), *given, *(word for pair in options if pair[1] is not None for word in pair)]
+    options = {"--primary": primary, "--input": input_column, "--label": label_column, "--ray": ray}
+    options["--workers"] = str(workers) if workers > 1 else None
+    typed = [*([config] if config else []), *given]
+    typed += [word for name, value in options.items() if value is not None for word in (name, value)]
+    typed += [word for source in auxiliary or () for word in ("--auxiliary", source)]
     request = Request(("attittud", "compare", *typed))
     if quick:
         whole = settings

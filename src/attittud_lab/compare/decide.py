@@ -288,11 +288,10 @@ def content(
 
 def _stopped(runs: ByLabel) -> str:
     """Say how many runs a limit ended before their last step; empty where none was."""
-    limits = [
-        {phase["stopped"] for phase in run.phases} - {None} for results in runs.values() for run in results.values()
-    ]
-    names = " or ".join(_LIMITS.get(name, name) for name in sorted(set().union(*limits)))
-    return f"{names} ended {sum(map(bool, limits))} of {len(limits)} runs earlier" if names else ""
+    every = [run for results in runs.values() for run in results.values()]
+    limits = [{str(phase["stopped"]) for phase in run.phases if phase["stopped"]} for run in every]
+    names = " or ".join(_LIMITS.get(name, name) for name in sorted({name for found in limits for name in found}))
+    return f"{names} ended {sum(map(bool, limits))} of {len(every)} runs earlier" if names else ""
 
 
 def _tuning(config: Config, rows: Sequence[Tuned], tries: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Show a comparison: the tables, the decision, and notes. Works on the content of comparison.json, including files of earlier versions."""
+"""Show a comparison: tables, decision and notes. Works on the content of comparison.json, including files of earlier versions."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def percent(value: float | None, sign: str = "") -> str:
 
 def flat(found: Mapping[str, Any]) -> bool:
     """Whether all values are equal: their interval has no width, which would look like certainty."""
-    return found["n"] >= FEWEST and found["std"] <= ROUNDING
+    return bool(found["n"] >= FEWEST and found["std"] <= ROUNDING)
 
 
 def interval(found: Mapping[str, Any], values: Sequence[float], sign: str = "") -> str:
@@ -258,7 +258,9 @@ def bar(found: Mapping[str, Any] | None, values: Sequence[float]) -> dict[str, A
     """Return a difference as the report draws it; the ends are None where there is no interval to draw."""
     if not found:
         return None
-    low, high = (None, None) if found["n"] < FEWEST or flat(found) else (max(-1.0, found["low"]), min(1.0, found["high"]))
+    low, high = (
+        (None, None) if found["n"] < FEWEST or flat(found) else (max(-1.0, found["low"]), min(1.0, found["high"]))
+    )
     return {"mean": found["mean"], "low": low, "high": high, "values": list(values), "mark": _mark(found)}
 
 

@@ -335,6 +335,8 @@ def test_early_stopping_is_told(tmp_path: Path) -> None:
     still = ["training.guided.lr=1e-30", "training.guided.evaluations=6", "training.guided.patience=2"]
     short = ["training.mode=joint", "compare.equal=steps", "compare.strategies=[]", "strategy=multitask"]
     (table,) = compare(config(*still, *short), tmp_path)["tables"]
-    said = "every run makes at most the configured number of updates; early stopping (patience) ended 4 of 4 runs earlier"
+    said = (
+        "every run makes at most the configured number of updates; early stopping (patience) ended 4 of 4 runs earlier"
+    )
     assert table["about"] == said
     assert all(row["steps"]["guided"] < 12 for row in table["rows"])
