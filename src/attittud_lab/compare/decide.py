@@ -257,7 +257,11 @@ def content(
     tables = [{"name": "Equal steps", "about": about, **_table(config, folder, at_steps)}]
     if at_seconds is not None:
         seconds, runs = at_seconds
-        why = "as the budget says" if config.compare.budget else "which multitask needs for the configured updates"
+        why = (
+            "as the budget says"
+            if config.compare.budget
+            else "the time that multitask needs for the configured updates"
+        )
         early = _stopped(runs)
         about = f"every run trains for {'at most ' if early else ''}about {readable(seconds)}, {why}"
         about = f"{about}; {early}" if early else about

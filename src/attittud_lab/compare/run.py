@@ -307,9 +307,10 @@ class Comparison:
             why = f"adds {more - len(self.seeds)} seeds in about {takes} and keeps the finished runs"
             found["next"] = {"command": shlex.join(words), "why": why}
         if request.whole is not None:
-            runs, takes = cost(request.whole)
-            rest = f" `{shlex.join(request.command)}` trains the missing {runs} runs in about {takes}." if runs else ""
-            found["gave_up"] = request.gave_up + rest
+            (runs, takes), found["gave_up"] = cost(request.whole), request.gave_up
+            if runs:
+                why = f"trains the missing {runs} runs in about {takes}"
+                found["whole"] = {"command": shlex.join(request.command), "why": why}
         return found
 
     def configured_budget(self) -> Budget:

@@ -18,7 +18,7 @@ from attittud_lab.compare.candidates import MULTITASK, PRIMARY_ONLY
 from attittud_lab.compare.decide import SPREAD, few_examples
 from attittud_lab.statistics import FEWEST, ROUNDING, mark
 
-NAMED = 6  # slow runs in a warning
+NAMED = 3  # slow runs in a warning
 WIDE = 110  # width of a terminal from which all columns fit
 DECIDED = " ◀"
 NOTHING = "–"  # in a cell that cannot have a figure
@@ -73,11 +73,11 @@ def show(result: Mapping[str, Any], console: Console, page: Path | None = None) 
     folder, decision = Path() if page is None else page.parent, result["decision"]
     at = result["tables"][deciding(result)]["name"].lower()
     screen.say(f"Decision at {at}: {decision['text']}", f"bold {_COLORS[decision['outcome']]}")
-    if step := next_step(folder, result):  # a command or a path that is broken into two lines cannot be copied
+    if step := next_step(folder, result):  # a command that is broken into two lines cannot be copied
         screen.say(f"Next: `{step['command']}` {step['why']}.", wrap=False)
     screen.say("")
     for line in notes(result, folder):
-        screen.say(line)
+        screen.say(line, wrap="`attittud" not in line)
     if hidden:
         names = ", ".join(name for name in hidden if name in rows[0])
         screen.say(f"A terminal of {WIDE} columns, and the report, also show {names}.")
@@ -176,12 +176,13 @@ def notes(result: Mapping[str, Any], folder: Path) -> list[str]:
     if any(flat(one) for one in (*(row["test"] for row in rows), *found)):
         scatter += " Where all seeds gave the same figure there is none; on a small test set this proves little."
     tuned = (
-        f"Every strategy chose its weight on validation among {weights}{searched}, with {tuning['runs_each']} runs."
+        f"Every strategy chose its weight on validation among {weights}{searched}, in {tuning['runs_each']} runs."
         if tuning["runs_each"] > 1
         else f"Nothing was tuned: every strategy has the weight {weights}{fixed}."
     )
     lines = [
         *filter(None, [few_examples(result["examples"]["test"]), result.get("gave_up")]),
+        *([f"Without --quick: `{whole['command']}` {whole['why']}."] if (whole := result.get("whole")) else []),
         (
             f"Figures are means of the test {result['metric']} over {n} seeds; differences are in points, seed by seed.{marks}"
             f"{DECIDED} marks the row of the decision. Cost is the time of a step relative to multitask. {scatter}"
