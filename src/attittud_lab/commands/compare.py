@@ -73,12 +73,11 @@ def compare(
 
     given = [*(overrides or []), *([] if budget is None else [f"compare.budget={budget}"])]
     settings, name = _settings(config, given, primary, auxiliary or [], (input_column, label_column))
-    options = {"--primary": primary, "--input": input_column, "--label": label_column, "--ray": ray}
-    options["--workers"] = str(workers) if workers > 1 else None
-    typed = [*([config] if config else []), *given]
-    typed += [word for name, value in options.items() if value is not None for word in (name, value)]
-    typed += [word for source in auxiliary or () for word in ("--auxiliary", source)]
-    request = Request(("attittud", "compare", *typed))
+    options = [("--primary", primary), *(("--auxiliary", source) for source in auxiliary or ())]
+    options += [("--input", input_column), ("--label", label_column)]
+    options += [("--workers", str(workers) if workers > 1 else None), ("--ray", ray)]
+    typed = [word for name, value in options if value is not None for word in (name, value)]
+    request = Request(("attittud", "compare", *([config] if config else []), *typed, *given))
     if quick:
         whole = settings
         settings, gave_up = _smaller(whole)

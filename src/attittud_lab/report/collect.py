@@ -119,7 +119,7 @@ def _pictures(result: Mapping[str, Any], order: Sequence[int]) -> dict[str, Any]
         for row in table["rows"]:
             found = bar(row["to_primary_only"], scatter(table, row))
             if found:
-                few = {"values": found["values"]} if found["low"] is None else {}
+                few = {"values": found["values"]} if row["to_primary_only"]["n"] < FEWEST else {}
                 color, chosen = _COLORS.get(found["mark"], "soft"), row["label"] == decided_row(result, number)
                 own = {"label": row["label"], "score": found["mean"], "low": found["low"], "high": found["high"]}
                 rows.append({**own, "color": color, "chosen": chosen, "remark": "", **few})
@@ -132,8 +132,8 @@ def _pictures(result: Mapping[str, Any], order: Sequence[int]) -> dict[str, Any]
     about = f"In points of test {result['metric']}, {shown}; the dashed line is {PRIMARY_ONLY}, the baseline."
     if n >= FEWEST:
         about += " Green: shown to be better. Red: shown to be worse. Grey: no difference shown."
-        if any(row.get("values") for panel in panels for row in panel["rows"]):
-            about += " Dots without a line are single seeds."
+        if any(row["low"] is None for panel in panels for row in panel["rows"]):
+            about += " Without a line: all seeds are equal, or too few."
     return {"title": f"Gain or loss against {PRIMARY_ONLY}", "about": about, "panels": panels}
 
 
