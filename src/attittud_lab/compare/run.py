@@ -176,7 +176,7 @@ class Runs:
         self._threads: dict[str, int] = {}
         self._begun: dict[Path, Run] = {}
         self.took: list[float] = []
-        """Seconds of the runs that were trained now, with all that they took beside training."""
+        """Seconds of the runs that were trained now, including evaluations and set-up."""
 
     def prepared(self, seed: int) -> Prepared:
         """The data of a seed, kept in memory for the next run that has the same split."""
