@@ -48,16 +48,16 @@ def compare(
 ) -> None:
     """Train the same job with several strategies and the same seeds, and say which strategy to use, if any.
 
-    A strategy is a way to use the auxiliary data; `attittud train --help` lists all of them. Two baselines always take part:
-    primary_only ignores the auxiliary data, and multitask adds the losses with a tuned weight. compare.strategies names
-    the others. Every strategy with auxiliary data tunes their weight on validation, with the same number of runs. Results are
-    compared after the same number of steps (equal steps), and again after the same training time (equal seconds). The last
-    line is a decision: which strategy to use, that the auxiliary data do not help, or about how many seeds are needed to tell.
+    A strategy is a way to use the auxiliary data; `attittud train --help` lists all of them. Two strategies always take part:
+    primary_only, the baseline, ignores the auxiliary data; multitask adds the losses with a tuned weight. compare.strategies
+    names the others. Every strategy with auxiliary data tunes their weight on validation, with the same number of runs.
+    Results are compared after the same number of steps (equal steps), and again after the same training time (equal seconds).
+    A decision follows: which strategy to use, that the auxiliary data do not help, or about how many seeds are needed to tell.
 
     The folder is runs/CONFIG/compare (output=FOLDER replaces runs). report.html in it has the learning curves. Give the
     same command again to continue: finished runs are reused, even if you add seeds, weights or strategies.
 
-    --quick is a smaller comparison: three seeds, tuning on one of them, and equal steps only.
+    --quick is a smaller comparison: three seeds unless compare.seeds is set, tuning on one of them, and equal steps only.
 
     Runs are independent: --workers 4 trains four at a time on this machine, and --ray trains many at a time on a cluster. The
     results of a run stay the same to the last digit. A run takes longer than it would alone, unless every run has as many
@@ -66,19 +66,28 @@ def compare(
     with starting():
         from rich.console import Console
 
+        from attittud_lab.compare.run import Request
         from attittud_lab.compare.run import compare as run
         from attittud_lab.compare.table import show
         from attittud_lab.report import write_report
 
     given = [*(overrides or []), *([] if budget is None else [f"compare.budget={budget}"])]
     settings, name = _settings(config, given, primary, auxiliary or [], (input_column, label_column))
-    settings, gave_up = _smaller(settings) if quick else (settings, "")
+    options = [("--primary", primary), *(("--auxiliary", source) for source in auxiliary or ())]
+    options += [("--input", input_column), ("--label", label_column)]
+    options += [("--workers", str(workers) if workers > 1 else None), ("--ray", ray)]
+    typed = [word for name, value in options if value is not None for word in (name, value)]
+    request = Request(("attittud", "compare", *([config] if config else []), *typed, *given))
+    if quick:
+        whole = settings
+        settings, gave_up = _smaller(whole)
+        request = replace(request, whole=whole, gave_up=gave_up)
     folder = Path(settings.output) / name / "compare"
     progress = Progress() if quiet else Bars() if sys.stderr.isatty() else RunLines(Console(stderr=True))
     again = "the same command without --fresh" if fresh else "the same command"
     kept = f"finished runs are kept in {folder}, and {again} continues with the rest"
     with interruptible(lambda: kept), progress, placed(workers, ray) as place:
-        result = run(settings, folder, progress, fresh=fresh, place=place, gave_up=gave_up)
+        result = run(settings, folder, progress, fresh=fresh, place=place, request=request)
     show(result, Console(), write_report(folder))
 
 
@@ -110,24 +119,23 @@ def _settings(
 
 
 def _smaller(config: Config) -> tuple[Config, str]:
-    """Return a comparison with fewer runs, all of which the full one can reuse, and a sentence on what it gives up."""
+    """Return a comparison with fewer runs, all of which the full one can reuse, and a sentence on what it leaves out."""
     own = config.compare
     if own.budget is not None:
         raise InputError(
             "--quick trains no runs at equal seconds, so --budget (compare.budget) has no effect; leave one of them out"
         )
-    seeds = min(own.seeds, QUICK_SEEDS)
+    seeds = own.seeds if "seeds" in own.given else min(own.seeds, QUICK_SEEDS)
     lost = {
-        f"{seeds} seeds instead of {own.seeds}, so only large differences can be shown": own.seeds > seeds,
-        f"tuning on one seed instead of {own.tuning_seeds}, so the choice of weights depends more on luck": own.tuning_seeds
-        > 1,
-        "no table at equal seconds, so a gain may come from longer training alone": own.equal == "both",
-        "only the first value of each setting in compare.space": bool(own.space) and own.draws > 1,
+        f"{own.seeds - seeds} of {own.seeds} seeds (only large differences can be shown)": own.seeds > seeds,
+        "tuning on more than one seed": own.tuning_seeds > 1,
+        "the table at equal seconds (a gain may come from longer training)": own.equal == "both",
+        "all but the first value of each setting in compare.space": bool(own.space) and own.draws > 1,
     }
-    words = "; ".join(text for text, given_up in lost.items() if given_up)
-    means = f"means {words}" if words else "changes nothing, because the comparison is already that small"
+    words = ", ".join(text for text, given_up in lost.items() if given_up)
+    text = f"left out: {words}" if words else "left out nothing, because the comparison is already that small"
     small = replace(own, seeds=seeds, tuning_seeds=1, equal="steps", draws=1)
-    return replace(config, compare=small), f"--quick {means}. The same command without --quick reuses these runs."
+    return replace(config, compare=small), f"--quick {text}."
 
 
 def report(

@@ -18,7 +18,7 @@ from attittud_lab.errors import InputError
 from attittud_lab.strategies import completed, find, make_strategy
 
 PRIMARY_ONLY, MULTITASK = "primary_only", "multitask"
-"""The simple baselines, which always take part."""
+"""The simple strategies, which always take part; differences are from the first."""
 PRIMARY_WEIGHT = "strategy.primary_weight"
 
 
@@ -138,6 +138,14 @@ def _turns(path: str, values: Sequence[str]) -> Iterator[str]:
         order.shuffle(rest)
         yield from rest
         rest = list(values)
+
+
+def planned(config: Config, taking_part: Sequence[Candidate]) -> tuple[int, int]:
+    """The number of runs that tune the strategies and compare them at equal steps, and the number at equal seconds."""
+    settings = config.compare
+    tries = sum(len(variants(one.strategy, settings, tuned=one.tuned)) - 1 for one in taking_part)
+    every = len(taking_part) * settings.seeds
+    return tries * settings.tuning_seeds + every, every if settings.equal == "both" else 0
 
 
 def job(config: Config, candidate: Candidate, variant: Variant, budget: Budget) -> Config:

@@ -1,8 +1,8 @@
 """From finished runs to tables with intervals, and from a table to a decision: the content of comparison.json.
 
-The best strategy and the simple baseline to beat are chosen by their means on validation. The test set only says how
-large the differences are. P-values are Holm-corrected over all rows. This includes the chosen row: its runs were lucky on
-validation, and so perhaps on test.
+The baseline is primary_only: the question is what the auxiliary data are worth. The best strategy is chosen by its mean on
+validation. The test set only says how large the differences are. P-values are Holm-corrected over all rows. This includes
+the chosen row: its runs were lucky on validation, and so perhaps on test.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ SPREAD = 2.0
 """On an idle machine the times of runs with the same work differ by less than this factor."""
 ENOUGH = 5
 """How many seeds to recommend if there are too few for an interval."""
+FEW_EXAMPLES = 100
+"""With fewer test examples a single one is more than a point of accuracy."""
+_LIMITS = {"patience": "early stopping (patience)", "seconds": "the limit of seconds"}
 
 ByLabel = dict[str, dict[int, RunResult]]
 """The finished runs of every strategy, by seed."""
@@ -59,14 +62,13 @@ class ComparedRow:
     label: str
     validation: Summary
     test: Summary
-    to_baseline: Difference | None
     to_primary_only: Difference | None
     to_multitask: Difference | None
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The last line of a comparison."""
+    """What follows from a table."""
 
     outcome: Literal["use", "no_help", "unclear"]
     strategy: str | None
@@ -82,15 +84,12 @@ class Decision:
 class ComparedTable:
     """All strategies at equal steps, or at equal seconds."""
 
-    baseline: str
     rows: list[ComparedRow]
     decision: Decision
 
 
 def decide(scores: Sequence[Scores], worthwhile: float) -> ComparedTable:
     """Compare rows and decide; primary_only and multitask must be among them. `worthwhile` is the smallest useful gain."""
-    chosen_by = {row.label: fmean(row.validation.values()) for row in scores}
-    baseline = max((PRIMARY_ONLY, MULTITASK), key=lambda label: chosen_by[label])
     tests = {row.label: row.test for row in scores}
     against = {label: differences(tests, label, PROPORTION) for label in (PRIMARY_ONLY, MULTITASK)}
     rows = [
@@ -98,11 +97,11 @@ def decide(scores: Sequence[Scores], worthwhile: float) -> ComparedTable:
             row.label,
             summarise(list(row.validation.values()), PROPORTION),
             summarise(list(row.test.values()), PROPORTION),
-            *(against[label].get(row.label) for label in (baseline, PRIMARY_ONLY, MULTITASK)),
+            *(against[label].get(row.label) for label in (PRIMARY_ONLY, MULTITASK)),
         )
         for row in scores
     ]
-    return ComparedTable(baseline, rows, _decision(rows, worthwhile))
+    return ComparedTable(rows, _decision(rows, worthwhile))
 
 
 def _decision(rows: Sequence[ComparedRow], worthwhile: float) -> Decision:
@@ -158,19 +157,34 @@ def ruled_out(difference: Difference, worthwhile: float) -> bool:
     return difference.high < worthwhile and enough
 
 
+def few_examples(count: int) -> str:
+    """Return a warning if the test set is small, else an empty text."""
+    if count >= FEW_EXAMPLES:
+        return ""
+    return (
+        f"Warning: there are only {count} test examples. One of them is {100 / count:.1f} points of accuracy, so small "
+        "differences can be luck."
+    )
+
+
 def points(difference: Difference) -> str:
-    """A difference in points (per cent of the metric), with the interval and the p-value if there are enough seeds."""
+    """A difference in points (per cent of the metric), with the interval and the p-value if there are enough seeds.
+
+    Where all seeds agree, an interval of no width would look like certainty, so the text says that they agree.
+    """
     mean, low, high = (100 * value for value in (difference.mean, difference.low, difference.high))
     if math.isnan(difference.p):
         return f"{mean:+.1f} points"
+    if difference.std <= ROUNDING:
+        return f"{mean:+.1f} points (the same with all {difference.n} seeds, p = {difference.p:.2g})"
     return f"{mean:+.1f} points (95 % interval {low:+.1f} to {high:+.1f}, p = {difference.p:.2g})"
 
 
 def _advice(difference: Difference, worthwhile: float, tests: int) -> tuple[int | None, str]:
     """Estimate how many seeds would show a gain, or rule out a worthwhile gain, whichever needs fewer."""
     if math.isnan(difference.p):
-        text = f"Fewer than {FEWEST} seeds do not show how much results vary: raise compare.seeds to at least {ENOUGH}"
-        return ENOUGH, f"{text} (finished runs are kept)."
+        text = f"Fewer than {FEWEST} seeds do not show how much results vary: raise compare.seeds to at least {ENOUGH}."
+        return ENOUGH, text
     if difference.mean >= worthwhile / 2:
         needed, about = seeds_needed(difference.std, difference.mean, tests=tests), "About"
         question = f"show a difference of {100 * difference.mean:.2g} points"
@@ -181,8 +195,8 @@ def _advice(difference: Difference, worthwhile: float, tests: int) -> tuple[int 
     if needed is None:
         return None, f"No practical number of seeds would {question}; more test examples or primary labels might."
     needed = max(needed, difference.n + 1)  # the estimate comes from these seeds, so fewer cannot be enough
-    cases = f"in {POWER:.0%} of cases (compare.seeds={needed}; finished runs are kept)"
-    coarse = " The difference is the same for every seed, as can happen on small test sets: more test examples would tell more."
+    cases = f"in {POWER:.0%} of cases (compare.seeds={needed})"
+    coarse = " Equal differences can come from a small test set: more test examples would tell more."
     return needed, f"{about} {needed} seeds would {question}, {cases}.{coarse if difference.std <= ROUNDING else ''}"
 
 
@@ -236,12 +250,21 @@ def content(
     """Return comparison.json without notes on diverged or slow runs; `at_seconds` has the equal seconds and their runs."""
     first = at_steps[PRIMARY_ONLY][seeds(config)[0]]
     multitask = next(row for row in rows if row.label == MULTITASK)
+    early = _stopped(at_steps)
     about = "every strategy makes the configured number of updates"
+    if early:
+        about = f"every run makes at most the configured number of updates; {early}"
     tables = [{"name": "Equal steps", "about": about, **_table(config, folder, at_steps)}]
     if at_seconds is not None:
         seconds, runs = at_seconds
-        why = "the budget says" if config.compare.budget else "multitask does at equal steps"
-        about = f"every strategy trains for about {readable(seconds)}, as {why}"
+        why = (
+            "as the budget says"
+            if config.compare.budget
+            else "the time that multitask needs for the configured updates"
+        )
+        early = _stopped(runs)
+        about = f"every run trains for {'at most ' if early else ''}about {readable(seconds)}, {why}"
+        about = f"{about}; {early}" if early else about
         tables.append({"name": "Equal seconds", "about": about, "seconds": seconds, **_table(config, folder, runs)})
     return {
         "kind": "comparison",
@@ -265,6 +288,14 @@ def content(
         "decision": {**tables[-1]["decision"], "table": tables[-1]["name"]},
         "made_with": provenance(("numpy", "scikit-learn", "scipy")),
     }
+
+
+def _stopped(runs: ByLabel) -> str:
+    """Say how many runs a limit ended before their last step; empty where none was."""
+    every = [run for results in runs.values() for run in results.values()]
+    limits = [{str(phase["stopped"]) for phase in run.phases if phase["stopped"]} for run in every]
+    names = " or ".join(_LIMITS.get(name, name) for name in sorted({name for found in limits for name in found}))
+    return f"{names} ended {sum(map(bool, limits))} of {len(every)} runs earlier" if names else ""
 
 
 def _tuning(config: Config, rows: Sequence[Tuned], tries: int) -> dict[str, Any]:
@@ -303,13 +334,21 @@ def _table(config: Config, folder: Path, runs: ByLabel) -> dict[str, Any]:
         results = list(runs[score.label].values())
         figures = {seed: {"validation": score.validation[seed], "test": score.test[seed]} for seed in score.test}
         row |= {
-            "steps": {phase["name"]: phase["steps"] for phase in results[0].phases},
+            "steps": _steps(results),
             "seconds": median(result.seconds for result in results),
             "labels": _labels(results),
             "values": {str(seed): values for seed, values in figures.items()},
             "runs": {str(seed): str(run.run_dir.relative_to(folder)) for seed, run in runs[score.label].items()},
         }
     return table
+
+
+def _steps(results: list[RunResult]) -> dict[str, int]:
+    """Mean steps of each phase: patience may end the runs of some seeds earlier."""
+    found: dict[str, list[int]] = {}
+    for phase in (phase for result in results for phase in result.phases):
+        found.setdefault(phase["name"], []).append(phase["steps"])
+    return {name: round(fmean(steps)) for name, steps in found.items()}
 
 
 def _labels(results: list[RunResult]) -> dict[str, dict[str, Any]]:

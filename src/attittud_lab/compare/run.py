@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -23,11 +24,12 @@ from attittud_lab.compare.candidates import (
     Variant,
     candidates,
     job,
+    planned,
     run_dir,
     seeds,
     variants,
 )
-from attittud_lab.compare.decide import ByLabel, checked, content, costs, slow
+from attittud_lab.compare.decide import ByLabel, checked, content, costs, few_examples, slow
 from attittud_lab.config.load import dump
 from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.data.parts import check_held_out
@@ -38,6 +40,7 @@ from attittud_lab.models.network import files_read
 from attittud_lab.output.progress import Progress, parse_duration, readable
 from attittud_lab.placing.job import Here, InThisProcess, Job, Place
 from attittud_lab.runs.result import RunResult
+from attittud_lab.statistics import FEWEST
 from attittud_lab.strategies import find
 from attittud_lab.training.devices import choose_device, on_device
 from attittud_lab.training.evaluate import outputs_of
@@ -51,8 +54,22 @@ TIMED_STEPS = 3
 """Steps of every strategy that are timed before the first run."""
 TIMED_SECONDS = 3.0
 """Seconds over which a run in another process is timed, because its reports arrive in bundles."""
+LONG = 600.0
+"""Seconds from which a forecast says how to shorten the comparison."""
 KEPT_BYTES = 1 << 30
 """Bytes of data in memory above which the data of other splits are dropped, and read again when they are needed."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a person typed, for the advice that a comparison ends with."""
+
+    command: tuple[str, ...] = ()
+    """The words of the command, without --quick and --fresh."""
+    whole: Config | None = None
+    """With --quick: the comparison without it."""
+    gave_up: str = ""
+    """With --quick: what it left out."""
 
 
 @dataclass
@@ -66,6 +83,8 @@ class _Plan:
     at_budget: tuple[int, float | None]
     """The number of runs at equal seconds, which come last, and their seconds if a budget sets them."""
     at_once: int
+    shorter: str = ""
+    """How to shorten the comparison; empty once it has been said."""
     seconds: list[float] = field(default_factory=list)
     left: int = 0
     told: bool = False
@@ -115,12 +134,18 @@ class Forecast(Progress):
         total = (plan.left - at_budget) * seconds + at_budget * (plan.at_budget[1] or seconds)
         if total > 0:
             total /= min(plan.at_once, plan.left)
-            self.say(f"Forecast: about {readable(total)} for the remaining {plan.left} runs, {reason}.")
+            self._forecast(total, f"for the remaining {plan.left} runs, {reason}.")
 
     def measured(self, seconds: float, reason: str) -> None:
         """Say a forecast before the first run."""
         self._plan.told = True
-        self.say(f"Forecast: about {readable(seconds)}, because {reason}. A better forecast follows after whole runs.")
+        self._forecast(seconds, f"in all, because {reason}. A better forecast follows after whole runs.")
+
+    def _forecast(self, seconds: float, rest: str) -> None:
+        self.say(f"Forecast: about {readable(seconds)} {rest}")
+        if seconds >= LONG and self._plan.shorter:
+            self.say(self._plan.shorter)
+            self._plan.shorter = ""
 
     def phase(self, name: str, steps: int | None, done: int) -> None:
         self._warm: float | None = None
@@ -150,6 +175,8 @@ class Runs:
         self._data: dict[str, Prepared] = {}
         self._threads: dict[str, int] = {}
         self._begun: dict[Path, Run] = {}
+        self.took: list[float] = []
+        """Seconds of the runs that were trained now, including evaluations and set-up."""
 
     def prepared(self, seed: int) -> Prepared:
         """The data of a seed, kept in memory for the next run that has the same split."""
@@ -167,6 +194,7 @@ class Runs:
             assert done.folder is not None
             self._keep(done.folder, found if found is None else replace(found, run_dir=done.folder))
             forecast.known(self._begun[done.folder][0].label, seconds)
+            self.took.append(seconds)
 
     def _jobs(self, runs: Iterable[Run], forecast: Forecast) -> Iterator[Job]:
         """The jobs of runs that have to be trained. Finished runs are read instead."""
@@ -217,9 +245,10 @@ class Comparison:
         *,
         fresh: bool = False,
         place: Place | None = None,
-        gave_up: str = "",
+        request: Request | None = None,
     ) -> None:
-        self.config, self.folder, self.progress, self.gave_up = config, folder, progress or Progress(), gave_up
+        self.config, self.folder, self.progress = config, folder, progress or Progress()
+        self.request = request or Request()
         self.place = place or InThisProcess()
         settings = config.compare
         check_held_out(config.data.primary)
@@ -251,14 +280,38 @@ class Comparison:
             at_seconds = seconds, self._all_seeds(rows, equal)
         factors = {path: factor for runs in self.runs.same_work.values() for path, factor in slow(runs).items()}
         slowest = sorted(factors, key=lambda path: -factors[path])
+        found = content(self.config, self.folder, rows, at_steps, at_seconds)
         result: dict[str, Any] = without_nan(
-            content(self.config, self.folder, rows, at_steps, at_seconds)
+            found
             | {"diverged": [label for label in self.variants if label not in at_steps]}
             | {"slow": {str(path.relative_to(self.folder)): factors[path] for path in slowest}}
-            | ({"gave_up": self.gave_up} if self.gave_up else {})
+            | self._advice(found)
         )
         write_json(self.folder / "comparison.json", result)
         return result
+
+    def _advice(self, result: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the command that adds the missing seeds, and what --quick left out, each with the time it takes."""
+        found, request, more = dict[str, Any](), self.request, result["decision"]["seeds_needed"]
+        rows = [row for table in result["tables"] for row in table["rows"]]
+        each = fmean(self.runs.took or [row["seconds"] for row in rows])
+
+        def cost(config: Config) -> tuple[int, str]:
+            runs = sum(planned(config, self.candidates)) - sum(planned(self.config, self.candidates))
+            return runs, readable(runs * each / max(1, min(self.place.at_once, runs)))
+
+        if more and request.command:
+            words = [word for word in request.command if not word.startswith("compare.seeds=")]
+            words += [f"compare.seeds={more}", *(["--quick"] if request.whole else [])]
+            _, takes = cost(replace(self.config, compare=replace(self.config.compare, seeds=more)))
+            why = f"adds {more - len(self.seeds)} seeds in about {takes} and keeps the finished runs"
+            found["next"] = {"command": shlex.join(words), "why": why}
+        if request.whole is not None:
+            (runs, takes), found["gave_up"] = cost(request.whole), request.gave_up
+            if runs:
+                why = f"trains the missing {runs} runs in about {takes}"
+                found["whole"] = {"command": shlex.join(request.command), "why": why}
+        return found
 
     def configured_budget(self) -> Budget:
         """Return the configured steps; the data are read only to convert epochs into steps."""
@@ -275,26 +328,37 @@ class Comparison:
 
     def _announce(self, budget: Budget) -> None:
         """Say how many runs there are, and how long they will take."""
-        many = len(self.candidates)
-        at_steps = sum(len(tries) - 1 for tries in self.variants.values()) * len(self.tuning_seeds)
-        at_steps += many * len(self.seeds)
-        at_seconds = many * len(self.seeds) if self.config.compare.equal == "both" else 0
-        what = "to tune the strategies and to compare them at equal steps"
-        total = f"{at_steps} {what}, and {at_seconds} to compare them at equal seconds" if at_seconds else what
-        self.progress.say(f"{at_steps + at_seconds} runs of {many} strategies: {total}. Finished runs are reused.")
+        at_steps, at_seconds = planned(self.config, self.candidates)
+        what = ", to tune them and to compare them at equal steps"
+        if at_seconds:
+            what = f": {at_steps} to tune the strategies and to compare them at equal steps, and {at_seconds} to compare them at "
+            what += "equal seconds"
+        total = f"{'--quick: ' if self.request.whole else ''}{at_steps + at_seconds} runs of {len(self.candidates)} strategies"
+        self.progress.say(f"{total}{what}. Finished runs are reused.")
         if find(self.config.strategy.name).trains_others:
             self.progress.say(
                 f"strategy: {self.config.strategy.name} does not take part, because it tries several strategies itself; "
                 "`attittud train` trains it"
             )
         steps, at_budget = budget.guided + budget.finetune, (at_seconds, self.budget_seconds)
-        self.forecast = Forecast(self.progress, _Plan(set(self.variants), steps, at_budget, self.place.at_once))
+        plan = _Plan(set(self.variants), steps, at_budget, self.place.at_once, self._shorter())
+        self.forecast = Forecast(self.progress, plan)
         self.forecast.comparison(at_steps + at_seconds)
-        if self.gave_up:
-            self.progress.say(self.gave_up)
         if isinstance(self.place, InThisProcess) and type(self.progress) is not Progress:
             with suppress(DivergedError):  # the run itself will say that it diverged
                 self._measure(budget)
+
+    def _shorter(self) -> str:
+        """Say how this comparison can be made shorter."""
+        settings = self.config.compare
+        ways = {
+            "--quick (about a third of the runs)": self.request.whole is None,
+            f"fewer seeds (compare.seeds={FEWEST})": settings.seeds > FEWEST,
+            "fewer strategies (compare.strategies)": len(settings.strategies) > 1,
+            "several runs at a time (--workers 2)": self.place.at_once == 1,
+        }
+        found = ", ".join(text for text, possible in ways.items() if possible)
+        return f"To shorten it: {found}. Finished runs are kept." if found else ""
 
     def _measure(self, budget: Budget) -> None:
         """Forecast from the first steps of every strategy, if anything has to be trained in this process."""
@@ -303,6 +367,8 @@ class Comparison:
         if begun and not self.runs.fresh:  # the remaining runs are timed as they are trained
             return
         data, training = self.runs.prepared(self.seeds[0]), self.config.training
+        if warning := few_examples(len(data.test)):
+            self.progress.say(warning)
         looks = training.guided.evaluations + (training.finetune.evaluations if budget.finetune else 0)
         for candidate in self.candidates:
             config = job(self.config, candidate, self.variants[candidate.label][0], budget)
@@ -426,10 +492,10 @@ def compare(
     *,
     fresh: bool = False,
     place: Place | None = None,
-    gave_up: str = "",
+    request: Request | None = None,
 ) -> dict[str, Any]:
     """Run a comparison, or what is left of it, and write comparison.json into its folder.
 
-    `place` is where runs take place; `gave_up` says what a smaller comparison than the configured one leaves out.
+    `place` is where runs take place; `request` is what was typed.
     """
-    return Comparison(config, folder, progress, fresh=fresh, place=place, gave_up=gave_up).run()
+    return Comparison(config, folder, progress, fresh=fresh, place=place, request=request).run()

@@ -1,8 +1,9 @@
-"""Show a comparison: two tables and a decision. Works on the content of comparison.json, including files of earlier versions."""
+"""Show a comparison: tables, decision and notes. Works on the content of comparison.json, including files of earlier versions."""
 
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -13,13 +14,20 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from attittud_lab.compare.candidates import MULTITASK
-from attittud_lab.compare.decide import SPREAD
-from attittud_lab.statistics import FEWEST, mark
+from attittud_lab.compare.candidates import MULTITASK, PRIMARY_ONLY
+from attittud_lab.compare.decide import SPREAD, few_examples
+from attittud_lab.statistics import FEWEST, ROUNDING, mark
 
-NAMED = 6  # slow runs in a warning
+NAMED = 3  # slow runs in a warning
 WIDE = 110  # width of a terminal from which all columns fit
 DECIDED = " ◀"
+NOTHING = "–"  # in a cell that cannot have a figure
+_MEANINGS = {
+    "▲": f"shown to be better than {PRIMARY_ONLY} (Holm-corrected p below 0.05)",
+    "▼": f"shown to be worse than {PRIMARY_ONLY} (Holm-corrected p below 0.05)",
+    "=": "no difference shown",
+    "?": "too few seeds to tell",
+}
 
 _COLORS = {"use": "green", "no_help": "yellow", "unclear": "yellow"}
 _WIDE_ONLY = ("std", "95 %", "single seeds", "steps", "s/step")
@@ -48,7 +56,7 @@ class Screen:
 
 
 def show(result: Mapping[str, Any], console: Console, page: Path | None = None) -> None:
-    """Show the tables, notes for reading them, and the decision. `page` is the report, which has more."""
+    """Show the tables, the decision with the next command, and notes. `page` is the report, which has more."""
     screen = Screen(console)
     hidden = _WIDE_ONLY if screen.console.width < WIDE else ()
     for number, table in enumerate(result["tables"]):
@@ -62,17 +70,19 @@ def show(result: Mapping[str, Any], console: Console, page: Path | None = None) 
         if labels:
             screen.say(f"{result['metric']} by label, {table['name'].lower()}, test %:")
             screen.table(labels, tight=True)
+    folder, decision = Path() if page is None else page.parent, result["decision"]
+    at = result["tables"][deciding(result)]["name"].lower()
+    screen.say(f"Decision at {at}: {decision['text']}", f"bold {_COLORS[decision['outcome']]}")
+    if step := next_step(folder, result):  # a command that is broken into two lines cannot be copied
+        screen.say(f"Next: `{step['command']}` {step['why']}.", wrap=False)
+    screen.say("")
+    for line in notes(result, folder):
+        screen.say(line, wrap="`attittud" not in line)
     if hidden:
         names = ", ".join(name for name in hidden if name in rows[0])
         screen.say(f"A terminal of {WIDE} columns, and the report, also show {names}.")
-    for line in notes(result):
-        screen.say(line)
     if page is not None:
-        screen.say(f"Curves: {page}", wrap=False)  # a path that is broken into two lines cannot be copied
-    screen.say("")
-    decision = result["decision"]
-    at = result["tables"][deciding(result)]["name"].lower()
-    screen.say(f"Decision at {at}: {decision['text']}", f"bold {_COLORS[decision['outcome']]}")
+        screen.say(f"Curves: {page}", wrap=False)
 
 
 def deciding(result: Mapping[str, Any]) -> int:
@@ -88,33 +98,49 @@ def decided_row(result: Mapping[str, Any], table: int) -> str | None:
 
 
 def about(table: Mapping[str, Any]) -> str:
-    return f"{table['about']}. Differences are relative to {table['baseline']}."
+    return f"{table['about']}. Differences are relative to {PRIMARY_ONLY}, the baseline."
+
+
+def next_step(folder: Path, result: Mapping[str, Any]) -> dict[str, str] | None:
+    """The next command and what it does: more seeds, or the use of the recommended model in the comparison's `folder`."""
+    if "next" in result:
+        found: dict[str, str] = result["next"]
+        return found
+    strategy, rows = result["decision"]["strategy"], result["tables"][deciding(result)]["rows"]
+    runs: Mapping[str, str] = next((row["runs"] for row in rows if row["label"] == strategy), {})
+    if not runs:
+        return None
+    seed, path = next(iter(runs.items()))
+    command = shlex.join(["attittud", "predict", str(folder / path), "INPUTS"])
+    return {"command": command, "why": f"predicts with the model of {strategy}, seed {seed}"}
 
 
 def cells(result: Mapping[str, Any], table: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, str]:
     """The texts of a row: figures in per cent, differences in points."""
     weight, cost = result["tuning"]["chosen"].get(row["label"]), result["costs"][row["label"]]
-    test, difference = row["test"], row["to_baseline"] or {}
+    test, difference = row["test"], row["to_primary_only"] or {}
     single = scatter(table, row) if difference else []
     few, p = len(result["seeds"]) < FEWEST, difference["p"] if difference.get("n", 0) >= FEWEST else None
+    # A row that shares no seed with the baseline has no difference either.
+    without = "baseline" if row["label"] == PRIMARY_ONLY else NOTHING
     return {
         "strategy": row["label"],
-        "weight": "" if weight is None else f"{weight:g}",
+        "weight": NOTHING if weight is None else f"{weight:g}",
         "test %": percent(test["mean"]),
         "std": percent(test["std"]),
         "single seeds" if few else "95 %": interval(test, [value["test"] for value in row["values"].values()]),
-        "difference": f"{_mark(difference)} {percent(difference['mean'], '+')}" if difference else "",
-        "seed by seed" if few else "its 95 %": interval(difference, single, "+"),
-        "p": "" if p is None or math.isnan(p) else "<0.001" if p < 0.001 else f"{p:.3f}",
+        "difference": f"{_mark(difference)} {percent(difference['mean'], '+')}" if difference else without,
+        "seed by seed" if few else "its 95 %": interval(difference, single, "+") if difference else NOTHING,
+        "p": NOTHING if p is None or math.isnan(p) else "<0.001" if p < 0.001 else f"{p:.3f}",
         "steps": str(sum(row["steps"].values())),
         "s/step": f"{cost['seconds_per_step']:.2g}",
         "cost": f"{cost['to_multitask']:.2f}×",
     }
 
 
-def scatter(table: Mapping[str, Any], row: Mapping[str, Any], baseline: str | None = None) -> list[float]:
-    """The differences of a row to a baseline, by default the baseline of its table, seed by seed."""
-    (base,) = (other["values"] for other in table["rows"] if other["label"] == (baseline or table["baseline"]))
+def scatter(table: Mapping[str, Any], row: Mapping[str, Any]) -> list[float]:
+    """The differences of a row to primary_only, seed by seed."""
+    (base,) = (other["values"] for other in table["rows"] if other["label"] == PRIMARY_ONLY)
     return [value["test"] - base[seed]["test"] for seed, value in row["values"].items() if seed in base]
 
 
@@ -132,39 +158,43 @@ def _of_label(found: Mapping[str, Any]) -> str:
     return f"{mean} ({more})" if mean and more else mean or "undefined"
 
 
-def notes(result: Mapping[str, Any]) -> list[str]:
-    """Notes that are needed to read the tables."""
+def notes(result: Mapping[str, Any], folder: Path) -> list[str]:
+    """Notes that are needed to read the tables; `folder` is where the comparison is."""
     tuning, n = result["tuning"], len(result["seeds"])
     weights = ", ".join(f"{weight:g}" for weight in tuning["weights"])
     searched = "".join(f", {path} among {', '.join(values)}" for path, values in tuning["space"].items())
     fixed = "".join(f" and {path} {values[0]}" for path, values in tuning["space"].items())
+    rows = [row for table in result["tables"] for row in table["rows"]]
+    found = [row["to_primary_only"] for row in rows if row["to_primary_only"]]
+    used = {_mark(difference) for difference in found}
+    marks = "".join(f" {sign} {meaning}." for sign, meaning in _MEANINGS.items() if sign in used)
     scatter = (
-        f"With fewer than {FEWEST} seeds there is no interval and no test; the value of each seed is shown instead."
+        f"With fewer than {FEWEST} seeds there is no interval and no test; each seed is shown instead."
         if n < FEWEST
-        else "Intervals show the variation between seeds, not between data sets. Unlike p, they are not corrected for the number "
-        "of rows."
+        else "Intervals are about other seeds, not about other data."
     )
+    if any(flat(one) for one in (*(row["test"] for row in rows), *found)):
+        scatter += " Where all seeds gave the same figure there is none; on a small test set this proves little."
     tuned = (
-        f"Tuning: every strategy chose its auxiliary weight among {weights}{searched} on validation, with "
-        f"{tuning['runs_each']} runs each. primary_only has no weight."
+        f"Every strategy chose its weight on validation among {weights}{searched}, in {tuning['runs_each']} runs."
         if tuning["runs_each"] > 1
-        else f"Nothing was tuned: every strategy has the auxiliary weight {weights}{fixed}. primary_only has no weight."
+        else f"Nothing was tuned: every strategy has the weight {weights}{fixed}."
     )
     lines = [
-        *([result["gave_up"]] if result.get("gave_up") else []),
+        *filter(None, [few_examples(result["examples"]["test"]), result.get("gave_up")]),
+        *([f"Without --quick: `{whole['command']}` {whole['why']}."] if (whole := result.get("whole")) else []),
         (
-            f"Figures are means of the test {result['metric']} over {n} seeds. Differences are in points, computed seed by seed "
-            "against primary_only or multitask, whichever is better on validation: ▲ shown to be better, ▼ shown to be worse "
-            f"(Holm-corrected p below 0.05), = no difference shown, ? too few seeds to tell.{DECIDED} marks the row that the "
-            f"decision is about. Cost is the time of a step relative to multitask. {scatter}"
+            f"Figures are means of the test {result['metric']} over {n} seeds; differences are in points, seed by seed.{marks}"
+            f"{DECIDED} marks the row of the decision. Cost is the time of a step relative to multitask. {scatter}"
         ),
         tuned,
         *(f"Settings of {label}: {' '.join(changes)}." for label, changes in tuning["changes"].items()),
     ]
     chosen = tuning["chosen"][MULTITASK]
     if len(tuning["weights"]) > 1 and chosen in (tuning["weights"][0], tuning["weights"][-1]):
+        end = "smallest" if chosen == tuning["weights"][0] else "largest"
         lines.append(
-            f"Multitask chose {chosen:g}, the smallest or largest weight tried: a wider range in compare.weights would be fairer."
+            f"Multitask chose {chosen:g}, the {end} weight tried: a wider range in compare.weights would be fairer."
         )
     if result["diverged"]:
         lines.append(f"Left out, because training diverged with every weight: {', '.join(result['diverged'])}.")
@@ -176,22 +206,25 @@ def notes(result: Mapping[str, Any]) -> list[str]:
                     f"{row['label']} diverged with seed {', '.join(lost)} at {table['name'].lower()}: its row has only the "
                     "other seeds, and it is not recommended."
                 )
-    lines += _slow(result.get("slow", {}))  # comparisons of earlier versions do not say
+    slow = {str(folder / path): factor for path, factor in result.get("slow", {}).items()}  # earlier versions: none
+    lines += _slow(slow, [table["name"].lower() for table in result["tables"][1:]])
     first, last = result["tables"][0]["decision"], result["decision"]
     if (first["outcome"], first["strategy"]) != (last["outcome"], last["strategy"]):
         lines.append(f"At equal steps alone the decision would be: {first['text']}")
     return lines
 
 
-def _slow(runs: Mapping[str, float]) -> list[str]:
+def _slow(runs: Mapping[str, float], timed: Sequence[str]) -> list[str]:
+    """Warn of slow runs; `timed` are the tables that depend on seconds."""
     if not runs:
         return []
     named = [f"{path} ({factor:.1f}×)" for path, factor in islice(runs.items(), NAMED)]
     more = f" and {len(runs) - NAMED} more (`slow` in comparison.json)" if len(runs) > NAMED else ""
+    wrong = " and ".join(["the costs", *(f"the table at {name}" for name in timed)])
     text = (
         f"Warning: in some runs a step took more than {SPREAD:g} times as long as in others of the same strategy and length, "
-        "perhaps because the machine was busy. Neither the costs nor the table at equal seconds are reliable. The slow runs are "
-        f"{', '.join(named)}{more}: delete their folders and give the same command again while nothing else runs."
+        f"perhaps because the machine was busy. So {wrong} are not reliable. Delete the folders of the slow runs, and give the "
+        f"same command again while nothing else runs: {', '.join(named)}{more}."
     )
     return [text]
 
@@ -201,23 +234,34 @@ def percent(value: float | None, sign: str = "") -> str:
     return "" if value is None or math.isnan(value) else f"{round(100 * value, 1) + 0.0:{sign}.1f}"
 
 
+def flat(found: Mapping[str, Any]) -> bool:
+    """Whether all values are equal: their interval has no width, which would look like certainty."""
+    return bool(found["n"] >= FEWEST and found["std"] <= ROUNDING)
+
+
 def interval(found: Mapping[str, Any], values: Sequence[float], sign: str = "") -> str:
     """Format the interval of a proportion in per cent, or with a `sign` of a difference; too few values are listed instead.
 
     Files of earlier versions also have intervals of two values, and some that go beyond the possible range.
     """
-    if found.get("n", 0) < FEWEST:
+    if len(values) == 1:
+        return "one seed"
+    if found["n"] < FEWEST:
         return " / ".join(percent(value, sign) for value in values)
+    if flat(found):
+        return f"all {found['n']} equal"
     low, high = max(-1.0 if sign else 0.0, found["low"]), min(1.0, found["high"])
-    return f"{percent(low, sign)} to {percent(high, sign)}"
+    ends = percent(low, sign), percent(high, sign)
+    return f"± {50 * (high - low):.1g}" if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
 
 
 def bar(found: Mapping[str, Any] | None, values: Sequence[float]) -> dict[str, Any] | None:
-    """Return a difference as the report draws it; the ends are None if there are too few values for an interval."""
+    """Return a difference as the report draws it; the ends are None where there is no interval to draw."""
     if not found:
         return None
-    few = found["n"] < FEWEST
-    low, high = (None, None) if few else (max(-1.0, found["low"]), min(1.0, found["high"]))
+    low, high = (
+        (None, None) if found["n"] < FEWEST or flat(found) else (max(-1.0, found["low"]), min(1.0, found["high"]))
+    )
     return {"mean": found["mean"], "low": low, "high": high, "values": list(values), "mark": _mark(found)}
 
 

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from attittud_lab.compare.candidates import PRIMARY_ONLY, Candidate, Tuned, Variant
 from attittud_lab.compare.decide import content, costs
-from attittud_lab.compare.table import percent
+from attittud_lab.compare.table import flat, percent
 from attittud_lab.config.load import load
 from attittud_lab.config.schema import Config
 from attittud_lab.files import without_nan
@@ -150,10 +150,8 @@ def _comparison(quality: str, seeds: int, folder: Path, found: dict[Cell, RunRes
 
 
 def own_options(text: str) -> str:
-    """Replace the setting of `attittud compare` in a decision by the option of the demo, which keeps no finished runs."""
-    kept = "finished runs are kept"
-    text = re.sub(rf"compare\.seeds=(\d+); {kept}", r"--seeds \1", text)
-    return text.replace("raise compare.seeds", "raise --seeds").replace(f" ({kept})", "")
+    """Replace the setting of `attittud compare` in a decision by the option of the demo."""
+    return re.sub(r"compare\.seeds=(\d+)", r"--seeds \1", text).replace("raise compare.seeds", "raise --seeds")
 
 
 # ------------------------------------------------------------------------------------------------------ the table
@@ -171,7 +169,7 @@ def grid(result: Mapping[str, Any]) -> dict[str, list[tuple[str, str, str]]]:
 
 def _text(found: Mapping[str, Any], sign: str = "") -> str:
     mean, low, high = (found[name] for name in ("mean", "low", "high"))
-    return percent(mean, sign) + ("" if low is None else f" ± {percent(max(high - mean, mean - low))}")
+    return percent(mean, sign) + ("" if low is None or flat(found) else f" ± {percent(max(high - mean, mean - low))}")
 
 
 def rich_table(result: Mapping[str, Any]) -> Table:

@@ -91,10 +91,10 @@ def _bars(rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
     if not any(found):
         return []
     known = [(bar["values"] if bar["low"] is None else [bar["low"], bar["high"]]) if bar else [] for bar in found]
-    widest = max((abs(end) for both in known for end in both), default=0.0)
+    widest = max((abs(end) for both in known for end in both), default=0.0) or 1.0  # all zero: dots in the middle
     drawn: list[dict[str, Any]] = []
     for bar, both in zip(found, known, strict=True):
-        if bar is None or not widest:
+        if bar is None:
             drawn.append({})
             continue
         edges, middle = [50 + 48 * value / widest for value in both], 50 + 48 * bar["mean"] / widest

@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Any
 
 from attittud_lab.compare.candidates import PRIMARY_ONLY
-from attittud_lab.compare.table import about, bar, by_label, cells, decided_row, deciding, notes, scatter
+from attittud_lab.compare.table import about, bar, by_label, cells, decided_row, deciding, next_step, notes, scatter
 from attittud_lab.errors import InputError, one_line, short
 from attittud_lab.files import read_json, without_nan
 from attittud_lab.language.run import LEARNED, MODEL
@@ -71,8 +71,9 @@ def _comparison(folder: Path, points: int) -> dict[str, Any]:
         rows = [
             {
                 "cells": list(text.values()),
-                "interval": bar(row["to_baseline"], scatter(table, row)),
+                "interval": bar(row["to_primary_only"], scatter(table, row)),
                 "chosen": row["label"] == chosen,
+                "baseline": row["label"] == PRIMARY_ONLY,
             }
             for text, row in zip(texts, table["rows"], strict=True)
         ]
@@ -95,9 +96,9 @@ def _comparison(folder: Path, points: int) -> dict[str, Any]:
         "metric": result["metric"],
         "decision": result["decision"]
         | {"about": f"Decision {at} {tables[decides]['name'].lower()}", "row": decided_row(result, decides)}
-        | _next(folder, result),
+        | _meaning(folder, result),
         "pictures": _pictures(result, order),
-        "notes": notes(result),
+        "notes": notes(result, folder),
         "tables": tables,
         "open": decides,
         "details": details,
@@ -116,9 +117,9 @@ def _pictures(result: Mapping[str, Any], order: Sequence[int]) -> dict[str, Any]
     for number in order:
         table, rows = result["tables"][number], list[dict[str, Any]]()
         for row in table["rows"]:
-            found = bar(row["to_primary_only"], scatter(table, row, PRIMARY_ONLY))
+            found = bar(row["to_primary_only"], scatter(table, row))
             if found:
-                few = {"values": found["values"]} if found["low"] is None else {}
+                few = {"values": found["values"]} if row["to_primary_only"]["n"] < FEWEST else {}
                 color, chosen = _COLORS.get(found["mark"], "soft"), row["label"] == decided_row(result, number)
                 own = {"label": row["label"], "score": found["mean"], "low": found["low"], "high": found["high"]}
                 rows.append({**own, "color": color, "chosen": chosen, "remark": "", **few})
@@ -128,28 +129,20 @@ def _pictures(result: Mapping[str, Any], order: Sequence[int]) -> dict[str, Any]
         panel["rows"].sort(key=lambda row: places.get(row["label"], 0.0))
     n = len(result["seeds"])
     shown = "a dot for each seed" if n < FEWEST else f"means of {n} seeds with 95 % intervals"
-    about = f"In points of test {result['metric']}, {shown}; the dashed line is {PRIMARY_ONLY}."
-    colors = "" if n < FEWEST else " Green: shown to be better. Red: shown to be worse. Grey: no difference shown."
-    return {"title": f"Gain or loss against {PRIMARY_ONLY}", "about": about + colors, "panels": panels}
+    about = f"In points of test {result['metric']}, {shown}; the dashed line is {PRIMARY_ONLY}, the baseline."
+    if n >= FEWEST:
+        about += " Green: shown to be better. Red: shown to be worse. Grey: no difference shown."
+        if any(row["low"] is None for panel in panels for row in panel["rows"]):
+            about += " Without a line: all seeds are equal, or too few."
+    return {"title": f"Gain or loss against {PRIMARY_ONLY}", "about": about, "panels": panels}
 
 
-def _next(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
+def _meaning(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     """Return the next command, and what the decision means if the auxiliary data are left out."""
-    decision, table = result["decision"], result["tables"][deciding(result)]
-    if "next" in result:
-        return {"next": result["next"]}
-    if decision["outcome"] == "unclear":
-        more = decision.get("seeds_needed")
-        command = f"attittud compare CONFIG compare.seeds={more}"
-        return {"next": {"command": command, "why": "adds seeds and keeps the finished runs"}} if more else {}
-    runs: Mapping[str, str] = next((row["runs"] for row in table["rows"] if row["label"] == decision["strategy"]), {})
-    if not runs:
-        return {}
-    seed, path = next(iter(runs.items()))
-    command = f"attittud predict {_inside(folder, path)} INPUTS"
-    found = {"next": {"command": command, "why": f"predicts with the model of {decision['strategy']}, seed {seed}"}}
+    step = next_step(folder, result)
     dropped = "All auxiliary data are dropped: the model to use was trained on the primary examples alone."
-    return found | ({"meaning": dropped} if decision["outcome"] == "no_help" else {})
+    no_help = step is not None and result["decision"]["outcome"] == "no_help" and "next" not in result
+    return ({"next": step} if step else {}) | ({"meaning": dropped} if no_help else {})
 
 
 def _outcome(folder: Path, result: Mapping[str, Any], weights: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

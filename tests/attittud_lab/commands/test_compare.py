@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import time
 from pathlib import Path
@@ -31,9 +32,13 @@ def test_compare_runs_with_a_configuration(tmp_path: Path, capsys: pytest.Captur
     code, out, err = typed(*words, capsys=capsys)
     assert code == 0
     result = json.loads((tmp_path / "runs/job/compare/comparison.json").read_text())
-    assert out.strip().splitlines()[-1] == f"Decision at equal seconds: {result['decision']['text']}"
+    decision, following = out.split("Decision at equal seconds: ")[1].splitlines()[:2]
+    assert decision == result["decision"]["text"]
+    command = shlex.join(map(str, ["attittud", "compare", *words[:3], "compare.budget=0.05s", "compare.seeds=5"]))
+    assert following.startswith(f"Next: `{command}` adds 3 seeds in about ")
     assert result["tables"][1]["seconds"] == 0.05 and "0.05 s, as the budget says" in out
-    assert typed(*words, "--quiet", capsys=capsys) == (0, out, "")
+    code, again, quiet = typed(*words, "--quiet", capsys=capsys)
+    assert (code, quiet) == (0, "") and re.sub("in about .* and", "", again) == re.sub("in about .* and", "", out)
     # What is written where there is no terminal: the number of runs, how long they will take, and each of them.
     first, *lines = err.splitlines()
     runs = len(list((tmp_path / "runs").rglob("result.json")))
@@ -50,18 +55,24 @@ def test_compare_runs_with_a_configuration(tmp_path: Path, capsys: pytest.Captur
 def test_a_quick_comparison_says_what_it_left_out_and_the_full_one_reuses_its_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "job.yaml").write_text(JOB)
-    words = [tmp_path / "job.yaml", f"output={tmp_path / 'runs'}", "compare.seeds=4", "training.mode=joint"]
+    (tmp_path / "job.yaml").write_text(JOB.replace("seeds: 2, tuning_seeds: 1, ", ""))
+    words = [tmp_path / "job.yaml", f"output={tmp_path / 'runs'}", "training.mode=joint"]
     code, out, err = typed(*words, "--quick", capsys=capsys)
     result = json.loads((tmp_path / "runs/job/compare/comparison.json").read_text())
     assert code == 0 and result["seeds"] == [0, 1, 2] and [t["name"] for t in result["tables"]] == ["Equal steps"]
-    assert result["gave_up"].startswith("--quick means 3 seeds instead of 4, so only") and "; no table at equal" in out
-    assert result["gave_up"] in out and err.splitlines()[1] == result["gave_up"]
-    assert "--quick means" in (tmp_path / "runs/job/compare/report.html").read_text()
+    assert err.startswith("--quick: 11 runs of 3 strategies, to tune them and to compare them at equal steps.")
+    said = "--quick left out: 2 of 5 seeds (only large differences can be shown), tuning on more than one seed, the table at "
+    assert result["gave_up"].startswith(said) and (out + err).count("--quick left out") == 1
+    whole = shlex.join(map(str, ["attittud", "compare", *words]))
+    assert f"\nWithout --quick: `{whole}` trains the missing 23 runs in about " in out
+    assert (tmp_path / "runs/job/compare/report.html").read_text().count("--quick left out") == 1
     small = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
     code, out, _ = typed(*words, capsys=capsys)
     assert code == 0 and "--quick" not in out and len(list(tmp_path.rglob("result.json"))) > len(small)
     assert {path: path.stat().st_mtime_ns for path in small} == small
+    # Seeds that are asked for win over the smaller number of --quick. All of them are there.
+    code, out, _ = typed(*words, "--quick", "compare.seeds=4", capsys=capsys)
+    assert code == 0 and "over 4 seeds" in out and "left out: tuning" in out
     code, _, err = typed(*words, "--quick", "--budget", "1m", capsys=capsys)
     assert code == 2 and "--quick trains no runs at equal seconds" in err
 

@@ -22,7 +22,7 @@ from attittud_lab.compare.table import notes, show
 from attittud_lab.config.load import loads
 from attittud_lab.config.schema import Config
 from attittud_lab.errors import InputError
-from attittud_lab.output.progress import Bars
+from attittud_lab.output.progress import Bars, readable
 from attittud_lab.report import write_report
 from attittud_lab.training.phase import DivergedError
 from tests.helpers.comparisons import JOB, Trainings, config, finished, trained
@@ -197,23 +197,25 @@ def test_runs_that_were_timed_on_a_busy_machine_are_named(
     assert {label: cost["seconds_per_step"] for label, cost in result["costs"].items()} == pytest.approx(usual)
     assert result["tables"][1]["rows"][2]["steps"]["guided"] == 8
     plain = io.StringIO()
-    show(result, Console(file=plain))
+    show(result, Console(file=plain), folder / "report.html")
     told = plain.getvalue()
-    assert (
-        "Warning: in some runs a step took more than 2 times as long" in told
-        and "delete their folders and give the same" in told
-    )
-    assert "runs/flip/weight-0.3/steps-12-4/seed-0 (10.0×), runs/multitask/weight-1/steps-12-4/seed-0 (2.5×):" in told
-    assert "runs/flip/weight-0.3/steps-12-4/seed-0 (10.0×)" in write_report(folder).read_text()
-    many = {**result, "slow": {f"runs/{i}": 3.0 for i in range(9)}}
-    assert "runs/5 (3.0×) and 3 more (`slow` in comparison.json): delete" in " ".join(notes(many))
+    assert "Warning: in some runs a step took more than 2 times as long" in told
+    assert "So the costs and the table at equal seconds are not reliable. Delete the folders of the slow runs" in told
+    # The paths can be pasted: they begin where the command was given.
+    slow = [folder / path for path in result["slow"]]
+    assert all(path.is_dir() for path in slow)
+    assert f"{slow[0]} (10.0×), {slow[1]} (2.5×)." in told and f"{slow[0]} (10.0×)" in write_report(folder).read_text()
+    many = {**result, "slow": {f"runs/{i}": 3.0 for i in range(9)}, "tables": result["tables"][:1]}
+    said = " ".join(notes(many, Path("there")))
+    assert "there/runs/2 (3.0×) and 6 more (`slow` in comparison.json)." in said
+    assert "So the costs are not reliable." in said  # there is no table at equal seconds
     # The cure: without these folders the runs are made again, now in time.
     for path in result["slow"]:
         shutil.rmtree(folder / path)
     busy.clear()
     result = compare(config(), folder)
-    assert result["slow"] == {} and "Warning" not in " ".join(notes(result))
-    assert notes({name: value for name, value in result.items() if name != "slow"}) == notes(result)
+    assert result["slow"] == {} and "Warning" not in " ".join(notes(result, tmp_path))
+    assert notes({name: value for name, value in result.items() if name != "slow"}, folder) == notes(result, folder)
 
 
 def test_diverging_strategies_are_left_out_but_diverging_baselines_are_an_error(
@@ -247,9 +249,9 @@ def test_a_diverged_run_is_reported_and_tried_again(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(module, "train", diverge)
     result = compare(config(), tmp_path)
-    assert "flip diverged with seed 1 at equal steps" in " ".join(notes(result))
+    assert "flip diverged with seed 1 at equal steps" in " ".join(notes(result, tmp_path))
     unlucky.clear()  # say, with another version of torch
-    assert "diverged" not in " ".join(notes(compare(config(), tmp_path)))
+    assert "diverged" not in " ".join(notes(compare(config(), tmp_path), tmp_path))
     assert result["diverged"] == []
 
 
@@ -297,3 +299,44 @@ def test_a_forecast_times_the_progress_of_other_processes_over_a_while(monkeypat
         "Forecast: about 20 s for the remaining 4 runs, because a step of flip with weight 1 takes 0.1 s; the next forecast "
         "covers all strategies."
     )
+
+
+def test_a_long_forecast_says_once_how_to_shorten_the_comparison(tmp_path: Path) -> None:
+    seen = Seen()
+    shorter = module.Comparison(config("compare.seeds=4"), tmp_path)._shorter()
+    for way in ("--quick", "compare.seeds=3", "--workers 2"):
+        assert way in shorter
+    assert "compare.strategies" not in shorter  # there is only one
+    small = config()
+    assert "compare.seeds" not in module.Comparison(small, tmp_path)._shorter()
+    assert "--quick" not in module.Comparison(small, tmp_path, request=module.Request(whole=small))._shorter()
+    forecast = module.Forecast(seen, module._Plan({"flip"}, 100, (0, None), 1, shorter))
+    for seconds in (module.LONG - 1, module.LONG, module.LONG):
+        forecast.measured(seconds, "it is slow")
+    assert [event[2].split(":")[0] for event in seen.seen] == ["Forecast", "Forecast", "To shorten it", "Forecast"]
+
+
+def test_the_advice_is_a_command_with_its_cost(finished: tuple[Path, dict[str, Any]], trained: Trainings) -> None:
+    """Two seeds decide nothing; three more are 18 runs, for three strategies and two tables."""
+    folder, _ = finished
+    request = module.Request(("attittud", "compare", "my job.yaml", "compare.seeds=2", "--workers", "2"))
+    result = compare(config(), folder, request=request)
+    rows = [row for table in result["tables"] for row in table["rows"]]
+    each = sum(row["seconds"] for row in rows) / len(rows)
+    assert result["next"] == {
+        "command": "attittud compare 'my job.yaml' --workers 2 compare.seeds=5",
+        "why": f"adds 3 seeds in about {readable(18 * each)} and keeps the finished runs",
+    }
+    assert trained == [] and "gave_up" not in result
+
+
+def test_early_stopping_is_told(tmp_path: Path) -> None:
+    """The learning rate changes nothing: no evaluation is better than the first."""
+    still = ["training.guided.lr=1e-30", "training.guided.evaluations=6", "training.guided.patience=2"]
+    short = ["training.mode=joint", "compare.equal=steps", "compare.strategies=[]", "strategy=multitask"]
+    (table,) = compare(config(*still, *short), tmp_path)["tables"]
+    said = (
+        "every run makes at most the configured number of updates; early stopping (patience) ended 4 of 4 runs earlier"
+    )
+    assert table["about"] == said
+    assert all(row["steps"]["guided"] < 12 for row in table["rows"])

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 from scipy import stats
 
-from attittud_lab.compare.table import by_label, notes, show
+from attittud_lab.compare.table import bar, by_label, notes, show
 from attittud_lab.statistics import ALPHA
 from tests.helpers.comparisons import finished
 from tests.helpers.made_up import made_up
@@ -22,7 +22,9 @@ def test_the_decision_comes_after_the_tables(finished: tuple[Path, dict[str, Any
     plain = io.StringIO()
     show(result, Console(file=plain))
     lines = plain.getvalue().strip().splitlines()
-    assert lines[-1] == f"Decision at equal seconds: {result['decision']['text']}"
+    (place,) = (i for i, line in enumerate(lines) if line.startswith("Decision"))
+    assert lines[place] == f"Decision at equal seconds: {result['decision']['text']}"
+    assert not any(line.startswith("|") for line in lines[place:]) and lines[place - 2].startswith("|")
     assert "\x1b" not in plain.getvalue()
     for label in ("primary_only", "multitask", "flip"):
         assert sum(line.startswith(f"| {label}") for line in lines) == 2
@@ -30,12 +32,12 @@ def test_the_decision_comes_after_the_tables(finished: tuple[Path, dict[str, Any
     seconds = next(i for i, line in enumerate(lines) if line.startswith("Equal seconds"))
     assert [i > seconds for i, line in enumerate(lines) if line.startswith("|") and "◀" in line] == [True]
     assert any(line.startswith(f"| {result['decision']['row']} ◀") for line in lines)
-    assert "the smallest or largest weight tried" in plain.getvalue()  # of two weights either one is
+    assert re.search("the (smallest|largest) weight tried", plain.getvalue())  # of two weights either one is
     inner = {**result, "tuning": {**result["tuning"], "weights": [0.01, 0.3, 1.0, 100.0]}}
-    assert not any("largest weight" in note for note in notes(inner))
+    assert not any("largest weight" in note for note in notes(inner, Path()))
     fixed = {**result["tuning"], "weights": [1.0], "runs_each": 1, "space": {"training.guided.lr": ["0.02"]}}
-    said = "Nothing was tuned: every strategy has the auxiliary weight 1 and training.guided.lr 0.02."
-    assert any(note.startswith(said) for note in notes({**result, "tuning": fixed}))
+    said = "Nothing was tuned: every strategy has the weight 1 and training.guided.lr 0.02."
+    assert said in notes({**result, "tuning": fixed}, Path())
     for width in (60, 80, 200):
         shown = io.StringIO()
         show(result, Console(file=shown, force_terminal=True, width=width))
@@ -76,15 +78,46 @@ def test_the_same_table_decides_in_every_output(tmp_path: Path) -> None:
     assert (decision["table"], decision["outcome"], decision["row"]) == ("Equal seconds", "no_help", "primary_only")
     assert result["tables"][0]["decision"]["outcome"] == "use"
     lines = shown(result)
-    assert lines[-1] == f"Decision at equal seconds: {decision['text']}"
+    assert f"Decision at equal seconds: {decision['text']}" in lines
     assert [line.split("|")[1].strip() for line in lines if "◀" in line and line.startswith("|")] == ["primary_only ◀"]
     assert row_of(lines, "primary_only", 1)["strategy"] == "primary_only ◀"
     assert row_of(lines, "flip", 0)["difference"] == "▲ +9.8" and row_of(lines, "flip", 1)["difference"] == "▼ -10.0"
     assert any(line.startswith("At equal steps alone the decision would be: Use flip") for line in lines)
     alone = made_up(tmp_path / "steps", steps)
-    assert alone["decision"]["table"] == "Equal steps" and shown(alone)[-1].startswith(
-        "Decision at equal steps: Use flip"
-    )
+    assert alone["decision"]["table"] == "Equal steps"
+    assert any(line.startswith("Decision at equal steps: Use flip") for line in shown(alone))
+
+
+def test_every_output_has_the_same_baseline(tmp_path: Path) -> None:
+    """multitask is better than primary_only, and still every difference is from primary_only."""
+    result = made_up(tmp_path, {"primary_only": BASE, "multitask": GAIN, "flip": LOSS})
+    lines = shown(result)
+    assert lines[0].endswith("Differences are relative to primary_only, the baseline.")
+    cells = row_of(lines, "primary_only", 0)
+    assert (cells["weight"], cells["difference"], cells["its 95 %"], cells["p"]) == ("–", "baseline", "–", "–")
+    assert row_of(lines, "multitask", 0)["difference"] == "▲ +9.8"
+    assert "it gains +9.8 points" in result["decision"]["text"]
+
+
+def test_equal_figures_have_no_interval(tmp_path: Path) -> None:
+    almost = [value + more for value, more in zip(BASE, (1e-5, 2e-5, 3e-5, 2e-5), strict=True)]
+    rows = {"primary_only": BASE, "multitask": [value + 0.1 for value in BASE], "flip": almost, "auto": [0.9] * 4}
+    result = made_up(tmp_path, {**rows, "pcgrad": [0.9]})
+    lines = shown(result)
+    assert row_of(lines, "multitask", 0)["its 95 %"] == "all 4 equal" == row_of(lines, "auto", 0)["95 %"]
+    assert row_of(lines, "flip", 0)["its 95 %"] == "± 0.001"  # a narrow interval that rounds to its middle
+    assert row_of(lines, "pcgrad", 0)["its 95 %"] == "one seed"
+    assert any("Where all seeds gave the same figure" in note for note in notes(result, tmp_path))
+    drawn = bar(result["tables"][0]["rows"][1]["to_primary_only"], [0.1] * 4)
+    assert drawn is not None and drawn["low"] is drawn["high"] is None
+
+
+def test_notes_are_short_and_explain_only_what_is_shown(tmp_path: Path) -> None:
+    result = made_up(tmp_path, {"primary_only": BASE, "multitask": LOSS}) | {"gave_up": "--quick left out: seeds."}
+    said = notes(result, tmp_path)
+    assert said[0].startswith("Warning: there are only 9 test examples. One of them is 11.1 points")
+    assert said.count("--quick left out: seeds.") == 1 and max(len(note.split()) for note in said) < 65
+    assert "▼ shown to be worse" in said[2] and not set("▲=?") & set(said[2])
 
 
 def test_marks_follow_the_corrected_p_values(tmp_path: Path) -> None:
@@ -94,7 +127,7 @@ def test_marks_follow_the_corrected_p_values(tmp_path: Path) -> None:
     rows = {"primary_only": base, "multitask": [0.5] * 5, **{f"flip rank={i}": gain for i in range(8)}}
     assert stats.ttest_rel(gain, base).pvalue < ALPHA
     result = made_up(tmp_path, rows)
-    difference = result["tables"][0]["rows"][2]["to_baseline"]
+    difference = result["tables"][0]["rows"][2]["to_primary_only"]
     assert difference["low"] > 0 and difference["p"] > ALPHA  # the interval is about this row alone
     cells = row_of(shown(result), "flip rank=0", 0)
     assert cells["difference"] == "= +3.6" and float(cells["p"]) > ALPHA
@@ -106,19 +139,19 @@ def test_two_seeds_are_shown_one_by_one(tmp_path: Path) -> None:
     """Their t-intervals reached from -43 to 148 per cent."""
     result = made_up(tmp_path, {"primary_only": [0.45, 0.60], "multitask": [0.40, 0.5], "flip": [0.6, 0.9]})
     row = result["tables"][0]["rows"][2]
-    for found in (row["test"], row["validation"], row["to_baseline"]):
+    for found in (row["test"], row["validation"], row["to_primary_only"]):
         assert found["low"] is found["high"] is None and found["n"] == 2
-    assert row["to_baseline"]["p"] is None
+    assert row["to_primary_only"]["p"] is None
     lines = shown(result)
     cells = row_of(lines, "flip", 0)
     assert "95 %" not in cells and cells["single seeds"] == "60.0 / 90.0" and cells["seed by seed"] == "+15.0 / +30.0"
-    assert cells["difference"] == "? +22.5" and cells["p"] == ""
-    assert row_of(lines, "primary_only", 0)["seed by seed"] == ""
+    assert cells["difference"] == "? +22.5" and cells["p"] == "–"
+    assert row_of(lines, "primary_only", 0)["seed by seed"] == "–"
     assert any("With fewer than 3 seeds there is no interval and no test" in line for line in lines)
     assert not re.search(r"nan|None| to [+-]?\d", "\n".join(line for line in lines if line.startswith("|")))
     # A file that an earlier version wrote, whose intervals leave the range.
     row["test"] |= {"low": -0.43, "high": 1.48}
-    row["to_baseline"] |= {"low": -0.7, "high": 1.2, "p": 0.01}
+    row["to_primary_only"] |= {"low": -0.7, "high": 1.2, "p": 0.01}
     del result["decision"]["table"], result["decision"]["row"]
     assert row_of(shown(result), "flip", 0) == cells | {"strategy": "flip"}  # it did not say which row it is about
 
@@ -126,9 +159,9 @@ def test_two_seeds_are_shown_one_by_one(tmp_path: Path) -> None:
 def test_a_row_that_lost_seeds_shows_the_remaining_seeds(tmp_path: Path) -> None:
     result = made_up(tmp_path, {"primary_only": BASE, "multitask": LOSS, "flip": [0.8, 0.9]})
     cells = row_of(shown(result), "flip", 0)
-    assert cells["95 %"] == "80.0 / 90.0" and cells["its 95 %"] == "+10.0 / +19.0" and cells["p"] == ""
+    assert cells["95 %"] == "80.0 / 90.0" and cells["its 95 %"] == "+10.0 / +19.0" and cells["p"] == "–"
     assert row_of(shown(result), "multitask", 0)["95 %"].count(" to ") == 1
-    assert any("flip diverged with seed 2, 3" in note for note in notes(result))
+    assert any("flip diverged with seed 2, 3" in note for note in notes(result, tmp_path))
 
 
 def test_results_for_single_labels_are_shown() -> None:

@@ -84,9 +84,9 @@ def test_conclusions_follow_from_the_marks() -> None:
 
 def test_a_decision_names_the_option_of_the_demo() -> None:
     few, open_ = (decide(scores(*values), 0.005).decision.text for values in ([0.81, 0.85], [0.81, 0.85, 0.83, 0.82]))
-    assert "compare.seeds to at least 5 (finished" in few and "in 80% of cases (compare.seeds=" in open_
+    assert "compare.seeds to at least 5." in few and "in 80% of cases (compare.seeds=" in open_
     assert own_options(few).endswith(": raise --seeds to at least 5.")
-    assert "in 80% of cases (--seeds " in own_options(open_) and "finished runs" not in own_options(open_)
+    assert "in 80% of cases (--seeds " in own_options(open_) and "compare" not in own_options(open_)
 
 
 def scores(*values: float) -> list[Scores]:
