@@ -137,15 +137,14 @@ def _report(run_dir: Path) -> None:
 def _decided(run_dir: Path) -> list[str]:
     """Return what a portfolio says at its end."""
     from attittud_lab.files import read_json
-    from attittud_lab.portfolio.leaderboard import NAME, chance_words
+    from attittud_lab.portfolio.leaderboard import NAME
 
     found = read_json(run_dir / NAME)
     most = f"at most {found['peak_disk'] / 1e6:.3g} MB of disk"
     if found.get("peak_memory"):
         most += f" and {found['peak_memory'] / 1e6:.0f} MB of memory per process"
     spent = f"the trials took as much training as {found['runs']:.1f} full runs, and {most}"
-    chance = chance_words(found["chance"], "an early estimate, after rung 1; the decision below uses all rungs")
-    return [line for line in (spent, chance, found["decision"]) if line]
+    return [line for line in (spent, found["decision"], found.get("warning")) if line]
 
 
 def _kept(run_dir: Path, *, fresh: bool) -> str:

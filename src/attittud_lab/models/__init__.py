@@ -66,6 +66,11 @@ def names(kind: Kind | None = None) -> dict[str, str]:
     return {name: entry.about for name, entry in _ENTRIES.items() if kind is None or kind in entry.reads}
 
 
+def pretrained(kind: Kind) -> list[str]:
+    """Return the models of other libraries, which come with trained weights, that read data of a kind."""
+    return [name for name, entry in _ENTRIES.items() if entry.foreign and kind in entry.reads]
+
+
 def find(name: str) -> tuple[ModelEntry, tuple[str, ...]]:
     """The entry of a name, and the variable parts of the name. A missing folder is noticed when it is opened."""
     for entry in _ENTRIES.values():

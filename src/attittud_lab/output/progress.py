@@ -33,6 +33,9 @@ class Progress:
     def comparison(self, runs: int) -> None:
         """Plan this many runs, including finished ones; called again when the number is known better."""
 
+    def skipped(self, runs: int) -> None:
+        """Count runs that were finished earlier: they are not left, and say nothing about how long the others take."""
+
     def stage(self, name: str, left: str = "") -> None:
         """Begin a stage, such as a rung of a portfolio: runs are counted from 1 again. `left` follows the time that is left."""
 
@@ -128,6 +131,9 @@ class RunLines(Progress):
     def comparison(self, runs: int) -> None:
         self._planned = runs
 
+    def skipped(self, runs: int) -> None:
+        self._finished += runs
+
     def stage(self, name: str, left: str = "") -> None:
         self._stage, self._left = f"{name}, ", f" {left}" if left else ""
         self._planned = self._finished = self._trained = 0
@@ -210,6 +216,10 @@ class _RunLine(Progress):
         self._lines.count(number, f"{self._what}: {self.unsaid}" if self.unsaid else self._what)
 
 
+_WIDE = 100
+"""Columns of a terminal on which the shares fit next to a bar of 20 cells."""
+
+
 class Bars(Progress):
     """A bar for each phase, with the losses, the three shares and the latest validation figure.
 
@@ -223,16 +233,19 @@ class Bars(Progress):
         from rich.table import Column
 
         console = Console(stderr=True)
+        self._bar = BarColumn(bar_width=20 if console.width >= _WIDE else 16)
+        name = Column(no_wrap=True, min_width=8, max_width=max(8, console.width * 2 // 5), overflow="ellipsis")
         self._bars = RichProgress(
             SpinnerColumn(),  # moves in long steps too
-            TextColumn("{task.description}", table_column=Column(no_wrap=True, min_width=8)),
-            BarColumn(bar_width=20 if console.width > 120 else 3),
+            TextColumn("{task.description}", table_column=name),
+            self._bar,
             MofNCompleteColumn(),
-            TimeRemainingColumn(),
+            TimeRemainingColumn(compact=True),
             # On a narrow terminal the end of the line is cut off.
             TextColumn("{task.fields[figures]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
             console=console,
             expand=True,
+            speed_estimate_period=86400,  # a run may take longer than the 30 s that rich looks back
         )
         self._validation = ""
         self._runs = self._bars.add_task("runs", visible=False, figures="")
@@ -249,6 +262,8 @@ class Bars(Progress):
         self._task = self._bars.add_task(name, total=steps, completed=done, figures="")
 
     def advance(self, steps: int, values: Mapping[str, float]) -> None:
+        if shares(values) and self._bars.console.width < _WIDE:
+            self._bar.bar_width = 5  # the shares need the room
         self._bars.update(self._task, advance=steps, figures=_figures(values) + self._validation)
 
     def evaluated(self, values: Mapping[str, float]) -> None:
@@ -256,6 +271,10 @@ class Bars(Progress):
 
     def comparison(self, runs: int) -> None:
         self._bars.update(self._runs, total=runs, visible=True)
+
+    def skipped(self, runs: int) -> None:
+        # The first update of a stage only starts the clock of its pace.
+        self._bars.update(self._runs, advance=runs)
 
     def stage(self, name: str, left: str = "") -> None:
         self._bars.reset(self._runs, description=name)

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 
@@ -127,14 +128,19 @@ def expected_runs(count: int, folds: int, config: Config, done: int = 0) -> floa
 
     `done` rungs are over, and only what comes after them counts.
     """
-    shares = [*(rung_share(config, rung.at) for rung in config.portfolio.rungs), 1.0]
-    total, before, alive = 0.0, shares[done - 1] if done else 0.0, count
-    for number, share in list(enumerate(shares))[done:]:
-        total, before = total + alive * (share - before), share
-        if number < len(shares) - 1:
+    lengths, total, alive = _rung_lengths(config), 0.0, count
+    for number, length in list(enumerate(lengths))[done:]:
+        total += alive * length
+        if number < len(lengths) - 1:
             alive = min(alive, kept_count(alive, config.portfolio.rungs[number].keep) + (1 if number == 0 else 0))
     last = 1.0 if config.portfolio.final == "single" else float(config.portfolio.members == "refit") * alive
     return total * folds + last
+
+
+def _rung_lengths(config: Config) -> list[float]:
+    """The share of the steps that each rung takes."""
+    ends = [*(rung_share(config, rung.at) for rung in config.portfolio.rungs), 1.0]
+    return [end - before for before, end in pairwise([0.0, *ends])]
 
 
 def rung_share(config: Config, at: float) -> float:
@@ -227,9 +233,9 @@ def allowed(config: Config, device: torch.device) -> tuple[float | None, float |
         raise InputError(f"{found}; write for example 30m, 1h30m or 12 runs") from None
 
 
-def left(found: Plan, alive: int, folds: int, config: Config, done: int, at_once: int = 1) -> str:
-    """Forecast the time that is left after `done` rungs, if `alive` candidates go on."""
-    runs = expected_runs(alive, folds, config, done)
+def left(found: Plan, alive: int, folds: int, config: Config, done: int, at_once: int = 1, trials: int = 0) -> str:
+    """Forecast the time that is left after `done` rungs and `trials` trials of the next one, if `alive` candidates go on."""
+    runs = expected_runs(alive, folds, config, done) - trials * _rung_lengths(config)[done]
     return readable(max(found.seconds * runs / found.runs / at_once, 1))
 
 

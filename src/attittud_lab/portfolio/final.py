@@ -21,7 +21,7 @@ from attittud_lab.portfolio.trial import look_file, look_steps, phase_lengths
 from attittud_lab.predict.model import AT_ONCE, assembled
 from attittud_lab.runs.folder import save_checkpoint
 from attittud_lab.runs.model import WEIGHTS, Member, ModelFile
-from attittud_lab.training.evaluate import figures, fitted_temperature, outputs_of, seconds_each
+from attittud_lab.training.evaluate import fitted_temperature, outputs_of, seconds_each
 from attittud_lab.training.train import model_file
 
 OUT_OF_FOLD = "out_of_fold.safetensors"
@@ -68,17 +68,16 @@ def describe(
 
 def tested(
     folder: Path, config: Config, data: Prepared, about: ModelFile, device: torch.device
-) -> tuple[ModelFile, dict[str, float]]:
-    """Write model.json with size and time, and evaluate the test set (if there is one) as `attittud predict` would."""
+) -> tuple[ModelFile, Tensor | None]:
+    """Write model.json with size and time, and predict the test set (if there is one) as `attittud predict` would."""
     module = assembled(folder, about, config, device).module
     size = sum(tensor.nbytes for tensor in module.state_dict().values())
     some = data.test if len(data.test) else data.primary.examples
     about = replace(about, bytes=size, seconds=seconds_each(module, some, device))
     about.write(folder)
     if not len(data.test) or data.test.targets is None:
-        return about, {}
-    scores = outputs_of(module, data.test, device, batch_size=AT_ONCE, raw=True)
-    return about, figures(data.primary, scores, data.test.targets.cpu())
+        return about, None
+    return about, outputs_of(module, data.test, device, batch_size=AT_ONCE, raw=True)
 
 
 def where(config: Config, look: int) -> dict[str, Any]:
@@ -114,11 +113,14 @@ def write_predictions(
     rows: Tensor,
     final: Tensor,
     names: list[str] | None = None,
+    compared: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Write out_of_fold.safetensors: for the held-out labels, the outputs of each candidate's best look and of the model.
 
-    `names` are what a person calls these examples.
+    `names` are what a person calls these examples. `compared` are the outputs whose difference is the worth of the auxiliary
+    data: if the candidate stopped early, those of primary_only come from an earlier look than its best one.
     """
     outputs = {standing.candidate.label: standing.outputs for standing in standings if standing.curve is not None}
     state = {"version": VERSION, "rows": rows, "targets": held_out.targets, "folds": torch.from_numpy(held_out.folds)}
-    save_checkpoint(folder / OUT_OF_FOLD, state | {"names": names, "candidates": outputs, "model": final})
+    state |= {"names": names, "candidates": outputs, "model": final, "compared": dict(compared or {})}
+    save_checkpoint(folder / OUT_OF_FOLD, state)

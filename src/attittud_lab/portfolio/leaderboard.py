@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from attittud_lab.config.schema import to_dict
@@ -206,8 +207,12 @@ Named = Callable[[int], dict[str, Any]]
 def rows(
     standings: Sequence[Standing], intervals: Intervals, where: Named, picks: Mapping[str, int]
 ) -> list[dict[str, Any]]:
-    """Return a row for each candidate, from the best to the worst; candidates that diverged are last."""
-    order = sorted(standings, key=lambda s: s.curve.value if s.curve else (-math.inf, 0.0), reverse=True)
+    """Return a row for each candidate, from the best to the worst; candidates that diverged are last.
+
+    As in the choice of the model, a candidate that reached a later rung is better than one that stopped before. So the first
+    row is the candidate that was chosen, and the first row with auxiliary data is the one that `worth` compares.
+    """
+    order = sorted(standings, key=rank, reverse=True)
     plain = next((s for s in standings if s.candidate.label == PRIMARY_ONLY and s.curve is not None), None)
     found = []
     for standing in order:
@@ -225,6 +230,7 @@ def rows(
             figures = intervals.held_out.figures(standing.outputs)
             low, high = intervals.ends(intervals.scores(standing.outputs))
             row |= {"score": figures[intervals.held_out.metric], "low": low, "high": high, "loss": figures["loss"]}
+            row["ranking"] = standing.curve.value[0]
             row |= {"best": {"look": best, **where(best)}}
             row["curve"] = {"score": list(standing.curve.scores), "loss": list(standing.curve.losses)}
             if plain is not None and plain is not standing:
@@ -233,13 +239,32 @@ def rows(
     return found
 
 
+def rank(standing: Standing) -> tuple[bool, int, tuple[float, float]]:
+    """Order candidates, larger is better: not diverged, then the rung reached, then the smoothed score and log-loss."""
+    curve = standing.curve
+    return (True, standing.rung, curve.value) if curve else (False, 0, (-math.inf, 0.0))
+
+
+def ranking_words(metric: str) -> str:
+    """Say what ranks candidates."""
+    return f"their ranking score: the mean out-of-fold {metric} of the evaluations around their best step"
+
+
+def like(plain: Standing, standing: Standing) -> Tensor:
+    """Return the outputs of primary_only at its best step among those that another candidate was trained for."""
+    assert plain.curve is not None
+    return plain.looks[plain.curve.first(standing.count).best]
+
+
 def _to_plain(standing: Standing, plain: Standing, intervals: Intervals) -> dict[str, float]:
     """Return a candidate minus primary_only; if the candidate stopped early, primary_only is taken at the same step."""
-    assert plain.curve is not None
-    both = (standing.outputs, plain.looks[plain.curve.first(standing.count).best])
-    mine, other = (intervals.held_out.figures(outputs)[intervals.held_out.metric] for outputs in both)
-    low, high = intervals.ends(intervals.scores(both[0]) - intervals.scores(both[1]))
-    return {"difference": mine - other, "low": low, "high": high}
+    return _difference(standing.outputs, like(plain, standing), intervals)
+
+
+def _difference(mine: Tensor, other: Tensor, intervals: Intervals) -> dict[str, float]:
+    first, second = (intervals.held_out.figures(outputs)[intervals.held_out.metric] for outputs in (mine, other))
+    low, high = intervals.ends(intervals.scores(mine) - intervals.scores(other))
+    return {"difference": first - second, "low": low, "high": high}
 
 
 def worth(standings: Sequence[Standing], intervals: Intervals) -> dict[str, Any] | None:
@@ -249,10 +274,39 @@ def worth(standings: Sequence[Standing], intervals: Intervals) -> dict[str, Any]
     others = [standing for standing in usable if standing is not plain]
     if plain is None or not others:
         return None
-    best = max(others, key=lambda standing: (standing.rung, standing.curve.value if standing.curve else ()))
+    best = max(others, key=rank)
     ends = _to_plain(best, plain, intervals)
     few = {} if intervals.few is None else {"few_groups": intervals.few}
     return {"best": best.candidate.label, "share": best.count / plain.count, **ends, **few}
+
+
+def guess(scores: Tensor, intervals: Intervals) -> dict[str, Any]:
+    """Compare a model with a guess that is the same for every example: the most frequent class, or answer for each label."""
+    held_out = intervals.held_out
+    targets, task = held_out.targets, held_out.task
+    if task.several:
+        always, name = torch.logit(targets.double().mean(0), 1e-6), None
+    else:
+        counts = targets.bincount(minlength=len(task.classes))
+        always, name = (counts + 1).double().log(), str(task.classes[int(counts.argmax())])
+    outputs = always.float().expand(len(targets), -1)
+    found = _difference(scores, outputs, intervals)
+    # Without an interval, only a model that is not even ahead can be called no better.
+    sure = found["difference"] if math.isnan(found["low"]) else found["low"]
+    return {"class": name, "score": held_out.figures(outputs)[held_out.metric], **found, "beaten": not sure <= 0}
+
+
+def guess_words(found: Mapping[str, Any], score: float, metric: str, cure: str) -> str:
+    """Say that a model is not shown to be better than a guess; empty if it is shown."""
+    if found["beaten"]:
+        return ""
+    same = (
+        f"Always guessing {found['class']}, the most frequent class," if found["class"] else "The best constant guess"
+    )
+    return (
+        f"The model is not shown to be better than guessing: its out-of-fold {metric} is {100 * score:.1f} %. {same} has "
+        f"{100 * found['score']:.1f} %. {cure}"
+    )
 
 
 def decision(
@@ -263,36 +317,35 @@ def decision(
     metric: str,
     members: str = "folds",
 ) -> str:
-    """Say what was trained, and whether the auxiliary data helped. All metrics are shares, so differences are in points.
+    """Say whether the auxiliary data helped, and what was trained. All metrics are shares, so differences are in points.
 
     `members` of an ensemble are the networks of the folds, or one network for each candidate (refit).
     """
     if final == "ensemble" and len(picks) == 1 and members == "folds":
-        model = f"The model is a mean of the networks of {winner}, one from each fold"
+        model = f"The model is a mean of the networks of {winner}, one from each fold."
     elif final == "ensemble" and len(picks) > 1:
         parts = ", ".join(f"{label} ({count} of {sum(picks.values())})" for label, count in picks.items())
-        model = f"The model is a mean of {parts}"
+        model = f"The model is a mean of {parts}."
     else:
-        model = f"The model is {winner}, trained on all labels"
+        model = f"The model is {winner}, trained on all labels."
     if found is None and winner != PRIMARY_ONLY:
-        return f"{model}. What the auxiliary data were worth is not known: {PRIMARY_ONLY} diverged."
+        return f"What the auxiliary data were worth is not known: {PRIMARY_ONLY} diverged. {model}"
     if found is None:
-        return f"{model}. There was nothing to compare {PRIMARY_ONLY} with."
+        return f"{model} There was nothing to compare {PRIMARY_ONLY} with."
     if math.isnan(found["difference"]):
-        return f"{model}. What the auxiliary data were worth is not known: {metric} is not defined on these labels."
+        return f"What the auxiliary data were worth is not known: {metric} is not defined on these labels. {model}"
     difference, low, high = (points(found[name]) for name in ("difference", "low", "high"))
     groups = f"no interval: only {found['few_groups']} groups are held out" if "few_groups" in found else ""
     gain = f"{difference} points of out-of-fold {metric} ({groups or f'95 % interval {low} to {high}'})"
-    early = "" if found["share"] == 1 else f" after {found['share']:.0%} of the steps, where it was stopped"
-    best = f"{found['best']}, the best candidate that uses them (chosen on these same labels)"
-    against = f"{best}, differs from {PRIMARY_ONLY} by {gain}{early}"
-    if found["low"] > 0 and early:
-        return f"{model}. The auxiliary data helped at first, but later no candidate with them was among the best: {against}."
+    early = found["share"] < 1
+    answer = "It is unclear whether the auxiliary data helped"
     if found["low"] > 0:
-        return f"{model}. The auxiliary data helped: {against}."
-    if found["high"] < 0:
-        return f"{model}. The auxiliary data did not help: {against}."
-    return f"{model}. It is unclear whether the auxiliary data helped: {against}."
+        answer = "The auxiliary data helped only at first" if early else "The auxiliary data helped"
+    elif found["high"] < 0:
+        answer = "The auxiliary data did not help"
+    best = f"the best candidate with auxiliary data ({found['best']})"
+    when = f", both after {found['share']:.0%} of the steps" if early else ""
+    return f"{answer}: {gain}. {model} The points are {best} minus {PRIMARY_ONLY}{when}. The same labels chose that candidate."
 
 
 def points(value: float) -> str:

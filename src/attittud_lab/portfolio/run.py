@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +20,8 @@ from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError, listed
 from attittud_lab.files import make_folder, read_json, without_nan, write_json
+from attittud_lab.models import find as find_model
+from attittud_lab.models import pretrained
 from attittud_lab.models.network import files_read
 from attittud_lab.output.progress import Progress
 from attittud_lab.placing.job import Here, InThisProcess, Job, Place
@@ -46,13 +48,19 @@ from attittud_lab.portfolio.leaderboard import (
     chance,
     chance_words,
     decision,
+    guess,
+    guess_words,
+    like,
     lowest_losses,
     needed_looks,
+    rank,
+    ranking_words,
     rows,
     worth,
 )
 from attittud_lab.portfolio.trial import (
     CHECKPOINT,
+    RESULT,
     TrialJob,
     TrialResult,
     look_file,
@@ -62,6 +70,7 @@ from attittud_lab.portfolio.trial import (
     pooled_data,
     run_trial,
     second_phase,
+    stored,
 )
 from attittud_lab.runs.folder import RunFolder, trained_once
 from attittud_lab.runs.model import WEIGHTS, Member
@@ -195,9 +204,11 @@ class _Portfolio:
         climbing = (
             f". Training has {rungs} rungs; after each but the last, the worst candidates stop" if several else ""
         )
-        coming = f"{budget.forecast(plan, self.folds.count, self.place.at_once)}{climbing}"
+        ranking = f"candidates are ranked by {ranking_words(self.held_out.metric)}" if len(self.entries) > 1 else ""
+        again = " from the beginning" if any(self.folder.trials_path.glob(f"*/*/{RESULT}")) else ""
+        coming = f"{budget.forecast(plan, self.folds.count, self.place.at_once)}{again}{climbing}"
         names_mean = legend(to_dict(entry.strategy) for entry in self.entries)
-        for words in (coming, names_mean, idle, plan.decided, rare):
+        for words in (coming, ranking, names_mean, idle, plan.decided, rare):
             if words:
                 self.progress.say(words)
         self.climb()
@@ -249,11 +260,12 @@ class _Portfolio:
         self.progress.stage(stage, left)
 
     def say(self, number: int, rungs: int, curves: Mapping[str, Curve | None], share: float) -> None:
-        """Show a line about a rung that is over, with the best candidate's score as the leaderboard would show it."""
+        """Show a line about a rung that is over, with the best candidate's scores as the leaderboard would show them."""
         rung, last = self.rungs[-1], number == rungs - 1
         best, curve = rung["kept"][0], curves[rung["kept"][0]]
         assert curve is not None
-        score = f"{best} with out-of-fold {self.held_out.metric} {curve.scores[curve.best]:.4f}"
+        shown = f"out-of-fold {self.held_out.metric} {curve.scores[curve.best]:.4f}"
+        score = f"{best} (ranking score {curve.value[0]:.4f}, {shown})"
         over = f"rung {number + 1} of {rungs} is over, after {share:.0%} of the steps"
         if last:
             self.progress.say(f"{over}; the best candidate is {score}")
@@ -289,25 +301,48 @@ class _Portfolio:
             self.prune(entry.label)
 
     def placed(self, jobs: Sequence[TrialJob]) -> Iterator[TrialResult]:
-        """Run trials where they take place; yields each result as soon as all earlier ones are known."""
+        """Run trials where they take place; yields each result as soon as all earlier ones are known.
+
+        Trials that an earlier process finished are only read. They are counted first, so that they say nothing about the pace.
+        """
+        done = {job.folder for job in jobs if stored(job) is not None}
+        if done and jobs[0].fold is not None:
+            self.progress.say(self.continuing(jobs, len(done)))
         self.jobs += len(jobs)
         self.progress.comparison(max(self.jobs, self.expected))
+        self.progress.skipped(len(done))
         data = self.data if isinstance(self.place, InThisProcess) else self.handed
-        threads, found = self.config.training.threads or 1, dict[Path, TrialResult]()
-        calls = []
-        for job in jobs:
+        threads, found, calls = self.config.training.threads or 1, dict[Path, TrialResult](), list[Job]()
+        for job in (job for job in jobs if job.folder not in done):
             fold = "all labels" if job.fold is None else f"fold {job.fold + 1}"
             reads = files_read(job.config.model, job.config.seed)
             name = f"{job.candidate.label}, {fold}"
             calls.append(Job(name, trial_at, (job,), job.folder, data, reads, threads, job.config.device))
-        left = iter(jobs)
-        waiting = next(left, None)
-        for call, result in self.place.run(calls, self.progress):
-            assert call.folder is not None
-            found[call.folder] = result
-            while waiting is not None and waiting.folder in found:
-                yield found.pop(waiting.folder)
-                waiting = next(left, None)
+        results = iter(self.place.run(calls, self.progress))
+        for job in jobs:
+            if job.folder in done:
+                known = stored(job)  # read again: all results at once would need much memory
+                assert known is not None
+                yield known
+                continue
+            while job.folder not in found:
+                call, result = next(results)
+                assert call.folder is not None
+                found[call.folder] = result
+            yield found.pop(job.folder)
+        for _ in results:  # the place ends its work
+            pass
+
+    def continuing(self, jobs: Sequence[TrialJob], done: int) -> str:
+        """Say how many trials of a rung an earlier process finished, and how long everything else takes."""
+        ends = [look_steps(self.config)[count - 1] for count in budget.rung_counts(self.config)]
+        rung, folds = ends.index(jobs[0].until), self.folds.count
+        said = f"continuing: {done} of {len(jobs)} trials of rung {rung + 1} of {len(ends)} are done"
+        if done == len(jobs):  # the line about the end of the rung follows
+            return said
+        alive = len(jobs) // folds + (self.plan.sums and rung == 0)
+        left = budget.left(self.plan, alive, folds, self.config, rung, self.place.at_once, done)
+        return f"{said}; about {left} left in all"
 
     def trial(self, label: str, fold: int | None) -> Path:
         """The folder of a trial."""
@@ -342,11 +377,15 @@ class _Portfolio:
         folder, lines = self.folder.path, refits[0].lines if len(refits) == 1 else []
         final.write_metrics(folder, self.config, lines, winner, self.held_out.metric)
         about = final.describe(folder, self.config, self.data, members, scores, self.held_out)
-        about, test = final.tested(folder, self.config, self.data, about, self.device)
+        about, tested = final.tested(folder, self.config, self.data, about, self.device)
         self.peak = peak_size(self.folder)
         names = None if self.data.names is None else [self.data.names[row] for row in self.rows.tolist()]
-        final.write_predictions(folder, [*self.standings.values()], self.held_out, self.rows, scores, names)
-        found = self.leaderboard(winner.candidate.label, picks, scores)
+        found = self.leaderboard(winner.candidate.label, picks, scores, tested)
+        standings, compared = [*self.standings.values()], dict[str, Tensor]()
+        if found["worth"] is not None:
+            best = self.standings[found["worth"]["best"]]
+            compared = {PRIMARY_ONLY: like(self.standings[PRIMARY_ONLY], best), best.candidate.label: best.outputs}
+        final.write_predictions(folder, standings, self.held_out, self.rows, scores, names, compared)
         cost = {"bytes": about.bytes or 0, "seconds_per_prediction": about.seconds or 0.0}
         found["model"] = {"members": len(members), **cost}
         for row in found["candidates"]:  # each alone is one network, and all are alike
@@ -363,7 +402,7 @@ class _Portfolio:
             seed=self.config.seed,
             metric=self.held_out.metric,
             validation=self.held_out.figures(scores),
-            test=test,
+            test={} if tested is None else self.of_test(tested).figures(tested),
             phases=phases,
             parameters=sum(p.numel() for p in new_model(self.config, self.data, self.device).parameters()),
             examples=counts | {f"auxiliary/{n}": len(task.examples) for n, task in self.data.auxiliary.items()},
@@ -397,7 +436,15 @@ class _Portfolio:
         weights = {job.folder / WEIGHTS: float(picks[job.candidate.label]) for job in jobs}
         return final.refitted(self.folder.path, weights), results
 
-    def leaderboard(self, winner: str, picks: Mapping[str, int], scores: Tensor) -> dict[str, Any]:
+    def of_test(self, scores: Tensor) -> HeldOut:
+        """The test set, as one fold."""
+        targets = self.data.test.targets
+        assert targets is not None
+        return HeldOut(self.data.primary, targets.cpu(), np.zeros(len(scores), dtype=np.int64), self.held_out.metric)
+
+    def leaderboard(
+        self, winner: str, picks: Mapping[str, int], scores: Tensor, tested: Tensor | None
+    ) -> dict[str, Any]:
         settings, metric = self.config.portfolio, self.held_out.metric
         names = None if self.data.groups is None else [self.data.groups[row] for row in self.rows.tolist()]
         intervals = Intervals(self.held_out, names, mix(self.config.seed, "intervals"))
@@ -405,11 +452,20 @@ class _Portfolio:
         value = worth(standings, intervals)
         low, high = intervals.ends(intervals.scores(scores))
         own = {"score": self.held_out.figures(scores)[metric], "low": low, "high": high}
+        guessed = guess(scores, intervals)
+        if (
+            not guessed["beaten"] and tested is not None and names is None
+        ):  # a large test set may show more than few labels
+            guessed["beaten"] = guess(tested, Intervals(self.of_test(tested), None, mix(self.config.seed, "test")))[
+                "beaten"
+            ]
         return {
             "version": VERSION,
             "metric": metric,
             "seed": self.config.seed,
             "decision": decision(settings.final, winner, picks, value, metric, settings.members),
+            "warning": guess_words(guessed, own["score"], metric, _cure(self.config, self.data)),
+            "guess": guessed,
             "chance": self.chance,
             "worth": value,
             "final": {"kind": settings.final, "winner": winner, "picks": dict(picks), "out_of_fold": own},
@@ -428,6 +484,13 @@ class _Portfolio:
         }
 
 
+def _cure(config: Config, data: Prepared) -> str:
+    """Say what may help a model that is no better than guessing."""
+    starts = config.model.weights is not None or (config.model.pretrained and find_model(config.model.name)[0].foreign)
+    better = [] if starts else [f"model={name}" for name in pretrained(data.kind)]
+    return f"A pretrained network may help: {' or '.join(better)}." if better else "More labels may help."
+
+
 def _usual(settings: PortfolioConfig, plan: Plan) -> bool:
     """Whether the first rung is the one that the chance was calibrated on."""
     default = PortfolioConfig()
@@ -443,7 +506,7 @@ def _chosen(
     left = [standing for standing in ends if standing.curve is not None]
     if not left:
         raise InputError(f"the final training of every remaining candidate diverged: {ends[0].diverged}")
-    winner = max(left, key=lambda s: s.curve.value if s.curve else (-math.inf, 0.0))
+    winner = max(left, key=rank)
     if settings.final == "single":
         return winner, {winner.candidate.label: 1}, winner.outputs
     likely = {label: held_out.likely(s.outputs) for label, s in standings.items() if s.curve is not None}

@@ -95,7 +95,7 @@ def look_file(folder: Path, look: int) -> Path:
 
 def run_trial(job: TrialJob, data: Prepared | None = None, progress: Progress | None = None) -> TrialResult:
     """Run a trial up to its step, from its last checkpoint if there is one. It can be repeated: a finished trial is only read."""
-    known = _stored(job)
+    known = stored(job)
     if known is not None:
         return known
     make_folder(job.folder)
@@ -119,7 +119,7 @@ def run_trial(job: TrialJob, data: Prepared | None = None, progress: Progress | 
     return result
 
 
-def _stored(job: TrialJob) -> TrialResult | None:
+def stored(job: TrialJob) -> TrialResult | None:
     """Return the stored result of a trial that has already reached this step."""
     path = job.folder / RESULT
     if not path.exists():

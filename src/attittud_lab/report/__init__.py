@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined, UndefinedError
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from attittud_lab.files import OTHER_FOLDER, make_folder, write_atomically
 from attittud_lab.report.collect import collect, understood
@@ -56,11 +57,19 @@ def render(data: Mapping[str, Any]) -> str:
     names, opened = [table["name"] for table in data["tables"]], data.get("open", 0)
     row = (data["decision"] or {}).get("row")
     payload = json.dumps(
-        {"metric": data["metric"], "curves": data["curves"], "tables": names, "open": opened, "row": row}
+        {
+            "metric": data["metric"],
+            "curves": data["curves"],
+            "tables": names,
+            "open": opened,
+            "row": row,
+            "held_out": "out-of-fold" if data.get("portfolio") else "validation",
+        }
     )
     pages = Environment(
         autoescape=True, keep_trailing_newline=True, undefined=StrictUndefined, loader=FunctionLoader(_asset)
     )
+    pages.filters["code"] = _code
     try:
         return pages.get_template("page.html").render(
             {"details": (), "sections": (), "portfolio": None, "pictures": None, **data},
@@ -78,6 +87,11 @@ def render(data: Mapping[str, Any]) -> str:
 
 def _asset(name: str) -> Markup:
     return Markup((files("attittud_lab.report") / "assets" / name).read_text(encoding="utf-8"))
+
+
+def _code(text: str) -> Markup:
+    """Return a text with its `commands` set as code, as they are printed for a terminal."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _bars(rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:

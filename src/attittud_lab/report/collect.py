@@ -211,7 +211,10 @@ def _run(folder: Path, points: int) -> dict[str, Any]:
     columns = ["out-of-fold" if column == "validation" else column for column in columns]
     title = "All figures of the model: out-of-fold and on the test set"
     figures_of_all = {**page["tables"][0], "columns": columns, "title": title}
-    last = page["curves"] if found["train"] else []  # the networks of folds have no training on all labels
+    # The networks of folds have no training on all labels. The score by step is drawn above, with all candidates.
+    kept = {key: values for key, values in found["validation"].items() if key != f"validation/{metric}"}
+    winner = read_json(folder / LEADERBOARD)["final"]["winner"]
+    last = [[{"label": winner, **found, "validation": kept}]] if found["train"] else []
     return page | {"title": name, "details": [figures_of_all], "curves": last} | portfolio(folder, result)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
-ROW = 38
-"""Pixels of height for a candidate: its name, and below it its interval."""
+ROW, REMARK = 40, 14
+"""Pixels of height for a candidate: its name, below it a remark (if there is one), and below that its interval."""
 EDGE = 5.0
 """Per cent of the width that stay free on both sides."""
 
@@ -25,10 +26,13 @@ def leaderboard(
     all_rows = known if like is None else [row for row in like if row["score"] is not None]
     ends = [value for row in all_rows for value in (row["score"], row["low"], row["high"], *row.get("values", ()))]
     axis = _Axis([*ends, *zero], sign, unit)
+    heights = [ROW + (REMARK if row.get("remark") else 0) for row in known]
+    tops = list(accumulate(heights, initial=0))
     items = [
         {
             **{name: row.get(name) for name in ("label", "remark", "color", "chosen")},
-            "top": number * ROW,
+            "top": tops[number],
+            "line": tops[number + 1] - 12,
             "low": axis.at(row["score"] if row["low"] is None else row["low"]),
             "high": axis.at(row["score"] if row["high"] is None else row["high"]),
             "dots": [axis.at(value) for value in row.get("values") or [row["score"]]],
@@ -39,7 +43,7 @@ def leaderboard(
     baseline = next(
         (axis.at(value) for value in [*zero, *(row["score"] for row in known if row.get("baseline"))]), None
     )
-    return {"items": items, "ticks": axis.ticks(), "baseline": baseline, "height": ROW * len(items)}
+    return {"items": items, "ticks": axis.ticks(), "baseline": baseline, "height": tops[-1]}
 
 
 def curves(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from attittud_lab.files import read_json
 from attittud_lab.output.progress import readable
 from attittud_lab.portfolio.candidates import PRIMARY_ONLY, legend
 from attittud_lab.portfolio.final import OUT_OF_FOLD
-from attittud_lab.portfolio.leaderboard import NAME, ROUGH, points
+from attittud_lab.portfolio.leaderboard import NAME, ROUGH, points, ranking_words
 from attittud_lab.runs.folder import load_checkpoint
 from attittud_lab.runs.model import size_words
 
@@ -22,6 +22,8 @@ MOST_CLASSES = 25
 """With more classes there is no room for a matrix, and the most frequent confusions are listed."""
 LISTED = 12
 """Rows of a list: classes, confusions."""
+LIKELY = 2 / 3
+"""Only a chance above this, or below its counterpart, is coloured: in between it says little."""
 EXAMPLES = 4
 """Single examples that gained most, and as many that lost most."""
 
@@ -32,15 +34,19 @@ def portfolio(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     classes = [str(name) for name in read_json(folder / "model.json")["classes"]]
     about: dict[str, Any] = {"outcome": _outcome(found["worth"]), "about": "Decision", "text": found["decision"]}
     about["next"] = {"command": f"attittud predict {folder} INPUTS", "why": "predicts the label of new examples"}
+    if found.get("warning"):
+        about["warning"] = found["warning"]
     if found["worth"] is not None and list(found["final"]["picks"]) == [PRIMARY_ONLY]:
         about["meaning"] = "All auxiliary data were dropped: the model was trained on the primary examples alone."
     columns, rows = _leaderboard(found, result)
     names_mean = legend(row["settings"] for row in found["candidates"])
+    order = "Candidates that trained longer come first. Candidates that trained equally long are ordered by "
+    order += f"{ranking_words(found['metric'])}. If ranking scores are equal, the lower log-loss comes first. "
     leaders = {
         "name": "Leaderboard",
         "about": f"Out-of-fold means that {_held_out(found)} predicted once, by a network that had not seen it. Bars show the "
-        f"difference from {PRIMARY_ONLY} after the same number of steps, in points with a 95 % interval. Size and prediction "
-        "time describe the model that this candidate alone would give."
+        f"difference from {PRIMARY_ONLY} after the same number of steps, in points with a 95 % interval. {order}Size and "
+        "prediction time describe the model that this candidate alone would give."
         + (f" {names_mean[0].upper()}{names_mean[1:]}." if names_mean else ""),
         "columns": columns,
         "rows": rows,
@@ -120,7 +126,8 @@ def _chance(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if found is None:
         return None
     rough = "" if found["calibrated"] else f"A rough figure: {ROUGH}."
-    return {"value": found["value"], "text": f"{100 * found['value']:.0f} %", "rough": rough}
+    side = "above" if found["value"] > LIKELY else "below" if found["value"] < 1 - LIKELY else "around"
+    return {"value": found["value"], "text": f"{100 * found['value']:.0f} %", "rough": rough, "side": side}
 
 
 def _facts(found: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[dict[str, str]]:
@@ -128,13 +135,16 @@ def _facts(found: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[dict
     metric, worth, own, model = found["metric"], found["worth"], found["final"]["out_of_fold"], found["model"]
     if worth is not None:
         helped = {"use": "helped", "no_help": "did not help", "unclear": "unclear"}[_outcome(worth)]
-        remark = f"{helped}: 95 % interval {_range(worth, '+')}; {worth['best']} against {PRIMARY_ONLY}"
+        when = "" if worth["share"] == 1 else f", both after {worth['share']:.0%} of the steps"
+        remark = f"{helped}: 95 % interval {_range(worth, '+')}; {worth['best']} minus {PRIMARY_ONLY}{when}"
         yield {
             "name": "Worth of the auxiliary data",
             "figure": f"{_points(worth['difference'])} points",
             "remark": remark,
         }
-    chose = f"95 % interval {_range(own)}; on the labels that chose the model"
+    guess = found.get("guess")
+    always = f"; a constant guess has {_percent(guess['score'])}" if guess else ""
+    chose = f"95 % interval {_range(own)}, on the labels that chose the model{always}"
     yield {"name": f"Out-of-fold {metric}", "figure": _percent(own["score"]), "remark": chose}
     if found["tested"]:
         remark = f"{result['examples']['test']} test examples, used once"
@@ -199,12 +209,12 @@ def _drawn(found: Mapping[str, Any]) -> dict[str, Any]:
 def _leaderboard(found: Mapping[str, Any], result: Mapping[str, Any]) -> tuple[list[str], list[dict[str, Any]]]:
     """Return a row for each candidate, and one for a mean of several, with size and time of the model it would become."""
     metric, model, final = found["metric"], found["model"], found["final"]
-    columns = ["candidate", metric, "95 %", "loss", f"minus {PRIMARY_ONLY}", "steps (best)"]
+    columns = ["candidate", "ranking", metric, "95 %", "loss", f"minus {PRIMARY_ONLY}", "steps (best)"]
     columns += ["training", "size", "prediction"]
     rows, several, steps = list[dict[str, Any]](), final["kind"] == "ensemble", _look_steps(found)
     if several:
         own, loss = final["out_of_fold"], result["validation"].get("loss")
-        cells = [f"the model: a mean of {model['members']} networks", _percent(own["score"]), _range(own)]
+        cells = [f"the model: a mean of {model['members']} networks", "", _percent(own["score"]), _range(own)]
         cells += [f"{loss:.3f}" if loss is not None else "", "", "", ""]
         cells += [size_words(model["bytes"]), _milliseconds(model["seconds_per_prediction"])]
         rows.append({"cells": cells, "interval": None, "chosen": True})
@@ -216,12 +226,15 @@ def _leaderboard(found: Mapping[str, Any], result: Mapping[str, Any]) -> tuple[l
             about + _milliseconds(row["seconds_per_prediction"]),
         ]
         if row["diverged"]:
-            rows.append({"cells": [row["label"], "diverged", "", "", "", str(row["steps"]), *spent], "interval": None})
+            rows.append(
+                {"cells": [row["label"], "diverged", "", "", "", "", str(row["steps"]), *spent], "interval": None}
+            )
             continue
         other = row.get("to_primary_only")
         best = f"{row['steps']} ({steps[row['best']['look']]})"
         gain = _points(other["difference"]) if other else "baseline"
-        cells = [row["label"], _percent(row["score"]), _range(row), f"{row['loss']:.3f}", gain, best, *spent]
+        ranking = _percent(row["ranking"]) if "ranking" in row else ""
+        cells = [row["label"], ranking, _percent(row["score"]), _range(row), f"{row['loss']:.3f}", gain, best, *spent]
         chosen = not several and row["label"] == final["winner"]
         rows.append({"cells": cells, "interval": _bar(other), "chosen": chosen})
     return columns, rows
@@ -272,15 +285,19 @@ def _but_sources(row: Mapping[str, Any]) -> dict[str, Any]:
 def _gains(
     folder: Path, found: Mapping[str, Any], kept: Mapping[str, Any], classes: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the classes and single examples that gained or lost most against primary_only."""
-    candidates, targets = kept["candidates"], kept["targets"]
-    if PRIMARY_ONLY not in candidates or found["worth"] is None:
+    """Yield the classes and single examples that gained or lost most between the two candidates of the worth.
+
+    Both are taken where the worth compares them, so that the tables add up to it.
+    """
+    candidates, targets, worth = kept["candidates"], kept["targets"], found["worth"]
+    if PRIMARY_ONLY not in candidates or worth is None:
         return
-    alone = list(found["final"]["picks"]) == [
-        PRIMARY_ONLY
-    ]  # then show what the best other candidate would have changed
-    name = found["worth"]["best"] if alone else "the model"
-    outputs, plain = candidates[name] if alone else kept["model"], candidates[PRIMARY_ONLY]
+    # A folder of an earlier version has primary_only at its best step alone, which is another step if a candidate stopped.
+    compared = kept.get("compared") or (candidates if worth["share"] == 1 else None)
+    if compared is None:
+        return
+    name, outputs, plain = worth["best"], compared[worth["best"]], compared[PRIMARY_ONLY]
+    when = "" if worth["share"] == 1 else f", both after {worth['share']:.0%} of the steps"
     before, after = _right(plain, targets), _right(outputs, targets)
     columns = ["class", "labels", f"recall of {PRIMARY_ONLY}", f"recall of {name}", "difference", "gained", "lost"]
     rows = list[dict[str, Any]]()
@@ -298,12 +315,12 @@ def _gains(
     left = "" if len(shown) == len(rows) else f" The {len(rows) - len(shown)} classes between these are left out."
     yield {
         "title": f"Which classes gained, and which lost, against {PRIMARY_ONLY}?",
-        "about": f"Out-of-fold recall of {name} and of {PRIMARY_ONLY}. Gained: labels that only {name} predicts correctly. "
+        "about": f"Out-of-fold recall of {name} and of {PRIMARY_ONLY}{when}. Gained: labels that only {name} predicts correctly. "
         f"Lost: labels that only {PRIMARY_ONLY} predicts correctly. A class with few labels proves nothing.{left}",
         "columns": columns,
         "rows": shown,
     }
-    yield _single_examples(folder, kept, classes, plain, outputs, name)
+    yield _single_examples(folder, kept, classes, plain, outputs, name, when)
 
 
 def _right(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -312,7 +329,7 @@ def _right(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _single_examples(
-    folder: Path, kept: Mapping[str, Any], classes: Sequence[str], plain: Tensor, outputs: Tensor, name: str
+    folder: Path, kept: Mapping[str, Any], classes: Sequence[str], plain: Tensor, outputs: Tensor, name: str, when: str
 ) -> dict[str, Any]:
     """Return the examples whose true class (or labels) became much more, or much less, probable."""
     targets, several = kept["targets"], kept["targets"].ndim == 2
@@ -330,7 +347,7 @@ def _single_examples(
     heading = "true labels" if several else "true class"
     return {
         "title": "Which examples changed most?",
-        "about": f"The probability of {what}, out-of-fold. Rows of a file are counted from 1, as `attittud predict` does.",
+        "about": f"The out-of-fold probability of {what}, for {name} and {PRIMARY_ONLY}{when}. Rows are counted from 1.",
         "columns": ["example", heading, PRIMARY_ONLY, name, "change", f"{name} predicts"],
         "rows": found,
     }
@@ -388,12 +405,6 @@ def _notes(found: Mapping[str, Any]) -> Iterator[str]:
         f"training), and at most {found['peak_disk'] / 1e6:.3g} MB of disk{memory}. The training time of a candidate covers all "
         "its folds."
     )
-    scores = [row["score"] for row in found["candidates"] if not row["diverged"]]
-    if scores and scores[0] < max(scores):
-        yield (
-            f"Candidates rank by the mean {found['metric']} of the evaluations around their best step, and by log-loss where "
-            "these are equal. So the first row may have a lower figure than another row."
-        )
     if plan["decided"]:
         yield f"{plan['decided']}."
     if found["not_validated"]:

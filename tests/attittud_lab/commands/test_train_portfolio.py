@@ -44,13 +44,15 @@ def test_train_predict_and_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert trials == [(rung, n + 1, many) for rung, many in counts.items() for n in range(many)] and counts[1] == 6
     assert len(re.findall(r" s  final training, trial 1 of 1: .*, all labels\n", err)) == 1
     said = [line[:11] for line in lines if not line.startswith(" ")][1:]
-    assert said == ["rung 1 of 3", "chance that", "rung 2 of 3", "rung 3 of 3"]
+    assert said == ["candidates ", "rung 1 of 3", "chance that", "rung 2 of 3", "rung 3 of 3"]
     said = out.splitlines()
     assert said[0].startswith("out-of-fold loss") and said[1].startswith("test       loss")
-    assert "full runs, and at most" in out and said[-5].startswith("The model is ")
-    # The chance is an early estimate, and the last score at a rung is the one that is shown at the end.
-    assert "% (an early estimate, after rung 1; the decision below uses all rungs; rough: " in said[-6]
-    (last,) = re.findall(r"rung 3 of 3 is over, after 100% of the steps; .* with out-of-fold accuracy ([\d.]+)\n", err)
+    # After eight steps the model is no better than a guess, which is said after the decision.
+    assert "full runs, and at most" in out and " The model is " in said[-6]
+    assert said[-5].startswith("The model is not shown to be better than guessing: ") and "model=timm:NAME" in said[-5]
+    # The chance is told once, and the last score at a rung is the one that is shown at the end.
+    assert "chance that" not in out
+    (last,) = re.findall(r"rung 3 of 3 is over, after 100% of the steps; .*, out-of-fold accuracy ([\d.]+)\)\n", err)
     assert f"  accuracy {last}  " in said[0]
     folder = Path(said[-1])
     assert folder == Path("runs/job/portfolio/seed-0") and said[-4].startswith(f"report: {folder}/report.html ")

@@ -100,6 +100,58 @@ def test_bars_fit_the_terminal(
     assert max(map(len, lines)) <= columns and any("1000003/10000000" in line for line in lines)
 
 
+@pytest.mark.parametrize(("columns", "cells"), [(80, 16), (120, 20)])
+def test_bars_of_a_portfolio_are_wide_enough_to_be_read(
+    columns: int, cells: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    name = "multitask 0.1, own head, only a_source_with_a_long_name, fold 2"
+    with Bars() as bars:
+        bars.stage("rung 1 of 3")
+        bars.comparison(15)
+        bars.begin(name)
+        bars.phase("guided", 300, 300)
+        bars.alongside(name).phase("guided", 300, 300)  # its name leaves room for the bar
+        bars.advance(0, {"loss/primary": 1.25})
+        bars._bars.refresh()
+    lines = capsys.readouterr().err.splitlines()
+    full = [line for line in lines if "300/300" in line]
+    assert len(full) == 2 and all("━" * cells in line for line in full) and max(map(len, lines)) <= columns
+
+
+def test_runs_that_were_finished_earlier_say_nothing_about_the_pace(clock: SimpleNamespace) -> None:
+    out = io.StringIO()
+    lines = RunLines(Console(file=out, width=200), noun="trial")
+    for shown in (lines, Bars()):
+        shown.stage("rung 1 of 2", "in this rung")
+        shown.comparison(5)
+        shown.skipped(3)
+        for name in ("four", "five"):
+            shown.begin(name)
+            shown.phase("guided", 10, 0)
+            clock.now += 8
+            shown.end()
+    assert out.getvalue().splitlines() == [
+        "    0.0 s  rung 1 of 2, trial 4 of 5: four",
+        "    8.0 s  rung 1 of 2, trial 5 of 5, about 8 s left in this rung: five",
+    ]
+
+
+def test_the_bar_of_all_runs_forgets_earlier_ones_and_remembers_long_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    with Bars() as bars:
+        monkeypatch.setattr(bars._bars, "get_time", lambda: now[0])
+        bars.stage("rung 1 of 2")
+        bars.comparison(15)
+        bars.skipped(3)
+        for _ in range(2):
+            bars.begin("one")
+            now[0] += 60
+            bars.end()
+        (runs,) = bars._bars.tasks
+        assert runs.completed == 5 and runs.time_remaining == 600  # ten runs of a minute
+
+
 def test_the_three_shares_fit_into_80_columns(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

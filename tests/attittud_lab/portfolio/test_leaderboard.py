@@ -20,6 +20,9 @@ from attittud_lab.portfolio.leaderboard import (
     chance,
     chance_words,
     decision,
+    guess,
+    guess_words,
+    like,
     needed_looks,
     rows,
     worth,
@@ -127,11 +130,14 @@ def test_rows_worth_and_decision() -> None:
     # The same examples are wrong, so that the difference is surer than each score.
     assert 0.2 < found["low"] < found["high"] < 0.4
     sentence = decision("single", "multitask", {}, found, "accuracy")
-    assert sentence.startswith("The model is multitask, trained on all labels. The auxiliary data helped: ")
-    assert "multitask, the best candidate that uses them (chosen on these same labels), differs from" in sentence
+    assert sentence.startswith("The auxiliary data helped: +30.0 points of out-of-fold accuracy (95 % interval ")
+    assert sentence.endswith(
+        " The model is multitask, trained on all labels. The points are the best candidate with auxiliary data (multitask) "
+        "minus primary_only. The same labels chose that candidate."
+    )
     exact = found | {"difference": 0.0562, "low": -0.0004, "high": 0.0938}
-    in_points = "differs from primary_only by +5.6 points of out-of-fold accuracy (95 % interval +0.0 to +9.4)."
-    assert decision("single", "multitask", {}, exact, "accuracy").endswith(in_points)
+    in_points = "helped: +5.6 points of out-of-fold accuracy (95 % interval +0.0 to +9.4). "
+    assert in_points in decision("single", "multitask", {}, exact, "accuracy")
     unknown = found | dict.fromkeys(("difference", "low", "high"), math.nan)
     assert "nan" not in decision("single", "multitask", {}, unknown, "accuracy")
     worse = found | {"low": -0.2, "high": -0.1}
@@ -141,11 +147,11 @@ def test_rows_worth_and_decision() -> None:
     assert "It is unclear" in few and "(no interval: only 2 groups are held out)" in few and "nan" not in few
     mean = decision("ensemble", "a", {"a": 2, "b": 1}, None, "accuracy")
     lost = "What the auxiliary data were worth is not known: primary_only diverged."
-    assert mean == f"The model is a mean of a (2 of 3), b (1 of 3). {lost}"
+    assert mean == f"{lost} The model is a mean of a (2 of 3), b (1 of 3)."
     one = decision("ensemble", "a", {"a": 1}, None, "accuracy")
-    assert one == f"The model is a mean of the networks of a, one from each fold. {lost}"
+    assert one == f"{lost} The model is a mean of the networks of a, one from each fold."
     refit = decision("ensemble", "a", {"a": 1}, None, "accuracy", "refit")
-    assert refit == f"The model is a, trained on all labels. {lost}"
+    assert refit == f"{lost} The model is a, trained on all labels."
     alone = decision("single", "primary_only", {}, None, "accuracy")
     assert alone.endswith(". There was nothing to compare primary_only with.")
     assert worth(all_[:1], intervals) is None
@@ -162,10 +168,51 @@ def test_a_candidate_that_stopped_early_is_compared_with_primary_only_at_that_st
     found = worth([plain, other], Intervals(held(targets, "accuracy"), None, 0))
     assert found is not None and found["share"] == 0.5 and found["difference"] == pytest.approx(0.1, abs=0.01)
     sentence = decision("single", "primary_only", {}, found, "accuracy")
-    assert (
-        "after 50% of the steps, where it was stopped" in sentence
-        and "helped at first, but later no candidate" in sentence
+    assert sentence.startswith("The auxiliary data helped only at first: ")
+    assert "(multitask) minus primary_only, both after 50% of the steps." in sentence
+    assert torch.equal(like(plain, other), early.outputs) and torch.equal(like(plain, plain), late.outputs)
+
+
+def test_the_leaderboard_has_the_order_of_the_choice() -> None:
+    """A candidate that stopped is below all that went on; the first one with auxiliary data is compared."""
+    targets = torch.arange(300) % 2
+    plain, stopped, last = (
+        standing(*row, [0.5], targets) for row in (("primary_only", 0.7), ("pretrain", 0.9), ("multitask", 0.6))
     )
+    plain.rung = last.rung = 2
+    intervals = Intervals(held(targets, "accuracy"), None, 0)
+    table = rows([stopped, last, plain], intervals, lambda look: {"phase": "guided", "step": look}, {})
+    assert [row["label"] for row in table] == ["primary_only", "multitask", "pretrain"]
+    assert [row["ranking"] for row in table] == pytest.approx([0.7, 0.6, 0.9], abs=0.01)
+    found = worth([stopped, last, plain], intervals)
+    assert found is not None and found["best"] == "multitask"
+
+
+@pytest.mark.parametrize(("right", "beaten"), [(0.9, True), (0.52, False), (0.3, False)])
+def test_a_model_is_compared_with_the_most_frequent_class(right: float, beaten: bool) -> None:
+    targets = (torch.arange(300) % 5 > 2).long()  # three in five are class c0
+    held_out = held(targets, "accuracy")
+    outputs = torch.nn.functional.one_hot(targets).float()
+    outputs[: round((1 - right) * 300)] *= -1
+    found = guess(outputs, Intervals(held_out, None, 0))
+    assert found["class"] == "c0" and found["score"] == pytest.approx(0.6)
+    assert found["difference"] == pytest.approx(right - 0.6, abs=1e-3) and found["beaten"] == beaten
+    said = guess_words(found, right, "accuracy", "A cure.")
+    assert (said == "") == beaten
+    if not beaten:
+        assert said == (
+            f"The model is not shown to be better than guessing: its out-of-fold accuracy is {100 * right:.1f} %. Always "
+            "guessing c0, the most frequent class, has 60.0 %. A cure."
+        )
+
+
+def test_with_several_labels_a_constant_guess_has_an_area_of_one_half() -> None:
+    targets = torch.arange(120).reshape(60, 2) // 7 % 2
+    found = guess(torch.zeros(60, 2), Intervals(held(targets, "auc"), None, 0))
+    assert found["class"] is None and found["score"] == pytest.approx(0.5) and not found["beaten"]
+    assert "The best constant guess has 50.0 %." in guess_words(found, 0.5, "auc", "")
+    few = Intervals(held(targets, "accuracy"), [f"g{i % 2}" for i in range(60)], 0)  # no interval
+    assert guess(targets * 2.0 - 1, few)["beaten"] and not guess(1 - targets * 2.0, few)["beaten"]
 
 
 def test_a_label_without_examples_lowers_score_and_interval_alike() -> None:

@@ -20,10 +20,10 @@ from attittud_lab.config.schema import PortfolioConfig
 from attittud_lab.errors import InputError
 from attittud_lab.output.progress import Progress
 from attittud_lab.placing.processes import in_processes
+from attittud_lab.portfolio import budget, trial
 from attittud_lab.portfolio import run as module
-from attittud_lab.portfolio import trial
 from attittud_lab.portfolio.budget import Plan
-from attittud_lab.portfolio.run import _usual, run
+from attittud_lab.portfolio.run import _cure, _usual, run
 from attittud_lab.runs.folder import load_checkpoint
 from attittud_lab.training.phase import DivergedError, Phase
 from tests.helpers.portfolios import job, killed_at_random, of_patients, outcome, train
@@ -50,6 +50,9 @@ def test_a_portfolio_reports_its_progress(tmp_path: Path, monkeypatch: pytest.Mo
     result = train(tmp_path, "portfolio.rungs=[{at: 0.34, keep: 0.25}]", progress=told)
     assert told.lines[0].startswith("4 candidate strategies on 3 folds of the labels take as long as about ")
     assert told.lines[0].endswith(". Training has 2 rungs; after each but the last, the worst candidates stop")
+    assert told.lines.pop(1).startswith(
+        "candidates are ranked by their ranking score: the mean out-of-fold accuracy of "
+    )
     assert told.lines.pop(1).startswith("in the names of candidates, ")
     assert told.lines.pop(1) == "this uses one of 4 cores; --workers 4 trains 4 trials at a time"
     assert (
@@ -61,7 +64,10 @@ def test_a_portfolio_reports_its_progress(tmp_path: Path, monkeypatch: pytest.Mo
     assert told.lines[3].startswith("rung 2 of 2 is over, after 100% of the steps; the best candidate is ")
     assert len(told.lines) == 4
     found = board(tmp_path)
-    assert told.lines[3].endswith(f" {found['candidates'][0]['score']:.4f}")
+    first = found["candidates"][0]
+    assert first["label"] == found["final"]["winner"]
+    scores = f"(ranking score {first['ranking']:.4f}, out-of-fold accuracy {first['score']:.4f})"
+    assert told.lines[3].endswith(f"{first['label']} {scores}")
     assert [rung["look"] for rung in found["rungs"]] == [1, 5] and found["version"] == 1
     steps = {row["label"]: (row["steps"], row["rungs"]) for row in found["candidates"]}
     first = found["rungs"][0]["kept"]
@@ -172,6 +178,32 @@ def test_a_folder_of_another_configuration_is_refused(tmp_path: Path, monkeypatc
     assert not (tmp_path / "weights.safetensors").exists() and (tmp_path / "member-0.safetensors").exists()
     train(tmp_path, fresh=True)
     assert (tmp_path / "weights.safetensors").exists() and not list(tmp_path.glob("member-*"))
+
+
+def test_a_continued_run_says_how_much_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original, trained = module.run_trial, list[int]()
+
+    def stopped(one: trial.TrialJob, *rest: Any) -> Any:
+        trained.append(one.until)
+        if len(trained) == 6:
+            raise KeyboardInterrupt
+        return original(one, *rest)
+
+    monkeypatch.setattr(module, "run_trial", stopped)
+    changes = ["portfolio.rungs=[{at: 0.34, keep: 0.25}]", "portfolio.candidates=[multitask]"]
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, *changes)
+    plan = Plan.read(tmp_path)
+    assert plan is not None
+    replace(plan, seconds=100 * plan.runs).write(tmp_path)  # so that a full run takes 100 s
+    told = Told()
+    train(tmp_path, *changes, progress=told)
+    assert " from the beginning. Training has 2 rungs; " in told.lines[0]
+    # One trial of this rung is left, a third of a run. Then one or both candidates go on for two thirds, on three folds.
+    again = [line for line in told.lines if line.startswith("continuing")]
+    (left,) = {budget.left(replace(plan, seconds=100 * plan.runs), 2, 3, job(*changes), 0, 1, 5)}
+    assert again == [f"continuing: 5 of 6 trials of rung 1 of 2 are done; about {left} left in all"]
+    assert trained[6:].count(12) == 1  # the trials that were done did not run again
 
 
 def test_trials_in_another_place_give_the_same_result(tmp_path: Path) -> None:
@@ -364,6 +396,15 @@ def test_the_size_of_a_folder_in_which_others_write(tmp_path: Path, monkeypatch:
     (tmp_path / ".b.part").symlink_to(tmp_path / "gone")
     monkeypatch.setattr(Path, "is_file", lambda _: True)  # as it was a moment ago
     assert module.peak_size(folder) == 100
+
+
+def test_the_cure_for_a_model_that_guesses_names_models_that_the_job_accepts() -> None:
+    images = SimpleNamespace(kind="image")
+    assert _cure(job(), images) == "A pretrained network may help: model=hf:FOLDER or model=timm:NAME."
+    assert _cure(job(), SimpleNamespace(kind="text")) == "A pretrained network may help: model=hf:FOLDER."
+    assert _cure(job(), SimpleNamespace(kind="table")) == "More labels may help."
+    assert _cure(job("model=timm:resnet18"), images) == "More labels may help."
+    assert "model=" in _cure(job("model={name: timm:resnet18, pretrained: false}"), images)
 
 
 def test_the_chance_is_calibrated_for_the_default_portfolio_alone() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attittud_lab.report.pictures import ROW, curves, leaderboard
+from attittud_lab.report.pictures import REMARK, ROW, curves, leaderboard
 
 FIRST = {"label": "a", "score": 0.8, "low": 0.7, "high": 0.9, "color": "c2", "remark": "", "baseline": False, "best": 2}
 PLAIN = FIRST | {"label": "primary_only", "score": 0.5, "low": 0.4, "high": 0.6, "baseline": True, "best": 1}
@@ -16,6 +16,8 @@ def test_intervals_lie_on_one_axis_from_the_lowest_to_the_highest_end() -> None:
     assert first["low"] < own < first["high"] and found["baseline"] == other
     assert other == pytest.approx(5 + 90 * 0.2) and first["text"] == "80.0 %"
     assert [item["top"] for item in found["items"]] == [0, ROW] and found["height"] == 2 * ROW
+    noted = leaderboard([FIRST | {"remark": "stopped"}, PLAIN])  # a remark has a line of its own
+    assert [item["top"] for item in noted["items"]] == [0, ROW + REMARK] and noted["height"] == 2 * ROW + REMARK
     assert [tick["text"] for tick in found["ticks"]] == ["40 %", "50 %", "60 %", "70 %", "80 %", "90 %"]
 
 

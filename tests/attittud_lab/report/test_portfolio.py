@@ -13,7 +13,7 @@ from attittud_lab.files import write_json
 from attittud_lab.portfolio.run import run
 from attittud_lab.report import LARGEST, render, write_report
 from attittud_lab.report.collect import collect
-from attittud_lab.report.portfolio import MOST_CLASSES, _counts, _held_out, _matrix, _notes, portfolio
+from attittud_lab.report.portfolio import MOST_CLASSES, _chance, _counts, _held_out, _matrix, portfolio
 from attittud_lab.runs.folder import load_checkpoint, save_checkpoint
 from tests.helpers.browser import browser, show
 from tests.helpers.portfolios import of_patients, train
@@ -77,12 +77,12 @@ def test_one_split_is_not_called_folds(single: Path) -> None:
     assert _held_out(one) == "each of the 12 labels that were held out (of 60) was"
 
 
-def test_a_first_row_with_a_lower_figure_is_explained(single: Path) -> None:
-    found = board(single)
-    first, second = found["candidates"][:2]
-    for score, explained in ((0.9, False), (0.8, True)):
-        rows = [first | {"score": score}, second | {"score": 0.85}]
-        assert any("may have a lower figure" in note for note in _notes(found | {"candidates": rows})) == explained
+def test_the_order_of_the_leaderboard_is_explained_and_shown(single: Path) -> None:
+    (table,) = collect(single, 100)["tables"]
+    assert "Candidates that trained longer come first." in table["about"] and "ranking score" in table["about"]
+    shown = [dict(zip(table["columns"], row["cells"], strict=True)) for row in table["rows"]]
+    order = [(int(row["steps (best)"].split()[0]), float(row["ranking"].removesuffix(" %"))) for row in shown]
+    assert order == sorted(order, reverse=True)
 
 
 def test_primary_only_is_always_there_and_rows_say_what_a_prediction_costs(single: Path, ensemble: Path) -> None:
@@ -117,18 +117,20 @@ def test_single_sources_are_compared_with_primary_only_after_the_same_number_of_
 
 def test_recall_by_class_and_confusions_are_those_of_the_stored_predictions(single: Path) -> None:
     found, kept, board_ = collect(single, 100), load_checkpoint(single / "out_of_fold.safetensors"), board(single)
-    alone = list(board_["final"]["picks"]) == ["primary_only"]
-    outputs = kept["candidates"][board_["worth"]["best"]] if alone else kept["model"]
-    right = outputs.argmax(1) == kept["targets"]
+    worth, total = board_["worth"], 0
+    right, plain = (kept["compared"][name].argmax(1) == kept["targets"] for name in (worth["best"], "primary_only"))
     (table,) = (section for section in found["sections"] if "classes" in section["title"])
     assert len(table["rows"]) == 10
     for row in table["rows"]:
         label, count, was, now, change, gained, lost = row["cells"]
         of = kept["targets"] == int(label)
-        before = (kept["candidates"]["primary_only"].argmax(1) == kept["targets"])[of]
+        before, total = plain[of], total + int(gained) - int(lost)
         assert int(count) == int(of.sum()) and now == f"{100 * float(right[of].float().mean()):.1f} %"
         assert was == f"{100 * float(before.float().mean()):.1f} %"
         assert float(change) == pytest.approx(100 * (int(gained) - int(lost)) / int(count), abs=0.051)
+    # The table adds up to the worth above it, although a candidate stopped early and primary_only got better later.
+    assert total / 60 == pytest.approx(worth["difference"], abs=1e-6) and worth["share"] < 1
+    assert ", both after " in table["about"]
     counts = torch.tensor(found["portfolio"]["confusion"]["counts"])
     assert counts.sum() == 60 and counts.sum(1).tolist() == kept["targets"].bincount(minlength=10).tolist()
     assert counts.diagonal().sum() == (kept["model"].argmax(1) == kept["targets"]).sum()
@@ -150,6 +152,30 @@ def test_examples_that_changed_most_are_named_as_in_their_source(single: Path, t
     save_checkpoint(tmp_path / "out_of_fold.safetensors", kept)
     (other,) = (section for section in collect(tmp_path, 100)["sections"] if "examples" in section["title"])
     assert other == table
+
+
+def test_a_folder_of_an_earlier_version_has_no_table_of_other_steps(single: Path, tmp_path: Path) -> None:
+    kept = load_checkpoint(single / "out_of_fold.safetensors")
+    del kept["compared"]
+    for path in single.glob("*.*"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    save_checkpoint(tmp_path / "out_of_fold.safetensors", kept)
+    assert board(single)["worth"]["share"] < 1 and collect(tmp_path, 100)["sections"] == []
+
+
+def test_a_chance_near_one_half_has_no_colour() -> None:
+    for value, side in ((0.48, "around"), (0.55, "around"), (0.9, "above"), (0.1, "below")):
+        found = _chance({"value": value, "calibrated": True})
+        assert found is not None and found["side"] == side
+
+
+def test_a_model_that_guesses_is_marked(single: Path) -> None:
+    found = collect(single, 100)
+    assert "warning" not in found["decision"] and 'class="warning"' not in render(found)
+    constant = board(single)["guess"]["score"]
+    assert f"a constant guess has {100 * constant:.1f} %" in str(found["portfolio"]["facts"])
+    found["decision"]["warning"] = "The model is not shown to be better than guessing: try `this` & <that>."
+    assert "better than guessing: try <code>this</code> &amp; &lt;that&gt;.</p>" in render(found)
 
 
 def test_many_classes_have_a_list_and_several_labels_four_counts() -> None:
@@ -241,6 +267,24 @@ def test_pictures_are_drawn_inside_of_the_page(clean: Any, ensemble: Path, width
     ink = clean.execute_script("return getComputedStyle(document.querySelector('.leaders circle')).fill")
     assert ink not in ("none", clean.execute_script("return getComputedStyle(document.body).backgroundColor"))
     assert texts(clean, ".decision") and clean.find_element("css selector", ".decision").rect["y"] < 300
+    # Remarks are shown at every width, and neither a grid nor the baseline crosses them.
+    remarks, lines = (
+        clean.execute_script(
+            "return [...document.querySelectorAll(arguments[0])].map((e) => {"
+            "const r = e.getBoundingClientRect(); return [r.top, r.bottom]; })",
+            selector,
+        )
+        for selector in (".leaders .remark", ".leaders .grid, .leaders .baseline")
+    )
+    assert remarks and all(b - a > 5 and not any(c < b - 3 and a < d for c, d in lines) for a, b in remarks)
+    # Tiles fill their rows, and cards side by side end at the same height.
+    ends = clean.execute_script(
+        "const rows = {}; for (const e of document.querySelectorAll('.fact')) { const r = e.getBoundingClientRect(); "
+        "rows[r.top] = Math.max(rows[r.top] || 0, r.right); } return Object.values(rows)"
+    )
+    assert max(ends) - min(ends) < 1
+    cards = [card.rect for card in clean.find_elements("css selector", ".pair > section")]
+    assert cards[0]["y"] != cards[1]["y"] or cards[0]["height"] == pytest.approx(cards[1]["height"], abs=1)
 
 
 def test_long_names_of_candidates_leave_room_for_the_last_column(clean: Any, ensemble: Path, tmp_path: Path) -> None:
@@ -266,6 +310,10 @@ def test_first_screen_and_print(clean: Any, single: Path) -> None:
         "recall of primary_only" in t for t in texts(clean, "th")
     )
     assert clean.find_elements("css selector", "#charts canvas")  # the last training, on all labels
+    # The score by step is drawn once, and no figure of held-out labels is called validation.
+    assert texts(clean, "#charts .switch button")[0] == "out-of-fold loss"
+    page = clean.find_element("css selector", "main").text
+    assert "alidation" not in page.partition("Configuration and provenance")[0] and "`" not in page
     dark = {"media": "print", "features": [{"name": "prefers-color-scheme", "value": "dark"}]}
     clean.execute_cdp_cmd("Emulation.setEmulatedMedia", dark)
     try:

@@ -296,14 +296,16 @@
     if (place.hidden) return;
 
     const which = make("div", "switch"), axis = make("div", "switch");
-    const names = [[metric, `validation ${data.metric}`]];
-    if (data.metric !== "loss") names.push(["validation/loss", "validation loss"]);
+    // The page of a portfolio draws the score elsewhere.
+    const names = [...new Set([metric, "validation/loss"])].filter((name) => rows().some((row) => row.validation[name]))
+      .map((name) => [name, `${data.held_out} ${name.slice("validation/".length)}`]);
     const losses = new Set(rows().flatMap((row) => Object.keys(row.train).filter((name) => name.startsWith("loss/"))));
     losses.forEach((name) => {
       const kind = name.slice("loss/".length), own = kind.startsWith("auxiliary/");
       const words = own ? `${kind.slice("auxiliary/".length)} loss` : kind === "training" ? "training loss" : `${kind} training loss`;
       names.push([name, words]);
     });
+    if (!names.some(([name]) => name === state.curve)) state.curve = names[0][0];
     switcher(which, names, () => state.curve, (value) => { state.curve = value; });
     switcher(axis, [["step", "by step"], ["seconds", "by second"]], () => state.x, (value) => { state.x = value; });
     const what = names.find(([name]) => name === state.curve)[1];
