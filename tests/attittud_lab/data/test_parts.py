@@ -42,6 +42,16 @@ def test_examples_of_unseen_classes_are_refused_with_the_nearest_spelling(tmp_pa
     assert "data.primary.classes" in message and "data.primary.unseen: drop" in message
 
 
+def test_an_auxiliary_class_that_is_only_spelt_in_another_way_gives_a_hint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path / "a.jsonl", numbered(0, ["cat", "dog", "Owl", "owl"] * 10))
+    write(tmp_path / "b.jsonl", numbered(100, ["cat", "Dog", "owl", "mule"] * 10))
+    read_parts(loads(f"data: {{primary: {tmp_path}/a.jsonl, auxiliary: {{b: {tmp_path}/b.jsonl}}}}").data, 0)
+    (hint,) = caplog.messages
+    assert hint.startswith("data.auxiliary.b: its class 'Dog' is not the primary class 'dog', because case and blanks")
+
+
 def test_unseen_classes_that_may_be_left_out_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(tmp_path / "train.jsonl", numbered(0, ["cat", "dog"] * 20))
     write(tmp_path / "test.jsonl", numbered(100, ["cat", "Dog"] * 20))
