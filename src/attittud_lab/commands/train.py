@@ -43,7 +43,9 @@ def train(
     with starting():
         from rich.console import Console
 
+        from attittud_lab.files import read_json
         from attittud_lab.portfolio.run import run as run_portfolio
+        from attittud_lab.runs.folder import REMARK
         from attittud_lab.runs.model import cost
         from attittud_lab.training.train import default_run_dir, run
 
@@ -75,6 +77,8 @@ def train(
     _show(result, "out-of-fold" if several else "validation")
     if size := cost(run_dir):
         typer.echo(f"model: {size}")
+    if remark := read_json(run_dir / "run.json").get(REMARK):
+        typer.echo(f"attittud: {remark}", err=True)
     if several:
         typer.echo("\n".join(_decided(run_dir)))
     _report(run_dir)

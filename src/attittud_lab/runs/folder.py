@@ -49,6 +49,8 @@ _FILES += ("leaderboard.json", "out_of_fold.safetensors", "plan.json", "report.h
 _FILES += ("learned.json", "replies.jsonl", "metrics.jsonl", "data.json", "run.json", "config.yaml")
 _FOLDERS = ("trials", "checkpoints")  # nobody needs them after the end of a run
 _MEMBERS = "member-*.safetensors"
+REMARK = "remark"
+"""The entry of run.json with what a person should know about the end of a run."""
 _PACKAGES = ("numpy", "scikit-learn", "pyarrow", "pillow", "safetensors", "transformers", "torchjd")
 _OVER = "start over with --fresh"
 _TENSOR = "$tensor"

@@ -54,10 +54,14 @@ def test_names_are_listed_without_torch() -> None:
     subprocess.run([sys.executable, "-c", f"{code} sys.exit('torch' in sys.modules)"], check=True)
 
 
-def test_joint_training_has_one_phase() -> None:
+def test_joint_training_has_one_phase(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("train", "job.yaml", "training.mode=joint") == 0
     result = json.loads(Path("runs/job/auto/seed-0/result.json").read_text())
     assert [phase["name"] for phase in result["phases"]] == ["guided"]
+    # In so few steps nothing earns a weight. A finished run still says so.
+    assert call("train", "job.yaml", "training.mode=joint", "--quiet") == 0
+    said = "attittud: strategy auto ended with weight 0 for every auxiliary part"
+    assert capsys.readouterr().err.count(said) == 2
 
 
 MISTAKES = {
