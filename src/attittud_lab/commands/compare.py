@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attittud_lab.commands import Auxiliary, InputColumn, LabelColumn, Ray, Workers, key_values, placed, read, read_text
-from attittud_lab.errors import InputError
+from attittud_lab.errors import InputError, counted
 from attittud_lab.output.interrupts import interruptible, starting
 from attittud_lab.output.progress import Bars, Progress, RunLines
 
@@ -118,7 +118,7 @@ def _smaller(config: Config) -> tuple[Config, str]:
         )
     seeds = min(own.seeds, QUICK_SEEDS)
     lost = {
-        f"{seeds} seeds instead of {own.seeds}, so only large differences can be shown": own.seeds > seeds,
+        f"{counted(seeds, 'seed')} instead of {own.seeds}, so only large differences can be shown": own.seeds > seeds,
         f"tuning on one seed instead of {own.tuning_seeds}, so the choice of weights depends more on luck": own.tuning_seeds
         > 1,
         "no table at equal seconds, so a gain may come from longer training alone": own.equal == "both",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attittud_lab.commands import CONFIG, Ray, Workers, key_values, placed, read
-from attittud_lab.errors import InputError
+from attittud_lab.errors import InputError, counted
 from attittud_lab.models import names as models
 from attittud_lab.output.interrupts import interruptible, starting
 from attittud_lab.output.logs import CHOICES
@@ -100,7 +100,7 @@ def _show(result: RunResult, chooses: str) -> None:
             typer.echo(f"{part:<10} " + "  ".join(words) + chose)
     note = " (finished earlier; --fresh trains again)" if result.skipped else ""
     typer.echo(
-        f"{result.strategy}, seed {result.seed}: {result.steps} steps in {result.seconds:.1f} s of training{note}"
+        f"{result.strategy}, seed {result.seed}: {counted(result.steps, 'step')} in {result.seconds:.1f} s of training{note}"
     )
 
 
@@ -122,7 +122,9 @@ def _train_language(settings: Config, name: str, logs: Sequence[str], *, fresh: 
     for one in found["averages"]:
         typer.echo(f"{one['share']:4.0%}  loss {one['loss']:.4f}  forgetting {one['forgetting']:+.4f}")
     note = " (finished earlier; --fresh trains again)" if result.skipped else ""
-    typer.echo(f"{result.strategy}, seed {result.seed}: {result.steps} steps in {result.seconds:.1f} s{note}")
+    typer.echo(
+        f"{result.strategy}, seed {result.seed}: {counted(result.steps, 'step')} in {result.seconds:.1f} s{note}"
+    )
     typer.echo(found["decision"]["text"])
     typer.echo(f"model: {run_dir / MODEL}")
     _report(run_dir)

@@ -32,7 +32,7 @@ from attittud_lab.config.load import dump
 from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.data.parts import check_held_out
 from attittud_lab.data.prepare import Prepared, split_seed
-from attittud_lab.errors import InputError
+from attittud_lab.errors import InputError, counted
 from attittud_lab.files import make_folder, only_one_process, without_nan, write_atomically, write_json
 from attittud_lab.models.network import files_read
 from attittud_lab.output.progress import Progress, parse_duration, readable
@@ -115,7 +115,7 @@ class Forecast(Progress):
         total = (plan.left - at_budget) * seconds + at_budget * (plan.at_budget[1] or seconds)
         if total > 0:
             total /= min(plan.at_once, plan.left)
-            self.say(f"Forecast: about {readable(total)} for the remaining {plan.left} runs, {reason}.")
+            self.say(f"Forecast: about {readable(total)} for the remaining {counted(plan.left, 'run')}, {reason}.")
 
     def measured(self, seconds: float, reason: str) -> None:
         """Say a forecast before the first run."""
@@ -281,7 +281,8 @@ class Comparison:
         at_seconds = many * len(self.seeds) if self.config.compare.equal == "both" else 0
         what = "to tune the strategies and to compare them at equal steps"
         total = f"{at_steps} {what}, and {at_seconds} to compare them at equal seconds" if at_seconds else what
-        self.progress.say(f"{at_steps + at_seconds} runs of {many} strategies: {total}. Finished runs are reused.")
+        runs = f"{counted(at_steps + at_seconds, 'run')} of {counted(many, 'strategy', 'strategies')}"
+        self.progress.say(f"{runs}: {total}. Finished runs are reused.")
         if find(self.config.strategy.name).trains_others:
             self.progress.say(
                 f"strategy: {self.config.strategy.name} does not take part, because it tries several strategies itself; "

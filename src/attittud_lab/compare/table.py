@@ -15,6 +15,7 @@ from rich.text import Text
 
 from attittud_lab.compare.candidates import MULTITASK
 from attittud_lab.compare.decide import SPREAD
+from attittud_lab.errors import counted
 from attittud_lab.statistics import FEWEST, mark
 
 NAMED = 6  # slow runs in a warning
@@ -153,9 +154,9 @@ def notes(result: Mapping[str, Any]) -> list[str]:
     lines = [
         *([result["gave_up"]] if result.get("gave_up") else []),
         (
-            f"Figures are means of the test {result['metric']} over {n} seeds. Differences are in points, computed seed by seed "
-            "against primary_only or multitask, whichever is better on validation: ▲ shown to be better, ▼ shown to be worse "
-            f"(Holm-corrected p below 0.05), = no difference shown, ? too few seeds to tell.{DECIDED} marks the row that the "
+            f"Figures are means of the test {result['metric']} over {counted(n, 'seed')}. Differences are in points, computed "
+            "seed by seed against primary_only or multitask, whichever is better on validation: ▲ shown to be better, "
+            f"▼ shown to be worse (Holm-corrected p below 0.05), = no difference shown, ? too few seeds to tell.{DECIDED} marks the row that the "
             f"decision is about. Cost is the time of a step relative to multitask. {scatter}"
         ),
         tuned,

@@ -208,7 +208,18 @@ def _read(path: Path) -> str:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         reason = "a path cannot contain a NUL character" if "\0" in str(path) else reason
-        raise ConfigError(f"{short(str(path), 400)}: cannot read the configuration: {reason}; check the path") from None
+        near = _near(path) if isinstance(error, FileNotFoundError) else ""
+        raise ConfigError(
+            f"{short(str(path), 400)}: cannot read the configuration: {reason}{near or '; check the path'}"
+        ) from None
+
+
+def _near(path: Path) -> str:
+    """Return a hint at a configuration in the same folder with a similar name."""
+    try:
+        return meant(path.name, [other.name for other in path.parent.iterdir() if other.suffix in (".yaml", ".yml")])
+    except OSError:  # the folder does not exist either
+        return ""
 
 
 def _merged(below: Branch, above: Branch) -> Branch:

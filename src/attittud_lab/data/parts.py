@@ -23,7 +23,7 @@ from attittud_lab.config.schema import (
 from attittud_lab.data.source import Labels, Listing, Raw, Rows, Source, open_listing, open_source, renumber, warn_once
 from attittud_lab.data.splits import Digests, amount, check_copies, copies, digests, stratified
 from attittud_lab.data.tasks import find_objective, mix
-from attittud_lab.errors import InputError, listed, loose, nearest, short, spellings
+from attittud_lab.errors import InputError, counted, listed, loose, nearest, short, spellings
 
 VALIDATION = ("validation", "val", "valid", "dev")
 """Names that sources give their own validation split."""
@@ -258,10 +258,9 @@ def _primary_parts(
             )
     if len(parts["train"].rows) < ENOUGH * size:
         count = len({*(parts["train"].groups or ())})
-        groups = f"{count} group{'s' * (count > 1)}"
         warn_once(
-            f"data.primary.train: {len(parts['train'].rows)} examples of {groups} are used instead of {size}, since groups "
-            "stay whole; raise data.primary.train if they are too few"
+            f"data.primary.train: {counted(len(parts['train'].rows), 'example')} of {counted(count, 'group')} can be used "
+            f"instead of {size}, since groups stay whole; raise data.primary.train if they are too few"
         )
     _check_classes(parts["train"], config.path)
     _check_groups(parts, config.path)
@@ -433,7 +432,8 @@ def _check_groups(parts: Mapping[str, Part], where: str) -> None:
     for first, second in combinations(groups, 2):
         both = groups[first] & groups[second]
         if both:
-            found = f"{where}: {len(both)} groups are in {first} and in {second} (for example {min(both)!r})"
+            some = f"{counted(len(both), 'group is', 'groups are')} in {first} and in {second}"
+            found = f"{where}: {some} (for example {min(both)!r})"
             cure = "give the data without splits, so that they are split by group"
             raise InputError(f"{found}; {cure}, or choose another data.primary.group")
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from attittud_lab.config.schema import Count
 from attittud_lab.data.source import Labels, Listing, Raw, Rows, warn_once
-from attittud_lab.errors import InputError
+from attittud_lab.errors import InputError, counted
 
 MOST_COPIED = 0.1
 """The largest share of a part that may also be in another part."""
@@ -36,7 +36,7 @@ def amount(count: Count, available: int, what: str, total: int | None = None) ->
     if count < 0:
         raise InputError(f"{what}: must not be negative, got {count}")
     if count > available:
-        wanted = f"{what}: {int(count)} examples are wanted, but there are only {available}"
+        wanted = f"{what}: {counted(int(count), 'example is', 'examples are')} wanted, but there are only {available}"
         raise InputError(f"{wanted}; ask for fewer, or write null for all")
     return int(count)
 

@@ -65,7 +65,10 @@ def test_joint_training_has_one_phase(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 MISTAKES = {
-    ("nowhere.yaml",): "nowhere.yaml: cannot read the configuration: No such file",
+    ("nowhere.yaml",): "nowhere.yaml: cannot read the configuration: No such file or directory; check the path",
+    ("jop.yaml",): "jop.yaml: cannot read the configuration: No such file or directory; did you mean 'job.yaml'?",
+    ("JOB.YAML",): "; did you mean 'job.yaml'?",
+    ("no/such/job.yaml",): "; check the path",
     ("job.yaml", "traning.mode=joint"): "did you mean 'training'?",
     ("job.yaml", "strategy=drop_harmfull"): (
         "command line (strategy=drop_harmfull): strategy.name: unknown strategy 'drop_harmfull'. Did you mean 'drop_harmful'?"

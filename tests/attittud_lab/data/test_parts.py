@@ -439,7 +439,7 @@ def test_large_groups_make_a_small_training_part(tmp_path: Path, caplog: pytest.
     file, other = patients(tmp_path / "a.csv", 0, 8, rows=40), patients(tmp_path / "b.csv", 10, 20, start=10_000)
     parts = grouped(file, other, ", train: 0.2", pooled=True)
     assert len(parts.primary["train"].rows) == 40
-    assert "data.primary.train: 40 examples of 1 group are used instead of 64" in caplog.text
+    assert "data.primary.train: 40 examples of 1 group can be used instead of 64" in caplog.text
     with pytest.raises(InputError, match=r"no example is left for train .*raise data\.primary\.train"):
         grouped(file, other, ", train: 30", pooled=True)
 
