@@ -114,7 +114,7 @@ def _setting(result: Mapping[str, Any]) -> str:
     asked = f" of the {result['steps_asked']} requested (the job has no more)" if few else ""
     mean = ", and the current primary gradient is appended" if result["include_mean"] else ""
     return (
-        f"Steps measured: {result['steps']}{asked}. The basis ({result['basis']}) has "
+        f"{result['steps']} steps{asked} were measured. The basis ({result['basis']}) has "
         f"{counted(result['rank'], 'direction')} from {result['basis_batch']} primary examples. It is recomputed every "
         f"{result['refresh_every']} steps{mean}. The span is "
         "every combination of these directions. Fresh primary gradients come from "

@@ -156,8 +156,8 @@ def notes(result: Mapping[str, Any]) -> list[str]:
         (
             f"Figures are means of the test {result['metric']} over {counted(n, 'seed')}. Differences are in points, computed "
             "seed by seed against primary_only or multitask, whichever is better on validation: ▲ shown to be better, "
-            f"▼ shown to be worse (Holm-corrected p below 0.05), = no difference shown, ? too few seeds to tell.{DECIDED} marks the row that the "
-            f"decision is about. Cost is the time of a step relative to multitask. {scatter}"
+            "▼ shown to be worse (Holm-corrected p below 0.05), = no difference shown, ? too few seeds to tell."
+            f"{DECIDED} marks the row that the decision is about. Cost is the time of a step relative to multitask. {scatter}"
         ),
         tuned,
         *(f"Settings of {label}: {' '.join(changes)}." for label, changes in tuning["changes"].items()),

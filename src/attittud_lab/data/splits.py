@@ -136,7 +136,8 @@ def unpacked(text: str) -> npt.NDArray[np.uint64]:
 
 def are_in(words: npt.NDArray[np.bytes_], known: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
     """Find the digests that are among the `unpacked` ones; a blank text never is."""
-    return np.isin(_numbers(words), known) & (words != b"")
+    found: npt.NDArray[np.bool_] = np.isin(_numbers(words), known) & (words != b"")
+    return found
 
 
 def _numbers(words: npt.NDArray[np.bytes_]) -> npt.NDArray[np.uint64]:
