@@ -351,7 +351,8 @@ def _numbered(listing: Listing, classes: list[str]) -> Part:
         return Part(listing, rows, labels[:, [listing.classes.index(name) for name in classes]], classes)
     without = int((labels < 0).sum())
     if without:
-        warn_once(f"{listing.where}: {without} of {listing.count} examples have no label and are left out")
+        lack = "has no label and is" if without == 1 else "have no label and are"
+        warn_once(f"{listing.where}: {without} of {listing.count} examples {lack} left out")
     numbers = renumber(listing, labels, classes)
     return Part(listing, rows[numbers >= 0], numbers[numbers >= 0], classes)
 
