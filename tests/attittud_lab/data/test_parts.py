@@ -223,7 +223,10 @@ def check(parts: Parts, files: dict[str, list[Row]], warnings: str, case: int) -
         dropped = sum(sum(part.unseen.values()) for part in used.values() if f"({source})" in part.listing.where)
         assert count + without + dropped == len(rows), f"case {case}"
         if without:
-            assert f"({source}): {without} of {len(rows)} examples have no label" in warnings, f"case {case}"
+            assert (
+                f"({source}): {without} of {len(rows)} examples {'has' if without == 1 else 'have'} no label"
+                in warnings
+            ), f"case {case}"
         if dropped:
             assert f"({source}): {dropped} of {len(rows)} examples are of classes" in warnings, f"case {case}"
 
