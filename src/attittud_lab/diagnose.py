@@ -22,7 +22,7 @@ from attittud import Guide, Subspace, isolated_forward, presets
 from attittud_lab.config.schema import Config, StrategyConfig, to_dict
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import mix
-from attittud_lab.errors import InputError
+from attittud_lab.errors import InputError, counted
 from attittud_lab.files import check_writable, make_folder, only_one_process, without_nan, write_json
 from attittud_lab.models.network import build_model, check_shared
 from attittud_lab.output.progress import Progress
@@ -79,7 +79,8 @@ def diagnose(
         count = min(steps, phase.steps)
         probe = make_probe(config, phase)
         if count < FEWEST_BLOCKS * probe.block:
-            found = f"{count} steps are too few for an interval if each basis is used for {probe.guide.refresh_every}"
+            few = f"{counted(count, 'step is', 'steps are')} too few for an interval"
+            found = f"{few} if each basis is used for {probe.guide.refresh_every}"
             cure = f"set --steps and training.guided.steps to at least {FEWEST_BLOCKS * probe.block}"
             raise InputError(f"{found}; {cure}, or lower strategy.refresh_every")
         make_folder(folder)
@@ -393,7 +394,7 @@ class Probe:
 def batch_sizes(examples: int, basis_batch: int, primary_batch: int) -> tuple[int, int]:
     """Return the number of examples for a basis and for a fresh gradient (even), reduced if there are too few for both."""
     if examples < 4:
-        found = f"the primary training set has {examples} examples, but at least 4 are needed, 2 of them for the basis"
+        found = f"the primary training set has {counted(examples, 'example')}, but at least 4 are needed, 2 of them for the basis"
         raise InputError(f"{found}: raise data.primary.train")
     fresh = max(2, primary_batch)
     basis = basis_batch if basis_batch + fresh <= examples else min(basis_batch, max(2, examples // 2))

@@ -30,6 +30,28 @@ def listed(names: Iterable[object], most: int = 20) -> str:
     return ", ".join(words[:most]) + (", ..." if len(words) > most else "")
 
 
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """Return a number and its noun, such as `1 file` and `2 files`; `many` is the plural if it does not only add an s."""
+    return f"{count} {one if count == 1 else many or f'{one}s'}"
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the known name that a misspelt name probably means: first a name that differs only in case or blanks."""
+    known = list(known)
+    same = spellings(known).get(loose(name))
+    return same or next(iter(get_close_matches(name[:100], known, n=1, cutoff=cutoff)), None)
+
+
+def spellings(known: Iterable[str]) -> dict[str, str]:
+    """Return names by their `loose` form."""
+    return {loose(name): name for name in known}
+
+
+def loose(name: str) -> str:
+    """Return a name in lower case and without blanks around it, the same for all spellings that people confuse."""
+    return name.casefold().strip()
+
+
 def needs(extra: str | None, package: str, what: str) -> InputError:
     """The error for an optional package that is not installed; `extra` is our extra that installs it."""
     cure = f"'attittud[{extra}]' (in a checkout: pip install '.[{extra}]')" if extra else package
@@ -46,6 +68,6 @@ def optional(module: str, extra: str, what: str, package: str | None = None) -> 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> InputError:
     """The error for a name that is not in a list; it offers the nearest name and lists all."""
-    near = get_close_matches(name, known := list(known), n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    near = nearest(name, known := list(known))
+    hint = f" Did you mean {near!r}?" if near else ""
     return InputError(f"unknown {what} {name[:80]!r}.{hint} Choose one of {', '.join(known)}.")

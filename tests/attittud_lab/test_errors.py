@@ -1,6 +1,6 @@
 """Messages about bad input: the culprit, the reason and the cure."""
 
-from attittud_lab.errors import InputError, needs, one_line, short, unknown
+from attittud_lab.errors import InputError, counted, nearest, needs, one_line, short, unknown
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_and_all_others():
@@ -8,6 +8,17 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_all_others():
     assert isinstance(error, InputError)
     assert str(error) == "unknown strategy 'flipp'. Did you mean 'flip'? Choose one of flip, multitask."
     assert "Did you mean" not in str(unknown("strategy", "zzz", ["flip", "multitask"]))
+
+
+def test_a_name_that_differs_only_in_case_or_blanks_is_the_nearest():
+    assert nearest("DOG ", ["dig", "dog"]) == "dog"
+    assert nearest("dgo", ["cat", "dog"]) == "dog" and nearest("bird", ["cat", "dog"]) is None
+    assert "Did you mean 'flip'?" in str(unknown("strategy", "FLIP", ["flip", "multitask"]))
+
+
+def test_one_thing_is_not_called_by_its_plural():
+    assert [counted(count, "file") for count in (0, 1, 2)] == ["0 files", "1 file", "2 files"]
+    assert counted(1, "class", "classes") == "1 class" and counted(3, "class", "classes") == "3 classes"
 
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it():

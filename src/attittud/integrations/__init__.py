@@ -1,13 +1,21 @@
-"""Thin adapters for frameworks; each needs the extra of its name. This file computes the numbers for their logs."""
+"""Thin adapters for frameworks; each needs the extra of its name. This file has what they share: numbers for logs, and checks."""
 
 from __future__ import annotations
 
+import inspect
+import logging
 import math
 import sys
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from typing import Any
 
 from torch import Tensor
 
+from attittud.guide import Guide
 from attittud.report import Report
+
+logger = logging.getLogger("attittud")
 
 PARTS = ("neutral", "helpful", "harmful")
 NUMBERS = ("cosine", "captured_auxiliary", "captured_primary", "effective_rank", "skipped_refreshes")
@@ -55,6 +63,17 @@ class Latest:
         reports = [report for report in (self.refreshed, self.report) if report is not None]
         return {name: value for report in reports for name, value in numbers(report).items()}
 
+    def warn_if_dropped(self) -> None:
+        """Warn if eta="auto" ended with weight 0 for every part of every task. For the end of training: waits for the device."""
+        tasks = {} if self.report is None else self.report.tasks
+        weights = [getattr(task.earned.weights, part) for task in tasks.values() if task.earned for part in PARTS]
+        if weights and len(weights) == len(PARTS) * len(tasks) and not any(map(float, weights)):
+            logger.warning(
+                "eta='auto' ended with weight 0 for every auxiliary part, so the last steps used the primary data alone: the "
+                "judges saw no sign that the auxiliary data help. If you expect that they do, train for more steps, pass more "
+                "judges, or compare with fixed weights such as preset('drop_harmful')"
+            )
+
 
 def numbers(report: Report) -> dict[str, float]:
     """The neutral, helpful and harmful shares of ‖g_aux‖², which add up to 1, and how far the tasks agree.
@@ -73,3 +92,23 @@ def numbers(report: Report) -> dict[str, float]:
         found[f"{prefix}agreement"] = float(values[f"{prefix}agreement"])
     # Unknown values (NaN) are left out, because a logger cannot draw them.
     return {f"attittud/{name}": value for name, value in found.items() if not math.isnan(value)}
+
+
+def check_settings(settings: Any, where: str) -> dict[str, Any]:
+    """Return the keyword arguments of a `Guide`; refuses a misspelt one. `where` names the user's argument."""
+    example = f"write for example {where}=preset('drop_harmful'), or {where}={{'eta': Eta(1, 1, 0), 'rank': 5}}"
+    if not isinstance(settings, Mapping):
+        raise TypeError(f"{where} must be a dict with the arguments of a Guide, got {settings!r:.100}; {example}")
+    known = [name for name in inspect.signature(Guide).parameters if name != "model"]
+    for name in settings:
+        if name not in known:
+            raise TypeError(f"{where}: a Guide has no argument {name!r}{meant(name, known)}; it has {', '.join(known)}")
+    if "eta" not in settings:
+        raise TypeError(f"{where} has no 'eta', the weights of the three parts; {example}")
+    return dict(settings)
+
+
+def meant(name: object, known: Collection[str]) -> str:
+    """Return a hint at the known name that a misspelt one probably means; empty if none is close."""
+    near = get_close_matches(str(name), known, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""

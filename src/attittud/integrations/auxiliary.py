@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.data import Sampler
 
 from attittud.guide import SINGLE
@@ -115,6 +116,29 @@ def _cure(data: Any) -> str:
     if not hasattr(data, "column_names"):
         return f"it must be a datasets.Dataset, not a {type(data).__name__}: write datasets.Dataset.from_list(rows)"
     return f"give it the columns of train_dataset; it has {', '.join(map(repr, data.column_names or ()))}"
+
+
+class CheckedLabels:
+    """A collator that refuses labels for which the model has no output.
+
+    The model's own error would not name the dataset, and on a GPU not even the label.
+    """
+
+    def __init__(self, collator: Any, what: str, classes: int) -> None:
+        self.collator, self.what, self.classes = collator, what, classes
+
+    def __call__(self, features: Any) -> Any:
+        batch = self.collator(features)
+        labels = batch.get("labels") if isinstance(batch, Mapping) else None
+        if isinstance(labels, Tensor) and not labels.is_floating_point():
+            wrong = labels[(labels >= self.classes) | ((labels < 0) & (labels != -100))]
+            if wrong.numel():
+                raise ValueError(
+                    f"{self.what} has the label {int(wrong[0])}, but the model has {self.classes} outputs, for labels from 0 to "
+                    f"{self.classes - 1}; correct the labels, make the model with a larger num_labels, or pass "
+                    "auxiliary_losses= with a function for labels of another kind"
+                )
+        return batch
 
 
 class Shuffled(Sampler[int]):

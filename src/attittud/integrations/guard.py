@@ -31,7 +31,7 @@ from attittud.integrations.guard_checks import (
     protected_sets,
 )
 from attittud.integrations.protected import Forgetting, ProtectedLoss, pad, replies, share_weights, shifts
-from attittud.integrations.transformers import AttittudMixin
+from attittud.integrations.transformers import AttittudMixin, check_arguments
 
 NEW = "new"
 SUM = {"eta": (1, 1, 1), "basis": "mean"}
@@ -100,6 +100,7 @@ class GuardMixin(AttittudMixin):
         shares: Sequence[float] = SHARES,
         **kwargs: Any,
     ) -> None:
+        check_arguments(type(self), kwargs)
         settings = choose("guard", guard, PLAIN | {name: preset(name) for name in guards()}) | dict(guide or {})
         if guard in PLAIN:
             check_guide(guard, guide or {})

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from attittud import checkpoint as files
 from attittud.guide import SINGLE, Guide
-from attittud.integrations import Latest
+from attittud.integrations import Latest, check_settings
 from attittud.report import Report
 
 try:
@@ -38,7 +38,7 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # mypy skips lightni
     """Put this before `LightningModule`. Precision and strategy plugins, clipping, schedulers and checkpoints stay Lightning's.
 
     `guide_settings`, a class attribute or set in `__init__`, holds the keyword arguments of a `Guide`. If a module overrides
-    `on_save_checkpoint` or `on_load_checkpoint`, it must call `super()` there.
+    `on_save_checkpoint`, `on_load_checkpoint` or `on_train_end`, it must call `super()` there.
     """
 
     guide_settings: Mapping[str, Any]
@@ -66,7 +66,7 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # mypy skips lightni
                         "use ModelParallelStrategy (FSDP2) and call fully_shard in configure_model"
                     )
             group = torch.distributed.group.WORLD if self.trainer.world_size > 1 else None
-            settings = dict(self.guide_settings)
+            settings = check_settings(self.guide_settings, "guide_settings")
             if settings.get("metric", "euclidean") != "euclidean" and "optimizer" not in settings:
                 settings["optimizer"] = self.optimizers(use_pl_optimizer=False)
             guide = Guide(self, process_group=group, **settings)
@@ -113,6 +113,11 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # mypy skips lightni
         strategy = self.trainer.strategy
         loss = strategy.precision_plugin.post_backward(torch.zeros(()) if loss is None else loss, self)
         strategy.post_backward(loss)
+
+    def on_train_end(self) -> None:
+        super().on_train_end()
+        if self.trainer.is_global_zero:
+            self._latest.warn_if_dropped()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)

@@ -21,6 +21,8 @@ from attittud.autograd.layout import walk
 from attittud.losses import per_example, per_sequence
 
 LossFunction = Callable[[nn.Module, dict[str, Any]], Tensor]
+CLASSIFIERS = [f"For{kind}Classification" for kind in ("Sequence", "Token", "Image", "Video", "Audio")]
+"""Values of `loss_type` in transformers for models whose labels are classes."""
 OUTPUTS = ("logits", "log_probs")  # outputs that transformers' models and TRL's fused heads pass to a loss function
 
 
@@ -61,6 +63,16 @@ class TrainerLoss:
             return self.auxiliary_losses[name](model, inputs) / int(self.trainer.current_gradient_accumulation_steps)
         loss: Tensor = self.trainer.compute_loss(model, inputs, num_items_in_batch=items)
         return loss / self.divisor(items)
+
+    def classes(self, name: str) -> int | None:
+        """Return how many classes the labels of an auxiliary dataset can have; None if only its loss knows."""
+        model = self.trainer.model
+        kind, config = getattr(model, "loss_type", None), getattr(model, "config", None)
+        if name in self.auxiliary_losses or self.from_outputs or kind not in CLASSIFIERS:
+            return None
+        single = getattr(config, "problem_type", None) in (None, "single_label_classification")
+        count = getattr(config, "num_labels", 1)
+        return count if single and count > 1 else None
 
     def divisor(self, items: Any) -> int:
         """The number by which the Trainer divides a loss under accumulation; 1 if the loss is already divided."""

@@ -9,8 +9,9 @@ class GuidedSFTTrainer(AttittudMixin, SFTTrainer): ...
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from torch import Tensor, nn
 
 from attittud import checkpoint
 from attittud.guide import Guide
-from attittud.integrations import Latest
-from attittud.integrations.auxiliary import JUDGES, AuxiliaryData, Window
+from attittud.integrations import Latest, check_settings, meant
+from attittud.integrations.auxiliary import JUDGES, AuxiliaryData, CheckedLabels, Window
 from attittud.integrations.objective import LossFunction, TrainerLoss
 from attittud.report import Report
 
@@ -64,8 +65,8 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
     def __init__(
         self,
         *args: Any,
-        auxiliary_datasets: Any,
-        guide: Mapping[str, Any],
+        auxiliary_datasets: Any = None,
+        guide: Mapping[str, Any] | None = None,
         auxiliary_collators: Mapping[str, Any] | None = None,
         auxiliary_batch_size: int | None = None,
         primary_losses: LossFunction | None = None,
@@ -73,8 +74,12 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
         judge_dataset: Any = None,
         **kwargs: Any,
     ) -> None:
+        check_arguments(type(self), kwargs)
+        if auxiliary_datasets is None:
+            raise TypeError(f"{type(self).__name__} needs auxiliary_datasets=, one dataset or a dict of named datasets")
+        settings = check_settings(guide, "guide")
         super().__init__(*args, **kwargs)
-        self.guide_settings = dict(guide)
+        self.guide_settings = settings
         self.check()
         self.guide: Guide | None = None
         # Wrong settings are refused before any data is prepared.
@@ -94,11 +99,12 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
 
     def argument_of(self, name: str) -> str:
         """How messages call a dataset."""
-        return f"the auxiliary dataset {name!r}"
+        return f"{JUDGES}=" if name == JUDGES else f"the auxiliary dataset {name!r}"
 
     def collator_of(self, name: str, collator: Any, *, trains: bool) -> Any:
         """Return the collator of a dataset, in place of the one that it would have."""
-        return collator
+        classes = self.objective.classes(name)
+        return collator if classes is None else CheckedLabels(collator, self.argument_of(name), classes)
 
     def make_guide(self, model: nn.Module) -> Guide:
         """Make the guide of a model. With metric="adam" it uses the Trainer's optimizer, or one like it before there is one."""
@@ -161,6 +167,12 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
         self.auxiliary.begin(load_guide(self.guide, Path(resume_from_checkpoint)) if resumed else {})
         self._latest = Latest()
         return prepared
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        output = super().train(*args, **kwargs)
+        if self.is_world_process_zero():
+            self._latest.warn_if_dropped()
+        return output
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
@@ -270,6 +282,24 @@ def check_trainer(trainer: Any) -> None:
     for message, found in refusals.items():
         if found:
             raise ValueError(message)
+
+
+def check_arguments(trainer: type[AttittudMixin], others: Iterable[str]) -> None:
+    """Refuse a misspelt argument of the mixin; `others` are the arguments that would go to the Trainer."""
+    mixed = [base for base in trainer.__mro__ if issubclass(base, AttittudMixin)]
+    own = {name for base in mixed for name in _arguments(base)}
+    known = own.union(*(_arguments(base) for base in trainer.__mro__ if base not in mixed))
+    for name in others:
+        if name not in known and (hint := meant(name, own)):
+            raise TypeError(f"{trainer.__name__} has no argument {name!r}{hint}; correct its spelling")
+
+
+def _arguments(base: type) -> Iterator[str]:
+    """The names of the arguments that the constructor of this class itself has."""
+    if base is not object and "__init__" in vars(base):
+        for name, argument in inspect.signature(base.__init__).parameters.items():  # type: ignore[misc]  # of this very class
+            if argument.kind not in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD) and name != "self":
+                yield name
 
 
 def check_judges(guide: Guide, judge_dataset: Any) -> None:

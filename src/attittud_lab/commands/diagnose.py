@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attittud_lab.commands import CONFIG, key_values, read
+from attittud_lab.errors import counted
 from attittud_lab.output.interrupts import interruptible, starting
 from attittud_lab.output.progress import Bars, EvaluationLines, Progress
 
@@ -113,8 +114,9 @@ def _setting(result: Mapping[str, Any]) -> str:
     asked = f" of the {result['steps_asked']} requested (the job has no more)" if few else ""
     mean = ", and the current primary gradient is appended" if result["include_mean"] else ""
     return (
-        f"{result['steps']} steps{asked} were measured. The basis ({result['basis']}) has {result['rank']} directions from "
-        f"{result['basis_batch']} primary examples. It is recomputed every {result['refresh_every']} steps{mean}. The span is "
+        f"{result['steps']} steps{asked} were measured. The basis ({result['basis']}) has "
+        f"{counted(result['rank'], 'direction')} from {result['basis_batch']} primary examples. It is recomputed every "
+        f"{result['refresh_every']} steps{mean}. The span is "
         "every combination of these directions. Fresh primary gradients come from "
         f"{result['fresh_batch']} other examples. For comparison: the same number of random directions would capture "
         f"{result['random_span']:.2g} of any gradient over the {result['shared_parameters']:,} shared parameters."

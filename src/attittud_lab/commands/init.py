@@ -47,11 +47,17 @@ def init(
     with starting():
         from attittud_lab.commands.proposal import REFUSED, WARNING, propose
         from attittud_lab.commands.proposal_language import is_language, propose_language
-        from attittud_lab.config.schema import Kind
+        from attittud_lab.config.options import check_path
+        from attittud_lab.config.schema import Kind, check_sources
+        from attittud_lab.data.source import open_source
 
     if kind not in get_args(Kind):
         expected = f"expected {', '.join(get_args(Kind))}"
         raise InputError(f"{kind!r}: {expected}, as in `attittud init image --primary PATH --auxiliary PATH`")
+    check_sources(len(auxiliary or ()), "--auxiliary")
+    for name in (primary, *(auxiliary or ()), *(() if protect is None else (protect,))):
+        if not name.startswith("hf:"):  # opening these would download them
+            open_source(check_path(name, typed=True))
     if output.exists() and not force:
         raise InputError(f"{output} exists; choose another file with --output, or overwrite it with --force")
     language = kind == "text" and is_language(primary, label_column)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,11 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attittud_lab.commands import LabelColumn
-from attittud_lab.errors import InputError, listed
+from attittud_lab.errors import InputError, counted, listed
 from attittud_lab.output.interrupts import interruptible, starting
 from attittud_lab.output.progress import Bars, EvaluationLines, Progress
 
 if TYPE_CHECKING:
+    from attittud_lab.data.tasks import Examples
+    from attittud_lab.predict.inputs import Item
     from attittud_lab.predict.model import Model
 
 _RUN = typer.Argument(metavar="RUN", help="The folder that `attittud train` printed last.")
@@ -23,6 +27,7 @@ _OUTPUT = typer.Option(
     "--output", "-o", metavar="FILE", help="A .csv, .jsonl or .parquet file. Default: csv to standard output."
 )
 _EXPORT = typer.Option(metavar="FILE.pt2", help="Write the model as one `torch.export` program.")
+_SKIP = typer.Option("--skip-broken", help="Leave out pictures that cannot be read; each is named.")
 _THRESHOLD = typer.Option(
     metavar="P",
     min=0,
@@ -44,6 +49,7 @@ def predict(
         ),
     ] = None,
     label_column: LabelColumn = None,
+    skip_broken: Annotated[bool, _SKIP] = False,
     device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
     quiet: Annotated[bool, typer.Option("--quiet", help="Show neither progress nor notes.")] = False,
 ) -> None:
@@ -52,6 +58,7 @@ def predict(
     INPUTS are folders of images (subfolders are included), image files, or csv, tsv, jsonl or parquet files with the columns
     that the run was trained on. `-` reads standard input: JSON lines, one text per line, or one image path per line. The
     output has one row for each input, in the same order. No label column is needed; if there is one, the accuracy is shown.
+    A note says how many inputs the run had for training or validation.
 
     Probabilities are calibrated with a temperature. It was fitted on the validation examples of the run, or on the
     out-of-fold predictions of a portfolio. No code in RUN is executed. In Python, `attittud_lab.load(RUN)` does the same.
@@ -67,6 +74,8 @@ def predict(
             raise InputError(
                 "--threshold is for several labels at once, but this model predicts one label per input; leave it out"
             )
+        if skip_broken and model.about.kind != "image":
+            raise InputError(f"--skip-broken is for pictures, but this model reads {model.about.kind}s; leave it out")
         if input_column is not None and model.about.kind == "table":
             raise InputError(
                 "--input names the column of an image or a text, but this model reads all columns of a table; leave it out"
@@ -79,9 +88,10 @@ def predict(
         if model.note and not quiet:
             typer.echo(f"attittud: {model.note}", err=True)
         if inputs:
-            said = _predict(model, inputs, output, threshold, (input_column, label_column), quiet=quiet)
-            if not quiet:
-                typer.echo(said, err=True)
+            columns, flags = (input_column, label_column), {"skip_broken": skip_broken, "quiet": quiet}
+            for line in _predict(model, inputs, output, threshold, columns, **flags):
+                if not quiet:
+                    typer.echo(line, err=True)
 
 
 def _predict(
@@ -91,9 +101,10 @@ def _predict(
     threshold: float | None,
     columns: tuple[str | None, str | None],
     *,
+    skip_broken: bool,
     quiet: bool,
-) -> str:
-    """Predict batch by batch, and return the line to show at the end."""
+) -> list[str]:
+    """Predict batch by batch, and return the lines to show at the end."""
     from attittud_lab.predict.inputs import Inputs
     from attittud_lab.predict.model import AT_ONCE, THRESHOLD
     from attittud_lab.predict.outputs import check_output, open_output
@@ -105,23 +116,79 @@ def _predict(
     total, items = Inputs(model.about.kind, model.classes, model.several, *chosen, given).read(names)
     hidden = quiet or (output is None and sys.stdout.isatty())  # the screen already shows the predictions
     shown = Progress() if hidden else Bars() if sys.stderr.isatty() else EvaluationLines("inputs")
-    count = known = right = 0
-    with shown, open_output(output, model.classes, several=model.several) as write:
+    count = known = right = used = 0
+    with _broken_ones() as broken, shown, open_output(output, model.classes, several=model.several) as write:
         shown.phase("predict", total, 0)
-        while batch := list(islice(items, AT_ONCE)):
-            scores = model.scores([item.raw for item in batch], [item.name for item in batch])
-            labels = model.labels(scores, THRESHOLD if threshold is None else threshold)
-            write(batch, labels, model.probabilities(scores))
-            for item, label in zip(batch, labels, strict=True):
-                if item.truth is not None:
-                    known += len(model.classes) if model.several else 1
-                    found = {label} if isinstance(label, str) else {*label}
-                    wrong = len(item.truth ^ found)
-                    right += len(model.classes) - wrong if model.several else not wrong
-            count += len(batch)
-            shown.advance(len(batch), {})
-        if not count:
-            raise InputError(f"{listed(names, 3)}: there is nothing to predict in it; check the file")
-    on = f"{known} known labels" if model.several else f"{known} inputs whose label is known"
+        while found := list(islice(items, AT_ONCE)):
+            batch, examples = _readable(model, found, broken)
+            count += len(found)
+            if broken and not skip_broken:
+                continue  # nothing is predicted any more, but all broken pictures are found
+            if batch:
+                scores = model.scores(examples)
+                labels = model.labels(scores, THRESHOLD if threshold is None else threshold)
+                write(batch, labels, model.probabilities(scores))
+                used += model.count_used([item.raw for item in batch], examples)
+                for item, label in zip(batch, labels, strict=True):
+                    if item.truth is not None:
+                        known += len(model.classes) if model.several else 1
+                        predicted = {label} if isinstance(label, str) else {*label}
+                        wrong = len(item.truth ^ predicted)
+                        right += len(model.classes) - wrong if model.several else not wrong
+            shown.advance(len(found), {})
+        _check_some(names, count, len(broken), skip_broken=skip_broken)
+    done = count - len(broken)
+    on = counted(known, "known label") if model.several else f"{counted(known, 'input')} whose label is known"
     accuracy = f", accuracy {right / known:.4f} on {on}" if known else ""
-    return f"{count} predictions{'' if output is None else f' in {output}'}{accuracy}"
+    left = f", {counted(len(broken), 'input')} left out" if broken else ""
+    lines = [f"{counted(done, 'prediction')}{'' if output is None else f' in {output}'}{left}{accuracy}"]
+    if used:
+        also = (
+            f"{used} of {counted(done, 'input')} {'is' if used == 1 else 'are'} also in the training or validation data"
+        )
+        lines.append(f"{also} of this run; results on {'it' if used == 1 else 'them'} say little")
+    return lines
+
+
+@contextmanager
+def _broken_ones() -> Iterator[list[str]]:
+    """Collect what is wrong with broken pictures, and show it at the end, even if another error ends the command."""
+    found: list[str] = []
+    try:
+        yield found
+    finally:
+        for line in found:
+            typer.echo(f"attittud: {line}", err=True)
+
+
+def _readable(model: Model, items: list[Item], broken: list[str]) -> tuple[list[Item], Examples]:
+    """Prepare a batch without its broken pictures, and add what is wrong with them to `broken`."""
+
+    def examples(some: list[Item]) -> Examples:
+        return model.examples([item.raw for item in some], [item.name for item in some])
+
+    try:
+        return items, examples(items)
+    except InputError:
+        if model.about.kind != "image":
+            raise
+    whole = []
+    for item in items:
+        try:
+            examples([item])
+            whole.append(item)
+        except InputError as error:
+            broken.append(str(error))
+    return whole, examples(whole)
+
+
+def _check_some(names: list[str], count: int, broken: int, *, skip_broken: bool) -> None:
+    """Refuse broken pictures, unless they are skipped and others are left."""
+    if not count:
+        raise InputError(f"{listed(names, 3)}: there is nothing to predict in it; check the file")
+    some = f"{broken} of {counted(count, 'input')} cannot be read"
+    if broken == count:
+        raise InputError(f"{some}, so there is nothing to predict; check the files")
+    if broken and not skip_broken:
+        them = "it" if broken == 1 else "them"
+        raise InputError(f"{some}; repair or remove {them}, or leave {them} out with --skip-broken")

@@ -23,11 +23,11 @@ from attittud_lab.config.schema import (
     check_sources,
 )
 from attittud_lab.data.features import Column, cells_are_text, is_numbered
-from attittud_lab.data.folder import ImageFolder
+from attittud_lab.data.folder import ImageFolder, class_root
 from attittud_lab.data.parts import VALIDATION, Parts, chosen, read_parts
 from attittud_lab.data.prepare import Pixels
 from attittud_lab.data.source import Labels, Listing, Rows, open_listing, open_source
-from attittud_lab.errors import InputColumnError, InputError, listed, short
+from attittud_lab.errors import InputColumnError, InputError, counted, listed, short
 
 GROUPS = ("patient", "patient_id", "subject", "author", "user")
 """Columns whose values a first configuration keeps together in one split."""
@@ -67,21 +67,22 @@ class Look:
 
     def about(self, name: str) -> list[str]:
         """Comments for the head of a configuration."""
-        kind = "labels" if self.listing.multi_label else "classes"
-        labels = f"{len(self.classes)} {kind}" if self.classes else "no labels"
+        kind = ("label", "labels") if self.listing.multi_label else ("class", "classes")
+        labels = counted(len(self.classes), *kind) if self.classes else "no labels"
         size = f", shorter side {self.size} pixels" if self.size else ""
         own = f", splits {', '.join(self.splits)}" if self.splits else ""
         noun = "row" if self.listing.kind == "table" else self.listing.kind
-        lines = [f"# {name}: {len(self.rows)} {noun}s{size}, {labels}{own}."]
+        lines = [f"# {name}: {counted(len(self.rows), noun)}{size}, {labels}{own}."]
         if self.classes:
             counts = [f"{_visible(label)} ({count})" for label, count in self.classes.items()]
-            more = f", and {len(counts) - _SHOWN} others" if len(counts) > _SHOWN else ""
+            more = f", and {counted(len(counts) - _SHOWN, 'other')}" if len(counts) > _SHOWN else ""
             lines.append(f"#   {', '.join(counts[:_SHOWN])}{more}")
         if self.nested:
             folder, inner = next(iter(self.nested.items()))
             lines.append(
-                f"{WARNING}{len(self.nested)} of these class folders contain folders, such as {_visible(folder)} with "
-                f"{', '.join(map(_visible, inner[:3]))}; if those are the classes, give the folder that contains them."
+                f"{WARNING}some of these class folders ({len(self.nested)}) contain folders, such as {_visible(folder)} with "
+                f"{', '.join(map(_visible, inner[:3]))}; if those are the classes, the path is one level too high: give "
+                f"{_visible(str(Path(self.config.path, folder)), 200)}."
             )
         return lines
 
@@ -163,9 +164,10 @@ def look(config: SourceConfig, table: TableConfig | None = None) -> Look:
     classes = part.classes
     nested = _nested(source.root / (split or ""), classes) if isinstance(source, ImageFolder) else {}
     if len(classes) == 1 and classes[0] in nested:
+        lower = class_root(Path(config.path)) or Path(config.path, classes[0])
         raise InputError(
             f"{config.path}: has only one class, {classes[0]!r}, whose folder contains other folders "
-            f"({', '.join(nested[classes[0]][:3])}); did you mean {Path(config.path, classes[0])}?"
+            f"({', '.join(nested[classes[0]][:3])}); did you mean {lower}?"
         )
     size = Pixels.common([part], None).size if listing.kind == "image" else None
     groups = [name for name in columns if name in GROUPS][:1]

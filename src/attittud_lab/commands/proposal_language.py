@@ -8,6 +8,7 @@ from dataclasses import replace
 from attittud_lab.config.options import check_path
 from attittud_lab.config.schema import LanguageConfig, TextsConfig
 from attittud_lab.data.source import open_source
+from attittud_lab.errors import counted
 from attittud_lab.language.conversations import PROMPTS, hold_out, looks_like_language, read, usual_columns
 
 _COMPARE = (
@@ -41,10 +42,10 @@ def propose_language(learn: str, protect: str | None, column: str | None) -> str
         else "none"
     )
     lines = [
-        f"# To learn: {count} examples, from {_columns(new)}.",
+        f"# To learn: {counted(count, 'example')}, from {_columns(new)}.",
         "# No data are protected, so nothing will show what the model forgets."
         if kept is None
-        else f"# Protected: {known} examples, from {_columns(kept)}.",
+        else f"# Protected: {counted(known, 'example')}, from {_columns(kept)}.",
         *([] if kept is None else [_COMPARE]),
         "task: causal-lm",
         "model: hf:FOLDER  # the folder of a causal language model: config.json, model.safetensors, the tokenizer's files",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attittud_lab.commands import CONFIG, Ray, Workers, key_values, placed, read
-from attittud_lab.errors import InputError
+from attittud_lab.errors import InputError, counted
 from attittud_lab.models import names as models
 from attittud_lab.output.interrupts import interruptible, starting
 from attittud_lab.output.logs import CHOICES
@@ -43,7 +43,9 @@ def train(
     with starting():
         from rich.console import Console
 
+        from attittud_lab.files import read_json
         from attittud_lab.portfolio.run import run as run_portfolio
+        from attittud_lab.runs.folder import REMARK
         from attittud_lab.runs.model import cost
         from attittud_lab.training.train import default_run_dir, run
 
@@ -75,6 +77,8 @@ def train(
     _show(result, "out-of-fold" if several else "validation")
     if size := cost(run_dir):
         typer.echo(f"model: {size}")
+    if remark := read_json(run_dir / "run.json").get(REMARK):
+        typer.echo(f"attittud: {remark}", err=True)
     if several:
         typer.echo("\n".join(_decided(run_dir)))
     _report(run_dir)
@@ -96,7 +100,7 @@ def _show(result: RunResult, chooses: str) -> None:
             typer.echo(f"{part:<10} " + "  ".join(words) + chose)
     note = " (finished earlier; --fresh trains again)" if result.skipped else ""
     typer.echo(
-        f"{result.strategy}, seed {result.seed}: {result.steps} steps in {result.seconds:.1f} s of training{note}"
+        f"{result.strategy}, seed {result.seed}: {counted(result.steps, 'step')} in {result.seconds:.1f} s of training{note}"
     )
 
 
@@ -118,7 +122,9 @@ def _train_language(settings: Config, name: str, logs: Sequence[str], *, fresh: 
     for one in found["averages"]:
         typer.echo(f"{one['share']:4.0%}  loss {one['loss']:.4f}  forgetting {one['forgetting']:+.4f}")
     note = " (finished earlier; --fresh trains again)" if result.skipped else ""
-    typer.echo(f"{result.strategy}, seed {result.seed}: {result.steps} steps in {result.seconds:.1f} s{note}")
+    typer.echo(
+        f"{result.strategy}, seed {result.seed}: {counted(result.steps, 'step')} in {result.seconds:.1f} s{note}"
+    )
     typer.echo(found["decision"]["text"])
     typer.echo(f"model: {run_dir / MODEL}")
     _report(run_dir)

@@ -34,7 +34,7 @@ from attittud_lab.config.load import dump
 from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.data.parts import check_held_out
 from attittud_lab.data.prepare import Prepared, split_seed
-from attittud_lab.errors import InputError
+from attittud_lab.errors import InputError, counted
 from attittud_lab.files import make_folder, only_one_process, without_nan, write_atomically, write_json
 from attittud_lab.models.network import files_read
 from attittud_lab.output.progress import Progress, parse_duration, readable
@@ -134,7 +134,7 @@ class Forecast(Progress):
         total = (plan.left - at_budget) * seconds + at_budget * (plan.at_budget[1] or seconds)
         if total > 0:
             total /= min(plan.at_once, plan.left)
-            self._forecast(total, f"for the remaining {plan.left} runs, {reason}.")
+            self._forecast(total, f"for the remaining {counted(plan.left, 'run')}, {reason}.")
 
     def measured(self, seconds: float, reason: str) -> None:
         """Say a forecast before the first run."""
@@ -333,7 +333,8 @@ class Comparison:
         if at_seconds:
             what = f": {at_steps} to tune the strategies and to compare them at equal steps, and {at_seconds} to compare them at "
             what += "equal seconds"
-        total = f"{'--quick: ' if self.request.whole else ''}{at_steps + at_seconds} runs of {len(self.candidates)} strategies"
+        total = f"{'--quick: ' if self.request.whole else ''}{counted(at_steps + at_seconds, 'run')} of "
+        total += counted(len(self.candidates), "strategy", "strategies")
         self.progress.say(f"{total}{what}. Finished runs are reused.")
         if find(self.config.strategy.name).trains_others:
             self.progress.say(

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from attittud_lab.compare.candidates import MULTITASK, PRIMARY_ONLY
 from attittud_lab.compare.decide import SPREAD, few_examples
+from attittud_lab.errors import counted
 from attittud_lab.statistics import FEWEST, ROUNDING, mark
 
 NAMED = 3  # slow runs in a warning
@@ -184,8 +185,8 @@ def notes(result: Mapping[str, Any], folder: Path) -> list[str]:
         *filter(None, [few_examples(result["examples"]["test"]), result.get("gave_up")]),
         *([f"Without --quick: `{whole['command']}` {whole['why']}."] if (whole := result.get("whole")) else []),
         (
-            f"Figures are means of the test {result['metric']} over {n} seeds; differences are in points, seed by seed.{marks}"
-            f"{DECIDED} marks the row of the decision. Cost is the time of a step relative to multitask. {scatter}"
+            f"Figures are means of the test {result['metric']} over {counted(n, 'seed')}; differences are in points, seed by "
+            f"seed.{marks}{DECIDED} marks the row of the decision. Cost is the time of a step relative to multitask. {scatter}"
         ),
         tuned,
         *(f"Settings of {label}: {' '.join(changes)}." for label, changes in tuning["changes"].items()),

@@ -19,7 +19,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from attittud_lab.config.options import TYPED, Scalar, got, meant
 from attittud_lab.config.schema import CandidateConfig, Config, to_dict
-from attittud_lab.errors import InputError, one_line, short
+from attittud_lab.errors import InputError, nearest, one_line, short
 
 Names = Mapping[str, Callable[[str], object]]
 """A check for each kind of name (strategy, model, basis, engine): it raises an error for an unknown name."""
@@ -208,7 +208,20 @@ def _read(path: Path) -> str:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         reason = "a path cannot contain a NUL character" if "\0" in str(path) else reason
-        raise ConfigError(f"{short(str(path), 400)}: cannot read the configuration: {reason}; check the path") from None
+        near = _near(path) if isinstance(error, FileNotFoundError) else ""
+        raise ConfigError(
+            f"{short(str(path), 400)}: cannot read the configuration: {reason}{near or '; check the path'}"
+        ) from None
+
+
+def _near(path: Path) -> str:
+    """Return a hint at a configuration in the same folder with a similar name. Suffixes would make all names similar."""
+    try:
+        names = {other.stem: other.name for other in path.parent.iterdir() if other.suffix in (".yaml", ".yml")}
+    except OSError:  # the folder does not exist either
+        names = {}
+    near = nearest(path.stem, names)
+    return f"; did you mean {names[near]!r}?" if near else ""
 
 
 def _merged(below: Branch, above: Branch) -> Branch:

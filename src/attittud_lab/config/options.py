@@ -10,14 +10,13 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, get_args
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, GetCoreSchemaHandler, ValidationInfo, model_validator
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from attittud_lab.errors import InputError, short
+from attittud_lab.errors import InputError, nearest, short
 
 TYPED = "command line"
 """The `origin` of a scalar from the command line begins with this."""
@@ -55,8 +54,9 @@ def got(value: Any) -> str:
 
 
 def meant(word: Any, known: Sequence[str], cutoff: float = 0.6) -> str:
-    near = get_close_matches(word[:100], known, n=1, cutoff=cutoff) if isinstance(word, str) else []
-    return f"; did you mean {near[0]!r}?" if near else ""
+    """Return a hint at the known name that a misspelt word probably means; empty if there is none."""
+    near = nearest(word, known, cutoff) if isinstance(word, str) else None
+    return f"; did you mean {near!r}?" if near else ""
 
 
 @dataclass(frozen=True)

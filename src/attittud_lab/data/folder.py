@@ -10,7 +10,7 @@ import numpy as np
 
 from attittud_lab.config.options import as_path
 from attittud_lab.data.source import Columns, Listing, Source, inside, warn_once
-from attittud_lab.errors import InputError
+from attittud_lab.errors import InputError, counted
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 _SPLITS = ("train", "validation", "val", "valid", "dev", "test")
@@ -43,21 +43,24 @@ class ImageFolder(Source):
     def listing(self, split: str | None, columns: Columns) -> Listing:
         root = self.root / split if split else self.root
         folders = self._folders(root)
+        loose = sum(_is_image(path) for path in root.iterdir())
         if not folders:
-            raise InputError(f"{root}: it contains no folder; make one folder of images for each class")
+            low = f"; if it is itself one of the classes, give {root.parent}" if loose else ""
+            raise InputError(f"{root}: it contains no folder; make one folder of images for each class{low}")
         splits = [folder.name for folder in folders if folder.name.lower() in _SPLITS and self._folders(folder)]
         if splits:
             cure = "splits are called train, validation and test in lower case, so rename them"
             raise InputError(f"{root}: its folders {', '.join(splits)} would be read as classes; {cure}")
-        loose = sum(_is_image(path) for path in root.iterdir())
         if loose:
-            warn_once(f"{root}: {loose} images are in no class folder, so they are not read")
+            warn_once(f"{root}: {counted(loose, 'image is', 'images are')} in no class folder and not read")
         paths: list[Path] = []
         labels: list[int] = []
         for number, folder in enumerate(folders):
             found = [inside(self.root, path) for path in sorted(folder.rglob("*")) if _is_image(path)]
             if not found:
-                raise InputError(f"{folder}: it contains no image ({', '.join(SUFFIXES)}); fill or remove it")
+                lower = class_root(root)
+                hint = "" if lower is None else f", or did you mean {lower}, which contains folders of images?"
+                raise InputError(f"{folder}: it contains no image ({', '.join(SUFFIXES)}); fill or remove it{hint}")
             paths += found
             labels += [number] * len(found)
         names = [folder.name for folder in folders]
@@ -74,6 +77,15 @@ class ImageFolder(Source):
     def _folders(self, root: Path) -> list[Path]:
         found = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
         return [inside(self.root, path) for path in found]
+
+
+def class_root(root: Path, deepest: int = 3) -> Path | None:
+    """Return the first folder inside of `root` that contains folders of images: perhaps the one that was meant."""
+    inner = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    for folder in inner:
+        if any(path.is_dir() and any(map(_is_image, path.iterdir())) for path in folder.iterdir()):
+            return folder
+    return next((found for folder in inner if deepest and (found := class_root(folder, deepest - 1))), None)
 
 
 def _is_image(path: Path) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import cache
 from itertools import combinations
 
@@ -24,7 +23,7 @@ from attittud_lab.config.schema import (
 from attittud_lab.data.source import Labels, Listing, Raw, Rows, Source, open_listing, open_source, renumber, warn_once
 from attittud_lab.data.splits import Digests, amount, check_copies, copies, digests, stratified
 from attittud_lab.data.tasks import find_objective, mix
-from attittud_lab.errors import InputError, listed, short
+from attittud_lab.errors import InputError, counted, listed, loose, nearest, short, spellings
 
 VALIDATION = ("validation", "val", "valid", "dev")
 """Names that sources give their own validation split."""
@@ -74,6 +73,8 @@ class Parts:
     auxiliary: dict[str, Part]
     copied: dict[str, int]
     """How many primary examples are in two parts, such as `test in train`."""
+    used: list[npt.NDArray[np.bytes_]]
+    """Digests (`Digests.words`) of the examples for training and validation, primary and auxiliary ones."""
 
 
 def read_parts(config: DataConfig, seed: int, *, pooled: bool = False) -> Parts:
@@ -98,7 +99,7 @@ def read_parts(config: DataConfig, seed: int, *, pooled: bool = False) -> Parts:
     copied = check_copies(seen, config.primary.path, config.primary.overlap)
     if pooled and config.primary.overlap != "allow":
         _warn_of_copies([seen["train"], seen["validation"]], primary, config.primary.path)
-    auxiliary = {}
+    auxiliary, used = {}, [seen["train"].words, seen["validation"].words]
     for name, source in config.auxiliary.items():
         part = _auxiliary_part(source, opened(source.path), name, mix(seed, name), table, config.primary.group)
         if part.listing.kind != kind:
@@ -107,11 +108,14 @@ def read_parts(config: DataConfig, seed: int, *, pooled: bool = False) -> Parts:
                 f"source of {kind}s"
             )
         _check_columns(part, name, primary["train"])
-        auxiliary[name] = part = _without_primary(part, name, primary, seen, pooled=pooled)
+        part, words = _without_primary(part, name, primary, seen, pooled=pooled)
+        auxiliary[name] = part
+        used.append(words)
+        _warn_of_spelling(part, name, primary["train"])
         if source.label_noise is not None:
             noise_seed = mix(seed, name, "noise")
             part.labels = with_noise(part.labels, len(part.classes), source.label_noise, noise_seed, name)
-    return Parts(primary, auxiliary, copied)
+    return Parts(primary, auxiliary, copied, used)
 
 
 def _warn_of_copies(seen: Sequence[Digests], primary: Mapping[str, Part], where: str) -> None:
@@ -150,13 +154,24 @@ def _check_columns(part: Part, name: str, primary: Part) -> None:
         )
 
 
+def _warn_of_spelling(part: Part, name: str, primary: Part) -> None:
+    """Warn if a class is spelt in another way than in the primary data: then it counts as another class."""
+    known = spellings(primary.classes)
+    for own in part.classes:
+        other = known.get(loose(own), own)
+        if other != own and own not in primary.classes:
+            found = f"data.auxiliary.{name}: its class {short(own)!r} is not the primary class {short(other)!r}"
+            warn_once(f"{found}, because case and blanks count; spell them alike if they mean the same")
+
+
 def _without_primary(
     part: Part, name: str, primary: Mapping[str, Part], seen: Mapping[str, Digests], *, pooled: bool
-) -> Part:
+) -> tuple[Part, npt.NDArray[np.bytes_]]:
     """Leave out the examples that the primary task has, and those whose groups it holds out.
 
-    A labelled example that the primary task has adds nothing. Plain text may be used again for language modelling, but never
-    a text that is held out. Other examples of a patient who is held out would show what the model is tested on.
+    Returns the others, and their digests. A labelled example that the primary task has adds nothing. Plain text may be used
+    again for language modelling, but never a text that is held out. Other examples of a patient who is held out would show
+    what the model is tested on.
     """
     own, held_outs = digests(part.listing, part.rows), ("train", "validation", "test")[not pooled :]
     if part.groups is None and any(primary[held_out].groups for held_out in held_outs):
@@ -181,7 +196,8 @@ def _without_primary(
         found = f"data.auxiliary.{name}: all its examples are also in the primary data"
         raise InputError(f"{found}; name other data, or lower data.primary.train so that some are left")
     of_groups = int(grouped.sum())
-    return replace(part.take(np.flatnonzero(kept)), left_out=int(copied.sum()), left_out_groups=of_groups)
+    left = replace(part.take(np.flatnonzero(kept)), left_out=int(copied.sum()), left_out_groups=of_groups)
+    return left, own.words[kept]
 
 
 def _of_groups(part: Part, held_out: Sequence[Part]) -> npt.NDArray[np.bool_]:
@@ -242,10 +258,9 @@ def _primary_parts(
             )
     if len(parts["train"].rows) < ENOUGH * size:
         count = len({*(parts["train"].groups or ())})
-        groups = f"{count} group{'s' * (count > 1)}"
         warn_once(
-            f"data.primary.train: {len(parts['train'].rows)} examples of {groups} are used instead of {size}, since groups "
-            "stay whole; raise data.primary.train if they are too few"
+            f"data.primary.train: {counted(len(parts['train'].rows), 'example')} of {counted(count, 'group')} can be used "
+            f"instead of {size}, since groups stay whole; raise data.primary.train if they are too few"
         )
     _check_classes(parts["train"], config.path)
     _check_groups(parts, config.path)
@@ -336,7 +351,8 @@ def _numbered(listing: Listing, classes: list[str]) -> Part:
         return Part(listing, rows, labels[:, [listing.classes.index(name) for name in classes]], classes)
     without = int((labels < 0).sum())
     if without:
-        warn_once(f"{listing.where}: {without} of {listing.count} examples have no label and are left out")
+        lack = "has no label and is" if without == 1 else "have no label and are"
+        warn_once(f"{listing.where}: {without} of {listing.count} examples {lack} left out")
     numbers = renumber(listing, labels, classes)
     return Part(listing, rows[numbers >= 0], numbers[numbers >= 0], classes)
 
@@ -367,17 +383,17 @@ def _unseen(listing: Listing, labels: Labels, train: Part, config: PrimaryConfig
     """
     counts = labels.sum(0) if listing.multi_label else np.bincount(labels[labels >= 0], minlength=len(listing.classes))
     left_out = {*train.listing.classes, *config.exclude}
-    spellings = {name.casefold().strip(): name for name in train.classes}
+    kept = spellings(train.classes)
     unseen = {
         name: int(count)
         for name, count in zip(listing.classes, counts, strict=True)
-        if count and name not in left_out and (config.classes is None or name.casefold().strip() in spellings)
+        if count and name not in left_out and (config.classes is None or loose(name) in kept)
     }
     if not unseen:
         return {}
     words = []
     for name, count in list(unseen.items())[:5]:
-        near = spellings.get(name.casefold().strip()) or next(iter(get_close_matches(name, train.classes, n=1)), None)
+        near = nearest(name, train.classes)
         words.append(f"{name!r} ({count}{f'; did you mean {near!r}?' if near else ''})")
     more = f" and {len(unseen) - 5} more" if len(unseen) > 5 else ""
     what = "labels" if listing.multi_label else f"of {listing.count} examples"
@@ -417,7 +433,8 @@ def _check_groups(parts: Mapping[str, Part], where: str) -> None:
     for first, second in combinations(groups, 2):
         both = groups[first] & groups[second]
         if both:
-            found = f"{where}: {len(both)} groups are in {first} and in {second} (for example {min(both)!r})"
+            some = f"{counted(len(both), 'group is', 'groups are')} in {first} and in {second}"
+            found = f"{where}: {some} (for example {min(both)!r})"
             cure = "give the data without splits, so that they are split by group"
             raise InputError(f"{found}; {cure}, or choose another data.primary.group")
 

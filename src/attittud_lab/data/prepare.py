@@ -24,10 +24,13 @@ from attittud_lab.config.schema import DataConfig, Kind
 from attittud_lab.data.features import Features, taken
 from attittud_lab.data.parts import Part, Parts, read_parts
 from attittud_lab.data.source import Raw, check_memory
+from attittud_lab.data.splits import packed, words_of
 from attittud_lab.data.tasks import OBJECTIVES, Examples, Task, can_share, objective_for, sharing
 from attittud_lab.data.texts import Reader
 from attittud_lab.errors import InputError, listed, one_line
 
+DIGESTS = "digests"
+"""The entry of a record with digests of the examples for training and validation; earlier versions wrote none."""
 LARGEST = 64_000_000
 """The most pixels of an image that is decoded; a file of a few kB can declare billions."""
 MOST_ENLARGED = 64
@@ -104,7 +107,7 @@ def prepare(
         primary = replace(primary, examples=encoder.joined(primary.examples, validation))
         validation = validation.rows(torch.arange(0))
     prepared = Prepared(train.listing.kind, primary, validation, test, auxiliary, record, groups, names)
-    record["sha256"] = _checksum(prepared)
+    record["sha256"], record[DIGESTS] = _checksum(prepared), _digests(prepared, parts)
     return prepared
 
 
@@ -241,6 +244,20 @@ def _checksum(data: Prepared) -> str:
                 digest.update(str(tuple(tensor.shape)).encode())
                 digest.update(tensor.contiguous().numpy().data)
     return digest.hexdigest()
+
+
+def _digests(data: Prepared, parts: Parts) -> str:
+    """Digests of all examples for training and validation, by which `attittud predict` recognises them."""
+    if data.kind != "table":
+        return packed(parts.used)
+    # Files spell the same row in different ways, so its features are compared.
+    trained = [data.primary.examples, data.validation, *(task.examples for task in data.auxiliary.values())]
+    return packed([words_of(rows_bytes(examples)) for examples in trained])
+
+
+def rows_bytes(examples: Examples) -> list[Raw]:
+    """The features of each row as bytes that can be compared."""
+    return [row.tobytes() for row in examples.inputs.numpy()]
 
 
 @dataclass(frozen=True)

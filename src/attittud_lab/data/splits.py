@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import re
 import unicodedata
@@ -15,7 +16,7 @@ import numpy.typing as npt
 
 from attittud_lab.config.schema import Count
 from attittud_lab.data.source import Labels, Listing, Raw, Rows, warn_once
-from attittud_lab.errors import InputError
+from attittud_lab.errors import InputError, counted
 
 MOST_COPIED = 0.1
 """The largest share of a part that may also be in another part."""
@@ -35,7 +36,7 @@ def amount(count: Count, available: int, what: str, total: int | None = None) ->
     if count < 0:
         raise InputError(f"{what}: must not be negative, got {count}")
     if count > available:
-        wanted = f"{what}: {int(count)} examples are wanted, but there are only {available}"
+        wanted = f"{what}: {counted(int(count), 'example is', 'examples are')} wanted, but there are only {available}"
         raise InputError(f"{wanted}; ask for fewer, or write null for all")
     return int(count)
 
@@ -115,6 +116,33 @@ def digests(listing: Listing, rows: Rows) -> Digests:
             exact.append(_digest(raw))
             words.append(_words_digest(raw) if isinstance(raw, str) else exact[-1])
     return Digests(np.array(exact, dtype="S16"), np.array(words, dtype="S16"))
+
+
+def words_of(raws: Sequence[Raw]) -> npt.NDArray[np.bytes_]:
+    """The `Digests.words` of examples that are in no listing."""
+    return np.array([_words_digest(raw) if isinstance(raw, str) else _digest(raw) for raw in raws], dtype="S16")
+
+
+def packed(words: Sequence[npt.NDArray[np.bytes_]]) -> str:
+    """Write the digests of several sets of examples as a short text: sorted, each once, without blank texts."""
+    found = np.unique(np.concatenate([_numbers(some[some != b""]) for some in words]))
+    return base64.b64encode(found.tobytes()).decode("ascii")
+
+
+def unpacked(text: str) -> npt.NDArray[np.uint64]:
+    """Read what `packed` wrote; raises ValueError for anything else."""
+    return np.frombuffer(base64.b64decode(text, validate=True), dtype="<u8")
+
+
+def are_in(words: npt.NDArray[np.bytes_], known: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    """Find the digests that are among the `unpacked` ones; a blank text never is."""
+    found: npt.NDArray[np.bool_] = np.isin(_numbers(words), known) & (words != b"")
+    return found
+
+
+def _numbers(words: npt.NDArray[np.bytes_]) -> npt.NDArray[np.uint64]:
+    """Return half of each digest, which still tells millions of examples apart."""
+    return np.frombuffer(words.astype("S16").tobytes(), dtype="<u8").reshape(-1, 2)[:, 0]
 
 
 def _digest(raw: Raw) -> bytes:

@@ -57,7 +57,7 @@ def shards(folder: Path) -> dict[str | None, list[Path]]:
                 announced[match["split"]] = int(match["of"] or 0)
         for split, count in announced.items():
             if len(found[split]) < count:
-                warn_once(f"{inner}: only {len(found[split])} of the {count} files of split {split} are there")
+                warn_once(f"{inner}: found only {len(found[split])} of the {count} files of split {split}")
         if found:
             return found
     return {}
@@ -139,7 +139,8 @@ def _groups(values: Any, numbers: Sequence[int], where: str, column: str) -> lis
         empty += not text
         found.append(text or f"{where}, row {number}")  # unlike any group of this or another file
     if empty:
-        what = f"{where}: {empty} of {len(found)} rows have no group (column {column!r})"
+        have = "has" if empty == 1 else "have"
+        what = f"{where}: {empty} of {len(found)} rows {have} no group (column {column!r})"
         warn_once(f"{what}; each counts as a group of its own, so fill the cells if some of them belong together")
     return found
 

@@ -18,6 +18,7 @@ from attittud_lab.compare.decide import content, costs
 from attittud_lab.compare.table import flat, percent
 from attittud_lab.config.load import load
 from attittud_lab.config.schema import Config
+from attittud_lab.errors import counted
 from attittud_lab.files import without_nan
 from attittud_lab.output.progress import Progress
 from attittud_lab.placing.job import Here, Job
@@ -176,7 +177,7 @@ def rich_table(result: Mapping[str, Any]) -> Table:
     """Return the table for a terminal; in a narrow one the difference comes below the accuracy."""
     title = f"Test accuracy (%) with 10 correct labels per class; after the mark, points above or below {PRIMARY_ONLY}"
     several = len(result["seeds"]) >= FEWEST
-    over = f"over {len(result['seeds'])} seeds"
+    over = f"over {counted(len(result['seeds']), 'seed')}"
     caption = f"mean ± 95 % interval {over}; {MARKS}" if several else f"mean {over}; ? too few seeds to tell"
     names = [table["name"] for table in result["tables"]]
     found = Table("auxiliary labels:", *names, title=title, caption=caption, box=box.SIMPLE_HEAD)

@@ -97,9 +97,8 @@ def read(config: TextsConfig, where: str, seed: int, *, prompts: bool = False) -
     if not found:
         raise InputError(f"{config.path}: no row has {lack}, in {listed(columns)}; check the file ({where}:)")
     if len(found) < rows:
-        warn_once(
-            f"{config.path}: {rows - len(found)} of {rows} rows are left out, because they lack {lack} ({where}:)"
-        )
+        left = f"{rows - len(found)} of {rows} rows {'is' if rows - len(found) == 1 else 'are'} left out"
+        warn_once(f"{config.path}: {left}, for lack of {lack} ({where}:)")
     order = np.random.default_rng(seed).permutation(len(found))
     return [found[number] for number in order[: counted(config.examples, len(found), config.path)]]
 
@@ -271,9 +270,8 @@ def without(rows: Sequence[Row], held_out: Sequence[Row], where: str) -> list[Ro
     if not rest:
         raise InputError(f"{where}: all of it is also in the held-out data; give other data to train on")
     if len(rest) < len(rows):
-        warn_once(
-            f"{where}: {len(rows) - len(rest)} of {len(rows)} rows are left out, because they are also in the held-out data"
-        )
+        left = f"{len(rows) - len(rest)} of {len(rows)} rows {'is' if len(rows) - len(rest) == 1 else 'are'} left out"
+        warn_once(f"{where}: {left}, since the held-out data contain the same")
     return rest
 
 

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -29,7 +30,7 @@ from attittud_lab.data.folder import SUFFIXES as IMAGES
 from attittud_lab.data.source import Raw, inside, warn_once
 from attittud_lab.data.spelling import folded
 from attittud_lab.data.tables import INPUTS, LABELS, class_names
-from attittud_lab.errors import InputError, listed, one_line
+from attittud_lab.errors import InputError, counted, listed, loose, one_line, short, spellings
 from attittud_lab.predict.rows import Row, rows_of
 
 STANDARD = "-"
@@ -67,6 +68,10 @@ class Inputs:
     options: Sequence[str] = ()
     """Which of --input and --label were given. They must fit every input: a misspelt name would have no effect."""
 
+    @cached_property
+    def _spellings(self) -> dict[str, str]:
+        return spellings(self.classes)
+
     def read(self, names: Sequence[str]) -> tuple[int | None, Iterator[Item]]:
         """Return how many inputs there are (None if only reading shows it), and the inputs in order."""
         if names.count(STANDARD) > 1:
@@ -99,8 +104,10 @@ class Inputs:
 
     def _image(self, path: Path, root: Path | None) -> Item:
         self._check_no_columns(str(path))
-        above = "" if root is None else path.relative_to(root).parts[0]
-        truth = frozenset([above]) if above in self.classes and path.parent != root else None
+        above = "" if root is None or path.parent == root else path.relative_to(root).parts[0]
+        truth = frozenset([above]) if above in self.classes else None
+        if truth is None and above:
+            self._hint(f"{root}: the folder", above)
         return Item(_written(path), None, path, truth)
 
     def _folder(self, root: Path) -> tuple[int | None, Iterator[Item]]:
@@ -112,9 +119,8 @@ class Inputs:
             known = ", ".join(TABLES if self.kind != "image" else (*IMAGES, ".parquet"))
             raise InputError(f"{root}: it contains no file that can be read ({known}); check the path")
         if counts.total() > wanted:
-            warn_once(
-                f"{root}: {counts.total() - wanted} files are left out, because they are none of {', '.join(suffixes)}"
-            )
+            left = counted(counts.total() - wanted, "file is", "files are")
+            warn_once(f"{root}: {left} left out, because only {', '.join(suffixes)} can be read here")
         paths = (inside(root, path) for path in _walk(root) if path.suffix.lower() in suffixes)
         if suffixes is IMAGES:
             return wanted, (self._image(path, root) for path in paths)
@@ -248,6 +254,14 @@ class Inputs:
             raise InputError(f"{path}: row {number} holds {found}, but the model reads {self.kind}s; {cure}")
         return Item(_written(path), number, value, self._truth(truth, names))
 
+    def _hint(self, what: str, name: str) -> None:
+        """Warn if a true class is only spelt in another way than in training: it then counts as not known."""
+        if (near := self._spellings.get(loose(name))) is not None:
+            spelt = (
+                f"{what} {short(name)!r} is not the class {short(near)!r} of the model, because case and blanks count"
+            )
+            warn_once(f"{spelt}; spell them alike to get the accuracy")
+
     def _truth(self, value: Any, names: list[str] | None) -> frozenset[str] | None:
         """Return the classes of a row from its label cell; None without a label, or for a class that the model lacks."""
         if isinstance(value, list):
@@ -262,6 +276,8 @@ class Inputs:
             value = names[number]
         name = str(int(value)) if isinstance(value, bool) else str(value)
         known = next((word for word in (name, name.strip(), folded(name.strip())) if word in self.classes), None)
+        if known is None and not self.several:
+            self._hint("the label", name)
         return None if known is None or self.several else frozenset([known])
 
 

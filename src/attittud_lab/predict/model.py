@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from attittud_lab.config.schema import Config
 from attittud_lab.data.features import Features
-from attittud_lab.data.prepare import Pixels, decode_all
+from attittud_lab.data.prepare import DIGESTS, Pixels, decode_all, rows_bytes
+from attittud_lab.data.splits import are_in, unpacked, words_of
 from attittud_lab.data.tasks import Examples
 from attittud_lab.data.texts import Reader
 from attittud_lab.errors import InputError, one_line
@@ -78,6 +79,8 @@ class Model:
         """`module` gives probabilities for uint8 images, token numbers or features; its `members` are the networks."""
         self.classes, self.several = list(about.classes), about.several
         self._encoder, self._device = encoder, device
+        self.used: npt.NDArray[np.uint64] | None = None
+        """Digests of the examples for training and validation; None if the run folder has none."""
         self._told = set[str]()  # a column of new texts is worth one warning, not one in each batch
 
     @property
@@ -96,18 +99,27 @@ class Model:
         found = [self.probabilities(scores) for scores in self._batches(inputs)]
         return np.concatenate(found) if found else np.empty((0, len(self.classes)), dtype=np.float32)
 
-    def scores(self, raws: Sequence[Any], names: Sequence[str]) -> Tensor:
-        """Return the raw scores of one batch, n x classes; error messages use these names for the inputs."""
+    def examples(self, raws: Sequence[Any], names: Sequence[str]) -> Examples:
+        """Prepare one batch as in training; error messages use these names for the inputs."""
         if self.about.kind == "image":
             channels, size, _ = self.about.shape
-            examples = Examples(decode_all(raws, Pixels(channels, size), names), None)
-        elif isinstance(self._encoder, Features):
-            examples = Examples(torch.from_numpy(encoded(self._encoder, raws, names, self._told)), None)
-        else:
-            assert self._encoder is not None
-            rows, lengths = self._encoder.rows(raws)
-            bucket = self.config.data.buckets
-            examples = Examples(rows, None, lengths if bucket else None, bucket or 1)
+            return Examples(decode_all(raws, Pixels(channels, size), names), None)
+        if isinstance(self._encoder, Features):
+            return Examples(torch.from_numpy(encoded(self._encoder, raws, names, self._told)), None)
+        assert self._encoder is not None
+        rows, lengths = self._encoder.rows(raws)
+        bucket = self.config.data.buckets
+        return Examples(rows, None, lengths if bucket else None, bucket or 1)
+
+    def count_used(self, raws: Sequence[Any], examples: Examples) -> int:
+        """Count the inputs that the run had for training or validation; 0 if its folder does not say."""
+        if self.used is None:
+            return 0
+        words = words_of(rows_bytes(examples) if self.about.kind == "table" else raws)
+        return int(are_in(words, self.used).sum())
+
+    def scores(self, examples: Examples) -> Tensor:
+        """Return the raw scores of one batch, n x classes."""
         with enough_memory(self._device, "free some of it, or use another device (--device cpu)"):
             return outputs_of(self.module, examples, self._device, batch_size=AT_ONCE, raw=True)
 
@@ -127,7 +139,7 @@ class Model:
         raws = self._raws(inputs)
         for start in range(0, len(raws), AT_ONCE):
             some = raws[start : start + AT_ONCE]
-            yield self.scores(some, [f"input {start + position}" for position in range(len(some))])
+            yield self.scores(self.examples(some, [f"input {start + position}" for position in range(len(some))]))
 
     def _raws(self, inputs: Any) -> list[Any]:
         """Return what a user hands in as a list: one input, a list of inputs, an array of images, or a data frame."""
@@ -179,7 +191,9 @@ class Model:
 def load(run: str | os.PathLike[str], device: str = "auto") -> Model:
     """The model in the folder of a finished run."""
     folder, where = Path(run).expanduser(), choose_device(device)
-    return assembled(folder, *read_model(folder), where)
+    model = assembled(folder, *read_model(folder), where)
+    model.used = _stored_digests(folder)
+    return model
 
 
 def assembled(folder: Path, about: ModelFile, config: Config, where: torch.device) -> Model:
@@ -220,6 +234,16 @@ def assembled(folder: Path, about: ModelFile, config: Config, where: torch.devic
     if config.training.channels_last:
         module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's annotation leaves memory_format out
     return Model(about, config, module, encoder, where)
+
+
+def _stored_digests(folder: Path) -> npt.NDArray[np.uint64] | None:
+    path = folder / "data.json"
+    try:
+        found = read_json(path).get(DIGESTS) if path.is_file() else None
+        return None if found is None else unpacked(found)
+    except (AttributeError, TypeError, ValueError) as error:
+        said = f"{path}: {DIGESTS} is damaged ({type(error).__name__}: {one_line(error, 200)})"
+        raise InputError(f"{said}; restore it from a backup, or remove this entry") from None
 
 
 def _stored_features(folder: Path, about: ModelFile) -> Features:

@@ -16,7 +16,7 @@ from typing import Any
 
 from attittud_lab.compare.candidates import PRIMARY_ONLY
 from attittud_lab.compare.table import about, bar, by_label, cells, decided_row, deciding, next_step, notes, scatter
-from attittud_lab.errors import InputError, one_line, short
+from attittud_lab.errors import InputError, counted, one_line, short
 from attittud_lab.files import read_json, without_nan
 from attittud_lab.language.run import LEARNED, MODEL
 from attittud_lab.output.progress import shares
@@ -89,10 +89,11 @@ def _comparison(folder: Path, points: int) -> dict[str, Any]:
     decides, at = deciding(result), "for" if "title" in result else "at"  # the demo's tables are kinds of labels
     order = [decides, *(number for number in range(len(tables)) if number != decides)]
     first = _inside(folder, next(iter(result["tables"][0]["rows"][0]["runs"].values()), ""))
+    size = f"{counted(len(groups[0]), 'strategy', 'strategies')}, {counted(len(result['seeds']), 'seed')}"
     return {
         "kind": "comparison",
         "title": result.get("title", f"Comparison: {folder.resolve().parent.name}"),
-        "subtitle": f"{len(groups[0])} strategies, {len(result['seeds'])} seeds, {_examples(result['examples'])}",
+        "subtitle": f"{size}, {_examples(result['examples'])}",
         "metric": result["metric"],
         "decision": result["decision"]
         | {"about": f"Decision {at} {tables[decides]['name'].lower()}", "row": decided_row(result, decides)}
@@ -187,7 +188,7 @@ def _run(folder: Path, points: int) -> dict[str, Any]:
         texts = {n: ["undefined" if v is None else f"{v:.4f}" for v in pair] for n, pair in figures.items()}
         rows = [{"cells": [name, *pair], "interval": None} for name, pair in texts.items()]
         lines = [
-            f"Phase {phase['name']}: {phase['steps']} steps in {phase['seconds']:.1f} s of training, best step "
+            f"Phase {phase['name']}: {counted(phase['steps'], 'step')} in {phase['seconds']:.1f} s of training, best step "
             f"{phase['best_step']}" + (f", stopped by {phase['stopped']}." if phase["stopped"] else ".")
             for phase in result["phases"]
         ]
@@ -257,7 +258,7 @@ def _language(folder: Path, config: Mapping[str, Any], curves: Mapping[str, Any]
         "notes": [
             *([_AVERAGES] if forgets else []),
             _UNITS,
-            f"{phase['steps']} steps in {phase['seconds']:.1f} s of training.",
+            f"{counted(phase['steps'], 'step')} in {phase['seconds']:.1f} s of training.",
             f"The trained model is in {MODEL}/ in the folder of the run; transformers loads it from there.",
         ],
         "tables": [{"name": "Result", "about": "", "columns": columns, "rows": rows}],

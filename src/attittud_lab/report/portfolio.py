@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attittud_lab.errors import counted
 from attittud_lab.files import read_json
 from attittud_lab.output.progress import readable
 from attittud_lab.portfolio.candidates import PRIMARY_ONLY, legend
@@ -69,7 +70,7 @@ def portfolio(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _counts(found: Mapping[str, Any], examples: Mapping[str, int]) -> Iterator[str]:
-    test = f"{examples['test']} test examples" if found["tested"] else "no test set"
+    test = counted(examples["test"], "test example") if found["tested"] else "no test set"
     yield (
         f"{found['labels']} labels in {found['folds']} folds, {test}"
         if found["folds"] > 1
@@ -259,7 +260,7 @@ def _sources(found: Mapping[str, Any]) -> dict[str, Any] | None:
             _points(gain["difference"]),
             _range(gain, "+"),
             sure,
-            f"{row['steps']} steps",
+            counted(row["steps"], "step"),
             row["label"],
         ]
         table.append({"cells": cells, "interval": _bar(gain)})

@@ -2,7 +2,7 @@
 
 config.yaml            the configuration as used, readable by `attittud train`
 run.json               the same as JSON, with versions, revision and hardware
-data.json              which rows of which source are in which split, and a checksum of the tensors
+data.json              which rows of which source are in which split, a checksum of the tensors, and digests of the examples
 metrics.jsonl          one line for each logged step and each evaluation
 checkpoint.safetensors the state of an unfinished run
 weights.safetensors    the chosen model
@@ -38,6 +38,7 @@ from torch import Tensor
 
 from attittud_lab.config.load import dump, loads
 from attittud_lab.config.schema import Config, to_dict
+from attittud_lab.data.prepare import DIGESTS
 from attittud_lab.errors import InputError, one_line
 from attittud_lab.files import cannot_write, make_folder, only_one_process, read_json, write_atomically, write_json
 from attittud_lab.runs.result import RunResult, provenance
@@ -48,6 +49,8 @@ _FILES += ("leaderboard.json", "out_of_fold.safetensors", "plan.json", "report.h
 _FILES += ("learned.json", "replies.jsonl", "metrics.jsonl", "data.json", "run.json", "config.yaml")
 _FOLDERS = ("trials", "checkpoints")  # nobody needs them after the end of a run
 _MEMBERS = "member-*.safetensors"
+REMARK = "remark"
+"""The entry of run.json with what a person should know about the end of a run."""
 _PACKAGES = ("numpy", "scikit-learn", "pyarrow", "pillow", "safetensors", "transformers", "torchjd")
 _OVER = "start over with --fresh"
 _TENSOR = "$tensor"
@@ -145,7 +148,10 @@ class RunFolder:
             facts["threads"] = threads
             facts["repeatable"] = device.type == "cpu" or self.config.training.deterministic
             write_json(self.about_path, facts | provenance(_PACKAGES))  # last: now the folder is this run's
-        elif read_json(rows) != plain:
+            return
+        # Earlier versions wrote no digests, and other data have another checksum anyway.
+        known = read_json(rows)
+        if not isinstance(known, dict) or known | {DIGESTS: None} != plain | {DIGESTS: None}:
             found = f"{self.path}: the data have changed since this run began"
             raise InputError(f"{found}; {_OVER}, or restore the data")
 

@@ -91,6 +91,10 @@ class Strategy(ABC):
         """Figures by layer, for occasional use: they may need extra forward passes."""
         return {}
 
+    def remark(self) -> str | None:
+        """What a person should know at the end of a phase; None if there is nothing. It may wait for the device."""
+        return None
+
     def state_dict(self) -> dict[str, Any]:
         """Values that JSON can hold, and tensors: all that a resumed run needs."""
         return {}

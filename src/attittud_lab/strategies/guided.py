@@ -144,6 +144,16 @@ class AutoGuided(Guided):
             raise InputError(f"strategy.eta: strategy auto finds the weights itself; {cure}")
         super().__init__(config, model, weights, seed, eta="auto", judge_every=config.judge_every)
 
+    def remark(self) -> str | None:
+        judges = self.guide.state_dict(include_basis=False)["judges"]
+        if any(weight for record in judges["records"].values() for weight in record["weights"]):
+            return None
+        return (
+            "strategy auto ended with weight 0 for every auxiliary part, so the last guided steps used the primary data alone: "
+            "the validation examples gave no sign that the auxiliary data help. If you expect that they do, train for more "
+            "steps, or compare with other strategies (`attittud compare`)"
+        )
+
 
 _AUTO = "held-out primary examples (of the validation set) choose the weight of every part"
 register("auto", _AUTO, AutoGuided, inherits=SETTINGS)

@@ -19,7 +19,7 @@ from attittud_lab.models.compiling import compile_body, compiling, is_compiled
 from attittud_lab.models.network import Network, build_model, keep_description, predicts, reader, save_weights
 from attittud_lab.output.logs import Log, check_log, open_log
 from attittud_lab.output.progress import Progress
-from attittud_lab.runs.folder import RunFolder, check_like, trained_once
+from attittud_lab.runs.folder import REMARK, RunFolder, check_like, trained_once
 from attittud_lab.runs.model import WEIGHTS, ModelFile
 from attittud_lab.runs.result import PhaseSummary, RunResult, typed
 from attittud_lab.training.devices import (
@@ -200,6 +200,8 @@ class _Job:
             begin_phase(phase)
             self.progress.phase(phase.name, phase.steps, state.step)
             phase.run(self.record, self.checkpoint, self.progress.advance)
+            if remark := phase.strategy.remark():
+                self.folder.note(REMARK, remark)
             self.validation = phase.finish()
             name, seconds, stopped = phase.name, state.seconds, state.stopped
             self.summaries.append(

@@ -27,6 +27,10 @@ def test_init_writes_a_configuration_that_train_reads(capsys: pytest.CaptureFixt
     assert call("train", "mine.yaml", *quick) == 0
     assert call("init", "image", "--primary", "digits", "-o", "mine.yaml") == 2
     assert "--force" in capsys.readouterr().err
+    # A wrong path comes first: whoever adds --force should not learn of it only then.
+    for wrong in (["--primary", "digit"], ["--primary", "digits", "--auxiliary", "digit"]):
+        assert call("init", "image", *wrong, "-o", "mine.yaml") == 2
+        assert "digit: there is no such file or folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

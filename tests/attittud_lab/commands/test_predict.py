@@ -87,7 +87,7 @@ def test_known_labels_give_an_accuracy(capsys: pytest.CaptureFixture[str]) -> No
     assert code == 0 and err == f"8 predictions, accuracy {wanted:.4f} on 8 inputs whose label is known\n"
     assert [row["file"] for row in rows(out)] == sorted(map(str, Path(PICTURES).rglob("*.png")))
     code, _, err = typed("predict", RUNS["findings"], "data/findings.parquet", capsys=capsys)
-    assert code == 0 and err.endswith(" on 144 known labels\n")
+    assert code == 0 and " on 144 known labels\n" in err
     code, _, err = typed("predict", RUNS["pictures"], PICTURES, "--quiet", capsys=capsys)
     assert (code, err) == (0, "")
 
@@ -99,21 +99,79 @@ def test_predictions_can_be_written_to_files(tmp_path: Path, capsys: pytest.Capt
         assert code == 0 and out == "" and f"48 predictions in {path}" in err and path.stat().st_size > 100
 
 
-@pytest.mark.parametrize("to_file", [True, False])
-def test_a_damaged_image_is_named_and_leaves_no_output(
-    to_file: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_inputs_of_training_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """By content: other names change nothing, and another picture under the same name is another input."""
+    new = Image.new("L", (8, 8), 77)
+    old = sorted(Path("data/pictures/train").rglob("*.png"))[:2]
+    for number, path in enumerate(old):
+        (tmp_path / f"copy {number}.png").write_bytes(path.read_bytes())
+    new.save(tmp_path / old[0].name)
+    said = "2 of 3 inputs are also in the training or validation data of this run; results on them say little\n"
+    _, _, err = typed("predict", RUNS["pictures"], str(tmp_path), capsys=capsys)
+    assert err == f"3 predictions\n{said}"
+    assert typed("predict", RUNS["pictures"], str(tmp_path), "--quiet", capsys=capsys)[2] == ""
+    with Path("data/reviews.csv").open(newline="") as file:
+        texts = [row["text"] for row in csv.DictReader(file)]
+    record = json.loads(Path(RUNS["words"], "data.json").read_text())["primary"]
+    known = [texts[record[part]["rows"][0]] for part in ("train", "validation", "test")]
+    given = "\n".join([known[0].upper(), *known[1:], "", "new words"])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(given.encode()))))
+    _, _, err = typed("predict", RUNS["words"], "-", capsys=capsys)
+    assert err.startswith("5 predictions\n2 of 5 inputs are also in")
+
+
+def test_a_run_folder_that_does_not_say_what_it_used_gives_no_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = old_run("pictures", tmp_path)
+    assert "also in" not in typed("predict", str(run), "data/pictures/train", capsys=capsys)[2]
+    record = json.loads((run / "data.json").read_text())
+    (run / "data.json").write_text(json.dumps(record | {"digests": "A"}))
+    code, _, err = typed("predict", str(run), PICTURES, capsys=capsys)
+    assert code == 2 and "digests is damaged" in err
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> Path:
+    """Five pictures, two of them damaged."""
     folder = tmp_path / "images"
     folder.mkdir()
-    for name in "abc":
+    for name in "abcde":
         Image.new("L", (8, 8)).save(folder / f"{name}.png")
-    whole = (folder / "b.png").read_bytes()
-    (folder / "b.png").write_bytes(whole[:40])
-    output = ["--output", str(tmp_path / "out.csv")] if to_file else []
-    code, out, err = typed("predict", RUNS["pictures"], str(folder), *output, capsys=capsys)
-    assert code == 2 and err.count("\n") == 1 and f"{folder}/b.png" in err and "repair or remove it" in err
-    assert [path.name for path in tmp_path.iterdir()] == ["images"]
+    (folder / "b.png").write_bytes((folder / "b.png").read_bytes()[:45])
+    (folder / "d.png").write_bytes(b"no picture")
+    return folder
+
+
+@pytest.mark.parametrize("at_once", [2, 512])
+@pytest.mark.parametrize("to_file", [True, False])
+def test_all_damaged_images_are_named_and_leave_no_output(
+    to_file: bool, at_once: int, damaged: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("attittud_lab.predict.model.AT_ONCE", at_once)
+    output = ["--output", str(damaged.parent / "out.csv")] if to_file else []
+    code, out, err = typed("predict", RUNS["pictures"], str(damaged), *output, capsys=capsys)
+    first, second, last = err.splitlines()
+    assert code == 2 and f"{damaged}/b.png is damaged" in first and f"{damaged}/d.png cannot be read" in second
+    cure = "repair or remove them, or leave them out with --skip-broken"
+    assert last == f"attittud: 2 of 5 inputs cannot be read; {cure}"
+    assert [path.name for path in damaged.parent.iterdir()] == ["images"]
     assert "a.png" not in out
+
+
+def test_damaged_images_can_be_left_out(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["predict", RUNS["pictures"], str(damaged), "--skip-broken"]
+    code, out, err = typed(*command, capsys=capsys)
+    assert code == 0 and [Path(row["file"]).name for row in rows(out)] == ["a.png", "c.png", "e.png"]
+    assert err.splitlines()[2] == "3 predictions, 2 inputs left out"
+    code, _, err = typed(*command, "--quiet", capsys=capsys)
+    assert code == 0 and len(err.splitlines()) == 2 and "b.png" in err and "d.png" in err
+    for name in "ace":
+        (damaged / f"{name}.png").unlink()
+    code, out, err = typed(*command, capsys=capsys)
+    assert code == 2 and out == "" and "2 of 2 inputs cannot be read, so there is nothing to predict" in err
 
 
 def test_a_damaged_row_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,6 +192,7 @@ def test_a_damaged_row_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[st
         ([RUNS["pictures"], PICTURES, "--device", "cuda:77"], "cannot be used here"),
         ([RUNS["pictures"], PICTURES, "--output", "out.xml"], "cannot write a .xml"),
         ([RUNS["pictures"], "--export", "out.onnx"], "ends in .pt2"),
+        ([RUNS["words"], "data/reviews.csv", "--skip-broken"], "--skip-broken is for pictures"),
         ([RUNS["words"], PICTURES], "it contains no file that can be read"),
         ([RUNS["words"], "data/reviews.csv", "--input", "title"], "there is no column title"),
     ],

@@ -118,15 +118,27 @@ def test_init_explains_a_folder_on_the_wrong_level(capsys: pytest.CaptureFixture
     out, err = capsys.readouterr()
     text = Path("attittud.yaml").read_text()
     assert (
-        "#   mine (16), theirs (16)\n# Warning: 2 of these class folders contain folders, such as mine with a, b"
+        "#   mine (16), theirs (16)\n# Warning: some of these class folders (2) contain folders, such as mine with a, b"
         in text
     )
     assert "#   mine (16), theirs (16)\n" in out and "Warning" not in out
-    assert err.startswith("attittud: Warning: 2 of these class folders contain folders") and err.count("\n") == 1
+    assert err.startswith("attittud: Warning: some of these class folders (2) contain folders") and err.count("\n") == 1
+    assert "the path is one level too high: give all/mine." in err
     assert call("init", "image", "--primary", "one", "--force") == 2
     assert "only one class, 'level', whose folder contains other folders (a, b); did you mean one/level?" in (
         capsys.readouterr().err
     )
+    picture_folders(**{"far/x/y": [2, 2], "work/data": [2, 2]})
+    Path("work/notes").mkdir()
+    for path, said in {
+        "far": "did you mean far/x/y?",
+        "work": "work/notes: it contains no image",
+        "one/level/a": "if it is itself one of the classes, give one/level",
+    }.items():
+        assert call("init", "image", "--primary", path, "--force") == 2
+        err = capsys.readouterr().err
+        assert said in err
+        assert ("or did you mean work/data, which contains folders of images?" in err) == (path == "work")
 
 
 def test_a_first_configuration_can_be_trained(root: Path, tmp_path: Path) -> None:

@@ -54,14 +54,21 @@ def test_names_are_listed_without_torch() -> None:
     subprocess.run([sys.executable, "-c", f"{code} sys.exit('torch' in sys.modules)"], check=True)
 
 
-def test_joint_training_has_one_phase() -> None:
+def test_joint_training_has_one_phase(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("train", "job.yaml", "training.mode=joint") == 0
     result = json.loads(Path("runs/job/auto/seed-0/result.json").read_text())
     assert [phase["name"] for phase in result["phases"]] == ["guided"]
+    # In so few steps nothing earns a weight. A finished run still says so.
+    assert call("train", "job.yaml", "training.mode=joint", "--quiet") == 0
+    said = "attittud: strategy auto ended with weight 0 for every auxiliary part"
+    assert capsys.readouterr().err.count(said) == 2
 
 
 MISTAKES = {
-    ("nowhere.yaml",): "nowhere.yaml: cannot read the configuration: No such file",
+    ("nowhere.yaml",): "nowhere.yaml: cannot read the configuration: No such file or directory; check the path",
+    ("jop.yaml",): "jop.yaml: cannot read the configuration: No such file or directory; did you mean 'job.yaml'?",
+    ("JOB.YAML",): "; did you mean 'job.yaml'?",
+    ("no/such/job.yaml",): "; check the path",
     ("job.yaml", "traning.mode=joint"): "did you mean 'training'?",
     ("job.yaml", "strategy=drop_harmfull"): (
         "command line (strategy=drop_harmfull): strategy.name: unknown strategy 'drop_harmfull'. Did you mean 'drop_harmful'?"

@@ -54,7 +54,7 @@ def test_no_patient_is_in_two_splits(root: Path) -> None:
     train, test = ({listing.groups[row] for row in parts[name]["rows"]} for name in ("train", "test"))
     assert not train & test and len(train | test) == 40
     write(root, "valid", range(40, 50), blanks=False)
-    with pytest.raises(InputError, match=r"1 groups are in (validation and in train|test and in validation)"):
+    with pytest.raises(InputError, match=r"1 group is in (validation and in train|test and in validation)"):
         read(root)
 
 

@@ -154,7 +154,7 @@ def train(folder: Path, output: str, **environment: str) -> tuple[int | None, st
     """The exit code and the errors of a process: `datasets` reads the environment once, when it is imported."""
     (folder / "job.yaml").write_text(JOB)
     environment |= {"HF_HOME": str(folder / "home"), "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
-    process = command(folder, "train", "job.yaml", f"output={output}", **environment)
+    process = command(folder, "train", "job.yaml", f"output={output}", "strategy=flip", **environment)
     process.join(120)
     process.kill()
     return process.exitcode, (folder / "err").read_text()
@@ -165,7 +165,7 @@ def test_a_data_set_is_read_from_the_hub_and_later_from_the_cache(local_hub: str
     def trained(output: str, **environment: str) -> tuple[Any, str]:
         code, err = train(tmp_path, output, **environment)
         assert code == 0, err
-        result = json.loads((tmp_path / output / "job/auto/seed-0/result.json").read_text())
+        result = json.loads((tmp_path / output / "job/flip/seed-0/result.json").read_text())
         lines = err.splitlines(keepends=True)
         said = [line for line in lines if not line.startswith(("guided ", "finetune "))]  # a line for each evaluation
         return {key: result[key] for key in ("test", "examples")}, "".join(said)

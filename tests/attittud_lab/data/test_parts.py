@@ -42,6 +42,16 @@ def test_examples_of_unseen_classes_are_refused_with_the_nearest_spelling(tmp_pa
     assert "data.primary.classes" in message and "data.primary.unseen: drop" in message
 
 
+def test_an_auxiliary_class_that_is_only_spelt_in_another_way_gives_a_hint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path / "a.jsonl", numbered(0, ["cat", "dog", "Owl", "owl"] * 10))
+    write(tmp_path / "b.jsonl", numbered(100, ["cat", "Dog", "owl", "mule"] * 10))
+    read_parts(loads(f"data: {{primary: {tmp_path}/a.jsonl, auxiliary: {{b: {tmp_path}/b.jsonl}}}}").data, 0)
+    (hint,) = caplog.messages
+    assert hint.startswith("data.auxiliary.b: its class 'Dog' is not the primary class 'dog', because case and blanks")
+
+
 def test_unseen_classes_that_may_be_left_out_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(tmp_path / "train.jsonl", numbered(0, ["cat", "dog"] * 20))
     write(tmp_path / "test.jsonl", numbered(100, ["cat", "Dog"] * 20))
@@ -213,7 +223,10 @@ def check(parts: Parts, files: dict[str, list[Row]], warnings: str, case: int) -
         dropped = sum(sum(part.unseen.values()) for part in used.values() if f"({source})" in part.listing.where)
         assert count + without + dropped == len(rows), f"case {case}"
         if without:
-            assert f"({source}): {without} of {len(rows)} examples have no label" in warnings, f"case {case}"
+            assert (
+                f"({source}): {without} of {len(rows)} examples {'has' if without == 1 else 'have'} no label"
+                in warnings
+            ), f"case {case}"
         if dropped:
             assert f"({source}): {dropped} of {len(rows)} examples are of classes" in warnings, f"case {case}"
 
@@ -429,7 +442,7 @@ def test_large_groups_make_a_small_training_part(tmp_path: Path, caplog: pytest.
     file, other = patients(tmp_path / "a.csv", 0, 8, rows=40), patients(tmp_path / "b.csv", 10, 20, start=10_000)
     parts = grouped(file, other, ", train: 0.2", pooled=True)
     assert len(parts.primary["train"].rows) == 40
-    assert "data.primary.train: 40 examples of 1 group are used instead of 64" in caplog.text
+    assert "data.primary.train: 40 examples of 1 group can be used instead of 64" in caplog.text
     with pytest.raises(InputError, match=r"no example is left for train .*raise data\.primary\.train"):
         grouped(file, other, ", train: 30", pooled=True)
 

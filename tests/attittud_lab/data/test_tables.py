@@ -130,7 +130,7 @@ def test_shards_of_texts_are_one_split(tmp_path: Path, caplog: pytest.LogCapture
     write_csv(tmp_path / "train-00001-of-00003.csv", ["c", "d"], ["x", "02"])
     listing = read_path(tmp_path, "train")
     assert named(listing) == ["1", "2", "x", "02"]
-    assert "only 2 of the 3 files of split train are there" in caplog.text
+    assert "found only 2 of the 3 files of split train" in caplog.text
 
 
 def test_values_in_where_are_compared_with_the_text_in_the_file(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def test_a_first_message_of_the_assistant_is_not_a_reply(tmp_path: Path) -> None
 def test_rows_without_a_reply_are_left_out_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "pairs.jsonl"
     save_lines(path, [{"prompt": "1", "completion": "2"}, {"prompt": "3", "completion": ""}])
-    assert len(encoded(path)) == 1 and "1 of 2 rows are left out" in caplog.text
+    assert len(encoded(path)) == 1 and "1 of 2 rows is left out" in caplog.text
 
 
 def test_messages_are_roles_and_contents_alone(tmp_path: Path) -> None:
@@ -210,6 +210,6 @@ def test_only_the_used_part_of_a_chat_is_tokenised(monkeypatch: pytest.MonkeyPat
 def test_rows_that_are_held_out_elsewhere_are_not_trained_on(caplog: pytest.LogCaptureFixture) -> None:
     one, two, three = ({"input_ids": [number], "labels": [number]} for number in range(3))
     assert without([one, two], [three], "language.learn") == [one, two] and not caplog.text
-    assert without([one, two], [two], "language.learn") == [one] and "1 of 2 rows are left out" in caplog.text
+    assert without([one, two], [two], "language.learn") == [one] and "1 of 2 rows is left out" in caplog.text
     with pytest.raises(InputError, match=r"language\.protect: all of it is also in the held-out data"):
         without([one], [one, two], "language.protect")

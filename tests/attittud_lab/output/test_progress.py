@@ -79,7 +79,8 @@ def test_a_phase_without_evaluations_has_a_line_now_and_then(
 
 
 def test_an_evaluation_between_logged_steps_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("train", "job.yaml", "training.guided.evaluations=3", "training.mode=joint", "log_every=100") == 0
+    settings = ["strategy=flip", "training.guided.evaluations=3", "training.mode=joint", "log_every=100"]
+    assert call("train", "job.yaml", *settings) == 0
     assert [line.split(" steps")[0] for line in capsys.readouterr().err.splitlines()] == [
         f"guided {step}/6" for step in (2, 4, 6)
     ]

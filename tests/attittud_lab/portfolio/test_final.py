@@ -43,7 +43,7 @@ def test_the_loaded_model_predicts_what_was_recorded(kind: str, tmp_path: Path) 
     right = np.array(model.predict(images)) == targets.numpy().astype(str)
     assert result.test["accuracy"] == pytest.approx(right.mean())
     names = [f"input {i}" for i in range(len(images))]
-    loss = F.cross_entropy(model.scores(list(images[:, None]), names), targets)
+    loss = F.cross_entropy(model.scores(model.examples(list(images[:, None]), names)), targets)
     assert result.test["loss"] == pytest.approx(float(loss), rel=1e-5)
     picks, members = board["final"]["picks"], about["members"]
     assert len(members) == {"single": 1, "folds": 3 * len(picks), "refit": len(picks)}[kind]

@@ -48,6 +48,17 @@ def picture(path: str, value: int = 0) -> Path:
     return Path(path)
 
 
+def test_a_true_class_that_is_only_spelt_in_another_way_gives_one_hint(caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("in/Dog/a.png", "in/Dog/b.png", "in/cat/a.png", "in/mule/a.png", "in/a.png"):
+        picture(name)
+    assert [item.truth for item in read(IMAGES, "in")].count(None) == 4
+    said = "because case and blanks count; spell them alike to get the accuracy"
+    assert caplog.messages == [f"in: the folder 'Dog' is not the class 'dog' of the model, {said}"]
+    Path("a.csv").write_text("text,label\na,Good\nb,Good\nc,other\nd,bad\n")
+    assert [item.truth for item in read(TEXTS, "a.csv")] == [None, None, None, {"bad"}]
+    assert caplog.messages[1:] == [f"the label 'Good' is not the class 'good' of the model, {said}"]
+
+
 # ------------------------------------------------------------------------------------------------- tables
 
 ODD = {
@@ -254,7 +265,7 @@ def test_a_folder_is_read_with_all_folders_in_it(caplog: pytest.LogCaptureFixtur
     assert total == len(found) == 4
     assert [item.file for item in found] == ["b/0.png", "b/cat/10.png", "b/cat/2.png", "b/dog/deep/1.PNG"]
     assert [item.truth for item in found] == [None, {"cat"}, {"cat"}, {"dog"}]
-    assert "1 files are left out" in caplog.text
+    assert "1 file is left out" in caplog.text
 
 
 def test_linked_folders_are_skipped_with_a_message_and_links_out_of_the_folder_refused(

@@ -77,7 +77,8 @@ def check_figures(run: Path, name: str, folder: Path) -> Model:
     assert accuracy(model, model.predict(inputs), wanted) == pytest.approx(figures["accuracy"], abs=1e-6)
     likely = model.predict_proba(inputs)
     assert likely.shape == (len(inputs), len(model.classes)) and likely.dtype == np.float32
-    scores = model.scores(inputs if model.about.kind == "text" else model._raws(inputs), ["x"] * len(inputs))
+    given = inputs if model.about.kind == "text" else model._raws(inputs)
+    scores = model.scores(model.examples(given, ["x"] * len(inputs)))
     if model.several:
         loss = F.binary_cross_entropy_with_logits(scores, torch.tensor(wanted).float())
     else:

@@ -132,8 +132,21 @@ def test_a_run_with_auto_reports_its_weights(tmp_path: Path):
             weights = [line[f"attittud/{source}/weight_{part}"] for line in logged]
             assert all(0 <= w <= 1 for w in weights)
         assert all(math.isfinite(line[f"attittud/{source}/score_auxiliary"]) for line in logged)
+    assert "ended with weight 0" in json.loads((tmp_path / "run.json").read_text())["remark"]
     series = curves([tmp_path], 100)["train"]
     assert "attittud/more/weight_neutral" in series
+
+
+def test_auto_says_at_the_end_if_it_dropped_everything() -> None:
+    model, losses, _, _ = setting()
+    losses.judge = losses.primary
+    strategy = make_strategy(StrategyConfig(name="auto"), model, weights=WEIGHTS, seed=0)
+    strategy.step(losses)
+    state = strategy.state_dict()
+    assert "weight 0 for every auxiliary part" in (strategy.remark() or "")
+    state["judges"]["records"]["b"]["weights"] = [0.0, 0.5, 0.0]
+    strategy.load_state_dict(state)
+    assert strategy.remark() is None
 
 
 def test_auto_refuses_weights_from_the_configuration(tmp_path):

@@ -136,7 +136,7 @@ def test_a_tables_own_splits_are_kept_and_checked(job: Path) -> None:
     sizes = load_data(load(job, [f"data.primary.path={folder}"])).record["primary"]
     assert {name: part["count"] for name, part in sizes.items()} == {"train": 40, "validation": 40, "test": 40}
     write(folder / "test-00000-of-00001.parquet", 40, 11)  # patient 11 is in train too
-    with pytest.raises(InputError, match=r"1 groups are in test and in train \(for example '11'\)"):
+    with pytest.raises(InputError, match=r"1 group is in test and in train \(for example '11'\)"):
         load_data(load(job, [f"data.primary.path={folder}"]))
 
 
