@@ -38,7 +38,7 @@ TOPICS = (
     Topic(("functions called",), "Function calls", "An eager step waits for each of them."),
     Topic(
         ("projection and correction",),
-        "Projection and correction, relative to two reads of the k directions",
+        "Projection and [correction](how-it-works.md#the-update), relative to two reads of the k directions",
         "They also read both gradients and write the update: 1.5 times the data of the two reads at k = 5. Kernel launches add "
         "to this.",
     ),

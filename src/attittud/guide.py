@@ -49,9 +49,10 @@ class AccumulationWarning(UserWarning):
 
 
 ACCUMULATED = (
-    "backward() adds to a .grad that nothing has touched since its last call. If you forgot zero_grad(), call it. If you "
-    "accumulate over micro-batches: backward() compares signs within each micro-batch, so the calls do not add up to the update "
-    "of the whole batch. Call primary(losses / n) and auxiliary(loss / n) for each micro-batch, then combine() once"
+    "backward() was called again although nothing has changed .grad since the previous call, so the two updates add up. If you "
+    "forgot zero_grad(), call it. If you accumulate over micro-batches: backward() compares signs within each micro-batch, so "
+    "the calls do not add up to the update of the whole batch. Call primary(losses / n) and auxiliary(loss / n) for each "
+    "micro-batch, then combine() once"
 )
 
 

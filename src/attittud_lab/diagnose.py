@@ -79,10 +79,12 @@ def diagnose(
         count = min(steps, phase.steps)
         probe = make_probe(config, phase)
         if count < FEWEST_BLOCKS * probe.block:
-            few = f"{counted(count, 'step is', 'steps are')} too few for an interval"
-            found = f"{few} if each basis is used for {probe.guide.refresh_every}"
+            found = f"{counted(count, 'step is', 'steps are')} too few for 95 % intervals"
             cure = f"set --steps and training.guided.steps to at least {FEWEST_BLOCKS * probe.block}"
-            raise InputError(f"{found}; {cure}, or lower strategy.refresh_every")
+            if probe.block == probe.guide.refresh_every:
+                found += f", because a new basis is computed only every {probe.block} steps"
+                cure += ", or lower strategy.refresh_every"
+            raise InputError(f"{found}; {cure}")
         make_folder(folder)
         check_writable(folder / "diagnose.json")  # now, not after minutes of training
         with only_one_process(folder):
@@ -112,7 +114,8 @@ def chance_of(config: Config, folder: Path, progress: Progress | None) -> dict[s
     said = chance_words(found)
     return {
         **found,
-        "words": f"{said[0].upper()}{said[1:]}. {how}. `attittud train` with strategy=portfolio measures what they are worth.",
+        "words": f"{said[0].upper()}{said[1:]}. {how}. `attittud train` with strategy=portfolio measures what the auxiliary data "
+        "are worth.",
     }
 
 
@@ -267,9 +270,9 @@ def alarms(primary: Summary, auxiliary: Mapping[str, Summary], signs: SignTest) 
             "name": "signs_are_noise",
             "fired": signs.p > ALPHA,
             "found": f"the gradients of two half-batches of primary examples agree in sign in {signs.agreeing} of {signs.n} "
-            f"directions ({signs.share:.1%}; by chance it would be {signs.chance:.1%}; one-sided p = {signs.p:.2g}, where the "
-            f"directions of {signs.clusters} blocks of steps count as {signs.effective_n:.0f} independent ones; alarm if p is "
-            f"above {ALPHA:.2g})",
+            f"directions ({signs.share:.1%}; by chance it would be {signs.chance:.1%}); one-sided p = {signs.p:.2g}, alarm if "
+            f"above {ALPHA:.2g} (neighbouring steps are similar, so for p these directions count as {signs.effective_n:.0f} "
+            "independent ones)",
             "cure": "raise training.guided.primary_batch, take fewer and stronger directions (strategy.basis=svd with a lower "
             "strategy.rank), check the primary labels, or give more --steps if the agreement is above chance; as it is, chance "
             "decides which part counts as helpful",

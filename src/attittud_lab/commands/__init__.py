@@ -39,7 +39,10 @@ LabelColumn = Annotated[
 ]
 
 MOST_WORKERS = 1024
-_WORKERS = "How many runs to train at the same time, each in its own process. This changes how long a run takes, not its results."
+_WORKERS = (
+    "How many runs to train at the same time, each in its own process. A run then takes longer, but after the same number of "
+    "steps its results are the same."
+)
 Workers = Annotated[int, typer.Option("--workers", metavar="N", help=_WORKERS)]
 _RAY = "Train on the Ray cluster at HOST:PORT or ray://HOST:PORT; without an address, on the cluster of this machine."
 Ray = Annotated[str | None, typer.Option("--ray", metavar="[ADDRESS]", help=_RAY)]

@@ -49,8 +49,9 @@ def compare(
     """Train the same job with several strategies and the same seeds, and say which strategy to use, if any.
 
     A strategy is a way to use the auxiliary data; `attittud train --help` lists all of them. Two strategies always take part:
-    primary_only, the baseline, ignores the auxiliary data; multitask adds the losses with a tuned weight. compare.strategies
-    names the others. Every strategy with auxiliary data tunes their weight on validation, with the same number of runs.
+    primary_only, the baseline, ignores the auxiliary data; multitask adds the losses with a tuned weight. The others
+    are the configured strategy, unless it is a portfolio, and those in compare.strategies. Every strategy that uses the
+    auxiliary data tunes the weight of the auxiliary loss on validation, with the same number of runs.
     Results are compared after the same number of steps (equal steps), and again after the same training time (equal seconds).
     A decision follows: which strategy to use, that the auxiliary data do not help, or about how many seeds are needed to tell.
 
@@ -59,9 +60,9 @@ def compare(
 
     --quick is a smaller comparison: three seeds unless compare.seeds is set, tuning on one of them, and equal steps only.
 
-    Runs are independent: --workers 4 trains four at a time on this machine, and --ray trains many at a time on a cluster. The
-    results of a run stay the same to the last digit. A run takes longer than it would alone, unless every run has as many
-    cores as training.threads.
+    Runs are independent: --workers 4 trains four at a time on this machine, and --ray trains many at a time on a cluster. With
+    the same number of steps, the results of a run stay the same to the last digit; at equal seconds the number of steps follows
+    from measured times. A run takes longer than it would alone, unless every run has as many cores as training.threads.
     """
     with starting():
         from rich.console import Console

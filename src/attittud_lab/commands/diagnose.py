@@ -49,10 +49,11 @@ def diagnose(
 ) -> None:
     """Measure the first training steps: how do the auxiliary gradients relate to the primary task?
 
-    This command trains as configured. The gradients of single primary examples give a few directions, the basis; the span is
-    every combination of these directions. In every step the command measures how much of each auxiliary source's gradient
-    lies in the span, how much of that helps or harms the primary task, and where in the network. The 95 % intervals take into
-    account that neighbouring steps are similar. The early and the late half of the steps are also shown separately.
+    This command trains as configured; in place of strategy portfolio it uses auto. The gradients of single primary examples
+    give a few directions, the basis; the span is every combination of these directions. In every step the command measures
+    how much of each auxiliary source's gradient lies in the span, how much of that helps or harms the primary task, and where
+    in the network. The 95 % intervals take into account that neighbouring steps are similar. The early and the late half of
+    the steps are also shown separately.
 
     Three alarms can fire; each shows the figure that set it off:
 
@@ -60,12 +61,14 @@ def diagnose(
 
     - less than 1 % of an auxiliary gradient lies in the span;
 
-    - along these directions, the gradients of two small batches of primary examples agree in sign no more often than by chance.
+    - along these directions, the gradients of two small batches of primary examples are not shown to agree in sign more often
+      than by chance.
 
     These figures do not predict whether the auxiliary data will help. To estimate the chance that they will, the command also
     trains a few strategies for the first fifth of their steps: primary_only, which ignores the auxiliary data, and weighted
     sums of the losses. It trains them on folds of the labels, and compares their predictions for held-out labels. This takes
-    as long as two to four full runs, and on a CPU no longer than portfolio.budget; --no-chance leaves it out.
+    as long as two to four full runs, but no longer than portfolio.budget (30 minutes on a CPU if it is not set, no limit on a
+    GPU); --no-chance leaves it out.
     `attittud compare` measures the gain itself. The test set is not evaluated. The figures are also written to
     runs/CONFIG/diagnose/diagnose.json (output=FOLDER replaces runs).
     """
@@ -93,10 +96,11 @@ def show(result: Mapping[str, Any], path: Path, console: Console) -> None:
     screen.table(_layers(result), left=2)
     screen.say(
         "Figures are means over the steps, with 95 % intervals from blocks of neighbouring steps. They are shares of a "
-        "gradient's squared norm, with two exceptions: a row of the first table has the share of directions in which the "
-        "gradients of two half-batches of primary examples agree in sign, and opposed directions are the share of directions "
-        "in which the auxiliary gradient opposes the primary one. In the second table, the column 'of whole gradient' has the "
-        "share that a layer has in the auxiliary gradient; the other columns are relative to the sum of the layer's three parts."
+        "gradient's squared norm, except in two kinds of rows of the first table: 'half-batches agree in sign' is the share of "
+        "directions in which the gradients of two half-batches of primary examples have the same sign, and 'opposed directions' "
+        "is the share of directions in which the auxiliary gradient opposes the primary one. In the second table, 'of whole "
+        "gradient' is the layer's share of the auxiliary gradient. The other columns are shares within the layer: its helpful, "
+        "harmful and neutral part."
     )
     fired = [alarm["fired"] for alarm in result["alarms"]]
     for number, alarm in enumerate(result["alarms"], 1):

@@ -202,12 +202,12 @@ def _data_lines(first: Look, others: dict[str, Look]) -> list[str]:
         *(f"    {line}" for line in _source_lines(first.config)),
         f"    validation: {own if any(name in first.splits for name in VALIDATION) else judges}",
         f"    test: {own if 'test' in first.splits else '0.2  # used once, for the final score'}",
-        f"    train: {'0.2  # the rest of it is auxiliary data' if same else 'null  # all that is left'}",
+        f"    train: {'0.2  # the rest of this source is auxiliary data' if same else 'null  # all that is left'}",
         *(
             f"    group: {group}  # rows with the same value stay together, so that no {group} is in training and in test"
             for group in first.groups
         ),
-        "  auxiliary:" if others else "  auxiliary: {}  # none given: only strategy: primary_only can be trained",
+        "  auxiliary:" if others else "  auxiliary: {}  # none given: primary_only trains, alone or in a portfolio",
     ]
     for name, found in others.items():
         lines += [f"    {name}:", *(f"      {line}" for line in _source_lines(found.config))]
@@ -215,7 +215,7 @@ def _data_lines(first: Look, others: dict[str, Look]) -> list[str]:
             lines.append("      objective: masked_lm  # there are no labels, so the model predicts masked words")
         elif found.shares(first):
             lines.append(
-                "      share_head: true  # it has the primary classes; strategy portfolio also tries its own output layer"
+                "      share_head: true  # it has the primary classes; a portfolio also tries a separate output layer for it"
             )
     return lines
 

@@ -172,8 +172,9 @@ def _listed(names: Mapping[str, str]) -> str:
 # The names come from the registries, so that --help lists every usable one.
 train.__doc__ = f"""{train.__doc__}
 
-A strategy is a way to use the auxiliary data. It trains on primary and auxiliary data together, and then fine-tunes on the
-primary data alone. `attittud init` proposes strategy: portfolio, which tries several strategies on folds of the labels.
+A strategy is a way to use the auxiliary data. Most strategies train on primary and auxiliary data together; by default every
+run then fine-tunes on the primary data alone (training.mode). `attittud init` proposes strategy: portfolio, which tries
+several strategies on folds of the labels.
 
 To continue a run that was interrupted or killed, give the same command again; the result is the same. The folder of a run is
 runs/CONFIG/STRATEGY/seed-SEED (output=FOLDER replaces runs). `attittud schema` lists every setting and its meaning.

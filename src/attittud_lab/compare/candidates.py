@@ -145,7 +145,10 @@ def planned(config: Config, taking_part: Sequence[Candidate]) -> tuple[int, int]
     settings = config.compare
     tries = sum(len(variants(one.strategy, settings, tuned=one.tuned)) - 1 for one in taking_part)
     every = len(taking_part) * settings.seeds
-    return tries * settings.tuning_seeds + every, every if settings.equal == "both" else 0
+    again = every - (
+        0 if settings.budget else settings.seeds
+    )  # without a budget, multitask sets the time: its runs are there
+    return tries * settings.tuning_seeds + every, again if settings.equal == "both" else 0
 
 
 def job(config: Config, candidate: Candidate, variant: Variant, budget: Budget) -> Config:

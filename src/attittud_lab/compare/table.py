@@ -172,12 +172,13 @@ def notes(result: Mapping[str, Any], folder: Path) -> list[str]:
     scatter = (
         f"With fewer than {FEWEST} seeds there is no interval and no test; each seed is shown instead."
         if n < FEWEST
-        else "Intervals are about other seeds, not about other data."
+        else "Intervals are about other seeds, not about other data sets."
     )
     if any(flat(one) for one in (*(row["test"] for row in rows), *found)):
-        scatter += " Where all seeds gave the same figure there is none; on a small test set this proves little."
+        scatter += " Where all seeds gave the same figure, no interval is shown; on a small test set, equal figures prove little."
     tuned = (
-        f"Every strategy chose its weight on validation among {weights}{searched}, in {tuning['runs_each']} runs."
+        f"Every strategy with auxiliary data chose its weight on validation among {weights}{searched}, in "
+        f"{tuning['runs_each']} runs."
         if tuning["runs_each"] > 1
         else f"Nothing was tuned: every strategy has the weight {weights}{fixed}."
     )

@@ -43,7 +43,8 @@ class SourceConfig(Section):
     path: PathText = "digits"
     """a folder with one subfolder of images per class, a parquet, csv or jsonl file or folder, hf:owner/name, or digits"""
     split: str | None = None
-    """split of the source to read, such as train or train+other; null reads train, or without one, all but validation and test"""
+    """split of the source to read, such as train or train+other; null reads train. Without a train split,
+    a primary source reads all splits but validation and test, an auxiliary source all"""
     input: str | None = None
     """column with the image or the text; null looks for image, img, text, ...; tables of features use data.table instead"""
     label: str | None = None
@@ -65,9 +66,10 @@ class PrimaryConfig(SourceConfig):
     validation: Count = 0.2
     """examples that choose the best model, drawn before the training examples"""
     test: Count = 0.2
-    """examples for the final test; if the source has its own test split, a count takes some of it, and anything else all of it"""
+    """examples for the final test; if the source has its own test split, a count draws that many of it, and a fraction
+    or null uses all of it"""
     validation_split: str | None = None
-    """the source's own validation split; null uses validation or val if there is one"""
+    """the source's own validation split; null uses validation, val, valid or dev if there is one"""
     test_split: str | None = None
     """the source's own test split; null uses test if there is one"""
     group: str | None = field(default=None, metadata=LATER)
@@ -90,7 +92,11 @@ class LabelNoise(Section):
 
 @dataclass(frozen=True)
 class AuxiliaryConfig(SourceConfig):
-    """One set of other data. Examples that are also in the primary validation or test set are left out."""
+    """One set of other data.
+
+    Examples that are also in the primary data are left out; only texts without labels may repeat primary training texts, and
+    not in a portfolio.
+    """
 
     examples: Count = None
     """how many to use: a count, a fraction below 1, or null for all"""
@@ -345,7 +351,7 @@ class CompareConfig(Section):
     """number of seeds, the first ones, that are used to tune the strategies and to time their steps"""
     equal: Literal["both", "steps"] = "both"
     """both: compare after the same number of steps, and again after the same training time; steps: only the former, in about
-    half as many runs"""
+    two thirds of the runs"""
     budget: str | None = None
     """training time of each run in the comparison at equal seconds, such as 90s, 30m or 1h30m; null uses multitask's time"""
     worthwhile: Weight = 0.005
@@ -422,8 +428,8 @@ class PortfolioConfig(Section):
     picks: Annotated[int, Limits(1, 100)] = 12
     """final: ensemble only: the mean is made of at most this many picks; a candidate that is picked twice counts twice"""
     budget: str | None = None
-    """a time such as 30m, or a number of runs such as 12 runs; a plan that takes longer gets fewer steps (for a
-    time only), then fewer candidates. null: 30m on a CPU, no limit on other devices"""
+    """a time such as 30m, or a number of runs such as 12 runs; a plan above a time gets fewer steps, then fewer
+    candidates; a plan above a number of runs gets fewer candidates. null: 30m on a CPU, no limit on other devices"""
 
     def check(self) -> None:
         """Refuse settings that contradict each other; a message begins with the path of the culprit."""

@@ -31,7 +31,7 @@ FEWEST = 10
 """The fewest training examples for which a text column without equal cells counts as an id."""
 CELLS_ARE_TEXT = {b"cells": b"text"}
 """Metadata of a table whose file does not distinguish numbers from text."""
-CONSTANT = "it is the same in all training examples"
+CONSTANT = "the same value in all training examples"
 _EXCLUDE = "leave the column out with data.table.exclude"
 _MISSING = ("", "?", "na", "n/a", "nan", "none", "null")
 Numbers = npt.NDArray[np.float64]
@@ -75,7 +75,7 @@ class Column:
             raise InputError(f"{culprit} holds lists that are written as text, such as {short(cells[0], 40)!r}; {cure}")
         named = config.columns is not None and name in config.columns
         if len(cells) >= FEWEST and len({*cells}) == len(cells) and not named:
-            return f"its text differs in each of the {len(cells)} training examples, as an id does"
+            return f"a different text in each of the {len(cells)} training examples, as an id has"
         return cls._category(name, cells, culprit)
 
     @classmethod
@@ -179,8 +179,9 @@ class Features:
         for reason in dict.fromkeys(left_out.values()):
             names = [repr(name) for name, other in left_out.items() if other == reason]
             which = f"column {listed(names)} is" if len(names) == 1 else f"columns {listed(names)} are"
-            keep = "" if reason == CONSTANT else ", or in data.table.categorical to keep it"
-            warn_once(f"{where}: {which} left out: {reason}; name it in data.table.exclude to confirm{keep}")
+            it = "it" if len(names) == 1 else "them"
+            keep = "" if reason == CONSTANT else f", or in data.table.categorical to keep {it}"
+            warn_once(f"{where}: {which} left out: {reason}; name {it} in data.table.exclude to confirm{keep}")
         if not columns:
             raise InputError(f"{where}: no column is left as a feature; its columns are {listed(table.column_names)}")
         return cls(columns, left_out)

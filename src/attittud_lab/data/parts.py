@@ -148,8 +148,8 @@ def _check_columns(part: Part, name: str, primary: Part) -> None:
     if names and names[0] != names[1]:
         differing = listed(sorted(names[0] ^ names[1]))
         raise InputError(
-            f"data.auxiliary.{name}: has other features than the primary source; leave out what only one of them has with "
-            f"data.table.exclude ({differing}), or rename columns that mean the same. The primary source has "
+            f"data.auxiliary.{name}: has other features than the primary source; list the columns that only one of them has "
+            f"({differing}) in data.table.exclude, or rename columns that mean the same. The primary source has "
             f"{listed(sorted(names[0]))}; {name} has {listed(sorted(names[1]))}"
         )
 
@@ -176,8 +176,8 @@ def _without_primary(
     own, held_outs = digests(part.listing, part.rows), ("train", "validation", "test")[not pooled :]
     if part.groups is None and any(primary[held_out].groups for held_out in held_outs):
         warn_once(
-            f"data.auxiliary.{name}: has no column for data.primary.group, so examples of groups that are held out cannot be "
-            "left out; add the column, unless the source has no example of any group of the primary data"
+            f"data.auxiliary.{name}: has no column for data.primary.group, so its examples that belong to held-out primary "
+            "groups cannot be found and removed; add the column, unless the source shares no group with the primary data"
         )
     forbidden = [seen["validation"], seen["test"], *([seen["train"]] if pooled or part.labels is not None else [])]
     copied = np.isin(own.exact, np.concatenate([other.exact for other in forbidden]))

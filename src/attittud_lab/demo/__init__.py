@@ -42,7 +42,7 @@ ROWS: dict[str, tuple[str, list[str]]] = {
         ["strategy=pretrain", *_HALVES],
     ),
     "multitask": ("the plain sum of both losses: Eta (1, 1, 1)", []),
-    "pcgrad": ("one-sided PCGrad: Eta (1, 1, 0), compared with the mean primary gradient alone", []),
+    "pcgrad": ("one-sided PCGrad: Eta (1, 1, 0), with the mean primary gradient as the only direction", []),
     "drop_harmful": ("Eta (1, 1, 0)", []),
     "orthogonal": ("Eta (1, 0, 0)", []),
     "helpful_only": ("Eta (0, 1, 0)", []),

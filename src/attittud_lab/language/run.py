@@ -326,8 +326,8 @@ def decide(found: Mapping[str, Any], tolerated: float, held_out: Mapping[str, in
     cure = "Try a lower learning rate, fewer steps or another guard."
     if best is not None:
         cure = (
-            f"An average of the weights before and after training, with {best['share']:.0%} of the trained ones, forgets little "
-            f"enough: loss {best['loss']:.3f}, forgetting {best['forgetting']:+.3f}."
+            f"An average of the weights before and after training, in which the trained weights count {best['share']:.0%}, "
+            f"forgets little enough: loss {best['loss']:.3f}, forgetting {best['forgetting']:+.3f}."
         )
     return {
         "outcome": "unclear",

@@ -36,7 +36,7 @@ class Chance:
 
 CHANCE = Chance(intercept=-0.68, slope=0.38)
 """The chance that the model is more than half a point better than primary_only with folds; calibrated on 29 development pairs."""
-ROUGH = "it has not been calibrated for these rungs, evaluations and candidates"
+ROUGH = "it was calibrated for the default rungs, looks and candidates of a portfolio, and this job differs from them"
 _LEAST_VARIANCE = 1e-4
 """The least variance of a score: the standard error would vanish where the score is nearly 0 or 1."""
 
@@ -345,7 +345,8 @@ def decision(
         answer = "The auxiliary data did not help"
     best = f"the best candidate with auxiliary data ({found['best']})"
     when = f", both after {found['share']:.0%} of the steps" if early else ""
-    return f"{answer}: {gain}. {model} The points are {best} minus {PRIMARY_ONLY}{when}. The same labels chose that candidate."
+    too_good = "They may be a little too good, because the same held-out labels chose that candidate."
+    return f"{answer}: {gain}. {model} The points are {best} minus {PRIMARY_ONLY}{when}. {too_good}"
 
 
 def points(value: float) -> str:

@@ -191,7 +191,7 @@ class _Portfolio:
         make_folder(self.folder.trials_path)
         plan, names = self.planned(), self.folds.not_validated
         rare = (
-            f"classes with too few examples to be held out, so they are only trained on: {listed(names)}"
+            f"these classes have too few examples to be held out and are used for training only: {listed(names)}"
             if names
             else ""
         )

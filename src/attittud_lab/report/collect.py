@@ -220,9 +220,9 @@ def _run(folder: Path, points: int) -> dict[str, Any]:
 
 
 _AVERAGES = (
-    "Each row is an average of the weights before and after training, with this share of the trained weights; such an average "
-    "costs nothing. A guard is worth its cost only if plain training (guard: none) and its averages forget more at the same loss "
-    "on new data."
+    "Each row is a weighted average of the weights before and after training; the percentage is how much the trained weights "
+    "count. Such an average costs nothing. A guard is worth its cost only if, at the same loss on new data, it forgets less than "
+    "plain training (guard: none) and less than the averages of plain training."
 )
 _UNITS = (
     "Losses are means over the tokens of texts and replies in held-out examples, in nats per token. Forgetting is the rise of "

@@ -402,15 +402,15 @@ def _notes(found: Mapping[str, Any]) -> Iterator[str]:
     plan = found["plan"]
     memory = f" and {found['peak_memory'] / 1e6:.0f} MB of memory per process" if found.get("peak_memory") else ""
     yield (
-        f"The trials took as much training as {found['runs']:.1f} full runs (forecast: {plan['runs']:.1f} with the final "
-        f"training), and at most {found['peak_disk'] / 1e6:.3g} MB of disk{memory}. The training time of a candidate covers all "
-        "its folds."
+        f"The trials took as much training as {found['runs']:.1f} full runs, without the final training (forecast with it: "
+        f"{plan['runs']:.1f}), and at most {found['peak_disk'] / 1e6:.3g} MB of disk{memory}. The training time of a "
+        "candidate covers all its folds."
     )
     if plan["decided"]:
         yield f"{plan['decided']}."
     if found["not_validated"]:
         names = ", ".join(map(str, found["not_validated"]))
-        yield f"Classes with too few examples to be held out, so they are only trained on: {names}."
+        yield f"These classes have too few examples to be held out and are used for training only: {names}."
     for row in found["candidates"]:
         if row["diverged"]:
             yield f"{row['label']} diverged: {row['diverged']}"

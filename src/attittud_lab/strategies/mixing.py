@@ -174,7 +174,7 @@ def formula(name: str, about: str, **settings: Any) -> Callable[[Formula], Formu
 @formula("multitask", "add the two losses: the strongest simple baseline once its weights are tuned")
 @formula(
     "pretrain_as_released",
-    "pretrain as in the paper's release, for comparison: the loss of an untrained primary head chooses the model",
+    "pretrain as in the paper's release: the primary head is not trained, and yet its validation loss chooses the model",
     primary_weight=0.0,
     trains_head=False,
 )

@@ -22,7 +22,7 @@ def test_init_writes_a_configuration_that_train_reads(capsys: pytest.CaptureFixt
     assert "      share_head: true  # it has the primary classes" in text
     chosen = [line for line in text.splitlines() if any(c.isdigit() for c in line.partition("#")[0])]
     assert len(chosen) > 8 and all("#" in line for line in chosen)
-    assert "    train: 0.2  # the rest of it is auxiliary data" in text  # both are the same digits
+    assert "    train: 0.2  # the rest of this source is auxiliary data" in text  # both are the same digits
     quick = ["training.guided.steps=3", "training.finetune.steps=2"]
     assert call("train", "mine.yaml", *quick) == 0
     assert call("init", "image", "--primary", "digits", "-o", "mine.yaml") == 2

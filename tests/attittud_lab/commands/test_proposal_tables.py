@@ -45,7 +45,7 @@ def test_a_table_from_init_to_the_report(capsys: pytest.CaptureFixture[str]) -> 
     assert call("init", "table", "--primary", "a.csv", "--auxiliary", "b.csv") == 0
     config = load("attittud.yaml")
     assert (config.data.kind, config.data.table.exclude, config.model.name) == ("table", ["id"], "table-mlp")
-    assert "its text differs in each of the 200 rows" in Path("attittud.yaml").read_text()
+    assert "a different text in each of the 200 rows" in Path("attittud.yaml").read_text()
     steps = ["training.guided.steps=60", "training.finetune.steps=20", "model.width=16"]
     assert call("train", "attittud.yaml", *steps, "--quiet") == 0
     result = json.loads(Path("runs/attittud/portfolio/seed-0/result.json").read_text())
@@ -125,7 +125,7 @@ def test_init_leaves_columns_out_that_only_one_table_has(capsys: pytest.CaptureF
     Path("c.csv").write_text("x,label\n" + "1,a\n1,b\n" * 9)
     assert call("init", "table", "--primary", "c.csv", "--force") == 2
     told = capsys.readouterr().err
-    assert "no column can be a feature (x: it is the same in all rows); give columns whose values differ" in told
+    assert "no column can be a feature (x: the same value in all rows); give columns whose values differ" in told
     Path("d.csv").write_text("y,label\n" + "1,a\n2,b\n" * 9)
     assert call("init", "table", "--primary", "d.csv", "--auxiliary", "c.csv", "--force") == 2
     told = capsys.readouterr().err

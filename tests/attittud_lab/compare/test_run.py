@@ -317,7 +317,7 @@ def test_a_long_forecast_says_once_how_to_shorten_the_comparison(tmp_path: Path)
 
 
 def test_the_advice_is_a_command_with_its_cost(finished: tuple[Path, dict[str, Any]], trained: Trainings) -> None:
-    """Two seeds decide nothing; three more are 18 runs, for three strategies and two tables."""
+    """Two seeds decide nothing; three more are 15 runs: three strategies in one table, and all but multitask in the other."""
     folder, _ = finished
     request = module.Request(("attittud", "compare", "my job.yaml", "compare.seeds=2", "--workers", "2"))
     result = compare(config(), folder, request=request)
@@ -325,7 +325,7 @@ def test_the_advice_is_a_command_with_its_cost(finished: tuple[Path, dict[str, A
     each = sum(row["seconds"] for row in rows) / len(rows)
     assert result["next"] == {
         "command": "attittud compare 'my job.yaml' --workers 2 compare.seeds=5",
-        "why": f"adds 3 seeds in about {readable(18 * each)} and keeps the finished runs",
+        "why": f"adds 3 seeds in about {readable(15 * each)} and keeps the finished runs",
     }
     assert trained == [] and "gave_up" not in result
 

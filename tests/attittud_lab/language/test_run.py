@@ -271,7 +271,7 @@ START = {"loss": 3.0, "forgetting": 0.0}
         (
             {"loss": 2.0, "forgetting": 0.5},
             "unclear",
-            "with 50% of the trained ones, forgets little enough: loss 2.500",
+            "in which the trained weights count 50%, forgets little enough: loss 2.500",
         ),
         ({"loss": 2.0, "forgetting": 9.0}, "unclear", "Try a lower learning rate"),
     ],

@@ -101,7 +101,7 @@ def test_the_chance_after_a_rung() -> None:
     other = chance(found, held(targets, "accuracy"), usual=False)
     assert other is not None and other["value"] == said["value"] and said["calibrated"] and not other["calibrated"]
     assert chance_words(other).endswith(
-        "% (rough: it has not been calibrated for these rungs, evaluations and candidates)"
+        "% (rough: it was calibrated for the default rungs, looks and candidates of a portfolio, and this job differs from them)"
     )
     alone = {"primary_only": found["primary_only"]}
     assert chance(alone, held(targets, "accuracy")) is None and chance_words(None) == ""
@@ -133,7 +133,7 @@ def test_rows_worth_and_decision() -> None:
     assert sentence.startswith("The auxiliary data helped: +30.0 points of out-of-fold accuracy (95 % interval ")
     assert sentence.endswith(
         " The model is multitask, trained on all labels. The points are the best candidate with auxiliary data (multitask) "
-        "minus primary_only. The same labels chose that candidate."
+        "minus primary_only. They may be a little too good, because the same held-out labels chose that candidate."
     )
     exact = found | {"difference": 0.0562, "low": -0.0004, "high": 0.0938}
     in_points = "helped: +5.6 points of out-of-fold accuracy (95 % interval +0.0 to +9.4). "

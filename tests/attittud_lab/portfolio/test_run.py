@@ -319,7 +319,7 @@ def test_rare_classes_train_and_are_named(tmp_path: Path) -> None:
     run(loads(text), tmp_path / "run", progress=told)
     found = board(tmp_path / "run")
     assert found["not_validated"] == ["c2"] and (found["labels"], found["validated"]) == (26, 24)
-    assert "classes with too few examples to be held out, so they are only trained on: c2" in told.lines
+    assert "these classes have too few examples to be held out and are used for training only: c2" in told.lines
     assert [row["label"] for row in found["candidates"]] == ["primary_only"] and found["worth"] is None
     assert attittud_lab.load(tmp_path / "run").predict([{"v": [0.0] * 4}])[0] in ("c0", "c1", "c2")
 

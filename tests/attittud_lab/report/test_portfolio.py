@@ -58,7 +58,7 @@ def test_the_first_screen_has_decision_chance_and_the_figures_of_the_model(singl
     alone = list(board_["final"]["picks"]) == ["primary_only"]
     assert found["decision"].get("meaning", "").startswith("All auxiliary data were dropped") == alone
     assert found["portfolio"]["chance"]["text"] == f"{100 * board_['chance']['value']:.0f} %"
-    assert "it has not been calibrated for these rungs, evaluations and candidates" in page  # it has six looks
+    assert "it was calibrated for the default rungs, looks and candidates of a portfolio" in page  # it has six looks
     assert "An early estimate, after rung 1. The decision above uses all rungs." in page
     assert found["details"][0]["columns"] == ["figure", "out-of-fold", "test"]
     facts = {fact["name"]: fact["figure"] for fact in found["portfolio"]["facts"]}
@@ -222,7 +222,12 @@ def test_a_portfolio_without_auxiliary_gain_diverged_rows_or_test_set(single: Pa
     } | {"diverged": "loss is not finite"}
     write_json(tmp_path / "leaderboard.json", changed)
     page = write_report(tmp_path).read_text()
-    for text in ("diverged: loss is not finite", "Without a test set", "Classes with too few examples", "no test set"):
+    for text in (
+        "diverged: loss is not finite",
+        "Without a test set",
+        "These classes have too few examples",
+        "no test set",
+    ):
         assert text in page
     assert "Chance that" not in page
 
@@ -333,4 +338,4 @@ def test_a_chance_of_an_earlier_version_is_marked_as_rough(single: Path, tmp_pat
     earlier = {"value": 0.78, "gain": 0.2, "calibrated": False}
     write_json(tmp_path / "leaderboard.json", board(single) | {"chance": earlier})
     page = write_report(tmp_path).read_text()
-    assert "78 %" in page and "A rough figure: it has not been calibrated" in page
+    assert "78 %" in page and "A rough figure: it was calibrated for the default rungs" in page
