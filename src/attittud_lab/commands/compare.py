@@ -130,7 +130,7 @@ def _smaller(config: Config) -> tuple[Config, str]:
     lost = {
         f"{own.seeds - seeds} of {own.seeds} seeds (only large differences can be shown)": own.seeds > seeds,
         "tuning on more than one seed": own.tuning_seeds > 1,
-        "the table at equal seconds (a gain may come from longer training)": own.equal == "both",
+        "the table at equal seconds (a gain may cost more time)": own.equal == "both",
         "all but the first value of each setting in compare.space": bool(own.space) and own.draws > 1,
     }
     words = ", ".join(text for text, given_up in lost.items() if given_up)

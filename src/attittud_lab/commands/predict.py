@@ -56,7 +56,7 @@ def predict(
     """Predict the label and the probability of every class with a trained model.
 
     INPUTS are folders of images (subfolders are included), image files, or csv, tsv, jsonl or parquet files with the columns
-    that the run was trained on. `-` reads standard input: JSON lines, one text per line, or one image path per line. The
+    that the run was trained on. The input `-` is stdin: JSON lines, one text per line, or one image path per line. The
     output has one row for each input, in the same order. No label column is needed; if there is one, the accuracy is shown.
     A note says how many of these inputs were also in the training or validation data of the run.
 
