@@ -19,6 +19,7 @@ import torch.multiprocessing as mp
 from attittud_lab.cli import main
 
 CRASHED = "ended without a result, exit code"
+LOST = (CRASHED, "by peer", "Another worker has died")  # what a crash makes of the workers
 
 
 def ready_processes() -> ForkServerContext:
@@ -113,12 +114,14 @@ def run(count: int, target: Callable[..., Any], *args: Any, limit: float = 90) -
     """The results of all workers; an error in one of them is raised here.
 
     After a crash all of them start once more, with a warning: a process of CI died once in a gather of DTensor's own, and in
-    hundreds of other runs never. A wrong result gets no second chance.
+    hundreds of other runs never. Any other error gets no second chance.
     """
     for last in (False, True):
         found = outcomes(count, target, *args, limit=limit)
         errors = [f"worker {number}:\n{x['error']}" for number, x in enumerate(found) if "error" in x]
-        if last or not any(x.get("error", "").startswith(CRASHED) for x in found):
+        texts = [x["error"] for x in found if "error" in x]
+        crashed = any(text.startswith(CRASHED) for text in texts)
+        if last or not crashed or not all(any(sign in text for sign in LOST) for text in texts):
             break
         warnings.warn("A worker crashed, all start once more\n" + "\n".join(errors), stacklevel=2)
     assert not errors, "\n".join(errors)

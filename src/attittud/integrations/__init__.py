@@ -69,9 +69,9 @@ class Latest:
         weights = [getattr(task.earned.weights, part) for task in tasks.values() if task.earned for part in PARTS]
         if weights and len(weights) == len(PARTS) * len(tasks) and not any(map(float, weights)):
             logger.warning(
-                "eta='auto' ended with weight 0 for every auxiliary part, so the last steps used the primary data alone: the "
-                "judges saw no sign that the auxiliary data help. If you expect that they do, train for more steps, pass more "
-                "judges, or compare with fixed weights such as preset('drop_harmful')"
+                "eta='auto' ended with weight 0 for every auxiliary part, so the last steps used the primary data alone: at the "
+                "end the judges saw no sign that the auxiliary data help. If you expect that they do, pass more judges, or "
+                "compare with fixed weights such as preset('drop_harmful')"
             )
 
 

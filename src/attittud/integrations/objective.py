@@ -70,6 +70,8 @@ class TrainerLoss:
         kind, config = getattr(model, "loss_type", None), getattr(model, "config", None)
         if name in self.auxiliary_losses or self.from_outputs or kind not in CLASSIFIERS:
             return None
+        if not type(model).__module__.startswith("transformers."):
+            return None  # a class of the user may have an output layer for each dataset
         single = getattr(config, "problem_type", None) in (None, "single_label_classification")
         count = getattr(config, "num_labels", 1)
         return count if single and count > 1 else None

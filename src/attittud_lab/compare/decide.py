@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from attittud_lab.compare.candidates import MULTITASK, PRIMARY_ONLY, Tuned, seeds
 from attittud_lab.config.schema import Config
-from attittud_lab.errors import InputError
+from attittud_lab.errors import InputError, counted
 from attittud_lab.output.progress import readable
 from attittud_lab.runs.result import RunResult, provenance
 from attittud_lab.statistics import (
@@ -157,14 +157,13 @@ def ruled_out(difference: Difference, worthwhile: float) -> bool:
     return difference.high < worthwhile and enough
 
 
-def few_examples(count: int) -> str:
+def few_examples(count: int, metric: str) -> str:
     """Return a warning if the test set is small, else an empty text."""
     if count >= FEW_EXAMPLES:
         return ""
-    return (
-        f"Warning: there are only {count} test examples. One of them is {100 / count:.1f} points of accuracy, so small "
-        "differences can be luck."
-    )
+    one = f" One of them is {100 / count:.1f} points of accuracy." if metric == "accuracy" and count else ""
+    found = counted(count, "test example is", "test examples are")
+    return f"Warning: {found} few.{one} So small differences can be luck."
 
 
 def points(difference: Difference) -> str:

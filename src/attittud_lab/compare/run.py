@@ -45,7 +45,7 @@ from attittud_lab.strategies import find
 from attittud_lab.training.devices import choose_device, on_device
 from attittud_lab.training.evaluate import outputs_of
 from attittud_lab.training.phase import DivergedError, Phase, phase_steps
-from attittud_lab.training.train import conditions, load_data, new_model, threads_of
+from attittud_lab.training.train import chosen_metric, conditions, load_data, new_model, threads_of
 from attittud_lab.training.train import run as train
 
 Run = tuple[Candidate, Variant, Budget, int]
@@ -309,7 +309,7 @@ class Comparison:
         if request.whole is not None:
             (runs, takes), found["gave_up"] = cost(request.whole), request.gave_up
             if runs:
-                why = f"trains the missing {runs} runs in about {takes}"
+                why = f"trains up to {counted(runs, 'more run')}, which take about {takes}"
                 found["whole"] = {"command": shlex.join(request.command), "why": why}
         return found
 
@@ -352,9 +352,10 @@ class Comparison:
     def _shorter(self) -> str:
         """Say how this comparison can be made shorter."""
         settings = self.config.compare
+        fewest = max(FEWEST, settings.tuning_seeds)
         ways = {
-            "--quick (about a third of the runs)": self.request.whole is None,
-            f"fewer seeds (compare.seeds={FEWEST})": settings.seeds > FEWEST,
+            "--quick (a smaller comparison)": self.request.whole is None and settings.budget is None,
+            f"fewer seeds (compare.seeds={fewest})": settings.seeds > fewest,
             "fewer strategies (compare.strategies)": len(settings.strategies) > 1,
             "several runs at a time (--workers 2)": self.place.at_once == 1,
         }
@@ -368,7 +369,7 @@ class Comparison:
         if begun and not self.runs.fresh:  # the remaining runs are timed as they are trained
             return
         data, training = self.runs.prepared(self.seeds[0]), self.config.training
-        if warning := few_examples(len(data.test)):
+        if warning := few_examples(len(data.test), chosen_metric(self.config, data, None)):
             self.progress.say(warning)
         looks = training.guided.evaluations + (training.finetune.evaluations if budget.finetune else 0)
         for candidate in self.candidates:
@@ -376,7 +377,8 @@ class Comparison:
             step[candidate.label], once, look = first_steps(config, data, self.runs.threads_of(config, data))
             run = once + step[candidate.label] * budget.guided + step[PRIMARY_ONLY] * budget.finetune + look * looks
             more = len(self.seeds) + (len(self.variants[candidate.label]) - 1) * len(self.tuning_seeds)
-            at_seconds = len(self.seeds) if self.config.compare.equal == "both" else 0
+            again = candidate.label != MULTITASK or self.budget_seconds is not None  # else its runs are there
+            at_seconds = len(self.seeds) if self.config.compare.equal == "both" and again else 0
             total += more * run + at_seconds * (self.budget_seconds or run)
         low, high = min(step, key=step.__getitem__), max(step, key=step.__getitem__)
         self.forecast.measured(total, f"a step takes from {step[low]:.2g} s ({low}) to {step[high]:.2g} s ({high})")

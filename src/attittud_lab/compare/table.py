@@ -183,7 +183,7 @@ def notes(result: Mapping[str, Any], folder: Path) -> list[str]:
         else f"Nothing was tuned: every strategy has the weight {weights}{fixed}."
     )
     lines = [
-        *filter(None, [few_examples(result["examples"]["test"]), result.get("gave_up")]),
+        *filter(None, [few_examples(result["examples"]["test"], result["metric"]), result.get("gave_up")]),
         *([f"Without --quick: `{whole['command']}` {whole['why']}."] if (whole := result.get("whole")) else []),
         (
             f"Figures are means of the test {result['metric']} over {counted(n, 'seed')}; differences are in points, seed by "

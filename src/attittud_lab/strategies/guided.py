@@ -150,8 +150,8 @@ class AutoGuided(Guided):
             return None
         return (
             "strategy auto ended with weight 0 for every auxiliary part, so the last guided steps used the primary data alone: "
-            "the validation examples gave no sign that the auxiliary data help. If you expect that they do, train for more "
-            "steps, or compare with other strategies (`attittud compare`)"
+            "at the end the validation examples gave no sign that the auxiliary data help. If you expect that they do, compare "
+            "with other strategies (`attittud compare`)"
         )
 
 

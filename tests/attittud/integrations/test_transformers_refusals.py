@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 pytest.importorskip("transformers", reason="needs the extra 'transformers'")
 
@@ -16,6 +17,7 @@ import transformers
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.utils import DistributedType
 
+from attittud import Eta
 from attittud.integrations.guard import GuardMixin
 from attittud.integrations.transformers import FSDP2, AttittudTrainer, check_trainer
 from tests.helpers.trainers import SUM, WARNINGS, arguments, make_trainer
@@ -122,3 +124,23 @@ def test_labels_without_an_output_of_the_model_are_named(
         ValueError, match=f"{named} has the label 5, but the model has 3 outputs, for labels from 0 to 2"
     ):
         trainer.train()
+
+
+class OwnForSequenceClassification(transformers.BertForSequenceClassification):
+    """A user's class, which knows what to do with labels that its config does not count."""
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
+        return super().forward(input_ids, labels=None if labels is None else labels % 3)
+
+
+def test_labels_of_a_users_own_model_are_its_own_matter(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    rows = [{"input_ids": [2, 3], "labels": label} for label in (0, 1, 2, 5)]
+    trainer = AttittudTrainer(
+        model=OwnForSequenceClassification(transformers.BertConfig(vocab_size=9, num_labels=3, **sizes)),
+        args=arguments(tmp_path, max_steps=1),
+        train_dataset=rows[:3],
+        auxiliary_datasets={"web": rows},
+        guide={"eta": Eta(1, 1, 0), "rank": 2},
+    )
+    assert trainer.train().global_step == 1

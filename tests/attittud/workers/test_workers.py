@@ -6,6 +6,7 @@ import signal
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from tests.helpers.oracle import error
 from tests.helpers.processes import run
@@ -65,6 +66,17 @@ def crashes_once(mark):
 
 def crashes():
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def one_crashes_beside_a_mistake(mark):
+    if dist.get_rank():
+        crashes_once(mark)
+    assert mark.with_suffix(".never").exists(), "wrong number"
+
+
+def test_a_crash_beside_another_error_gets_no_second_start(tmp_path):
+    with pytest.raises(AssertionError, match="wrong number"):
+        run(2, one_crashes_beside_a_mistake, tmp_path / "mark")
 
 
 def test_a_crashed_worker_starts_once_more_and_not_twice(tmp_path):

@@ -64,7 +64,7 @@ def test_a_quick_comparison_says_what_it_left_out_and_the_full_one_reuses_its_ru
     said = "--quick left out: 2 of 5 seeds (only large differences can be shown), tuning on more than one seed, the table at "
     assert result["gave_up"].startswith(said) and (out + err).count("--quick left out") == 1
     whole = shlex.join(map(str, ["attittud", "compare", *words]))
-    assert f"\nWithout --quick: `{whole}` trains the missing 18 runs in about " in out
+    assert f"\nWithout --quick: `{whole}` trains up to 18 more runs, which take about " in out
     assert (tmp_path / "runs/job/compare/report.html").read_text().count("--quick left out") == 1
     small = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
     code, out, _ = typed(*words, capsys=capsys)

@@ -131,8 +131,9 @@ def test_rows_are_compared_over_the_seeds_they_share() -> None:
 
 @pytest.mark.parametrize(("count", "points"), [(24, "4.2 points"), (99, "1.0 points"), (100, "")])
 def test_small_test_sets_are_warned_of(count: int, points: str) -> None:
-    warning = few_examples(count)
+    warning = few_examples(count, "accuracy")
     assert bool(warning) == bool(points) and points in warning
+    assert bool(few_examples(count, "auc")) == bool(points) and "points" not in few_examples(count, "auc")
 
 
 @given(st.lists(st.floats(0, 1).map(lambda x: round(x, 3)), min_size=12, max_size=12), st.floats(0, 0.05))

@@ -307,6 +307,10 @@ def test_a_long_forecast_says_once_how_to_shorten_the_comparison(tmp_path: Path)
     for way in ("--quick", "compare.seeds=3", "--workers 2"):
         assert way in shorter
     assert "compare.strategies" not in shorter  # there is only one
+    tuned = module.Comparison(
+        config("compare.seeds=5", "compare.tuning_seeds=4", "compare.budget=30s"), tmp_path
+    )._shorter()
+    assert "compare.seeds=4" in tuned and "--quick" not in tuned  # which would be refused with a budget
     small = config()
     assert "compare.seeds" not in module.Comparison(small, tmp_path)._shorter()
     assert "--quick" not in module.Comparison(small, tmp_path, request=module.Request(whole=small))._shorter()

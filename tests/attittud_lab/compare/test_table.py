@@ -115,7 +115,7 @@ def test_equal_figures_have_no_interval(tmp_path: Path) -> None:
 def test_notes_are_short_and_explain_only_what_is_shown(tmp_path: Path) -> None:
     result = made_up(tmp_path, {"primary_only": BASE, "multitask": LOSS}) | {"gave_up": "--quick left out: seeds."}
     said = notes(result, tmp_path)
-    assert said[0].startswith("Warning: there are only 9 test examples. One of them is 11.1 points")
+    assert said[0].startswith("Warning: 9 test examples are few. One of them is 11.1 points")
     assert said.count("--quick left out: seeds.") == 1 and max(len(note.split()) for note in said) < 65
     assert "▼ shown to be worse" in said[2] and not set("▲=?") & set(said[2])
 
