@@ -1,5 +1,6 @@
 """Errors for wrong input, in words that say what to do: the command line prints them and exits with 2."""
 
+import shlex
 from collections.abc import Iterable
 from difflib import get_close_matches
 from importlib import import_module
@@ -33,6 +34,11 @@ def listed(names: Iterable[object], most: int = 20) -> str:
 def counted(count: int, one: str, many: str | None = None) -> str:
     """Return a number and its noun, such as `1 file` and `2 files`; `many` is the plural if it does not only add an s."""
     return f"{count} {one if count == 1 else many or f'{one}s'}"
+
+
+def command(*words: object) -> str:
+    """Return a command of `attittud` that can be pasted into a shell, whatever characters its paths have."""
+    return shlex.join(["attittud", *map(str, words)])
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:

@@ -10,7 +10,7 @@ from typing import Annotated, get_args
 import typer
 
 from attittud_lab.commands import Auxiliary, InputColumn, LabelColumn, read_text
-from attittud_lab.errors import InputError
+from attittud_lab.errors import InputError, command
 from attittud_lab.files import write_atomically
 from attittud_lab.output.interrupts import starting
 
@@ -88,7 +88,7 @@ def init(
             typer.echo(line)
     model = " model=hf:FOLDER" if "task: causal-lm\n" in text else ""
     first = "heed the warning first, then:" if REFUSED in text else "next:"
-    typer.echo(f"# written to {output}; {first} attittud train {output}{model}")
+    typer.echo(f"# written to {output}; {first} {command('train', output)}{model}")
 
 
 def schema(

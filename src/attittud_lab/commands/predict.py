@@ -17,17 +17,22 @@ from attittud_lab.output.interrupts import interruptible, starting
 from attittud_lab.output.progress import Bars, EvaluationLines, Progress
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from attittud_lab.data.tasks import Examples
     from attittud_lab.predict.inputs import Item
     from attittud_lab.predict.model import Model
 
+MOST_NAMED = 20
+"""The most broken pictures that are named."""
 _RUN = typer.Argument(metavar="RUN", help="The folder that `attittud train` printed last.")
 _INPUTS = typer.Argument(metavar="INPUTS", help="Folders, image files, tables, or - for standard input.")
 _OUTPUT = typer.Option(
     "--output", "-o", metavar="FILE", help="A .csv, .jsonl or .parquet file. Default: csv to standard output."
 )
 _EXPORT = typer.Option(metavar="FILE.pt2", help="Write the model as one `torch.export` program.")
-_SKIP = typer.Option("--skip-broken", help="Leave out pictures that cannot be read; each is named.")
+_SKIP = typer.Option("--skip-broken", help=f"Leave out pictures that cannot be read; the first {MOST_NAMED} are named.")
 _THRESHOLD = typer.Option(
     metavar="P",
     min=0,
@@ -58,7 +63,7 @@ def predict(
     INPUTS are folders of images (subfolders are included), image files, or csv, tsv, jsonl or parquet files with the columns
     that the run was trained on. The input `-` is stdin: JSON lines, one text per line, or one image path per line. The
     output has one row for each input, in the same order. No label column is needed; if there is one, the accuracy is shown.
-    A note says how many of these inputs were also in the training or validation data of the run.
+    A note says how many of these inputs were also in the training or validation data of the run, if its folder says so.
 
     Probabilities are calibrated with a temperature. It was fitted on the validation examples of the run, or on the
     out-of-fold predictions of a portfolio. No code in RUN is executed. In Python, `attittud_lab.load(RUN)` does the same.
@@ -89,9 +94,22 @@ def predict(
             typer.echo(f"attittud: {model.note}", err=True)
         if inputs:
             columns, flags = (input_column, label_column), {"skip_broken": skip_broken, "quiet": quiet}
-            for line in _predict(model, inputs, output, threshold, columns, **flags):
+            # With --quiet nothing shows the count, for which every picture is read once more.
+            used = None if quiet else _used(run)
+            for line in _predict(model, inputs, output, threshold, columns, used, **flags):
                 if not quiet:
                     typer.echo(line, err=True)
+
+
+def _used(run: Path) -> npt.NDArray[np.uint64] | None:
+    """Read which examples the run has used; if that is damaged, a note says so, because no prediction depends on it."""
+    from attittud_lab.predict.model import used_examples
+
+    try:
+        return used_examples(run)
+    except InputError as error:
+        typer.echo(f"attittud: inputs of training are not counted: {error}", err=True)
+        return None
 
 
 def _predict(
@@ -100,6 +118,7 @@ def _predict(
     output: Path | None,
     threshold: float | None,
     columns: tuple[str | None, str | None],
+    used: npt.NDArray[np.uint64] | None,
     *,
     skip_broken: bool,
     quiet: bool,
@@ -116,7 +135,7 @@ def _predict(
     total, items = Inputs(model.about.kind, model.classes, model.several, *chosen, given).read(names)
     hidden = quiet or (output is None and sys.stdout.isatty())  # the screen already shows the predictions
     shown = Progress() if hidden else Bars() if sys.stderr.isatty() else EvaluationLines("inputs")
-    count = known = right = used = 0
+    count = known = right = seen = 0
     with _broken_ones() as broken, shown, open_output(output, model.classes, several=model.several) as write:
         shown.phase("predict", total, 0)
         while found := list(islice(items, AT_ONCE)):
@@ -128,7 +147,8 @@ def _predict(
                 scores = model.scores(examples)
                 labels = model.labels(scores, THRESHOLD if threshold is None else threshold)
                 write(batch, labels, model.probabilities(scores))
-                used += model.count_used([item.raw for item in batch], examples)
+                if used is not None:
+                    seen += model.count_used([item.raw for item in batch], examples, used)
                 for item, label in zip(batch, labels, strict=True):
                     if item.truth is not None:
                         known += len(model.classes) if model.several else 1
@@ -142,12 +162,17 @@ def _predict(
     accuracy = f", accuracy {right / known:.4f} on {on}" if known else ""
     left = f", {counted(len(broken), 'input')} left out" if broken else ""
     lines = [f"{counted(done, 'prediction')}{'' if output is None else f' in {output}'}{left}{accuracy}"]
-    if used:
-        also = (
-            f"{used} of {counted(done, 'input')} {'is' if used == 1 else 'are'} also in the training or validation data"
-        )
-        lines.append(f"{also} of this run; results on {'it' if used == 1 else 'them'} say little")
+    if seen:
+        lines.append(f"{seen} of {counted(done, 'input')} {_also(seen, model.about.kind)}")
     return lines
+
+
+def _also(count: int, kind: str) -> str:
+    """Say what this many inputs have in common with the training data."""
+    if kind == "table":  # independent rows of a table with few distinct values can be equal, so they are no copies
+        return f"{'has' if count == 1 else 'have'} the same features as training or validation rows of this run"
+    verb, them = ("is", "it") if count == 1 else ("are", "them")
+    return f"{verb} also in the training or validation data of this run; results on {them} say little"
 
 
 @contextmanager
@@ -157,8 +182,10 @@ def _broken_ones() -> Iterator[list[str]]:
     try:
         yield found
     finally:
-        for line in found:
+        for line in found[:MOST_NAMED]:
             typer.echo(f"attittud: {line}", err=True)
+        if len(found) > MOST_NAMED:
+            typer.echo(f"attittud: and {len(found) - MOST_NAMED} more", err=True)
 
 
 def _readable(model: Model, items: list[Item], broken: list[str]) -> tuple[list[Item], Examples]:

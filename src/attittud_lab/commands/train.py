@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attittud_lab.commands import CONFIG, Ray, Workers, key_values, placed, read
-from attittud_lab.errors import InputError, counted
+from attittud_lab.errors import InputError, command, counted
 from attittud_lab.models import names as models
 from attittud_lab.output.interrupts import interruptible, starting
 from attittud_lab.output.logs import CHOICES
@@ -82,11 +81,11 @@ def train(
     if several:
         typer.echo("\n".join(_decided(run_dir)))
     _report(run_dir)
-    typer.echo(f"next: `attittud predict {run_dir} INPUTS` predicts the label of new examples")
+    typer.echo(f"next: `{command('predict', run_dir, 'INPUTS')}` predicts the label of new examples")
     if settings.data.auxiliary and result.test:  # without a test set there is nothing to compare by
-        command = shlex.join(["attittud", "compare", str(config), *(overrides or ())])
+        compare = command("compare", config, *(overrides or ()))
         typer.echo(
-            f"next: `{command}` checks with several seeds whether the auxiliary data help, and which strategy to use"
+            f"next: `{compare}` checks with several seeds whether the auxiliary data help, and which strategy to use"
         )
     typer.echo(str(run_dir))
 
@@ -135,7 +134,7 @@ def _report(run_dir: Path) -> None:
     from attittud_lab.report import write_report
 
     try:
-        typer.echo(f"report: {write_report(run_dir)} (`attittud report {run_dir}` writes it again)")
+        typer.echo(f"report: {write_report(run_dir)} (`{command('report', run_dir)}` writes it again)")
     except InputError as error:  # the run itself is complete
         typer.echo(f"no report: {error}", err=True)
 

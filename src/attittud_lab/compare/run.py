@@ -30,12 +30,13 @@ from attittud_lab.compare.candidates import (
     variants,
 )
 from attittud_lab.compare.decide import ByLabel, checked, content, costs, few_examples, slow
+from attittud_lab.compare.table import recommended_run
 from attittud_lab.config.load import dump
 from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.data.parts import check_held_out
-from attittud_lab.data.prepare import Prepared, split_seed
+from attittud_lab.data.prepare import DIGESTS, Prepared, split_seed
 from attittud_lab.errors import InputError, counted
-from attittud_lab.files import make_folder, only_one_process, without_nan, write_atomically, write_json
+from attittud_lab.files import make_folder, only_one_process, read_json, without_nan, write_atomically, write_json
 from attittud_lab.models.network import files_read
 from attittud_lab.output.progress import Progress, parse_duration, readable
 from attittud_lab.placing.job import Here, InThisProcess, Job, Place
@@ -173,20 +174,34 @@ class Runs:
         self.same_work: dict[tuple[str, tuple[str, ...], Budget], list[RunResult]] = {}
         """Finished runs by their work, whatever their weight and seed."""
         self._data: dict[str, Prepared] = {}
+        self._digests: dict[str, str] = {}
         self._threads: dict[str, int] = {}
         self._begun: dict[Path, Run] = {}
         self.took: list[float] = []
         """Seconds of the runs that were trained now, including evaluations and set-up."""
 
     def prepared(self, seed: int) -> Prepared:
-        """The data of a seed, kept in memory for the next run that has the same split."""
-        config = self.config
-        key = json.dumps([to_dict(config.data), split_seed(config.data, seed), config.model.name])
+        """The data of a seed, kept in memory for the next run that has the same split.
+
+        Their record has no digests: for a million examples they would take 11 MB in the folder of every run.
+        """
+        config, key = self.config, self._key(seed)
         if key not in self._data:
             if sum(data.bytes for data in self._data.values()) > KEPT_BYTES:
                 self._data.clear()
             self._data[key] = load_data(config, seed, list(self._data.values()))
+            self._digests[key] = self._data[key].record.pop(DIGESTS)
         return self._data[key]
+
+    def digests(self, seed: int) -> str:
+        """The digests of the examples of a seed."""
+        if self._key(seed) not in self._digests:
+            self.prepared(seed)
+        return self._digests[self._key(seed)]
+
+    def _key(self, seed: int) -> str:
+        config = self.config
+        return json.dumps([to_dict(config.data), split_seed(config.data, seed), config.model.name])
 
     def finish(self, runs: Iterable[Run], forecast: Forecast) -> None:
         """Train the missing runs; afterwards `results` has all of them."""
@@ -288,7 +303,17 @@ class Comparison:
             | self._advice(found)
         )
         write_json(self.folder / "comparison.json", result)
+        if self.runs.took:  # otherwise the data need not be there any more
+            self._keep_digests(result)
         return result
+
+    def _keep_digests(self, result: Mapping[str, Any]) -> None:
+        """Let `attittud predict` recognise the examples of the recommended run, whose model is likely to be used."""
+        if (run := recommended_run(result)) is not None:
+            path = self.folder / run[1] / "data.json"
+            record = read_json(path)
+            if DIGESTS not in record:
+                write_json(path, record | {DIGESTS: self.runs.digests(int(run[0]))})
 
     def _advice(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """Return the command that adds the missing seeds, and what --quick left out, each with the time it takes."""

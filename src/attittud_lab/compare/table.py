@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -16,7 +15,7 @@ from rich.text import Text
 
 from attittud_lab.compare.candidates import MULTITASK, PRIMARY_ONLY
 from attittud_lab.compare.decide import SPREAD, few_examples
-from attittud_lab.errors import counted
+from attittud_lab.errors import command, counted
 from attittud_lab.statistics import FEWEST, ROUNDING, mark
 
 NAMED = 3  # slow runs in a warning
@@ -107,13 +106,17 @@ def next_step(folder: Path, result: Mapping[str, Any]) -> dict[str, str] | None:
     if "next" in result:
         found: dict[str, str] = result["next"]
         return found
+    if (run := recommended_run(result)) is None:
+        return None
+    why = f"predicts with the model of {result['decision']['strategy']}, seed {run[0]}"
+    return {"command": command("predict", folder / run[1], "INPUTS"), "why": why}
+
+
+def recommended_run(result: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The seed and the folder, inside the comparison's, of the run whose model is recommended."""
     strategy, rows = result["decision"]["strategy"], result["tables"][deciding(result)]["rows"]
     runs: Mapping[str, str] = next((row["runs"] for row in rows if row["label"] == strategy), {})
-    if not runs:
-        return None
-    seed, path = next(iter(runs.items()))
-    command = shlex.join(["attittud", "predict", str(folder / path), "INPUTS"])
-    return {"command": command, "why": f"predicts with the model of {strategy}, seed {seed}"}
+    return next(iter(runs.items()), None)
 
 
 def cells(result: Mapping[str, Any], table: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, str]:

@@ -6,7 +6,7 @@ import hashlib
 import io
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -255,9 +255,9 @@ def _digests(data: Prepared, parts: Parts) -> str:
     return packed([words_of(rows_bytes(examples)) for examples in trained])
 
 
-def rows_bytes(examples: Examples) -> list[Raw]:
-    """The features of each row as bytes that can be compared."""
-    return [row.tobytes() for row in examples.inputs.numpy()]
+def rows_bytes(examples: Examples) -> Iterator[Raw]:
+    """The features of each row as bytes that can be compared; one after the other, since a table may be large."""
+    return (row.tobytes() for row in examples.inputs.numpy())
 
 
 @dataclass(frozen=True)

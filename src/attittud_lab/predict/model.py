@@ -79,8 +79,6 @@ class Model:
         """`module` gives probabilities for uint8 images, token numbers or features; its `members` are the networks."""
         self.classes, self.several = list(about.classes), about.several
         self._encoder, self._device = encoder, device
-        self.used: npt.NDArray[np.uint64] | None = None
-        """Digests of the examples for training and validation; None if the run folder has none."""
         self._told = set[str]()  # a column of new texts is worth one warning, not one in each batch
 
     @property
@@ -111,12 +109,10 @@ class Model:
         bucket = self.config.data.buckets
         return Examples(rows, None, lengths if bucket else None, bucket or 1)
 
-    def count_used(self, raws: Sequence[Any], examples: Examples) -> int:
-        """Count the inputs that the run had for training or validation; 0 if its folder does not say."""
-        if self.used is None:
-            return 0
+    def count_used(self, raws: Sequence[Any], examples: Examples, used: npt.NDArray[np.uint64]) -> int:
+        """Count the inputs that are among the `used_examples` of the run; rows of a table are compared by their features."""
         words = words_of(rows_bytes(examples) if self.about.kind == "table" else raws)
-        return int(are_in(words, self.used).sum())
+        return int(are_in(words, used).sum())
 
     def scores(self, examples: Examples) -> Tensor:
         """Return the raw scores of one batch, n x classes."""
@@ -191,9 +187,18 @@ class Model:
 def load(run: str | os.PathLike[str], device: str = "auto") -> Model:
     """The model in the folder of a finished run."""
     folder, where = Path(run).expanduser(), choose_device(device)
-    model = assembled(folder, *read_model(folder), where)
-    model.used = _stored_digests(folder)
-    return model
+    return assembled(folder, *read_model(folder), where)
+
+
+def used_examples(run: str | os.PathLike[str]) -> npt.NDArray[np.uint64] | None:
+    """Read the digests of the examples for training and validation; None if the run folder has none."""
+    path = Path(run).expanduser() / "data.json"
+    try:
+        found = read_json(path).get(DIGESTS) if path.is_file() else None
+        return None if found is None else unpacked(found)
+    except (AttributeError, TypeError, ValueError) as error:
+        said = f"{path}: {DIGESTS} is damaged ({type(error).__name__}: {one_line(error, 200)})"
+        raise InputError(f"{said}; restore it from a backup, or remove this entry") from None
 
 
 def assembled(folder: Path, about: ModelFile, config: Config, where: torch.device) -> Model:
@@ -234,16 +239,6 @@ def assembled(folder: Path, about: ModelFile, config: Config, where: torch.devic
     if config.training.channels_last:
         module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's annotation leaves memory_format out
     return Model(about, config, module, encoder, where)
-
-
-def _stored_digests(folder: Path) -> npt.NDArray[np.uint64] | None:
-    path = folder / "data.json"
-    try:
-        found = read_json(path).get(DIGESTS) if path.is_file() else None
-        return None if found is None else unpacked(found)
-    except (AttributeError, TypeError, ValueError) as error:
-        said = f"{path}: {DIGESTS} is damaged ({type(error).__name__}: {one_line(error, 200)})"
-        raise InputError(f"{said}; restore it from a backup, or remove this entry") from None
 
 
 def _stored_features(folder: Path, about: ModelFile) -> Features:

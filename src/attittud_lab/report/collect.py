@@ -16,7 +16,7 @@ from typing import Any
 
 from attittud_lab.compare.candidates import PRIMARY_ONLY
 from attittud_lab.compare.table import about, bar, by_label, cells, decided_row, deciding, next_step, notes, scatter
-from attittud_lab.errors import InputError, counted, one_line, short
+from attittud_lab.errors import InputError, command, counted, one_line, short
 from attittud_lab.files import read_json, without_nan
 from attittud_lab.language.run import LEARNED, MODEL
 from attittud_lab.output.progress import shares
@@ -160,13 +160,13 @@ def _outcome(folder: Path, result: Mapping[str, Any], weights: Mapping[str, Mapp
     found: dict[str, Any] = {"outcome": "run", "about": "Result of one run", "text": text}
     if not any("/" in name for name in result["examples"]):
         why = "predicts the label of new examples"
-        return found | {"next": {"command": f"attittud predict {folder} INPUTS", "why": why}}
+        return found | {"next": {"command": command("predict", folder, "INPUTS"), "why": why}}
     dropped = [name for name, about in weights.items() if about["dropped"]]
     found["meaning"] = "One run does not show whether the auxiliary data helped."
     if dropped and len(dropped) == len(weights):
         found["meaning"] = EVERYTHING_DROPPED
-    command = f"attittud compare {folder / 'config.yaml'}"
-    return found | {"next": {"command": command, "why": "shows whether the auxiliary data help or can be left out"}}
+    compare = command("compare", folder / "config.yaml")
+    return found | {"next": {"command": compare, "why": "shows whether the auxiliary data help or can be left out"}}
 
 
 def _run(folder: Path, points: int) -> dict[str, Any]:

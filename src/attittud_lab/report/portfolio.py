@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attittud_lab.errors import counted
+from attittud_lab.errors import command, counted
 from attittud_lab.files import read_json
 from attittud_lab.output.progress import readable
 from attittud_lab.portfolio.candidates import PRIMARY_ONLY, legend
@@ -34,7 +34,7 @@ def portfolio(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     found, kept = read_json(folder / NAME), load_checkpoint(folder / OUT_OF_FOLD)
     classes = [str(name) for name in read_json(folder / "model.json")["classes"]]
     about: dict[str, Any] = {"outcome": _outcome(found["worth"]), "about": "Decision", "text": found["decision"]}
-    about["next"] = {"command": f"attittud predict {folder} INPUTS", "why": "predicts the label of new examples"}
+    about["next"] = {"command": command("predict", folder, "INPUTS"), "why": "predicts the label of new examples"}
     if found.get("warning"):
         about["warning"] = found["warning"]
     if found["worth"] is not None and list(found["final"]["picks"]) == [PRIMARY_ONLY]:

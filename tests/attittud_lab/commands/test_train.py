@@ -22,6 +22,14 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("job.yaml").write_text(JOB)
 
 
+def test_commands_can_be_pasted_if_a_path_has_a_blank(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("train", "job.yaml", "strategy=flip", "output=my dir", "--quiet") == 0
+    out, folder = capsys.readouterr().out, "my dir/job/flip/seed-0"
+    assert f"`attittud report '{folder}'`" in out and f"`attittud predict '{folder}' INPUTS`" in out
+    assert call("report", folder) == 0
+    assert f"attittud compare &#39;{folder}/config.yaml&#39;" in Path(folder, "report.html").read_text()
+
+
 def test_train_writes_a_run_folder(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("train", "job.yaml", "strategy=flip", "seed=2") == 0
     out, err = capsys.readouterr()

@@ -21,6 +21,7 @@ from attittud_lab.compare.run import compare
 from attittud_lab.compare.table import notes, show
 from attittud_lab.config.load import loads
 from attittud_lab.config.schema import Config
+from attittud_lab.data.prepare import prepare
 from attittud_lab.errors import InputError
 from attittud_lab.output.progress import Bars, readable
 from attittud_lab.report import write_report
@@ -51,6 +52,21 @@ def test_both_tables_hold_every_strategy(finished: tuple[Path, dict[str, Any]]) 
         assert row["steps"]["guided"] == max(1, round(12 * costs["multitask"] / costs[row["label"]]))
     assert result["costs"]["multitask"]["to_multitask"] == 1
     assert result["decision"]["outcome"] in ("use", "no_help", "unclear")
+
+
+def test_only_the_recommended_run_keeps_digests(
+    finished: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runs of a comparison are many, and digests of millions of examples are large."""
+    folder, (chosen, other) = tmp_path / "copy", finished[1]["tables"][0]["rows"][1]["runs"].values()
+    shutil.copytree(finished[0], folder)
+    shutil.rmtree(folder / other)  # so that a run has to be trained
+    monkeypatch.setattr(module, "recommended_run", lambda _: ("0", chosen))
+    compare(config(), folder)
+    records = {path.parent: json.loads(path.read_text()) for path in folder.rglob("data.json")}
+    assert (folder / other) in records
+    assert [path for path, record in records.items() if "digests" in record] == [folder / chosen]
+    assert records[folder / chosen]["digests"] == prepare(config().data, 0).record["digests"]
 
 
 def test_weights_are_tuned_on_validation_with_the_same_budget(finished: tuple[Path, dict[str, Any]]) -> None:

@@ -1,5 +1,6 @@
 """Stratified splits, groups that stay whole, and copies that are in two parts at once."""
 
+import base64
 import json
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ from PIL import Image
 from attittud_lab.config.load import loads
 from attittud_lab.config.schema import DataConfig, PrimaryConfig
 from attittud_lab.data.parts import read_parts
-from attittud_lab.data.splits import MOST_COPIED, amount, strata, stratified
+from attittud_lab.data.splits import MOST_COPIED, amount, are_in, packed, strata, stratified, unpacked, words_of
 from attittud_lab.errors import InputError
 from tests.helpers.data_parts import numbered, read_primary, write
 from tests.helpers.data_sets import pictures, read_configuration
@@ -22,6 +23,26 @@ __all__ = ["pictures"]  # fixtures
 
 
 # ------------------------------------------------------------------------------------------------ copies
+
+
+@given(st.lists(st.text(max_size=3)), st.lists(st.text(max_size=3)))
+def test_stored_digests_recognise_exactly_their_texts(known: list[str], asked: list[str]) -> None:
+    stored, words = unpacked(packed([words_of(known)])), words_of([*asked, *known])
+    wanted = np.isin(words, words_of(known)) & (words != b"")
+    assert are_in(words, stored).tolist() == wanted.tolist()
+
+
+def test_stored_digests_are_not_sorted_for_every_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = unpacked(packed([words_of(["a", "b"])]))
+    for name in ("isin", "sort", "unique"):
+        monkeypatch.delattr(np, name)
+    assert are_in(words_of(["b", "c"]), stored).tolist() == [True, False]
+
+
+def test_stored_digests_in_disorder_are_refused() -> None:
+    text = base64.b64encode(np.array([3, 1], dtype="<u8").tobytes()).decode()
+    with pytest.raises(ValueError, match="not in order"):
+        unpacked(text)
 
 
 def test_a_test_split_that_is_the_training_split_is_refused(tmp_path: Path) -> None:
