@@ -81,6 +81,8 @@ from attittud_lab.training.train import chosen_metric, default_run_dir, new_mode
 
 LONG = 60.0
 """If the forecast is longer than this many seconds, a line says that more cores could be used."""
+MOST_TESTED = 20_000
+"""So many test examples show whether a model is better than guessing; draws of millions would take minutes and gigabytes."""
 Execute = Callable[[Sequence[TrialJob]], Iterable[TrialResult]]
 """Runs trials, here or elsewhere, and gives their results in the order of the jobs."""
 
@@ -170,6 +172,8 @@ class _Portfolio:
         """The data as they were read, for trials in other processes."""
         data = on_device(data, device)
         self.data, self.device, self.folder, self.progress = data, device, folder, progress
+        self.continues = any(folder.trials_path.glob(f"*/*/{RESULT}"))
+        """Whether an earlier process left results of trials."""
         self.execute, self.jobs, self.expected = execute or self.placed, 0, 0
         self.folds: Folds = make_folds(data, config.portfolio, mix(config.seed, "folds"))
         targets = data.primary.examples.targets
@@ -205,7 +209,7 @@ class _Portfolio:
             f". Training has {rungs} rungs; after each but the last, the worst candidates stop" if several else ""
         )
         ranking = f"candidates are ranked by {ranking_words(self.held_out.metric)}" if len(self.entries) > 1 else ""
-        again = " from the beginning" if any(self.folder.trials_path.glob(f"*/*/{RESULT}")) else ""
+        again = " from the beginning" if self.continues else ""
         coming = f"{budget.forecast(plan, self.folds.count, self.place.at_once)}{again}{climbing}"
         names_mean = legend(to_dict(entry.strategy) for entry in self.entries)
         for words in (coming, ranking, names_mean, idle, plan.decided, rare):
@@ -234,13 +238,18 @@ class _Portfolio:
         looks, alive = [count - 1 for count in budget.rung_counts(self.config)], list(self.entries)
         for number, look in enumerate(looks):
             self.begin(f"rung {number + 1} of {len(looks)}", "in this rung", alive)
+            done, jobs = self.done(alive, steps[look]), len(alive) * self.folds.count
+            self.say_done(number, done, jobs, len(alive) + (self.plan.sums and number == 0))
             self.train(alive, number, steps[look])
             if number == 0:
                 self.chance = chance(self.standings, self.held_out, usual=_usual(settings, self.plan))
                 extra = greedy_sum(self.config, lowest_losses(self.standings), self.data)
                 if extra is not None:
-                    self.train([extra], number, steps[look])
                     alive.append(extra)
+                    if done == jobs:  # the earlier process may have stopped in this sum
+                        done, jobs = done + self.done([extra], steps[look]), jobs + self.folds.count
+                        self.say_done(number, done, jobs, len(alive))
+                    self.train([extra], number, steps[look])
             curves = {entry.label: self.standings[entry.label].curve for entry in alive}
             values = {label: curve.value for label, curve in curves.items() if curve is not None}
             if not values:
@@ -278,15 +287,32 @@ class _Portfolio:
         if number == 0 and self.chance is not None:
             self.progress.say(chance_words(self.chance, "an early estimate, after rung 1"))
 
-    def train(self, entries: Sequence[PortfolioCandidate], rung: int, until: int) -> None:
-        """Train all folds of some candidates up to a step."""
+    def trials(self, entries: Sequence[PortfolioCandidate], until: int) -> list[TrialJob]:
+        """All folds of some candidates up to a step."""
         keeps = self.config.portfolio.final == "ensemble" and self.config.portfolio.members == "folds"
-        jobs = [
+        return [
             TrialJob(self.config, entry, fold, until, self.trial(entry.label, fold), keeps)
             for entry in entries
             for fold in range(self.folds.count)
         ]
-        results = iter(self.execute(jobs))
+
+    def done(self, entries: Sequence[PortfolioCandidate], until: int) -> int:
+        """How many trials of some candidates are done before they are trained up to a step."""
+        return sum(stored(job) is not None for job in self.trials(entries, until)) if self.continues else 0
+
+    def say_done(self, rung: int, done: int, jobs: int, alive: int) -> None:
+        """Say how many trials of a rung an earlier process finished, and how long everything else takes.
+
+        Nothing is said about a rung that is finished, since the line about its end follows.
+        """
+        if 0 < done < jobs:
+            said = f"continuing: {done} of {jobs} trials of rung {rung + 1} of {len(budget.rung_counts(self.config))} are done"
+            left = budget.left(self.plan, alive, self.folds.count, self.config, rung, self.place.at_once, done)
+            self.progress.say(f"{said}; about {left} left in all")
+
+    def train(self, entries: Sequence[PortfolioCandidate], rung: int, until: int) -> None:
+        """Train all folds of some candidates up to a step."""
+        results = iter(self.execute(self.trials(entries, until)))
         for entry in entries:
             found = [next(results) for _ in range(self.folds.count)]
             diverged = next((result.diverged for result in found if result.diverged), None)
@@ -306,8 +332,6 @@ class _Portfolio:
         Trials that an earlier process finished are only read. They are counted first, so that they say nothing about the pace.
         """
         done = {job.folder for job in jobs if stored(job) is not None}
-        if done and jobs[0].fold is not None:
-            self.progress.say(self.continuing(jobs, len(done)))
         self.jobs += len(jobs)
         self.progress.comparison(max(self.jobs, self.expected))
         self.progress.skipped(len(done))
@@ -332,17 +356,6 @@ class _Portfolio:
             yield found.pop(job.folder)
         for _ in results:  # the place ends its work
             pass
-
-    def continuing(self, jobs: Sequence[TrialJob], done: int) -> str:
-        """Say how many trials of a rung an earlier process finished, and how long everything else takes."""
-        ends = [look_steps(self.config)[count - 1] for count in budget.rung_counts(self.config)]
-        rung, folds = ends.index(jobs[0].until), self.folds.count
-        said = f"continuing: {done} of {len(jobs)} trials of rung {rung + 1} of {len(ends)} are done"
-        if done == len(jobs):  # the line about the end of the rung follows
-            return said
-        alive = len(jobs) // folds + (self.plan.sums and rung == 0)
-        left = budget.left(self.plan, alive, folds, self.config, rung, self.place.at_once, done)
-        return f"{said}; about {left} left in all"
 
     def trial(self, label: str, fold: int | None) -> Path:
         """The folder of a trial."""
@@ -442,6 +455,15 @@ class _Portfolio:
         assert targets is not None
         return HeldOut(self.data.primary, targets.cpu(), np.zeros(len(scores), dtype=np.int64), self.held_out.metric)
 
+    def beats_guess(self, scores: Tensor) -> bool:
+        """Whether the test set shows that the model is better than a guess."""
+        held_out, seed = self.of_test(scores), mix(self.config.seed, "test")
+        if len(scores) > MOST_TESTED:  # drawn at random: files are often sorted by class
+            some = np.random.default_rng(seed).choice(len(scores), MOST_TESTED, replace=False)
+            held_out = replace(held_out, targets=held_out.targets[some], folds=held_out.folds[some])
+            scores = scores[some]
+        return bool(guess(scores, Intervals(held_out, None, seed))["beaten"])
+
     def leaderboard(
         self, winner: str, picks: Mapping[str, int], scores: Tensor, tested: Tensor | None
     ) -> dict[str, Any]:
@@ -453,12 +475,8 @@ class _Portfolio:
         low, high = intervals.ends(intervals.scores(scores))
         own = {"score": self.held_out.figures(scores)[metric], "low": low, "high": high}
         guessed = guess(scores, intervals)
-        if (
-            not guessed["beaten"] and tested is not None and names is None
-        ):  # a large test set may show more than few labels
-            guessed["beaten"] = guess(tested, Intervals(self.of_test(tested), None, mix(self.config.seed, "test")))[
-                "beaten"
-            ]
+        if not guessed["beaten"] and tested is not None and names is None:
+            guessed["beaten"] = self.beats_guess(tested)  # a large test set may show more than few labels
         return {
             "version": VERSION,
             "metric": metric,

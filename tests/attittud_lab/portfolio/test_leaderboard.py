@@ -43,6 +43,7 @@ def held(targets: torch.Tensor, metric: str) -> HeldOut:
 def test_scores_of_draws_are_those_of_an_evaluation(metric: str, several: bool) -> None:
     targets = torch.randint(2, (60, 3)) if several else torch.randint(3, (60,))
     held_out, outputs = held(targets, metric), torch.randn(60, 3)
+    outputs = outputs.round() if metric == "auc" else outputs  # with ties
     intervals = Intervals(held_out, None, 0)
     found = intervals.scores(outputs)[:20]
     for score, drawn in zip(found, intervals.draws, strict=False):
@@ -127,6 +128,10 @@ def test_rows_worth_and_decision() -> None:
     assert table[0]["low"] < table[0]["score"] < table[0]["high"] and "score" not in table[2]
     found = worth(all_, intervals)
     assert found is not None and found["best"] == "multitask" and found["difference"] == pytest.approx(0.3, abs=0.01)
+    assert found["of"] == 1  # candidates that diverged are no choice
+    only = decision("single", "multitask", {}, found, "accuracy")
+    assert only.endswith(" The points are the best candidate with auxiliary data (multitask) minus primary_only.")
+    found["of"] = 2
     # The same examples are wrong, so that the difference is surer than each score.
     assert 0.2 < found["low"] < found["high"] < 0.4
     sentence = decision("single", "multitask", {}, found, "accuracy")
@@ -213,6 +218,42 @@ def test_with_several_labels_a_constant_guess_has_an_area_of_one_half() -> None:
     assert "The best constant guess has 50.0 %." in guess_words(found, 0.5, "auc", "")
     few = Intervals(held(targets, "accuracy"), [f"g{i % 2}" for i in range(60)], 0)  # no interval
     assert guess(targets * 2.0 - 1, few)["beaten"] and not guess(1 - targets * 2.0, few)["beaten"]
+
+
+def test_with_rare_labels_the_guess_gives_all_of_them() -> None:
+    """Never giving a label would have an F1 of 0, and every model would seem to be better."""
+    targets = torch.zeros(300, 2, dtype=torch.int64)
+    targets[::5] = 1
+    intervals = Intervals(held(targets, "macro_f1"), None, 0)
+    found = guess(torch.ones(300, 2), intervals)
+    assert found["score"] == pytest.approx(1 / 3) and found["difference"] == 0 and not found["beaten"]
+    assert guess(targets * 2.0 - 1, intervals)["beaten"]
+    assert guess(-torch.ones(300, 2), Intervals(held(targets, "accuracy"), None, 0))["score"] == pytest.approx(0.8)
+
+
+def test_a_score_that_is_not_defined_beats_no_guess() -> None:
+    none = torch.zeros(20, 2, dtype=torch.int64)  # the area needs positive examples
+    found = guess(torch.randn(20, 2), Intervals(held(none, "auc"), None, 0))
+    assert math.isnan(found["difference"]) and found["beaten"] is False
+    said = guess_words(found, math.nan, "auc", "A cure.")
+    assert said.endswith("guessing: its out-of-fold auc is not defined on these labels. A cure.")
+
+
+def test_an_output_that_is_not_a_number_leaves_the_area_of_its_fold_undefined() -> None:
+    targets = torch.arange(120).reshape(60, 2) // 7 % 2
+    outputs = targets * 2.0 - 1
+    outputs[3, 0] = math.nan  # in fold 0; the other folds are predicted without an error
+    intervals = Intervals(held(targets, "auc"), None, 0)
+    assert set(intervals.scores(outputs)) == {1.0}
+    assert np.isnan(intervals.scores(torch.full((60, 2), math.nan))).all()
+
+
+def test_the_area_of_a_constant_needs_no_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    targets = torch.arange(120).reshape(60, 2) // 7 % 2
+    intervals, asked = Intervals(held(targets, "auc"), None, 0), list[torch.Tensor]()
+    monkeypatch.setattr(intervals, "scores", lambda outputs: asked.append(outputs) or np.full(500, 0.75))
+    found = guess(targets * 2.0 - 1, intervals)
+    assert len(asked) == 1 and found["low"] == found["high"] == 0.25
 
 
 def test_a_label_without_examples_lowers_score_and_interval_alike() -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,13 +17,16 @@ import torch
 
 import attittud_lab
 from attittud_lab.config.load import load, loads
-from attittud_lab.config.schema import PortfolioConfig
+from attittud_lab.config.schema import CandidateConfig, PortfolioConfig
+from attittud_lab.data.tasks import Examples, Task
 from attittud_lab.errors import InputError
 from attittud_lab.output.progress import Progress
 from attittud_lab.placing.processes import in_processes
 from attittud_lab.portfolio import budget, trial
 from attittud_lab.portfolio import run as module
 from attittud_lab.portfolio.budget import Plan
+from attittud_lab.portfolio.candidates import named
+from attittud_lab.portfolio.choose import HeldOut
 from attittud_lab.portfolio.run import _cure, _usual, run
 from attittud_lab.runs.folder import load_checkpoint
 from attittud_lab.training.phase import DivergedError, Phase
@@ -204,6 +208,72 @@ def test_a_continued_run_says_how_much_is_done(tmp_path: Path, monkeypatch: pyte
     (left,) = {budget.left(replace(plan, seconds=100 * plan.runs), 2, 3, job(*changes), 0, 1, 5)}
     assert again == [f"continuing: 5 of 6 trials of rung 1 of 2 are done; about {left} left in all"]
     assert trained[6:].count(12) == 1  # the trials that were done did not run again
+
+
+def train_until(stops: Callable[[trial.TrialJob], bool], folder: Path, *changes: str) -> None:
+    """Interrupt a portfolio before a trial."""
+    original = module.run_trial
+
+    def stopped(one: trial.TrialJob, *rest: Any) -> Any:
+        if stops(one):
+            raise KeyboardInterrupt
+        return original(one, *rest)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(module, "run_trial", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            train(folder, *changes)
+
+
+def test_rungs_that_end_at_the_same_look_continue_nothing(tmp_path: Path) -> None:
+    told = Told()
+    train(tmp_path, "portfolio.looks=2", "portfolio.candidates=[multitask]", "portfolio.folds=2", progress=told)
+    assert [rung["look"] for rung in board(tmp_path)["rungs"]] == [0, 0, 1]
+    assert not [line for line in told.lines if line.startswith("continuing")]
+
+
+def test_a_run_that_stopped_in_the_sum_of_sources_counts_the_whole_rung(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = ["portfolio.rungs=[{at: 0.34, keep: 0.25}]", "portfolio.candidates=[multitask]"]
+    extra = named(CandidateConfig(name="multitask", head="own"), job(*changes))
+    monkeypatch.setattr(module, "greedy_sum", lambda *_: extra)
+    train_until(lambda one: one.candidate == extra and one.fold == 1, tmp_path, *changes)
+    plan = Plan.read(tmp_path)
+    assert plan is not None
+    plan = replace(plan, seconds=100 * plan.runs)  # so that a full run takes 100 s
+    plan.write(tmp_path)
+    left = budget.left(plan, 3, 3, job(*changes), 0, 1, 7)
+    told = Told()
+    train(tmp_path, *changes, progress=told)
+    again = [line for line in told.lines if line.startswith("continuing")]
+    assert again == [f"continuing: 7 of 9 trials of rung 1 of 2 are done; about {left} left in all"]
+
+
+def test_a_rung_that_an_earlier_process_finished_has_one_line(tmp_path: Path) -> None:
+    changes = ["portfolio.rungs=[{at: 0.34, keep: 0.25}]", "portfolio.candidates=[multitask]", "portfolio.folds=2"]
+    train_until(lambda one: one.until > 12, tmp_path, *changes)
+    told = Told()
+    train(tmp_path, *changes, progress=told)
+    assert len([line for line in told.lines if "rung 1 of 2" in line]) == 1
+
+
+def test_few_examples_of_a_large_test_set_are_compared_with_a_guess(monkeypatch: pytest.MonkeyPatch) -> None:
+    targets = (torch.arange(300) > 150).long()  # sorted by class: its first examples are all alike
+    task = Task("primary", "classify", ["a", "b"], Examples(torch.zeros(300, 1), targets))
+    data = SimpleNamespace(primary=task, test=task.examples)
+    portfolio = module._Portfolio.__new__(module._Portfolio)
+    portfolio.config, portfolio.data, portfolio.held_out = job(), data, SimpleNamespace(metric="accuracy")
+    drawn, original = list[int](), module.Intervals
+
+    def noted(held_out: HeldOut, *rest: Any) -> Any:
+        drawn.append(len(held_out.targets))
+        return original(held_out, *rest)
+
+    monkeypatch.setattr(module, "Intervals", noted)
+    monkeypatch.setattr(module, "MOST_TESTED", 60)
+    right = torch.nn.functional.one_hot(targets).float()
+    assert portfolio.beats_guess(right) and not portfolio.beats_guess(-right) and drawn == [60, 60]
 
 
 def test_trials_in_another_place_give_the_same_result(tmp_path: Path) -> None:
