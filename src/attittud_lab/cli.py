@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
-from attittud_lab.errors import InputError, short
+from attittud_lab.errors import InputError, nearest, short
 from attittud_lab.output.interrupts import INTERRUPTED, Interruption, signals, starting
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 EXTRA = "attittud[cli]"
 _LONGEST = 4000  # characters of a message
+_NO_INTEGER = "Input should be a valid integer, unable to parse string as an integer"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # of standard output: files have messages of their own
 _UNUSABLE = {errno.EACCES: "may not be read", errno.EPERM: "may not be read", errno.ENAMETOOLONG: "cannot be a path"}
 
@@ -109,7 +110,15 @@ def _run(build: Callable[[], typer.Typer], arguments: list[str], name: str) -> i
         if not hasattr(error, "format_message"):
             raise
         command = getattr(getattr(error, "ctx", None), "command_path", name)
-        _end(f"{error.format_message()} (`{command} --help` shows what is allowed)")
+        said = error.format_message().replace(_NO_INTEGER, "it must be a whole number")
+        option, known = (getattr(error, name, None) for name in ("option_name", "possibilities"))
+        if option and said.startswith("No such option"):
+            near = nearest(option, (name for name in known or () if name != "--help"))
+            hint = (
+                f"did you mean {near}?" if near else "settings of a configuration are written KEY=VALUE, without dashes"
+            )
+            said = f"no such option: {option}; {hint}"
+        _end(f"{said} (`{command} --help` shows what is allowed)")
     return code if isinstance(code, int) else 0
 
 

@@ -34,6 +34,12 @@ def elsewhere(tmp_path, monkeypatch):
         (["demo", "--steps", "1"], "--steps"),
         (["demo", "--workers", "-1"], "--workers"),
         (["demo", "--colour"], "--colour"),
+        (["demo", "--seed", "3"], "did you mean --seeds?"),
+        (
+            ["train", "job.yaml", "--steps", "3"],
+            "no such option: --steps; settings of a configuration are written KEY=VALUE",
+        ),
+        (["train", "job.yaml", "--workers", "two"], "'--workers': it must be a whole number"),
         (["demo", "surplus"], "surplus"),
         (["demos"], "demos"),
         ([*QUICK, "--out", "no/such/folder/result.json"], "no/such/folder"),

@@ -295,7 +295,8 @@ def _settings_lines(kind: str, first: Look, parts: Parts) -> list[str]:
     largest = max([len(part.rows) for part in parts.auxiliary.values()], default=left)
     over = "the largest auxiliary source" if parts.auxiliary else "the training examples, 64 at a time"
     guided, finetune = max(200, min(5000, 20 * largest // 64)), max(100, min(2000, int(50 * left / batch)))
-    model, lr, reason = _model(kind, first.size or 0, largest)
+    what = "auxiliary" if parts.auxiliary else "training"
+    model, lr, reason = _model(kind, first.size or 0, largest, what)
     rate = "the paper uses 1e-4 for its residual network" if lr == "1e-4" else "usual for Adam on small networks"
     chosen = "portfolio  # tries several strategies, keeps the best, and measures what the auxiliary data are worth"
     macro = "  metric: macro_f1  # chooses the model; rare classes count as much as common ones"
@@ -309,7 +310,7 @@ def _settings_lines(kind: str, first: Look, parts: Parts) -> list[str]:
         *metric,
         "  guided:",
         f"    steps: {guided}  # about 20 passes over {over}, but at least 200 and at most 5000",
-        "    batch_size: 64  # examples of each auxiliary source in a step",
+        *(["    batch_size: 64  # examples of each auxiliary source in a step"] if parts.auxiliary else []),
         f"    primary_batch: {batch}  # primary examples in a step, out of {left} for training",
         f"    lr: {lr}  # {rate}",
         "  finetune:",
@@ -328,7 +329,7 @@ def _settings_lines(kind: str, first: Look, parts: Parts) -> list[str]:
     ]
 
 
-def _model(kind: str, size: int, largest: int) -> tuple[str, str, str]:
+def _model(kind: str, size: int, largest: int, what: str) -> tuple[str, str, str]:
     """Return a model's name, a learning rate and the reason for the model."""
     if kind == "text":
         return "text-cnn", "1e-3", "needs no download; hf:FOLDER of a pretrained network will do better"
@@ -340,7 +341,7 @@ def _model(kind: str, size: int, largest: int) -> tuple[str, str, str]:
         return "resnet-18", "1e-4", f"for images of {size} x {size} pixels"
     if largest >= 5000:
         return "wideresnet-22-4", "1e-4", "the paper's network; small-cnn is many times faster without a GPU"
-    return "small-cnn", "1e-3", f"{largest} auxiliary examples are too few for a deep network"
+    return "small-cnn", "1e-3", f"{largest} {what} examples are too few for a deep network"
 
 
 def _table_model(training: int, auxiliary: int) -> list[str]:

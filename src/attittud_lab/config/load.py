@@ -199,7 +199,8 @@ def inherited(path: Path, seen: tuple[Path, ...] = ()) -> Branch:
 def _read(path: Path) -> str:
     try:
         if stat.S_IFMT(path.stat().st_mode) not in (stat.S_IFREG, stat.S_IFIFO):
-            raise OSError(0, "it is neither a file nor a pipe")
+            init = "; for a folder of data, `attittud init` writes a configuration" if path.is_dir() else ""
+            raise OSError(0, f"it is neither a file nor a pipe{init}")
         with path.open("rb") as file:
             content = file.read(_LARGEST + 1)
         if len(content) > _LARGEST:

@@ -45,7 +45,8 @@ class ImageFolder(Source):
         folders = self._folders(root)
         loose = sum(_is_image(path) for path in root.iterdir())
         if not folders:
-            low = f"; if it is itself one of the classes, give {root.parent}" if loose else ""
+            above = "the folder above it" if root.parent == Path() else root.parent
+            low = f"; if it is itself one of the classes, give {above}" if loose else ""
             raise InputError(f"{root}: it contains no folder; make one folder of images for each class{low}")
         splits = [folder.name for folder in folders if folder.name.lower() in _SPLITS and self._folders(folder)]
         if splits:

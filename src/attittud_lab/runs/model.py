@@ -111,7 +111,8 @@ def _check_finished(folder: Path) -> None:
     if (folder / "result.json").is_file():
         return
     if (folder / "run.json").is_file():
-        raise InputError(f"{folder}: the run is not finished; give its `attittud train` command again to finish it")
+        cure = "wait for it if it is still training; if not, give its `attittud train` command again"
+        raise InputError(f"{folder}: the run is not finished; {cure}")
     below = (sorted(folder.glob(f"{'*/' * depth}result.json")) for depth in range(1, 4))
     inside = next((found[0].parent for found in below if found), None)
     hint = f"; did you mean {inside}?" if inside else ""

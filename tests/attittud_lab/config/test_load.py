@@ -167,7 +167,7 @@ def test_only_files_of_a_sensible_size_are_read(tmp_path: Path) -> None:
     large.write_text("seed: 1" + " " * 10**6)
     wrong = {
         "/dev/zero": "neither a file nor a pipe",
-        str(tmp_path): "neither a file nor a pipe",
+        str(tmp_path): "neither a file nor a pipe; for a folder of data, `attittud init` writes a configuration",
         str(large): "larger than the 100000 bytes",
         "a" * 300: "File name too long",
         "a\0b": "a path cannot contain a NUL character",
