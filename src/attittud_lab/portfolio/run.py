@@ -202,11 +202,16 @@ class _Portfolio:
         # A container or a batch system may allow fewer cores than the machine has.
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         alone = plan.threads == self.place.at_once == 1 < cores and self.device.type == "cpu" and plan.seconds > LONG
-        idle = f"this uses one of {cores} cores; --workers {cores} trains {cores} trials at a time" if alone else ""
+        idle = ""
+        if alone:
+            cure = f"--workers {cores} trains {cores} trials at a time, also if you stop now and start again"
+            idle = f"this uses one of {cores} cores; {cure}"
         rungs = len(budget.rung_counts(self.config))
         several = rungs > 1 and len(self.entries) > 1
         climbing = (
-            f". Training has {rungs} rungs; after each but the last, the worst candidates stop" if several else ""
+            f". Training has {rungs} rungs; after each but the last, only the best candidates and {PRIMARY_ONLY} go on"
+            if several
+            else ""
         )
         ranking = f"candidates are ranked by {ranking_words(self.held_out.metric)}" if len(self.entries) > 1 else ""
         again = " from the beginning" if self.continues else ""

@@ -53,12 +53,16 @@ def test_a_portfolio_reports_its_progress(tmp_path: Path, monkeypatch: pytest.Mo
     told = Told()
     result = train(tmp_path, "portfolio.rungs=[{at: 0.34, keep: 0.25}]", progress=told)
     assert told.lines[0].startswith("4 candidate strategies on 3 folds of the labels take as long as about ")
-    assert told.lines[0].endswith(". Training has 2 rungs; after each but the last, the worst candidates stop")
+    assert told.lines[0].endswith(
+        ". Training has 2 rungs; after each but the last, only the best candidates and primary_only go on"
+    )
     assert told.lines.pop(1).startswith(
         "candidates are ranked by their ranking score: the mean out-of-fold accuracy of "
     )
     assert told.lines.pop(1).startswith("in the names of candidates, ")
-    assert told.lines.pop(1) == "this uses one of 4 cores; --workers 4 trains 4 trials at a time"
+    assert told.lines.pop(1) == (
+        "this uses one of 4 cores; --workers 4 trains 4 trials at a time, also if you stop now and start again"
+    )
     assert (
         told.lines[1].startswith("rung 1 of 2 is over, after 33% of the steps; ")
         and " of 4 candidates" in told.lines[1]
