@@ -184,9 +184,7 @@ def points(difference: Difference) -> str:
     return f"{mean:+.1f} points (95 % interval {low:+.1f} to {high:+.1f}, p = {difference.p:.2g})"
 
 
-def _advice(
-    difference: Difference, worthwhile: float, tests: int, example: float
-) -> tuple[int | None, str, bool]:
+def _advice(difference: Difference, worthwhile: float, tests: int, example: float) -> tuple[int | None, str, bool]:
     """Estimate how many seeds would show a gain, or rule out a worthwhile gain, whichever needs fewer.
 
     Also return the words for it, and whether the test set is too small for any number of seeds.
@@ -206,7 +204,11 @@ def _advice(
         return None, f"{one}, too much to {question}: more test examples are needed, not only more seeds.", True
     needed = seeds_needed(difference.std, size, tests=corrected)
     if needed is None:
-        return None, f"No practical number of seeds would {question}; more test examples or primary labels might.", False
+        return (
+            None,
+            f"No practical number of seeds would {question}; more test examples or primary labels might.",
+            False,
+        )
     needed = max(needed, difference.n + 1)  # the estimate comes from these seeds, so fewer cannot be enough
     cases = f"in {POWER:.0%} of cases (compare.seeds={needed})"
     coarse = " Equal differences can come from a small test set: more test examples would tell more."

@@ -295,8 +295,8 @@ class Comparison:
         """How many runs were trained at the same time: now, or in an earlier comparison in this folder."""
         path, now = self.folder / "comparison.json", self.place.at_once
         if path.exists() and not self.runs.fresh:
-            with suppress(InputError, AttributeError, TypeError):  # a damaged file is replaced soon
-                return max(now, read_json(path).get("at_once", 1))
+            with suppress(InputError, AttributeError, TypeError, ValueError):  # a damaged file is replaced soon
+                return max(now, int(read_json(path).get("at_once", 1)))
         return now
 
     def _advice(self, result: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,18 @@ from statistics import fmean
 from typing import Any
 
 from attittud_lab.compare.candidates import PRIMARY_ONLY
-from attittud_lab.compare.table import about, badge, bar, by_label, cells, decided_row, deciding, next_step, notes, scatter
+from attittud_lab.compare.table import (
+    about,
+    badge,
+    bar,
+    by_label,
+    cells,
+    decided_row,
+    deciding,
+    next_step,
+    notes,
+    scatter,
+)
 from attittud_lab.errors import InputError, counted, one_line, short
 from attittud_lab.files import read_json, without_nan
 from attittud_lab.language.run import LEARNED, MODEL
