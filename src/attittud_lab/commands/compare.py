@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attittud_lab.commands import Auxiliary, InputColumn, LabelColumn, Ray, Workers, key_values, placed, read, read_text
+from attittud_lab.config import COMPARED
 from attittud_lab.errors import InputError, joined
 from attittud_lab.output.interrupts import interruptible, starting
 from attittud_lab.output.progress import Bars, Progress, RunLines
-from attittud_lab.strategies import COMPARED
 
 if TYPE_CHECKING:
     from attittud_lab.config.schema import Config

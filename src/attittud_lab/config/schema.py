@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
+from attittud_lab.config import COMPARED
 from attittud_lab.config.options import Classes, Flag, Limits, PathText, Section, known
 from attittud_lab.errors import InputError, short
-from attittud_lab.strategies import COMPARED
 
 LATER = {"later": True}
 """Metadata of settings that came after the first committed results: at their default they are not part of a run's

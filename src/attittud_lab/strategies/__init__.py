@@ -15,18 +15,4 @@ from attittud_lab.strategies.base import (
     register,
 )
 
-__all__ = [
-    "COMPARED",
-    "StepKind",
-    "StepLosses",
-    "Strategy",
-    "Telemetry",
-    "completed",
-    "find",
-    "make_strategy",
-    "names",
-    "register",
-]
-
-COMPARED = ("pretrain", "pcgrad", "drop_harmful", "flip", "auto")
-"""The default of compare.strategies. It is not in the schema, whose import would make `--help` slow."""
+__all__ = ["StepKind", "StepLosses", "Strategy", "Telemetry", "completed", "find", "make_strategy", "names", "register"]

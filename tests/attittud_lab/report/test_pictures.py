@@ -2,8 +2,8 @@
 
 import pytest
 
+from attittud_lab.config import COMPARED
 from attittud_lab.report.pictures import REMARK, ROW, USUAL, curves, leaderboard, looks
-from attittud_lab.strategies import COMPARED
 
 FIRST = {"label": "a", "score": 0.8, "low": 0.7, "high": 0.9, "color": "c2", "remark": "", "best": 2}
 FIRST |= {"baseline": False, "dash": ""}
