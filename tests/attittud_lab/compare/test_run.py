@@ -370,6 +370,13 @@ def test_more_test_examples_are_advised_where_one_is_worth_more_than_the_differe
     ]
     advised = config(*(word for word in command[3:]))
     assert [split_seed(advised.data, seed) for seed in range(3)] == [0, 1, 2] and advised.data.test_seed is None
+    # A test split of the source stays the same with every seed.
+    for path in tmp_path.rglob("data.json"):
+        path.write_text(
+            path.read_text().replace('"test": {\n   "source": "', '"test": {\n   "source": "test split of ')
+        )
+    fixed = compare(config(*words), tmp_path, request=module.Request(typed))
+    assert fixed["next"] == {"why": "label more test examples, or raise data.primary.test"}
     # With splits of their own, more seeds test more examples.
     again = compare(advised, tmp_path / "new", request=module.Request(tuple(command)))
     assert not again["decision"]["few_examples"]
