@@ -1,7 +1,7 @@
 """Errors for wrong input, in words that say what to do: the command line prints them and exits with 2."""
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
@@ -29,6 +29,11 @@ def listed(names: Iterable[object], most: int = 20) -> str:
     """Join names for a sentence; long names are cut, and so is a long list."""
     words = [" ".join(str(name).split())[:40] for name in names]
     return ", ".join(words[:most]) + (", ..." if len(words) > most else "")
+
+
+def joined(names: Sequence[str]) -> str:
+    """Join names as in a sentence: a, b and c."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:

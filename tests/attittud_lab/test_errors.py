@@ -1,6 +1,6 @@
 """Messages about bad input: the culprit, the reason and the cure."""
 
-from attittud_lab.errors import InputError, counted, nearest, needs, one_line, short, unknown
+from attittud_lab.errors import InputError, counted, joined, nearest, needs, one_line, short, unknown
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_and_all_others():
@@ -33,3 +33,7 @@ def test_messages_of_other_libraries_are_cut_to_one_line():
     assert one_line(ValueError("abcdef"), most=3) == "abc"
     assert short("a" * 100, most=10) == "a" * 10 + "... (100 characters)"
     assert short("brief") == "brief"
+
+
+def test_names_are_joined_as_in_a_sentence():
+    assert [joined(names) for names in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == ["", "a", "a and b", "a, b and c"]

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attittud_lab.commands import Auxiliary, InputColumn, LabelColumn, Ray, Workers, key_values, placed, read, read_text
-from attittud_lab.errors import InputError
+from attittud_lab.config import COMPARED
+from attittud_lab.errors import InputError, joined
 from attittud_lab.output.interrupts import interruptible, starting
 from attittud_lab.output.progress import Bars, Progress, RunLines
 
@@ -26,10 +27,12 @@ _TIME = (
 )
 _BUDGET = typer.Option(metavar="TIME", help=_TIME)
 _QUICK = typer.Option(
-    "--quick", help="Train about a third of the runs; the output says what is missing. A full comparison reuses them."
+    "--quick", help="Train about a seventh of the runs; the output says what is missing. A full comparison reuses them."
 )
 QUICK_SEEDS = 3
 """Seeds of a quick comparison: the fewest that give an interval."""
+QUICK_STRATEGIES = ("auto",)
+"""Strategies of a quick comparison besides primary_only, multitask and the configured strategy."""
 
 
 def compare(
@@ -46,24 +49,7 @@ def compare(
     ray: Ray = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress, neither bars nor lines.")] = False,
 ) -> None:
-    """Train the same job with several strategies and the same seeds, and say which strategy to use, if any.
-
-    A strategy is a way to use the auxiliary data; `attittud train --help` lists all of them. Two strategies always take part:
-    primary_only, the baseline, ignores the auxiliary data; multitask adds the losses with a tuned weight. The others
-    are the configured strategy, unless it is a portfolio, and those in compare.strategies. Every strategy that uses the
-    auxiliary data tunes the weight of the auxiliary loss on validation, with the same number of runs.
-    Results are compared after the same number of steps (equal steps), and again after the same training time (equal seconds).
-    A decision follows: which strategy to use, that the auxiliary data do not help, or about how many seeds are needed to tell.
-
-    The folder is runs/CONFIG/compare (output=FOLDER replaces runs). report.html in it has the learning curves. Give the
-    same command again to continue: finished runs are reused, even if you add seeds, weights or strategies.
-
-    --quick is a smaller comparison: three seeds unless compare.seeds is set, tuning on one of them, and equal steps only.
-
-    Runs are independent: --workers 4 trains four at a time on this machine, and --ray trains many at a time on a cluster. With
-    the same number of steps, the results of a run stay the same to the last digit; at equal seconds the number of steps follows
-    from measured times. A run takes longer than it would alone, unless every run has as many cores as training.threads.
-    """
+    """Train the same job with several strategies and the same seeds, and say which strategy to use, if any."""
     with starting():
         from rich.console import Console
 
@@ -90,6 +76,29 @@ def compare(
     with interruptible(lambda: kept), progress, placed(workers, ray) as place:
         result = run(settings, folder, progress, fresh=fresh, place=place, request=request)
     show(result, Console(), write_report(folder))
+
+
+# The names come from the defaults, so that --help stays true.
+compare.__doc__ = f"""{compare.__doc__}
+
+A strategy is a way to use the auxiliary data; `attittud train --help` lists all of them. Two strategies always take part:
+primary_only, the baseline, ignores the auxiliary data; multitask adds the losses with a tuned weight. The others
+are the configured strategy, unless it is a portfolio, and those in compare.strategies: by default
+{joined(COMPARED)}.
+Every strategy that uses the auxiliary data tunes the weight of the auxiliary loss on validation, with the same number of runs.
+Results are compared after the same number of steps (equal steps), and again after the same training time (equal seconds).
+A decision follows: which strategy to use, that the auxiliary data do not help, or about how many seeds are needed to tell.
+
+The folder is runs/CONFIG/compare (output=FOLDER replaces runs). report.html in it has the learning curves. Give the
+same command again to continue: finished runs are reused, even if you add seeds, weights or strategies.
+
+--quick is a smaller comparison: three seeds unless compare.seeds is set, tuning on one of them, and equal steps only.
+Unless compare.strategies is set, it compares primary_only, multitask, {", ".join(QUICK_STRATEGIES)} and the configured strategy.
+
+Runs are independent: --workers 4 trains four at a time on this machine, and --ray trains many at a time on a cluster. With
+the same number of steps, the results of a run stay the same to the last digit; at equal seconds the number of steps follows
+from measured times. A run takes longer than it would alone, unless every run has as many cores as training.threads.
+"""
 
 
 def _settings(
@@ -121,13 +130,24 @@ def _settings(
 
 def _smaller(config: Config) -> tuple[Config, str]:
     """Return a comparison with fewer runs, all of which the full one can reuse, and a sentence on what it leaves out."""
+    from attittud_lab.compare.candidates import candidates
+
     own = config.compare
     if own.budget is not None:
         raise InputError(
             "--quick trains no runs at equal seconds, so --budget (compare.budget) has no effect; leave one of them out"
         )
     seeds = own.seeds if "seeds" in own.given else min(own.seeds, QUICK_SEEDS)
+    compared = own.strategies
+    if "strategies" not in own.given:
+        compared = [one for one in compared if one.name in QUICK_STRATEGIES]
+    small = replace(
+        config, compare=replace(own, strategies=compared, seeds=seeds, tuning_seeds=1, equal="steps", draws=1)
+    )
+    kept = {one.label for one in candidates(small)}
+    dropped = [one.label for one in candidates(config) if one.label not in kept]
     lost = {
+        f"the strateg{'ies' if len(dropped) > 1 else 'y'} {joined(dropped)}": bool(dropped),
         f"{own.seeds - seeds} of {own.seeds} seeds (only large differences can be shown)": own.seeds > seeds,
         "tuning on more than one seed": own.tuning_seeds > 1,
         "the table at equal seconds (a gain may cost more time)": own.equal == "both",
@@ -135,8 +155,7 @@ def _smaller(config: Config) -> tuple[Config, str]:
     }
     words = ", ".join(text for text, given_up in lost.items() if given_up)
     text = f"left out: {words}" if words else "left out nothing, because the comparison is already that small"
-    small = replace(own, seeds=seeds, tuning_seeds=1, equal="steps", draws=1)
-    return replace(config, compare=small), f"--quick {text}."
+    return small, f"--quick {text}."
 
 
 def report(

@@ -78,6 +78,8 @@ class Decision:
     """The row to look at: the strategy's row, or the best row on validation if the outcome is unclear."""
     seeds_needed: int | None = None
     """Seeds that would be needed if the outcome is unclear; None if no practical number would do."""
+    few_examples: bool = False
+    """Whether more test examples are needed to tell, rather than more seeds."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,11 @@ class ComparedTable:
     decision: Decision
 
 
-def decide(scores: Sequence[Scores], worthwhile: float) -> ComparedTable:
-    """Compare rows and decide; primary_only and multitask must be among them. `worthwhile` is the smallest useful gain."""
+def decide(scores: Sequence[Scores], worthwhile: float, example: float = 0.0) -> ComparedTable:
+    """Compare rows and decide; primary_only and multitask must be among them. `worthwhile` is the smallest useful gain.
+
+    `example` is what a single test example is worth in the metric; 0 where that does not limit what more seeds show.
+    """
     tests = {row.label: row.test for row in scores}
     against = {label: differences(tests, label, PROPORTION) for label in (PRIMARY_ONLY, MULTITASK)}
     rows = [
@@ -101,10 +106,10 @@ def decide(scores: Sequence[Scores], worthwhile: float) -> ComparedTable:
         )
         for row in scores
     ]
-    return ComparedTable(rows, _decision(rows, worthwhile))
+    return ComparedTable(rows, _decision(rows, worthwhile, example))
 
 
-def _decision(rows: Sequence[ComparedRow], worthwhile: float) -> Decision:
+def _decision(rows: Sequence[ComparedRow], worthwhile: float, example: float) -> Decision:
     users = [row for row in rows if row.to_primary_only is not None]
     # A row that diverged with some seeds only has the figures of its other, lucky seeds.
     users = [row for row in users if row.test.n == max(other.test.n for other in rows)] or users
@@ -120,9 +125,9 @@ def _decision(rows: Sequence[ComparedRow], worthwhile: float) -> Decision:
         text = f"The auxiliary data do not help: {about}, so a gain of {100 * worthwhile:.2g} points is ruled out."
         return Decision("no_help", PRIMARY_ONLY, f"{text} Use primary_only.", PRIMARY_ONLY)
     if not better(gain):
-        needed, advice = _advice(gain, worthwhile, len(users))
-        seeds = f"{gain.n} seed{'s' * (gain.n > 1)}"
-        return Decision("unclear", None, f"Cannot tell with {seeds}: {about}. {advice}", best.label, needed)
+        needed, advice, few = _advice(gain, worthwhile, len(users), example)
+        text = f"Cannot tell with {counted(gain.n, 'seed')}: {about}. {advice}"
+        return Decision("unclear", None, text, best.label, needed, few)
     extra, gains = best.to_multitask, f"it gains {points(gain)} over primary_only"
     if extra is None:
         text = f"Use multitask: {gains}, and no other strategy is better on validation."
@@ -138,7 +143,7 @@ def _decision(rows: Sequence[ComparedRow], worthwhile: float) -> Decision:
         strategy, gains = MULTITASK, f"it gains {points(simple)} over primary_only"
         text = f"Use multitask: {gains}. No other strategy is shown to be better."
     versus = f"{best.label}, the strategy that is best on validation, differs from tuned multitask by {points(extra)}."
-    _, advice = _advice(extra, worthwhile, len(users) - 1)
+    _, advice, _ = _advice(extra, worthwhile, len(users) - 1, example)
     return Decision("use", strategy, f"{text} {versus} {advice}", strategy)
 
 
@@ -179,24 +184,36 @@ def points(difference: Difference) -> str:
     return f"{mean:+.1f} points (95 % interval {low:+.1f} to {high:+.1f}, p = {difference.p:.2g})"
 
 
-def _advice(difference: Difference, worthwhile: float, tests: int) -> tuple[int | None, str]:
-    """Estimate how many seeds would show a gain, or rule out a worthwhile gain, whichever needs fewer."""
+def _advice(difference: Difference, worthwhile: float, tests: int, example: float) -> tuple[int | None, str, bool]:
+    """Estimate how many seeds would show a gain, or rule out a worthwhile gain, whichever needs fewer.
+
+    Also return the words for it, and whether the test set is too small for any number of seeds.
+    """
     if math.isnan(difference.p):
         text = f"Fewer than {FEWEST} seeds do not show how much results vary: raise compare.seeds to at least {ENOUGH}."
-        return ENOUGH, text
+        return ENOUGH, text, False
     if difference.mean >= worthwhile / 2:
-        needed, about = seeds_needed(difference.std, difference.mean, tests=tests), "About"
-        question = f"show a difference of {100 * difference.mean:.2g} points"
+        size, corrected, about = difference.mean, tests, "About"
+        question = f"show a difference of {100 * size:.2g} points"
     else:
-        needed = seeds_needed(difference.std, worthwhile - difference.mean)
+        size, corrected = worthwhile - difference.mean, 1
         about = "If the true difference is the measured one, about"
         question = f"rule out a gain of {100 * worthwhile:.2g} points"
+    if example > size + ROUNDING:
+        one = f"A single test example is worth {100 * example:.1f} points"
+        return None, f"{one}, too much to {question}: more test examples are needed, not only more seeds.", True
+    needed = seeds_needed(difference.std, size, tests=corrected)
     if needed is None:
-        return None, f"No practical number of seeds would {question}; more test examples or primary labels might."
+        return (
+            None,
+            f"No practical number of seeds would {question}; more test examples or primary labels might.",
+            False,
+        )
     needed = max(needed, difference.n + 1)  # the estimate comes from these seeds, so fewer cannot be enough
     cases = f"in {POWER:.0%} of cases (compare.seeds={needed})"
     coarse = " Equal differences can come from a small test set: more test examples would tell more."
-    return needed, f"{about} {needed} seeds would {question}, {cases}.{coarse if difference.std <= ROUNDING else ''}"
+    coarse = coarse if difference.std <= ROUNDING else ""
+    return needed, f"{about} {needed} seeds would {question}, {cases}.{coarse}", False
 
 
 # ------------------------------------------------------------------------------------------------------------ the runs
@@ -328,7 +345,7 @@ def _table(config: Config, folder: Path, runs: ByLabel) -> dict[str, Any]:
         for label, results in runs.items()
         if results
     ]
-    table = asdict(decide(scores, config.compare.worthwhile))
+    table = asdict(decide(scores, config.compare.worthwhile, _worth(config, next(iter(runs[PRIMARY_ONLY].values())))))
     for row, score in zip(table["rows"], scores, strict=True):
         results = list(runs[score.label].values())
         figures = {seed: {"validation": score.validation[seed], "test": score.test[seed]} for seed in score.test}
@@ -340,6 +357,15 @@ def _table(config: Config, folder: Path, runs: ByLabel) -> dict[str, Any]:
             "runs": {str(seed): str(run.run_dir.relative_to(folder)) for seed, run in runs[score.label].items()},
         }
     return table
+
+
+def _worth(config: Config, run: RunResult) -> float:
+    """What a test example is worth in the metric; 0 for other metrics, or if more seeds test more examples."""
+    data, count = config.data, run.examples["test"]
+    if run.metric != "accuracy" or not count or (data.seed is None and data.test_seed is None):
+        return 0.0
+    splits = 1 if data.subsets is None or data.test_seed is not None else min(data.subsets, len(seeds(config)))
+    return 1 / (count * splits)
 
 
 def _steps(results: list[RunResult]) -> dict[str, int]:

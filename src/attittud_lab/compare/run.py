@@ -6,7 +6,7 @@ import json
 import math
 import shlex
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -299,6 +299,7 @@ class Comparison:
         result: dict[str, Any] = without_nan(
             found
             | {"diverged": [label for label in self.variants if label not in at_steps]}
+            | {"at_once": self._at_once()}
             | {"slow": {str(path.relative_to(self.folder)): factors[path] for path in slowest}}
             | self._advice(found)
         )
@@ -315,19 +316,35 @@ class Comparison:
             if DIGESTS not in record:
                 write_json(path, record | {DIGESTS: self.runs.digests(int(run[0]))})
 
+    def _at_once(self) -> int:
+        """How many runs were trained at the same time: now, or in an earlier comparison in this folder."""
+        path, now = self.folder / "comparison.json", self.place.at_once
+        if path.exists() and not self.runs.fresh:
+            with suppress(InputError, AttributeError, TypeError, ValueError):  # a damaged file is replaced soon
+                return max(now, int(read_json(path).get("at_once", 1)))
+        return now
+
     def _advice(self, result: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the command that adds the missing seeds, and what --quick left out, each with the time it takes."""
+        """Return the next command if the outcome is unclear, and what --quick left out, each with the time it takes."""
         found, request, more = dict[str, Any](), self.request, result["decision"]["seeds_needed"]
         rows = [row for table in result["tables"] for row in table["rows"]]
         each = fmean(self.runs.took or [row["seconds"] for row in rows])
 
-        def cost(config: Config) -> tuple[int, str]:
-            runs = sum(planned(config, self.candidates)) - sum(planned(self.config, self.candidates))
-            return runs, readable(runs * each / max(1, min(self.place.at_once, runs)))
+        done = sum(planned(self.config, self.candidates))
 
-        if more and request.command:
+        def time_of(runs: int) -> str:
+            return readable(runs * each / max(1, min(self.place.at_once, runs)))
+
+        def cost(config: Config) -> tuple[int, str]:
+            runs = sum(planned(config, candidates(config))) - done
+            return runs, time_of(runs)
+
+        quick = ["--quick"] if request.whole else []
+        if result["decision"]["few_examples"] and request.command:
+            found["next"] = self._more_examples(quick, time_of(done))
+        elif more and request.command:
             words = [word for word in request.command if not word.startswith("compare.seeds=")]
-            words += [f"compare.seeds={more}", *(["--quick"] if request.whole else [])]
+            words += [f"compare.seeds={more}", *quick]
             _, takes = cost(replace(self.config, compare=replace(self.config.compare, seeds=more)))
             why = f"adds {more - len(self.seeds)} seeds in about {takes} and keeps the finished runs"
             found["next"] = {"command": shlex.join(words), "why": why}
@@ -337,6 +354,23 @@ class Comparison:
                 why = f"trains up to {counted(runs, 'more run')}, which take about {takes}"
                 found["whole"] = {"command": shlex.join(request.command), "why": why}
         return found
+
+    def _more_examples(self, quick: Sequence[str], takes: str) -> dict[str, str]:
+        """Say how to test on more examples: with another split for every seed, where test examples are drawn from all."""
+        one = next(run.run_dir for run in self.runs.results.values() if run is not None)
+        parts = read_json(one / "data.json")["primary"]
+        if parts["test"]["source"] != parts["train"]["source"]:
+            raised = ", or raise data.primary.test" if isinstance(self.config.data.primary.test, int) else ""
+            return {"why": f"label more test examples{raised}"}
+        data = ("data.seed=", "data.test_seed=", "data.subsets=", "output=")
+        words = [word for word in self.request.command if not word.startswith(data)]
+        known = self.config.data
+        changes = {"data.test_seed=null": known.test_seed is not None, "data.subsets=null": known.subsets is not None}
+        words += ["data.seed=null", *(text for text, needed in changes.items() if needed)]
+        # The finished runs have another split, so they cannot stay in the same folder.
+        words += [f"output={Path(self.config.output) / 'new-splits'}", *quick]
+        why = f"gives every seed its own test examples and takes about {takes}; a larger data.primary.test helps too"
+        return {"command": shlex.join(words), "why": why}
 
     def configured_budget(self) -> Budget:
         """Return the configured steps; the data are read only to convert epochs into steps."""
@@ -381,7 +415,7 @@ class Comparison:
         ways = {
             "--quick (a smaller comparison)": self.request.whole is None and settings.budget is None,
             f"fewer seeds (compare.seeds={fewest})": settings.seeds > fewest,
-            "fewer strategies (compare.strategies)": len(settings.strategies) > 1,
+            "fewer strategies ('compare.strategies=[auto]')": len(settings.strategies) > 1,
             "several runs at a time (--workers 2)": self.place.at_once == 1,
         }
         found = ", ".join(text for text, possible in ways.items() if possible)

@@ -74,7 +74,7 @@ def show(result: Mapping[str, Any], console: Console, page: Path | None = None) 
     at = result["tables"][deciding(result)]["name"].lower()
     screen.say(f"Decision at {at}: {decision['text']}", f"bold {_COLORS[decision['outcome']]}")
     if step := next_step(folder, result):  # a command that is broken into two lines cannot be copied
-        screen.say(f"Next: `{step['command']}` {step['why']}.", wrap=False)
+        screen.say(f"Next: {f'`{command}` ' if (command := step.get('command')) else ''}{step['why']}.", wrap=False)
     screen.say("")
     for line in notes(result, folder):
         screen.say(line, wrap="`attittud" not in line)
@@ -92,9 +92,16 @@ def deciding(result: Mapping[str, Any]) -> int:
 
 
 def decided_row(result: Mapping[str, Any], table: int) -> str | None:
-    """The row of a table that the decision is about."""
+    """The row of a table that the decision is about; None if no strategy can be compared."""
     decision = result["decision"]
-    return decision.get("row", decision["strategy"]) if table == deciding(result) else None
+    found = decision.get("row", decision["strategy"])
+    unclear = decision["outcome"] == "unclear" and found == PRIMARY_ONLY
+    return found if table == deciding(result) and not unclear else None
+
+
+def badge(result: Mapping[str, Any]) -> str:
+    """What the mark at a row means, in the report: without a decision, no row may look decided."""
+    return "best on validation" if result["decision"]["outcome"] == "unclear" else "decision"
 
 
 def about(table: Mapping[str, Any]) -> str:
@@ -102,7 +109,7 @@ def about(table: Mapping[str, Any]) -> str:
 
 
 def next_step(folder: Path, result: Mapping[str, Any]) -> dict[str, str] | None:
-    """The next command and what it does: more seeds, or the use of the recommended model in the comparison's `folder`."""
+    """The next command, if there is one, and what it does: test more, or use the recommended model in the `folder`."""
     if "next" in result:
         found: dict[str, str] = result["next"]
         return found
@@ -177,30 +184,31 @@ def notes(result: Mapping[str, Any], folder: Path) -> list[str]:
         if n < FEWEST
         else "Intervals are about other seeds, not about other data sets."
     )
-    if any(flat(one) for one in (*(row["test"] for row in rows), *found)):
-        scatter += " Where all seeds gave the same figure, no interval is shown; on a small test set, equal figures prove little."
     tuned = (
         f"Every strategy with auxiliary data chose its weight on validation among {weights}{searched}, in "
         f"{tuning['runs_each']} runs."
         if tuning["runs_each"] > 1
         else f"Nothing was tuned: every strategy has the weight {weights}{fixed}."
     )
+    tuned += _edge(tuning)
+    decision, quick = result["decision"], result.get("gave_up")
+    if quick and (whole := result.get("whole")):
+        quick += f" The same command without --quick {whole['why']}."
+    # A decision that asks for more test examples has said it.
+    few = "" if decision.get("few_examples") else few_examples(result["examples"]["test"], result["metric"])
+    marked = "the row of the decision"
+    if decision["outcome"] == "unclear":
+        marked = "the strategy with auxiliary data that is best on validation"
+    arrow = "" if decided_row(result, deciding(result)) is None else f"{DECIDED} marks {marked}."
     lines = [
-        *filter(None, [few_examples(result["examples"]["test"], result["metric"]), result.get("gave_up")]),
-        *([f"Without --quick: `{whole['command']}` {whole['why']}."] if (whole := result.get("whole")) else []),
+        *filter(None, [few, quick]),
         (
             f"Figures are means of the test {result['metric']} over {counted(n, 'seed')}; differences are in points, seed by "
-            f"seed.{marks}{DECIDED} marks the row of the decision. Cost is the time of a step relative to multitask. {scatter}"
+            f"seed.{marks}{arrow} Cost is the time of a step relative to multitask. {scatter}"
         ),
         tuned,
         *(f"Settings of {label}: {' '.join(changes)}." for label, changes in tuning["changes"].items()),
     ]
-    chosen = tuning["chosen"][MULTITASK]
-    if len(tuning["weights"]) > 1 and chosen in (tuning["weights"][0], tuning["weights"][-1]):
-        end = "smallest" if chosen == tuning["weights"][0] else "largest"
-        lines.append(
-            f"Multitask chose {chosen:g}, the {end} weight tried: a wider range in compare.weights would be fairer."
-        )
     if result["diverged"]:
         lines.append(f"Left out, because training diverged with every weight: {', '.join(result['diverged'])}.")
     for table in result["tables"]:
@@ -212,20 +220,37 @@ def notes(result: Mapping[str, Any], folder: Path) -> list[str]:
                     "other seeds, and it is not recommended."
                 )
     slow = {str(folder / path): factor for path, factor in result.get("slow", {}).items()}  # earlier versions: none
-    lines += _slow(slow, [table["name"].lower() for table in result["tables"][1:]])
+    timed = [table["name"].lower() for table in result["tables"][1:]]
+    lines += _slow(slow, timed, several=result.get("at_once", 1) > 1)
     first, last = result["tables"][0]["decision"], result["decision"]
     if (first["outcome"], first["strategy"]) != (last["outcome"], last["strategy"]):
         lines.append(f"At equal steps alone the decision would be: {first['text']}")
     return lines
 
 
-def _slow(runs: Mapping[str, float], timed: Sequence[str]) -> list[str]:
-    """Warn of slow runs; `timed` are the tables that depend on seconds."""
+def _edge(tuning: Mapping[str, Any]) -> str:
+    """Say if multitask was best with the smallest or the largest weight, and not as good with any other."""
+    chosen, weights = tuning["chosen"][MULTITASK], tuning["weights"]
+    tries = [tried for tried in tuning["validation"].get(MULTITASK, ()) if tried["mean"] is not None]
+    best = max((tried["mean"] for tried in tries), default=None)
+    alone = {tried["weight"] for tried in tries if tried["mean"] == best} == {chosen}
+    if len(weights) < 2 or chosen not in (weights[0], weights[-1]) or not alone:
+        return ""
+    end = "smallest" if chosen == weights[0] else "largest"
+    return f" Multitask chose {chosen:g}, the {end} weight tried: a wider range in compare.weights would be fairer."
+
+
+def _slow(runs: Mapping[str, float], timed: Sequence[str], *, several: bool) -> list[str]:
+    """Warn of slow runs; `timed` are the tables that depend on seconds, `several` runs were trained at a time."""
     if not runs:
         return []
+    if not timed:
+        return ["The costs are not reliable: a step of the same strategy did not always take the same time."]
+    wrong = " and ".join(["the costs", *(f"the table at {name}" for name in timed)])
+    if several:
+        return [f"Warning: several runs were trained at a time, so {wrong} are not reliable."]
     named = [f"{path} ({factor:.1f}×)" for path, factor in islice(runs.items(), NAMED)]
     more = f" and {len(runs) - NAMED} more (`slow` in comparison.json)" if len(runs) > NAMED else ""
-    wrong = " and ".join(["the costs", *(f"the table at {name}" for name in timed)])
     text = (
         f"Warning: in some runs a step took more than {SPREAD:g} times as long as in others of the same strategy and length, "
         f"perhaps because the machine was busy. So {wrong} are not reliable. Delete the folders of the slow runs, and give the "

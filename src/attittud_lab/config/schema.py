@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
+from attittud_lab.config import COMPARED
 from attittud_lab.config.options import Classes, Flag, Limits, PathText, Section, known
 from attittud_lab.errors import InputError, short
 
@@ -328,14 +329,11 @@ class TrainingConfig(Section):
     which more threads only slow down, else torch's own number on the machine where the command is started"""
 
 
-_COMPARED = ("pretrain", "pcgrad", "drop_harmful", "flip", "auto")
-
-
 @dataclass(frozen=True)
 class CompareConfig(Section):
     """What `attittud compare` tries besides primary_only and tuned multitask, and which difference counts as a gain."""
 
-    strategies: list[StrategyConfig] = field(default_factory=lambda: [StrategyConfig(name=name) for name in _COMPARED])
+    strategies: list[StrategyConfig] = field(default_factory=lambda: [StrategyConfig(name=name) for name in COMPARED])
     """strategies to compare with the one in `strategy`; primary_only and multitask always take part. An entry inherits rank,
     engine, exclude, refresh_every and basis_batch from `strategy` unless it sets them; other settings have their defaults"""
     seeds: Annotated[int, Limits(2, 1000, "every strategy is trained once for each")] = 5

@@ -15,12 +15,24 @@ from statistics import fmean
 from typing import Any
 
 from attittud_lab.compare.candidates import PRIMARY_ONLY
-from attittud_lab.compare.table import about, bar, by_label, cells, decided_row, deciding, next_step, notes, scatter
+from attittud_lab.compare.table import (
+    about,
+    badge,
+    bar,
+    by_label,
+    cells,
+    decided_row,
+    deciding,
+    next_step,
+    notes,
+    scatter,
+)
 from attittud_lab.errors import InputError, command, counted, one_line, short
 from attittud_lab.files import read_json, without_nan
 from attittud_lab.language.run import LEARNED, MODEL
 from attittud_lab.output.progress import shares
 from attittud_lab.portfolio.leaderboard import NAME as LEADERBOARD
+from attittud_lab.report.pictures import looks
 from attittud_lab.report.portfolio import portfolio
 from attittud_lab.runs.model import cost
 from attittud_lab.statistics import FEWEST
@@ -73,6 +85,7 @@ def _comparison(folder: Path, points: int) -> dict[str, Any]:
                 "cells": list(text.values()),
                 "interval": bar(row["to_primary_only"], scatter(table, row)),
                 "chosen": row["label"] == chosen,
+                "badge": badge(result),
                 "baseline": row["label"] == PRIMARY_ONLY,
             }
             for text, row in zip(texts, table["rows"], strict=True)
@@ -85,7 +98,8 @@ def _comparison(folder: Path, points: int) -> dict[str, Any]:
             rows = [{"cells": list(row.values()), "interval": None} for row in labels]
             details.append({"title": title, "columns": list(labels[0]), "rows": rows})
         runs = {row["label"]: [_inside(folder, path) for path in row["runs"].values()] for row in table["rows"]}
-        groups.append([{"label": label, **curves(paths, points)} for label, paths in runs.items()])
+        look = looks(list(runs))
+        groups.append([{"label": label, **look[label], **curves(paths, points)} for label, paths in runs.items()])
     decides, at = deciding(result), "for" if "title" in result else "at"  # the demo's tables are kinds of labels
     order = [decides, *(number for number in range(len(tables)) if number != decides)]
     first = _inside(folder, next(iter(result["tables"][0]["rows"][0]["runs"].values()), ""))

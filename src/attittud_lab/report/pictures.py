@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, cycle
 from typing import Any
+
+from attittud_lab.compare.candidates import MULTITASK, PRIMARY_ONLY
 
 ROW, REMARK = 40, 14
 """Pixels of height for a candidate: its name, below it a remark (if there is one), and below that its interval."""
+BASELINE, DASHES = "6 4", ("", "2 3", "9 3 2 3")
+"""Dashes of the baseline's curve and of the others; strategies that share a colour differ in the dash."""
+USUAL = (MULTITASK, "auto", "pretrain", "pcgrad", "drop_harmful", "flip")
+"""Strategies that have the same colour in every report."""
 EDGE = 5.0
 """Per cent of the width that stay free on both sides."""
+
+
+def looks(labels: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return the colour and the dash of each strategy's curve: the same in all reports, and different on one page."""
+    usual = {name: {"color": f"c{number}", "dash": ""} for number, name in enumerate(USUAL, 2)}
+    found = {PRIMARY_ONLY: {"color": "c1", "dash": BASELINE}} | {name: usual[name] for name in labels if name in usual}
+    free = [{"color": f"c{number}", "dash": dash} for dash in DASHES for number in (2, 3, 4, 5, 6, 7, 0)]
+    free = [look for look in free if look not in found.values()]
+    others = [name for name in labels if name not in found]
+    return found | dict(zip(others, cycle(free), strict=False))
 
 
 def leaderboard(
@@ -56,13 +72,12 @@ def curves(found: Mapping[str, Any]) -> dict[str, Any]:
     axis = _Axis([score for _, points in lines for _, score in points])
     wide = _Axis([0, found["steps"]])
     drawn = []
-    for number, (row, points) in enumerate(lines):
+    for row, points in lines:
         places = [(wide.at(step), 100 - axis.at(score)) for step, score in points]
         step, score = row["curve"][row["best"]]
         best = None if score is None else (wide.at(step), 100 - axis.at(score))
-        dash = "6 4" if row["baseline"] else "2 3" if number > 7 else ""
         text = " ".join(f"{x:.2f},{y:.2f}" for x, y in places)
-        drawn.append({"label": row["label"], "color": row["color"], "dash": dash, "points": text, "best": best})
+        drawn.append({"label": row["label"], "color": row["color"], "dash": row["dash"], "points": text, "best": best})
     marks = [
         {"at": wide.at(mark["step"]), "text": f"{name}: {mark['text']}", "kind": kind}
         for kind in ("rungs", "phases")

@@ -16,6 +16,7 @@ from attittud_lab.output.progress import readable
 from attittud_lab.portfolio.candidates import PRIMARY_ONLY, legend
 from attittud_lab.portfolio.final import OUT_OF_FOLD
 from attittud_lab.portfolio.leaderboard import NAME, ROUGH, points, ranking_words
+from attittud_lab.report.pictures import looks
 from attittud_lab.runs.folder import load_checkpoint
 from attittud_lab.runs.model import size_words
 
@@ -177,9 +178,8 @@ def _drawn(found: Mapping[str, Any]) -> dict[str, Any]:
         rows.append(
             {"label": "the model: a mean", **final["out_of_fold"], "color": "accent", "remark": "", "curve": []}
         )
-    number = 0
+    look = looks([row["label"] for row in found["candidates"]])
     for row in found["candidates"]:
-        plain = row["label"] == PRIMARY_ONLY
         if row["diverged"]:
             continue
         early = row["steps"] < steps[-1]
@@ -187,15 +187,14 @@ def _drawn(found: Mapping[str, Any]) -> dict[str, Any]:
             {
                 "label": row["label"],
                 **{name: row[name] for name in ("score", "low", "high")},
-                "color": "c1" if plain else f"c{(2, 3, 4, 5, 6, 7, 0)[number % 7]}",
-                "baseline": plain,
+                **look[row["label"]],
+                "baseline": row["label"] == PRIMARY_ONLY,
                 "remark": f"stopped after {row['steps']} of {steps[-1]} steps" if early else "",
                 "curve": [list(point) for point in zip(steps, row["curve"]["score"], strict=False)],
                 "best": row["best"]["look"],
                 "chosen": row["picks"] > 0,
             }
         )
-        number += not plain
     rungs = [
         {"step": rung["step"], "text": f"{len(rung['kept'])} of {rung['candidates']} go on"}
         for rung in found["rungs"][:-1]

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from attittud_lab import cli
+from attittud_lab.commands import compare as module
+from attittud_lab.compare.candidates import candidates, planned
 from attittud_lab.compare.run import compare
-from attittud_lab.config.load import load
+from attittud_lab.config.load import load, loads
 from tests.helpers.comparisons import JOB
 from tests.helpers.processes import command
 
@@ -64,7 +66,8 @@ def test_a_quick_comparison_says_what_it_left_out_and_the_full_one_reuses_its_ru
     said = "--quick left out: 2 of 5 seeds (only large differences can be shown), tuning on more than one seed, the table at "
     assert result["gave_up"].startswith(said) and (out + err).count("--quick left out") == 1
     whole = shlex.join(map(str, ["attittud", "compare", *words]))
-    assert f"\nWithout --quick: `{whole}` trains up to 18 more runs, which take about " in out
+    assert result["whole"]["command"] == whole
+    assert " The same command without --quick trains up to 18 more runs, which take about " in out
     assert (tmp_path / "runs/job/compare/report.html").read_text().count("--quick left out") == 1
     small = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
     code, out, _ = typed(*words, capsys=capsys)
@@ -75,6 +78,25 @@ def test_a_quick_comparison_says_what_it_left_out_and_the_full_one_reuses_its_ru
     assert code == 0 and "over 4 seeds" in out and "left out: tuning" in out
     code, _, err = typed(*words, "--quick", "--budget", "1m", capsys=capsys)
     assert code == 2 and "--quick trains no runs at equal seconds" in err
+
+
+def test_a_quick_comparison_has_few_strategies_unless_they_are_asked_for() -> None:
+    usual = JOB.replace(", strategies: [flip]", "").replace("seeds: 2, tuning_seeds: 1, weights: [0.3, 1]", "")
+    for strategy, found, left in (
+        ("portfolio", ["auto"], "the strategies pretrain, pcgrad, drop_harmful and flip"),
+        ("flip", ["flip", "auto"], "the strategies pretrain, pcgrad and drop_harmful"),
+    ):
+        whole = loads(usual, [f"strategy={strategy}"])
+        small, said = module._smaller(whole)
+        assert [one.label for one in candidates(small)] == ["primary_only", "multitask", *found]
+        assert said.startswith(f"--quick left out: {left}, 2 of 5 seeds")
+    asked = loads(usual, ["strategy=portfolio", "compare.strategies=[flip, pcgrad]"])
+    small, said = module._smaller(asked)
+    assert [one.label for one in candidates(small)][2:] == ["flip", "pcgrad"] and "the strateg" not in said
+    # "About a seventh of the runs" in the help and in the docs.
+    whole = loads(usual, ["strategy=portfolio"])
+    counts = [sum(planned(one, candidates(one))) for one in (module._smaller(whole)[0], whole)]
+    assert counts == [13, 89] and round(counts[1] / counts[0]) == 7
 
 
 def test_compare_runs_with_only_data_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,5 +167,7 @@ def test_the_help_of_compare_explains_its_options_and_output(capsys: pytest.Capt
         "--budget",
         "the same training time (equal seconds)",
         "runs/CONFIG/compare",
+        "by default pretrain, pcgrad, drop_harmful, flip and auto.",
+        "about a seventh of the runs",
     ):
         assert word in words

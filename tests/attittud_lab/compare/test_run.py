@@ -4,6 +4,8 @@ import io
 import json
 import os
 import random
+import re
+import shlex
 import shutil
 import signal
 import time
@@ -21,7 +23,7 @@ from attittud_lab.compare.run import compare
 from attittud_lab.compare.table import notes, show
 from attittud_lab.config.load import loads
 from attittud_lab.config.schema import Config
-from attittud_lab.data.prepare import prepare
+from attittud_lab.data.prepare import prepare, split_seed
 from attittud_lab.errors import InputError
 from attittud_lab.output.progress import Bars, readable
 from attittud_lab.report import write_report
@@ -221,10 +223,15 @@ def test_runs_that_were_timed_on_a_busy_machine_are_named(
     slow = [folder / path for path in result["slow"]]
     assert all(path.is_dir() for path in slow)
     assert f"{slow[0]} (10.0×), {slow[1]} (2.5×)." in told and f"{slow[0]} (10.0×)" in write_report(folder).read_text()
-    many = {**result, "slow": {f"runs/{i}": 3.0 for i in range(9)}, "tables": result["tables"][:1]}
+    many = {**result, "slow": {f"runs/{i}": 3.0 for i in range(9)}}
+    steps = {"tables": result["tables"][:1], "decision": result["decision"] | {"table": "Equal steps"}}
+    (said,) = (note for note in notes({**many, **steps}, Path("there")) if "not reliable" in note)
+    assert said.startswith("The costs are not reliable: ") and "there/runs" not in said  # nothing else depends on time
     said = " ".join(notes(many, Path("there")))
     assert "there/runs/2 (3.0×) and 6 more (`slow` in comparison.json)." in said
-    assert "So the costs are not reliable." in said  # there is no table at equal seconds
+    together = [note for note in notes({**result, "at_once": 2}, folder) if "not reliable" in note]
+    wrong = "the costs and the table at equal seconds are not reliable."
+    assert together == [f"Warning: several runs were trained at a time, so {wrong}"]
     # The cure: without these folders the runs are made again, now in time.
     for path in result["slow"]:
         shutil.rmtree(folder / path)
@@ -323,6 +330,9 @@ def test_a_long_forecast_says_once_how_to_shorten_the_comparison(tmp_path: Path)
     for way in ("--quick", "compare.seeds=3", "--workers 2"):
         assert way in shorter
     assert "compare.strategies" not in shorter  # there is only one
+    two = config("compare.strategies=[flip, pcgrad]")
+    advised = re.search(r"fewer strategies \('(\S+)'\)", module.Comparison(two, tmp_path)._shorter())
+    assert advised and [one.name for one in config(advised[1]).compare.strategies] == ["auto"]
     tuned = module.Comparison(
         config("compare.seeds=5", "compare.tuning_seeds=4", "compare.budget=30s"), tmp_path
     )._shorter()
@@ -348,6 +358,43 @@ def test_the_advice_is_a_command_with_its_cost(finished: tuple[Path, dict[str, A
         "why": f"adds 3 seeds in about {readable(15 * each)} and keeps the finished runs",
     }
     assert trained == [] and "gave_up" not in result
+
+
+def test_runs_trained_at_a_time_are_remembered(finished: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    folder = tmp_path / "compare"
+    shutil.copytree(finished[0], folder)
+    assert finished[1]["at_once"] == 1
+    for earlier, known in ((2, 2), ("damaged", 1)):
+        (folder / "comparison.json").write_text(json.dumps(finished[1] | {"at_once": earlier}))
+        assert compare(config(), folder)["at_once"] == known
+
+
+@pytest.mark.parametrize("changes", [(), ("data.test_seed=3",), ("data.subsets=2",)])
+def test_more_test_examples_are_advised_where_one_is_worth_more_than_the_difference(
+    tmp_path: Path, changes: tuple[str, ...]
+) -> None:
+    """All runs are equal, since nothing is learned; ten test examples rule out no gain of half a point."""
+    still = ["training.guided.lr=1e-30", "training.mode=joint", "compare.equal=steps", "compare.seeds=3"]
+    words = [*still, "compare.strategies=[]", "strategy=multitask", "data.primary.test=10", *changes]
+    typed = ("attittud", "compare", "job.yaml", *words, "output=there")
+    result = compare(config(*words), tmp_path, request=module.Request(typed))
+    assert result["decision"]["few_examples"] and result["decision"]["seeds_needed"] is None
+    command = shlex.split(result["next"]["command"])
+    assert "compare.seeds=3" in command and [word for word in command if word.startswith("output=")] == [
+        "output=runs/new-splits"
+    ]
+    advised = config(*(word for word in command[3:]))
+    assert [split_seed(advised.data, seed) for seed in range(3)] == [0, 1, 2] and advised.data.test_seed is None
+    # A test split of the source stays the same with every seed.
+    for path in tmp_path.rglob("data.json"):
+        path.write_text(
+            path.read_text().replace('"test": {\n   "source": "', '"test": {\n   "source": "test split of ')
+        )
+    fixed = compare(config(*words), tmp_path, request=module.Request(typed))
+    assert fixed["next"] == {"why": "label more test examples, or raise data.primary.test"}
+    # With splits of their own, more seeds test more examples.
+    again = compare(advised, tmp_path / "new", request=module.Request(tuple(command)))
+    assert not again["decision"]["few_examples"]
 
 
 def test_early_stopping_is_told(tmp_path: Path) -> None:

@@ -32,9 +32,6 @@ def test_the_decision_comes_after_the_tables(finished: tuple[Path, dict[str, Any
     seconds = next(i for i, line in enumerate(lines) if line.startswith("Equal seconds"))
     assert [i > seconds for i, line in enumerate(lines) if line.startswith("|") and "◀" in line] == [True]
     assert any(line.startswith(f"| {result['decision']['row']} ◀") for line in lines)
-    assert re.search("the (smallest|largest) weight tried", plain.getvalue())  # of two weights either one is
-    inner = {**result, "tuning": {**result["tuning"], "weights": [0.01, 0.3, 1.0, 100.0]}}
-    assert not any("largest weight" in note for note in notes(inner, Path()))
     fixed = {**result["tuning"], "weights": [1.0], "runs_each": 1, "space": {"training.guided.lr": ["0.02"]}}
     said = "Nothing was tuned: every strategy has the weight 1 and training.guided.lr 0.02."
     assert said in notes({**result, "tuning": fixed}, Path())
@@ -107,16 +104,52 @@ def test_equal_figures_have_no_interval(tmp_path: Path) -> None:
     assert row_of(lines, "multitask", 0)["its 95 %"] == "all 4 equal" == row_of(lines, "auto", 0)["95 %"]
     assert row_of(lines, "flip", 0)["its 95 %"] == "± 0.001"  # a narrow interval that rounds to its middle
     assert row_of(lines, "pcgrad", 0)["its 95 %"] == "one seed"
-    assert any("Where all seeds gave the same figure" in note for note in notes(result, tmp_path))
     drawn = bar(result["tables"][0]["rows"][1]["to_primary_only"], [0.1] * 4)
     assert drawn is not None and drawn["low"] is drawn["high"] is None
 
 
+def test_a_weight_at_the_end_of_the_range_is_told_if_it_is_better_than_all_others(tmp_path: Path) -> None:
+    result = made_up(tmp_path, {"primary_only": BASE, "multitask": GAIN})
+    for means, end in (((0.9, 0.8), "smallest"), ((0.8, 0.9), "largest"), ((0.9, 0.9), ""), ((None, 0.9), "largest")):
+        tries = [{"weight": weight, "mean": mean} for weight, mean in zip((0.3, 1.0), means, strict=True)]
+        chosen = {"multitask": 0.3 if end == "smallest" else 1.0}
+        tuning = result["tuning"] | {"weights": [0.3, 1.0], "validation": {"multitask": tries}, "chosen": chosen}
+        said = re.findall(r"the (\w+) weight tried", " ".join(notes({**result, "tuning": tuning}, tmp_path)))
+        assert said == [end] * bool(end)
+        inner = {**tuning, "weights": [0.1, 0.3, 1.0, 10.0]}
+        assert "weight tried" not in " ".join(notes({**result, "tuning": inner}, tmp_path))
+
+
+def test_without_a_decision_no_row_looks_decided(tmp_path: Path) -> None:
+    result = made_up(tmp_path, {"primary_only": BASE, "multitask": [0.7, 0.72, 0.71, 0.72]})
+    assert (result["decision"]["outcome"], result["decision"]["row"]) == ("unclear", "multitask")
+    lines = shown(result)
+    assert any("◀ marks the strategy with auxiliary data that is best on validation." in line for line in lines)
+    assert not any("row of the decision" in line for line in lines)
+    decided = made_up(tmp_path / "gain", {"primary_only": BASE, "multitask": GAIN})
+    assert any("◀ marks the row of the decision." in line for line in shown(decided))
+    # No strategy has a seed in common with primary_only: there is nothing to mark.
+    result["decision"]["row"] = "primary_only"
+    assert not any("◀" in line for line in shown(result))
+
+
+def test_a_small_test_set_is_told_once(tmp_path: Path) -> None:
+    """Nine test examples: one is worth 11 points, more than the difference of a point."""
+    result = made_up(tmp_path, {"primary_only": BASE, "multitask": [0.7, 0.75, 0.69, 0.74]})
+    decision = result["decision"]
+    assert decision["few_examples"] and decision["seeds_needed"] is None and "compare.seeds" not in decision["text"]
+    assert "A single test example is worth 11.1 points, too much to show a difference of 1 points" in decision["text"]
+    assert not any("test examples are few" in note for note in notes(result, tmp_path))
+
+
 def test_notes_are_short_and_explain_only_what_is_shown(tmp_path: Path) -> None:
     result = made_up(tmp_path, {"primary_only": BASE, "multitask": LOSS}) | {"gave_up": "--quick left out: seeds."}
+    result["whole"] = {"command": "attittud compare job.yaml", "why": "trains up to 3 more runs, which take about 1 s"}
     said = notes(result, tmp_path)
     assert said[0].startswith("Warning: 9 test examples are few. One of them is 11.1 points")
-    assert said.count("--quick left out: seeds.") == 1 and max(len(note.split()) for note in said) < 65
+    whole = "The same command without --quick trains up to 3 more runs, which take about 1 s."
+    assert said[1] == f"--quick left out: seeds. {whole}" and len(said) == 4  # only Next is a command
+    assert max(len(note.split()) for note in said) < 65
     assert "▼ shown to be worse" in said[2] and not set("▲=?") & set(said[2])
 
 

@@ -2,10 +2,13 @@
 
 import pytest
 
-from attittud_lab.report.pictures import REMARK, ROW, curves, leaderboard
+from attittud_lab.config import COMPARED
+from attittud_lab.report.pictures import REMARK, ROW, USUAL, curves, leaderboard, looks
 
-FIRST = {"label": "a", "score": 0.8, "low": 0.7, "high": 0.9, "color": "c2", "remark": "", "baseline": False, "best": 2}
-PLAIN = FIRST | {"label": "primary_only", "score": 0.5, "low": 0.4, "high": 0.6, "baseline": True, "best": 1}
+FIRST = {"label": "a", "score": 0.8, "low": 0.7, "high": 0.9, "color": "c2", "remark": "", "best": 2}
+FIRST |= {"baseline": False, "dash": ""}
+PLAIN = FIRST | {"label": "primary_only", "score": 0.5, "low": 0.4, "high": 0.6, "best": 1}
+PLAIN |= {"baseline": True, "dash": "6 4"}
 
 
 def test_intervals_lie_on_one_axis_from_the_lowest_to_the_highest_end() -> None:
@@ -48,6 +51,15 @@ def test_curves_share_their_axes_and_end_where_a_candidate_stops() -> None:
     assert [mark["text"] for mark in found["marks"]] == ["rung 1: 2 of 4 go on", "next phase: finetune"]
     assert [tick["text"] for tick in found["columns"]] == ["0", "10", "20", "30"]
     assert all(0 <= tick["at"] <= 100 for tick in found["rows"])
+
+
+def test_strategies_look_the_same_on_every_page_and_different_on_one() -> None:
+    compared = looks(["primary_only", "multitask", *COMPARED])
+    tried = looks(["flip rank=20", "auto", "multitask on x alone", "multitask", "primary_only"])
+    assert all(tried[name] == compared[name] for name in ("primary_only", "multitask", "auto"))
+    assert set(COMPARED) < set(USUAL) and [name for name, look in compared.items() if look["dash"]] == ["primary_only"]
+    for found in (compared, tried, looks(["primary_only", *USUAL, *(f"flip rank={i}" for i in range(14))])):
+        assert len({tuple(look.values()) for look in found.values()}) == len(found)
 
 
 def test_single_evaluations_make_no_picture_of_curves() -> None:

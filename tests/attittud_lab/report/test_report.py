@@ -164,7 +164,8 @@ def test_every_button_on_the_page_of_a_comparison_works(clean: Any, comparison: 
             click(clean, name)
         assert [table.is_displayed() for table in clean.find_elements("css selector", ".table")] == visible
         assert texts(clean, ".switch [aria-pressed=true][data-value]")[0] == (name or "Equal seconds")
-    assert texts(clean, "tr.chosen th") == [f"{decision['row']} ◀ decision"]
+    assert decision["outcome"] == "unclear"
+    assert texts(clean, "tr.chosen th") == [f"{decision['row']} ◀ best on validation"]
     assert texts(clean, ".decision small") == [f"Decision at {decision['table'].lower()}"]
     assert texts(clean, ".decision strong") == [decision["text"].partition(": ")[0]]
     assert texts(clean, "#pictures h3") == ["Equal seconds decides", "Equal steps"]
@@ -232,6 +233,13 @@ def test_a_decision_comes_with_its_picture_and_the_next_command(tmp_path: Path) 
             assert re.fullmatch(f"attittud predict {folder}/runs/{strategy}/.*seed-0 INPUTS", command)
             assert drawn.count("<circle") == 2
         assert ("All auxiliary data are dropped" in drawn) == (outcome == "no_help")
+
+
+def test_advice_without_a_command_is_shown(tmp_path: Path) -> None:
+    result = made_up(tmp_path, {"primary_only": BASE, "multitask": [0.7, 0.72, 0.71, 0.72]})
+    (tmp_path / "comparison.json").write_text(json.dumps(result | {"next": {"why": "label more test examples"}}))
+    page = render(collect(tmp_path, 10))
+    assert '<p class="next">Next: label more test examples.</p>' in page and "◀ best on validation</span>" in page
 
 
 @pytest.mark.parametrize("kind", ["run", "comparison"])

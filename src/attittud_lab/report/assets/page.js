@@ -108,9 +108,9 @@
 
   function keys(entries, toggle) {
     const box = make("div", "legend");
-    const outputs = entries.map(({ label, stroke, dashed }) => {
+    const outputs = entries.map(({ label, stroke, dash }) => {
       const key = make(toggle ? "button" : "span", "key");
-      const swatch = make("i", dashed ? "dashed" : "");
+      const swatch = make("i", dash ? (dash[0] === 2 ? "dotted" : "dashed") : "");
       swatch.style.color = stroke;
       const output = make("output");
       key.append(swatch, make("span", "", label), output);
@@ -145,8 +145,8 @@
     const all = rows();
     const list = all.filter((row) => row[source][state.curve] && !state.hidden.has(row.label));
     const { xs, values, low, high } = aligned(list, source, state.curve);
-    const stroke = (row) => color(all.length === 1 ? "accent" : `c${all.indexOf(row) % 8}`);
-    const dash = (row) => (all.length === 1 ? undefined : ["primary_only", "multitask"].includes(row.label) ? [6, 4] : all.indexOf(row) > 7 ? [2, 3] : undefined);
+    const stroke = (row) => color(row.color || "accent"); // a single run has no colour of its own
+    const dash = (row) => (row.dash ? row.dash.split(" ").map(Number) : undefined);
     const series = list.map((row) => ({
       ys: values(row), stroke: stroke(row), width: 2, spanGaps: true, points: { show: xs.length < 40, size: 4 },
       dash: dash(row),
@@ -158,7 +158,7 @@
       series.push({ ys: low(row), width: 0, spanGaps: true, points: { show: false } });
       bands.push({ series: [series.length - 1, series.length], fill: `${stroke(row)}1c` });
     });
-    const [box, write] = keys(all.map((row) => ({ label: row.label, stroke: stroke(row), dashed: dash(row) })), all.length > 1);
+    const [box, write] = keys(all.map((row) => ({ label: row.label, stroke: stroke(row), dash: dash(row) })), all.length > 1);
     const format = shown(state.curve);
     if (xs.length === 1) {
       say(place, list.map((row) => `${row.label}: ${format(row[source][state.curve][0])}`), xs[0]);
