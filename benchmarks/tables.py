@@ -25,7 +25,7 @@ float32.
 | refresh, engine `hooks`, given `primary=` as a callable | 2Fm + 2kmD | 11k + 2m |
 | refresh, engine `hooks`, given `basis_losses=` | 3Fm + 2kmD | 11k + 2m |
 | refresh, the authors' algorithm | 3kFm | 2k + 3k²/2 |
-| step, engine `implicit` | 3F(m + a), a pass over m examples, and K: m²D in float64 | a few, none with k |
+| step, basis `implicit` | 3F(m + a), a pass over m examples, and K: m²D in float64 | a few, none with k |
 
 * A step copies two gradients into flat vectors (4). It takes both projections and all inner products in one pass over V
   (k + 2), and forms the whole update in another pass (k + 3).

@@ -274,7 +274,7 @@ class Page:
 def stage_one(results: Results, chosen: dict[str, Any]) -> list[str]:
     """Forgetting of every method in stage 1, by the share of plain's gain."""
     lines = [
-        "| method | rate | "
+        "| method | rate | forgetting "
         + " | ".join(f"at {share:.0%} of plain's gain" for share in SHARES)
         + " | time of a step over plain's |"
     ]

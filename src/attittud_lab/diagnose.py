@@ -107,9 +107,9 @@ def chance_of(config: Config, folder: Path, progress: Progress | None) -> dict[s
     best = min(others, key=lambda label: found["losses"][label])
     parts = f"{found['folds']} folds" if found["folds"] > 1 else "one split"
     how = (
-        f"The estimate comes from the first {found['share']:.0%} of the steps of {PRIMARY_ONLY} and of {len(others)} weighted "
-        f"sums of the losses, on {parts} of the labels. The lowest log-loss on held-out labels is {found['losses'][best]:.4f} "
-        f"with auxiliary data ({best}) and {found['losses'][PRIMARY_ONLY]:.4f} without"
+        f"The estimate comes from short runs on {parts} of the labels, each with the first {found['share']:.0%} of the steps: "
+        f"{PRIMARY_ONLY}, and {len(others)} weighted sums of the losses. The lowest log-loss on held-out labels is "
+        f"{found['losses'][best]:.4f} with auxiliary data ({best}) and {found['losses'][PRIMARY_ONLY]:.4f} without"
     )
     said = chance_words(found)
     return {

@@ -90,8 +90,8 @@ def check_batch(inputs: Any) -> None:
     if packed or ("position_ids" in inputs and "attention_mask" not in inputs and inputs["input_ids"].shape[0] == 1):
         raise ValueError(
             f"the primary batch is packed or padding-free (it has {packed[0] if packed else 'position_ids'!r} and no padding): "
-            "its examples have no losses of their own. Use a padding collator for train_dataset; auxiliary datasets may keep "
-            "theirs in auxiliary_collators"
+            "its examples have no losses of their own. Use a padding collator for train_dataset; auxiliary datasets may "
+            "have a collator without padding, in auxiliary_collators"
         )
 
 

@@ -40,7 +40,7 @@ LabelColumn = Annotated[
 
 MOST_WORKERS = 1024
 _WORKERS = (
-    "How many runs to train at the same time, each in its own process. A run then takes longer, but after the same number of "
+    "How many runs to train at the same time, each in its own process. A run may then take longer, but after the same number of "
     "steps its results are the same."
 )
 Workers = Annotated[int, typer.Option("--workers", metavar="N", help=_WORKERS)]

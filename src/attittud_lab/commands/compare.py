@@ -27,7 +27,8 @@ _TIME = (
 )
 _BUDGET = typer.Option(metavar="TIME", help=_TIME)
 _QUICK = typer.Option(
-    "--quick", help="Train about a seventh of the runs; the output says what is missing. A full comparison reuses them."
+    "--quick",
+    help="Train fewer runs (by default a seventh); the output says what is missing. A full comparison reuses them.",
 )
 QUICK_SEEDS = 3
 """Seeds of a quick comparison: the fewest that give an interval."""

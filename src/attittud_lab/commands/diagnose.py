@@ -67,10 +67,9 @@ def diagnose(
     These figures do not predict whether the auxiliary data will help. To estimate the chance that they will, the command also
     trains a few strategies for the first fifth of their steps: primary_only, which ignores the auxiliary data, and weighted
     sums of the losses. It trains them on folds of the labels, and compares their predictions for held-out labels. This takes
-    as long as two to four full runs, but no longer than portfolio.budget (30 minutes on a CPU if it is not set, no limit on a
-    GPU); --no-chance leaves it out.
-    `attittud compare` measures the gain itself. The test set is not evaluated. The figures are also written to
-    runs/CONFIG/diagnose/diagnose.json (output=FOLDER replaces runs).
+    about as long as two to four full runs, but no longer than portfolio.budget (30 minutes on a CPU if it is not set, no
+    limit on a GPU); --no-chance leaves it out. `attittud compare` measures the gain itself. The test set is not evaluated.
+    The figures are also written to runs/CONFIG/diagnose/diagnose.json (output=FOLDER replaces runs).
     """
     with starting():
         from rich.console import Console
@@ -95,12 +94,12 @@ def show(result: Mapping[str, Any], path: Path, console: Console) -> None:
     screen.table(_rows(result))
     screen.table(_layers(result), left=2)
     screen.say(
-        "Figures are means over the steps, with 95 % intervals from blocks of neighbouring steps. They are shares of a "
-        "gradient's squared norm, except in two kinds of rows of the first table: 'half-batches agree in sign' is the share of "
-        "directions in which the gradients of two half-batches of primary examples have the same sign, and 'opposed directions' "
-        "is the share of directions in which the auxiliary gradient opposes the primary one. In the second table, 'of whole "
-        "gradient' is the layer's share of the auxiliary gradient. The other columns are shares within the layer: its helpful, "
-        "harmful and neutral part."
+        "Figures are means over the steps, with 95 % intervals from blocks of neighbouring steps, or a p-value. They are "
+        "shares of a gradient's squared norm, except in two kinds of rows of the first table: 'half-batches agree in sign' is "
+        "the share of directions in which the gradients of two half-batches of primary examples have the same sign, and "
+        "'opposed directions' is the share of directions in which the auxiliary gradient opposes the primary one. In the "
+        "second table, 'of whole gradient' is the layer's share of the auxiliary gradient. The other columns are shares "
+        "within the layer: the part in the span, and its helpful and harmful parts."
     )
     fired = [alarm["fired"] for alarm in result["alarms"]]
     for number, alarm in enumerate(result["alarms"], 1):

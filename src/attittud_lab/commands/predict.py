@@ -108,7 +108,9 @@ def _used(run: Path) -> npt.NDArray[np.uint64] | None:
     try:
         return used_examples(run)
     except InputError as error:
-        typer.echo(f"attittud: inputs of training are not counted: {error}", err=True)
+        typer.echo(
+            f"attittud: cannot tell how many inputs were also in the training or validation data: {error}", err=True
+        )
         return None
 
 

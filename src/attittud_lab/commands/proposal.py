@@ -207,7 +207,9 @@ def _data_lines(first: Look, others: dict[str, Look]) -> list[str]:
             f"    group: {group}  # rows with the same value stay together, so that no {group} is in training and in test"
             for group in first.groups
         ),
-        "  auxiliary:" if others else "  auxiliary: {}  # none given: primary_only trains, alone or in a portfolio",
+        "  auxiliary:"
+        if others
+        else "  auxiliary: {}  # none given, so the strategy must be primary_only, or a portfolio that tries it alone",
     ]
     for name, found in others.items():
         lines += [f"    {name}:", *(f"      {line}" for line in _source_lines(found.config))]

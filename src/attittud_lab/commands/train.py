@@ -175,15 +175,15 @@ A strategy is a way to use the auxiliary data. Most strategies train on primary 
 run then fine-tunes on the primary data alone (training.mode). `attittud init` proposes strategy: portfolio, which tries
 several strategies on folds of the labels.
 
-To continue a run that was interrupted or killed, give the same command again; the result is the same. The folder of a run is
-runs/CONFIG/STRATEGY/seed-SEED (output=FOLDER replaces runs). `attittud schema` lists every setting and its meaning.
+To continue a run that was interrupted or killed, give the same command again; on a CPU the result is the same. The folder of
+a run is runs/CONFIG/STRATEGY/seed-SEED (output=FOLDER replaces runs). `attittud schema` lists every setting and its meaning.
 
 With `task: causal-lm`, a language model learns from a file of chats or texts; another file shows what it must not forget, and
 `language.guard` names the method against forgetting. The folder is then runs/CONFIG/GUARD/seed-SEED, and its report.html
 begins with what was learned and forgotten.
 
 A portfolio consists of many short runs. --workers 4 trains four at a time on this machine, and --ray trains many at a time on
-a cluster; the result is the same.
+a cluster; the result is the same, unless portfolio.budget cuts the plan by measured times.
 
 Choose the strategy with strategy.name=NAME. strategy=NAME also discards the other settings that CONFIG has under `strategy:`,
 such as the rank. Eta(a, b, c) stands for the weights of the neutral, the helpful and the harmful part of the auxiliary

@@ -130,7 +130,7 @@ def _decision(rows: Sequence[ComparedRow], worthwhile: float, example: float) ->
         return Decision("unclear", None, text, best.label, needed, few)
     extra, gains = best.to_multitask, f"it gains {points(gain)} over primary_only"
     if extra is None:
-        text = f"Use multitask: {gains}, and no other strategy is better on validation."
+        text = f"Use multitask: {gains}, and of the strategies with auxiliary data it is the best on validation."
         return Decision("use", MULTITASK, text, MULTITASK)
     if better(extra):
         text = f"Use {best.label}: {gains}, and {points(extra)} over tuned multitask."
@@ -141,8 +141,8 @@ def _decision(rows: Sequence[ComparedRow], worthwhile: float, example: float) ->
     text = f"Use {best.label}: {gains}. {unshown}"
     if simple is not None and better(simple):
         strategy, gains = MULTITASK, f"it gains {points(simple)} over primary_only"
-        text = f"Use multitask: {gains}. No other strategy is shown to be better."
-    versus = f"{best.label}, the strategy that is best on validation, differs from tuned multitask by {points(extra)}."
+        text = f"Use multitask: {gains}. The strategy that is best on validation is not shown to be better."
+    versus = f"{found}, differs from tuned multitask by {points(extra)}."
     _, advice, _ = _advice(extra, worthwhile, len(users) - 1, example)
     return Decision("use", strategy, f"{text} {versus} {advice}", strategy)
 
@@ -168,7 +168,7 @@ def few_examples(count: int, metric: str) -> str:
         return ""
     one = f" One of them is {100 / count:.1f} points of accuracy." if metric == "accuracy" and count else ""
     found = counted(count, "test example is", "test examples are")
-    return f"Warning: {found} few.{one} So small differences can be luck."
+    return f"Warning: {found} few.{one} Small differences can therefore be luck."
 
 
 def points(difference: Difference) -> str:

@@ -182,11 +182,11 @@ def notes(result: Mapping[str, Any], folder: Path) -> list[str]:
     scatter = (
         f"With fewer than {FEWEST} seeds there is no interval and no test; each seed is shown instead."
         if n < FEWEST
-        else "Intervals are about other seeds, not about other data sets."
+        else "Intervals show how much results would vary with other seeds, not with other data sets."
     )
     tuned = (
         f"Every strategy with auxiliary data chose its weight on validation among {weights}{searched}, in "
-        f"{tuning['runs_each']} runs."
+        f"at most {tuning['runs_each']} runs."
         if tuning["runs_each"] > 1
         else f"Nothing was tuned: every strategy has the weight {weights}{fixed}."
     )
@@ -203,8 +203,8 @@ def notes(result: Mapping[str, Any], folder: Path) -> list[str]:
     lines = [
         *filter(None, [few, quick]),
         (
-            f"Figures are means of the test {result['metric']} over {counted(n, 'seed')}; differences are in points, seed by "
-            f"seed.{marks}{arrow} Cost is the time of a step relative to multitask. {scatter}"
+            f"Figures are means of the test {result['metric']} over {counted(n, 'seed')}. Differences are means in points; each "
+            f"compares two runs with the same seed.{marks}{arrow} Cost is the time of a step relative to multitask. {scatter}"
         ),
         tuned,
         *(f"Settings of {label}: {' '.join(changes)}." for label, changes in tuning["changes"].items()),

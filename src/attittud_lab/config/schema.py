@@ -95,8 +95,8 @@ class LabelNoise(Section):
 class AuxiliaryConfig(SourceConfig):
     """One set of other data.
 
-    Examples that are also in the primary data are left out; only texts without labels may repeat primary training texts, and
-    not in a portfolio.
+    Examples that are also in the primary data are left out. One exception: texts without labels may repeat primary training
+    texts, unless the strategy is a portfolio.
     """
 
     examples: Count = None
@@ -204,13 +204,13 @@ class StrategyConfig(Section):
     """factor on the loss of every auxiliary source, in addition to the sources' own weights"""
     basis: Annotated[str, known("basis")] | None = None
     """subspace in which the tasks are compared: a name of attittud.bases(); null uses the strategy's own (sketch for most)"""
-    rank: Annotated[int, Limits(1, 4096, "each is a vector as long as the model")] = 10
+    rank: Annotated[int, Limits(1, 4096, "each direction is a vector as long as the model")] = 10
     """number k of directions along which the tasks are compared: the dimension of the subspace"""
     refresh_every: Steps | None = None
     """recompute the basis every n-th step; null uses the strategy's own number (10 for most)"""
     include_mean: Flag = False
     """append the current primary gradient as the last direction of the basis"""
-    basis_batch: Annotated[int, Limits(2, 65_536, "their gradients are needed at once")] | None = None
+    basis_batch: Annotated[int, Limits(2, 65_536, "the gradients of these examples are needed at once")] | None = None
     """number m of separate primary examples that the basis is computed from; null uses the step's primary batch"""
     exclude: list[str] = field(default_factory=list, metadata=LATER)
     """parameters that are not decomposed, by patterns such as '*word_embeddings*'; they get the auxiliary gradient plus
@@ -335,7 +335,8 @@ class CompareConfig(Section):
 
     strategies: list[StrategyConfig] = field(default_factory=lambda: [StrategyConfig(name=name) for name in COMPARED])
     """strategies to compare with the one in `strategy`; primary_only and multitask always take part. An entry inherits rank,
-    engine, exclude, refresh_every and basis_batch from `strategy` unless it sets them; other settings have their defaults"""
+    engine, exclude, refresh_every and basis_batch (pcgrad: only the first three) from `strategy` unless it sets them; other
+    settings have their defaults"""
     seeds: Annotated[int, Limits(2, 1000, "every strategy is trained once for each")] = 5
     """runs of every strategy; all strategies use the same seeds: seed, seed + 1, ..."""
     weights: list[PositiveWeight] = field(default_factory=lambda: [0.1, 0.3, 1.0])
@@ -426,8 +427,8 @@ class PortfolioConfig(Section):
     picks: Annotated[int, Limits(1, 100)] = 12
     """final: ensemble only: the mean is made of at most this many picks; a candidate that is picked twice counts twice"""
     budget: str | None = None
-    """a time such as 30m, or a number of runs such as 12 runs; a plan above a time gets fewer steps, then fewer
-    candidates; a plan above a number of runs gets fewer candidates. null: 30m on a CPU, no limit on other devices"""
+    """limit, as a time such as 30m or as a number of runs such as 12 runs. A plan that exceeds a time gets fewer steps, then
+    fewer candidates; a plan that exceeds a number of runs gets fewer candidates. null: 30m on a CPU, no limit on other devices"""
 
     def check(self) -> None:
         """Refuse settings that contradict each other; a message begins with the path of the culprit."""

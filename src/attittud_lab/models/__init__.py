@@ -55,7 +55,10 @@ _ENTRIES: dict[str, ModelEntry] = {}
 def register(
     name: str, about: str, build: Callable[..., Any] | str, *reads: Kind, pattern: str | None = None, **more: Any
 ) -> None:
-    """Add a model that reads data of these kinds; without a pattern it has this one name. See `ModelEntry` for the rest."""
+    """Add a model. `reads` names the kinds of data that it reads; `pattern` matches its names, by default `name` alone.
+
+    See `ModelEntry` for the rest.
+    """
     if name in _ENTRIES:
         raise ValueError(f"there is a model {name!r} already; choose another name")
     _ENTRIES[name] = ModelEntry(about, build, reads, pattern or re.escape(name), **more)

@@ -118,7 +118,9 @@ class _Processes(Place):
         tries[job] = tries.get(job, 1) + 1
         if tries[job] > TRIES:
             cure = "use fewer --workers or a smaller batch, then give the same command again: finished runs are kept"
-            raise InputError(f"{job.name} ({job.folder or 'no folder'}): its process {reason}, {TRIES} times; {cure}")
+            raise InputError(
+                f"{job.name} ({job.folder or 'no folder'}): failed {TRIES} times; the last time its process {reason}; {cure}"
+            )
         self.at_once = max(1, self.at_once - 1)
         others = "one process is left" if self.at_once == 1 else f"{self.at_once} processes are left"
         progress.say(f"{job.name}: its process {reason}. It starts again, and {others}.")

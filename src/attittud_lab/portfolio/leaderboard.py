@@ -36,7 +36,7 @@ class Chance:
 
 CHANCE = Chance(intercept=-0.68, slope=0.38)
 """The chance that the model is more than half a point better than primary_only with folds; calibrated on 29 development pairs."""
-ROUGH = "it was calibrated for the default rungs, looks and candidates of a portfolio, and this job differs from them"
+ROUGH = "it was calibrated for the default portfolio.rungs, portfolio.looks and portfolio.candidates, and this job has others"
 _LEAST_VARIANCE = 1e-4
 """The least variance of a score: the standard error would vanish where the score is nearly 0 or 1."""
 

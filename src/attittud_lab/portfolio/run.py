@@ -204,7 +204,7 @@ class _Portfolio:
         alone = plan.threads == self.place.at_once == 1 < cores and self.device.type == "cpu" and plan.seconds > LONG
         idle = ""
         if alone:
-            cure = f"--workers {cores} trains {cores} trials at a time, also if you stop now and start again"
+            cure = f"to train {cores} trials at a time, stop now and start again with --workers {cores}: finished trials are kept"
             idle = f"this uses one of {cores} cores; {cure}"
         rungs = len(budget.rung_counts(self.config))
         several = rungs > 1 and len(self.entries) > 1

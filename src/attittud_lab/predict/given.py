@@ -157,6 +157,6 @@ def _stacked(pixels: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
         return pixels[:, None]
     colours = [pixels.ndim == 4 and pixels.shape[axis] in (1, 3) for axis in (1, -1)]
     if sum(colours) != 1:
-        found = f"images of shape {pixels.shape} are neither n x C x H x W nor n x H x W x C with 1 or 3 channels"
-        raise InputError(f"{found}, or could be both; give one of these, or n x H x W of grey images")
+        found = f"it is not clear which axis of the shape {pixels.shape} has the channels, of which there are 1 or 3"
+        raise InputError(f"{found}; give n x C x H x W, n x H x W x C, or n x H x W for grey images")
     return pixels if colours[0] else np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))

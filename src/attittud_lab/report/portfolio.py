@@ -46,9 +46,9 @@ def portfolio(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     order += f"{ranking_words(found['metric'])}. If ranking scores are equal, the lower log-loss comes first. "
     leaders = {
         "name": "Leaderboard",
-        "about": f"Out-of-fold means that {_held_out(found)} predicted once, by a network that had not seen it. Bars show the "
-        f"difference from {PRIMARY_ONLY} after the same number of steps, in points with a 95 % interval. {order}Size and "
-        "prediction time describe the model that this candidate alone would give."
+        "about": f"A score is called out-of-fold because {_held_out(found)} predicted once, by a network that had not seen it. "
+        f"Bars show the difference from {PRIMARY_ONLY} after the same number of steps, in points with a 95 % interval. {order}In "
+        "the row of a candidate, size and prediction time are those of the model that it alone would give."
         + (f" {names_mean[0].upper()}{names_mean[1:]}." if names_mean else ""),
         "columns": columns,
         "rows": rows,
@@ -401,9 +401,9 @@ def _notes(found: Mapping[str, Any]) -> Iterator[str]:
     plan = found["plan"]
     memory = f" and {found['peak_memory'] / 1e6:.0f} MB of memory per process" if found.get("peak_memory") else ""
     yield (
-        f"The trials took as much training as {found['runs']:.1f} full runs, without the final training (forecast with it: "
-        f"{plan['runs']:.1f}), and at most {found['peak_disk'] / 1e6:.3g} MB of disk{memory}. The training time of a "
-        "candidate covers all its folds."
+        f"The trials took as much training as {found['runs']:.1f} full runs; the final training is not counted. The forecast, "
+        f"which counts it, was {plan['runs']:.1f}. At most {found['peak_disk'] / 1e6:.3g} MB of disk{memory} were "
+        "needed. The training time of a candidate covers all its folds."
     )
     if plan["decided"]:
         yield f"{plan['decided']}."

@@ -207,7 +207,10 @@ def _weighted_gate(_: Mixed, primary: Tensor, auxiliary: Tensor) -> Tensor:
     return _cosine(primary, auxiliary).clamp(min=0) * auxiliary
 
 
-@formula("bloop", "Hsieh et al. 2024: remove the direction of a running mean of the primary gradient")
+@formula(
+    "bloop",
+    "Hsieh et al. 2024: remove from the auxiliary gradient its part along a running mean of the primary gradient",
+)
 def _bloop(strategy: Mixed, primary: Tensor, auxiliary: Tensor) -> Tensor:
     if "mean" in strategy.memory:
         # In place: a captured step reads the same memory again.

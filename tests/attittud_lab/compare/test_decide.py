@@ -28,7 +28,10 @@ def test_the_plain_sum_is_recommended_if_nothing_beats_it() -> None:
 def test_a_strategy_not_shown_to_beat_multitask_is_not_recommended_over_it() -> None:
     table = decide(rows(0.004, primary_only=0.8, multitask=0.85, flip=0.8505), 0.005)
     assert outcome(table) == ("use", "multitask")
-    assert "flip, the strategy that is best on validation, differs from tuned multitask by +0.1" in table.decision.text
+    assert (
+        "flip, the strategy with auxiliary data that is best on validation, differs from tuned multitask by +0.1"
+        in table.decision.text
+    )
 
 
 def test_a_strategy_where_multitask_itself_fails() -> None:

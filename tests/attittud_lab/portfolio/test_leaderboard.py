@@ -102,7 +102,8 @@ def test_the_chance_after_a_rung() -> None:
     other = chance(found, held(targets, "accuracy"), usual=False)
     assert other is not None and other["value"] == said["value"] and said["calibrated"] and not other["calibrated"]
     assert chance_words(other).endswith(
-        "% (rough: it was calibrated for the default rungs, looks and candidates of a portfolio, and this job differs from them)"
+        "% (rough: it was calibrated for the default portfolio.rungs, portfolio.looks and "
+        "portfolio.candidates, and this job has others)"
     )
     alone = {"primary_only": found["primary_only"]}
     assert chance(alone, held(targets, "accuracy")) is None and chance_words(None) == ""

@@ -61,7 +61,8 @@ def test_a_portfolio_reports_its_progress(tmp_path: Path, monkeypatch: pytest.Mo
     )
     assert told.lines.pop(1).startswith("in the names of candidates, ")
     assert told.lines.pop(1) == (
-        "this uses one of 4 cores; --workers 4 trains 4 trials at a time, also if you stop now and start again"
+        "this uses one of 4 cores; to train 4 trials at a time, stop now and start again with --workers 4: finished trials "
+        "are kept"
     )
     assert (
         told.lines[1].startswith("rung 1 of 2 is over, after 33% of the steps; ")

@@ -58,7 +58,7 @@ def test_the_first_screen_has_decision_chance_and_the_figures_of_the_model(singl
     alone = list(board_["final"]["picks"]) == ["primary_only"]
     assert found["decision"].get("meaning", "").startswith("All auxiliary data were dropped") == alone
     assert found["portfolio"]["chance"]["text"] == f"{100 * board_['chance']['value']:.0f} %"
-    assert "it was calibrated for the default rungs, looks and candidates of a portfolio" in page  # it has six looks
+    assert "it was calibrated for the default portfolio.rungs" in page  # it has six looks
     assert "An early estimate, after rung 1. The decision above uses all rungs." in page
     assert found["details"][0]["columns"] == ["figure", "out-of-fold", "test"]
     facts = {fact["name"]: fact["figure"] for fact in found["portfolio"]["facts"]}
@@ -338,4 +338,4 @@ def test_a_chance_of_an_earlier_version_is_marked_as_rough(single: Path, tmp_pat
     earlier = {"value": 0.78, "gain": 0.2, "calibrated": False}
     write_json(tmp_path / "leaderboard.json", board(single) | {"chance": earlier})
     page = write_report(tmp_path).read_text()
-    assert "78 %" in page and "A rough figure: it was calibrated for the default rungs" in page
+    assert "78 %" in page and "A rough figure: it was calibrated for the default portfolio.rungs" in page
