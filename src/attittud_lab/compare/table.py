@@ -203,8 +203,8 @@ def notes(result: Mapping[str, Any], folder: Path) -> list[str]:
     lines = [
         *filter(None, [few, quick]),
         (
-            f"Figures are means of the test {result['metric']} over {counted(n, 'seed')}. Differences are means in points; each "
-            f"compares two runs with the same seed.{marks}{arrow} Cost is the time of a step relative to multitask. {scatter}"
+            f"Figures are means of the test {result['metric']} over {counted(n, 'seed')}. Differences are in points; each "
+            f"compares runs with the same seed.{marks}{arrow} Cost is the time of a step relative to multitask. {scatter}"
         ),
         tuned,
         *(f"Settings of {label}: {' '.join(changes)}." for label, changes in tuning["changes"].items()),

@@ -57,7 +57,7 @@ def test_diagnose_prints_its_figures(capsys: pytest.CaptureFixture[str]) -> None
     found, text = result["chance"], " ".join(out.split())
     assert 0 < found["value"] < 1 and found["value"] == CHANCE.of(found["evidence"]) and len(found["losses"]) == 6
     assert f"Chance that the auxiliary data help: {found['value']:.0%}" in text
-    assert "weighted sums of the losses, on 3 folds" in text
+    assert "short runs on 3 folds of the labels" in text
     assert sorted(path.name for path in Path("runs/job/diagnose").iterdir() if path.suffix) == ["diagnose.json"]
     assert "60 steps of the 200 requested" in lines[0] and "early half" in out and "late half" in out
     assert "None of them has been validated" in text and result["config"]["seed"] == 1

@@ -68,7 +68,9 @@ def test_a_killed_process_is_replaced_once(tmp_path: Path) -> None:
         with pytest.raises(InputError) as raised:
             list(place.run([Job("lost", dies, (9,), tmp_path / "lost")], seen))
     message = str(raised.value)
-    assert message.startswith(f"lost ({tmp_path}/lost): its process was killed by signal 9") and "2 times" in message
+    assert message.startswith(
+        f"lost ({tmp_path}/lost): failed 2 times; the last time its process was killed by signal 9"
+    )
     assert "then give the same command again: finished runs are kept" in message
 
 

@@ -183,8 +183,8 @@ def test_images_in_all_forms_give_the_same_predictions(runs: dict[str, Path]) ->
     ("inputs", "said"),
     [
         (np.zeros((2, 8, 8)), "float64, not uint8"),
-        (np.zeros((2, 3, 8, 3), dtype=np.uint8), "could be both"),
-        (np.zeros((2, 8, 8, 5), dtype=np.uint8), "neither"),
+        (np.zeros((2, 3, 8, 3), dtype=np.uint8), "which axis"),
+        (np.zeros((2, 8, 8, 5), dtype=np.uint8), "which axis"),
         ([1.5], "input 0 is a float"),
         (["nowhere.png"], "input 0: nowhere.png cannot be read"),
         ([b"no image"], "it is not an image"),
