@@ -172,8 +172,8 @@ class Page:
         found = []
         if not any(self.winnable(task, m) for task in TASKS for m in MANY):
             found.append(
-                f"The rules left no room for a win. It needs ratios of forgetting over `{self.replay}` and over the best free "
-                "way, on the retained sets and on wikitext-2, at equal steps and at equal minutes. In every task at least one of "
+                f"The rules left no room for a win. A win needs forgetting divided by that of `{self.replay}` and of the best "
+                "free way, on the retained sets and on wikitext-2, at equal steps and at equal minutes. In every task at least one of "
                 f"these ratios does not exist, because `{self.replay}` or the best free way misses the gain or forgets nothing."
             )
         reached = []

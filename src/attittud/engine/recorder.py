@@ -117,7 +117,9 @@ class Call:
         else:
             for at, version in zip(self.shapes, self._versions, strict=True):
                 if flat[at]._version != version:
-                    raise UnsupportedError("an argument was overwritten in place, which its gradient would need")
+                    raise UnsupportedError(
+                        "an argument was overwritten in place, and its old value is needed for the gradients"
+                    )
                 data[id(flat[at])] = at
         if self._spec is not None:
             return *tree_unflatten(flat, self._spec), data

@@ -63,7 +63,8 @@ def predict(
     INPUTS are folders of images (subfolders are included), image files, or csv, tsv, jsonl or parquet files with the columns
     that the run was trained on. The input `-` is stdin: JSON lines, one text per line, or one image path per line. The
     output has one row for each input, in the same order. No label column is needed; if there is one, the accuracy is shown.
-    A note says how many of these inputs were also in the training or validation data of the run, if its folder says so.
+    A note says how many of these inputs were also in the training or validation data of the run, if its folder
+    records which examples it used.
 
     Probabilities are calibrated with a temperature. It was fitted on the validation examples of the run, or on the
     out-of-fold predictions of a portfolio. No code in RUN is executed. In Python, `attittud_lab.load(RUN)` does the same.

@@ -183,7 +183,8 @@ With `task: causal-lm`, a language model learns from a file of chats or texts; a
 begins with what was learned and forgotten.
 
 A portfolio consists of many short runs. --workers 4 trains four at a time on this machine, and --ray trains many at a time on
-a cluster; the result is the same, unless portfolio.budget cuts the plan by measured times.
+a cluster. The result is the same, unless portfolio.budget is too short for all steps and candidates: how many are then left
+out depends on measured times.
 
 Choose the strategy with strategy.name=NAME. strategy=NAME also discards the other settings that CONFIG has under `strategy:`,
 such as the rank. Eta(a, b, c) stands for the weights of the neutral, the helpful and the harmful part of the auxiliary

@@ -345,7 +345,8 @@ class CompareConfig(Section):
     """further settings to tune, by path, such as training.guided.lr: [1e-4, 1e-3]; strategy.primary_weight is not tuned for
     strategies that fix it"""
     draws: Runs = 4
-    """how many combinations of `space` every strategy tries: all first values, then random ones, the same for all strategies"""
+    """how many combinations of `space` every strategy tries. The first has the first value of every setting; the others are
+    random, the same for all strategies"""
     tuning_seeds: Runs = 2
     """number of seeds, the first ones, that are used to tune the strategies and to time their steps"""
     equal: Literal["both", "steps"] = "both"
@@ -387,7 +388,8 @@ class CandidateConfig(StrategyConfig):
     sources: list[str] | None = None
     """auxiliary sources that the candidate trains on; null uses all"""
     head: Literal["data", "own", "shared"] = "data"
-    """output layer of sources that predict the primary classes: as data.auxiliary says, their own layer, or the primary one"""
+    """output layer of sources that predict the primary classes. data: the one that data.auxiliary sets; own: a layer of their
+    own; shared: the primary one"""
 
 
 @dataclass(frozen=True)
@@ -588,7 +590,8 @@ class Config(Section):
     log_layers: Flag = True
     """at evaluations, also log the norms of the three parts layer by layer"""
     checkpoint_every: Steps | None = 200
-    """steps between two checkpoints, in addition to those at evaluations; null writes none, so an interrupted run starts over"""
+    """steps between two checkpoints; evaluations also write one. null writes no checkpoints at all, so an interrupted run starts
+    over"""
 
     def __post_init__(self) -> None:
         self.data.check()

@@ -117,7 +117,8 @@ def _check_finished(folder: Path) -> None:
     inside = next((found[0].parent for found in below if found), None)
     hint = f"; did you mean {inside}?" if inside else ""
     if (folder / "comparison.json").is_file():
-        hint = "; it is a comparison, whose runs are the folders with a result.json below runs/"
+        cure = "give the folder of one of its runs: those below runs/ that have a result.json"
+        raise InputError(f"{folder}: is the folder of a comparison, not of a run; {cure}")
     raise InputError(f"{folder}: is not the folder of a run; give the folder that `attittud train` printed last{hint}")
 
 

@@ -81,7 +81,7 @@ def test_folders_without_a_finished_run_are_refused(run: Path) -> None:
     with pytest.raises(InputError, match="is not the folder of a run"):
         read_model(run / "nowhere")
     (run.parent / "comparison.json").write_text("{}")
-    with pytest.raises(InputError, match="it is a comparison"):
+    with pytest.raises(InputError, match="is the folder of a comparison, not of a run"):
         read_model(run.parent)
     (run / "config.yaml").rename(run / "elsewhere.yaml")
     with pytest.raises(InputError, match=r"config.yaml: cannot be read"):
