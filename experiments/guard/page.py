@@ -173,8 +173,8 @@ class Page:
         if not any(self.winnable(task, m) for task in TASKS for m in MANY):
             found.append(
                 f"The rules left no room for a win. A win needs forgetting divided by that of `{self.replay}` and of the best "
-                "free way, on the retained sets and on wikitext-2, at equal steps and at equal minutes. In every task at least one of "
-                f"these ratios does not exist, because `{self.replay}` or the best free way misses the gain or forgets nothing."
+                "free way, on the retained sets and on wikitext-2, at equal steps and at equal minutes. In every task at least "
+                f"one of these ratios does not exist, because `{self.replay}` or the best free way misses the gain or forgets nothing."
             )
         reached = []
         for name in ("kl", *self.projections):

@@ -16,7 +16,7 @@ LATER = {"later": True}
 """Metadata of settings that came after the first committed results: at their default they are not part of a run's
 fingerprint, so that those results still count."""
 _MOST = 100  # auxiliary sources, and tries of a comparison
-_OVERFLOW = "32-bit weights overflow not far above it"
+_OVERFLOW = "32-bit weights overflow not far above this limit"
 _IN_MEMORY = "the examples are in memory at once"
 
 Kind = Literal["image", "text", "table"]
@@ -25,7 +25,7 @@ Count = Annotated[int | float, Limits(0, 10**12)] | None
 """How many examples: a whole number is a count, a fraction below 1 a share, null all of them."""
 Steps = Annotated[int, Limits(1, 10**9, "no training needs more")]
 Batch = Annotated[int, Limits(1, 65_536, "the examples of a batch are in memory at once")]
-Weight = Annotated[float, Limits(0, 1e10, "32-bit gradients overflow not far above it")]
+Weight = Annotated[float, Limits(0, 1e10, "32-bit gradients overflow not far above this limit")]
 Share = Annotated[float, Limits(0, 1)]
 Seed = Annotated[int, Limits(-(2**63), 2**63 - 1)]
 Part = Annotated[float, Limits(-1e10, 1e10, _OVERFLOW)]
