@@ -172,9 +172,10 @@ class Page:
         found = []
         if not any(self.winnable(task, m) for task in TASKS for m in MANY):
             found.append(
-                f"The rules left no room for a win. A win needs forgetting divided by that of `{self.replay}` and of the best "
-                "free way, on the retained sets and on wikitext-2, at equal steps and at equal minutes. In every task at least "
-                f"one of these ratios does not exist, because `{self.replay}` or the best free way misses the gain or forgets nothing."
+                "The rules left no room for a win. A win is decided by ratios of forgetting to that of "
+                f"`{self.replay}` and of the best free way, on the retained sets and wikitext-2, at equal steps and minutes. In "
+                f"every task at least one of these ratios does not exist, because `{self.replay}` or the best free way misses "
+                "the gain or forgets nothing."
             )
         reached = []
         for name in ("kl", *self.projections):
