@@ -145,9 +145,8 @@ def planned(config: Config, taking_part: Sequence[Candidate]) -> tuple[int, int]
     settings = config.compare
     tries = sum(len(variants(one.strategy, settings, tuned=one.tuned)) - 1 for one in taking_part)
     every = len(taking_part) * settings.seeds
-    again = every - (
-        0 if settings.budget else settings.seeds
-    )  # without a budget, multitask sets the time: its runs are there
+    # Without a budget multitask sets the time, so its runs at equal seconds are those at equal steps.
+    again = every if settings.budget else every - settings.seeds
     return tries * settings.tuning_seeds + every, again if settings.equal == "both" else 0
 
 
