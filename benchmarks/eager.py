@@ -12,6 +12,9 @@ Two things are measured at the base point of each model:
 * the plain step of a guide over two backward passes without one. The two are neighbours in time, and the ratio is the median
   over at least 200 pairs, with the 95 % interval of that median.
 
+A guide runs backward passes in the thread that calls it. By default torch uses another thread, which is slower. So multitask
+and the two passes are measured in both ways.
+
 On a noisy machine, `--again` measures a model once more. Pages show the mean of all runs at one revision.
 """
 
@@ -32,7 +35,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.methods import Method, methods_for
+from benchmarks.methods import Method, MultitaskInOneThread, TwoPassesInOneThread, methods_for
 from benchmarks.results import Record, provenance
 from benchmarks.steps import ENGINES, note, warm_up
 from benchmarks.timing import seconds as seconds_of
@@ -45,6 +48,9 @@ PAIRED = ("attittud loop", "attittud hooks")
 RARE_EVERY = 3
 RARE = ("authors' algorithm", "TorchJD sketch, one by one", "TorchJD PCGrad", "Opacus + SVD", "attittud implicit")
 VMAPPED = "TorchJD sketch, vmapped"
+IN_ONE_THREAD = (MultitaskInOneThread, TwoPassesInOneThread)
+OVER = {"plain_over_two_passes": "two passes", "plain_over_two_passes_in_one_thread": TwoPassesInOneThread.name}
+"""What plain steps are compared with, by the name under which the ratios are stored."""
 
 
 def measure(
@@ -63,7 +69,8 @@ def measure(
     work = Workload(spec, m=spec.m, device=device, tiny=quick, seed=seed)
     ready: dict[str, Method] = {}
     rows: dict[str, dict[str, Any]] = {}
-    for label, make in methods_for(work, spec.k, ENGINES).items():
+    baselines = {method.name: partial(method, work, spec.k) for method in IN_ONE_THREAD}
+    for label, make in (methods_for(work, spec.k, ENGINES) | baselines).items():
         try:
             method = make()
             warm_up(method)
@@ -88,12 +95,7 @@ def measure(
         done += 1
     for label, found in turns.items():
         rows[label] = summary(found)
-    return {
-        "k": spec.k,
-        "m": spec.m,
-        "methods": rows,
-        "plain_over_two_passes": pair_ratios(ready, work.device, pairs),
-    }
+    return {"k": spec.k, "m": spec.m, "methods": rows, **pair_ratios(ready, work.device, pairs)}
 
 
 @dataclass(frozen=True)
@@ -116,16 +118,21 @@ def summary(turns: Sequence[Turn]) -> dict[str, Any]:
     return {"eager": times, "over_multitask": over, "rounds": len(turns)}
 
 
-def pair_ratios(ready: Mapping[str, Method], device: torch.device, pairs: int) -> dict[str, dict[str, float]]:
+def pair_ratios(
+    ready: Mapping[str, Method], device: torch.device, pairs: int
+) -> dict[str, dict[str, dict[str, float]]]:
     """Plain steps of a guide over two backward passes; all take turns, in every order."""
-    labels = ("two passes", *(label for label in PAIRED if label in ready))
-    orders = list(permutations(labels))
-    found: dict[str, list[float]] = {label: [] for label in labels[1:]}
+    guided = [label for label in PAIRED if label in ready]
+    orders = list(permutations((*OVER.values(), *guided)))
+    found: dict[str, dict[str, list[float]]] = {key: {label: [] for label in guided} for key in OVER}
     for number in range(pairs):
-        turn = {label: seconds_of(partial(ready[label].step, False), device) for label in orders[number % len(orders)]}
-        for label, ratios in found.items():
-            ratios.append(turn[label] / turn["two passes"])
-    return {label: median(ratios) for label, ratios in found.items()}
+        # Neighbouring orders hardly differ, so every seventh is taken.
+        order = orders[7 * number % len(orders)]
+        turn = {label: seconds_of(partial(ready[label].step, False), device) for label in order}
+        for key, base in OVER.items():
+            for label in guided:
+                found[key][label].append(turn[label] / turn[base])
+    return {key: {label: median(ratios) for label, ratios in of_key.items()} for key, of_key in found.items()}
 
 
 def median(values: list[float]) -> dict[str, float]:

@@ -51,7 +51,8 @@ def actions(work: Workload) -> dict[str, Callable[[], None]]:
     shared = list(work.shared().values())
 
     def alone() -> None:
-        torch.autograd.grad(judge().mean(), shared)
+        with torch.autograd.set_multithreading_enabled(False):  # as a guide runs its passes
+            torch.autograd.grad(judge().mean(), shared)
 
     step("fixed", refresh=True)
     step("auto", asked=True, refresh=True)

@@ -68,6 +68,24 @@ class TwoPasses(Method):
         auxiliary.backward()
 
 
+class MultitaskInOneThread(Multitask):
+    """Without the thread to which torch hands backward passes on a GPU, as a guide runs its own."""
+
+    name = "multitask, one thread"
+
+    def backward(self, refresh: bool) -> None:
+        with torch.autograd.set_multithreading_enabled(False):
+            super().backward(refresh)
+
+
+class TwoPassesInOneThread(TwoPasses):
+    name = "two passes, one thread"
+
+    def backward(self, refresh: bool) -> None:
+        with torch.autograd.set_multithreading_enabled(False):
+            super().backward(refresh)
+
+
 class Guided(Method):
     """ATTITTUD with one engine."""
 

@@ -130,11 +130,16 @@ def _join(runs: list[dict[str, Any]]) -> dict[str, Any]:
         rows = [run["methods"][name] for run in runs if "eager" in run["methods"].get(name, {})]
         keys = [key for key in ("eager", "over_multitask") if rows and all(key in found for found in rows)]
         methods[name] = row | {key: {kind: fmean(r[key][kind] for r in rows) for kind in rows[-1][key]} for key in keys}
-    ratios = {}
-    for name in last["plain_over_two_passes"]:
-        found = [run["plain_over_two_passes"][name] for run in runs]
-        pairs = [ratio["n"] for ratio in found]
-        ratios[name] = {
-            key: fmean([ratio[key] for ratio in found], weights=pairs) for key in ("median", "low", "high")
-        } | {"n": sum(pairs)}
-    return last | {"methods": methods, "plain_over_two_passes": ratios, "runs": len(runs)}
+    ratios = {
+        key: {name: _mean_ratio([run[key][name] for run in runs]) for name in last[key]}
+        for key in last
+        if key.startswith("plain_over_two_passes")
+    }
+    return last | {"methods": methods, **ratios, "runs": len(runs)}
+
+
+def _mean_ratio(found: list[dict[str, float]]) -> dict[str, float]:
+    """The mean of median ratios and of their intervals, weighted by the number of pairs."""
+    pairs = [ratio["n"] for ratio in found]
+    mean = {key: fmean([ratio[key] for ratio in found], weights=pairs) for key in ("median", "low", "high")}
+    return mean | {"n": sum(pairs)}

@@ -1,6 +1,7 @@
 """Steps on a GPU: their kernels, no waiting, reduced precision, memory. Skipped where there is none."""
 
 import contextlib
+import threading
 import warnings
 
 import pytest
@@ -8,8 +9,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from attittud import Guide, decompose
+from attittud import Guide, _torch, decompose
 from attittud import kernels as linalg
+from attittud.engine import hooks
 from attittud.engine.base import Jacobian
 from tests.helpers.on_gpu import DEVICE, ETA, NEEDS_GPU, STORED, Convolutions, Perceptron, Run, close
 
@@ -26,6 +28,29 @@ def no_waiting():
         yield
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+# ---------------------------------------------------------------------------------------------- threads
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched", "hooks"])
+def test_passes_in_the_calling_thread_give_the_update_of_passes_in_torchs_thread(engine, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    updates, threads = [], []
+    for own in (True, False):
+        if not own:
+            monkeypatch.setattr(_torch, "in_this_thread", contextlib.nullcontext)
+            monkeypatch.setattr(hooks, "in_this_thread", contextlib.nullcontext)
+        torch.manual_seed(0)
+        run = Run(Perceptron() if engine == "hooks" else Convolutions(), engine=engine)
+        for refresh in (True, False, True, False):
+            loss = run.loss()
+            loss.register_hook(lambda _: threads.append(threading.get_ident() == threading.main_thread().ident))
+            run.loss = lambda loss=loss: loss
+            run.step(refresh)
+            del run.loss
+        updates.append(run.parameters())
+    assert torch.equal(*updates) and threads == [True] * 4 + [False] * 4
 
 
 # ---------------------------------------------------------------------------------------------- kernels

@@ -78,8 +78,10 @@ def test_tiny_eager_run_writes_every_model_and_resumes(tmp_path, monkeypatch, ca
     found = load(tmp_path)["eager"]["points"]["wrn22"]
     assert all("note" in row or row["eager"]["step"] > 0 for row in found["methods"].values())
     assert {"step", "refresh"} == found["methods"]["attittud loop"]["eager"].keys()
-    ratio = found["plain_over_two_passes"]["attittud loop"]
-    assert ratio["low"] <= ratio["median"] <= ratio["high"] and ratio["n"] == 6
+    assert {"multitask, one thread", "two passes, one thread"} <= found["methods"].keys()
+    for key in ("plain_over_two_passes", "plain_over_two_passes_in_one_thread"):
+        ratio = found[key]["attittud loop"]
+        assert ratio["low"] <= ratio["median"] <= ratio["high"] and ratio["n"] == 6
     before = (tmp_path / "eager.json").read_bytes()
     monkeypatch.setattr(eager, "measure", None)
     eager.main()
@@ -97,7 +99,9 @@ def test_runs_of_one_model_at_one_revision_are_joined():
         row = {"eager": {"step": step, "refresh": 2 * step}}
         pairs_ = {"attittud loop": {"median": ratio, "low": ratio - 1, "high": ratio + 1, "n": pairs}}
         methods = {"multitask": row, "peer": {"note": "refused"}}
-        return {"methods": methods, "plain_over_two_passes": pairs_, "revision": revision}
+        alone = {"attittud loop": pairs_["attittud loop"] | {"median": ratio + 0.5}}
+        ratios = {"plain_over_two_passes": pairs_, "plain_over_two_passes_in_one_thread": alone}
+        return {"methods": methods, **ratios, "revision": revision}
 
     points = {"wrn22": run(9.0, 9.0, 1, "old"), "wrn22, run 2": run(1.0, 2.0, 100), "wrn22, run 3": run(3.0, 4.0, 300)}
     found = joined(points | {"resnet18": run(5.0, 5.0, 7)})
@@ -109,6 +113,7 @@ def test_runs_of_one_model_at_one_revision_are_joined():
         "high": 4.5,
         "n": 400,
     }
+    assert found["wrn22"]["plain_over_two_passes_in_one_thread"]["attittud loop"]["median"] == 4.0
     assert found["resnet18"] == run(5.0, 5.0, 7)
 
 

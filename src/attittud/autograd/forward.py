@@ -35,10 +35,10 @@ class NoDropout(TorchFunctionMode):
     It intercepts every function of torch, so a forward pass of small kernels takes a fifth to a third longer.
     """
 
-    def __init__(self, generators: list[torch.Generator]) -> None:
-        """`generators`: the generators that a forward pass may draw random numbers from."""
+    def __init__(self, states: list[tuple[torch.Generator, Tensor]]) -> None:
+        """`states`: the generators that a forward pass may draw random numbers from, and their states before it."""
         super().__init__()
-        self._states = [(generator, generator.get_state()) for generator in generators]
+        self._states = states
         self._found = False
 
     @property
@@ -82,9 +82,9 @@ def isolated_forward(
     of the yielded object after the forward pass: if it is True, dropout may have been applied.
     """
     modules = all_modules(model)
-    with _seeded(modules, seed, draws=draws) as generators, _modes(modules, batch_norm):
-        dropout = NoDropout(generators)
-        with dropout if draws or not generators else nullcontext():
+    with _seeded(modules, seed, draws=draws) as states, _modes(modules, batch_norm):
+        dropout = NoDropout(states)
+        with dropout if draws or not states else nullcontext():
             yield dropout
 
 
@@ -100,8 +100,10 @@ def all_modules(model: nn.Module) -> list[nn.Module]:
 
 
 @contextmanager
-def _seeded(modules: list[nn.Module], seed: int, *, draws: bool) -> Iterator[list[torch.Generator]]:
-    """Seed all random generators, and restore them afterwards. Yields torch's generators, or [] if some are unknown.
+def _seeded(modules: list[nn.Module], seed: int, *, draws: bool) -> Iterator[list[tuple[torch.Generator, Tensor]]]:
+    """Seed all random generators, and restore them afterwards.
+
+    Yields torch's generators with the states that they have inside, or [] if some generators are unknown.
 
     Without `draws`, torch's generators are not seeded: a pass that draws from them nevertheless is run again with `draws`.
     """
@@ -115,17 +117,16 @@ def _seeded(modules: list[nn.Module], seed: int, *, draws: bool) -> Iterator[lis
     python_state, numpy_state = random.getstate(), numpy_random.get_state() if numpy_random else None
     # Only the generators that are restored: torch.manual_seed would seed all devices.
     generators = [torch.default_generator, *(torch.cuda.default_generators[d.index or 0] for d in devices)]
-    states = [generator.get_state() for generator in generators]
+    states = inside = [(generator, generator.get_state()) for generator in generators]
     try:
         if draws or not known:
-            for generator in generators:
-                generator.manual_seed(seed)
+            inside = [(generator.manual_seed(seed), generator.get_state()) for generator in generators]
         random.seed(seed)
         if numpy_random:
             numpy_random.seed(seed & 0xFFFFFFFF)
-        yield generators if known else []
+        yield inside if known else []
     finally:
-        for generator, state in zip(generators, states, strict=True):
+        for generator, state in states:
             if _differs(generator, state):
                 generator.set_state(state)
         random.setstate(python_state)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
-from attittud._torch import BatchNorm, DisableTorchFunction, run_backward, sequence_number
+from attittud._torch import BatchNorm, DisableTorchFunction, in_this_thread, run_backward, sequence_number
 from attittud.autograd.layout import Layout
 from attittud.engine.base import Checked, Jacobian, UnsupportedError, probe, verify
 from attittud.engine.gradients import Dense, PerExampleGradient
@@ -301,7 +301,8 @@ class HookedJacobian(Jacobian):
         if not frontier.outputs:
             return
         edges, ones = [self._edges[at] for at in frontier.outputs], torch.ones_like(self.losses)
-        torch.autograd.grad(self.losses, edges, ones, retain_graph=True, allow_unused=True)
+        with in_this_thread():
+            torch.autograd.grad(self.losses, edges, ones, retain_graph=True, allow_unused=True)
 
     def _per_example(
         self, call: Call, gradients: Gradients, axes: dict[int | None, BatchAxis | None], visit: Visit
