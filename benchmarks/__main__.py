@@ -22,6 +22,7 @@ from benchmarks.results import RESULTS, Record, provenance
 from benchmarks.workloads import SPECS
 
 JOBS = ["eager", "judges", "guard", "calls", "passes", *SPECS]
+REPEATED = {"eager", "judges"}
 Measurements = dict[str, Callable[[], dict[str, Any]]]
 
 
@@ -70,6 +71,11 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--only", nargs="+", choices=JOBS, default=JOBS, metavar="JOB", help=f"of {', '.join(JOBS)} (default: all)"
     )
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="measure points that are already there once more, and keep both (eager and judges only)",
+    )
     parser.add_argument("--base", action="store_true", help="only the base point of each job, no sweeps")
     parser.add_argument("--budget", type=float, help="start no further point after so many seconds")
     parser.add_argument(
@@ -88,7 +94,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--seconds", type=float, default=8.0, help="at most so long per point and mode, eager steps five times as long"
     )
-    return parser.parse_args()
+    given = parser.parse_args()
+    if given.again and not set(given.only) <= REPEATED:
+        parser.error(f"--again needs --only with {' and '.join(sorted(REPEATED))}: pages join runs of these only")
+    return given
 
 
 def main() -> None:
@@ -111,7 +120,8 @@ def main() -> None:
         record = Record(out if keep else None, job, about | {"quick": False} if job == "calls" else about)
         measured[job] = record.data
         todo = list(points(job, settings).items())
-        for point, action in todo[:1] if given.base and job in SPECS else todo:
+        for name, action in todo[:1] if given.base and job in SPECS else todo:
+            point = record.next_run(name) if given.again else name
             if point in record:
                 continue
             if given.budget is not None and time.perf_counter() - start > given.budget:

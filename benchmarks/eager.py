@@ -10,7 +10,8 @@ Two things are measured at the base point of each model:
   turn in every third round. A multitask step comes before and after each turn, and both kinds of step are divided by the mean of
   these two, because the speed of a machine changes within seconds;
 * the plain step of a guide over two backward passes without one. The two are neighbours in time, and the ratio is the median
-  over at least 200 pairs, with the 95 % interval of that median.
+  over at least 200 pairs, with the 95 % interval of that median. A few pairs are measured after each round, because a machine
+  may stay slow for many seconds.
 
 A guide runs backward passes in the thread that calls it. By default torch uses another thread, which is slower. So multitask
 and the two passes are measured in both ways.
@@ -82,9 +83,10 @@ def measure(
     rare = RARE if VMAPPED in ready else tuple(label for label in RARE if not label.startswith("TorchJD sketch"))
     turns: dict[str, list[Turn]] = {label: [] for label in ready}
     multitask = partial(seconds_of, partial(ready["multitask"].step, False), work.device)
-    start, done = time.perf_counter(), 0
-    while done < fewest or (done < rounds and time.perf_counter() - start < seconds):
-        before = multitask()
+    paired = Pairs(ready, work.device)
+    spent, done = 0.0, 0
+    while done < fewest or (done < rounds and spent < seconds):
+        start, before = time.perf_counter(), multitask()
         for label, method in ready.items():
             if label not in rare or done % RARE_EVERY == 0:
                 refresh = seconds_of(partial(method.step, True), work.device) if method.has_refresh else None
@@ -92,10 +94,12 @@ def measure(
                 after = multitask()
                 turns[label].append(Turn(steps, refresh, (before + after) / 2))
                 before = after
-        done += 1
+        done, spent = done + 1, spent + time.perf_counter() - start
+        paired.measure(min(pairs - paired.count, math.ceil(pairs / rounds)))
+    paired.measure(pairs - paired.count)
     for label, found in turns.items():
         rows[label] = summary(found)
-    return {"k": spec.k, "m": spec.m, "methods": rows, **pair_ratios(ready, work.device, pairs)}
+    return {"k": spec.k, "m": spec.m, "methods": rows, **paired.ratios()}
 
 
 @dataclass(frozen=True)
@@ -118,21 +122,28 @@ def summary(turns: Sequence[Turn]) -> dict[str, Any]:
     return {"eager": times, "over_multitask": over, "rounds": len(turns)}
 
 
-def pair_ratios(
-    ready: Mapping[str, Method], device: torch.device, pairs: int
-) -> dict[str, dict[str, dict[str, float]]]:
+class Pairs:
     """Plain steps of a guide over two backward passes; all take turns, in every order."""
-    guided = [label for label in PAIRED if label in ready]
-    orders = list(permutations((*OVER.values(), *guided)))
-    found: dict[str, dict[str, list[float]]] = {key: {label: [] for label in guided} for key in OVER}
-    for number in range(pairs):
-        # Neighbouring orders hardly differ, so every seventh is taken.
-        order = orders[7 * number % len(orders)]
-        turn = {label: seconds_of(partial(ready[label].step, False), device) for label in order}
-        for key, base in OVER.items():
-            for label in guided:
-                found[key][label].append(turn[label] / turn[base])
-    return {key: {label: median(ratios) for label, ratios in of_key.items()} for key, of_key in found.items()}
+
+    def __init__(self, ready: Mapping[str, Method], device: torch.device) -> None:
+        self.ready, self.device = ready, device
+        self.guided = [label for label in PAIRED if label in ready]
+        self.orders = list(permutations((*OVER.values(), *self.guided)))
+        self.found: dict[str, dict[str, list[float]]] = {key: {label: [] for label in self.guided} for key in OVER}
+        self.count = 0
+
+    def measure(self, pairs: int) -> None:
+        for _ in range(pairs):
+            # Neighbouring orders hardly differ, so every seventh is taken.
+            order = self.orders[7 * self.count % len(self.orders)]
+            turn = {label: seconds_of(partial(self.ready[label].step, False), self.device) for label in order}
+            for key, base in OVER.items():
+                for label in self.guided:
+                    self.found[key][label].append(turn[label] / turn[base])
+            self.count += 1
+
+    def ratios(self) -> dict[str, dict[str, dict[str, float]]]:
+        return {key: {label: median(of) for label, of in labels.items()} for key, labels in self.found.items()}
 
 
 def median(values: list[float]) -> dict[str, float]:

@@ -92,6 +92,15 @@ def base_point(results: Results, job: str) -> tuple[str, dict[str, Any]] | None:
     return next(((name, data) for name, data in points.items() if len(data["methods"]) > 6), None)
 
 
+def ours(found: list[Figures], mode: str) -> dict[str, Figures]:
+    """Our engines with a stored basis, in one mode, without the one that freezes BatchNorm."""
+    return {
+        f.method: f
+        for f in found
+        if f.mode == mode and f.method.startswith("attittud") and f.refresh is not None and "frozen" not in f.method
+    }
+
+
 def table(results: Results) -> str:
     """Everything in Markdown, one row per method."""
     head = ["workload", "point", "method", "mode", "step ms", "refresh ms", *(f"n={n}" for n in EVERY)]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchmarks.figures import Figures, Results, base_point, every_figure, figures, in_a_graph, memories
-from benchmarks.judges import floor, overhead
+from benchmarks.judges import floor, overhead, overheads
 
 TORCHJD = ("TorchJD sketch, one by one", "TorchJD sketch, vmapped")
 PEERS = (*TORCHJD, "Opacus + SVD")
@@ -131,12 +131,16 @@ def _judges(results: Results) -> Goal:
     wanted = f"≤ {100 * JUDGED:.0f} %"
     point = results.get("judges", {}).get("points", {}).get("wrn22")
     share = None if point is None else overhead(point, "eager")
-    if share is None:
+    if point is None or share is None:
         return Goal(what, wanted)
-    text, least = f"{100 * share:.1f} %", floor(point, "eager")
-    if least is not None:
-        text += f", of which {100 * least:.1f} % for the judges' own forward and backward pass"
-    return Goal(what, wanted, text, share <= JUDGED, text)
+    runs = [f"{100 * found:.1f} %" for found in overheads(point, "eager")]
+    each = f" ({' and '.join(runs)} in {len(runs)} runs)" if len(runs) > 1 else ""
+    text = (
+        f"{100 * share:.1f} %{each}, of which {100 * floor(point, 'eager'):.1f} % for the judges' own forward and "
+        "backward pass"
+    )
+    brief = f"{100 * share:.1f} %, of which {100 * floor(point, 'eager'):.1f} % for the judges' own pass"
+    return Goal(what, wanted, text, share <= JUDGED, brief)
 
 
 def _calls(results: Results) -> Goal:
@@ -273,7 +277,7 @@ def _passes(results: Results) -> list[Goal]:
                 continue
             text = ", ".join(f"{value:.3f} (k = {k})" for k, value in sorted(values.items()))
             worst = max(values.values())
-            rows.append(Goal(f"{what}, D = {largest:,}", "≤ 1.5", text, worst <= 1.5, f"{worst:.2f} {words}"))
+            rows.append(Goal(f"{what}, D = {largest:,}", "≤ 1.5", text, worst <= 1.5, f"{worst:.3f} {words}"))
     return rows
 
 

@@ -4,10 +4,15 @@
 
 A user pays the mean over `judge_every` steps. On a GPU the steps are also measured as CUDA graphs. The judges' own forward and
 backward pass, without a guide, is measured too: asking them cannot cost less.
+
+The speed of a machine changes within seconds. So what judges add is divided by the multitask step of the same round, and the
+median over the rounds is taken. On a noisy machine, `--again` measures once more; pages show the mean of all runs at one
+revision.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attittud import Eta, Guide
-from benchmarks.timing import captured, interleaved
+from benchmarks.timing import captured, rounds
 from benchmarks.workloads import SPECS, Workload
 
 MODELS = ("wrn22",)
@@ -71,25 +76,46 @@ def measure(name: str, *, device: str, quick: bool, seed: int, seconds: float) -
     plain = actions(work)
     for action in (*plain.values(), *plain.values()):
         action()
-    repeats = 5 if quick else 100
-    found = {"eager": interleaved(plain, work.device, repeats=repeats, limit=seconds)}
+    ways = {"eager": plain}
     if work.device.type == "cuda":
         pool = torch.cuda.graph_pool_handle()
-        graphs = {name: captured(action, work.device, pool) for name, action in plain.items()}
-        found["graph"] = interleaved(graphs, work.device, repeats=repeats, limit=seconds)
-    return {"judges": JUDGES, "judge_every": JUDGE_EVERY, "seconds": found}
+        ways["graph"] = {name: captured(action, work.device, pool) for name, action in plain.items()}
+    # Eager steps depend on the processor, whose speed changes more than the GPU's.
+    most = {"eager": (5, seconds) if quick else (500, 6 * seconds), "graph": (100, seconds)}
+    times: dict[str, dict[str, list[float]]] = {}
+    for mode, actions_ in ways.items():
+        repeats, limit = most[mode]
+        times[mode] = rounds(actions_, work.device, repeats=repeats, limit=limit)
+    return {
+        "judges": JUDGES,
+        "judge_every": JUDGE_EVERY,
+        "rounds": {mode: len(found["multitask"]) for mode, found in times.items()},
+        "seconds": {mode: {name: statistics.median(of) for name, of in found.items()} for mode, found in times.items()},
+        "shares": {mode: _shares(found) for mode, found in times.items()},
+    }
+
+
+def _shares(times: Mapping[str, list[float]]) -> dict[str, float]:
+    """Medians over the rounds: what judges add on average, and the part of it that is their own pass."""
+    whole = zip(times["auto, judges asked"], times["auto"], times["multitask"], strict=True)
+    alone = zip(times[ALONE], times["multitask"], strict=True)
+    return {
+        "added": statistics.median((asked - auto) / multitask for asked, auto, multitask in whole) / JUDGE_EVERY,
+        "alone": statistics.median(own / multitask for own, multitask in alone) / JUDGE_EVERY,
+    }
+
+
+def overheads(point: Mapping[str, Any], mode: str) -> list[float]:
+    """What judges add to a step on average, as a share of a multitask step, in every run."""
+    return [run["shares"][mode]["added"] for run in point.get("runs", [point]) if mode in run["shares"]]
 
 
 def overhead(point: Mapping[str, Any], mode: str) -> float | None:
-    """What judges add to a step on average, as a share of a multitask step."""
-    times = point["seconds"].get(mode)
-    if times is None:
-        return None
-    share: float = (times["auto, judges asked"] - times["auto"]) / point["judge_every"] / times["multitask"]
-    return share
+    """The mean of it over the runs."""
+    found = overheads(point, mode)
+    return statistics.fmean(found) if found else None
 
 
-def floor(point: Mapping[str, Any], mode: str) -> float | None:
+def floor(point: Mapping[str, Any], mode: str) -> float:
     """The part of it that is the judges' own forward and backward pass."""
-    times = point["seconds"].get(mode, {})
-    return times[ALONE] / point["judge_every"] / times["multitask"] if ALONE in times else None
+    return statistics.fmean(run["shares"][mode]["alone"] for run in point.get("runs", [point]))

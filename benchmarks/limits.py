@@ -39,8 +39,7 @@ TOPICS = (
     Topic(
         ("projection and correction",),
         "Projection and [correction](how-it-works.md#the-update), relative to two reads of the k directions",
-        "They also read both gradients and write the update: 1.5 times the data of the two reads at k = 5. Kernel launches add "
-        "to this.",
+        "They also read both gradients and write the update: 1.5 times the data of the two reads at k = 5.",
     ),
     Topic(
         ("orthonormalisation", "growth of all passes"),
@@ -56,7 +55,7 @@ TOPICS = (
     Topic(
         ("memory of a refresh above multitask as m grows",),
         "Growth of a refresh's memory with m, in vectors of D",
-        "Gradients of activations grow with m; they are smaller than activations, which multitask also holds.",
+        "Gradients of activations grow with m, but less than activations, which multitask also holds.",
     ),
     Topic(("growth of a refresh with k",), "Growth of a refresh with k", "The growth should be at most linear."),
 )

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks import guard
-from benchmarks.figures import Figures, Results, base_point, every_figure
+from benchmarks.figures import Figures, Results, base_point, every_figure, ours
 from benchmarks.goals import NAMES, TORCHJD, goals, growth_with_k
 from benchmarks.judges import overhead
 from benchmarks.limits import missed
+from benchmarks.methods import MultitaskInOneThread
 from benchmarks.quotes import update
 from benchmarks.results import HERE, load
 from benchmarks.tables import tables
@@ -41,8 +42,8 @@ In every n-th step a *refresh* recomputes these directions from m primary exampl
 ADVICE = """\
 ## Which engine?
 
-The table shows what a refresh adds to a step, in milliseconds, eager / in a CUDA graph. The last two columns compute the
-same kind of directions with the paper authors' released algorithm and with TorchJD.
+The table shows what a refresh adds to a step, in milliseconds, eager / in a CUDA graph. The last two columns are for the
+paper authors' released algorithm and for TorchJD.
 """
 ENGINES = """\
 * Leave `engine="auto"` and pass the primary losses as a callable ([why](engines.md)).
@@ -98,15 +99,6 @@ def bases(results: Results) -> Iterator[tuple[str, dict[str, Any], list[Figures]
             yield job, base[1], [f for f in every if (f.job, f.point) == (job, base[0])]
 
 
-def ours(found: list[Figures], mode: str) -> dict[str, Figures]:
-    """Our engines with a stored basis, in one mode, without the one that freezes BatchNorm."""
-    return {
-        f.method: f
-        for f in found
-        if f.mode == mode and f.method.startswith("attittud") and f.refresh is not None and "frozen" not in f.method
-    }
-
-
 def costs(results: Results) -> str:
     """What a user pays, one row per model."""
     rows = []
@@ -140,6 +132,13 @@ def notes(results: Results) -> str:
         "  which takes up to 128 MiB.",
         "* [Some settings](how-it-works.md#memory) save memory.",
     ]
+    alone = [f.over[10] for f in every_figure(results) if f.method == MultitaskInOneThread.name]
+    if alone:
+        text = f"{min(alone):.2f} to {max(alone):.2f} times as long"
+        lines += [
+            "* A guide runs backward passes in the calling thread; by default torch uses another thread. Multitask training with",
+            f"  `torch.autograd.set_multithreading_enabled(False)` takes {text}.",
+        ]
     implicit = [f.over[10] for f in every_figure(results) if f.method == "attittud implicit"]
     if implicit:
         text = f"{min(implicit):.1f} to {max(implicit):.1f} multitask steps"
@@ -194,19 +193,15 @@ def refreshes(results: Results) -> str:
 
 def growth(results: Results) -> str:
     """The measured growth of times."""
-    lines = []
-    for engine in ("loop", "hooks"):
-        powers = growth_with_k(results, engine).values()
-        if powers:
-            text = f"{min(powers):.2f} to {max(powers):.2f}"
-            lines.append(f"* In CUDA graphs, the time of a refresh by `{engine}` grows like k to the power of {text}.")
+    powers = {engine: growth_with_k(results, engine).values() for engine in ("loop", "hooks")}
+    texts = [f"{min(found):.2f} to {max(found):.2f} with `{name}`" for name, found in powers.items() if found]
+    lines = [f"* In CUDA graphs, the time of a refresh grows like k to the power of {', '.join(texts)}."] if texts else []
     return "\n".join(
         [
             *lines,
             "* The time of a refresh grows linearly with m. Its memory grows too: by the gradients of activations,",
             "  and with `hooks` by the gradients of single examples, up to 512 MiB.",
             "* [The cost model](appendix/performance/tables.md#the-cost-model) predicts refreshes in CUDA graphs.",
-            "  Eager refreshes wait for kernel launches too.",
         ]
     )
 

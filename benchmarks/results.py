@@ -94,6 +94,9 @@ def load(folder: Path = RESULTS) -> dict[str, dict[str, Any]]:
     results = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
     if "eager" in results:
         results["eager"]["points"] = joined(results["eager"]["points"])
+    if "judges" in results:
+        several = by_point(results["judges"]["points"])
+        results["judges"]["points"] = {name: runs[-1] | {"runs": runs} for name, runs in several.items()}
     for job, times in results.get("eager", {}).get("points", {}).items():
         point = results.get(job, {}).get("points", {}).get(f"k={times['k']} m={times['m']}")
         if point is None:
@@ -107,18 +110,19 @@ def load(folder: Path = RESULTS) -> dict[str, dict[str, Any]]:
     return results
 
 
-def joined(points: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Join several runs of a model at one revision: means of their figures, weighted by the number of pairs for ratios.
-
-    A run at another revision than the last run's does not count.
-    """
+def by_point(points: Mapping[str, dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """All runs of each point at the revision of its last run."""
     runs: dict[str, list[dict[str, Any]]] = {}
     for name, point in points.items():
         runs.setdefault(name.partition(RUN)[0], []).append(point)
     return {
-        name: _join([run for run in found if run.get("revision") == found[-1].get("revision")])
-        for name, found in runs.items()
+        name: [run for run in found if run.get("revision") == found[-1].get("revision")] for name, found in runs.items()
     }
+
+
+def joined(points: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Join several runs of a model at one revision: means of their figures, weighted by the number of pairs for ratios."""
+    return {name: _join(runs) for name, runs in by_point(points).items()}
 
 
 def _join(runs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -26,8 +26,10 @@ def seconds(action: Action, device: torch.device) -> float:
     return begin.elapsed_time(end) / 1000
 
 
-def interleaved(actions: Mapping[str, Action], device: torch.device, *, repeats: int, limit: float) -> dict[str, float]:
-    """Median seconds of each action; they take turns, so that a drift of the clock affects all of them.
+def rounds(
+    actions: Mapping[str, Action], device: torch.device, *, repeats: int, limit: float
+) -> dict[str, list[float]]:
+    """Seconds of each action in every round; they take turns, so that a drift of the clock affects all of them.
 
     Stops before `repeats` rounds when `limit` seconds are over, but not before three.
     """
@@ -38,7 +40,14 @@ def interleaved(actions: Mapping[str, Action], device: torch.device, *, repeats:
             break
         for name, action in actions.items():
             found[name].append(seconds(action, device))
-    return {name: statistics.median(times) for name, times in found.items()}
+    return found
+
+
+def interleaved(actions: Mapping[str, Action], device: torch.device, *, repeats: int, limit: float) -> dict[str, float]:
+    """Median seconds of each action, over `rounds`."""
+    return {
+        name: statistics.median(times) for name, times in rounds(actions, device, repeats=repeats, limit=limit).items()
+    }
 
 
 def allocated(device: torch.device) -> int:
