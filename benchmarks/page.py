@@ -195,7 +195,9 @@ def growth(results: Results) -> str:
     """The measured growth of times."""
     powers = {engine: growth_with_k(results, engine).values() for engine in ("loop", "hooks")}
     texts = [f"{min(found):.2f} to {max(found):.2f} with `{name}`" for name, found in powers.items() if found]
-    lines = [f"* In CUDA graphs, the time of a refresh grows like k to the power of {', '.join(texts)}."] if texts else []
+    lines = (
+        [f"* In CUDA graphs, the time of a refresh grows like k to the power of {', '.join(texts)}."] if texts else []
+    )
     return "\n".join(
         [
             *lines,
