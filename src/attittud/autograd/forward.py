@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from ctypes import string_at
+from operator import attrgetter
 from typing import Any, Literal
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from attittud._torch import BatchNorm, concatenate
+from attittud._torch import BatchNorm, concatenate, foreach_copy_
 
 BatchNormMode = Literal["batch", "frozen"]
 
@@ -153,17 +154,30 @@ def _modes(modules: list[nn.Module], batch_norm: BatchNormMode) -> Iterator[None
                 own["training"], own["track_running_stats"] = True, False
         yield
     finally:
+        silent = [found for module, found in zip(modules, registered, strict=True) if found and _is_silent(module)]
         for own, kept in before:
             own.update(kept)
         for module, found in zip(modules, registered, strict=True):
             if found or module._buffers:
                 module._buffers.clear()
                 module._buffers.update(found or {})
-        contents.restore()
+        contents.restore({id(buffer) for found in silent for buffer in found.values()})
+
+
+def _is_silent(module: nn.Module) -> bool:
+    """Whether a module is torch's own BatchNorm in a mode in which it writes into none of its buffers.
+
+    (A model may have called `train()` in its forward pass.)
+    """
+    own = type(module).forward is BatchNorm.forward
+    return own and not (module.training and module.track_running_stats)
+
+
+_KIND = attrgetter("device", "dtype", "layout", "is_nested")
 
 
 class _Contents:
-    """Copies of the contents of buffers, which `restore` writes back to the buffers that have changed.
+    """Copies of the contents of buffers, which `restore` writes back.
 
     Buffers are copied in groups: a network may have hundreds of small buffers, and one launch for each of them would take
     longer than the copy itself.
@@ -173,26 +187,38 @@ class _Contents:
         self.buffers, self.versions = buffers, [buffer._version for buffer in buffers]
         self._single: dict[int, Tensor] = {}
         self._groups: list[tuple[list[int], Tensor]] = []  # numbers of buffers, and their contents one after the other
-        groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
-        for at, buffer in enumerate(buffers):
-            plain = type(buffer) is Tensor and buffer.layout == torch.strided and not buffer.is_nested
-            groups.setdefault(
-                (buffer.device, buffer.dtype) if plain else (torch.device("meta"), torch.bool), []
-            ).append(at)
-        for (device, _), numbers in groups.items():
-            if len(numbers) > 1 and device.type != "meta":
+        groups: dict[Any, list[int]] = {}
+        for at, kind in enumerate(zip(map(type, buffers), map(_KIND, buffers), strict=True)):
+            groups.setdefault(kind, []).append(at)
+        for (cls, (_, _, layout, nested)), numbers in groups.items():
+            if len(numbers) > 1 and cls is Tensor and layout == torch.strided and not nested:
                 self._groups.append((numbers, concatenate([buffers[at].detach() for at in numbers])))
             else:
                 self._single |= {at: buffers[at].detach().clone() for at in numbers}
 
-    def restore(self) -> None:
+    def restore(self, silent: set[int]) -> None:
+        """Write the contents back, also where the version of a buffer says that it has not changed.
+
+        F.batch_norm writes running statistics without a new version, and so does `buffer.data.add_()`. Only `silent` buffers
+        (ids), and the few that are not simple blocks of memory, are left alone if their version is the old one.
+        Blocks are written through `.data`: a new version would forbid the backward pass of a loss that uses the buffer.
+        """
         changed = {at for at, b in enumerate(self.buffers) if b._version != self.versions[at]}
-        if not changed:
-            return
-        for numbers, flat in self._groups:
-            sizes = [self.buffers[at].numel() for at in numbers]
-            parts = zip(numbers, flat.split(sizes), strict=True)
-            self._single |= {at: part.view_as(self.buffers[at]) for at, part in parts if at in changed}
+        blocks = {at for at, b in enumerate(self.buffers) if (at in changed or id(b) not in silent) and _is_block(b)}
         with torch.no_grad():
-            for at in changed:
-                self.buffers[at].copy_(self._single[at])
+            for numbers, flat in self._groups:
+                if blocks.isdisjoint(numbers) and changed.isdisjoint(numbers):
+                    continue
+                parts = flat.split([self.buffers[at].numel() for at in numbers])
+                own = {at: part.view_as(self.buffers[at]) for at, part in zip(numbers, parts, strict=True)}
+                if some := [at for at in numbers if at in blocks]:
+                    foreach_copy_([self.buffers[at].data for at in some], [own[at] for at in some])
+                self._single |= {at: own[at] for at in numbers if at in changed and at not in blocks}
+            for at, content in self._single.items():
+                if at in blocks or at in changed:
+                    (self.buffers[at].data if at in blocks else self.buffers[at]).copy_(content)
+
+
+def _is_block(buffer: Tensor) -> bool:
+    plain = type(buffer) is Tensor and buffer.layout == torch.strided and not buffer.is_nested
+    return plain and buffer.is_contiguous() and not buffer.is_conj() and not buffer.is_neg()
