@@ -92,11 +92,14 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=int, default=0, help="of weights and data (default: 0)")
     parser.add_argument(
-        "--seconds", type=float, default=8.0, help="at most so long per point and mode, eager steps five times as long"
+        "--seconds",
+        type=float,
+        default=8.0,
+        help="at most so long per point and mode; eager steps five, judges six times as long",
     )
     given = parser.parse_args()
     if given.again and not set(given.only) <= REPEATED:
-        parser.error(f"--again needs --only with {' and '.join(sorted(REPEATED))}: pages join runs of these only")
+        parser.error(f"--again needs --only with {' or '.join(sorted(REPEATED))}: pages join runs of these only")
     return given
 
 

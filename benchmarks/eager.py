@@ -9,12 +9,12 @@ Two things are measured at the base point of each model:
   refresh adds is its median difference to the plain step that follows it. Slow methods that we only compare with have their
   turn in every third round. A multitask step comes before and after each turn, and both kinds of step are divided by the mean of
   these two, because the speed of a machine changes within seconds;
-* the plain step of a guide over two backward passes without one. The two are neighbours in time, and the ratio is the median
-  over at least 200 pairs, with the 95 % interval of that median. A few pairs are measured after each round, because a machine
-  may stay slow for many seconds.
+* the plain step of a guide over two backward passes without one. They take turns, and the ratio is the median over at least 200
+  pairs, with the 95 % interval of that median. Some pairs are measured after each round, because a machine may stay slow for
+  many seconds.
 
-A guide runs backward passes in the thread that calls it. By default torch uses another thread, which is slower. So multitask
-and the two passes are measured in both ways.
+A guide runs backward passes in the thread that calls it. By default torch uses another thread, which is mostly slower. So
+multitask and the two passes are measured in both ways. All other libraries use the default.
 
 On a noisy machine, `--again` measures a model once more. Pages show the mean of all runs at one revision.
 """
@@ -95,7 +95,7 @@ def measure(
                 turns[label].append(Turn(steps, refresh, (before + after) / 2))
                 before = after
         done, spent = done + 1, spent + time.perf_counter() - start
-        paired.measure(min(pairs - paired.count, math.ceil(pairs / rounds)))
+        paired.measure(math.ceil(pairs * min(1.0, max(done / rounds, spent / seconds))) - paired.count)
     paired.measure(pairs - paired.count)
     for label, found in turns.items():
         rows[label] = summary(found)

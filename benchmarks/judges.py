@@ -107,7 +107,12 @@ def _shares(times: Mapping[str, list[float]]) -> dict[str, float]:
 
 def overheads(point: Mapping[str, Any], mode: str) -> list[float]:
     """What judges add to a step on average, as a share of a multitask step, in every run."""
-    return [run["shares"][mode]["added"] for run in point.get("runs", [point]) if mode in run["shares"]]
+    return [shares["added"] for shares in _runs(point, mode)]
+
+
+def _runs(point: Mapping[str, Any], mode: str) -> list[dict[str, float]]:
+    found = [run.get("shares", {}).get(mode) for run in point.get("runs", [point])]
+    return [shares for shares in found if shares is not None]
 
 
 def overhead(point: Mapping[str, Any], mode: str) -> float | None:
@@ -118,4 +123,4 @@ def overhead(point: Mapping[str, Any], mode: str) -> float | None:
 
 def floor(point: Mapping[str, Any], mode: str) -> float:
     """The part of it that is the judges' own forward and backward pass."""
-    return statistics.fmean(run["shares"][mode]["alone"] for run in point.get("runs", [point]))
+    return statistics.fmean(shares["alone"] for shares in _runs(point, mode))

@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks import guard
 from benchmarks.figures import Figures, Results, base_point, every_figure, ours
 from benchmarks.goals import NAMES, TORCHJD, goals, growth_with_k
-from benchmarks.judges import overhead
+from benchmarks.judges import overhead, overheads
 from benchmarks.limits import missed
 from benchmarks.methods import MultitaskInOneThread
 from benchmarks.quotes import update
@@ -24,26 +24,27 @@ TABLES = FOLDER / "tables.md"
 WORDS = {"graph": "in CUDA graphs", "eager": "eager"}
 
 ABOUT = """\
-`python -m benchmarks.page` makes this page from the measurements in `benchmarks/results`. The appendix has
-[all tables](appendix/performance/tables.md). On other machines, expect similar ratios but other milliseconds.
+`python -m benchmarks.page` makes this page from `benchmarks/results`. The appendix has [all tables and a model of the
+cost](appendix/performance/tables.md). On other machines, expect similar ratios but other milliseconds.
 """
 COST = """\
 ## Time and memory
 
-A guided step runs two backward passes where multitask training runs one, and projects both gradients onto k directions.
-In every n-th step a *refresh* recomputes these directions from m primary examples. The table is for n = 10, with the fastest
+A guided step runs two backward passes where multitask training runs one, and projects gradients onto k directions.
+Every n-th step, a *refresh*, recomputes these directions from m primary examples. The table is for n = 10, with the fastest
 [engine](engines.md) that does not freeze BatchNorm. "Eager" means without CUDA graphs. RoBERTa is the base model, with 128 or
 512 tokens.
 
-* "Plain" is the time of a step without a refresh, divided by the time of two backward passes without a guide.
+* "Plain" is the time of a step without a refresh, divided by the time of two backward passes without a guide: in torch's
+  default threads / in the calling thread, as a guide's passes.
 * "Mean" is the time of an average step, divided by the time of a multitask step.
 * Memory is the peak beyond that of multitask training: between refreshes / in a refresh.
 """
 ADVICE = """\
 ## Which engine?
 
-The table shows what a refresh adds to a step, in milliseconds, eager / in a CUDA graph. The last two columns are for the
-paper authors' released algorithm and for TorchJD.
+The table shows what a refresh adds to a step, in milliseconds, eager / in a CUDA graph. The last two columns are for
+the paper authors' algorithm and for TorchJD.
 """
 ENGINES = """\
 * Leave `engine="auto"` and pass the primary losses as a callable ([why](engines.md)).
@@ -56,7 +57,7 @@ ENGINES = """\
 GROWTH = """\
 ## How does it grow?
 
-F is the number of operations in the forward pass of one example, and D the number of shared parameters.
+F is the operations in the forward pass of one example, D the number of shared parameters.
 
 | | operations | reads and writes, in vectors of D | memory, in vectors of D |
 |---|---|---|---|
@@ -84,7 +85,7 @@ def page(results: Results) -> str:
         GROWTH.rstrip(),
         growth(results),
         "## Which goals are missed?",
-        f"{met} of our {len(judged)} [goals](appendix/performance/tables.md#goals) for time and memory are met. The others:",
+        f"{met} of our {len(judged)} [goals](appendix/performance/tables.md#goals) are met. The others:",
         "\n".join(missed(found)) or "None.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -109,7 +110,9 @@ def costs(results: Results) -> str:
         cells = [f"{NAMES[job]} (k = {data['k']}, m = {data['m']}{runs})"]
         cells.append(" / ".join(f"{multitask[mode]:.1f}" for mode in ("eager", "graph") if mode in multitask))
         ratios = eager.get("plain_over_two_passes", {})
-        cells.append(f"{min(r['median'] for r in ratios.values()):.2f}" if ratios else "")
+        alone = eager.get("plain_over_two_passes_in_one_thread", {})
+        fastest = [f"{min(r['median'] for r in pairs.values()):.2f}" for pairs in (ratios, alone) if pairs]
+        cells.append(" / ".join(fastest))
         best = None
         for mode in ("eager", "graph"):
             engines = ours(found, mode)
@@ -128,16 +131,16 @@ def notes(results: Results) -> str:
     """What else changes the price: n, BatchNorm, judges, `implicit`."""
     lines = [
         "* For another n, add 1/n of a refresh to a plain step.",
-        "* On a GPU, a guide with one auxiliary loss and at most 16.8 million shared parameters uses a CUDA graph of its own,",
-        "  which takes up to 128 MiB.",
+        "* On a GPU, a guide with one auxiliary loss and at most 16.8 million shared parameters uses a CUDA graph of its own",
+        "  (up to 128 MiB).",
         "* [Some settings](how-it-works.md#memory) save memory.",
     ]
     alone = [f.over[10] for f in every_figure(results) if f.method == MultitaskInOneThread.name]
     if alone:
         text = f"{min(alone):.2f} to {max(alone):.2f} times as long"
         lines += [
-            "* A guide runs backward passes in the calling thread; by default torch uses another thread. Multitask training with",
-            f"  `torch.autograd.set_multithreading_enabled(False)` takes {text}.",
+            "* All other methods run in torch's default threads. In the calling thread",
+            f"  (`torch.autograd.set_multithreading_enabled(False)`) multitask takes {text}.",
         ]
     implicit = [f.over[10] for f in every_figure(results) if f.method == "attittud implicit"]
     if implicit:
@@ -159,7 +162,9 @@ def notes(results: Results) -> str:
         shares = {mode: overhead(point, mode) for mode in WORDS}
         who = f'{point["judges"]} judges of [`eta="auto"`](which-weights.md) in every {point["judge_every"]}th step'
         added = {mode: f"{100 * share:.1f} %" for mode, share in shares.items() if share is not None}
-        rows.append((f"added by {who}, as a share of a multitask step", added))
+        runs = len(overheads(point, "eager"))
+        several = f"; mean of {runs} runs" if runs > 1 else ""
+        rows.append((f"added by {who}, as a share of a multitask step{several}", added))
     if rows:
         lines += ["", f"| {NAMES['wrn22']} | {' | '.join(WORDS.values())} |", "|---" * (1 + len(WORDS)) + "|"]
         lines += [f"| {what} | {' | '.join(figures.get(mode, '–') for mode in WORDS)} |" for what, figures in rows]
@@ -203,7 +208,6 @@ def growth(results: Results) -> str:
             *lines,
             "* The time of a refresh grows linearly with m. Its memory grows too: by the gradients of activations,",
             "  and with `hooks` by the gradients of single examples, up to 512 MiB.",
-            "* [The cost model](appendix/performance/tables.md#the-cost-model) predicts refreshes in CUDA graphs.",
         ]
     )
 

@@ -135,7 +135,7 @@ def _join(runs: list[dict[str, Any]]) -> dict[str, Any]:
         keys = [key for key in ("eager", "over_multitask") if rows and all(key in found for found in rows)]
         methods[name] = row | {key: {kind: fmean(r[key][kind] for r in rows) for kind in rows[-1][key]} for key in keys}
     ratios = {
-        key: {name: _mean_ratio([run[key][name] for run in runs]) for name in last[key]}
+        key: {name: _mean_ratio([run[key][name] for run in runs if name in run.get(key, {})]) for name in last[key]}
         for key in last
         if key.startswith("plain_over_two_passes")
     }

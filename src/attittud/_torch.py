@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from operator import methodcaller
 from typing import Any
@@ -30,17 +30,30 @@ concatenate = torch._C._nn.flatten_dense_tensors  # two or more tensors of one t
 as_parts = torch._C._nn.unflatten_dense_tensors  # the reverse: a contiguous view for each tensor, in its shape
 sequence_number = methodcaller("_sequence_nr")
 """The number of a node among all nodes that autograd has made in this thread."""
-in_this_thread = partial(torch.autograd.set_multithreading_enabled, False)  # a context for backward passes
 CUDA_GRAPH_TREES = "torch._inductor.cudagraph_trees"
 """The module behind torch.compile(mode="reduce-overhead"). If it is not loaded, nothing was compiled in that mode."""
 
 
-def run_backward(*args: Any, **options: Any) -> tuple[Tensor | None, ...]:
-    """What torch.autograd.grad calls after it has checked every parameter, in the thread that calls it.
+@contextmanager
+def in_this_thread() -> Iterator[None]:
+    """A context for backward passes, which then run in the thread that calls them.
 
-    For a GPU torch would hand the pass to another thread. That helps if a model is on several devices, which a guide refuses.
-    Otherwise, changing threads takes up to a tenth of an eager pass.
+    For a GPU torch would hand a pass to another thread. That helps models on several devices, but the parameters that a guide
+    decomposes are on one device. There, changing threads takes up to a tenth of an eager pass.
     """
+    with torch.autograd.set_multithreading_enabled(False):
+        try:
+            yield
+        except BaseException:
+            # A pass that fails leaves its remaining tasks, and with them its graph, in a queue of this thread until the next
+            # pass. Out of memory, that pass might never come.
+            with suppress(Exception), torch.enable_grad():
+                torch.zeros((), requires_grad=True).mul(1).backward()
+            raise
+
+
+def run_backward(*args: Any, **options: Any) -> tuple[Tensor | None, ...]:
+    """What torch.autograd.grad calls after it has checked every parameter."""
     with in_this_thread():
         found: tuple[Tensor | None, ...] = _engine_run_backward(*args, **options)
         return found

@@ -1,6 +1,8 @@
 """What rests on private names of torch: hooks, and the memory of compiled passes whose backward pass is still to come."""
 
 import copy
+import gc
+import weakref
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -80,6 +82,45 @@ def test_the_setting_for_threads_is_the_users_again_after_an_error():
     with torch.autograd.set_multithreading_enabled(False):
         run.step()
         assert not torch._C._is_multithreading_enabled()
+
+
+class Held(torch.autograd.Function):
+    """A node that holds an object, as others hold activations."""
+
+    @staticmethod
+    def forward(ctx, x, held):
+        ctx.held = held
+        return x.clone()
+
+    @staticmethod
+    def backward(_, gradient):
+        return gradient, None
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched", "hooks"])
+def test_a_pass_that_fails_leaves_no_graph_behind(engine):
+    body, heads = nn.Linear(4, 4), nn.ModuleList([nn.Linear(4, 3), nn.Linear(4, 2)])
+    guide = Guide(nn.ModuleList([body, heads]), eta=Eta(1, 1, 0), rank=2, engine=engine)
+    x, alive = torch.randn(6, 4), []
+
+    def fail(_):
+        raise torch.OutOfMemoryError("simulated")
+
+    def losses(head, *, fails=False):
+        held = nn.Identity()
+        alive.append(weakref.ref(held))
+        features = Held.apply(body(x), held)
+        first, second = features.tanh(), features.sin()
+        if fails:
+            second.register_hook(fail)  # while `first` is waiting in the queue
+        return heads[head](first + second).square().mean(1)
+
+    guide.backward(lambda: losses(0), losses(1).mean())
+    for refresh in (True, False):
+        with pytest.raises(torch.OutOfMemoryError):
+            guide.backward(lambda: losses(0, fails=True), losses(1).mean(), refresh=refresh)
+    gc.collect()
+    assert len(alive) == 6 and not any(held() for held in alive)
 
 
 def test_a_kept_graph_runs_without_cuda_graphs():

@@ -59,7 +59,7 @@ def test_tiny_run_writes_results_and_resumes(tmp_path, monkeypatch, capsys):
     assert point["revision"] == result["provenance"]["revision"]
     found = load(tmp_path)["judges"]["points"]["wrn22"]
     assert found["seconds"]["eager"].keys() == {"multitask", "fixed", "auto", "auto, judges asked", "judges alone"}
-    assert judges.floor(found, "eager") > 0 and found["rounds"]["eager"] >= 3
+    assert judges.floor(found, "eager") > 0
     later = load(tmp_path)
     later["wrn22"]["points"]["k=2 m=4"]["revision"] = "zzz"
     assert ", zzz." in tables(later, [])
@@ -86,6 +86,37 @@ def test_tiny_eager_run_writes_every_model_and_resumes(tmp_path, monkeypatch, ca
     eager.main()
     assert (tmp_path / "eager.json").read_bytes() == before
     assert '"plain_over_two_passes"' in capsys.readouterr().out
+
+
+def test_pairs_are_spread_over_the_rounds(monkeypatch):
+    found = []
+    measure = eager.Pairs.measure
+    monkeypatch.setattr(eager.Pairs, "measure", lambda self, pairs: found.append(pairs) or measure(self, pairs))
+    eager.measure("wrn22", device="cpu", quick=True, seed=0, seconds=1000.0)
+    assert found == [3, 3, 0]
+
+
+def test_runs_lack_what_an_earlier_revision_of_the_benchmark_did_not_measure():
+    ratio = {"median": 1.0, "low": 0.9, "high": 1.1, "n": 10}
+    first = {"methods": {}, "plain_over_two_passes": {"attittud loop": ratio}}
+    second = first | {"plain_over_two_passes_in_one_thread": {"attittud loop": ratio, "attittud hooks": ratio}}
+    (found,) = joined({"wrn22": first, "wrn22, run 2": second}).values()
+    assert found["plain_over_two_passes"]["attittud loop"]["n"] == 20
+    assert found["plain_over_two_passes_in_one_thread"] == {"attittud loop": ratio, "attittud hooks": ratio}
+    assert judges.overhead({"judges": 16, "seconds": {}}, "eager") is None
+
+
+def test_only_some_jobs_are_measured_again(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(judges, "measure", lambda name, **_: {"shares": {}})
+    for words in (["judges"], ["judges", "--again"], ["wrn22", "judges", "--again"]):
+        monkeypatch.setattr(sys, "argv", ["benchmarks", "--quick", "--out", str(tmp_path), "--only", *words])
+        if "wrn22" in words:
+            with pytest.raises(SystemExit, match="2"):
+                command()
+        else:
+            command()
+    assert list(json.loads((tmp_path / "judges.json").read_text())["points"]) == ["wrn22", "wrn22, run 2"]
+    assert "eager or judges" in capsys.readouterr().err
 
 
 def test_the_interval_of_a_median_comes_from_its_order_statistics():
@@ -368,11 +399,15 @@ def test_a_refresh_is_judged_against_the_faster_sketch_of_torchjd():
     assert row.met is False
 
 
-@pytest.mark.parametrize(("asked", "met"), [(1.48, True), (1.6, False)])
+@pytest.mark.parametrize(("asked", "met"), [(1.46, True), (1.6, False)])
 def test_judges_are_judged_by_what_they_add_to_a_step_on_average(asked, met):
-    # In one round the machine was ten times slower; the others count.
-    times = {"multitask": [1.0, 10.0, 1.0], "auto": [1.0, 10.0, 1.0], "auto, judges asked": [asked, 40.0, asked]}
-    shares = judges._shares(times | {"judges alone": [0.4, 9.0, 0.4]})
+    # The machine becomes slower from round to round, and within the middle round too.
+    speeds = [1.0, 3.0, 9.0]
+    times = {
+        name: [speed * time for speed in speeds]
+        for name, time in {"multitask": 1.0, "auto": 1.0, "judges alone": 0.4}.items()
+    }
+    shares = judges._shares(times | {"auto, judges asked": [asked, 27.0, 9 * asked]})
     point = {"judges": 16, "judge_every": 4, "shares": {"eager": shares}}
     (row,) = judged({"judges": {"points": {"wrn22": point}}}, "eta=")
     own = "of which 10.0 % for the judges' own forward and backward pass"
