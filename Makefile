@@ -4,6 +4,9 @@ VENV := .venv
 RUN := $(VENV)/bin/python -m
 STAMP := $(VENV)/.installed
 
+# Some containers set this. Then every process would compile all that it imports once more, which takes longer than the tests.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test quick lint docs bench carry clean
 
