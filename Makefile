@@ -4,7 +4,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python -m
 STAMP := $(VENV)/.installed
 
-# Some containers set this. Then every process would compile all that it imports once more, which takes longer than the tests.
+# Some containers set this. Then every process would compile all that it imports once more.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help

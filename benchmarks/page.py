@@ -57,7 +57,7 @@ ENGINES = """\
 GROWTH = """\
 ## How does it grow?
 
-F is the operations in the forward pass of one example, D the number of shared parameters.
+F counts the operations in the forward pass of one example, and D the shared parameters.
 
 | | operations | reads and writes, in vectors of D | memory, in vectors of D |
 |---|---|---|---|
