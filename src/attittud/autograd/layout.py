@@ -334,12 +334,15 @@ class Share:
     total: int | Tensor | None = None  # how many examples all workers have (on the device); None for a single worker
     factor: int = 1  # undoes the averaging of a reduction
 
-    def mean(self, losses: Tensor) -> Tensor:
-        """Return this worker's part of the mean loss over the examples of all workers."""
+    def weights(self, losses: Tensor) -> Tensor:
+        """Return the weight of each loss in the mean over the examples of all workers.
+
+        A backward pass starts from these weights. Computing the mean itself would take two more kernels.
+        """
         if self.total is None:
-            return losses.mean()
+            return torch.full_like(losses, 1 / max(1, losses.numel()))
         assert isinstance(self.total, Tensor)
-        return losses.sum() * (self.factor / self.total.clamp(min=1).to(losses.dtype))
+        return (self.factor / self.total.clamp(min=1).to(losses.dtype)).expand_as(losses)
 
     def count(self, losses: Tensor) -> int | Tensor:
         """Return the number of examples of all workers."""

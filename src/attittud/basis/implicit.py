@@ -83,7 +83,7 @@ class ProductsWithJ(Directions):
         x.mul_(x_factor)
         with self._scope(), jacobian.record.active(), written_into(self.layout, x, add=True):
             weights = row.to(jacobian.losses)
-            self.workers.gradients(jacobian.losses, self.layout.parameters, retain_graph=True, weights=weights)
+            self.workers.gradients(jacobian.losses, weights, self.layout.parameters, retain_graph=True)
         return x
 
     def _mean(self, dtype: torch.dtype) -> Tensor:

@@ -225,6 +225,6 @@ def _asked(
         elif not auto.draws and seen.drawn:
             auto.draws = True
             return None
-        with torch.enable_grad(), nullcontext() if flat is None else written_into(layout, flat):
-            mean = auto.workers.shares([losses])[0].mean(losses)
-            return losses, auto.workers.gradients(mean, layout.parameters, retain_graph=False)
+        with nullcontext() if flat is None else written_into(layout, flat):
+            weights = auto.workers.shares([losses])[0].weights(losses)
+            return losses, auto.workers.gradients(losses, weights, layout.parameters, retain_graph=False)

@@ -581,17 +581,13 @@ def _graphs(step: Step, losses: Mapping[str, Tensor], *, retain_graph: bool = Fa
 def _gradients(
     step: Step, losses: Tensor, share: Share, retain_graph: bool, *, without: Layout | None = None
 ) -> Sequence[Tensor | None]:
-    """The gradients of all trainable parameters, except the parameters of the layout `without`."""
-    mean = losses  # a single number is its own mean
-    if losses.ndim > 0 or share is not EVERYTHING:
-        with torch.enable_grad():  # Tensor.backward also works under no_grad
-            mean = share.mean(losses)
-    listing = step.shared.listing
+    """The gradients of the mean loss for all trainable parameters, except the parameters of the layout `without`."""
+    listing, weights = step.shared.listing, share.weights(losses)
     if without is None:
-        return step.workers.gradients(mean, listing.parameters, retain_graph=retain_graph)
+        return step.workers.gradients(losses, weights, listing.parameters, retain_graph=retain_graph)
     wanted = [name not in without.name_set for name, _ in listing.trainable]
     parameters = [p for p, wants in zip(listing.parameters, wanted, strict=True) if wants]
-    found = iter(step.workers.gradients(mean, parameters, retain_graph=retain_graph))
+    found = iter(step.workers.gradients(losses, weights, parameters, retain_graph=retain_graph))
     return [next(found) if wants else None for wants in wanted]
 
 

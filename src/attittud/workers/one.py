@@ -59,17 +59,15 @@ class Workers:
         return [EVERYTHING] * len(losses)
 
     def gradients(
-        self, loss: Tensor, parameters: Sequence[Tensor], *, retain_graph: bool, weights: Tensor | None = None
+        self, losses: Tensor, weights: Tensor, parameters: Sequence[Tensor], *, retain_graph: bool
     ) -> Sequence[Tensor | None]:
-        """Return the gradient of each parameter; None for a parameter that the loss does not reach.
-
-        `weights`: one weight for each entry, if the loss is a vector.
-        """
+        """Return the gradient of the weighted sum of losses for each parameter; None for a parameter that is not reached."""
         if not parameters:
             return ()
         with kept_graph() if retain_graph else nullcontext():
-            ones = torch.ones_like(loss) if weights is None else weights
-            return run_backward((loss,), (ones,), retain_graph, False, tuple(parameters), True, accumulate_grad=False)
+            return run_backward(
+                (losses,), (weights,), retain_graph, False, tuple(parameters), True, accumulate_grad=False
+            )
 
     def jacobian(self, engine: Engine, losses: Tensor, layout: Layout, share: Share) -> Jacobian:
         return engine.jacobian(losses, layout)

@@ -94,16 +94,16 @@ class Shards(Group):
             at, before = at + length, before + parameter.numel()
 
     def gradients(
-        self, loss: Tensor, parameters: Sequence[Tensor], *, retain_graph: bool, weights: Tensor | None = None
+        self, losses: Tensor, weights: Tensor, parameters: Sequence[Tensor], *, retain_graph: bool
     ) -> Sequence[Tensor | None]:
         """Return the shards of the gradient that a backward pass leaves in `.grad`, and restore the old `.grad`."""
         self._check_reduction()
-        every = [*(parameter for _, parameter in self._named), *self._inputs(loss)]
+        every = [*(parameter for _, parameter in self._named), *self._inputs(losses)]
         before = [tensor.grad for tensor in every]
         for tensor in every:
             tensor.grad = None
         try:
-            loss.backward(weights, retain_graph=retain_graph)
+            losses.backward(weights, retain_graph=retain_graph)
             return [None if p.grad is None else local(p.grad) for p in parameters]
         finally:
             for tensor, gradient in zip(every, before, strict=True):
@@ -193,7 +193,7 @@ class _Joint(Jacobian):
             out = self.layout.empty(weights.shape[0])
         for row, target in zip(weights, out, strict=True):
             scaled = (row * self.workers.size).to(self.losses.dtype)
-            found = self.workers.gradients(self.losses, self.layout.parameters, retain_graph=True, weights=scaled)
+            found = self.workers.gradients(self.losses, scaled, self.layout.parameters, retain_graph=True)
             self.layout.add_(target, found, fresh=fresh)
         return out
 
