@@ -13,6 +13,8 @@ Two things are measured at the base point of each model:
   pairs, with the 95 % interval of that median. Some pairs are measured after each round, because a machine may stay slow for
   many seconds.
 
+The process stays on the fastest cores of the machine (`FastCores`), because on a shared machine cores differ.
+
 A guide runs backward passes in the thread that calls it. By default torch uses another thread, which is mostly slower. So
 multitask and the two passes are measured in both ways. All other libraries use the default.
 
@@ -39,6 +41,7 @@ import torch
 from benchmarks.methods import Method, MultitaskInOneThread, TwoPassesInOneThread, methods_for
 from benchmarks.results import Record, provenance
 from benchmarks.steps import ENGINES, note, warm_up
+from benchmarks.timing import CORES
 from benchmarks.timing import seconds as seconds_of
 from benchmarks.workloads import SPECS, Workload
 
@@ -86,6 +89,7 @@ def measure(
     paired = Pairs(ready, work.device)
     spent, done = 0.0, 0
     while done < fewest or (done < rounds and spent < seconds):
+        CORES.choose(work.device)
         start, before = time.perf_counter(), multitask()
         for label, method in ready.items():
             if label not in rare or done % RARE_EVERY == 0:

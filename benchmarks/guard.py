@@ -24,7 +24,7 @@ from attittud import Guide, preset
 from attittud.losses import per_sequence_kl
 from benchmarks.eager import median
 from benchmarks.results import HERE
-from benchmarks.timing import allocated, peak_bytes
+from benchmarks.timing import CORES, allocated, peak_bytes
 from benchmarks.timing import seconds as seconds_of
 
 MODELS = ("decoder_lora", "decoder_lora, checkpointing")
@@ -147,6 +147,7 @@ def measure(name: str, *, device: str, quick: bool, seed: int, seconds: float) -
     times = {label: dict[int, float]() for label in steps}  # by round
     start, done, fewest = time.perf_counter(), 0, 2 if quick else FEWEST
     while done < fewest or time.perf_counter() - start < seconds:
+        CORES.choose(work.device)
         labels = [label for label in steps if done % RARELY == 0 or label in OFTEN]
         shift = done % len(labels)
         for label in labels[shift:] + labels[:shift]:

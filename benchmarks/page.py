@@ -17,6 +17,7 @@ from benchmarks.methods import MultitaskInOneThread
 from benchmarks.quotes import update
 from benchmarks.results import HERE, load
 from benchmarks.tables import tables
+from benchmarks.timing import FastCores
 
 PAGE = HERE.parent / "docs" / "cost.md"
 FOLDER = HERE.parent / "docs" / "appendix" / "performance"
@@ -47,12 +48,12 @@ The table shows what a refresh adds to a step, in milliseconds, eager / in a CUD
 the paper authors' algorithm and for TorchJD.
 """
 ENGINES = """\
-* Leave `engine="auto"` and pass the primary losses as a callable ([why](engines.md)).
+* Leave `engine="auto"` and pass primary losses as a callable ([why](engines.md)).
 * `hooks` needs one backward pass for any k. Use it for transformers, LoRA and large models. With BatchNorm it needs
   `basis_losses=` and `batch_norm="frozen"`, as in the table.
 * `loop` runs on everything and takes the least memory. `batched` can be faster on small models, and takes the most memory.
-* A network of small kernels waits for Python to launch them. CUDA graphs ([training.cuda_graph](training.md#speed), or your
-  own capture) make its refreshes several times faster.
+* A network of small kernels waits for Python to launch them. CUDA graphs
+  ([training.cuda_graph](training.md#speed)) make its refreshes several times faster.
 """
 GROWTH = """\
 ## How does it grow?
@@ -75,7 +76,7 @@ def page(results: Results) -> str:
     parts = [
         "# What does a step cost?",
         ABOUT.rstrip(),
-        f"Measured on {'; '.join(hardware(results))}.",
+        f"Measured on {'; '.join(hardware(results))}." + cores(results),
         COST.rstrip(),
         costs(results),
         notes(results),
@@ -132,7 +133,7 @@ def notes(results: Results) -> str:
     lines = [
         "* For another n, add 1/n of a refresh to a plain step.",
         "* On a GPU, a guide with one auxiliary loss and at most 16.8 million shared parameters uses a CUDA graph of its own",
-        "  (up to 128 MiB).",
+        '  (128 MiB at most, 192 with `eta="auto"`).',
         "* [Some settings](how-it-works.md#memory) save memory.",
     ]
     alone = [f.over[10] for f in every_figure(results) if f.method == MultitaskInOneThread.name]
@@ -227,6 +228,15 @@ def hardware(results: Results) -> list[str]:
     return [f"{machine}, revision {', '.join(sorted(revisions))}" for machine, revisions in found.items()] or [
         "nothing yet"
     ]
+
+
+def cores(results: Results) -> str:
+    """How much the cores of the machine differed, and which ones were used."""
+    spreads = [point.get("slowest_core", 1.0) for result in results.values() for point in result["points"].values()]
+    if max(spreads, default=1.0) < 1.1:
+        return ""
+    slowest = f"the slowest took up to {max(spreads):.1f} times as long"
+    return f"\nIt is shared: only its {FastCores.USED} fastest cores were used ({slowest})."
 
 
 def main() -> None:

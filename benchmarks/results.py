@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from benchmarks.timing import CORES
+
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 RUN = ", run "  # between a point and the number of a further run
@@ -77,7 +79,11 @@ class Record:
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        self.add(point, found | {"measured_in_seconds": round(time.perf_counter() - start, 1)})
+        measured = {
+            "measured_in_seconds": round(time.perf_counter() - start, 1),
+            "slowest_core": round(CORES.spread, 2),
+        }
+        self.add(point, found | measured)
 
     def add(self, point: str, measured: dict[str, Any]) -> None:
         self.data["points"][point] = measured | {"revision": self.revision}

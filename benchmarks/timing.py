@@ -3,13 +3,63 @@
 from __future__ import annotations
 
 import gc
+import os
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
 
 import torch
 
 Action = Callable[[], object]
+
+
+class FastCores:
+    """Keeps the threads of this process on the fastest cores of a shared machine.
+
+    Other users of such a machine make some cores half as fast, for seconds or minutes. An eager step is as fast as the core of
+    its thread. Without this, a method whose thread happens to be on a slow core would look slow.
+    """
+
+    USED = 4  # a step uses two threads in turn
+    EVERY = 10.0  # seconds until the cores are compared again
+
+    def __init__(self) -> None:
+        self._all = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        self._last = float("-inf")
+        self.spread = 1.0
+        """How many times as long as the fastest core the slowest core took, at worst."""
+
+    def choose(self, device: torch.device) -> None:
+        """Compare the cores, unless this was done a short time ago, and move all threads to the fastest ones.
+
+        Measurements on a CPU have no use for this: they are only a check that everything runs.
+        """
+        recent = time.perf_counter() - self._last < self.EVERY
+        if device.type == "cpu" or len(self._all) <= self.USED or recent:
+            return
+        times = {core: self._time(core) for core in self._all}
+        fastest = sorted(self._all, key=times.__getitem__)[: self.USED]
+        for thread in Path("/proc/self/task").iterdir():
+            with suppress(ProcessLookupError):  # it may have ended in the meantime
+                os.sched_setaffinity(int(thread.name), fastest)
+        self.spread = max(self.spread, max(times.values()) / min(times.values()))
+        self._last = time.perf_counter()
+
+    def _time(self, core: int) -> float:
+        os.sched_setaffinity(0, {core})
+        return min(_busy_loop() for _ in range(2))
+
+
+def _busy_loop() -> float:
+    start, total = time.perf_counter(), 0
+    for number in range(100_000):
+        total += number
+    return time.perf_counter() - start
+
+
+CORES = FastCores()
 
 
 def seconds(action: Action, device: torch.device) -> float:
@@ -36,6 +86,7 @@ def rounds(
     found: dict[str, list[float]] = {name: [] for name in actions}
     start = time.perf_counter()
     for done in range(repeats):
+        CORES.choose(device)
         if done >= 3 and time.perf_counter() - start > limit:
             break
         names = list(actions)

@@ -28,6 +28,7 @@ _DROPOUT: set[Callable[..., Any]] = {
     *(torch.dropout, torch.alpha_dropout, torch.feature_dropout, torch.feature_alpha_dropout),
 }
 _ATTENTION = F.scaled_dot_product_attention
+_DEVICE, _KIND = attrgetter("device"), attrgetter("device", "dtype", "layout", "is_nested")
 
 
 class NoDropout(TorchFunctionMode):
@@ -108,7 +109,7 @@ def _seeded(modules: list[nn.Module], seed: int, *, draws: bool) -> Iterator[lis
 
     Without `draws`, torch's generators are not seeded: a pass that draws from them nevertheless is run again with `draws`.
     """
-    used = {p.device for m in modules for p in m._parameters.values() if p is not None}
+    used = set(map(_DEVICE, [p for m in modules for p in m._parameters.values() if p is not None]))
     devices = {device for device in used if device.type == "cuda"}
     known = all(device.type in ("cpu", "cuda") for device in used)
     if devices and torch.cuda.is_current_stream_capturing():
@@ -141,22 +142,28 @@ def _modes(modules: list[nn.Module], batch_norm: BatchNormMode) -> Iterator[None
     registered = [dict(module._buffers) if module._buffers else None for module in modules]
     contents = _Contents([b for found in registered if found for b in found.values() if b is not None])
     # Modes are set in vars(module), because Module.__setattr__ takes ten times as long.
-    before: list[tuple[dict[str, Any], dict[str, Any]]] = [(vars(m), {"training": m.training}) for m in modules]
+    owned: list[dict[str, Any]] = [vars(module) for module in modules]
+    training = [module.training for module in modules]
+    recurrent = [(m, m.training, m.dropout) for m in modules if isinstance(m, nn.RNNBase)]
+    tracked = [(m, m.track_running_stats) for m in modules if batch_norm == "batch" and isinstance(m, BatchNorm)]
     try:
-        for module, (own, kept) in zip(modules, before, strict=True):
+        for own in owned:
+            own["training"] = False
+        for rnn, mode, _ in recurrent:
             # cuDNN has no backward pass for recurrent layers outside of training mode, so only their dropout is set to 0.
-            own["training"] = isinstance(module, nn.RNNBase) and module.training
-            if isinstance(module, nn.RNNBase):
-                own["dropout"], kept["dropout"] = 0.0, module.dropout
-            elif isinstance(module, BatchNorm) and batch_norm == "batch":
-                # In training mode without tracking, BatchNorm uses statistics of the batch and writes nothing.
-                kept["track_running_stats"] = module.track_running_stats
-                own["training"], own["track_running_stats"] = True, False
+            vars(rnn).update(training=mode, dropout=0.0)
+        for norm, _ in tracked:
+            # In training mode without tracking, BatchNorm uses statistics of the batch and writes nothing.
+            vars(norm).update(training=True, track_running_stats=False)
         yield
     finally:
         silent = [found for module, found in zip(modules, registered, strict=True) if found and _is_silent(module)]
-        for own, kept in before:
-            own.update(kept)
+        for own, mode in zip(owned, training, strict=True):
+            own["training"] = mode
+        for rnn, _, dropout in recurrent:
+            vars(rnn)["dropout"] = dropout
+        for norm, tracks in tracked:
+            vars(norm)["track_running_stats"] = tracks
         for module, found in zip(modules, registered, strict=True):
             if found or module._buffers:
                 module._buffers.clear()
@@ -173,9 +180,6 @@ def _is_silent(module: nn.Module) -> bool:
     return own and not (module.training and module.track_running_stats)
 
 
-_KIND = attrgetter("device", "dtype", "layout", "is_nested")
-
-
 class _Contents:
     """Copies of the contents of buffers, which `restore` writes back.
 
@@ -190,11 +194,12 @@ class _Contents:
         groups: dict[Any, list[int]] = {}
         for at, kind in enumerate(zip(map(type, buffers), map(_KIND, buffers), strict=True)):
             groups.setdefault(kind, []).append(at)
-        for (cls, (_, _, layout, nested)), numbers in groups.items():
-            if len(numbers) > 1 and cls is Tensor and layout == torch.strided and not nested:
-                self._groups.append((numbers, concatenate([buffers[at].detach() for at in numbers])))
-            else:
-                self._single |= {at: buffers[at].detach().clone() for at in numbers}
+        with torch.no_grad():
+            for (cls, (_, _, layout, nested)), numbers in groups.items():
+                if len(numbers) > 1 and cls is Tensor and layout == torch.strided and not nested:
+                    self._groups.append((numbers, concatenate([buffers[at] for at in numbers])))
+                else:
+                    self._single |= {at: buffers[at].clone() for at in numbers}
 
     def restore(self, silent: set[int]) -> None:
         """Write the contents back, also where the version of a buffer says that it has not changed.
@@ -203,7 +208,10 @@ class _Contents:
         (ids), and the few that are not simple blocks of memory, are left alone if their version is the old one.
         Blocks are written through `.data`: a new version would forbid the backward pass of a loss that uses the buffer.
         """
-        changed = {at for at, b in enumerate(self.buffers) if b._version != self.versions[at]}
+        versions = [buffer._version for buffer in self.buffers]
+        if versions == self.versions and silent.issuperset(map(id, self.buffers)):
+            return
+        changed = {at for at, (old, new) in enumerate(zip(self.versions, versions, strict=True)) if old != new}
         blocks = {at for at, b in enumerate(self.buffers) if (at in changed or id(b) not in silent) and _is_block(b)}
         with torch.no_grad():
             for numbers, flat in self._groups:

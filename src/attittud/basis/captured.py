@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from attittud.step.step import Given, Step
 
 LARGEST = 1 << 26
-"""The largest gradient in bytes. The two gradients at fixed addresses then take 128 MB."""
+"""The largest gradient in bytes. The two gradients at fixed addresses then take 128 MB, with eta="auto" three take 192 MB."""
 ALIKE = 2
 """How many steps with the same settings run before a step is captured. Kernels are compiled in these steps."""
 
 
 class CapturedUpdate:
-    """Memory for a primary and an auxiliary gradient, and a CUDA graph that turns them into the update.
+    """Memory for the gradients of the primary task, the auxiliary task and the judges, and a CUDA graph that makes the update.
 
     It is used in steps of one process with one auxiliary loss, while parameters, settings and the shape of the basis stay the
     same. A refresh writes new rows to the same addresses, and eta="auto" writes new weights there. All other steps run without
@@ -51,8 +51,6 @@ class CapturedUpdate:
         self._memory: list[Tensor] = []
         self._views: list[list[Tensor]] = []
         self._graphs: dict[bool, tuple[torch.cuda.CUDAGraph, Gathered]] = {}  # without judges and with them
-        self._judged: list[Tensor] = []
-        """Inner products with the judges' gradient. The graph reads only these, so the gradient itself can be freed."""
 
     def serves(self, step: Step, tasks: dict[str, Given], primary_weight: float) -> bool:
         """Whether this step can use the captured update. If so, the step's gradients go into the update's memory."""
@@ -70,9 +68,9 @@ class CapturedUpdate:
         self._counts[asked] += 1
         if self._counts[asked] <= ALIKE:
             return False
-        if not self._memory:
-            self._memory = [space.layout.empty(), space.layout.empty()]
-            self._views = [space.layout.views(flat) for flat in self._memory]
+        while len(self._memory) < 2 + asked:
+            self._memory.append(space.layout.empty())
+            self._views.append(space.layout.views(self._memory[-1]))
         return True
 
     @staticmethod
@@ -86,7 +84,10 @@ class CapturedUpdate:
         return layout.alike and not step.replayed and not torch.cuda.is_current_stream_capturing()
 
     def take(self, which: int, layout: Layout, gradients: Sequence[Tensor | None]) -> Tensor | None:
-        """Copy the primary (0) or the auxiliary (1) gradient into the update's memory; None if this is impossible."""
+        """Copy the gradient of the primary task (0), the auxiliary task (1) or the judges (2) into the update's memory.
+
+        Returns None if this is impossible.
+        """
         space = None if self._space is None else self._space()
         if space is None or layout is not space.layout:  # a refresh begins with other parameters
             return None
@@ -99,15 +100,13 @@ class CapturedUpdate:
         return self._memory[which]
 
     def finish(self, step: Step, primary_weight: float) -> Finished:
-        """Form the update from the two gradients in memory; the tensors of the result are new."""
+        """Form the update from the gradients in memory; the tensors of the result are new."""
         space = step.subspace
         assert isinstance(space, Stored) and self._space is not None
         if space is not self._space() or space.rows.shape != self._settings[0]:  # a refresh has made another basis
             self._forget(None, ())  # the memory becomes `.grad`
             return space.finish(step, primary_weight)
         asked = step.judges is not None
-        if asked:
-            self._measure_judges(step)
         if asked not in self._graphs:
             try:
                 self._graphs[asked] = self._capture(step, primary_weight)
@@ -121,17 +120,6 @@ class CapturedUpdate:
         numbers = replace(numbers, vector=numbers.vector.clone())
         return finished(list(foreach_mul(self._views[1], 1.0)), step.tasks, numbers, {})
 
-    def _measure_judges(self, step: Step) -> None:
-        """Compare the judges' gradient with the others, and write the numbers to the addresses that the graph reads."""
-        (task,), space, judges, primary = step.tasks.values(), step.subspace, step.judges, step.primary_gradient
-        assert isinstance(space, Stored) and judges is not None and primary is not None and task.flat is not None
-        found = space.judges(judges, primary)
-        numbers = [found.rows, found.square, found.primary, space.inner(task.flat, judges)]
-        if self._judged:
-            foreach_copy_(self._judged, numbers)
-        else:
-            self._judged = numbers
-
     def _compute(self, step: Step, primary_weight: float) -> Gathered:
         """The computations in the graph: write the update over the auxiliary gradient, and update the scores of eta="auto"."""
         space, ((name, task),) = step.subspace, step.tasks.items()
@@ -139,8 +127,7 @@ class CapturedUpdate:
         scores = step.parts.auto.scores[name] if isinstance(task.eta, Weights) else None
         # The graph reads the weights at the time it runs.
         weights = None if scores is None else Weights(*scores.weights.unbind())
-        own = step.copied(weights, self._judged if step.judges is not None else ())
-        _, numbers, cosines = space.compute(own, primary_weight)
+        _, numbers, cosines = space.compute(step.copied(weights), primary_weight)
         gathered = numbers.gather()
         if scores is not None and cosines:
             scores.add(cosines[name])

@@ -258,6 +258,20 @@ def _products(rows, x, y, out, size, stride, K: tl.constexpr, BLOCK: tl.constexp
 
 
 @triton.jit
+def _dot(x, y, out, size, BLOCK: tl.constexpr):
+    """Sums of products in float64, one for each program."""
+    program = tl.program_id(0)
+    column = tl.arange(0, BLOCK).to(tl.int64)
+    total = tl.zeros((BLOCK,), tl.float64)
+    for start in range(program * BLOCK, size, tl.num_programs(0) * BLOCK):
+        at = start + column
+        u = tl.load(x + at, mask=at < size, other=0.0).to(tl.float64)
+        v = tl.load(y + at, mask=at < size, other=0.0).to(tl.float64)
+        total += u * v
+    tl.store(out + program, tl.sum(total))
+
+
+@triton.jit
 def _lift(rows, weights, x, y, scales, k, size, stride, K: tl.constexpr, BLOCK: tl.constexpr):
     row, column = tl.arange(0, K), tl.arange(0, BLOCK)
     at = tl.program_id(0).to(tl.int64) * BLOCK + column
@@ -340,6 +354,15 @@ def products(rows: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor
     halves = [total[:-3].chunk(2) for total in totals]
     with_x, with_y = halves[0] if len(halves) == 1 else (torch.cat(some) for some in zip(*halves, strict=True))
     return with_x, with_y, totals[0][-3], totals[0][-2], totals[0][-1]
+
+
+@_on_its_device
+def dot(x: Tensor, y: Tensor) -> Tensor:
+    """⟨x, y⟩ of two float32 vectors, products and sums in float64."""
+    programs = min(8 * processors(x.device), triton.cdiv(x.shape[0], 4 * THREADS))
+    parts = torch.empty(programs, dtype=torch.float64, device=x.device)
+    _dot[(programs,)](x, y, parts, x.shape[0], BLOCK=4 * THREADS)
+    return parts.sum()
 
 
 @_on_its_device

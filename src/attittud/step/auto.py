@@ -10,7 +10,7 @@ A step uses weights from the scores of earlier steps, so no weight depends on th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -26,6 +26,7 @@ from attittud.report import SCORED, EarnedWeights
 from attittud.step.refresh import Losses, check_reaches, losses_of
 from attittud.step.shared import Shared
 
+Flatten = Callable[[Sequence[Tensor | None]], Tensor]
 SMALL = 1 << 24  # shared parameters: 64 MB
 MEMORY = 0.95  # how much of the running scores is kept when new scores arrive
 CAUTION = 3.0
@@ -137,8 +138,10 @@ class AutoWeights:
                 "its first use it may be left out, and the weights stay as they are"
             )
 
-    def gradient(self, judge: Losses, layout: Layout) -> Tensor:
+    def gradient(self, judge: Losses, layout: Layout, flatten: Flatten) -> Tensor:
         """Compute the mean gradient of the judges of all workers, over the shared parameters.
+
+        `flatten` makes a vector of the gradients of these parameters.
 
         The library controls the forward pass as for `basis_losses`: without dropout, and without changes to BatchNorm or to
         the random state.
@@ -157,7 +160,7 @@ class AutoWeights:
             check_reaches(losses, "judge", layout)
         self._reached = reached
         if flat is None:
-            flat = layout.flatten(found)
+            flat = flatten(found)
         if self.workers.splits_examples:
             self.workers.sum_examples_(flat, "judges' gradients")
         return flat

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Self
 
 import torch
@@ -104,23 +105,17 @@ class Gradients:
         """The number of primary calls so far, with V g_prim and ‖g_prim‖² after them."""
         self.in_span = False  # whether the primary gradient is not a vector, because the subspace has J itself
         self.judges: Tensor | None = None  # the judges' mean gradient, over the judges of all workers
-        self.judges_measured: Judges | None = None  # its inner products, once they are computed
         self.tasks: dict[str, AuxiliaryGradient] = {}
         self.total: Tensor | None = None  # the common sum of neutral * weight * g_aux
         self.unsummed: list[Tensor] = []  # other gradients, which join the next sum over the workers
 
-    def copied(self, weights: Weights | None, judged: Sequence[Tensor]) -> Self:
+    def copied(self, weights: Weights | None) -> Self:
         """Return a copy that refers to the same vectors. Measuring with the copy does not change this object.
 
-        `weights`: the weights of the task under eta="auto". `judged`: the numbers of `Judges` and ⟨g_judge, g_aux⟩, which
-        then replace the judges' gradient.
+        `weights`: the weights of the task under eta="auto".
         """
         found = copy(self)
         found.tasks = {name: replace(task, eta=weights or task.eta) for name, task in self.tasks.items()}
-        if judged:
-            *numbers, inner = judged
-            found.judges, found.judges_measured = None, Judges(*numbers)
-            found.tasks = {name: replace(task, judged=inner) for name, task in found.tasks.items()}
         return found
 
     # ------------------------------------------------------------------------------------------------ several tasks
@@ -192,7 +187,7 @@ class Gradients:
             assert self.primary_gradient is not None
             p = subspace.project(self.primary_gradient)
             square = subspace.inner(self.primary_gradient, self.primary_gradient) if self.primary_whole else None
-        judges = self.judges_measured
+        judges = None
         if self.judges is not None:
             assert self.primary_gradient is not None and self.primary_whole
             judges = subspace.judges(self.judges, self.primary_gradient)
@@ -451,7 +446,7 @@ class Step(Gradients):
             self.refresh = None
         if self.judge is not None and self.judges is None:
             assert self.layout is not None
-            self.judges = self.parts.auto.gradient(self.judge, self.layout)
+            self.judges = self.parts.auto.gradient(self.judge, self.layout, partial(_added, self, 2, None))
         for name, task in list(self.tasks.items()):
             if task.waiting is not None:
                 waiting, task.waiting = task.waiting, None
@@ -632,7 +627,10 @@ def _early(
 
 
 def _added(step: Step, which: int, flat: Tensor | None, inside: Sequence[Tensor | None]) -> Tensor:
-    """Add the gradients of the shared parameters to `flat`, or make a new vector of them. `which`: 0 primary, 1 auxiliary."""
+    """Add the gradients of the shared parameters to `flat`, or make a new vector of them.
+
+    `which`: 0 for the primary gradient, 1 for the auxiliary gradient, 2 for the judges' gradient.
+    """
     assert step.layout is not None
     if step.captured is not None:
         if (taken := step.captured.take(which, step.layout, inside)) is not None:

@@ -1,10 +1,13 @@
 """The flat vector of gradients: the order of its parts, and the memory format of its views."""
 
+import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from attittud import Eta, Guide
-from attittud.autograd.layout import Layout
+from attittud.autograd.layout import EVERYTHING, Layout, Share
 from tests.helpers.on_gpu import DEVICE, NEEDS_GPU, Convolutions
 from tests.helpers.zoo import problem
 
@@ -53,3 +56,28 @@ class TestFlattenAndView:
 def test_on_a_cpu_flatten_is_faster():
     layout = Layout(nn.Linear(2, 2).named_parameters())
     assert layout.flatten_and_view([torch.ones(2, 2), torch.ones(2)]) is None
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param(DEVICE, marks=NEEDS_GPU)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@given(examples=st.integers(1, 5000))
+@settings(deadline=None, max_examples=30)
+def test_weights_of_the_mean_are_to_the_bit_the_gradient_of_the_mean(device, dtype, examples):
+    losses = torch.ones(examples, device=device, dtype=dtype, requires_grad=True)
+    (wanted,) = torch.autograd.grad(losses.mean(), losses)
+    assert torch.equal(EVERYTHING.weights(losses), wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@given(examples=st.integers(0, 40), others=st.integers(0, 40), factor=st.integers(1, 8))
+@settings(deadline=None, max_examples=30)
+def test_weights_of_one_of_several_workers_are_the_gradient_of_its_part_of_the_mean(dtype, examples, others, factor):
+    losses, total = torch.ones(examples, dtype=dtype, requires_grad=True), torch.tensor(examples + others)
+    part = losses.sum() * (factor / total.clamp(min=1).to(dtype))
+    (wanted,) = torch.autograd.grad(part, losses)
+    assert torch.equal(Share(others, total, factor).weights(losses), wanted)
+
+
+def test_a_single_number_and_no_number_have_weights():
+    assert EVERYTHING.weights(torch.tensor(3.0)) == 1.0
+    assert EVERYTHING.weights(torch.zeros(0)).shape == (0,)

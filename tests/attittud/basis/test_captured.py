@@ -57,7 +57,7 @@ def device(request, monkeypatch):
         def played(self, step, primary_weight):
             def read_and_written():
                 scores = [tensor for one in step.parts.auto.scores.values() for tensor in vars(one).values()]
-                return [*self._memory, *scores, *self._judged]
+                return [*scores, *self._memory]  # memory for the judges comes last, when they are first asked
 
             before = [(tensor, tensor.clone(), tensor.data_ptr()) for tensor in read_and_written()]
             numbers = self._compute(step, primary_weight)
@@ -192,7 +192,7 @@ def test_eta_auto_launches_hardly_more_kernels_than_fixed_weights(device):
     assert (earned - fixed).total() <= 6, earned - fixed
     with Operations() as alone:
         torch.autograd.grad(judges(model, 7).mean(), list(model["body"].parameters()))
-    assert (asked - earned - alone.seen).total() <= 30, asked - earned - alone.seen
+    assert (asked - earned - alone.seen).total() <= 12, asked - earned - alone.seen
 
 
 def test_loaded_scores_are_used_and_judges_with_nan_are_skipped(device, monkeypatch):
@@ -344,7 +344,7 @@ def test_steps_run_without_a_graph_if_torch_cannot_capture(device, monkeypatch):
     def captures(_, step, primary_weight):
         with monkeypatch.context() as idle:  # under capture kernels do not run
             idle.setattr(subspace, "lift_", lambda rows, weights, x, *others: x)
-            step.subspace.compute(step.copied(None, ()), primary_weight)
+            step.subspace.compute(step.copied(None), primary_weight)
         raise RuntimeError("operation not permitted")
 
     count = served(monkeypatch)
@@ -430,3 +430,28 @@ def test_nothing_waits_for_the_device_and_memory_is_freed_afterwards(eta):
     before = torch.cuda.memory_allocated()
     trained()
     assert torch.cuda.memory_allocated() <= before + 2**20
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_with_judges_a_guide_holds_its_basis_and_three_gradients_between_steps():
+    """In the graph, the judges' gradient is compared with the others without a further vector."""
+    model = network("cuda", width=200_000)
+    size = 4 * sum(p.numel() for p in model["body"].parameters())
+    guide = Guide(model, eta="auto", rank=3, refresh_every=1000, judge_every=1)
+
+    def held():
+        model.zero_grad()
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        return torch.cuda.memory_reserved()  # the memory of CUDA graphs too
+
+    losses(model, 0)[0].sum().backward()  # from here on torch has the memory that it keeps for matrix products
+    before = held()
+    for number in range(ALIKE + 3):
+        model.zero_grad()
+        primary, auxiliary = losses(model, number)
+        guide.backward(primary, auxiliary.square().mean(), judge=lambda: losses(model, 7)[0])
+        del primary, auxiliary
+    assert guide._parts.captured._graphs
+    assert held() - before <= (3 + 3) * size + 2**26  # a copy in float64 would take 2**27

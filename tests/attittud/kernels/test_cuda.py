@@ -98,6 +98,25 @@ def test_products_equal_float64(rows, dtype):
     )
 
 
+@pytest.mark.parametrize("size", [0, 1, 511, 512, 513, 3_000_001])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_inner_product_equals_float64_and_makes_no_long_copy(size, dtype):
+    x, y = torch.randn(size, device="cuda").to(dtype), torch.randn(size, device="cuda")
+    linalg.dot(x, y)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    found = linalg.dot(x, y)
+    assert torch.cuda.max_memory_allocated() - before <= 1 << 17
+    assert float(found) == pytest.approx(float(x.double() @ y.double()), rel=1e-12, abs=1e-9)
+
+
+def test_the_inner_product_takes_every_second_number_of_a_vector():
+    x, y = torch.randn(2, 1000, device="cuda")
+    wanted = float(x[::2].double() @ y[::2].double())
+    assert float(linalg.dot(x[::2], y[::2])) == pytest.approx(wanted, rel=1e-12)
+    assert float(linalg.dot(x[:500], y[::2])) == pytest.approx(float(x[:500].double() @ y[::2].double()), rel=1e-12)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_lift_equals_float64(rows, dtype):
     x, y = torch.randn(2, rows.shape[1], device="cuda")
