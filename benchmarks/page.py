@@ -232,8 +232,9 @@ def hardware(results: Results) -> list[str]:
 
 def cores(results: Results) -> str:
     """How much the cores of the machine differed, and which ones were used."""
-    spreads = [point.get("slowest_core", 1.0) for result in results.values() for point in result["points"].values()]
-    if max(spreads, default=1.0) < 1.1:
+    points = [point for result in results.values() for point in result["points"].values()]
+    spreads = [point["slowest_core"] for point in points if "slowest_core" in point]
+    if not spreads or len(spreads) < len(points) or max(spreads) < 1.1:
         return ""
     slowest = f"the slowest took up to {max(spreads):.1f} times as long"
     return f"\nIt is shared: only its {FastCores.USED} fastest cores were used ({slowest})."

@@ -29,7 +29,7 @@ class FastCores:
         self._all = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         self._last = float("-inf")
         self.spread = 1.0
-        """How many times as long as the fastest core the slowest core took, at worst."""
+        """How many times as long as the fastest core the slowest core took, when they were last compared."""
 
     def choose(self, device: torch.device) -> None:
         """Compare the cores, unless this was done a short time ago, and move all threads to the fastest ones.
@@ -44,7 +44,7 @@ class FastCores:
         for thread in Path("/proc/self/task").iterdir():
             with suppress(ProcessLookupError):  # it may have ended in the meantime
                 os.sched_setaffinity(int(thread.name), fastest)
-        self.spread = max(self.spread, max(times.values()) / min(times.values()))
+        self.spread = max(times.values()) / min(times.values())
         self._last = time.perf_counter()
 
     def _time(self, core: int) -> float:

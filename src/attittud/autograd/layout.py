@@ -246,7 +246,8 @@ class Writing:
     def __init__(self, layout: Layout, to: Tensor, add: bool, most: int, arrived: set[int]) -> None:
         self.layout, self.views, self.add, self.most, self.arrived = layout, layout.views(to), add, most, arrived
         self.hooked = [p.requires_grad for p in layout.parameters]
-        self._zeros = {dtype: torch.zeros((), dtype=dtype, device=layout.device) for dtype in set(layout.types)}
+        dtypes = {p.dtype for p in layout.parameters}  # model.half() may have been called since the layout was made
+        self._zeros = {dtype: torch.zeros((), dtype=dtype, device=layout.device) for dtype in dtypes}
         self._waiting: list[tuple[Tensor, Tensor, int]] = []
         self._size = 0
 
@@ -342,7 +343,7 @@ class Share:
         if self.total is None:
             return torch.full_like(losses, 1 / max(1, losses.numel()))
         assert isinstance(self.total, Tensor)
-        return (self.factor / self.total.clamp(min=1).to(losses.dtype)).expand_as(losses)
+        return (self.factor / self.total.to(losses.dtype)).expand_as(losses)
 
     def count(self, losses: Tensor) -> int | Tensor:
         """Return the number of examples of all workers."""

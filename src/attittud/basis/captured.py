@@ -5,12 +5,13 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
+from types import NoneType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
-from attittud._torch import foreach_copy_, foreach_mul
+from attittud._torch import foreach_copy_, foreach_mul, foreach_zero_
 from attittud.basis.subspace import Finished, Gathered, Stored, finished
 from attittud.decompose import Weights
 from attittud.engine.base import logger
@@ -91,10 +92,15 @@ class CapturedUpdate:
         space = None if self._space is None else self._space()
         if space is None or layout is not space.layout:  # a refresh begins with other parameters
             return None
-        if set(map(type, gradients)) != {Tensor}:  # some are missing, or special
+        views, kinds = self._views[which], set(map(type, gradients))
+        if kinds == {Tensor, NoneType}:  # a missing gradient counts as zero
+            foreach_zero_([view for view, gradient in zip(views, gradients, strict=True) if gradient is None])
+            views = [view for view, gradient in zip(views, gradients, strict=True) if gradient is not None]
+            gradients = [gradient for gradient in gradients if gradient is not None]
+        elif kinds != {Tensor}:
             return None
         try:
-            foreach_copy_(self._views[which], cast(list[Tensor], gradients))
+            foreach_copy_(views, cast(list[Tensor], gradients))
         except RuntimeError:  # sparse gradients: the ordinary path refuses them and names the parameter
             return None
         return self._memory[which]

@@ -55,7 +55,7 @@ def chunk_size(x: Tensor) -> int:
 
 def dot(x: Tensor, y: Tensor) -> Tensor:
     """⟨x, y⟩ in float64, because differences of such numbers decide whether a gradient lies in the span."""
-    if (fast := _fast(x[None], y)) and y.stride(0) == 1:
+    if x.is_cuda and y.stride(0) == 1 and (fast := _fast(x[None], y)):
         found: Tensor = fast.dot(x, y)
         return found
     total = torch.zeros((), dtype=torch.float64, device=x.device)

@@ -358,7 +358,7 @@ def products(rows: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor
 
 @_on_its_device
 def dot(x: Tensor, y: Tensor) -> Tensor:
-    """⟨x, y⟩ of two float32 vectors, products and sums in float64."""
+    """⟨x, y⟩, products and sums in float64."""
     programs = min(8 * processors(x.device), triton.cdiv(x.shape[0], 4 * THREADS))
     parts = torch.empty(programs, dtype=torch.float64, device=x.device)
     _dot[(programs,)](x, y, parts, x.shape[0], BLOCK=4 * THREADS)

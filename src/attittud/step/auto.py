@@ -138,17 +138,17 @@ class AutoWeights:
                 "its first use it may be left out, and the weights stay as they are"
             )
 
-    def gradient(self, judge: Losses, layout: Layout, flatten: Flatten) -> Tensor:
+    def gradient(self, judge: Losses, layout: Layout, flatten: Flatten | None) -> Tensor:
         """Compute the mean gradient of the judges of all workers, over the shared parameters.
 
-        `flatten` makes a vector of the gradients of these parameters.
+        `flatten`: a function that makes a vector of the gradients of these parameters, if it must be a certain vector.
 
         The library controls the forward pass as for `basis_losses`: without dropout, and without changes to BatchNorm or to
         the random state.
         """
         # A large gradient is written straight into one vector, so that it is not in memory twice. For a small gradient this
         # would be slower.
-        straight = self.workers.size == 1 and layout.size > SMALL
+        straight = flatten is None and self.workers.size == 1 and layout.size > SMALL
         flat = layout.empty() if straight else None
         passed = None
         while passed is None:  # at most twice
@@ -160,7 +160,7 @@ class AutoWeights:
             check_reaches(losses, "judge", layout)
         self._reached = reached
         if flat is None:
-            flat = flatten(found)
+            flat = layout.flatten(found) if flatten is None else flatten(found)
         if self.workers.splits_examples:
             self.workers.sum_examples_(flat, "judges' gradients")
         return flat
@@ -230,4 +230,7 @@ def _asked(
             return None
         with nullcontext() if flat is None else written_into(layout, flat):
             weights = auto.workers.shares([losses])[0].weights(losses)
-            return losses, auto.workers.gradients(losses, weights, layout.parameters, retain_graph=False)
+            trainable = [p for p in layout.parameters if p.requires_grad]
+            found = iter(auto.workers.gradients(losses, weights, trainable, retain_graph=False))
+            # A parameter may have been frozen since the last refresh.
+            return losses, [next(found) if p.requires_grad else None for p in layout.parameters]

@@ -446,7 +446,8 @@ class Step(Gradients):
             self.refresh = None
         if self.judge is not None and self.judges is None:
             assert self.layout is not None
-            self.judges = self.parts.auto.gradient(self.judge, self.layout, partial(_added, self, 2, None))
+            taken = None if self.captured is None else partial(_added, self, 2, None)
+            self.judges = self.parts.auto.gradient(self.judge, self.layout, taken)
         for name, task in list(self.tasks.items()):
             if task.waiting is not None:
                 waiting, task.waiting = task.waiting, None

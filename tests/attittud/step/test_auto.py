@@ -576,3 +576,20 @@ def test_judge_comes_before_auxiliary():
     with pytest.raises(RuntimeError, match=r"judge\(\) was called twice, or after auxiliary\(\)"):
         guide.judge(lambda: p.losses(JUDGES))
     step(p, guide)
+
+
+def test_a_model_may_change_its_type_between_refreshes():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2)), torch.randn(12, 4)
+
+    def losses(at):
+        return model(x[at].to(model[0].weight.dtype)).square().mean(1)
+
+    guide = Guide(model, eta="auto", rank=2, judge_every=1, refresh_every=100)
+    for dtype in (torch.float32, torch.float64):
+        model.to(dtype).zero_grad()
+        guide.backward(losses(slice(4)), losses(slice(4, 8)).mean(), judge=lambda: losses(slice(8, 12)))
+    # Nothing has been earned yet, so the update is the primary gradient.
+    wanted = torch.autograd.grad(losses(slice(4)).mean(), list(model.parameters()))
+    for parameter, gradient in zip(model.parameters(), wanted, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-6, atol=1e-8)
