@@ -28,6 +28,8 @@ foreach_mul = torch._foreach_mul
 foreach_zero_ = torch._foreach_zero_
 concatenate = torch._C._nn.flatten_dense_tensors  # two or more tensors of one type as one new vector, in one call
 as_parts = torch._C._nn.unflatten_dense_tensors  # the reverse: a contiguous view for each tensor, in its shape
+_NODES: Any = torch._C._functions
+ToCopyBackward = _NODES.ToCopyBackward0  # the node of a tensor that was converted to another type
 sequence_number = methodcaller("_sequence_nr")
 """The number of a node among all nodes that autograd has made in this thread."""
 CUDA_GRAPH_TREES = "torch._inductor.cudagraph_trees"
@@ -57,6 +59,12 @@ def run_backward(*args: Any, **options: Any) -> tuple[Tensor | None, ...]:
     with in_this_thread():
         found: tuple[Tensor | None, ...] = _engine_run_backward(*args, **options)
         return found
+
+
+def arriving_dtype(node: Any) -> torch.dtype:
+    """The type in which a gradient arrives at a node with one input."""
+    dtype: torch.dtype = node._input_metadata[0].dtype
+    return dtype
 
 
 def segment_sums(x: Tensor, lengths: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -14,11 +14,33 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
 
-from attittud._torch import as_parts, concatenate, foreach_add_, foreach_copy_, foreach_zero_, of_all_rows
+from attittud._torch import (
+    ToCopyBackward,
+    arriving_dtype,
+    as_parts,
+    concatenate,
+    foreach_add_,
+    foreach_copy_,
+    foreach_zero_,
+    of_all_rows,
+)
 from attittud.kernels.segments import Segments
 
 Named = Sequence[tuple[str, nn.Parameter]]
+_DTYPE = attrgetter("dtype")
+
+
+def copy_each_(targets: list[Tensor], sources: list[Tensor]) -> None:
+    """Copy tensors. If the sources have several types, there is one call for each type, because only then torch is fast."""
+    dtypes = set(map(_DTYPE, sources))
+    if len(dtypes) == 1:
+        foreach_copy_(targets, sources)
+        return
+    for dtype in dtypes:
+        some = [(to, x) for to, x in zip(targets, sources, strict=True) if x.dtype == dtype]
+        foreach_copy_([to for to, _ in some], [x for _, x in some])
 
 
 class Layout:
@@ -118,7 +140,7 @@ class Layout:
             return self.empty().zero_()
         # Unusual gradients take the slow path: None, sparse tensors and other subclasses. So does a single gradient, because
         # `concatenate` would not copy it.
-        if len(gradients) > 1 and kinds == {Tensor}:
+        if len(gradients) > 1 and kinds == {Tensor} and set(map(_DTYPE, cast(list[Tensor], gradients))) == {self.dtype}:
             parts = cast(list[Tensor], list(gradients))
             for i in self._reordered:
                 own, strides = parts[i].stride(), self.strides[i]
@@ -126,12 +148,8 @@ class Layout:
                     break
                 parts[i] = parts[i].as_strided((self._sizes[i],), (1,))
             else:
-                try:
-                    flat = concatenate(parts)
-                except RuntimeError:
-                    flat = None
-                if flat is not None and flat.dtype == self.dtype:
-                    return flat
+                with suppress(RuntimeError):  # sparse gradients
+                    return concatenate(parts)
         flat = self.empty()
         self.add_(flat, gradients, fresh=True)
         return flat
@@ -146,7 +164,7 @@ class Layout:
         flat = self.empty()
         views = self.views(flat)
         try:
-            foreach_copy_(views, cast(list[Tensor], gradients))
+            copy_each_(views, cast(list[Tensor], gradients))
         except RuntimeError:  # sparse gradients: `flatten` refuses them and names the parameter
             return None
         return flat, views
@@ -163,7 +181,7 @@ class Layout:
         if fresh and missing:
             foreach_zero_(missing)
         if sources:
-            foreach_copy_(targets, sources) if fresh else foreach_add_(targets, sources)
+            copy_each_(targets, sources) if fresh else foreach_add_(targets, sources)
 
     def narrow_(self, flat: Tensor, kept: Layout) -> Tensor:
         """Keep only the parts of `kept` in `flat` (D, or r x D, contiguous). They are moved in place; returns a view."""
@@ -360,19 +378,32 @@ class LossGraph:
     nodes: set[Any]
     leaves: set[int]
     inputs: list[Tensor]
+    conversions: dict[int, Any]
+    """Nodes that convert the type of a parameter, by its id, if the loss uses the parameter only in the other type."""
+
+    @property
+    def converts(self) -> bool:
+        """Whether types of parameters are converted, as under autocast; False if a parameter becomes complex."""
+        types = {arriving_dtype(node) for node in self.conversions.values()}
+        return bool(types) and not any(dtype.is_complex for dtype in types)
 
 
 def walk(loss: Tensor) -> LossGraph:
     """Return the graph behind `loss`; raises an error where autograd.grad would silently return nothing."""
     nodes: set[Any] = set() if loss.grad_fn is None else {loss.grad_fn}
-    stack, ends = list(nodes), list[Any]()
+    stack, ends, copies = list(nodes), list[Any](), list[Any]()
+    several = set[Any]()  # nodes that more than one edge leads to
     while stack:
         node = stack.pop()
         following = node.next_functions
         if not following:
             ends.append(node)
+        elif type(node) is ToCopyBackward:
+            copies.append(node)
         for later, _ in following:
-            if later is not None and later not in nodes:
+            if later in nodes:
+                several.add(later)
+            elif later is not None:
                 nodes.add(later)
                 stack.append(later)
     leaves = {id(loss)} if loss.is_leaf else set[int]()
@@ -388,4 +419,18 @@ def walk(loss: Tensor) -> LossGraph:
             "use_reentrant=False to torch.utils.checkpoint.checkpoint (Hugging Face: "
             "gradient_checkpointing_kwargs={'use_reentrant': False})"
         )
-    return LossGraph(nodes, leaves, inputs)
+    pairs = [(node, node.next_functions[0][0]) for node in copies]
+    conversions = {id(end.variable): node for node, end in pairs if hasattr(end, "variable") and end not in several}
+    return LossGraph(nodes, leaves, inputs, conversions)
+
+
+def unconverted(graph: LossGraph, layout: Layout, parameters: Sequence[Tensor]) -> list[Tensor | GradientEdge]:
+    """Replace parameters of a layout by the edges of a graph at which their gradients arrive unconverted.
+
+    Autocast converts parameters to half precision, so a backward pass ends with a kernel for each parameter that converts its
+    gradient back. The copy into a flat vector converts as well, to the same bits, so these kernels are left out.
+    """
+    found = graph.conversions
+    # A flat vector of another type would not be rounded like the parameter's gradient. Hooks must see the gradient.
+    own = {id(p) for p in layout.parameters if p.dtype == layout.dtype and not p._backward_hooks}
+    return [GradientEdge(found[id(p)], 0) if id(p) in own and id(p) in found else p for p in parameters]

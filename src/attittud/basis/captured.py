@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from attittud._torch import foreach_copy_, foreach_mul, foreach_zero_
+from attittud._torch import foreach_mul, foreach_zero_
+from attittud.autograd.layout import copy_each_
 from attittud.basis.subspace import Finished, Gathered, Stored, finished
 from attittud.decompose import Weights
 from attittud.engine.base import logger
@@ -100,7 +101,7 @@ class CapturedUpdate:
         elif kinds != {Tensor}:
             return None
         try:
-            foreach_copy_(views, cast(list[Tensor], gradients))
+            copy_each_(views, cast(list[Tensor], gradients))
         except RuntimeError:  # sparse gradients: the ordinary path refuses them and names the parameter
             return None
         return self._memory[which]

@@ -114,6 +114,7 @@ class AutoWeights:
         self.age: int | None = None  # steps since the judges were last used; None: never
         self.count = 0
         self._reached: tuple[bool, ...] = ()  # which shared parameters got a gradient when the judges were last used
+        self.converts = False  # whether the judges' forward passes convert types of parameters, as under autocast
         self.draws: bool | None = (
             None  # whether the judges' forward passes may draw random numbers; None: not known yet
         )
@@ -157,7 +158,7 @@ class AutoWeights:
         # The judges' losses must reach shared parameters. The graph is walked again only if the set of gradients has changed.
         reached = tuple(g is not None for g in found)
         if reached != self._reached and losses.numel() > 0 and not self.workers.splits_columns:
-            check_reaches(losses, "judge", layout)
+            self.converts = check_reaches(losses, "judge", layout).converts
         self._reached = reached
         if flat is None:
             flat = layout.flatten(found) if flatten is None else flatten(found)
@@ -231,6 +232,7 @@ def _asked(
         with nullcontext() if flat is None else written_into(layout, flat):
             weights = auto.workers.shares([losses])[0].weights(losses)
             trainable = [p for p in layout.parameters if p.requires_grad]
-            found = iter(auto.workers.gradients(losses, weights, trainable, retain_graph=False))
+            into = layout if auto.converts and flat is None else None
+            found = iter(auto.workers.gradients(losses, weights, trainable, retain_graph=False, into=into))
             # A parameter may have been frozen since the last refresh.
             return losses, [next(found) if p.requires_grad else None for p in layout.parameters]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attittud._checks import as_losses, check_dense
 from attittud.autograd.forward import BatchNormMode, isolated_forward
-from attittud.autograd.layout import Layout, Share, walk
+from attittud.autograd.layout import Layout, LossGraph, Share, walk
 from attittud.basis.base import Ahead, Basis, Refresh, Scope
 from attittud.basis.subspace import Directions, Subspace
 from attittud.engine.base import Engine
@@ -57,12 +57,17 @@ def losses_of(
     return losses
 
 
-def check_reaches(losses: Tensor, where: str, layout: Layout) -> None:
-    """Refuse losses that reach no parameter of a layout. A sharded model is not checked: its graph ends in other tensors."""
-    if layout.parameters and walk(losses).leaves.isdisjoint(map(id, layout.parameters)):
+def check_reaches(losses: Tensor, where: str, layout: Layout) -> LossGraph:
+    """Refuse losses that reach no parameter of a layout, and return their graph.
+
+    A sharded model is not checked: its graph ends in other tensors.
+    """
+    graph = walk(losses)
+    if layout.parameters and graph.leaves.isdisjoint(map(id, layout.parameters)):
         raise ValueError(
             f"{where}: the losses reach none of the shared parameters; compute them from the model given to Guide"
         )
+    return graph
 
 
 class Refresher:

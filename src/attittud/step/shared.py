@@ -70,6 +70,7 @@ class KnownGraph:
 
     reached: set[str]  # the parameters that the loss reaches
     retained: bool  # whether a later loss of the step shares a part of the graph, so that the graph may not be freed
+    converts: bool  # whether the type of some parameters is converted, as under autocast
 
     def confirm(self, loss: Tensor, reached: set[str]) -> set[str]:
         """Compare with the parameters that got a gradient; if they differ, walk the graph again."""

@@ -382,7 +382,8 @@ class Step(Gradients):
             )
         assert self.layout is not None
         if found is None:
-            found = _gradients(self, losses, share, retain_graph, without=self.layout if self.in_span else None)
+            into, without = self.layout if graph.converts else None, self.layout if self.in_span else None
+            found = _gradients(self, losses, share, retain_graph, into=into, without=without)
         inside, rest = self.shared.split(self.layout, found)
         _add_to(self.rest_primary, rest, 1.0, copied=self.replayed)
         self.primary_calls += 1
@@ -400,7 +401,8 @@ class Step(Gradients):
             found = found.over(self.layout, self.shared)
         else:
             room = None if self.captured is not None else self._room(name)
-            found = _written(self, task.loss, share, graph.retained, self.layout, room)
+            into = self.layout if graph.converts and self.subspace is not None else None
+            found = _written(self, task.loss, share, graph.retained, self.layout, room, into=into)
         reached = graph.confirm(task.loss, self.shared.reached(found.gradients))
         _check_reach(self, f"auxiliary {name!r}", reached)
         self.reached = self.reached | reached
@@ -570,27 +572,50 @@ def _graphs(step: Step, losses: Mapping[str, Tensor], *, retain_graph: bool = Fa
         nodes = [graph.nodes for graph in walked] + ([] if step.kept is None else [step.kept.nodes])
         needed = [any(not own.isdisjoint(later) for later in nodes[at + 1 :]) for at, own in enumerate(nodes)]
         reached = [step.workers.names(graph.leaves, step.shared.listing.named) for graph in walked]
-        found = memory.learn(losses, [KnownGraph(*known) for known in zip(reached, needed[: len(walked)], strict=True)])
+        converts = [graph.converts for graph in walked]
+        known = zip(reached, needed[: len(walked)], converts, strict=True)
+        found = memory.learn(losses, [KnownGraph(*properties) for properties in known])
     return {name: replace(graph, retained=True) for name, graph in found.items()} if retain_graph else found
 
 
 def _gradients(
-    step: Step, losses: Tensor, share: Share, retain_graph: bool, *, without: Layout | None = None
+    step: Step,
+    losses: Tensor,
+    share: Share,
+    retain_graph: bool,
+    *,
+    into: Layout | None = None,
+    without: Layout | None = None,
 ) -> Sequence[Tensor | None]:
-    """The gradients of the mean loss for all trainable parameters, except the parameters of the layout `without`."""
+    """The gradients of the mean loss for all trainable parameters, except the parameters of the layout `without`.
+
+    `into`: as for `Workers.gradients`.
+    """
     listing, weights = step.shared.listing, share.weights(losses)
     if without is None:
-        return step.workers.gradients(losses, weights, listing.parameters, retain_graph=retain_graph)
+        return step.workers.gradients(losses, weights, listing.parameters, retain_graph=retain_graph, into=into)
     wanted = [name not in without.name_set for name, _ in listing.trainable]
     parameters = [p for p, wants in zip(listing.parameters, wanted, strict=True) if wants]
     found = iter(step.workers.gradients(losses, weights, parameters, retain_graph=retain_graph))
     return [next(found) if wants else None for wants in wanted]
 
 
-def _written(step: Step, loss: Tensor, share: Share, retain: bool, layout: Layout | None, flat: Tensor | None) -> Found:
-    """The gradients of all trainable parameters. If `flat` is given, the gradients of a layout are written into it."""
+def _written(
+    step: Step,
+    loss: Tensor,
+    share: Share,
+    retain: bool,
+    layout: Layout | None,
+    flat: Tensor | None,
+    *,
+    into: Layout | None = None,
+) -> Found:
+    """The gradients of all trainable parameters. If `flat` is given, the gradients of a layout are written into it.
+
+    `into`: as for `_gradients`.
+    """
     if flat is None or layout is None:
-        return Found(_gradients(step, loss, share, retain), layout)
+        return Found(_gradients(step, loss, share, retain, into=into), layout)
     with written_into(layout, flat, returned=True) as writing:
         found = _gradients(step, loss, share, retain)
         writing.keep(step.shared.split(layout, found)[0])

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from attittud._torch import kept_graph, run_backward
-from attittud.autograd.layout import EVERYTHING, Layout, Named, Share, is_sharded
+from attittud.autograd.layout import EVERYTHING, Layout, Named, Share, is_sharded, unconverted, walk
 from attittud.engine.base import Engine, Jacobian
 
 
@@ -59,15 +59,23 @@ class Workers:
         return [EVERYTHING] * len(losses)
 
     def gradients(
-        self, losses: Tensor, weights: Tensor, parameters: Sequence[Tensor], *, retain_graph: bool
+        self,
+        losses: Tensor,
+        weights: Tensor,
+        parameters: Sequence[Tensor],
+        *,
+        retain_graph: bool,
+        into: Layout | None = None,
     ) -> Sequence[Tensor | None]:
-        """Return the gradient of the weighted sum of losses for each parameter; None for a parameter that is not reached."""
+        """Return the gradient of the weighted sum of losses for each parameter; None for a parameter that is not reached.
+
+        `into`: the caller copies gradients into a vector of this layout, so they need not have the types of the parameters.
+        """
         if not parameters:
             return ()
+        ends = parameters if into is None else unconverted(walk(losses), into, parameters)
         with kept_graph() if retain_graph else nullcontext():
-            return run_backward(
-                (losses,), (weights,), retain_graph, False, tuple(parameters), True, accumulate_grad=False
-            )
+            return run_backward((losses,), (weights,), retain_graph, False, tuple(ends), True, accumulate_grad=False)
 
     def jacobian(self, engine: Engine, losses: Tensor, layout: Layout, share: Share) -> Jacobian:
         return engine.jacobian(losses, layout)

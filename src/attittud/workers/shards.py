@@ -94,7 +94,13 @@ class Shards(Group):
             at, before = at + length, before + parameter.numel()
 
     def gradients(
-        self, losses: Tensor, weights: Tensor, parameters: Sequence[Tensor], *, retain_graph: bool
+        self,
+        losses: Tensor,
+        weights: Tensor,
+        parameters: Sequence[Tensor],
+        *,
+        retain_graph: bool,
+        into: Layout | None = None,
     ) -> Sequence[Tensor | None]:
         """Return the shards of the gradient that a backward pass leaves in `.grad`, and restore the old `.grad`."""
         self._check_reduction()
