@@ -19,7 +19,7 @@ class Loop(Engine):
     name = "loop"
     on_shards: ClassVar[str | None] = name
     _converts = True
-    """Whether types of parameters are converted, as under autocast. If the first losses convert none, no later graph is walked."""
+    """Whether types of parameters are converted, as under autocast. Once some losses convert none, no graph is walked."""
 
     def write(
         self,
