@@ -5,10 +5,11 @@
 
 Two things are measured at the base point of each model:
 
-* the median time of each kind of step, over rounds in which every method has its turn: a refresh and three plain steps. What a
-  refresh adds is its median difference to the plain step that follows it. Slow methods that we only compare with have their
-  turn in every third round. A multitask step comes before and after each turn, and both kinds of step are divided by the mean of
-  these two, because the speed of a machine changes within seconds;
+* the median time of each kind of step, over rounds in which every method has its turn: a plain step that is not timed, because
+  it follows a step of another method, then a refresh and three plain steps. What a refresh adds is its median difference to the
+  plain step that follows it. Slow methods that we only compare with have their turn in every third round. A multitask step comes
+  before and after each turn, and both kinds of step are divided by the mean of these two, because the speed of a machine changes
+  within seconds;
 * the plain step of a guide over two backward passes without one. They take turns, and the ratio is the median over at least 200
   pairs, with the 95 % interval of that median. Some pairs are measured after each round, because a machine may stay slow for
   many seconds.
@@ -93,6 +94,7 @@ def measure(
         start, before = time.perf_counter(), multitask()
         for label, method in ready.items():
             if label not in rare or done % RARE_EVERY == 0:
+                method.step(False)
                 refresh = seconds_of(partial(method.step, True), work.device) if method.has_refresh else None
                 steps = [seconds_of(partial(method.step, False), work.device) for _ in range(PLAIN)]
                 after = multitask()
