@@ -29,6 +29,7 @@ foreach_zero_ = torch._foreach_zero_
 concatenate = torch._C._nn.flatten_dense_tensors  # two or more tensors of one type as one new vector, in one call
 as_parts = torch._C._nn.unflatten_dense_tensors  # the reverse: a contiguous view for each tensor, in its shape
 _NODES: Any = torch._C._functions
+AccumulateGrad = _NODES.AccumulateGrad  # the node of a leaf
 ToCopyBackward = _NODES.ToCopyBackward0  # the node of a tensor that was converted to another type
 sequence_number = methodcaller("_sequence_nr")
 """The number of a node among all nodes that autograd has made in this thread."""
@@ -61,10 +62,10 @@ def run_backward(*args: Any, **options: Any) -> tuple[Tensor | None, ...]:
         return found
 
 
-def arriving_dtype(node: Any) -> torch.dtype:
-    """The type in which a gradient arrives at a node with one input."""
-    dtype: torch.dtype = node._input_metadata[0].dtype
-    return dtype
+def arriving(node: Any) -> tuple[torch.dtype, torch.device]:
+    """The type and the device in which a gradient arrives at a node with one input."""
+    about = node._input_metadata[0]
+    return about.dtype, about.device
 
 
 def segment_sums(x: Tensor, lengths: Tensor) -> Tensor:

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from attittud._torch import (
+    AccumulateGrad,
     ToCopyBackward,
-    arriving_dtype,
+    arriving,
     as_parts,
     concatenate,
     foreach_add_,
@@ -30,6 +31,7 @@ from attittud.kernels.segments import Segments
 
 Named = Sequence[tuple[str, nn.Parameter]]
 _DTYPE = attrgetter("dtype")
+_HALF = {torch.bfloat16, torch.float16}
 
 
 def copy_each_(targets: list[Tensor], sources: list[Tensor]) -> None:
@@ -379,13 +381,7 @@ class LossGraph:
     leaves: set[int]
     inputs: list[Tensor]
     conversions: dict[int, Any]
-    """Nodes that convert the type of a parameter, by its id, if the loss uses the parameter only in the other type."""
-
-    @property
-    def converts(self) -> bool:
-        """Whether types of parameters are converted, as under autocast; False if a parameter becomes complex."""
-        types = {arriving_dtype(node) for node in self.conversions.values()}
-        return bool(types) and not any(dtype.is_complex for dtype in types)
+    """Nodes that convert a parameter to half precision, by its id, if the loss uses the parameter only in this form."""
 
 
 def walk(loss: Tensor) -> LossGraph:
@@ -419,16 +415,28 @@ def walk(loss: Tensor) -> LossGraph:
             "use_reentrant=False to torch.utils.checkpoint.checkpoint (Hugging Face: "
             "gradient_checkpointing_kwargs={'use_reentrant': False})"
         )
-    pairs = [(node, node.next_functions[0][0]) for node in copies]
-    conversions = {id(end.variable): node for node, end in pairs if hasattr(end, "variable") and end not in several}
-    return LossGraph(nodes, leaves, inputs, conversions)
+    return LossGraph(nodes, leaves, inputs, _conversions(copies, several))
+
+
+def _conversions(copies: list[Any], several: set[Any]) -> dict[int, Any]:
+    """`LossGraph.conversions`: `copies` are all nodes that convert or copy, and to `several` nodes more than one edge leads."""
+    found = {}
+    for node in copies:
+        ((end, _),) = node.next_functions
+        if type(end) is AccumulateGrad and end not in several:
+            # The same kind of node stands for a copy to another device or memory format.
+            dtype, device = arriving(node)
+            if dtype in _HALF and device == end.variable.device:
+                found[id(end.variable)] = node
+    return found
 
 
 def unconverted(graph: LossGraph, layout: Layout, parameters: Sequence[Tensor]) -> list[Tensor | GradientEdge]:
     """Replace parameters of a layout by the edges of a graph at which their gradients arrive unconverted.
 
     Autocast converts parameters to half precision, so a backward pass ends with a kernel for each parameter that converts its
-    gradient back. The copy into a flat vector converts as well, to the same bits, so these kernels are left out.
+    gradient back. The copy into a flat vector converts as well, to the same bits, so these kernels are left out. (So are hooks
+    on the converting nodes themselves.)
     """
     found = graph.conversions
     # A flat vector of another type would not be rounded like the parameter's gradient. Hooks must see the gradient.

@@ -91,7 +91,7 @@ class Refresh:
         """Return some columns of the Gaussian matrix of this refresh, from column number `first` on."""
         device = self.layout.device
         if self.ahead is not None and isinstance(first, int) and rows * columns <= LARGEST_AHEAD:
-            return self.ahead.normal(self.seed, rows, first, columns, device).to(dtype)
+            return self.ahead.normal(self.seed, rows, first, columns, device).to(dtype, copy=True)
         return gaussian(self.seed, self.index, rows=rows, first=first, columns=columns, dtype=dtype, device=device)
 
     def remember(self, factor: Tensor) -> None:
@@ -255,7 +255,7 @@ def _normal(one: Tensor, other: Tensor) -> Tensor:
 AHEAD = 16
 """How many refreshes get their random numbers together. Launching eighty small operations each time would be slow."""
 LARGEST_AHEAD = 1 << 13
-"""The largest matrix whose numbers are made ahead, in entries: 2 MB for all refreshes."""
+"""The largest matrix whose numbers are made ahead, in entries: 2 MB for all refreshes, or 1 MB on a GPU."""
 
 
 class Ahead:

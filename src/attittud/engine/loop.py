@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from typing import ClassVar
 
 from torch import Tensor
-from torch.autograd.graph import GradientEdge
 
 from attittud._torch import CUDA_GRAPH_TREES, kept_graph, run_backward
 from attittud.autograd.layout import Layout, unconverted, walk
@@ -18,8 +17,6 @@ from attittud.engine.base import Engine
 class Loop(Engine):
     name = "loop"
     on_shards: ClassVar[str | None] = name
-    _converts = True
-    """Whether types of parameters are converted, as under autocast. Once some losses convert none, no graph is walked."""
 
     def write(
         self,
@@ -33,7 +30,8 @@ class Loop(Engine):
     ) -> None:
         """Write one row after the other. `present`: ids of the parameters whose part of `out` is already complete."""
         compiled = CUDA_GRAPH_TREES in sys.modules
-        parameters = self._ends(losses, layout)
+        # (torch copies tensors of another type together, but adds them one by one.)
+        parameters = tuple(unconverted(walk(losses), layout, layout.parameters) if fresh else layout.parameters)
         for row, to in zip(weights, out, strict=True):
             with kept_graph() if compiled else nullcontext():
                 found: Sequence[Tensor | None] = run_backward(
@@ -43,11 +41,3 @@ class Loop(Engine):
                 found = [None if id(p) in present else g for p, g in zip(layout.parameters, found, strict=True)]
             layout.add_(to, found, fresh=fresh)
             del found  # freed before the next row is computed
-
-    def _ends(self, losses: Tensor, layout: Layout) -> tuple[Tensor | GradientEdge, ...]:
-        """Where a pass collects the gradients of the layout's parameters."""
-        graph = walk(losses) if self._converts else None
-        self._converts = graph is not None and graph.converts
-        if graph is None or not self._converts:
-            return tuple(layout.parameters)
-        return tuple(unconverted(graph, layout, layout.parameters))

@@ -66,11 +66,11 @@ class ParameterListing:
 
 @dataclass
 class KnownGraph:
-    """Properties of a loss's graph that stay the same from step to step."""
+    """Properties of a loss's graph that mostly stay the same from step to step."""
 
     reached: set[str]  # the parameters that the loss reaches
     retained: bool  # whether a later loss of the step shares a part of the graph, so that the graph may not be freed
-    converts: bool  # whether the type of some parameters is converted, as under autocast
+    converts: bool  # whether some parameters are converted to half precision, as under autocast
 
     def confirm(self, loss: Tensor, reached: set[str]) -> set[str]:
         """Compare with the parameters that got a gradient; if they differ, walk the graph again."""

@@ -136,11 +136,14 @@ class Gradients:
         the judges' gradient.
         """
         alone = self.judges is None and not self.tasks.keys() - {name}
-        started = name in self.tasks and self.tasks[name].flat is not None
-        if alone or started or self.layout is None or not self._folds or self.workers.size > 1:
+        if alone or self._started(name) or self.layout is None or not self._folds or self.workers.size > 1:
             return None
         self._fold_others(name)
         return self.layout.empty()
+
+    def _started(self, name: str) -> bool:
+        """Whether an earlier call has left a vector, to which the gradient of this task is added."""
+        return name in self.tasks and self.tasks[name].flat is not None
 
     def _fold_others(self, name: str) -> None:
         for other, task in self.tasks.items():
@@ -382,7 +385,8 @@ class Step(Gradients):
             )
         assert self.layout is not None
         if found is None:
-            into, without = self.layout if graph.converts else None, self.layout if self.in_span else None
+            into = self.layout if graph.converts and self.primary_gradient is None else None
+            without = self.layout if self.in_span else None
             found = _gradients(self, losses, share, retain_graph, into=into, without=without)
         inside, rest = self.shared.split(self.layout, found)
         _add_to(self.rest_primary, rest, 1.0, copied=self.replayed)
@@ -401,7 +405,7 @@ class Step(Gradients):
             found = found.over(self.layout, self.shared)
         else:
             room = None if self.captured is not None else self._room(name)
-            into = self.layout if graph.converts and self.subspace is not None else None
+            into = self.layout if graph.converts and not self._started(name) else None
             found = _written(self, task.loss, share, graph.retained, self.layout, room, into=into)
         reached = graph.confirm(task.loss, self.shared.reached(found.gradients))
         _check_reach(self, f"auxiliary {name!r}", reached)
@@ -572,7 +576,7 @@ def _graphs(step: Step, losses: Mapping[str, Tensor], *, retain_graph: bool = Fa
         nodes = [graph.nodes for graph in walked] + ([] if step.kept is None else [step.kept.nodes])
         needed = [any(not own.isdisjoint(later) for later in nodes[at + 1 :]) for at, own in enumerate(nodes)]
         reached = [step.workers.names(graph.leaves, step.shared.listing.named) for graph in walked]
-        converts = [graph.converts for graph in walked]
+        converts = [bool(graph.conversions) for graph in walked]
         known = zip(reached, needed[: len(walked)], converts, strict=True)
         found = memory.learn(losses, [KnownGraph(*properties) for properties in known])
     return {name: replace(graph, retained=True) for name, graph in found.items()} if retain_graph else found

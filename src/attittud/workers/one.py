@@ -69,7 +69,7 @@ class Workers:
     ) -> Sequence[Tensor | None]:
         """Return the gradient of the weighted sum of losses for each parameter; None for a parameter that is not reached.
 
-        `into`: the caller copies gradients into a vector of this layout, so they need not have the types of the parameters.
+        `into`: the caller copies gradients into a new vector of this layout, so they may still be in half precision.
         """
         if not parameters:
             return ()

@@ -69,9 +69,9 @@ def names(p, losses, layout=None):
 @DEVICES
 @pytest.mark.parametrize("cache", [True, False])
 def test_parameters_that_are_used_in_another_type_only_are_replaced(device, cache):
-    p = Passes(device, cache=cache)
+    p, q = Passes(device, cache=cache), Passes(device, half=None)
     assert names(p, p.losses()) == {f"{m}.{kind}" for m in ("conv", "body", "primary") for kind in ("weight", "bias")}
-    assert not names(p, Passes(device, half=None).losses())
+    assert not names(q, q.losses())
 
 
 def test_parameters_with_hooks_and_of_other_types_are_not_replaced():
@@ -89,7 +89,45 @@ def test_parameters_with_hooks_and_of_other_types_are_not_replaced():
     def wide():
         return F.linear(q.x.flatten(1)[:, :12], q.model.body.weight.float()).square().mean(1)
 
-    assert walk(wide()).conversions and not names(q, wide())
+    assert not names(q, wide())
+    handed = Layout(p.model.float().named_parameters())
+    assert "body.weight" in names(p, p.losses(), handed)
+    p.model.half()  # the vector is still float32, but gradients are now rounded to float16
+    loss = F.linear(torch.ones(2, 12), p.model.body.weight.bfloat16().float()).square().mean(1)
+    assert walk(loss).conversions and not names(p, loss, handed)
+
+
+class Doubled(torch.autograd.Function):
+    """Its node has an attribute `variable`, like the node of a leaf."""
+
+    @staticmethod
+    def forward(ctx, variable):
+        ctx.variable = variable
+        return variable * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * (2 if ctx.variable is not None else 0)
+
+
+@pytest.mark.parametrize(
+    "used",
+    [
+        Doubled.apply,
+        lambda w: w.double().float(),
+        lambda w: w.to(torch.cfloat).real,
+        lambda w: w.to("meta", torch.bfloat16),
+        lambda w: w.to(memory_format=torch.channels_last),
+        lambda w: w.to(torch.float8_e4m3fn).to(torch.bfloat16),
+        lambda w: w.bfloat16() + w.sum(),
+        lambda w: w.mT.bfloat16(),
+    ],
+    ids=["function", "double", "complex", "device", "format", "float8", "both", "transposed"],
+)
+def test_only_the_conversion_of_a_parameter_to_half_precision_counts(used):
+    weight = nn.Parameter(torch.ones(2, 3, 4, 4))
+    assert not walk(used(weight).to(torch.bfloat16).sum()).conversions
+    assert walk(weight.bfloat16().sum()).conversions.keys() == {id(weight)}
 
 
 @DEVICES
@@ -135,16 +173,17 @@ class Conversions(TorchDispatchMode):
 def test_passes_do_not_convert_gradients_of_shared_parameters(eta):
     p = Passes("cpu")
     guide = Guide(p.model, eta=eta, rank=3, engine="loop", judge_every=1)
-    for refresh in (True, True, False):
+    for number in range(6):
         losses, loss = p.losses(), p.losses("auxiliary").mean()
         p.model.zero_grad()
         with Conversions() as found:
-            guide.backward(losses, loss, refresh=refresh, judge=p.losses if eta == "auto" else None)
-    # Next to the judges' gradient, hooks on the parameters write the auxiliary gradient straight into a vector.
-    hooked = 1 if eta == "auto" else 0
-    for module in (p.model.conv, p.model.body):
-        assert found.seen[module.weight.shape] == hooked
-    assert found.seen[p.model.primary.weight.shape] == 1  # it is not shared, and judges do not need it
+            guide.backward(losses, loss, refresh=number % 2 == 0, judge=p.losses if eta == "auto" else None)
+        # Next to the judges' gradient, hooks on the parameters write the auxiliary gradient straight into a vector. In the
+        # first step the judges' graph is not known.
+        expected = 0 if eta != "auto" else 2 if number == 0 else 1
+        for module in (p.model.conv, p.model.body):
+            assert found.seen[module.weight.shape] == expected, number
+        assert found.seen[p.model.primary.weight.shape] == 1  # not shared, and neither the basis nor the judges need it
 
 
 @pytest.mark.parametrize("order", ["primary", "auxiliary"])
@@ -169,20 +208,29 @@ def test_micro_batches_add_up_in_full_precision(order):
         assert torch.equal(parameter.grad, sum(parts[1:], parts[0]))
 
 
-def test_a_parameter_that_becomes_complex_keeps_its_gradient():
+@pytest.mark.parametrize("dtype", [torch.cfloat, torch.float64, torch.bfloat16])
+def test_micro_batches_of_other_types_add_up_as_in_torch(dtype):
     torch.manual_seed(0)
     body, heads, x = nn.Linear(4, 4, bias=False), nn.ModuleList([nn.Linear(4, 2), nn.Linear(4, 2)]), torch.randn(5, 4)
     model = nn.ModuleDict({"body": body, "heads": heads})
 
-    def losses(head):
-        return heads[head]((x.to(torch.cfloat) @ body.weight.to(torch.cfloat)).real).square().mean(1)
+    def losses(head, scale, dtype):
+        out = x.to(dtype) @ body.weight.to(dtype)
+        return heads[head]((out.real if out.is_complex() else out).float()).square().mean(1) * scale
 
-    guide = Guide(model, eta=EVEN, rank=2, engine="loop")
-    for _ in range(2):
+    guide = Guide(model, eta=EVEN, rank=2, engine="loop", refresh_every=2)
+    for used in (torch.bfloat16, dtype, dtype):
         model.zero_grad()
-        guide.backward(losses(0), losses(1).mean())
-    wanted = [torch.autograd.grad(losses(head).mean(), body.weight)[0] for head in (1, 0)]
-    assert torch.equal(body.weight.grad, wanted[0] + wanted[1])
+        for scale in (0.75, 0.25):
+            guide.primary(losses(0, scale, used))
+        for scale in (0.75, 0.25):
+            guide.auxiliary(losses(1, scale, used).mean())
+        guide.combine()
+        sums = []
+        for head in (1, 0):
+            parts = [torch.autograd.grad(losses(head, s, used).mean(), body.weight)[0] for s in (0.75, 0.25)]
+            sums.append(parts[0] + parts[1])
+        assert torch.equal(body.weight.grad, sums[0] + sums[1])
 
 
 @DEVICES
