@@ -48,12 +48,12 @@ The table shows what a refresh adds to a step, in milliseconds, eager / in a CUD
 the paper authors' algorithm and for TorchJD.
 """
 ENGINES = """\
-* Leave `engine="auto"` and pass primary losses as a callable ([why](engines.md)).
+* Leave `engine="auto"` and pass the primary losses as a callable ([why](engines.md)).
 * `hooks` needs one backward pass for any k. Use it for transformers, LoRA and large models. With BatchNorm it needs
   `basis_losses=` and `batch_norm="frozen"`, as in the table.
 * `loop` runs on everything and takes the least memory. `batched` can be faster on small models, and takes the most memory.
-* A network of small kernels waits for Python to launch them. CUDA graphs
-  ([training.cuda_graph](training.md#speed)) make its refreshes several times faster.
+* A network of small kernels waits for Python to launch them. CUDA graphs ([training.cuda_graph](training.md#speed), or your
+  own capture) make its refreshes several times faster.
 """
 GROWTH = """\
 ## How does it grow?

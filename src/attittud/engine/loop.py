@@ -30,7 +30,7 @@ class Loop(Engine):
     ) -> None:
         """Write one row after the other. `present`: ids of the parameters whose part of `out` is already complete."""
         compiled = CUDA_GRAPH_TREES in sys.modules
-        # (torch copies tensors of another type together, but adds them one by one.)
+        # Only for copies: torch adds tensors of another type one by one.
         parameters = tuple(unconverted(walk(losses), layout, layout.parameters) if fresh else layout.parameters)
         for row, to in zip(weights, out, strict=True):
             with kept_graph() if compiled else nullcontext():
