@@ -37,7 +37,7 @@ def points(job: str, settings: dict[str, Any]) -> Measurements:
     if job == "guard":
         return {name: partial(guard.measure, name, **settings) for name in guard.MODELS}
     if job == "calls":
-        return {f"{tensors} tensors": partial(calls.measure, tensors) for tensors in calls.TENSORS}
+        return {name: partial(calls.measure, *setting) for name, setting in calls.POINTS.items()}
     if job == "passes":
         return {passes.name(*item): partial(passes.measure, *item, **settings) for item in passes.points(quick)}
     return {point.name: partial(steps.measure, job, point, **settings) for point in steps.points(SPECS[job], quick)}

@@ -20,7 +20,11 @@ import attittud
 from attittud import Eta, Guide
 
 OURS = str(Path(attittud.__file__).parent)
-TENSORS = (198, 774)
+POINTS = {
+    f"{tensors} tensors{', autocast' if half else ''}": (tensors, half)
+    for half in (False, True)
+    for tensors in (198, 774)
+}
 
 
 def network(tensors: int) -> nn.ModuleDict:
@@ -31,10 +35,13 @@ def network(tensors: int) -> nn.ModuleDict:
     return model
 
 
-def calls(tensors: int, *, verbs: bool = False, engine: str = "loop", refresh: bool = False) -> tuple[int, int]:
+def calls(
+    tensors: int, *, verbs: bool = False, engine: str = "loop", refresh: bool = False, half: bool = False
+) -> tuple[int, int]:
     """The number of our own functions that a step calls, and of all functions, including C functions.
 
     `refresh`: in a step with a refresh, where the forward pass of the primary losses is counted too if an engine watches it.
+    `half`: forward passes under autocast. A step then looks at each node of their graphs.
     """
     model = network(tensors)
     guide = Guide(model, eta=Eta(1, 1, 0), rank=5, engine=engine)
@@ -46,13 +53,17 @@ def calls(tensors: int, *, verbs: bool = False, engine: str = "loop", refresh: b
         own += event == "call" and frame.f_code.co_filename.startswith(OURS)
         every += event in ("call", "c_call")
 
+    def logits(head: str) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            return model[head](model["body"](x)).float()
+
     def primary() -> Tensor:
-        return F.cross_entropy(model["primary"](model["body"](x)), y, reduction="none")
+        return F.cross_entropy(logits("primary"), y, reduction="none")
 
     for number in range(4):
         model.zero_grad()
         losses = primary if engine == "hooks" else primary()
-        loss = model["other"](model["body"](x)).square().mean()
+        loss = logits("other").square().mean()
         sys.setprofile(watch if number == 3 else None)
         if verbs:
             guide.primary(losses)
@@ -64,6 +75,6 @@ def calls(tensors: int, *, verbs: bool = False, engine: str = "loop", refresh: b
     return own, every
 
 
-def measure(tensors: int) -> dict[str, Any]:
-    own, every = calls(tensors)
-    return {"tensors": tensors, "own": own, "all": every}
+def measure(tensors: int, half: bool) -> dict[str, Any]:
+    own, every = calls(tensors, half=half)
+    return {"tensors": tensors, "autocast": half, "own": own, "all": every}

@@ -149,8 +149,15 @@ def _calls(results: Results) -> Goal:
     points = list(results.get("calls", {}).get("points", {}).values())
     if not points:
         return Goal(what, wanted)
+    texts = {
+        half: ", ".join(
+            f"{p['own']} and {p['all']:,} ({p['tensors']} tensors)" for p in points if p.get("autocast", False) == half
+        )
+        for half in (False, True)
+    }
+    text = texts[False] + (f"; under autocast {texts[True]}" if texts[True] else "")
+    points = [point for point in points if not point.get("autocast", False)]
     own = {point["own"] for point in points}
-    text = ", ".join(f"{p['own']} and {p['all']:,} ({p['tensors']} tensors)" for p in points)
     met = len(own) == 1 and max(own) <= OWN_CALLS and all(p["all"] <= ALL_CALLS for p in points if p["tensors"] <= 198)
     return Goal(what, wanted, text, met, text)
 

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from operator import methodcaller
+from operator import attrgetter, methodcaller
 from typing import Any
 
 import torch
@@ -33,6 +33,8 @@ AccumulateGrad = _NODES.AccumulateGrad  # the node of a leaf
 ToCopyBackward = _NODES.ToCopyBackward0  # the node of a tensor that was converted to another type
 sequence_number = methodcaller("_sequence_nr")
 """The number of a node among all nodes that autograd has made in this thread."""
+input_metadata = attrgetter("_input_metadata")
+"""For each input of a node, the type and the device in which a gradient arrives there."""
 CUDA_GRAPH_TREES = "torch._inductor.cudagraph_trees"
 """The module behind torch.compile(mode="reduce-overhead"). If it is not loaded, nothing was compiled in that mode."""
 
@@ -60,12 +62,6 @@ def run_backward(*args: Any, **options: Any) -> tuple[Tensor | None, ...]:
     with in_this_thread():
         found: tuple[Tensor | None, ...] = _engine_run_backward(*args, **options)
         return found
-
-
-def arriving(node: Any) -> tuple[torch.dtype, torch.device]:
-    """The type and the device in which a gradient arrives at a node with one input."""
-    about = node._input_metadata[0]
-    return about.dtype, about.device
 
 
 def segment_sums(x: Tensor, lengths: Tensor) -> Tensor:

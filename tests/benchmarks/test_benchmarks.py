@@ -424,9 +424,13 @@ def test_judges_are_judged_by_the_mean_of_all_runs_at_one_revision(tmp_path):
     [((150, 2000), (150, 9000), True), ((149, 2000), (150, 9000), False), ((150, 2001), (150, 9000), False)],
 )
 def test_calls_are_the_same_for_any_number_of_tensors(few, many, met):
-    points = {str(n): {"tensors": n, "own": own, "all": every} for n, (own, every) in ((198, few), (774, many))}
+    sizes = (198, few, False), (774, many, False), (198, (160, 5000), True)
+    points = {
+        str(at): {"tensors": n, "own": own, "all": every, "autocast": half}
+        for at, (n, (own, every), half) in enumerate(sizes)
+    }
     (row,) = judged({"calls": {"points": points}}, "functions called")
-    assert row.met is met
+    assert row.met is met and row.measured.endswith("; under autocast 160 and 5,000 (198 tensors)")
 
 
 def test_a_missed_goal_has_a_line_with_its_figure_and_its_limit():

@@ -19,12 +19,12 @@ from torch.autograd.graph import GradientEdge
 from attittud._torch import (
     AccumulateGrad,
     ToCopyBackward,
-    arriving,
     as_parts,
     concatenate,
     foreach_add_,
     foreach_copy_,
     foreach_zero_,
+    input_metadata,
     of_all_rows,
 )
 from attittud.kernels.segments import Segments
@@ -380,32 +380,23 @@ class LossGraph:
     nodes: set[Any]
     leaves: set[int]
     inputs: list[Tensor]
-    conversions: dict[int, Any]
-    """Nodes that convert a parameter to half precision, by its id, if the loss uses the parameter only in this form."""
+    several: set[Any]
+    """Nodes that more than one edge leads to."""
+
+    @property
+    def converts(self) -> bool:
+        """Whether parameters are converted to half precision, as under autocast."""
+        return bool(_conversions(self.nodes, self.several))
 
 
 def walk(loss: Tensor) -> LossGraph:
     """Return the graph behind `loss`; raises an error where autograd.grad would silently return nothing."""
-    nodes: set[Any] = set() if loss.grad_fn is None else {loss.grad_fn}
-    stack, ends, copies = list(nodes), list[Any](), list[Any]()
-    several = set[Any]()  # nodes that more than one edge leads to
-    while stack:
-        node = stack.pop()
-        following = node.next_functions
-        if not following:
-            ends.append(node)
-        elif type(node) is ToCopyBackward:
-            copies.append(node)
-        for later, _ in following:
-            if later in nodes:
-                several.add(later)
-            elif later is not None:
-                nodes.add(later)
-                stack.append(later)
+    found, several = _nodes(loss)
+    nodes = set(found)
     leaves = {id(loss)} if loss.is_leaf else set[int]()
     inputs: list[Tensor] = []
-    for node in ends:
-        variable = getattr(node, "variable", None)
+    for node in found:
+        variable = None if node.next_functions else getattr(node, "variable", None)
         if variable is not None:
             nodes.discard(node)
             leaves.add(id(variable)) if isinstance(variable, nn.Parameter) else inputs.append(variable)
@@ -415,30 +406,49 @@ def walk(loss: Tensor) -> LossGraph:
             "use_reentrant=False to torch.utils.checkpoint.checkpoint (Hugging Face: "
             "gradient_checkpointing_kwargs={'use_reentrant': False})"
         )
-    return LossGraph(nodes, leaves, inputs, _conversions(copies, several))
+    return LossGraph(nodes, leaves, inputs, several)
 
 
-def _conversions(copies: list[Any], several: set[Any]) -> dict[int, Any]:
-    """`LossGraph.conversions`: `copies` are all nodes that convert or copy, and to `several` nodes more than one edge leads."""
+def _nodes(loss: Tensor) -> tuple[list[Any], set[Any]]:
+    """All nodes behind a loss, and those of them that more than one edge leads to."""
+    found = [] if loss.grad_fn is None else [loss.grad_fn]
+    seen, several = set[Any](found), set[Any]()
+    for node in found:  # the list grows meanwhile
+        for later, _ in node.next_functions:
+            if later in seen:
+                several.add(later)
+            elif later is not None:
+                seen.add(later)
+                found.append(later)
+    return found, several
+
+
+def _conversions(nodes: Iterable[Any], several: set[Any]) -> dict[int, tuple[Tensor, Any]]:
+    """Leaves that are converted to half precision and used in no other form, with the nodes that convert them, by id."""
     found = {}
-    for node in copies:
-        ((end, _),) = node.next_functions
-        if type(end) is AccumulateGrad and end not in several:
-            # The same kind of node stands for a copy to another device or memory format.
-            dtype, device = arriving(node)
-            if dtype in _HALF and device == end.variable.device:
-                found[id(end.variable)] = node
+    for node in nodes:
+        if type(node) is ToCopyBackward:
+            ((end, _),) = node.next_functions
+            if type(end) is AccumulateGrad and end not in several:
+                # The same kind of node stands for a copy to another device or memory format.
+                (arriving,), leaf = input_metadata(node), end.variable
+                if arriving.dtype in _HALF and arriving.device == leaf.device:
+                    found[id(leaf)] = leaf, node
     return found
 
 
-def unconverted(graph: LossGraph, layout: Layout, parameters: Sequence[Tensor]) -> list[Tensor | GradientEdge]:
-    """Replace parameters of a layout by the edges of a graph at which their gradients arrive unconverted.
+def unconverted(loss: Tensor, layout: Layout, parameters: Sequence[Tensor]) -> list[Tensor | GradientEdge]:
+    """Replace parameters of a layout by the edges of the loss's graph at which their gradients arrive unconverted.
 
     Autocast converts parameters to half precision, so a backward pass ends with a kernel for each parameter that converts its
     gradient back. The copy into a flat vector converts as well, to the same bits, so these kernels are left out. (So are hooks
     on the converting nodes themselves.)
     """
-    found = graph.conversions
+    own = set(map(id, layout.parameters))
     # A flat vector of another type would not be rounded like the parameter's gradient. Hooks must see the gradient.
-    own = {id(p) for p in layout.parameters if p.dtype == layout.dtype and not p._backward_hooks}
-    return [GradientEdge(found[id(p)], 0) if id(p) in own and id(p) in found else p for p in parameters]
+    edges = {
+        number: GradientEdge(node, 0)
+        for number, (leaf, node) in _conversions(*_nodes(loss)).items()
+        if number in own and leaf.dtype == layout.dtype and not leaf._backward_hooks
+    }
+    return [edges.get(id(p), p) for p in parameters]

@@ -10,7 +10,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from attittud._torch import CUDA_GRAPH_TREES, kept_graph, run_backward
-from attittud.autograd.layout import Layout, unconverted, walk
+from attittud.autograd.layout import Layout, unconverted
 from attittud.engine.base import Engine
 
 
@@ -31,7 +31,7 @@ class Loop(Engine):
         """Write one row after the other. `present`: ids of the parameters whose part of `out` is already complete."""
         compiled = CUDA_GRAPH_TREES in sys.modules
         # Only for copies: torch adds tensors of another type one by one.
-        parameters = tuple(unconverted(walk(losses), layout, layout.parameters) if fresh else layout.parameters)
+        parameters = tuple(unconverted(losses, layout, layout.parameters) if fresh else layout.parameters)
         for row, to in zip(weights, out, strict=True):
             with kept_graph() if compiled else nullcontext():
                 found: Sequence[Tensor | None] = run_backward(

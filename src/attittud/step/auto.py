@@ -158,7 +158,7 @@ class AutoWeights:
         # The judges' losses must reach shared parameters. The graph is walked again only if the set of gradients has changed.
         reached = tuple(g is not None for g in found)
         if reached != self._reached and losses.numel() > 0 and not self.workers.splits_columns:
-            self.converts = bool(check_reaches(losses, "judge", layout).conversions)
+            self.converts = check_reaches(losses, "judge", layout).converts
         self._reached = reached
         if flat is None:
             flat = layout.flatten(found) if flatten is None else flatten(found)

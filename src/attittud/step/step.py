@@ -576,8 +576,7 @@ def _graphs(step: Step, losses: Mapping[str, Tensor], *, retain_graph: bool = Fa
         nodes = [graph.nodes for graph in walked] + ([] if step.kept is None else [step.kept.nodes])
         needed = [any(not own.isdisjoint(later) for later in nodes[at + 1 :]) for at, own in enumerate(nodes)]
         reached = [step.workers.names(graph.leaves, step.shared.listing.named) for graph in walked]
-        converts = [bool(graph.conversions) for graph in walked]
-        known = zip(reached, needed[: len(walked)], converts, strict=True)
+        known = zip(reached, needed[: len(walked)], [graph.converts for graph in walked], strict=True)
         found = memory.learn(losses, [KnownGraph(*properties) for properties in known])
     return {name: replace(graph, retained=True) for name, graph in found.items()} if retain_graph else found
 

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from attittud._torch import kept_graph, run_backward
-from attittud.autograd.layout import EVERYTHING, Layout, Named, Share, is_sharded, unconverted, walk
+from attittud.autograd.layout import EVERYTHING, Layout, Named, Share, is_sharded, unconverted
 from attittud.engine.base import Engine, Jacobian
 
 
@@ -73,7 +73,7 @@ class Workers:
         """
         if not parameters:
             return ()
-        ends = parameters if into is None else unconverted(walk(losses), into, parameters)
+        ends = parameters if into is None else unconverted(losses, into, parameters)
         with kept_graph() if retain_graph else nullcontext():
             return run_backward((losses,), (weights,), retain_graph, False, tuple(ends), True, accumulate_grad=False)
 

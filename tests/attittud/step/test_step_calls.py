@@ -11,6 +11,12 @@ def test_a_plain_step_calls_the_same_number_of_our_functions_for_any_number_of_t
     assert calls(774)[0] == own
 
 
+def test_under_autocast_a_plain_step_calls_hardly_more_of_our_functions():
+    own, every = calls(198, half=True)
+    assert own <= 150 and every <= 6_000  # a step looks at each node of its graphs
+    assert calls(774, half=True)[0] == own
+
+
 @pytest.mark.parametrize("tensors", [198, 774])
 def test_primary_auxiliary_combine_call_hardly_more_functions(tensors):
     assert calls(tensors, verbs=True)[0] <= 170
