@@ -1,4 +1,7 @@
-"""A guide remembers facts from step to step: whatever changes, its updates equal the updates of a guide without memory."""
+"""A guide remembers facts from step to step: whatever changes, its updates equal the updates of a guide without memory.
+
+Under autocast the other guide also lets torch convert gradients back.
+"""
 
 import copy
 import gc
@@ -13,7 +16,9 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from attittud import Eta, Guide
+from attittud.engine import loop
 from attittud.step.shared import GraphMemory, ParameterListing
+from attittud.workers import one
 
 STEPS = 8
 
@@ -52,8 +57,13 @@ class Run:
         self.tasks = ("a",)
         self.head = "primary"
         self.verbs = False
+        self.half: torch.dtype | None = None
 
     def losses(self) -> tuple[Tensor, dict[str, Tensor]]:
+        with torch.autocast("cpu", self.half or torch.bfloat16, enabled=self.half is not None):
+            return self.forward()
+
+    def forward(self) -> tuple[Tensor, dict[str, Tensor]]:
         model, x = self.model, self.x
         dtype = model.stem.weight.dtype
         features = model.features(x.to(dtype))
@@ -180,10 +190,28 @@ def by_verbs(run: Run, number: int) -> None:
     run.verbs, run.model.skipped = True, {number % 4}
 
 
+def autocast_later(run: Run, number: int) -> None:
+    run.half = None if number < 3 else torch.bfloat16
+
+
+def autocast_until_then(run: Run, number: int) -> None:
+    run.half = torch.bfloat16 if number < 3 else None
+
+
+def another_half(run: Run, number: int) -> None:
+    run.half = torch.bfloat16 if number < 3 else torch.float16
+
+
+def hooked_later(run: Run, number: int) -> None:
+    if number == 3:
+        run.model.blocks[1][0].weight.register_hook(lambda gradient: 2 * gradient)
+
+
 CHANGES: list[Callable[[Run, int], None]] = [
     *(freeze, unfreeze, one_parameter_in_turn, layer_drop, task_left_out, task_comes_later, other_task, another_head),
     *(one_forward_later, separate_forwards_later, checkpointing, channels_last, doubled, copied, pickled, assigned),
     *(replaced, module_replaced, module_added, parameter_removed, kept_gradient, by_verbs),
+    *(autocast_later, autocast_until_then, another_half, hooked_later),
 ]
 
 
@@ -192,22 +220,26 @@ def nothing_remembered() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(GraphMemory, "recall", lambda self, losses: None)
         patch.setattr(ParameterListing, "_changed", lambda self: True)
+        for module in (loop, one):
+            patch.setattr(module, "unconverted", lambda loss, layout, parameters: list(parameters))
         yield
 
 
-def updates(change: Callable[[Run, int], None]) -> list[list[Tensor | None]]:
+def updates(change: Callable[[Run, int], None], half: torch.dtype | None) -> list[list[Tensor | None]]:
     run, found = Run(), []
+    run.half = half
     for number in range(STEPS):
         change(run, number)
         found.append(run.step())
     return found
 
 
+@pytest.mark.parametrize("half", [None, torch.bfloat16], ids=["full", "autocast"])
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_updates_equal_the_updates_of_a_guide_without_memory(change, request):
-    found = updates(change)
+def test_updates_equal_the_updates_of_a_guide_without_memory(change, half, request):
+    found = updates(change, half)
     request.getfixturevalue("nothing_remembered")
-    wanted = updates(change)
+    wanted = updates(change, half)
     for number, (got, want) in enumerate(zip(found, wanted, strict=True)):
         assert [g is None for g in got] == [g is None for g in want], number
         for a, b in zip(got, want, strict=True):
