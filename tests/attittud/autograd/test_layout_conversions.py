@@ -120,7 +120,14 @@ class Doubled(torch.autograd.Function):
 def test_only_the_conversion_of_a_parameter_to_half_precision_counts(used):
     weight = nn.Parameter(torch.ones(2, 3, 4, 4))
     assert not walk(used(weight).to(torch.bfloat16).sum()).converts
-    assert walk(weight.bfloat16().sum()).converts
+    assert walk(weight.bfloat16().sum()).converts and walk(weight.half().sum()).converts
+
+
+def test_a_function_with_an_attribute_variable_is_no_leaf():
+    weight = nn.Parameter(torch.ones(3))
+    loss = Doubled.apply(weight)
+    graph = walk(loss)
+    assert loss.grad_fn in graph.nodes and graph.leaves == {id(weight)}
 
 
 @DEVICES
