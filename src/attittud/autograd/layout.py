@@ -271,12 +271,14 @@ class Writing:
         self._waiting: list[tuple[Tensor, Tensor, int]] = []
         self._size = 0
 
-    def hook(self, at: int) -> Callable[[Tensor], Tensor]:
+    def hook(self, at: int) -> Callable[[Tensor | None], Tensor | None]:
         """Make a hook that takes the gradient of parameter number `at` and returns zeros without memory to autograd."""
         parameter = self.layout.parameters[at]
         nothing = self._zeros[parameter.dtype].expand_as(parameter)
 
-        def take(gradient: Tensor) -> Tensor:
+        def take(gradient: Tensor | None) -> Tensor | None:
+            if gradient is None:  # a custom autograd.Function returned None
+                return None
             self._take(at, gradient)
             return nothing
 
@@ -385,7 +387,7 @@ class LossGraph:
 
     @property
     def converts(self) -> bool:
-        """Whether parameters are converted to half precision, as under autocast."""
+        """Whether leaves are converted to half precision, as parameters are under autocast."""
         return bool(_conversions(self.nodes, self.several))
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from attittud import Eta, Guide
 from attittud.autograd.layout import Layout, written_into
 
 
@@ -42,3 +43,44 @@ def test_autograd_may_return_small_gradients(most):
     assert torch.equal(flat, want)
     assert arrived == {id(p) for name, p in model.named_parameters() if not name.startswith("not")}
     assert not any(p._backward_hooks for p in layout.parameters)
+
+
+class WithoutGradient(torch.autograd.Function):
+    """Uses a parameter, but returns no gradient for it."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x, weight):
+        return x * weight.sum()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):  # noqa: ARG004 - torch passes it
+        ctx.factor = inputs[1].detach().sum()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.factor, None
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched", "hooks"])
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_a_parameter_for_which_a_function_returns_no_gradient_gets_zeros(engine, tasks):
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"body": nn.Linear(4, 4), "primary": nn.Linear(4, 2), "auxiliary": nn.Linear(4, 2)})
+    model.register_parameter("weight", nn.Parameter(torch.ones(64) / 64))
+    x = torch.randn(5, 4)
+
+    def losses(head):
+        return model[head](WithoutGradient.apply(model["body"](x), model.weight)).square().mean(1)
+
+    guide = Guide(model, eta=Eta(1, 1, 1), rank=2, engine=engine)
+    for _ in range(2):
+        model.zero_grad()
+        guide.backward(lambda: losses("primary"), {str(at): losses("auxiliary").mean() for at in range(tasks)})
+    want = sum(
+        times * torch.autograd.grad(losses(head).mean(), model["body"].weight)[0]
+        for head, times in (("primary", 1), ("auxiliary", tasks))
+    )
+    assert torch.allclose(model["body"].weight.grad, want, rtol=1e-5)
+    assert torch.equal(model.weight.grad, torch.zeros(64))
