@@ -6,9 +6,10 @@ from benchmarks.calls import calls
 
 
 def test_a_plain_step_calls_the_same_number_of_our_functions_for_any_number_of_tensors():
-    own, every = calls(198)
-    assert own <= 150 and every <= 2_000
-    assert calls(774) == (own, every)
+    (few, every_few), (many, every_many) = calls(198), calls(774)
+    assert few == many <= 150
+    # The goal is 2,000. A step that looks at each node of its graphs without need takes more than 600.
+    assert every_few <= 600 and every_many <= 600
 
 
 def test_under_autocast_a_plain_step_calls_hardly_more_of_our_functions():
