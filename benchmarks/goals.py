@@ -151,12 +151,12 @@ def _calls(results: Results) -> Goal:
         return Goal(what, wanted)
     texts = {
         half: ", ".join(
-            f"{p['own']} and {p['all']:,} ({p['tensors']} tensors)" for p in points if p.get("autocast", False) == half
+            f"{p['own']} and {p['all']:,} ({p['tensors']} tensors)" for p in points if p["autocast"] == half
         )
         for half in (False, True)
     }
     text = texts[False] + (f"; under autocast {texts[True]}" if texts[True] else "")
-    points = [point for point in points if not point.get("autocast", False)]
+    points = [point for point in points if not point["autocast"]]
     own = {point["own"] for point in points}
     met = len(own) == 1 and max(own) <= OWN_CALLS and all(p["all"] <= ALL_CALLS for p in points if p["tensors"] <= 198)
     return Goal(what, wanted, text, met, text)
