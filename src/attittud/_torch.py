@@ -33,8 +33,9 @@ AccumulateGrad = _NODES.AccumulateGrad  # the node of a leaf
 ToCopyBackward = _NODES.ToCopyBackward0  # the node of a tensor that was converted to another type
 sequence_number = methodcaller("_sequence_nr")
 """The number of a node among all nodes that autograd has made in this thread."""
+next_sequence_number = torch._C._autograd._get_sequence_nr
 input_metadata = attrgetter("_input_metadata")
-"""For each input of a node, the type and the device in which a gradient arrives there."""
+"""For each input of a node, the type and the device of the gradient that arrives there."""
 CUDA_GRAPH_TREES = "torch._inductor.cudagraph_trees"
 """The module behind torch.compile(mode="reduce-overhead"). If it is not loaded, nothing was compiled in that mode."""
 

@@ -375,6 +375,8 @@ class Guide:
                     "Guide, they are off from the start"
                 ) from error
             raise
+        else:
+            self._parts.graphs.begin()
 
     def _give_up(self) -> None:
         if self._step is not None:

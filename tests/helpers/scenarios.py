@@ -206,11 +206,19 @@ def auxiliary_first(w: World) -> None:
         w.take(guide.combine())
 
 
-def one_forward(w: World) -> None:
-    """Both losses from one forward pass."""
+def frozen(w: World, steps: range) -> None:
+    """A layer is frozen in some of six steps."""
+    guide = w.guide(refresh_every=4)
+    for i in range(6):
+        w.inner.body[0].requires_grad_(i not in steps)
+        w.take(guide.backward(primary=w.losses(w.share(0, M)), auxiliary=w.auxiliary(w.share(0, N))))
+
+
+def one_forward(w: World, first: int = 0) -> None:
+    """Both losses from one forward pass; before step number `first`, from two."""
     guide = w.guide()
     p = w.problem
-    for _ in range(3):
+    for i in range(first + 3):
         at = w.share(0, M)
         empty = at.start == at.stop
         if empty and "sdp" not in w.kind:
@@ -218,7 +226,8 @@ def one_forward(w: World) -> None:
             continue
         rows = slice(0, 2) if empty else at
         logits = p.model(p.xp[rows], "primary")
-        losses, others = F.cross_entropy(logits, p.yp[rows], reduction="none"), logits.square().mean(1)
+        again = p.model(p.xp[rows], "primary") if i < first else logits
+        losses, others = F.cross_entropy(logits, p.yp[rows], reduction="none"), again.square().mean(1)
         w.take(guide.backward(primary=losses[:0] if empty else losses, auxiliary=others[:0] if empty else others))
 
 
@@ -387,7 +396,11 @@ SCENARIOS: dict[str, Callable[[World], None]] = {
     "auto, named": lambda w: auto(w, tasks=3),
     "auto, named, three verbs": lambda w: auto(w, tasks=3, verbs=True),
     "auto, three verbs": lambda w: auto(w, verbs=True),
+    "frozen later": lambda w: frozen(w, range(2, 6)),
+    "unfrozen later": lambda w: frozen(w, range(2)),
+    "frozen for a while": lambda w: frozen(w, range(1, 3)),
     "one forward": one_forward,
+    "one forward later": lambda w: one_forward(w, first=3),
     "other heads": other_heads,
     "late task": late_task,
     "interleaved with basis_losses": interleaved_with_basis_losses,

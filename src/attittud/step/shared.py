@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attittud._torch import foreach_add_, foreach_mul, sequence_number
+from attittud._torch import foreach_add_, foreach_mul, next_sequence_number, sequence_number
 from attittud.autograd.layout import Layout, as_gradient, local, walk
 from attittud.workers.one import Workers
 
@@ -83,27 +83,31 @@ class KnownGraph:
 class GraphMemory:
     """Remembers the graphs of a step's losses, because walking through a graph is slow.
 
-    A graph is recognised by how many nodes autograd has made between two losses. If two different graphs ever have the
-    same number, torch refuses to go through a freed graph, so no result is silently wrong.
+    A graph is recognised by how many nodes autograd has made until the first loss and from loss to loss. If two different
+    graphs ever have the same numbers, torch refuses to go through a freed graph, so no result is silently wrong.
     """
 
     def __init__(self) -> None:
         self._known: dict[Any, dict[str, KnownGraph]] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Nodes that autograd makes from now on belong to the next losses."""
+        self._earlier: int = next_sequence_number()
 
     def learn(self, losses: Mapping[str, Tensor], known: Sequence[KnownGraph]) -> dict[str, KnownGraph]:
         if len(self._known) > 64:  # if layers are skipped at random, the number of nodes differs from step to step
             self._known.clear()
-        found = self._known[_made(losses)] = dict(zip(losses, known, strict=True))
+        found = self._known[self._made(losses)] = dict(zip(losses, known, strict=True))
         return found
 
     def recall(self, losses: Mapping[str, Tensor]) -> dict[str, KnownGraph] | None:
-        return self._known.get(_made(losses))
+        return self._known.get(self._made(losses))
 
-
-def _made(losses: Mapping[str, Tensor]) -> tuple[Any, ...]:
-    """Return the names of the losses, and how many nodes were made between them."""
-    numbers = [-1 if loss.grad_fn is None else sequence_number(loss.grad_fn) for loss in losses.values()]
-    return tuple(losses), tuple([number - numbers[0] for number in numbers])
+    def _made(self, losses: Mapping[str, Tensor]) -> tuple[Any, ...]:
+        """Return the names of the losses, and how many nodes were made before each of them."""
+        nodes = [loss.grad_fn for loss in losses.values()]
+        return tuple(losses), tuple([None if node is None else sequence_number(node) - self._earlier for node in nodes])
 
 
 class Shared:

@@ -10,8 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from attittud.autograd.layout import is_sharded
-from attittud.workers.one import Workers
+from attittud.workers.one import Workers, uses_shards
 from attittud.workers.replicas import Replicas
 
 __all__ = ["Workers", "connect"]
@@ -33,15 +32,13 @@ def connect(
             process_group = process_group or wrapper.process_group
     if isinstance(model, DistributedDataParallel):
         model = model.module
-    fsdp = sys.modules.get("torch.distributed.fsdp")  # importing it takes as long as importing torch
+    fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp is not None and any(isinstance(module, fsdp.FullyShardedDataParallel) for module in modules):
         raise ValueError(
             "the model is wrapped in FullyShardedDataParallel (FSDP of version 1), which keeps parameters in its own flat "
             "buffers; shard it with torch.distributed.fsdp.fully_shard (FSDP2) instead"
         )
-    # Looking at the parameters is not enough: between a forward and a backward pass FSDP2 may show whole parameters.
-    managed = fsdp is not None and any(isinstance(module, fsdp.FSDPModule) for module in modules)
-    if managed or any(is_sharded(parameter) for parameter in model.parameters()):
+    if uses_shards(model):
         from attittud.workers.shards import Shards  # imports FSDP2
 
         return model, Shards(model, describe)

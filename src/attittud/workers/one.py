@@ -7,6 +7,7 @@ a shard of it (FSDP2).
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -19,6 +20,14 @@ from torch import Tensor, nn
 from attittud._torch import kept_graph, run_backward
 from attittud.autograd.layout import EVERYTHING, Layout, Named, Share, is_sharded, unconverted
 from attittud.engine.base import Engine, Jacobian
+
+
+def uses_shards(model: nn.Module) -> bool:
+    """Whether FSDP2 has sharded a part of the model."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # importing it takes as long as importing torch
+    # Looking at the parameters is not enough: between a forward and a backward pass FSDP2 may show whole parameters.
+    managed = fsdp is not None and any(isinstance(module, fsdp.FSDPModule) for module in model.modules())
+    return managed or any(map(is_sharded, model.parameters()))
 
 
 class Workers:
@@ -36,6 +45,11 @@ class Workers:
 
     def named(self, model: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:
         """Return the parameters that an optimizer sees, with their names."""
+        if uses_shards(model):
+            raise ValueError(
+                "the model was sharded (fully_shard) after this guide had been made, so the guide does not know the shards; "
+                "call fully_shard first, and then make the guide"
+            )
         return model.named_parameters()
 
     def names(self, leaves: set[int], named: Named) -> set[str]:

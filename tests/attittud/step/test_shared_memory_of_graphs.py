@@ -53,7 +53,7 @@ class Run:
         self.guide = Guide(
             self.model, eta=Eta(1, 0.5, -1), primary_weight=0.3, rank=3, refresh_every=5, engine="loop", **options
         )
-        self.together = False
+        self.together = self.ahead = False
         self.tasks = ("a",)
         self.head = "primary"
         self.verbs = False
@@ -67,9 +67,12 @@ class Run:
         model, x = self.model, self.x
         dtype = model.stem.weight.dtype
         features = model.features(x.to(dtype))
+        others = features if self.together or not self.ahead else model.features(2 * x.to(dtype))
         losses = F.cross_entropy(model.heads[self.head](features), self.y, reduction="none")
         return losses, {
-            name: model.heads[name](features if self.together else model.features(2 * x.to(dtype))).square().mean()
+            name: model.heads[name](others if self.together or self.ahead else model.features(2 * x.to(dtype)))
+            .square()
+            .mean()
             for name in self.tasks
         }
 
@@ -127,6 +130,11 @@ def one_forward_later(run: Run, number: int) -> None:
 
 def separate_forwards_later(run: Run, number: int) -> None:
     run.together = number < 3
+
+
+def one_forward_in_turn(run: Run, number: int) -> None:
+    """The forward passes come before both losses, so that there are as many nodes between these losses."""
+    run.ahead, run.together = True, number % 2 == 1
 
 
 def checkpointing(run: Run, number: int) -> None:
@@ -209,7 +217,17 @@ def hooked_later(run: Run, number: int) -> None:
 
 CHANGES: list[Callable[[Run, int], None]] = [
     *(freeze, unfreeze, one_parameter_in_turn, layer_drop, task_left_out, task_comes_later, other_task, another_head),
-    *(one_forward_later, separate_forwards_later, checkpointing, channels_last, doubled, copied, pickled, assigned),
+    *(
+        one_forward_later,
+        separate_forwards_later,
+        one_forward_in_turn,
+        checkpointing,
+        channels_last,
+        doubled,
+        copied,
+        pickled,
+        assigned,
+    ),
     *(replaced, module_replaced, module_added, parameter_removed, kept_gradient, by_verbs),
     *(autocast_later, autocast_until_then, another_half, hooked_later),
 ]

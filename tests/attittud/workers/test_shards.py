@@ -73,6 +73,11 @@ def refusals():
     partly = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 3))
     fully_shard(partly[0], mesh=init_device_mesh("cpu", (2,)))
     attempt("partly", lambda: Guide(partly, eta=ETA))
+    late = problem("mlp", m=8, n=8)
+    guide = Guide(late.model, eta=ETA)
+    guide.backward(primary=late.losses(at), auxiliary=late.loss(at))
+    late.model = sharded(late.model, reshard_after_forward=False)  # after a forward pass, parameters look whole
+    attempt("late", lambda: guide.backward(primary=late.losses(at), auxiliary=late.loss(at)))
     return found
 
 
@@ -293,6 +298,7 @@ def test_mixed_precision_policy_is_respected(behaved):
         "sync": "set_requires_gradient_sync",
         "divide": "set_gradient_divide_factor",
         "partly": "fully_shard on the whole model",
+        "late": "call fully_shard first",
     }.items(),
 )
 def test_unsupported_settings_are_refused_with_a_cure(behaved, name, words):
