@@ -30,9 +30,15 @@ TOPICS = (
         "An eager refresh waits for kernel launches; a captured refresh does not.",
     ),
     Topic(
-        ("refresh against the authors'", "refresh over"),
-        "Eager refreshes",
+        ("refresh against the authors'",),
+        "Eager refreshes against the authors' algorithm",
         "Networks of small kernels wait for kernel launches.",
+    ),
+    Topic(
+        ("refresh over",),
+        "Eager refreshes against other libraries",
+        "With the same products as TorchJD's sketch, a refresh also keeps the old rows until the new ones are known to be "
+        'finite. `engine="auto"` may choose another engine, which is faster.',
     ),
     Topic(('eta="auto"',), 'Judges of `eta="auto"`', "The judges' pass waits for kernel launches."),
     Topic(("functions called",), "Function calls", "An eager step waits for each of them."),
@@ -43,7 +49,7 @@ TOPICS = (
     ),
     Topic(
         ("orthonormalisation", "growth of all passes"),
-        "Orthonormalisation at k = 20, relative to its reads and writes",
+        "Orthonormalisation at k = 20, relative to its reads and writes, and its growth with k",
         "The Gram matrix is computed in float64. With more than 11 rows this takes longer than the reads "
         "([profile](../benchmarks/profiled.txt)).",
     ),

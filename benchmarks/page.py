@@ -132,8 +132,8 @@ def notes(results: Results) -> str:
     """What else changes the price: n, BatchNorm, judges, `implicit`."""
     lines = [
         "* For another n, add 1/n of a refresh to a plain step.",
-        "* On a GPU, a guide with one auxiliary loss and at most 16.8 million shared parameters uses a CUDA graph of its own",
-        '  (128 MiB at most, 192 with `eta="auto"`).',
+        "* On a GPU, a guide with one auxiliary loss and at most 16.8 million shared parameters uses CUDA graphs of its own.",
+        "  They hold no gradients.",
         "* [Some settings](how-it-works.md#memory) save memory.",
     ]
     alone = [f.over[10] for f in every_figure(results) if f.method == MultitaskInOneThread.name]

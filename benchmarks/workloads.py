@@ -199,7 +199,7 @@ SPECS = {
     spec.name: spec
     for spec in (
         Spec("wrn22", 5, 64, 128, _wide_resnet, "WRN-22-4, 32 px"),
-        Spec("resnet18", 5, 32, 64, _resnet18, "ResNet-18, 224 px"),
+        Spec("resnet18", 10, 32, 64, _resnet18, "ResNet-18, 224 px"),
         *(
             Spec(
                 name=f"roberta{length}",
@@ -216,12 +216,12 @@ SPECS = {
         Spec(
             "decoder_lora",
             10,
-            16,
+            32,
             16,
             _decoder(lora=True),
             f"{_DECODER}, LoRA of rank 16 on queries and values",
             vocabulary=32000,
-            sweep=(32,),
+            sweep=(16,),
         ),
         Spec(
             "decoder_full",

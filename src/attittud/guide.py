@@ -25,6 +25,7 @@ from attittud._checks import (
 )
 from attittud._torch import keep_saved_tensors
 from attittud.autograd.forward import BatchNormMode
+from attittud.autograd.reused import ReusedVector
 from attittud.basis import Basis, make_basis, respelled
 from attittud.basis.captured import CapturedUpdate
 from attittud.basis.subspace import Directions, Subspace
@@ -160,7 +161,16 @@ class Guide:
         wanted = "auto" in (self.eta.values() if isinstance(self.eta, dict) else [self.eta])
         self._auto = AutoWeights(self._shared, wanted, self.judge_every, seed, batch_norm)
         self._warn = SkipWarning()
-        self._parts = GuideParts(self._shared, self._refresher, self._auto, GraphMemory(), CapturedUpdate(), self._warn)
+        self._parts = GuideParts(
+            self._shared,
+            self._refresher,
+            self._auto,
+            GraphMemory(),
+            CapturedUpdate(),
+            primary=ReusedVector(),
+            judges=ReusedVector(),
+            warn=self._warn,
+        )
         self._step: Step | None = None
         self._told = False  # whether the warning about accumulation has been given
 
@@ -227,7 +237,7 @@ class Guide:
                 step.ask(judge)
                 self._check_judged(step, tasks)
             skips = primary is None and not (step.refreshing or self._needs_primary())
-            step.run(primary, tasks, basis_losses, primary_weight=self.primary_weight, skips=skips)
+            step.run(primary, tasks, basis_losses, skips=skips)
             report = step.finish(self.primary_weight)
         self._step = None
         return report

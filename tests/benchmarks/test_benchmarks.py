@@ -535,7 +535,8 @@ def test_graphs_and_cycles_are_timed_for_what_can_be_captured(monkeypatch):
     [
         ("wrn22", ["k=5 m=64", "k=20 m=64", "k=5 m=16"]),
         ("roberta512", ["k=10 m=32", "k=5 m=32", "k=20 m=32", "k=10 m=16", "k=10 m=64"]),
-        ("decoder_lora", ["k=10 m=16", "k=5 m=16", "k=20 m=16", "k=10 m=32"]),
+        ("resnet18", ["k=10 m=32", "k=5 m=32", "k=20 m=32", "k=10 m=16", "k=10 m=64"]),
+        ("decoder_lora", ["k=10 m=32", "k=5 m=32", "k=20 m=32", "k=10 m=16"]),
         ("decoder_full", ["k=10 m=16"]),
     ],
 )

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from operator import attrgetter, is_
-from types import NoneType
 from typing import Any, cast
 
 import torch
@@ -135,13 +134,16 @@ class Layout:
         """Return the same parts as `views`, by id of the parameter."""
         return dict(zip(map(id, self.parameters), self.views(flat), strict=True))
 
+    @property
+    def on_gpu(self) -> bool:
+        """Whether whole parameters are on a GPU, where copies of many tensors into views run together."""
+        return self.device.type == "cuda" and self._whole
+
     def flatten(self, gradients: Sequence[Tensor | None]) -> Tensor:
         """Gradients (None counts as zero) as one new vector."""
-        kinds = set(map(type, gradients))
-        if kinds == {NoneType}:
-            return self.empty().zero_()
         # Unusual gradients take the slow path: None, sparse tensors and other subclasses. So does a single gradient, because
         # `concatenate` would not copy it.
+        kinds = set(map(type, gradients))
         if len(gradients) > 1 and kinds == {Tensor} and set(map(_DTYPE, cast(list[Tensor], gradients))) == {self.dtype}:
             parts = cast(list[Tensor], list(gradients))
             for i in self._reordered:
@@ -153,37 +155,46 @@ class Layout:
                 with suppress(RuntimeError):  # sparse gradients
                     return concatenate(parts)
         flat = self.empty()
-        self.add_(flat, gradients, fresh=True)
+        self.fill_(self.views(flat), gradients)
         return flat
 
-    def flatten_and_view(self, gradients: Sequence[Tensor | None]) -> tuple[Tensor, list[Tensor]] | None:
-        """Gradients as one new vector, and its views. None on a CPU, where `flatten` is faster, and for unusual gradients.
-
-        On a GPU the copy into views takes a third of the time of `flatten`, so this is for a vector whose views are needed.
-        """
-        if self.device.type != "cuda" or not (self.alike and self._whole) or set(map(type, gradients)) != {Tensor}:
-            return None
+    def flatten_and_view(self, gradients: Sequence[Tensor | None]) -> tuple[Tensor, list[Tensor] | None]:
+        """Gradients (None counts as zero) as one new vector, and its views if they were needed to make it."""
+        if not (self.on_gpu and self.alike):
+            return self.flatten(gradients), None
         flat = self.empty()
         views = self.views(flat)
-        try:
-            copy_each_(views, cast(list[Tensor], gradients))
-        except RuntimeError:  # sparse gradients: `flatten` refuses them and names the parameter
-            return None
+        self.fill_(views, gradients)
         return flat, views
+
+    def fill_(self, views: list[Tensor], gradients: Sequence[Tensor | None]) -> None:
+        """Overwrite the views of a vector with gradients (None counts as zero)."""
+        sources = [gradient for gradient in gradients if gradient is not None]
+        if len(sources) < len(gradients):
+            foreach_zero_([view for view, gradient in zip(views, gradients, strict=True) if gradient is None])
+            views = [view for view, gradient in zip(views, gradients, strict=True) if gradient is not None]
+        try:
+            if sources:
+                copy_each_(views, sources)
+        except RuntimeError:
+            self._check_dense(gradients)
+            raise
 
     def add_(self, flat: Tensor, gradients: Sequence[Tensor | None], *, fresh: bool) -> None:
         """Add gradients (None counts as zero) to `flat`, or overwrite `flat` if it is `fresh` memory."""
+        views = self.views(flat)
+        if fresh:
+            self.fill_(views, gradients)
+            return
+        self._check_dense(gradients)
+        targets = [view for view, gradient in zip(views, gradients, strict=True) if gradient is not None]
+        if targets:
+            foreach_add_(targets, [gradient for gradient in gradients if gradient is not None])
+
+    def _check_dense(self, gradients: Sequence[Tensor | None]) -> None:
         for name, gradient in zip(self.names, gradients, strict=True):
             if gradient is not None and gradient.layout != torch.strided:
                 raise ValueError(sparse_message(name))
-        pairs = list(zip(self.views(flat), gradients, strict=True))
-        missing = [view for view, gradient in pairs if gradient is None]
-        targets = [view for view, gradient in pairs if gradient is not None]
-        sources = [gradient for gradient in gradients if gradient is not None]
-        if fresh and missing:
-            foreach_zero_(missing)
-        if sources:
-            copy_each_(targets, sources) if fresh else foreach_add_(targets, sources)
 
     def narrow_(self, flat: Tensor, kept: Layout) -> Tensor:
         """Keep only the parts of `kept` in `flat` (D, or r x D, contiguous). They are moved in place; returns a view."""

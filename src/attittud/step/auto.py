@@ -10,7 +10,7 @@ A step uses weights from the scores of earlier steps, so no weight depends on th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -21,12 +21,12 @@ from attittud._checks import check_callable
 from attittud._torch import is_compiled
 from attittud.autograd.forward import BatchNormMode, isolated_forward
 from attittud.autograd.layout import Layout, written_into
+from attittud.autograd.reused import ReusedVector
 from attittud.decompose import Weights
 from attittud.report import SCORED, EarnedWeights
 from attittud.step.refresh import Losses, check_reaches, losses_of
 from attittud.step.shared import Shared
 
-Flatten = Callable[[Sequence[Tensor | None]], Tensor]
 SMALL = 1 << 24  # shared parameters: 64 MB
 MEMORY = 0.95  # how much of the running scores is kept when new scores arrive
 CAUTION = 3.0
@@ -139,17 +139,17 @@ class AutoWeights:
                 "its first use it may be left out, and the weights stay as they are"
             )
 
-    def gradient(self, judge: Losses, layout: Layout, flatten: Flatten | None) -> Tensor:
+    def gradient(self, judge: Losses, layout: Layout, room: ReusedVector) -> Tensor:
         """Compute the mean gradient of the judges of all workers, over the shared parameters.
 
-        `flatten`: a function that makes a vector of the gradients of these parameters, if it must be a certain vector.
+        `room`: the vector for a small gradient on a GPU.
 
         The library controls the forward pass as for `basis_losses`: without dropout, and without changes to BatchNorm or to
         the random state.
         """
         # A large gradient is written straight into one vector, so that it is not in memory twice. For a small gradient this
         # would be slower.
-        straight = flatten is None and self.workers.size == 1 and layout.size > SMALL
+        straight = self.workers.size == 1 and layout.size > SMALL
         flat = layout.empty() if straight else None
         passed = None
         while passed is None:  # at most twice
@@ -161,7 +161,7 @@ class AutoWeights:
             self.converts = check_reaches(losses, "judge", layout).converts
         self._reached = reached
         if flat is None:
-            flat = layout.flatten(found) if flatten is None else flatten(found)
+            flat = room.filled(layout, found) if layout.on_gpu else layout.flatten(found)
         if self.workers.splits_examples:
             self.workers.sum_examples_(flat, "judges' gradients")
         return flat

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Self
 
 import torch
@@ -16,8 +15,9 @@ from torch import Tensor
 from attittud._checks import AnyEta, as_losses
 from attittud._torch import CUDA_GRAPH_TREES, in_cuda_graphs, saved_by_compiled
 from attittud.autograd.layout import EVERYTHING, Layout, LossGraph, Share, walk, written_into
+from attittud.autograd.reused import ReusedVector
 from attittud.basis.base import Refresh
-from attittud.basis.captured import CapturedUpdate
+from attittud.basis.captured import CapturedUpdate, is_small
 from attittud.basis.subspace import Directions, Finished, Subspace
 from attittud.decompose import Judges, Weights
 from attittud.eta import Eta
@@ -83,7 +83,14 @@ class GuideParts:
     auto: AutoWeights
     graphs: GraphMemory
     captured: CapturedUpdate
+    primary: ReusedVector  # for the primary gradient
+    judges: ReusedVector  # for the judges' gradient
     warn: SkipWarning
+
+    def release(self) -> None:
+        """Give back the memory of a step."""
+        self.primary.release()
+        self.judges.release()
 
 
 class Gradients:
@@ -135,8 +142,10 @@ class Gradients:
         Without it this gradient would be in memory twice, as autograd's tensors and as one vector, next to the common sum or
         the judges' gradient.
         """
-        alone = self.judges is None and not self.tasks.keys() - {name}
-        if alone or self._started(name) or self.layout is None or not self._folds or self.workers.size > 1:
+        if self.layout is None or self._started(name) or not self._folds or self.workers.size > 1:
+            return None
+        # For a small gradient next to the judges', writing into one vector would be slower, and a refresh needs more memory.
+        if (self.judges is None or is_small(self.layout)) and not self.tasks.keys() - {name}:
             return None
         self._fold_others(name)
         return self.layout.empty()
@@ -278,7 +287,6 @@ class Step(Gradients):
         """The new basis, from the first primary call of a step with a refresh until the basis is fixed."""
         self.basis_losses: Losses | None = None  # what builds the basis, if the primary losses do not
         self.judge: Losses | None = None  # the callable that returns the judges' losses, in a step that uses the judges
-        self.captured: CapturedUpdate | None = None  # the CUDA graph that finishes this step, if there is one
         self.kept: LossGraph | None = None  # the graph of the primary losses, if it is needed until the step is over
         self.rest_primary: dict[str, Tensor] = {}
         self.rest_auxiliary: dict[str, Tensor] = {}  # gradients of parameters that are not decomposed, by name
@@ -294,6 +302,7 @@ class Step(Gradients):
         refresher.restore(subspace, overwritten=self.refreshing and self.subspace is subspace)
         self.shared.restore(auxiliary)
         self.parts.auto.restore(known)
+        self.parts.release()
         refresher.engine.forget()
 
     # ------------------------------------------------------------------------------------------------ losses
@@ -309,7 +318,6 @@ class Step(Gradients):
         tasks: dict[str, Given],
         basis_losses: Losses | None,
         *,
-        primary_weight: float,
         skips: bool = False,
     ) -> None:
         """Take all losses of a step at once. So it is known which parameters are shared and when a graph may be freed.
@@ -317,8 +325,6 @@ class Step(Gradients):
         `skips`: the step needs no primary losses, and `primary` is None.
         """
         self.skips = skips
-        if _on_gpu(tasks) and self.parts.captured.serves(self, tasks, primary_weight):
-            self.captured = self.parts.captured
         keeps_graph = self.refresher.basis.keeps_graph
         self.in_span = keeps_graph and basis_losses is None and not _needs_primary(self, tasks)
         ahead = _ahead(self, tasks) if self.in_span else None
@@ -392,7 +398,12 @@ class Step(Gradients):
         _add_to(self.rest_primary, rest, 1.0, copied=self.replayed)
         self.primary_calls += 1
         if not self.in_span:
-            self.primary_gradient = _added(self, 0, self.primary_gradient, inside)
+            if self.primary_gradient is not None:
+                self.layout.add_(self.primary_gradient, inside, fresh=False)
+            elif self.layout.on_gpu:
+                self.primary_gradient = self.parts.primary.filled(self.layout, inside)
+            else:
+                self.primary_gradient = self.layout.flatten(inside)
         if contributes is not None and takes_mean and self.primary_gradient is not None:
             # This is the running sum, which includes the earlier calls.
             contributes.put(self.primary_gradient[None].clone())
@@ -404,7 +415,7 @@ class Step(Gradients):
         if found is not None:
             found = found.over(self.layout, self.shared)
         else:
-            room = None if self.captured is not None else self._room(name)
+            room = self._room(name)
             into = self.layout if graph.converts and not self._started(name) else None
             found = _written(self, task.loss, share, graph.retained, self.layout, room, into=into)
         reached = graph.confirm(task.loss, self.shared.reached(found.gradients))
@@ -430,10 +441,10 @@ class Step(Gradients):
         _add_to(self.rest_auxiliary, rest, task.weight, copied=self.replayed)
         if found.flat is not None:
             task.flat = found.flat
-        elif task.flat is None and self.captured is None and (made := self.layout.flatten_and_view(inside)) is not None:
-            task.flat, task.views = made
+        elif task.flat is None:
+            task.flat, task.views = self.layout.flatten_and_view(inside)
         else:
-            task.flat = _added(self, 1, task.flat, inside)
+            self.layout.add_(task.flat, inside, fresh=False)
 
     # ------------------------------------------------------------------------------------------------ the basis
 
@@ -452,8 +463,7 @@ class Step(Gradients):
             self.refresh = None
         if self.judge is not None and self.judges is None:
             assert self.layout is not None
-            taken = None if self.captured is None else partial(_added, self, 2, None)
-            self.judges = self.parts.auto.gradient(self.judge, self.layout, taken)
+            self.judges = self.parts.auto.gradient(self.judge, self.layout, self.parts.judges)
         for name, task in list(self.tasks.items()):
             if task.waiting is not None:
                 waiting, task.waiting = task.waiting, None
@@ -496,9 +506,10 @@ class Step(Gradients):
             others = [(name, p) for name, p in others if name in reached]
             rest, unsummed = self.workers.rest(rest, others)
             self.unsummed = [] if unsummed is None else [unsummed]
-        done = (self.captured or subspace).finish(self, primary_weight)
+        done = self.parts.captured.finish(self, primary_weight) or subspace.finish(self, primary_weight)
         known = [task.views for task in self.tasks.values() if task.flat is done.update and task.views is not None]
         shared.write(layout, known[0] if known else done.update, rest)
+        self.parts.release()
         self.refresher.close(refreshed=self.refreshing)
         if self.parts.auto.wanted:
             _close_auto(self, done)
@@ -655,22 +666,6 @@ def _early(
     return early
 
 
-def _added(step: Step, which: int, flat: Tensor | None, inside: Sequence[Tensor | None]) -> Tensor:
-    """Add the gradients of the shared parameters to `flat`, or make a new vector of them.
-
-    `which`: 0 for the primary gradient, 1 for the auxiliary gradient, 2 for the judges' gradient.
-    """
-    assert step.layout is not None
-    if step.captured is not None:
-        if (taken := step.captured.take(which, step.layout, inside)) is not None:
-            return taken
-        step.captured = None
-    if flat is None:
-        return step.layout.flatten(inside)
-    step.layout.add_(flat, inside, fresh=False)
-    return flat
-
-
 def _check_reach(step: Step, what: str, reached: set[str]) -> None:
     # One of several workers may have no examples.
     if not reached and step.workers.size == 1 and not (step.skips and what == "primary"):
@@ -678,10 +673,6 @@ def _check_reach(step: Step, what: str, reached: set[str]) -> None:
             f"{what}: the loss reaches no trainable parameter of the model, so nothing can be learned from it; compute it "
             "from the model given to Guide, and check requires_grad"
         )
-
-
-def _on_gpu(tasks: Mapping[str, Given]) -> bool:
-    return all(task.loss.is_cuda for task in tasks.values())
 
 
 def _add_to(sums: dict[str, Tensor], found: Mapping[str, Tensor], weight: float, *, copied: bool) -> None:

@@ -35,27 +35,27 @@ def test_a_layout_recognises_the_parameters_it_was_made_from():
 
 
 class TestFlattenAndView:
-    pytestmark = NEEDS_GPU
-
-    def test_the_vector_equals_flatten_and_its_views_equal_the_layouts_views(self):
-        model = Convolutions().to(DEVICE)
+    @pytest.mark.parametrize("device", ["cpu", pytest.param(DEVICE, marks=NEEDS_GPU)])
+    @pytest.mark.parametrize("missing", [False, True])
+    def test_the_vector_holds_every_gradient_and_the_views_are_the_layouts(self, device, missing):
+        model = Convolutions().to(device)
         layout = Layout(model.named_parameters())
         gradients = [torch.randn_like(p) for p in layout.parameters]
         gradients[0] = gradients[0].contiguous()  # another order of memory than the parameter's
+        wanted = list(gradients)
+        if missing:
+            gradients[1], wanted[1] = None, torch.zeros_like(gradients[1])
         flat, views = layout.flatten_and_view(gradients)
-        assert torch.equal(flat, layout.flatten(gradients))
-        for view, want in zip(views, layout.views(flat), strict=True):
+        assert all(map(torch.equal, layout.views(flat), wanted))
+        assert (views is None) == (device == "cpu" or missing)  # on a CPU the vector is made without views
+        for view, want in zip(views or [], layout.views(flat), strict=views is not None):
             assert (view.data_ptr(), view.shape, view.stride()) == (want.data_ptr(), want.shape, want.stride())
 
-    def test_unusual_gradients_are_left_to_flatten(self):
-        layout = Layout(nn.Embedding(5, 3, device=DEVICE).named_parameters())
-        assert layout.flatten_and_view([None]) is None
-        assert layout.flatten_and_view([torch.ones(5, 3, device=DEVICE).to_sparse()]) is None
-
-
-def test_on_a_cpu_flatten_is_faster():
-    layout = Layout(nn.Linear(2, 2).named_parameters())
-    assert layout.flatten_and_view([torch.ones(2, 2), torch.ones(2)]) is None
+    @pytest.mark.parametrize("device", ["cpu", pytest.param(DEVICE, marks=NEEDS_GPU)])
+    def test_a_sparse_gradient_is_refused_by_name(self, device):
+        layout = Layout(nn.Embedding(5, 3, device=device).named_parameters())
+        with pytest.raises(ValueError, match="'weight' has a sparse gradient"):
+            layout.flatten_and_view([torch.ones(5, 3, device=device).to_sparse()])
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param(DEVICE, marks=NEEDS_GPU)])

@@ -65,7 +65,8 @@ class WithoutGradient(torch.autograd.Function):
 
 @pytest.mark.parametrize("engine", ["loop", "batched", "hooks"])
 @pytest.mark.parametrize("tasks", [1, 2])
-def test_a_parameter_for_which_a_function_returns_no_gradient_gets_zeros(engine, tasks):
+@pytest.mark.parametrize("judged", [False, True])
+def test_a_parameter_for_which_a_function_returns_no_gradient_gets_zeros(engine, tasks, judged):
     torch.manual_seed(0)
     model = nn.ModuleDict({"body": nn.Linear(4, 4), "primary": nn.Linear(4, 2), "auxiliary": nn.Linear(4, 2)})
     model.register_parameter("weight", nn.Parameter(torch.ones(64) / 64))
@@ -74,13 +75,16 @@ def test_a_parameter_for_which_a_function_returns_no_gradient_gets_zeros(engine,
     def losses(head):
         return model[head](WithoutGradient.apply(model["body"](x), model.weight)).square().mean(1)
 
-    guide = Guide(model, eta=Eta(1, 1, 1), rank=2, engine=engine)
+    guide = Guide(model, eta="auto" if judged else Eta(1, 1, 1), rank=2, engine=engine, judge_every=1)
     for _ in range(2):
         model.zero_grad()
-        guide.backward(lambda: losses("primary"), {str(at): losses("auxiliary").mean() for at in range(tasks)})
+        auxiliary = {str(at): losses("auxiliary").mean() for at in range(tasks)}
+        guide.backward(lambda: losses("primary"), auxiliary, judge=(lambda: losses("primary")) if judged else None)
+    assert torch.equal(model.weight.grad, torch.zeros(64))
+    if judged:  # the weights are not all 1
+        return
     want = sum(
         times * torch.autograd.grad(losses(head).mean(), model["body"].weight)[0]
         for head, times in (("primary", 1), ("auxiliary", tasks))
     )
     assert torch.allclose(model["body"].weight.grad, want, rtol=1e-5)
-    assert torch.equal(model.weight.grad, torch.zeros(64))
