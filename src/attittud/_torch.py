@@ -34,6 +34,7 @@ ToCopyBackward = _NODES.ToCopyBackward0  # the node of a tensor that was convert
 sequence_number = methodcaller("_sequence_nr")
 """The number of a node among all nodes that autograd has made in this thread."""
 next_sequence_number = torch._C._autograd._get_sequence_nr
+"""Returns the number that the next node of this thread will have."""
 input_metadata = attrgetter("_input_metadata")
 """For each input of a node, the type and the device of the gradient that arrives there."""
 CUDA_GRAPH_TREES = "torch._inductor.cudagraph_trees"
@@ -173,6 +174,14 @@ def _packed(node: Any) -> bool:
 
 
 # ---------------------------------------------------------------------------------------------------- FSDP2
+
+
+def fsdp_modules() -> list[Any]:
+    """All modules of this process that FSDP2 has sharded, whichever model they belong to."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # importing it takes as long as importing torch
+    states = sys.modules.get("torch.distributed._composable_state")
+    composed = list(getattr(states, "_module_state_mapping", ()))
+    return [] if fsdp is None else [module for module in composed if isinstance(module, fsdp.FSDPModule)]
 
 
 def fsdp_groups(modules: Sequence[Any]) -> Iterator[Any]:

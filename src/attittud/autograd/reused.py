@@ -28,8 +28,9 @@ class ReusedVector:
     def filled(self, layout: Layout, gradients: Sequence[Tensor | None]) -> Tensor:
         """Gradients (None counts as zero) as a vector, which has its memory until `release`."""
         if self._flat is None or self._layout is None or self._layout() is not layout:
-            self._layout, self._flat = weakref.ref(layout), layout.empty()
-            self._views = layout.views(self._flat)
+            flat = layout.empty()
+            # Together, so that an interruption leaves no views of another vector.
+            self._layout, self._flat, self._views = weakref.ref(layout), flat, layout.views(flat)
         else:
             self._flat.untyped_storage().resize_(layout.size * layout.dtype.itemsize)
         layout.fill_(self._views, gradients)

@@ -32,11 +32,19 @@ Addresses = tuple[int, ...]
 
 @dataclass
 class Captured:
-    """A CUDA graph, the numbers that it writes for the report, and the step that used it last."""
+    """A CUDA graph with what it writes."""
 
     graph: torch.cuda.CUDAGraph
-    numbers: Gathered
-    used: int = 0
+    numbers: Gathered  # for the report
+    scores: list[
+        tuple[Tensor, Tensor]
+    ]  # in a step with judges: the tensors of the scores, and their values before this step
+    used: int = 0  # the number of the step that used it last
+
+    def undo(self) -> None:
+        """Restore the scores, after a step that fails later."""
+        for tensor, before in self.scores:
+            tensor.copy_(before)
 
 
 def is_small(layout: Layout) -> bool:
@@ -93,7 +101,7 @@ class CapturedUpdate:
         found.used = self._steps
         found.graph.replay()
         numbers = replace(found.numbers, vector=found.numbers.vector.clone())
-        return finished(task.flat, step.tasks, numbers, {})
+        return replace(finished(task.flat, step.tasks, numbers, {}), undo=found.undo)
 
     def _captured(self, at: Addresses, step: Step, primary_weight: float) -> Captured | None:
         """Capture a graph for gradients at these addresses, if they have come often enough and there is room for it."""
@@ -116,7 +124,7 @@ class CapturedUpdate:
             return None
         return self._graphs[at]
 
-    def _compute(self, step: Step, primary_weight: float) -> Gathered:
+    def _compute(self, step: Step, primary_weight: float) -> tuple[Gathered, list[tuple[Tensor, Tensor]]]:
         """The computations in the graph: write the update over the auxiliary gradient, and update the scores of eta="auto"."""
         space, ((name, task),) = step.subspace, step.tasks.items()
         assert isinstance(space, Stored)
@@ -124,10 +132,11 @@ class CapturedUpdate:
         # The graph reads the weights at the time it runs.
         weights = None if scores is None else Weights(*scores.weights.unbind())
         _, numbers, cosines = space.compute(step.copied(weights), primary_weight)
-        gathered = numbers.gather()
+        gathered, before = numbers.gather(), []
         if scores is not None and cosines:
+            before = [(tensor, tensor.clone()) for tensor in scores.tensors()]
             scores.add(cosines[name])
-        return gathered
+        return gathered, before
 
     def _capture(self, step: Step, primary_weight: float) -> Captured:
         assert step.layout is not None
@@ -141,10 +150,10 @@ class CapturedUpdate:
             # Other threads, such as a data loader's, may use the device meanwhile.
             graph.capture_begin(pool, capture_error_mode="thread_local")
             try:
-                numbers = self._compute(step, primary_weight)
+                written = self._compute(step, primary_weight)
             finally:
                 graph.capture_end()
-        return Captured(graph, numbers)
+        return Captured(graph, *written)
 
 
 def _may_serve(step: Step, space: Stored) -> bool:

@@ -32,6 +32,7 @@ class Finished:
     captured_primary: Callable[[], Tensor]  # share of ‖g_prim‖² in the span
     effective_rank: Callable[[], Tensor]  # the number of directions in use
     cosines: dict[str, Tensor]  # cosines of each task's parts with the judges' gradient, in steps that use the judges
+    undo: Callable[[], None] | None = None  # restores what was changed besides the gradients
 
 
 @dataclass(frozen=True)

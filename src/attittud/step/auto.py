@@ -93,6 +93,10 @@ class TaskScores:
         self.weights.copy_(torch.where(finite, earned(*self.known), self.weights))
         self.skipped += ~finite
 
+    def tensors(self) -> list[Tensor]:
+        """All tensors, which change together."""
+        return [self.moments, self.weights, self.skipped, self.known]
+
     def state(self) -> dict[str, Any]:
         return {"moments": self.moments.tolist(), "weights": self.weights.tolist(), "skipped": int(self.skipped)}
 
@@ -142,7 +146,7 @@ class AutoWeights:
     def gradient(self, judge: Losses, layout: Layout, room: ReusedVector) -> Tensor:
         """Compute the mean gradient of the judges of all workers, over the shared parameters.
 
-        `room`: the vector for a small gradient on a GPU.
+        `room`: the vector for a gradient on a GPU that is not written straight into a new one.
 
         The library controls the forward pass as for `basis_losses`: without dropout, and without changes to BatchNorm or to
         the random state.

@@ -83,13 +83,16 @@ class KnownGraph:
 class GraphMemory:
     """Remembers the graphs of a step's losses, because walking through a graph is slow.
 
-    A graph is recognised by how many nodes autograd has made until the first loss and from loss to loss. If two different
-    graphs ever have the same numbers, torch refuses to go through a freed graph, so no result is silently wrong.
+    A graph is recognised by how many nodes autograd has made in this thread since the guide's last call. If two different graphs
+    ever have the same numbers, torch refuses to go through a freed graph, so no result is silently wrong.
     """
 
     def __init__(self) -> None:
         self._known: dict[Any, dict[str, KnownGraph]] = {}
         self.begin()
+
+    def __reduce__(self) -> Any:
+        return GraphMemory, ()  # a copy may be used in another thread, which counts its own nodes
 
     def begin(self) -> None:
         """Nodes that autograd makes from now on belong to the next losses."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass, replace
@@ -292,6 +292,7 @@ class Step(Gradients):
         self.rest_auxiliary: dict[str, Tensor] = {}  # gradients of parameters that are not decomposed, by name
         self.reached: set[str] = set()  # parameters that the auxiliary losses reach
         self.reach_complete = False  # no further auxiliary loss will come
+        self._undo: Callable[[], None] | None = None  # restores what forming the update has changed besides gradients
         self._before = parts.refresher.subspace, parts.shared.auxiliary, list(parts.auto.scores)
         """The state that a discarded step restores."""
 
@@ -301,6 +302,8 @@ class Step(Gradients):
         subspace, auxiliary, known = self._before
         refresher.restore(subspace, overwritten=self.refreshing and self.subspace is subspace)
         self.shared.restore(auxiliary)
+        if self._undo is not None:
+            self._undo()
         self.parts.auto.restore(known)
         self.parts.release()
         refresher.engine.forget()
@@ -507,6 +510,7 @@ class Step(Gradients):
             rest, unsummed = self.workers.rest(rest, others)
             self.unsummed = [] if unsummed is None else [unsummed]
         done = self.parts.captured.finish(self, primary_weight) or subspace.finish(self, primary_weight)
+        self._undo = done.undo
         known = [task.views for task in self.tasks.values() if task.flat is done.update and task.views is not None]
         shared.write(layout, known[0] if known else done.update, rest)
         self.parts.release()

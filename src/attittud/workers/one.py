@@ -7,7 +7,6 @@ a shard of it (FSDP2).
 from __future__ import annotations
 
 import math
-import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -17,17 +16,19 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from attittud._torch import kept_graph, run_backward
+from attittud._torch import fsdp_modules, kept_graph, run_backward, unsharded
 from attittud.autograd.layout import EVERYTHING, Layout, Named, Share, is_sharded, unconverted
 from attittud.engine.base import Engine, Jacobian
 
 
 def uses_shards(model: nn.Module) -> bool:
-    """Whether FSDP2 has sharded a part of the model."""
-    fsdp = sys.modules.get("torch.distributed.fsdp")  # importing it takes as long as importing torch
-    # Looking at the parameters is not enough: between a forward and a backward pass FSDP2 may show whole parameters.
-    managed = fsdp is not None and any(isinstance(module, fsdp.FSDPModule) for module in model.modules())
-    return managed or any(map(is_sharded, model.parameters()))
+    """Whether FSDP2 has sharded the model, a part of it, or a larger model that it belongs to."""
+    sharded = fsdp_modules()
+    # Looking for shards is not enough: between a forward and a backward pass FSDP2 may show whole parameters.
+    whole = {id(parameter) for parameter, _ in unsharded(sharded)}
+    return not set(sharded).isdisjoint(model.modules()) or any(
+        is_sharded(parameter) or id(parameter) in whole for parameter in model.parameters()
+    )
 
 
 class Workers:

@@ -58,7 +58,7 @@ def device(request, monkeypatch):
                 return [*scores, *gradients(step)]
 
             before = [(tensor, tensor.clone()) for tensor in read_and_written()]
-            numbers = self._compute(step, primary_weight)
+            numbers, scores = self._compute(step, primary_weight)
             for tensor, old in before:  # under capture kernels do not run
                 tensor.copy_(old)
             kept, ((name, task),) = copy.copy(step), step.tasks.items()
@@ -69,9 +69,12 @@ def device(request, monkeypatch):
                 kept.primary_gradient, kept.judges = now.primary_gradient, now.judges
                 kept.tasks = {name: replace(task, flat=now.tasks[name].flat)}
                 with _disable_current_modes():
-                    numbers.vector.copy_(self._compute(kept, primary_weight).vector)
+                    again, changed = self._compute(kept, primary_weight)
+                    numbers.vector.copy_(again.vector)
+                    for (_, old), (_, new) in zip(scores, changed, strict=True):
+                        old.copy_(new)
 
-            return captured.Captured(SimpleNamespace(replay=replay), numbers)
+            return captured.Captured(SimpleNamespace(replay=replay), numbers, scores)
 
         def noted(self, step, primary_weight):
             current.append(step)
@@ -291,12 +294,62 @@ def test_changes_between_steps_take_effect(device, monkeypatch):
             model["body"][2].bias.requires_grad_(True)
         if number == 20:
             model["body"][0].weight = nn.Parameter(model["body"][0].weight.detach() * 0.5)
+        if number == 25:
+            guide.auxiliary_weight = 0.3
+        if number == 30:
+            guide.include_mean = True
 
     count = served(monkeypatch)
     assert_same(
-        train(network(device), steps=30, before=change), train(network(device), steps=30, before=change, never=True)
+        train(network(device), steps=35, before=change), train(network(device), steps=35, before=change, never=True)
     )
     assert count
+
+
+def test_another_name_and_missing_primary_losses_take_effect(device, monkeypatch):
+    """Primary losses are not needed, because the weights in the span are equal and the primary weight is 0."""
+
+    def run(*, never):
+        model = network(device)
+        guide, found = Guide(model, eta=Eta(1, 0.5, 0.5), primary_weight=0.0, rank=4, refresh_every=100), []
+        for number in range(24):
+            if never:
+                guide._parts.captured._forget(None, ())
+            model.zero_grad()
+            primary, auxiliary = losses(model, number)
+            needed = not 6 <= number < 12
+            name = "a" if number < 18 else "b"
+            report = guide.backward(primary if needed else None, {name: auxiliary.square().mean()})
+            found.append(([None if p.grad is None else p.grad.clone() for p in model.parameters()], report))
+        return [
+            (gradients, {key: str(value) for key, value in report.to_dict().items()}) for gradients, report in found
+        ]
+
+    count = served(monkeypatch)
+    ours = run(never=False)
+    assert count
+    assert_same(ours, run(never=True))
+
+
+def test_a_step_that_fails_after_its_graph_leaves_the_scores_as_they_were(device, monkeypatch):
+    count, model = served(monkeypatch), network(device)
+    guide = Guide(model, eta="auto", rank=3, refresh_every=100, judge_every=1)
+
+    def step(number):
+        model.zero_grad()
+        primary, auxiliary = losses(model, number)
+        guide.backward(primary, auxiliary.square().mean(), judge=lambda: judges(model, number))
+
+    for number in range(ALIKE + 4):
+        step(number)
+    before, many = copy.deepcopy(guide.state_dict()), len(count)
+    hook = model["body"][0].weight.register_post_accumulate_grad_hook(lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        step(50)
+    hook.remove()
+    after = guide.state_dict()
+    assert len(count) == many + 1  # a graph had finished it
+    assert str(after) == str(before)
 
 
 @pytest.mark.parametrize("judged", [None, judges], ids=["fixed", "auto"])

@@ -78,6 +78,10 @@ def refusals():
     guide.backward(primary=late.losses(at), auxiliary=late.loss(at))
     late.model = sharded(late.model, reshard_after_forward=False)  # after a forward pass, parameters look whole
     attempt("late", lambda: guide.backward(primary=late.losses(at), auxiliary=late.loss(at)))
+    inner, x = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 3)), torch.randn(4, 3)
+    inner_guide, larger = Guide(inner, eta=ETA), nn.Sequential(inner)
+    fully_shard(larger, mesh=init_device_mesh("cpu", (2,)), reshard_after_forward=False)
+    attempt("inside", lambda: inner_guide.backward(larger(x).square().mean(1), larger(-x).cos().mean()))
     return found
 
 
@@ -299,6 +303,7 @@ def test_mixed_precision_policy_is_respected(behaved):
         "divide": "set_gradient_divide_factor",
         "partly": "fully_shard on the whole model",
         "late": "call fully_shard first",
+        "inside": "call fully_shard first",
     }.items(),
 )
 def test_unsupported_settings_are_refused_with_a_cure(behaved, name, words):
