@@ -78,9 +78,9 @@ class Batched(Engine):
 
 def _vectorised(losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, fresh: bool, present: set[int]) -> None:
     """Write several rows at once. `present` collects the parameters whose gradients arrived, even if the pass fails."""
-    parameters, largest = tuple(layout.parameters), len(weights) * max(p.numel() for p in layout.parameters)
-    most = max(0, 2 * layout.size - largest)  # in addition to the gradient that arrives
-    into = written_into(layout, out, add=not fresh, most=most, returned=True, arrived=present)
+    parameters = tuple(layout.parameters)
+    # A few gradients wait to be written together, which saves launches. More of them would take more memory.
+    into = written_into(layout, out, add=not fresh, most=layout.size // 8, returned=True, arrived=present)
     with quiet_vmap(), kept_graph(), into as writing:
 
         def product(row: Tensor) -> Tensor:

@@ -6,6 +6,8 @@ from torch import nn
 
 import attittud.step.refresh
 from attittud import Eta, Guide
+from attittud.autograd.layout import Layout
+from attittud.engine.batched import Batched
 from tests.helpers.watch import LiveMemory
 
 K, M, WIDTH, DEPTH = 5, 16, 384, 8
@@ -97,6 +99,18 @@ def test_memory_for_a_model_of_one_layer(engine):
         losses, loss = model.primary(), model.auxiliary()
         peak = measured(model, lambda: guide.backward(primary=losses, auxiliary=loss, refresh=True))  # noqa: B023 - called at once
         assert peak <= K + 3 + SLACK
+
+
+def test_few_gradients_of_batched_wait_to_be_written():
+    """Besides the rows: the gradients of one layer for all rows, an eighth of a vector that waits, and activations."""
+    depth = 40
+    model = Wide(depth=depth, width=128)
+    layout, engine, losses = Layout(model.named_parameters()), Batched(), model.primary(4)
+    out, weights = layout.empty(K), torch.randn(K, 4)
+    engine.write(losses, layout, weights, out, fresh=True)  # checks itself once
+    peak = measured(model, lambda: engine.write(losses, layout, weights, out, fresh=True))
+    assert engine.fallback is None
+    assert K / depth <= peak <= K / depth + 1 / 8 + 0.1
 
 
 @pytest.mark.parametrize("basis", ["exact", "svd"])
