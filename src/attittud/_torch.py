@@ -176,12 +176,12 @@ def _packed(node: Any) -> bool:
 # ---------------------------------------------------------------------------------------------------- FSDP2
 
 
-def fsdp_modules() -> list[Any]:
-    """All modules of this process that FSDP2 has sharded, whichever model they belong to."""
+def fsdp_modules(model: nn.Module) -> list[Any]:
+    """The modules that FSDP2 has sharded, of this model and of all other models in this process."""
     fsdp = sys.modules.get("torch.distributed.fsdp")  # importing it takes as long as importing torch
     states = sys.modules.get("torch.distributed._composable_state")
-    composed = list(getattr(states, "_module_state_mapping", ()))
-    return [] if fsdp is None else [module for module in composed if isinstance(module, fsdp.FSDPModule)]
+    modules = {*model.modules(), *getattr(states, "_module_state_mapping", ())}
+    return [] if fsdp is None else [module for module in modules if isinstance(module, fsdp.FSDPModule)]
 
 
 def fsdp_groups(modules: Sequence[Any]) -> Iterator[Any]:

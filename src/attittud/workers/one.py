@@ -23,7 +23,7 @@ from attittud.engine.base import Engine, Jacobian
 
 def uses_shards(model: nn.Module) -> bool:
     """Whether FSDP2 has sharded the model, a part of it, or a larger model that it belongs to."""
-    sharded = fsdp_modules()
+    sharded = fsdp_modules(model)
     # Looking for shards is not enough: between a forward and a backward pass FSDP2 may show whole parameters.
     whole = {id(parameter) for parameter, _ in unsharded(sharded)}
     return not set(sharded).isdisjoint(model.modules()) or any(
