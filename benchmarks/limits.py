@@ -37,15 +37,14 @@ TOPICS = (
     Topic(
         ("refresh over",),
         "Eager refreshes against other libraries",
-        "With the same products as TorchJD's sketch, a refresh also keeps the old rows until the new ones are known to be "
-        'finite. `engine="auto"` may choose another engine, which is faster.',
+        "A refresh writes gradients as they arrive, which saves memory, and keeps the old rows until the new ones are finite.",
     ),
     Topic(('eta="auto"',), 'Judges of `eta="auto"`', "The judges' pass waits for kernel launches."),
     Topic(("functions called",), "Function calls", "An eager step waits for each of them."),
     Topic(
         ("projection and correction",),
         "Projection and [correction](how-it-works.md#the-update), relative to two reads of the k directions",
-        "They also read both gradients and write the update: 1.5 times the data of the two reads at k = 5.",
+        "They also read both gradients and write the update: 1.5 times the data at k = 5. The rest is launches.",
     ),
     Topic(
         ("orthonormalisation", "growth of all passes"),
@@ -56,12 +55,13 @@ TOPICS = (
     Topic(
         ("memory above multitask",),
         "Memory between refreshes and in a refresh, in vectors of D",
-        "Convolutions need workspaces. Backward passes hold gradients of activations, `batched` for several rows at once.",
+        "Backward passes hold gradients of activations: of m primary examples while the other graph exists, and with `batched` "
+        "of several rows. Convolutions need workspaces.",
     ),
     Topic(
         ("memory of a refresh above multitask as m grows",),
         "Growth of a refresh's memory with m, in vectors of D",
-        "Gradients of activations grow with m, but less than activations, which multitask also holds.",
+        "Gradients of activations grow with m, and with `hooks` gradients of single examples.",
     ),
     Topic(("growth of a refresh with k",), "Growth of a refresh with k", "The growth should be at most linear."),
 )

@@ -37,9 +37,9 @@ Every n-th step, a *refresh*, recomputes these directions from m primary example
 512 tokens.
 
 * "Plain" is the time of a step without a refresh, divided by the time of two backward passes without a guide: in torch's
-  default threads / in the calling thread, as a guide's passes.
+  default threads / in the calling thread, as a guide's passes; the larger figure of `loop` and `hooks`.
 * "Mean" is the time of an average step, divided by the time of a multitask step.
-* Memory is the peak beyond that of multitask training: between refreshes / in a refresh.
+* Memory is the peak beyond that of multitask training, with the engine of the column before: between refreshes / in a refresh.
 """
 ADVICE = """\
 ## Which engine?
@@ -112,8 +112,8 @@ def costs(results: Results) -> str:
         cells.append(" / ".join(f"{multitask[mode]:.1f}" for mode in ("eager", "graph") if mode in multitask))
         ratios = eager.get("plain_over_two_passes", {})
         alone = eager.get("plain_over_two_passes_in_one_thread", {})
-        fastest = [f"{min(r['median'] for r in pairs.values()):.2f}" for pairs in (ratios, alone) if pairs]
-        cells.append(" / ".join(fastest))
+        slowest = [f"{max(r['median'] for r in pairs.values()):.2f}" for pairs in (ratios, alone) if pairs]
+        cells.append(" / ".join(slowest))
         best = None
         for mode in ("eager", "graph"):
             engines = ours(found, mode)
@@ -132,8 +132,8 @@ def notes(results: Results) -> str:
     """What else changes the price: n, BatchNorm, judges, `implicit`."""
     lines = [
         "* For another n, add 1/n of a refresh to a plain step.",
-        "* On a GPU, a guide with one auxiliary loss and at most 16.8 million shared parameters uses CUDA graphs of its own.",
-        "  They hold no gradients.",
+        "* On a GPU, a guide with at most 16.8 million shared parameters mostly uses [CUDA graphs of its",
+        "  own](how-it-works.md#memory). They hold no gradients.",
         "* [Some settings](how-it-works.md#memory) save memory.",
     ]
     alone = [f.over[10] for f in every_figure(results) if f.method == MultitaskInOneThread.name]
@@ -237,7 +237,7 @@ def cores(results: Results) -> str:
     if not spreads or len(spreads) < len(points) or max(spreads) < 1.1:
         return ""
     slowest = f"the slowest took up to {max(spreads):.1f} times as long"
-    return f"\nIt is shared: only its {FastCores.USED} fastest cores were used ({slowest})."
+    return f"\nThe machine is shared: only its {FastCores.USED} fastest cores were used ({slowest})."
 
 
 def main() -> None:

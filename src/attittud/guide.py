@@ -371,7 +371,7 @@ class Guide:
 
     @contextmanager
     def _discard_on_error(self) -> Iterator[None]:
-        """Discard a step that fails half-way. At that point `.grad` has not been changed."""
+        """Discard a step that fails half-way. Unless it fails after the update was written, `.grad` has not been changed."""
         try:
             yield
         except BaseException as error:

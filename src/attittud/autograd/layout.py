@@ -281,6 +281,7 @@ class Writing:
         self._zeros = {dtype: torch.zeros((), dtype=dtype, device=layout.device) for dtype in dtypes}
         self._waiting: list[tuple[Tensor, Tensor, int]] = []
         self._size = 0
+        self.closed = False
 
     def hook(self, at: int) -> Callable[[Tensor | None], Tensor | None]:
         """Make a hook that takes the gradient of parameter number `at` and returns zeros without memory to autograd."""
@@ -288,7 +289,8 @@ class Writing:
         nothing = self._zeros[parameter.dtype].expand_as(parameter)
 
         def take(gradient: Tensor | None) -> Tensor | None:
-            if gradient is None:  # a custom autograd.Function returned None
+            # A custom autograd.Function may return None. An interruption may have left this hook on the parameter.
+            if gradient is None or self.closed:
                 return None
             self._take(at, gradient)
             return nothing
@@ -318,6 +320,10 @@ class Writing:
             foreach_add_(targets, sources) if self.add else foreach_copy_(targets, sources)
             self.arrived.update([parameter for _, _, parameter in self._waiting])
             self._waiting, self._size = [], 0
+
+    def close(self) -> None:
+        """Let later gradients pass."""
+        self.closed = True
 
     def finish(self) -> None:
         """Write the gradients that still wait. Unless gradients are added, set parts without a gradient to zero."""
@@ -350,12 +356,15 @@ def written_into(
     if returned:
         least = most // (4 * len(layout.names))
         writing.hooked = [view.numel() > least for view in writing.views]
-    wanted = [(at, p) for at, p in enumerate(layout.parameters) if writing.hooked[at] and p.requires_grad]
-    handles = [p.register_hook(writing.hook(at)) for at, p in wanted]
+    handles = []
     try:
+        for at, p in enumerate(layout.parameters):
+            if writing.hooked[at] and p.requires_grad:
+                handles.append(p.register_hook(writing.hook(at)))
         yield writing
         writing.finish()
     finally:
+        writing.close()
         for handle in handles:
             handle.remove()
 

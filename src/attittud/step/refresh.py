@@ -90,6 +90,7 @@ class Refresher:
         self.settings = {"basis": saved_as, "rank": rank, "basis_dtype": dtype and str(dtype), "seed": seed}
         """The settings that decide the meaning of a saved basis."""
         self.subspace: Subspace | None = None
+        self._overwriting = False  # whether new rows are being written over the old ones
         self.age: int | None = None  # how many steps have used the basis; None: there is no basis
         self.count = 0
         self.every = 0  # steps between two refreshes
@@ -204,7 +205,9 @@ class Refresher:
         assert refresh.rows is not None
         if self.basis.keeps_graph or self.subspace is None or not self.subspace.layout.same(refresh.layout):
             self.subspace = self.basis.subspace(refresh.layout, self.rank, self.workers, self.dtype)
+        self._overwriting = True
         self.subspace.replace(refresh.rows, finite, refresh)
+        self._overwriting = False
         return self.subspace
 
     def close(self, *, refreshed: bool) -> None:
@@ -219,10 +222,10 @@ class Refresher:
         self.age = 1 if refreshed else (self.age or 0) + 1
 
     def restore(self, subspace: Subspace | None, *, overwritten: bool) -> None:
-        """Go back to an earlier basis. If it has been `overwritten`, the next step computes it again."""
+        """Go back to an earlier basis. If it has been `overwritten`, at least in part, the next step computes it again."""
         self.subspace = subspace
-        if overwritten:
-            self.age = None
+        if overwritten or self._overwriting:
+            self.age, self._overwriting = None, False
 
     def state(self, include_basis: bool) -> dict[str, Any]:
         space, reach = self.subspace, self.shared.auxiliary

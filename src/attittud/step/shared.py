@@ -160,6 +160,8 @@ class Shared:
         """Return the names of the trainable parameters that have a gradient."""
         pattern = bytes(map(is_not, found, repeat(None)))
         if pattern not in self._reached:
+            if len(self._reached) > 64:  # layers are skipped at random
+                self._reached.clear()
             named = zip(self.listing.trainable, pattern, strict=True)
             self._reached[pattern] = {name for (name, _), there in named if there}
         return self._reached[pattern]

@@ -351,3 +351,14 @@ def test_no_graph_is_kept_alive_after_a_step(half):
         del losses, tasks
         gc.collect()
         assert [reference() for reference in alive] == [None, None]
+
+
+def test_random_combinations_of_parameters_are_not_all_remembered():
+    run = Run()
+    shared, count = run.guide._shared, len(run.guide._shared.listing.trainable)
+    run.step()
+    for number in range(200):
+        present = [torch.zeros(()) if number >> i & 1 else None for i in range(count)]
+        names = {name for i, (name, _) in enumerate(shared.listing.trainable) if number >> i & 1}
+        assert shared.reached(present) == names
+    assert len(shared._reached) <= 65
