@@ -7,9 +7,8 @@ Two things are measured at the base point of each model:
 
 * the median time of each kind of step, over rounds in which every method has its turn: a plain step that is not timed, because
   it follows a step of another method, then a refresh and three plain steps. What a refresh adds is its median difference to the
-  plain step that follows it. The slowest methods have their turn in every third round. A multitask step comes
-  before and after each turn, and both kinds of step are divided by the mean of these two, because the speed of a machine changes
-  within seconds;
+  plain step that follows it. The slowest methods have their turn in every third round. A multitask step comes before and after
+  each turn, and both kinds of step are divided by the mean of these two, because the speed of a machine changes within seconds;
 * the plain step of a guide over two backward passes without one. They take turns, and the ratio is the median over at least 200
   pairs, with the 95 % interval of that median. Some pairs are measured after each round, because a machine may stay slow for
   many seconds.

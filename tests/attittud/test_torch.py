@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from attittud import Eta, Guide
 from attittud._torch import add_hook, in_cuda_graphs, kept_graph
+from tests.helpers.watch import Holding
 
 
 @pytest.mark.parametrize("earlier", [False, True])
@@ -84,19 +85,6 @@ def test_the_setting_for_threads_is_the_users_again_after_an_error():
         assert not torch._C._is_multithreading_enabled()
 
 
-class Held(torch.autograd.Function):
-    """A node that holds an object, as others hold activations."""
-
-    @staticmethod
-    def forward(ctx, x, held):
-        ctx.held = held
-        return x.clone()
-
-    @staticmethod
-    def backward(_, gradient):
-        return gradient, None
-
-
 @pytest.mark.parametrize("engine", ["loop", "batched", "hooks"])
 def test_a_pass_that_fails_leaves_no_graph_behind(engine):
     body, heads = nn.Linear(4, 4), nn.ModuleList([nn.Linear(4, 3), nn.Linear(4, 2)])
@@ -109,7 +97,7 @@ def test_a_pass_that_fails_leaves_no_graph_behind(engine):
     def losses(head, *, fails=False):
         held = nn.Identity()
         alive.append(weakref.ref(held))
-        features = Held.apply(body(x), held)
+        features = Holding.apply(body(x), held)
         first, second = features.tanh(), features.sin()
         if fails:
             second.register_hook(fail)  # while `first` is waiting in the queue

@@ -1,4 +1,4 @@
-"""Dispatch modes that watch what the library does: live memory, and operations that would wait for a GPU."""
+"""What watches the library: live memory, operations that would wait for a GPU, and nodes that show how long a graph lives."""
 
 from typing import Any
 
@@ -49,3 +49,16 @@ class Waits(TorchDispatchMode):
         if func.overloadpacket.__name__ in self.SYNCHRONISING:
             self.seen.append(str(func))
         return func(*args, **kwargs or {})
+
+
+class Holding(torch.autograd.Function):
+    """A node that holds an object, as others hold activations."""
+
+    @staticmethod
+    def forward(ctx, x, held):
+        ctx.held = held
+        return x.clone()
+
+    @staticmethod
+    def backward(_, gradient):
+        return gradient, None

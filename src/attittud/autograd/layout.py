@@ -281,7 +281,7 @@ class Writing:
         self._zeros = {dtype: torch.zeros((), dtype=dtype, device=layout.device) for dtype in dtypes}
         self._waiting: list[tuple[Tensor, Tensor, int]] = []
         self._size = 0
-        self.closed = False
+        self.closed = False  # whether later gradients pass
 
     def hook(self, at: int) -> Callable[[Tensor | None], Tensor | None]:
         """Make a hook that takes the gradient of parameter number `at` and returns zeros without memory to autograd."""
@@ -320,10 +320,6 @@ class Writing:
             foreach_add_(targets, sources) if self.add else foreach_copy_(targets, sources)
             self.arrived.update([parameter for _, _, parameter in self._waiting])
             self._waiting, self._size = [], 0
-
-    def close(self) -> None:
-        """Let later gradients pass."""
-        self.closed = True
 
     def finish(self) -> None:
         """Write the gradients that still wait. Unless gradients are added, set parts without a gradient to zero."""
@@ -364,7 +360,7 @@ def written_into(
         yield writing
         writing.finish()
     finally:
-        writing.close()
+        writing.closed = True
         for handle in handles:
             handle.remove()
 

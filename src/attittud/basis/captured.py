@@ -36,9 +36,8 @@ class Captured:
 
     graph: torch.cuda.CUDAGraph
     numbers: Gathered  # for the report
-    scores: list[
-        tuple[Tensor, Tensor]
-    ]  # in a step with judges: the tensors of the scores, and their values before this step
+    scores: list[tuple[Tensor, Tensor]]
+    """In a step with judges: the tensors of the scores, each with its value before the step."""
     used: int = 0  # the number of the step that used it last
 
     def undo(self) -> None:

@@ -48,8 +48,9 @@ class TestFlattenAndView:
         flat, views = layout.flatten_and_view(gradients)
         assert all(map(torch.equal, layout.views(flat), wanted))
         assert (views is None) == (device == "cpu")  # on a CPU the vector is made without views, or they are not kept
-        for view, want in zip(views or [], layout.views(flat), strict=views is not None):
-            assert (view.data_ptr(), view.shape, view.stride()) == (want.data_ptr(), want.shape, want.stride())
+        if views is not None:
+            for view, want in zip(views, layout.views(flat), strict=True):
+                assert (view.data_ptr(), view.shape, view.stride()) == (want.data_ptr(), want.shape, want.stride())
 
     @pytest.mark.parametrize("device", ["cpu", pytest.param(DEVICE, marks=NEEDS_GPU)])
     def test_a_sparse_gradient_is_refused_by_name(self, device):

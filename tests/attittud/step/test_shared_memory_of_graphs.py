@@ -19,6 +19,7 @@ from attittud import Eta, Guide
 from attittud.engine import loop
 from attittud.step.shared import GraphMemory, ParameterListing
 from attittud.workers import one
+from tests.helpers.watch import Holding
 
 STEPS = 8
 
@@ -324,17 +325,6 @@ class Mark:
     """An object that lives as long as a node of a graph."""
 
 
-class Marked(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, mark):
-        ctx.mark = mark
-        return x.clone()
-
-    @staticmethod
-    def backward(_, gradient):
-        return gradient, None
-
-
 @pytest.mark.parametrize("half", [None, torch.bfloat16], ids=["full", "autocast"])
 def test_no_graph_is_kept_alive_after_a_step(half):
     run = Run()
@@ -342,7 +332,7 @@ def test_no_graph_is_kept_alive_after_a_step(half):
     for _ in range(3):
         marks = [Mark(), Mark()]
         losses, tasks = run.losses()
-        losses, tasks = Marked.apply(losses, marks[0]), {"a": Marked.apply(tasks["a"], marks[1])}
+        losses, tasks = Holding.apply(losses, marks[0]), {"a": Holding.apply(tasks["a"], marks[1])}
         alive = list(map(weakref.ref, marks))
         del marks
         gc.collect()
