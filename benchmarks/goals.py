@@ -26,6 +26,8 @@ CAPTURED_REFRESH, JUDGED = 1.22, 0.12
 OWN_CALLS, ALL_CALLS = 150, 2_000
 
 AT_MOST = 1.15
+LARGE = 1.0
+"""Vectors of D that two backward passes take above multitask, from which on the goals for memory name them."""
 LINEAR = f"1, at most {AT_MOST}"
 
 
@@ -293,6 +295,8 @@ def _memory(results: Results, found: list[Figures]) -> list[Goal]:
         if base is None:
             continue
         k = base[1]["k"]
+        of = {f.method: f.memory_step for f in memories(found) if (f.job, f.point) == (job, base[0])}
+        without = of.get("two passes") or 0.0
         for f in memories(found):
             if (f.job, f.point) != (job, base[0]) or not f.method.startswith("attittud"):
                 continue
@@ -302,6 +306,8 @@ def _memory(results: Results, found: list[Figures]) -> list[Goal]:
             what = f"memory above multitask, {job}, {f.method}: between refreshes and in one, in vectors of D float32"
             met = f.memory_step <= k + 3 and inside <= 2 * k + 3
             text = f"{f.memory_step:.1f} and {inside:.1f}"
+            if without >= LARGE:
+                text += f"; two backward passes without a guide: {without:.1f}"
             brief = f"{NAMES[job]} with `{f.method.split()[1].rstrip(',')}`: {text}"
             rows.append(Goal(what, f"≤ {k + 3} and ≤ {2 * k + 3}", text, met, brief))
     for job, result in results.items():

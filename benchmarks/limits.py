@@ -37,7 +37,8 @@ TOPICS = (
     Topic(
         ("refresh over",),
         "Eager refreshes against other libraries",
-        "A refresh writes gradients as they arrive, which saves memory, and keeps the old rows until the new ones are finite.",
+        "On the device, both take almost the same time ([profile](../benchmarks/profiled.txt)). In TorchJD's slower steps, "
+        "Python hides more of it.",
     ),
     Topic(('eta="auto"',), 'Judges of `eta="auto"`', "The judges' pass waits for kernel launches."),
     Topic(("functions called",), "Function calls", "An eager step waits for each of them."),
@@ -55,8 +56,8 @@ TOPICS = (
     Topic(
         ("memory above multitask",),
         "Memory between refreshes and in a refresh, in vectors of D",
-        "Backward passes hold gradients of activations: of m primary examples while the other graph exists, and with `batched` "
-        "of several rows. Convolutions need workspaces.",
+        "Backward passes hold gradients of activations: for m examples, also without a guide, and with `batched` for several "
+        "rows.",
     ),
     Topic(
         ("memory of a refresh above multitask as m grows",),

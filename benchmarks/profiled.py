@@ -1,6 +1,6 @@
 """Where a refresh spends its time on the device, kernel by kernel.
 
-python -m benchmarks.profiled > benchmarks/profiled.txt      # needs a GPU, half a minute
+python -m benchmarks.profiled > benchmarks/profiled.txt      # needs a GPU, one minute
 """
 
 from __future__ import annotations
@@ -9,31 +9,44 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from attittud.basis.orthonormal import orthonormalise_
-from benchmarks.methods import Guided
+from benchmarks.methods import Method, methods_for
 from benchmarks.results import revision
+from benchmarks.steps import ENGINES, note
 from benchmarks.workloads import SPECS, Workload
 
-REFRESHES = (("wrn22", "hooks", True, 5, 64), ("wrn22", "loop", False, 5, 64), ("roberta512", "hooks", False, 10, 32))
+REFRESHES = (
+    ("wrn22", "attittud hooks, frozen BatchNorm"),
+    ("wrn22", "attittud loop"),
+    ("roberta128", "attittud batched"),
+    ("roberta128", "TorchJD sketch, vmapped"),
+    ("roberta512", "attittud hooks"),
+)
 STEPS, SIZE, SHOWN = 3, 85_648_128, 16
 
 
-def kernels(guided: Guided, refresh: bool) -> dict[str, tuple[float, float]]:
+def kernels(method: Method, refresh: bool) -> dict[str, tuple[float, float]]:
     """Milliseconds and launches of each kernel in a step."""
     with profile(activities=[ProfilerActivity.CUDA]) as found:
         for _ in range(STEPS):
-            guided.step(refresh)
+            method.step(refresh)
         torch.cuda.synchronize()
     return {e.key: (e.self_device_time_total / STEPS / 1e3, e.count / STEPS) for e in found.key_averages()}
 
 
-def show_refresh(job: str, engine: str, frozen: bool, k: int, m: int) -> None:
-    guided = Guided(Workload(SPECS[job], m=m, device="cuda", tiny=False, seed=0), k, engine, frozen=frozen)
-    for refresh in (True, False, True, False):
-        guided.step(refresh)
+def show_refresh(job: str, name: str) -> None:
+    spec = SPECS[job]
+    work = Workload(spec, m=spec.m, device="cuda", tiny=False, seed=0)
+    try:
+        method = methods_for(work, spec.k, ENGINES)[name]()
+        for refresh in (True, False, True, False):
+            method.step(refresh)
+    except Exception as error:  # a peer that is not installed
+        print(f"{job}, {name}: {note(error)}")
+        return
     torch.cuda.synchronize()
-    first, second = kernels(guided, True), kernels(guided, False)
+    first, second = kernels(method, True), kernels(method, False)
     sums = [sum(time for time, _ in found.values()) for found in (first, second)]
-    print(f"{job} {engine}: {sums[0]:.2f} ms a step with a refresh, {sums[1]:.2f} without")
+    print(f"{job}, {name}: {sums[0]:.2f} ms a step with a refresh, {sums[1]:.2f} without: {sums[0] - sums[1]:.2f} more")
     more = sorted(((first[key][0] - second.get(key, (0, 0))[0], key) for key in first), reverse=True)
     for time, key in more[:SHOWN]:
         print(f"  {time:7.3f} ms  {key[:110]}")

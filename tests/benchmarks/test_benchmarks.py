@@ -340,6 +340,23 @@ def test_the_memory_of_implicit_is_judged_wherever_it_was_measured():
     assert [(goal.measured, goal.met) for goal in found] == [("10.0 %", False), ("-5.0 %", True)]
 
 
+@pytest.mark.parametrize(
+    ("without", "said"), [(0.9, ""), (3.0, "; two backward passes without a guide: 3.0")], ids=("little", "much")
+)
+def test_memory_that_passes_without_a_guide_take_as_well_is_named(without, said):
+    def row(step, refresh=None):
+        times = {"eager": {"step": 1.0, **({} if refresh is None else {"refresh": 2.0})}, "peak_step": 400 * step}
+        return times if refresh is None else times | {"peak_refresh": 400 * refresh}
+
+    others = {f"peer {i}": {} for i in range(6)}
+    data = rows(
+        multitask=row(0.0), **{"two passes": row(without), "attittud loop": row(without + 5.5, without + 11)}, **others
+    )
+    (found,) = judged({"wrn22": {"points": {"k=5 m=64": data}}}, "memory above multitask")
+    assert found.measured == f"{without + 5.5:.1f} and {without + 11:.1f}{said}"
+    assert found.met is (without < 1)
+
+
 @pytest.mark.parametrize(("ratios", "met"), [((1.04, 1.05), True), ((1.04, 1.06), False)])
 def test_plain_steps_are_judged_by_the_slower_engine(ratios, met):
     pairs = {
