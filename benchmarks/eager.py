@@ -78,7 +78,9 @@ def measure(
         try:
             method = make()
             warm_up(method)
-            ready[label], rows[label] = method, {}
+            rows[label] = {} if method.same_as is None else {"same_as": method.same_as}
+            if method.same_as is None:
+                ready[label] = method
         except Exception as error:  # a peer that is missing, or an engine that refuses this model, is a result
             rows[label] = {"note": note(error)}
             print(f"    {label}: {rows[label]['note']}", flush=True)

@@ -33,6 +33,11 @@ class Method(ABC):
         self.k = k
 
     @property
+    def same_as(self) -> str | None:
+        """The name of the method that runs instead of this one, after its first refresh."""
+        return None
+
+    @property
     def kinds(self) -> tuple[bool, ...]:
         """The values of `refresh` that `step` takes."""
         return (True, False) if self.has_refresh else (False,)
@@ -110,6 +115,11 @@ class Guided(Method):
         self.watches = engine in ("hooks", "implicit", "auto") and not frozen
         # The eigensolver of `implicit` waits for the device, and a failed capture breaks the process.
         self.in_graph = engine != "implicit"
+
+    @property
+    def same_as(self) -> str | None:
+        """`batched` where torch cannot vectorise the backward pass."""
+        return "attittud loop" if getattr(self.guide.engine, "fallback", None) is not None else None
 
     def backward(self, refresh: bool) -> None:
         def losses() -> Tensor:

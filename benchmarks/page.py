@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks import guard
-from benchmarks.figures import Figures, Results, base_point, every_figure, ours
+from benchmarks.figures import Figures, Results, base_point, default, every_figure, ours
 from benchmarks.goals import NAMES, TORCHJD, goals, growth_with_k
 from benchmarks.judges import overhead, overheads
 from benchmarks.limits import missed
@@ -32,26 +32,26 @@ COST = """\
 ## Time and memory
 
 A guided step runs two backward passes where multitask training runs one, and projects gradients onto k directions.
-Every n-th step, a *refresh*, recomputes these directions from m primary examples. The table is for n = 10, with the fastest
-[engine](engines.md) that does not freeze BatchNorm. "Eager" means without CUDA graphs. RoBERTa is the base model, with 128 or
-512 tokens.
+Every n-th step, a *refresh*, recomputes these directions from m primary examples. The table is for n = 10: eager (without
+CUDA graphs) with the default [engine](engines.md), `"auto"`, and in CUDA graphs with the fastest engine that does not freeze
+BatchNorm. RoBERTa is the base model, with 128 or 512 tokens.
 
 * "Plain" is the time of a step without a refresh, divided by the time of two backward passes without a guide: in torch's
   default threads / in the calling thread, as a guide's passes; the larger figure of `loop` and `hooks`.
 * "Mean" is the time of an average step, divided by the time of a multitask step.
-* Memory is the peak beyond that of multitask training, with the engine of the column before: between refreshes / in a refresh.
+* Memory is the peak beyond that of multitask training, with `"auto"`: between refreshes / in a refresh.
 """
 ADVICE = """\
 ## Which engine?
 
-The table shows what a refresh adds to a step, in milliseconds, eager / in a CUDA graph. The last two columns are for
-the paper authors' algorithm and for TorchJD.
+The table shows what a refresh adds to a step, in milliseconds, eager / in a CUDA graph.
 """
 ENGINES = """\
 * Leave `engine="auto"` and pass the primary losses as a callable ([why](engines.md)).
 * `hooks` needs one backward pass for any k. Use it for transformers, LoRA and large models. With BatchNorm it needs
   `basis_losses=` and `batch_norm="frozen"`, as in the table.
-* `loop` runs on everything and takes the least memory. `batched` can be faster on small models, and takes the most memory.
+* `loop` runs on everything, with little memory. `batched` can be faster where kernels are small, and can take several times
+  the memory. In bf16 with BatchNorm it falls back to `loop`.
 * A network of small kernels waits for Python to launch them. CUDA graphs ([training.cuda_graph](training.md#speed), or your
   own capture) make its refreshes several times faster.
 """
@@ -114,12 +114,11 @@ def costs(results: Results) -> str:
         alone = eager.get("plain_over_two_passes_in_one_thread", {})
         slowest = [f"{max(r['median'] for r in pairs.values()):.2f}" for pairs in (ratios, alone) if pairs]
         cells.append(" / ".join(slowest))
-        best = None
-        for mode in ("eager", "graph"):
-            engines = ours(found, mode)
-            best = min(engines.values(), key=lambda f: f.over[10], default=None)
-            cells.append(f"{best.over[10]:.2f} ({best.method.removeprefix('attittud ')})" if best else "")
-        memory = (best.memory_step, best.memory_refresh) if best else (None, None)
+        auto = default(found)
+        cells.append(f"{auto.over[10]:.2f}" if auto else "")
+        best = min(ours(found, "graph").values(), key=lambda f: f.over[10], default=None)
+        cells.append(f"{best.over[10]:.2f} ({best.method.removeprefix('attittud ')})" if best else "")
+        memory = (auto.memory_step, auto.memory_refresh) if auto else ()
         sizes = [f"{value * 4 * data['D'] / 1e9:.2f}" for value in memory if value is not None]
         rows.append(f"| {' | '.join([*cells, ' / '.join(sizes)])} |")
     if not rows:
@@ -133,8 +132,7 @@ def notes(results: Results) -> str:
     lines = [
         "* For another n, add 1/n of a refresh to a plain step.",
         "* On a GPU, a guide with at most 16.8 million shared parameters mostly uses [CUDA graphs of its",
-        "  own](how-it-works.md#memory). They hold no gradients.",
-        "* [Some settings](how-it-works.md#memory) save memory.",
+        "  own](how-it-works.md#memory), which hold no gradients.",
     ]
     alone = [f.over[10] for f in every_figure(results) if f.method == MultitaskInOneThread.name]
     if alone:
@@ -182,9 +180,12 @@ def refreshes(results: Results) -> str:
         "TorchJD's sketch": TORCHJD,
     }
     rows = []
-    for job, _, found in bases(results):
+    for job, data, found in bases(results):
         cells = []
         for names in columns.values():
+            if same := data["methods"].get(names[0], {}).get("same_as"):
+                cells.append(f"as `{same.removeprefix('attittud ')}`")
+                continue
             times = []
             for mode in ("eager", "graph"):
                 here = [f.refresh for f in found if f.method in names and f.mode == mode and f.refresh is not None]

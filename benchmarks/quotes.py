@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from benchmarks.figures import Results, base_point, figures, ours
+from benchmarks.figures import Results, base_point, default, figures
 from benchmarks.judges import overhead
 from benchmarks.results import HERE
 
@@ -37,9 +37,7 @@ def quotes(results: Results) -> list[Quote]:
     """All sentences whose figures have been measured."""
     found = []
     bases = [(job, base) for job in ("roberta512", "wrn22") if (base := base_point(results, job))]
-    # The fastest engine that does not freeze BatchNorm, as in docs/cost.md.
-    over = [[f.over[10] for f in ours(list(figures(job, *base)), "eager").values()] for job, base in bases]
-    numbers = [f"{min(engines):.2f}" for engines in over if engines]
+    numbers = [f"{auto.over[10]:.2f}" for job, base in bases if (auto := default(list(figures(job, *base))))]
     if len(numbers) == 2:
         sentence = "takes {} times as long as a multitask step for RoBERTa-base with 512 tokens, and {} times for a"
         found.append(Quote("README.md", sentence, numbers))

@@ -53,6 +53,35 @@ def test_passes_in_the_calling_thread_give_the_update_of_passes_in_torchs_thread
     assert torch.equal(*updates) and threads == [True] * 4 + [False] * 4
 
 
+# ---------------------------------------------------------------------------------------------- devices
+
+
+@pytest.mark.parametrize("eta", [ETA, "auto"], ids=["fixed", "auto"])
+def test_a_model_may_move_between_devices(eta):
+    """The basis is computed again at once, and scores move along."""
+    run = Run(Perceptron(), basis="mean", refresh_every=100, eta=eta, engine="loop")
+    settings = {"basis": "mean", "refresh_every": 100, "eta": eta, "primary_weight": 0.3, "engine": "loop"}
+
+    def step(guide, device):
+        run.model.zero_grad()
+        run.xp, run.xa, run.yp, run.ya = (x.to(device) for x in (run.xp, run.xa, run.yp, run.ya))
+        judge = {"judge": run.losses} if eta == "auto" else {}
+        report = guide.backward(primary=run.losses(), auxiliary=run.loss(), **judge)
+        return report, torch.cat([p.grad.flatten() for p in run.model.parameters()])
+
+    for number, device in enumerate(("cpu", DEVICE, "cpu")):
+        run.model.to(device)
+        kept = run.guide._auto.state() if eta == "auto" else None
+        other = Guide(run.model, **settings)
+        if kept is not None:
+            other._auto.load(kept)
+        report, update = step(run.guide, device)
+        assert report.refreshed and update.device.type == device
+        assert torch.equal(update, step(other, device)[1])
+        assert not step(run.guide, device)[0].refreshed
+        assert run.guide._refresher.index == number + 1
+
+
 # ---------------------------------------------------------------------------------------------- kernels
 
 

@@ -1,4 +1,4 @@
-"""One vector-Jacobian product after the other on the retained graph: works for every model and needs the least memory."""
+"""One vector-Jacobian product after the other on the retained graph: works for every model and needs little memory."""
 
 from __future__ import annotations
 

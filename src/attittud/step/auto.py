@@ -172,8 +172,11 @@ class AutoWeights:
 
     def weights(self, name: str, device: torch.device) -> Weights:
         """Return a copy of a task's weights from the scores of earlier steps: a report may be read later."""
-        if name not in self.scores:
-            self.scores[name] = TaskScores(device)
+        known = self.scores.get(name)
+        if known is None or known.moments.device != device:  # the model may have moved
+            self.scores[name] = scores = TaskScores(device)
+            for new, old in zip(scores.tensors(), known.tensors() if known is not None else (), strict=False):
+                new.copy_(old)
         return Weights(*self.scores[name].weights.clone().unbind())
 
     def close(self, cosines: Mapping[str, Tensor], *, asked: bool) -> None:

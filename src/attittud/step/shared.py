@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from operator import attrgetter, getitem, is_, is_not
+from operator import attrgetter, getitem, is_, is_not, itemgetter
 from types import NoneType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from attittud._torch import foreach_add_, foreach_mul, next_sequence_number, sequence_number
+from attittud._torch import AccumulateGrad, foreach_add_, foreach_mul, next_sequence_number, sequence_number
 from attittud.autograd.layout import Layout, as_gradient, local, walk
 from attittud.workers.one import Workers
 
 Predicate = Callable[[str, nn.Parameter], bool]
+_PARAMETERS, _MODULES, _FIRST = attrgetter("_parameters"), attrgetter("_modules"), itemgetter(0)
+_LEAVES = (NoneType, AccumulateGrad)  # the ends of a graph, which have no number of their own
+NEAR = 24
+"""How many nodes of a graph, from the loss on, tell it from other graphs."""
 
 
 class ParameterListing:
@@ -35,14 +38,17 @@ class ParameterListing:
         self._parameters = [parameter for _, parameter in self.named]
         self._wanted: list[Any] = []
         # FSDP2 replaces the parameters in these tables; its workers keep a list of their own.
-        modules = [] if self.workers.splits_columns else list(self.model.modules())
-        self._tables: list[dict[str, Any]] = [table for m in modules for table in (m._parameters, m._modules)]
+        self._modules = [] if self.workers.splits_columns else list(self.model.modules())
+        self._tables = self._tables_now()
         self._sizes = list(map(len, self._tables))
         entries = [(table, key, value) for table in self._tables for key, value in table.items()]
         self._owners, self._keys, self._values = ([entry[i] for entry in entries] for i in range(3))
 
+    def _tables_now(self) -> list[dict[str, Any]]:
+        return [*map(_PARAMETERS, self._modules), *map(_MODULES, self._modules)]
+
     def _changed(self) -> bool:
-        if list(map(len, self._tables)) != self._sizes:
+        if not all(map(is_, self._tables_now(), self._tables)) or list(map(len, self._tables)) != self._sizes:
             return True
         try:
             return not all(map(is_, map(getitem, self._owners, self._keys), self._values))
@@ -83,8 +89,9 @@ class KnownGraph:
 class GraphMemory:
     """Remembers the graphs of a step's losses, because walking through a graph is slow.
 
-    A graph is recognised by how many nodes autograd has made in this thread since the guide's last call. If two different graphs
-    ever have the same numbers, torch refuses to go through a freed graph, so no result is silently wrong.
+    A graph is recognised by its nodes near the loss: how many nodes autograd had made in this thread before each of them, since
+    the guide's last call. Two graphs that differ only elsewhere may be mistaken for each other. Then torch may refuse to go
+    through a freed graph, but no result is wrong: which parameters a loss reaches is taken from its gradients.
     """
 
     def __init__(self) -> None:
@@ -108,9 +115,18 @@ class GraphMemory:
         return self._known.get(self._made(losses))
 
     def _made(self, losses: Mapping[str, Tensor]) -> tuple[Any, ...]:
-        """Return the names of the losses, and how many nodes were made before each of them."""
-        nodes = [loss.grad_fn for loss in losses.values()]
-        return tuple(losses), tuple([None if node is None else sequence_number(node) - self._earlier for node in nodes])
+        """Return the names of the losses, and for the first nodes of their graphs how many were made before each."""
+        made, earlier = list[tuple[int, ...]](), self._earlier
+        for loss in losses.values():
+            nodes: list[Any] = [loss.grad_fn]
+            for node in nodes:  # the list grows meanwhile
+                if len(nodes) >= NEAR:
+                    break
+                if node is not None:
+                    nodes.extend(map(_FIRST, node.next_functions))
+            near = [0 if type(node) in _LEAVES else sequence_number(node) - earlier for node in nodes[:NEAR]]
+            made.append(tuple(near))
+        return tuple(losses), *made
 
 
 class Shared:
@@ -127,25 +143,24 @@ class Shared:
         self._reached: dict[bytes, set[str]] = {}  # keyed by which trainable parameters have a gradient
         self._held: tuple[Layout | None, Any] = None, None  # the last layout that was found to be the model's
         self._aligned: tuple[Layout | None, list[int], list[int]] = None, [], []
-        self._written: tuple[nn.Parameter, weakref.ref[Tensor], int] | None = None
-        """The first shared parameter, its `.grad` and the version of this `.grad` after the last update."""
+        self._written: tuple[nn.Parameter, int, int] | None = None
+        """The first shared parameter, the id of its `.grad` and the version of this `.grad` after the last update."""
         self.untouched = False  # whether this `.grad` is unchanged: not set to None or zero, and not clipped
         self.auxiliary: set[str] | None = None
         """Parameters that auxiliary losses are known to reach; None until a first step has seen all of these losses."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_written": None}  # weak references cannot be pickled
+        return self.__dict__ | {"_written": None}  # a copy has other objects
 
     def update(self) -> None:
         """Notice changes of the model."""
         if self.listing.update():
             self._aligned = None, [], []
             self._reached.clear()
-        parameter, gradient, version = self._written or (None, None, 0)
+        parameter, *written = self._written or (None,)
         found = None if parameter is None else parameter.grad
-        self.untouched = (
-            found is not None and gradient is not None and found is gradient() and found._version == version
-        )
+        # (A weak reference would be safer than an id, but then torch could not swap tensors when it converts a model.)
+        self.untouched = found is not None and [id(found), found._version] == written
 
     def holds(self, layout: Layout) -> bool:
         """Whether the model still has the parameters of a layout, on the same device."""
@@ -246,7 +261,7 @@ class Shared:
         if old:
             foreach_add_(list(map(local, old)) if sharded else old, new)
         first = layout.parameters[0].grad
-        self._written = (layout.parameters[0], weakref.ref(first), first._version) if first is not None else None
+        self._written = (layout.parameters[0], id(first), first._version) if first is not None else None
         # For example, an optimizer may step during the backward pass.
         for p in [p for p in self.listing.parameters if p._post_accumulate_grad_hooks]:
             if p.grad is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import dataclass, replace
@@ -340,7 +340,8 @@ class Step(Gradients):
             shares = (
                 self.workers.shares([losses, *given.values()]) if self.workers.size > 1 else [EVERYTHING] * len(graphs)
             )
-            self.reached, self.reach_complete = set().union(*[graphs[name].reached for name in given]), True
+            self._expect([graphs[name] for name in given])
+            self.reach_complete = True
             self._take_primary(losses, shares[0], basis_losses, graphs[PRIMARY])
         self.primary_complete = True
         held.clear()
@@ -364,12 +365,20 @@ class Step(Gradients):
         given = {name: task.loss for name, task in tasks.items()}
         shares = self.workers.shares(list(given.values()))
         graphs = _graphs(self, given, retain_graph=retain_graph)
-        self.reached = self.reached.union(*[graph.reached for graph in graphs.values()])
+        self._expect(graphs.values())
         early = _early(self, tasks, shares, graphs) if self.replayed else {}
         if self.subspace is not None or (self.primary_calls and self.shared.auxiliary is not None):
             self.fix()
         for (name, task), share in zip(tasks.items(), shares, strict=True):
             self._take_auxiliary(name, task, share, graphs[name], early.get(name))
+
+    def _expect(self, graphs: Iterable[KnownGraph]) -> None:
+        """Note the parameters that auxiliary losses reach before their gradients show it, for a new basis needs them.
+
+        Then the graphs have been walked. In other steps they are remembered, and may have changed.
+        """
+        if self.refreshing:
+            self.reached = self.reached.union(*[graph.reached for graph in graphs])
 
     # ------------------------------------------------------------------------------------------------ gradients
 

@@ -578,6 +578,17 @@ def test_judge_comes_before_auxiliary():
     step(p, guide)
 
 
+def test_scores_move_with_the_losses():
+    p, guide = make()
+    step(p, guide)
+    auto = guide._auto
+    before = auto.scores["auxiliary"]
+    assert auto.weights("auxiliary", torch.device("cpu")).neutral.device.type == "cpu"
+    assert auto.scores["auxiliary"] is before
+    assert auto.weights("auxiliary", torch.device("meta")).neutral.device.type == "meta"
+    assert {tensor.device.type for tensor in auto.scores["auxiliary"].tensors()} == {"meta"}
+
+
 def test_a_model_may_change_its_type_between_refreshes():
     torch.manual_seed(0)
     model, x = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2)), torch.randn(12, 4)

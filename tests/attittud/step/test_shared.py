@@ -32,6 +32,29 @@ def test_shared_parameters_are_those_both_reach():
     assert shared["body.0.bias"] is p.model.body[0].bias
 
 
+def test_a_basis_on_another_device_is_computed_again():
+    """As after `model.cuda()`, which keeps the parameters' objects."""
+    p = problem("mlp", torch.float64)
+    guide = step(p, refresh_every=100)
+    guide.subspace.layout.device = torch.device("meta")
+    for refreshed in (True, False):
+        p.model.zero_grad()
+        assert guide.backward(primary=p.losses(), auxiliary=p.loss()).refreshed is refreshed
+        assert guide.subspace.layout.device.type == "cpu"
+
+
+def test_torch_may_swap_gradients_when_it_converts_a_model():
+    """It refuses tensors that have a weak reference."""
+    p = problem("mlp", torch.float64)
+    step(p)
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        p.model.float()
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+    assert {parameter.grad.dtype for parameter in p.model.parameters()} == {torch.float32}
+
+
 def test_tied_parameters_count_once():
     p = problem("tied_module")
     assert list(step(p).shared_parameters) == ["embedding.weight", "mix.weight", "mix.bias"]

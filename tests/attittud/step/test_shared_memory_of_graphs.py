@@ -35,10 +35,10 @@ class Network(nn.Module):
         self.skipped = set[int]()
         self.reentrant: bool | None = None
 
-    def features(self, x: Tensor) -> Tensor:
+    def features(self, x: Tensor, skipped: set[int] | None = None) -> Tensor:
         x = self.stem(x)
         for number, block in enumerate(self.blocks):
-            if number not in self.skipped:
+            if number not in (self.skipped if skipped is None else skipped):
                 plain = self.reentrant is None
                 x = x + (block(x) if plain else checkpoint(block, x, use_reentrant=self.reentrant))
         return x.mean((2, 3))
@@ -54,7 +54,8 @@ class Run:
         self.guide = Guide(
             self.model, eta=Eta(1, 0.5, -1), primary_weight=0.3, rank=3, refresh_every=5, engine="loop", **options
         )
-        self.together = self.ahead = False
+        self.together = self.ahead = self.always = False
+        self.skipped_by_tasks: set[int] | None = None
         self.tasks = ("a",)
         self.head = "primary"
         self.verbs = False
@@ -68,12 +69,14 @@ class Run:
         model, x = self.model, self.x
         dtype = model.stem.weight.dtype
         features = model.features(x.to(dtype))
-        others = features if self.together or not self.ahead else model.features(2 * x.to(dtype))
+
+        def others() -> Tensor:
+            return model.features(2 * x.to(dtype), self.skipped_by_tasks)
+
+        ahead = others() if self.always or (self.ahead and not self.together) else features
         losses = F.cross_entropy(model.heads[self.head](features), self.y, reduction="none")
         return losses, {
-            name: model.heads[name](others if self.together or self.ahead else model.features(2 * x.to(dtype)))
-            .square()
-            .mean()
+            name: model.heads[name](features if self.together else ahead if self.ahead else others()).square().mean()
             for name in self.tasks
         }
 
@@ -109,6 +112,14 @@ def layer_drop(run: Run, number: int) -> None:
     run.model.skipped = {number % 4}
 
 
+def layer_drop_in_each_pass(run: Run, number: int) -> None:
+    """After the refresh in step 5, a block that the task used before is the primary task's own."""
+    used = "0", "0", "0", "0", "0", "01", "1", "2"
+    by_tasks = "0", "0", "0", "2", "1", "0", "0", "0"
+    run.model.skipped = {0, 1, 2} - set(map(int, used[number]))
+    run.skipped_by_tasks = {0, 1, 2} - set(map(int, by_tasks[number]))
+
+
 def task_left_out(run: Run, number: int) -> None:
     run.tasks = ("a", "b") if number != 3 else ("a",)
 
@@ -136,6 +147,11 @@ def separate_forwards_later(run: Run, number: int) -> None:
 def one_forward_in_turn(run: Run, number: int) -> None:
     """The forward passes come before both losses, so that there are as many nodes between these losses."""
     run.ahead, run.together = True, number % 2 == 1
+
+
+def features_chosen(run: Run, number: int) -> None:
+    """Both forward passes are always made, so that there are as many nodes whichever features the task takes."""
+    run.ahead, run.always, run.together = True, True, number % 2 == 1
 
 
 def checkpointing(run: Run, number: int) -> None:
@@ -179,6 +195,12 @@ def module_replaced(run: Run, number: int) -> None:
         run.model.blocks[2] = copy.deepcopy(run.model.blocks[2])
 
 
+def table_replaced(run: Run, number: int) -> None:
+    if number == 3:
+        module = run.model.blocks[0][0]
+        module.__setstate__(copy.deepcopy(module).__dict__)
+
+
 def module_added(run: Run, number: int) -> None:
     if number == 3:
         torch.manual_seed(1)
@@ -217,11 +239,22 @@ def hooked_later(run: Run, number: int) -> None:
 
 
 CHANGES: list[Callable[[Run, int], None]] = [
-    *(freeze, unfreeze, one_parameter_in_turn, layer_drop, task_left_out, task_comes_later, other_task, another_head),
+    *(
+        freeze,
+        unfreeze,
+        one_parameter_in_turn,
+        layer_drop,
+        layer_drop_in_each_pass,
+        task_left_out,
+        task_comes_later,
+        other_task,
+        another_head,
+    ),
     *(
         one_forward_later,
         separate_forwards_later,
         one_forward_in_turn,
+        features_chosen,
         checkpointing,
         channels_last,
         doubled,
@@ -229,7 +262,7 @@ CHANGES: list[Callable[[Run, int], None]] = [
         pickled,
         assigned,
     ),
-    *(replaced, module_replaced, module_added, parameter_removed, kept_gradient, by_verbs),
+    *(replaced, module_replaced, table_replaced, module_added, parameter_removed, kept_gradient, by_verbs),
     *(autocast_later, autocast_until_then, another_half, hooked_later),
 ]
 
