@@ -347,8 +347,12 @@ class Step(Gradients):
         held.clear()
         early = _early(self, tasks, shares[1:], graphs) if replayed else {}
         self.fix()
-        for (name, task), share in zip(tasks.items(), shares[1:], strict=True):
-            self._take_auxiliary(name, task, share, graphs[name], ahead or early.get(name))
+        try:
+            for (name, task), share in zip(tasks.items(), shares[1:], strict=True):
+                self._take_auxiliary(name, task, share, graphs[name], ahead or early.get(name))
+        except RuntimeError as error:
+            _check_recognised(self, {PRIMARY: losses} | given, graphs, error)
+            raise
 
     def primary(
         self, primary: Tensor | Losses | None, basis_losses: Losses | None, *, retain_graph: bool, skips: bool = False
@@ -369,8 +373,12 @@ class Step(Gradients):
         early = _early(self, tasks, shares, graphs) if self.replayed else {}
         if self.subspace is not None or (self.primary_calls and self.shared.auxiliary is not None):
             self.fix()
-        for (name, task), share in zip(tasks.items(), shares, strict=True):
-            self._take_auxiliary(name, task, share, graphs[name], early.get(name))
+        try:
+            for (name, task), share in zip(tasks.items(), shares, strict=True):
+                self._take_auxiliary(name, task, share, graphs[name], early.get(name))
+        except RuntimeError as error:
+            _check_recognised(self, given, graphs, error)
+            raise
 
     def _expect(self, graphs: Iterable[KnownGraph]) -> None:
         """Note the parameters that auxiliary losses reach before their gradients show it, for a new basis needs them.
@@ -596,13 +604,30 @@ def _graphs(step: Step, losses: Mapping[str, Tensor], *, retain_graph: bool = Fa
     memory = step.parts.graphs
     found = None if step.refreshing or step.replayed else memory.recall(losses)
     if found is None:
-        walked = [walk(loss) for loss in losses.values()]
-        nodes = [graph.nodes for graph in walked] + ([] if step.kept is None else [step.kept.nodes])
-        needed = [any(not own.isdisjoint(later) for later in nodes[at + 1 :]) for at, own in enumerate(nodes)]
-        reached = [step.workers.names(graph.leaves, step.shared.listing.named) for graph in walked]
-        known = zip(reached, needed[: len(walked)], [graph.converts for graph in walked], strict=True)
-        found = memory.learn(losses, [KnownGraph(*properties) for properties in known])
+        found = memory.learn(losses, _walked(step, losses))
     return {name: replace(graph, retained=True) for name, graph in found.items()} if retain_graph else found
+
+
+def _walked(step: Step, losses: Mapping[str, Tensor]) -> list[KnownGraph]:
+    walked = [walk(loss) for loss in losses.values()]
+    nodes = [graph.nodes for graph in walked] + ([] if step.kept is None else [step.kept.nodes])
+    needed = [any(not own.isdisjoint(later) for later in nodes[at + 1 :]) for at, own in enumerate(nodes)]
+    reached = [step.workers.names(graph.leaves, step.shared.listing.named) for graph in walked]
+    known = zip(reached, needed[: len(walked)], [graph.converts for graph in walked], strict=True)
+    return [KnownGraph(*properties) for properties in known]
+
+
+def _check_recognised(
+    step: Step, losses: Mapping[str, Tensor], graphs: Mapping[str, KnownGraph], error: RuntimeError
+) -> None:
+    """Raise a clear error if a pass has failed because a graph was freed too early: it was mistaken for an earlier graph."""
+    now = _walked(step, losses)
+    if any(graph.retained and not graphs[name].retained for name, graph in zip(losses, now, strict=True)):
+        step.parts.graphs.trusted = False
+        raise RuntimeError(
+            "two losses of this step share a part of their graphs, which the guide did not notice, because in earlier steps such "
+            "losses shared nothing. From now on it looks at every graph: run the forward passes and this step once more"
+        ) from error
 
 
 def _gradients(

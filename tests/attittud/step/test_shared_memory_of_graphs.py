@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from attittud import Eta, Guide
 from attittud.engine import loop
-from attittud.step.shared import GraphMemory, ParameterListing
+from attittud.step.shared import NEAR, GraphMemory, ParameterListing
 from attittud.workers import one
 from tests.helpers.watch import Holding
 
@@ -385,3 +385,51 @@ def test_random_combinations_of_parameters_are_not_all_remembered():
         names = {name for i, (name, _) in enumerate(shared.listing.trainable) if number >> i & 1}
         assert shared.reached(present) == names
     assert len(shared._reached) <= 65
+
+
+@pytest.mark.parametrize("verbs", [False, True])
+def test_graphs_that_differ_far_from_the_loss_are_refused_once(verbs):
+    """Whichever features are chosen, there are as many nodes, and the nodes near the loss are the same."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3 * NEAR)))
+    guide, x = Guide(model, eta=Eta(1, 1, 0), rank=2, refresh_every=100, engine="loop"), torch.randn(5, 4)
+
+    def step(common: bool) -> None:
+        model.zero_grad()
+        first, second = model[:NEAR](x), model[:NEAR](2 * x)
+        losses = model[NEAR:](first).square().mean(1)
+        tasks = {
+            "a": model[NEAR:](second).square().mean(),
+            "b": model[NEAR:](second if common else x).mean(),
+        }
+        if verbs:
+            guide.primary(losses)
+            guide.auxiliary(tasks)
+            guide.combine()
+        else:
+            guide.backward(losses, tasks)
+
+    step(False)
+    step(False)
+    with pytest.raises(RuntimeError, match="From now on it looks at every graph"):
+        step(True)
+    for common in (True, False, True):
+        step(common)
+        got = [p.grad.clone() for p in model.parameters()]
+        fresh = Guide(model, eta=Eta(1, 1, 0), rank=2, refresh_every=100, engine="loop")
+        fresh.load_state_dict(guide.state_dict())
+        kept, guide = guide, fresh
+        step(common)
+        guide = kept
+        assert all(torch.equal(a, p.grad) for a, p in zip(got, model.parameters(), strict=True))
+
+
+def test_another_error_in_a_backward_pass_stays_as_it_is():
+    run = Run()
+    run.step()
+    losses, tasks = run.losses()
+    torch.autograd.grad(tasks["a"], run.model.stem.weight)
+    with pytest.raises(RuntimeError, match="second time"):
+        run.guide.backward(primary=losses, auxiliary=tasks)
+    assert run.guide._parts.graphs.trusted
+    run.step()
