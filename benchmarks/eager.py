@@ -7,8 +7,9 @@ Two things are measured at the base point of each model:
 
 * the median time of each kind of step, over rounds in which every method has its turn: a plain step that is not timed, because
   it follows a step of another method, then a refresh and three plain steps. What a refresh adds is its median difference to the
-  plain step that follows it. The slowest methods have their turn in every third round. A multitask step comes before and after
-  each turn, and both kinds of step are divided by the mean of these two, because the speed of a machine changes within seconds;
+  plain step that follows it. The slowest methods have their turn in every third round. A multitask step, also after one that is
+  not timed, comes before and after each turn, and both kinds of step are divided by the mean of these two, because the speed of
+  a machine changes within seconds;
 * the plain step of a guide over two backward passes without one. They take turns, and the ratio is the median over at least 200
   pairs, with the 95 % interval of that median. Some pairs are measured after each round, because a machine may stay slow for
   many seconds.
@@ -87,7 +88,12 @@ def measure(
     # Where TorchJD cannot use vmap, its other sketch is the one to compare with.
     rare = RARE if VMAPPED in ready else tuple(label for label in RARE if not label.startswith("TorchJD sketch"))
     turns: dict[str, list[Turn]] = {label: [] for label in ready}
-    multitask = partial(seconds_of, partial(ready["multitask"].step, False), work.device)
+
+    def multitask() -> float:
+        """The seconds of a multitask step. As in every turn, an untimed step comes first, because it follows another method."""
+        ready["multitask"].step(False)
+        return seconds_of(partial(ready["multitask"].step, False), work.device)
+
     paired = Pairs(ready, work.device)
     spent, done = 0.0, 0
     while done < fewest or (done < rounds and spent < seconds):

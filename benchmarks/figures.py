@@ -92,9 +92,11 @@ def base_point(results: Results, job: str) -> tuple[str, dict[str, Any]] | None:
     return next(((name, data) for name, data in points.items() if len(data["methods"]) > 6), None)
 
 
-def default(found: list[Figures]) -> Figures | None:
-    """Eager steps of a guide with engine="auto"."""
-    return next((f for f in found if (f.method, f.mode) == ("attittud auto", "eager")), None)
+def default(found: list[Figures], rows: dict[str, Any]) -> Figures | None:
+    """Eager steps of a guide with engine="auto". `rows`: all methods of the point."""
+    auto = "attittud auto"
+    name = rows.get(auto, {}).get("same_as", auto)
+    return next((f for f in found if (f.method, f.mode) == (name, "eager")), None)
 
 
 def ours(found: list[Figures], mode: str) -> dict[str, Figures]:

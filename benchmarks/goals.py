@@ -39,6 +39,8 @@ class Goal:
     met: bool | None = None
     brief: str = ""
     """The measurement in a few words, for the line of a goal that is missed."""
+    excess: float = 0.0
+    """How many times the goal was measured, where the worst of several misses is shown."""
 
 
 def goals(results: Results) -> list[Goal]:
@@ -309,7 +311,8 @@ def _memory(results: Results, found: list[Figures]) -> list[Goal]:
             if without >= LARGE:
                 text += f"; two backward passes without a guide: {without:.1f}"
             brief = f"{NAMES[job]} with `{f.method.split()[1].rstrip(',')}`: {text}"
-            rows.append(Goal(what, f"≤ {k + 3} and ≤ {2 * k + 3}", text, met, brief))
+            excess = max(f.memory_step / (k + 3), inside / (2 * k + 3))
+            rows.append(Goal(what, f"≤ {k + 3} and ≤ {2 * k + 3}", text, met, brief, excess))
     for job, result in results.items():
         for point, data in result["points"].items() if job in NAMES else ():
             ours, plain = (data.get("methods", {}).get(name, {}) for name in ("attittud implicit", "multitask"))

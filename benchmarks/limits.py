@@ -76,8 +76,10 @@ def missed(found: list[Goal]) -> list[str]:
         judged = [goal for goal in found if goal.what.startswith(topic.begins) and goal.met is not None]
         misses = [goal for goal in judged if goal.met is False]
         if misses:
-            first = {goal.brief.split(" with `")[0]: goal for goal in reversed(misses)}  # of each model
-            shown = [goal for goal in misses if goal in first.values()][: topic.shown]
+            by_model: dict[str, list[Goal]] = {}
+            for goal in misses:
+                by_model.setdefault(goal.brief.split(" with `")[0], []).append(goal)
+            shown = [max(goals, key=lambda goal: goal.excess) for goals in by_model.values()][: topic.shown]
             wanted = [goal.goal.split(":")[0] for goal in shown]
             # Where the next miss has the same goal, only that one names it.
             named = [

@@ -17,6 +17,9 @@ from torch.nn import functional as F
 
 from attittud import Eta, Guide
 from attittud.basis.orthonormal import orthonormalise_
+from attittud.engine.auto import Auto
+from attittud.engine.batched import Batched
+from attittud.engine.loop import Loop
 from benchmarks.workloads import Workload
 
 ETA = Eta(neutral=1, helpful=1, harmful=-1)
@@ -34,7 +37,7 @@ class Method(ABC):
 
     @property
     def same_as(self) -> str | None:
-        """The name of the method that runs instead of this one, after its first refresh."""
+        """The name of another method whose code this one runs after its first refresh. Then only the other is measured."""
         return None
 
     @property
@@ -118,8 +121,14 @@ class Guided(Method):
 
     @property
     def same_as(self) -> str | None:
-        """`batched` where torch cannot vectorise the backward pass."""
-        return "attittud loop" if getattr(self.guide.engine, "fallback", None) is not None else None
+        """The engine that `auto` has chosen, and `loop` for `batched` where torch cannot vectorise the backward pass."""
+        engine, chosen = self.guide.engine, None
+        if isinstance(engine, Auto):
+            chosen = engine.chosen
+            engine = engine.products if chosen == Batched.name else engine
+        if isinstance(engine, Batched) and engine.fallback is not None:
+            chosen = Loop.name
+        return None if chosen is None else f"attittud {chosen}"
 
     def backward(self, refresh: bool) -> None:
         def losses() -> Tensor:

@@ -26,15 +26,15 @@ WORDS = {"graph": "in CUDA graphs", "eager": "eager"}
 
 ABOUT = """\
 `python -m benchmarks.page` makes this page from `benchmarks/results`. The appendix has [all tables and a model of the
-cost](appendix/performance/tables.md). On other machines, expect similar ratios but other milliseconds.
+cost](appendix/performance/tables.md). Other machines have similar ratios.
 """
 COST = """\
 ## Time and memory
 
 A guided step runs two backward passes where multitask training runs one, and projects gradients onto k directions.
 Every n-th step, a *refresh*, recomputes these directions from m primary examples. The table is for n = 10: eager (without
-CUDA graphs) with the default [engine](engines.md), `"auto"`, and in CUDA graphs with the fastest engine that does not freeze
-BatchNorm. RoBERTa is the base model, with 128 or 512 tokens.
+CUDA graphs of your own) with the default [engine](engines.md), `"auto"`, and in CUDA graphs with the fastest engine that does
+not freeze BatchNorm. RoBERTa is the base model, with 128 or 512 tokens.
 
 * "Plain" is the time of a step without a refresh, divided by the time of two backward passes without a guide: in torch's
   default threads / in the calling thread, as a guide's passes; the larger figure of `loop` and `hooks`.
@@ -52,13 +52,13 @@ ENGINES = """\
   `basis_losses=` and `batch_norm="frozen"`, as in the table.
 * `loop` runs on everything, with little memory. `batched` can be faster where kernels are small, and can take several times
   the memory. In bf16 with BatchNorm it falls back to `loop`.
-* A network of small kernels waits for Python to launch them. CUDA graphs ([training.cuda_graph](training.md#speed), or your
-  own capture) make its refreshes several times faster.
+* Networks of small kernels wait for Python. CUDA graphs ([training.cuda_graph](training.md#speed), or your own capture) make
+  their refreshes several times faster.
 """
 GROWTH = """\
 ## How does it grow?
 
-F counts the operations in the forward pass of one example, and D the shared parameters.
+F counts the operations in the forward pass of one example, and D the shared parameters. Activations are not counted.
 
 | | operations | reads and writes, in vectors of D | memory, in vectors of D |
 |---|---|---|---|
@@ -114,7 +114,7 @@ def costs(results: Results) -> str:
         alone = eager.get("plain_over_two_passes_in_one_thread", {})
         slowest = [f"{max(r['median'] for r in pairs.values()):.2f}" for pairs in (ratios, alone) if pairs]
         cells.append(" / ".join(slowest))
-        auto = default(found)
+        auto = default(found, data["methods"])
         cells.append(f"{auto.over[10]:.2f}" if auto else "")
         best = min(ours(found, "graph").values(), key=lambda f: f.over[10], default=None)
         cells.append(f"{best.over[10]:.2f} ({best.method.removeprefix('attittud ')})" if best else "")
@@ -130,7 +130,7 @@ def costs(results: Results) -> str:
 def notes(results: Results) -> str:
     """What else changes the price: n, BatchNorm, judges, `implicit`."""
     lines = [
-        "* For another n, add 1/n of a refresh to a plain step.",
+        "* For another n, add 1/n of a refresh to a plain step (both are in the tables).",
         "* On a GPU, a guide with at most 16.8 million shared parameters mostly uses [CUDA graphs of its",
         "  own](how-it-works.md#memory), which hold no gradients.",
     ]

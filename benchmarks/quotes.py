@@ -37,9 +37,15 @@ def quotes(results: Results) -> list[Quote]:
     """All sentences whose figures have been measured."""
     found = []
     bases = [(job, base) for job in ("roberta512", "wrn22") if (base := base_point(results, job))]
-    numbers = [f"{auto.over[10]:.2f}" for job, base in bases if (auto := default(list(figures(job, *base))))]
+    numbers = [
+        f"{auto.over[10]:.2f}"
+        for job, base in bases
+        if (auto := default(list(figures(job, *base)), base[1]["methods"]))
+    ]
     if len(numbers) == 2:
-        sentence = "takes {} times as long as a multitask step for RoBERTa-base with 512 tokens, and {} times for a"
+        sentence = (
+            "takes {} times as long as a multitask step for RoBERTa-base with 512 tokens (rank 10), and {} times for a"
+        )
         found.append(Quote("README.md", sentence, numbers))
     base = base_point(results, "wrn22")
     steps = {f.mode: f"{1e3 * f.step:.0f}" for f in figures("wrn22", *base) if f.method == "multitask"} if base else {}

@@ -139,7 +139,7 @@ class Bench:
         found: dict[str, dict[str, Action]] = {}
         pool = torch.cuda.graph_pool_handle()
         for name, method in self.ready.items():
-            if not method.in_graph or name == "attittud auto":
+            if not method.in_graph:
                 continue
             for kind, action in self.actions(method).items():
                 self.work.optimizer.zero_grad(set_to_none=True)

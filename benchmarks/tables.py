@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.eager import RARE
 from benchmarks.figures import Results, base_point, every_figure, number, vectors
 from benchmarks.goals import goals
 from benchmarks.workloads import SPECS
@@ -51,6 +52,9 @@ SETTING = (
     "All have random weights and data, bf16 autocast, fused Adam, and images in channels_last. k is the rank, m the number of "
     "examples behind the basis, and every n-th step refreshes. Sweeps change k or m (column *point* of [All "
     "methods](#all-methods)); n is 1, 4 and 10 everywhere."
+)
+TORCHJD_STEP = (
+    "TorchJD computes rows of ΠJ. The rest of that step is our own code in plain torch, slower than a guide's."
 )
 CYCLES = (
     "In CUDA graphs the mean steps of WRN-22-4 and of RoBERTa with 512 tokens were measured as whole cycles: a refresh and nine "
@@ -174,6 +178,19 @@ def _guesses(data: dict[str, Any], mode: str) -> dict[str, float]:
     }
 
 
+def rounds(results: Results) -> str:
+    """How many times eager steps were measured."""
+    found: dict[bool, list[int]] = {False: [], True: []}
+    for data in results.get("eager", {}).get("points", {}).values():
+        for name, row in data["methods"].items():
+            if "rounds" in row:
+                found[name in RARE].append(row["rounds"])
+    if not all(found.values()):
+        return ""
+    usual, rare = (f"{min(counts)} to {max(counts)}" for counts in found.values())
+    return f" Eager figures are medians over {usual} rounds, those of {', '.join(RARE)} over {rare}."
+
+
 def methods(results: Results) -> str:
     head = (
         "Step and refresh are in milliseconds. The columns n = 1, 4 and 10 have the mean step divided by the multitask step, "
@@ -181,6 +198,7 @@ def methods(results: Results) -> str:
         "| workload | point | method | mode | step | refresh | n = 1 | n = 4 | n = 10 | memory | in a refresh |\n"
         "|---|---|---|---|---|---|---|---|---|---|---|\n"
     )
+    head = f"{TORCHJD_STEP}{rounds(results)}\n\n{head}"
     rows = [
         f"| {f.job} | {f.point} | {f.method} | {f.mode} | {1e3 * f.step:.2f} | {number(f.refresh, 1e3)} | "
         f"{f.over[1]:.3f} | {f.over[4]:.3f} | {f.over[10]:.3f} | {vectors(f.memory_step)} | {vectors(f.memory_refresh)} |"
@@ -191,6 +209,7 @@ def methods(results: Results) -> str:
         for point, data in result["points"].items() if job in SPECS else ():
             for name, row in data["methods"].items():
                 noted = [(name, row["note"])] if "note" in row else []
+                noted += [(name, f"it runs the code of {row['same_as']}")] if "same_as" in row else []
                 noted += [(f"{name}, {kind} as a graph", text) for kind, text in row.get("graph_notes", {}).items()]
                 for what, note in noted:
                     reasons.setdefault((job, what, note), []).append(point)

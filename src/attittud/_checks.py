@@ -95,8 +95,10 @@ def check_callable(name: str, value: object) -> None:
 def check_dense(model: nn.Module, layout: Layout) -> None:
     """Refuse embeddings with sparse gradients before anything is computed from them."""
     for path, module in model.named_modules():
+        if not getattr(module, "sparse", False):
+            continue  # reading a parametrized weight may change buffers or draw random numbers
         weight = getattr(module, "weight", None)
-        if getattr(module, "sparse", False) and any(weight is parameter for parameter in layout.parameters):
+        if any(weight is parameter for parameter in layout.parameters):
             raise ValueError(sparse_message(f"{path}.weight" if path else "weight"))
 
 

@@ -64,9 +64,8 @@ class Layout:
         self.alike = all(dtype == self.dtype for dtype in self.types)
         """Whether all parameters have the type `dtype`."""
         self.shapes = [tuple(parameter.shape) for parameter in self.parameters]
-        self.total = sum(
-            map(math.prod, self.shapes)
-        )  # columns of V on all workers: `size` unless parameters are sharded
+        self.numels = list(map(math.prod, self.shapes))
+        self.total = sum(self.numels)  # columns of V on all workers: `size` unless parameters are sharded
         held = [local(parameter) for parameter in self.parameters]
         self.strides = [_dense_strides(tensor) for tensor in held]
         self._held = [tensor.shape for tensor in held]
@@ -89,11 +88,13 @@ class Layout:
             return False
         if list(map(attrgetter("dtype"), parameters)) != self.types:
             return False
+        if [tuple(parameter.shape) for parameter in parameters] != self.shapes:
+            return False
         return list(map(Tensor.stride, parameters)) == self.strides and {p.device for p in parameters} <= {self.device}
 
     def same(self, other: Layout) -> bool:
         """Whether both layouts have the same parameters in the same order, with the same strides and types."""
-        alike = self.strides == other.strides and self.types == other.types
+        alike = (self.shapes, self.strides, self.types) == (other.shapes, other.strides, other.types)
         return self is other or (alike and list(map(id, self.parameters)) == list(map(id, other.parameters)))
 
     def empty(self, *rows: int) -> Tensor:

@@ -82,6 +82,8 @@ class CapturedUpdate:
         """Write the update over the auxiliary gradient. Returns None if this step has no graph."""
         space = step.subspace
         if self._refused or not isinstance(space, Stored) or not _may_serve(step, space):
+            if self._space is not None and self._space() is not space:
+                self._forget(None, ())  # the model may have moved, and a graph holds memory
             return None
         ((name, task),) = step.tasks.items()
         # The graph reads the tensors of the subspace, whose addresses stay the same while the number of rows does. It also
@@ -98,8 +100,9 @@ class CapturedUpdate:
         if found is None:
             return None
         found.used = self._steps
+        vector = torch.empty_like(found.numbers.vector)  # before the replay, because memory may be short
         found.graph.replay()
-        numbers = replace(found.numbers, vector=found.numbers.vector.clone())
+        numbers = replace(found.numbers, vector=vector.copy_(found.numbers.vector))
         return replace(finished(task.flat, step.tasks, numbers, {}), undo=found.undo)
 
     def _captured(self, at: Addresses, step: Step, primary_weight: float) -> Captured | None:

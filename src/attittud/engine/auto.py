@@ -25,8 +25,8 @@ class Auto(Engine):
     def __init__(self) -> None:
         self._hooks = Hooks()
         self._reason: str | None = None  # why `hooks` cannot be used
-        self._products: Engine | None = None
-        self._said: str | None = None
+        self.products: Engine | None = None  # the engine that needs only the losses
+        self.chosen: str | None = None  # the name of the engine that was last used
 
     @contextmanager
     def watch(self, model: nn.Module) -> Iterator[None]:
@@ -65,19 +65,19 @@ class Auto(Engine):
 
     def _choose(self, layout: Layout) -> Engine:
         """Choose between the engines that need only the losses."""
-        if self._products is None:
-            self._products = Batched() if worthwhile(layout) else Loop()
-        batched = isinstance(self._products, Batched)
+        if self.products is None:
+            self.products = Batched() if worthwhile(layout) else Loop()
+        batched = isinstance(self.products, Batched)
         pays = (
             f"are few enough to compute {rows_at_once(layout)} products at once"
             if batched
             else "are too many to gain from computing several products at once"
         )
         why = self._reason or "'hooks' cannot see the forward pass without a callable"
-        self._say(self._products.name, f"{layout.size} shared parameters {pays}; {why}")
-        return self._products
+        self._say(self.products.name, f"{layout.size} shared parameters {pays}; {why}")
+        return self.products
 
     def _say(self, name: str, why: str) -> None:
-        if name != self._said:
-            self._said = name
+        if name != self.chosen:
+            self.chosen = name
             logger.info("engine: %r, because %s", name, why)

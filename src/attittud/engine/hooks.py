@@ -40,8 +40,6 @@ class Hooks(Loop):
         self.axes = KnownAxes()
         self.known: KnownCalls | None = None
         self.record: Recorder | None = None
-        self._model: nn.Module | None = None
-        self._norms: list[tuple[str, nn.Module]] = []
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"known": None}  # found again by a refresh
@@ -55,10 +53,8 @@ class Hooks(Loop):
 
     @contextmanager
     def watch(self, model: nn.Module) -> Iterator[None]:
-        if self._model is not model:
-            self._model, self._norms = model, [(n, m) for n, m in model.named_modules() if isinstance(m, BatchNorm)]
-        for name, module in self._norms:
-            if module.training or module.running_mean is None:
+        for name, module in model.named_modules():
+            if isinstance(module, BatchNorm) and (module.training or module.running_mean is None):
                 raise UnsupportedError(
                     f"module {name!r} ({type(module).__name__}) normalises by statistics of the batch, so that examples have "
                     "no gradients of their own; pass basis_losses= with batch_norm='frozen', put it into eval(), or "

@@ -97,6 +97,12 @@ class TaskScores:
         """All tensors, which change together."""
         return [self.moments, self.weights, self.skipped, self.known]
 
+    def copied_to(self, device: torch.device) -> TaskScores:
+        found = TaskScores(device)
+        for new, old in zip(found.tensors(), self.tensors(), strict=True):
+            new.copy_(old)
+        return found
+
     def state(self) -> dict[str, Any]:
         return {"moments": self.moments.tolist(), "weights": self.weights.tolist(), "skipped": int(self.skipped)}
 
@@ -172,11 +178,10 @@ class AutoWeights:
 
     def weights(self, name: str, device: torch.device) -> Weights:
         """Return a copy of a task's weights from the scores of earlier steps: a report may be read later."""
-        known = self.scores.get(name)
-        if known is None or known.moments.device != device:  # the model may have moved
-            self.scores[name] = scores = TaskScores(device)
-            for new, old in zip(scores.tensors(), known.tensors() if known is not None else (), strict=False):
-                new.copy_(old)
+        if name not in self.scores:
+            self.scores[name] = TaskScores(device)
+        elif self.scores[name].moments.device != device:  # the model has moved
+            self.scores[name] = self.scores[name].copied_to(device)
         return Weights(*self.scores[name].weights.clone().unbind())
 
     def close(self, cosines: Mapping[str, Tensor], *, asked: bool) -> None:

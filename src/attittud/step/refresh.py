@@ -237,7 +237,8 @@ class Refresher:
             "refreshes": int(self.index),
             "skipped_refreshes": int(self.skipped),
             "shared": {} if space is None else dict(zip(space.layout.names, space.layout.shapes, strict=True)),
-            "reached_by_auxiliary": None if reach is None else sorted(reach),
+            # (Parameters may have left the model.)
+            "reached_by_auxiliary": None if reach is None else sorted(reach & self.shared.listing.names),
             "basis": None if rows is None or space is None else self.workers.pack(space.layout, rows),
             "worker": None if rows is None else self.workers.state_owner,
         }

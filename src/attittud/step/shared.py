@@ -17,7 +17,8 @@ from attittud.autograd.layout import Layout, as_gradient, local, walk
 from attittud.workers.one import Workers
 
 Predicate = Callable[[str, nn.Parameter], bool]
-_PARAMETERS, _MODULES, _FIRST = attrgetter("_parameters"), attrgetter("_modules"), itemgetter(0)
+_PARAMETERS, _MODULES, _DTYPE = map(attrgetter, ("_parameters", "_modules", "dtype"))
+_FIRST = itemgetter(0)
 _LEAVES = (NoneType, AccumulateGrad)  # the ends of a graph, which have no number of their own
 NEAR = 24
 """How many nodes of a graph, from the loss on, tell it from other graphs."""
@@ -31,6 +32,10 @@ class ParameterListing:
 
     def __init__(self, model: nn.Module, workers: Workers) -> None:
         self.model, self.workers = model, workers
+        # A model's own method may list other parameters at any time.
+        methods = "named_parameters", "named_modules"
+        own = [getattr(getattr(model, name), "__func__", None) for name in methods]
+        self._custom = own != [getattr(nn.Module, name) for name in methods]
         self._list()
 
     def _list(self) -> None:
@@ -47,8 +52,16 @@ class ParameterListing:
     def _tables_now(self) -> list[dict[str, Any]]:
         return [*map(_PARAMETERS, self._modules), *map(_MODULES, self._modules)]
 
+    @property
+    def names(self) -> set[str]:
+        return {name for name, _ in self.named}
+
     def _changed(self) -> bool:
-        if not all(map(is_, self._tables_now(), self._tables)) or list(map(len, self._tables)) != self._sizes:
+        if (
+            self._custom
+            or not all(map(is_, self._tables_now(), self._tables))
+            or list(map(len, self._tables)) != self._sizes
+        ):
             return True
         try:
             return not all(map(is_, map(getitem, self._owners, self._keys), self._values))
@@ -159,19 +172,22 @@ class Shared:
         if self.listing.update():
             self._aligned = None, [], []
             self._reached.clear()
+            self._written = None  # its parameter may have left the model
         parameter, *written = self._written or (None,)
         found = None if parameter is None else parameter.grad
         # (A weak reference would be safer than an id, but then torch could not swap tensors when it converts a model.)
         self.untouched = found is not None and [id(found), found._version] == written
 
     def holds(self, layout: Layout) -> bool:
-        """Whether the model still has the parameters of a layout, on the same device."""
+        """Whether the model still has the parameters of a layout, on the same device, with the same precision and sizes."""
         if layout is not self._held[0] or self.listing.named is not self._held[1]:
             known = {id(parameter) for _, parameter in self.listing.named}
             if not known.issuperset(map(id, layout.parameters)):
                 return False
             self._held = layout, self.listing.named
-        return layout.parameters[0].device == layout.device
+        wide = torch.float64 in map(_DTYPE, layout.parameters)
+        same = wide == (layout.dtype == torch.float64) and layout.parameters[0].device == layout.device
+        return same and list(map(Tensor.numel, layout.parameters)) == layout.numels
 
     def reached(self, found: Sequence[Tensor | None]) -> set[str]:
         """Return the names of the trainable parameters that have a gradient."""

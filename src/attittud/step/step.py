@@ -444,7 +444,7 @@ class Step(Gradients):
         if self.subspace is None and self.primary_calls:
             self.fix()  # it had to wait for this loss, which shows the shared parameters
         auto = self.parts.auto
-        eta = task.eta if isinstance(task.eta, Eta) else auto.weights(name, task.loss.device)
+        eta = task.eta if isinstance(task.eta, Eta) else auto.weights(name, (self.layout or task.loss).device)
         self.tasks.setdefault(name, AuxiliaryGradient(eta, task.weight, whole=not self.workers.splits_examples))
         self._add_auxiliary(name, found)
 

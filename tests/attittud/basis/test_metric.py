@@ -81,6 +81,21 @@ def test_the_moments_of_the_last_refresh_count_and_a_resumed_run_refreshes():
     assert again.refresh_due and not guide.refresh_due
 
 
+def test_a_refresh_writes_to_the_addresses_that_a_captured_graph_reads():
+    p = trained()[0]
+    guide = Guide(p.model, eta=ETA, rank=3, refresh_every=1, include_mean=True, basis_dtype=torch.bfloat16)
+    found = []
+    for _ in range(2):
+        guide.backward(primary=p.losses(), auxiliary=p.loss())
+        space = guide.subspace
+        found.append([tensor.data_ptr() for tensor in (space.rows, space.active, space.rounding)])
+        with torch.no_grad():
+            for parameter in p.model.parameters():
+                parameter.add_(torch.randn_like(parameter))
+        p.model.zero_grad()
+    assert found[0] == found[1]
+
+
 def test_a_wrapped_optimizer_is_unwrapped():
     class Wrapper:
         def __init__(self, optimizer):

@@ -160,3 +160,21 @@ def test_batch_statistics_are_refused_by_name():
         Guide(p.model, eta=ETA, rank=3, engine="hooks").backward(
             primary=p.losses(), auxiliary=p.loss(), basis_losses=p.losses
         )
+
+
+def test_a_module_that_was_refused_may_be_replaced():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+    guide, x = Guide(model, eta=ETA, rank=2, refresh_every=1, engine="hooks"), torch.randn(5, 4)
+
+    def step():
+        model.zero_grad()
+        guide.backward(lambda: model(x).square().mean(1), model(-x).mean())
+
+    with pytest.raises(UnsupportedError, match=r"module '1' \(BatchNorm1d\) normalises"):
+        step()
+    model[1] = nn.GroupNorm(2, 6)
+    step()
+    model[1] = nn.BatchNorm1d(6)
+    with pytest.raises(UnsupportedError, match=r"module '1' \(BatchNorm1d\) normalises"):
+        step()

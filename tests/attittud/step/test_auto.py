@@ -587,6 +587,10 @@ def test_scores_move_with_the_losses():
     assert auto.scores["auxiliary"] is before
     assert auto.weights("auxiliary", torch.device("meta")).neutral.device.type == "meta"
     assert {tensor.device.type for tensor in auto.scores["auxiliary"].tensors()} == {"meta"}
+    copied = before.copied_to(torch.device("cpu"))
+    for new, old in zip(copied.tensors(), before.tensors(), strict=True):
+        assert new is not old and torch.equal(new, old)
+    assert copied.moments.any()
 
 
 def test_a_model_may_change_its_type_between_refreshes():

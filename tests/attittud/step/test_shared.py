@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from attittud import Eta, Guide
+from attittud import AccumulationWarning, Eta, Guide
 from tests.helpers.oracle import error, expected, gradients
 from tests.helpers.zoo import TwoHeads, problem
 
@@ -41,6 +41,111 @@ def test_a_basis_on_another_device_is_computed_again():
         p.model.zero_grad()
         assert guide.backward(primary=p.losses(), auxiliary=p.loss()).refreshed is refreshed
         assert guide.subspace.layout.device.type == "cpu"
+
+
+def test_a_model_that_becomes_double_between_refreshes_is_exact_at_once():
+    p = problem("mlp", torch.float32)
+    guide = Guide(p.model, eta=Eta(1, 1, 1), rank=3, refresh_every=100)
+    for dtype in (torch.float32, torch.float64):
+        p.model.to(dtype).zero_grad()
+        p.xp, p.xa = p.xp.to(dtype), p.xa.to(dtype)
+        report = guide.backward(primary=p.losses(), auxiliary=p.loss())
+        g_p, g_a = gradients(p.losses().mean(), p.model), gradients(p.loss(), p.model)
+        assert report.refreshed
+        for name, parameter in guide.shared_parameters.items():
+            assert parameter.grad.dtype == dtype and torch.equal(parameter.grad, g_a[name] + g_p[name])
+
+
+def test_a_parameter_that_grows_is_noticed():
+    """`.data =` keeps the object and, for more rows, its strides."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3)), torch.randn(6, 4)
+    guide = Guide(model, eta=Eta(1, 1, 1), rank=2, refresh_every=100)
+    for rows in (3, 5):
+        model[1].weight.data = torch.randn(rows, 5)
+        model[1].bias.data = torch.randn(rows)
+        for refreshed in (True, False):
+            model.zero_grad()
+            assert guide.backward(model(x).square().mean(1), model(-x).mean()).refreshed is refreshed
+            got = [p.grad.clone() for p in model.parameters()]
+            model.zero_grad()
+            (model(x).square().mean(1).mean() + model(-x).mean()).backward()
+            assert all(torch.allclose(a, p.grad, atol=1e-6) for a, p in zip(got, model.parameters(), strict=True))
+
+
+class Stages(nn.Sequential):
+    """Shows its first layer only later."""
+
+    later = False
+
+    def named_parameters(self, *args, **options):
+        for name, parameter in super().named_parameters(*args, **options):
+            if self.later or not name.startswith("0."):
+                yield name, parameter
+
+
+@pytest.mark.parametrize("where", ["class", "object"])
+def test_a_model_may_list_its_parameters_itself(where):
+    torch.manual_seed(0)
+    layers, x = (nn.Linear(4, 5), nn.Linear(5, 5), nn.Linear(5, 3)), torch.randn(6, 4)
+    model = Stages(*layers) if where == "class" else nn.Sequential(*layers)
+    if where == "object":
+        every = model.named_parameters
+        model.named_parameters = lambda **options: (
+            (name, p) for name, p in every(**options) if model.later or not name.startswith("0.")
+        )
+        model.later = False
+    guide = Guide(model, eta=Eta(1, 1, 0), rank=2, refresh_every=2)
+    for later in (False, False, True, True):
+        model.later = later
+        for p in model.parameters():
+            p.grad = None
+        guide.backward(model(x).square().mean(1), model(-x).mean())
+        assert (model[0].weight.grad is not None) is later
+
+
+@pytest.mark.parametrize("change", ["tied", "removed"])
+def test_a_state_names_only_parameters_that_the_model_still_has(change):
+    model, x = nn.ModuleDict({name: nn.Linear(4, 4) for name in ("body", "p", "a", "b")}), torch.randn(6, 4)
+
+    def step(guide, head):
+        model.zero_grad()
+        h = model["body"](x)
+        guide.backward(model["p"](h).square().mean(1), model[head](-h).mean())
+
+    guide = Guide(model, eta=Eta(1, 1, 0), rank=2, refresh_every=100)
+    step(guide, "a")
+    step(guide, "b")
+    if change == "tied":
+        model["a"].weight = model["b"].weight
+    else:
+        del model["a"]
+    step(guide, "b")
+    Guide(model, eta=Eta(1, 1, 0), rank=2, refresh_every=100).load_state_dict(guide.state_dict())
+
+
+def test_a_replaced_module_is_no_forgotten_zero_grad(recwarn):
+    model, x = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3)), torch.randn(6, 4)
+    guide = Guide(model, eta=Eta(1, 1, 0), rank=2, refresh_every=100)
+    for number in range(3):
+        if number == 2:
+            model[0] = nn.Linear(4, 5)  # the old one keeps its gradients
+        model.zero_grad()
+        guide.backward(model(x).square().mean(1), model(-x).mean())
+    assert not [found for found in recwarn if found.category is AccumulationWarning]
+
+
+def test_a_guide_does_not_read_parametrized_weights():
+    """Spectral normalisation changes its buffers whenever somebody reads the weight."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 5)), nn.Linear(5, 3))
+    guide, x = Guide(model, eta=Eta(1, 1, 0), rank=2, refresh_every=2, engine="loop"), torch.randn(6, 4)
+    for _ in range(3):
+        model.zero_grad()
+        losses, loss = model(x).square().mean(1), model(-x).mean()
+        before = [buffer.clone() for buffer in model.buffers()]
+        guide.backward(losses, loss)
+        assert all(torch.equal(a, b) for a, b in zip(before, model.buffers(), strict=True))
 
 
 def test_torch_may_swap_gradients_when_it_converts_a_model():
