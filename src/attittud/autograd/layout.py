@@ -88,7 +88,7 @@ class Layout:
             return False
         if list(map(attrgetter("dtype"), parameters)) != self.types:
             return False
-        if [tuple(parameter.shape) for parameter in parameters] != self.shapes:
+        if list(map(tuple, map(attrgetter("shape"), parameters))) != self.shapes:
             return False
         return list(map(Tensor.stride, parameters)) == self.strides and {p.device for p in parameters} <= {self.device}
 

@@ -120,6 +120,10 @@ class GraphMemory:
         """Nodes that autograd makes from now on belong to the next losses."""
         self._earlier: int = next_sequence_number()
 
+    def distrust(self) -> None:
+        """Recall no graph from now on."""
+        self.trusted = False
+
     def learn(self, losses: Mapping[str, Tensor], known: Sequence[KnownGraph]) -> dict[str, KnownGraph]:
         if len(self._known) > 64:  # if layers are skipped at random, the number of nodes differs from step to step
             self._known.clear()

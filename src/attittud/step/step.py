@@ -623,7 +623,7 @@ def _check_recognised(
     """Raise a clear error if a pass has failed because a graph was freed too early: it was mistaken for an earlier graph."""
     now = _walked(step, losses)
     if any(graph.retained and not graphs[name].retained for name, graph in zip(losses, now, strict=True)):
-        step.parts.graphs.trusted = False
+        step.parts.graphs.distrust()
         raise RuntimeError(
             "two losses of this step share a part of their graphs, which the guide did not notice, because in earlier steps such "
             "losses shared nothing. From now on it looks at every graph: run the forward passes and this step once more"
