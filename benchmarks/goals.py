@@ -40,7 +40,7 @@ class Goal:
     brief: str = ""
     """The measurement in a few words, for the line of a goal that is missed."""
     excess: float = 0.0
-    """How many times the goal was measured, where the worst of several misses is shown."""
+    """The measured value divided by its goal, where the worst of several misses is shown."""
 
 
 def goals(results: Results) -> list[Goal]:

@@ -26,7 +26,7 @@ WORDS = {"graph": "in CUDA graphs", "eager": "eager"}
 
 ABOUT = """\
 `python -m benchmarks.page` makes this page from `benchmarks/results`. The appendix has [all tables and a model of the
-cost](appendix/performance/tables.md). Other machines have similar ratios.
+cost](appendix/performance/tables.md).
 """
 COST = """\
 ## Time and memory

@@ -13,16 +13,15 @@ from benchmarks.workloads import SPECS, Workload
 CPU = torch.device("cpu")
 
 
-def tiny(name: str = "wrn22") -> Workload:
-    return Workload(SPECS[name].tiny(), m=4, device="cpu", tiny=True, seed=0)
+def tiny() -> Workload:
+    return Workload(SPECS["wrn22"].tiny(), m=4, device="cpu", tiny=True, seed=0)
 
 
 class Timed(Method):
-    """A step that takes a known time."""
+    """A method whose steps are only noted."""
 
-    def __init__(self, name, plain, log, same_as=None, refresh=None):
-        self.name, self.plain, self.with_refresh, self.log, self._same = name, plain, refresh, log, same_as
-        self.has_refresh = refresh is not None
+    def __init__(self, name, log, *, has_refresh=False, same_as=None):
+        self.name, self.log, self.has_refresh, self._same = name, log, has_refresh, same_as
 
     @property
     def same_as(self):
@@ -51,7 +50,7 @@ def test_pairs_divide_a_guided_step_by_passes_without_a_guide(monkeypatch):
     log = []
     times = {"two passes": [2.0], "two passes, one thread": [1.0], "attittud loop": [3.0]}
     monkeypatch.setattr(eager, "seconds_of", clock(log, times))
-    pairs = eager.Pairs({name: Timed(name, 0, log) for name in times}, CPU)
+    pairs = eager.Pairs({name: Timed(name, log) for name in times}, CPU)
     pairs.measure(5)
     found = pairs.ratios()
     assert found["plain_over_two_passes"]["attittud loop"]["median"] == 1.5
@@ -64,24 +63,18 @@ def test_a_turn_is_divided_by_the_warm_multitask_steps_on_both_sides(monkeypatch
     plain = [4.0, 9.0]  # without and with a refresh
     times = {
         "multitask": slower,
-        "two passes": plain,
         "attittud loop": plain,
+        "two passes": plain,
         "multitask, one thread": plain,
         "two passes, one thread": plain,
     }
-    made = {
-        name: Timed(name, 0, log, refresh=1 if name == "attittud loop" else None)
-        for name in times
-        if name != "multitask"
-    }
-    made["multitask"] = Timed("multitask", 0, log)
     turns = []
     monkeypatch.setattr(eager, "summary", lambda found: turns.append(found) or {})
     monkeypatch.setattr(eager, "seconds_of", clock(log, times))
     monkeypatch.setattr(eager, "IN_ONE_THREAD", ())
     monkeypatch.setattr(eager, "warm_up", lambda method: None)
-    makers = {name: partial(lambda method: method, made[name]) for name in ("multitask", "attittud loop", *times)}
-    makers["attittud auto"] = lambda: Timed("attittud auto", 0, log, same_as="attittud loop")
+    makers = {name: partial(Timed, name, log, has_refresh=name == "attittud loop") for name in times}
+    makers["attittud auto"] = partial(Timed, "attittud auto", log, same_as="attittud loop")
     monkeypatch.setattr(eager, "methods_for", lambda work, k, engines: makers)
     monkeypatch.setattr(eager.Pairs, "measure", lambda self, pairs: None)
     monkeypatch.setattr(eager.Pairs, "ratios", lambda self: {})
@@ -136,16 +129,16 @@ def test_a_guide_refreshes_when_it_is_told_to():
     assert counts == [1, 1, 2, 2]
 
 
-@pytest.mark.parametrize(("model", "half", "chosen"), [("wrn22", True, "loop"), ("wrn22", False, "batched")])
-def test_auto_is_the_engine_that_it_chose(model, half, chosen):
-    work = tiny(model)
+@pytest.mark.parametrize(("half", "chosen"), [(True, "loop"), (False, "batched")])
+def test_auto_is_the_engine_that_it_chose(half, chosen):
+    work = tiny()
     work.half = torch.bfloat16 if half else None  # then torch cannot vectorise BatchNorm
     method = methods.Guided(work, 2, "auto")
     method.step(True)
     assert method.same_as == f"attittud {chosen}"
 
 
-def test_sixteen_judges_are_asked(monkeypatch):
+def test_as_many_judges_are_asked_as_the_benchmark_says(monkeypatch):
     asked, backward = [], Guide.backward
 
     def counted(self, *args, judge=None, **options):
@@ -184,7 +177,7 @@ def test_peaks_belong_to_their_kinds_of_step(monkeypatch):
 
     monkeypatch.setattr(steps, "peak_bytes", peak)
     monkeypatch.setattr(steps, "allocated", lambda _device: 1)
-    bench.prepare("ours", lambda: Timed("ours", 0, log, refresh=1))
+    bench.prepare("ours", partial(Timed, "ours", log, has_refresh=True))
     assert (bench.rows["ours"]["peak_refresh"], bench.rows["ours"]["peak_step"]) == (6, 4)
 
 
