@@ -174,7 +174,7 @@ def _cycle(results: Results, job: str, where: str, goal: float, method: str) -> 
     ratios = {
         name: row["cycle"]["steps"] / multitask
         for name, row in rows.items()
-        if multitask and name.startswith(method) and "refresh" in row.get("graph", {})
+        if multitask and name.startswith(method) and "refresh" in row.get("graph", {}) and "cycle" in row
     }
     mode = ""
     if not ratios:

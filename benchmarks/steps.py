@@ -94,6 +94,7 @@ class Bench:
     def prepare(self, name: str, make: Any) -> None:
         """Build a method, run each kind of its steps and note the memory; a method that cannot run is noted with the reason."""
         row = self.rows[name] = {}
+        self.work.optimizer.zero_grad(set_to_none=True)  # the gradients of an earlier method would count as memory
         base = allocated(self.device)
         try:
             method = make()

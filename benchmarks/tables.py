@@ -209,7 +209,7 @@ def methods(results: Results) -> str:
         for point, data in result["points"].items() if job in SPECS else ():
             for name, row in data["methods"].items():
                 noted = [(name, row["note"])] if "note" in row else []
-                noted += [(name, f"it runs the code of {row['same_as']}")] if "same_as" in row else []
+                noted += [(name, f"it uses the engine of {row['same_as']}")] if "same_as" in row else []
                 noted += [(f"{name}, {kind} as a graph", text) for kind, text in row.get("graph_notes", {}).items()]
                 for what, note in noted:
                     reasons.setdefault((job, what, note), []).append(point)

@@ -181,6 +181,17 @@ def test_peaks_belong_to_their_kinds_of_step(monkeypatch):
     assert (bench.rows["ours"]["peak_refresh"], bench.rows["ours"]["peak_step"]) == (6, 4)
 
 
+def test_gradients_of_an_earlier_method_do_not_count_as_memory(monkeypatch):
+    bench = steps.Bench(SPECS["wrn22"].tiny(), steps.Point(2, 4), device="cpu", quick=True, seed=0, seconds=0.1)
+    alive = []
+    monkeypatch.setattr(steps, "allocated", lambda _: alive.append([p.grad for p in bench.work.model.parameters()]))
+    makers = methods.methods_for(bench.work, 2, ["auto"])
+    for name in ("attittud auto", "authors' algorithm"):
+        bench.prepare(name, makers[name])
+    assert "same_as" in bench.rows["attittud auto"]  # it is only run to see its engine
+    assert len(alive) == 2 and not any(grad is not None for grads in alive for grad in grads)
+
+
 def test_a_cycle_is_a_refresh_and_nine_steps():
     log = []
     steps.cycle({kind: partial(log.append, kind) for kind in ("refresh", "step")})
