@@ -419,6 +419,7 @@ class Guide:
         """
         if self._step is not None:
             raise RuntimeError("state_dict() between primary()/auxiliary() and combine(): finish the step first")
+        self._shared.update()
         judges = {"judges": self._auto.state()} if self._auto.wanted else {}
         return {"version": 1, **self._refresher.state(include_basis), **judges}
 

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 import attittud.step.refresh
 from attittud import Eta, Guide
@@ -202,3 +203,42 @@ def test_recurrent_layers_keep_their_mode_and_lose_their_dropout():
     guide.backward(primary=losses(), auxiliary=losses().mean(), basis_losses=losses)
     assert seen[-1] == (True, 0.0)
     assert (layer.training, layer.dropout) == (True, 0.9)
+
+
+def test_hooks_run_only_where_a_gradient_arrived():
+    """An optimizer in such a hook would use an old gradient again."""
+    p = problem("mlp")
+    extra = p.model.extra = nn.Linear(2, 2)
+    guide = Guide(p.model, eta=NOTHING, rank=3)
+    calls = []
+    guide.backward(primary=p.losses() + extra.weight.sum(), auxiliary=p.loss())
+    p.model.body.zero_grad()
+    extra.weight.register_post_accumulate_grad_hook(calls.append)
+    guide.backward(primary=p.losses(), auxiliary=p.loss())
+    assert extra.weight.grad is not None and not calls
+    guide.backward(primary=p.losses() + extra.weight.sum(), auxiliary=p.loss())
+    assert len(calls) == 1
+
+
+def test_a_model_without_parameters_is_refused():
+    guide = Guide(nn.Identity(), eta=NOTHING, rank=3)
+    x = torch.ones(3, requires_grad=True)
+    with pytest.raises(ValueError, match="unfreeze"):
+        guide.backward(primary=x.square(), auxiliary=x.sum())
+
+
+@pytest.mark.parametrize("change", ["pruned", "wrapped"])
+def test_renamed_parameters_stay_decomposed(change):
+    p = problem("mlp")
+    guide = Guide(p.model, eta=NOTHING, rank=3, refresh_every=1, parameters=p.model.body.parameters())
+    guide.backward(primary=p.losses(), auxiliary=p.loss())
+    before = [id(parameter) for parameter in guide.shared_parameters.values()]
+    if change == "pruned":
+        prune.l1_unstructured(p.model.body[0], "weight", amount=0.0)
+    else:
+        p.model.body = nn.Sequential(p.model.body)
+    guide.backward(primary=p.losses(), auxiliary=p.loss())
+    assert sorted(map(id, guide.shared_parameters.values())) == sorted(before)
+    names = dict(p.model.named_parameters())
+    assert all(names[name] is parameter for name, parameter in guide.shared_parameters.items())
+    Guide(p.model, eta=NOTHING, rank=3).load_state_dict(guide.state_dict())

@@ -13,8 +13,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.utils import prune
 
-from attittud import Eta, Guide
+from attittud import Eta, Guide, checkpoint
 from tests.helpers.hostile import WRONG
 from tests.helpers.oracle import error
 from tests.helpers.zoo import Problem, problem
@@ -275,3 +276,56 @@ def test_a_changed_state_continues_the_same_or_is_refused_and_changes_nothing(se
             unchecked = ("reached_by_auxiliary", "shared" if state["basis"] is None else "")
             forgotten = path[:2] == ("judges", "records") and len(path) < 4
             assert path in MAY_BE_NONE or path[0] in unchecked or forgotten, (path, kind)
+
+
+@pytest.mark.parametrize("formats", [(torch.contiguous_format, torch.channels_last)[::step] for step in (1, -1)])
+def test_a_state_does_not_depend_on_the_memory_format(formats):
+    """A state is loaded before or after the model is converted to channels_last, or saved after it."""
+    before, after = formats
+    p, q = problem("cnn_group_norm", torch.float64), problem("cnn_group_norm", torch.float64)
+    options = {"eta": Eta(1, 0.5, -1), "rank": 3, "refresh_every": 10}
+    p.model.to(memory_format=before)
+    guide = Guide(p.model, **options)
+    guide.backward(primary=p.losses(), auxiliary=p.loss())
+    state = guide.state_dict()
+    p.model.zero_grad()
+    guide.backward(primary=p.losses(), auxiliary=p.loss())
+    p.model.to(memory_format=after)
+    q.model.to(memory_format=after)
+    for saved in (state, guide.state_dict()):
+        other = Guide(q.model, **options)
+        other.load_state_dict(saved)
+        q.model.zero_grad()
+        assert not other.backward(primary=q.losses(), auxiliary=q.loss()).refreshed
+        for name, grad in q.grads().items():
+            torch.testing.assert_close(grad, p.grads()[name], rtol=1e-9, atol=1e-12, msg=name)
+
+
+def test_a_state_in_single_precision_keeps_a_wider_basis():
+    """The rows of a channels_last model are put into another order, and not rounded."""
+    p = problem("cnn_group_norm", torch.float32)
+    p.model.to(memory_format=torch.channels_last)
+    options = {"eta": Eta(1, 0.5, -1), "rank": 3, "basis_dtype": torch.float64}
+    guide, other = Guide(p.model, **options), Guide(p.model, **options)
+    guide.backward(primary=p.losses(), auxiliary=p.loss())
+    guide.subspace.rows.mul_(1 + 2**-40)  # more digits than float32 has
+    other.load_state_dict(guide.state_dict())
+    assert torch.equal(other.subspace.rows, guide.subspace.rows)
+
+
+@pytest.mark.parametrize("change", ["replaced", "removed", "renamed"])
+def test_a_state_is_of_the_model_as_it_is_now(change):
+    """It is saved after the model has changed, and before the next step."""
+    p = problem("mlp")
+    guide = Guide(p.model, eta=Eta(1, 0.5, -1), rank=3)
+    guide.backward(primary=p.losses(), auxiliary=p.loss())
+    if change == "replaced":
+        p.model.body[0] = torch.nn.Linear(p.model.body[0].in_features, 11)
+    elif change == "removed":
+        del p.model.heads["auxiliary"], p.model.body[0]
+    else:
+        prune.l1_unstructured(p.model.body[0], "weight", amount=0.5)
+    other = Guide(p.model, eta=Eta(1, 0.5, -1), rank=3)
+    other.load_state_dict(guide.state_dict())
+    assert other.refresh_due
+    assert not checkpoint.entries(guide)["basis"]

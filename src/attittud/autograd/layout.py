@@ -78,7 +78,7 @@ class Layout:
         self._whole = not any(map(is_sharded, self.parameters))
         laid_out = zip(self._held, self.strides, contiguous, strict=True)
         # Parts whose elements are not in the order of a contiguous tensor.
-        self._reordered = [i for i, layout in enumerate(laid_out) if not _same_order(*layout)]
+        self.reordered = [i for i, layout in enumerate(laid_out) if not _same_order(*layout)]
 
     def describes(self, named: Named) -> bool:
         """Whether this layout still fits these parameters."""
@@ -93,9 +93,11 @@ class Layout:
         return list(map(Tensor.stride, parameters)) == self.strides and {p.device for p in parameters} <= {self.device}
 
     def same(self, other: Layout) -> bool:
-        """Whether both layouts have the same parameters in the same order, with the same strides and types."""
-        alike = (self.shapes, self.strides, self.types) == (other.shapes, other.strides, other.types)
-        return self is other or (alike and list(map(id, self.parameters)) == list(map(id, other.parameters)))
+        """Whether both layouts have the same parameters in the same order, with the same names, strides and types."""
+        if self is other:
+            return True
+        own, others = ((x.names, x.shapes, x.strides, x.types) for x in (self, other))
+        return own == others and all(map(is_, self.parameters, other.parameters))
 
     def empty(self, *rows: int) -> Tensor:
         return torch.empty(*rows, self.size, dtype=self.dtype, device=self.device)
@@ -116,7 +118,7 @@ class Layout:
         """Each parameter's part of `rows` (r x D), by its id: r x elements, or r x shape if memory has another order."""
         parts = list(rows.split(self._sizes, dim=1))
         # (Parameters that are a single number too: torch adds to a single column in another order than to a vector.)
-        for i in [*self._reordered, *(i for i, shape in enumerate(self._held) if not shape)]:
+        for i in [*self.reordered, *(i for i, shape in enumerate(self._held) if not shape)]:
             shape, strides = (rows.shape[0], *self._held[i]), (rows.stride(0), *self.strides[i])
             parts[i] = rows.as_strided(shape, strides, rows.storage_offset() + self._offsets[i])
         return dict(zip(map(id, self.parameters), parts, strict=True))
@@ -147,7 +149,7 @@ class Layout:
         kinds = set(map(type, gradients))
         if len(gradients) > 1 and kinds == {Tensor} and set(map(_DTYPE, cast(list[Tensor], gradients))) == {self.dtype}:
             parts = cast(list[Tensor], list(gradients))
-            for i in self._reordered:
+            for i in self.reordered:
                 own, strides = parts[i].stride(), self.strides[i]
                 if own != strides and not _same_order(self._held[i], strides, own):
                     break

@@ -19,7 +19,7 @@ from attittud.autograd.forward import BatchNormMode, isolated_forward
 from attittud.autograd.layout import Layout, LossGraph, Share, walk
 from attittud.basis.base import Ahead, Basis, Refresh, Scope
 from attittud.basis.subspace import Directions, Subspace
-from attittud.engine.base import Engine
+from attittud.engine.base import Engine, logger
 from attittud.step.shared import Shared
 from attittud.workers.one import Workers
 
@@ -90,6 +90,9 @@ class Refresher:
         self.settings = {"basis": saved_as, "rank": rank, "basis_dtype": dtype and str(dtype), "seed": seed}
         """The settings that decide the meaning of a saved basis."""
         self.subspace: Subspace | None = None
+        self._left: Subspace | None = (
+            None  # the last basis, if its parameters were replaced and the next basis continues from it
+        )
         self._overwriting = False  # whether new rows are being written over the old ones
         self.age: int | None = None  # how many steps have used the basis; None: there is no basis
         self.count = 0
@@ -105,6 +108,8 @@ class Refresher:
         self.every = every
         if not held:
             # Parameters were replaced (load_state_dict(assign=True), a conversion): the basis belongs to the old parameters.
+            continues = self.subspace is not None and self.subspace.factor is not None
+            self._left = self.subspace if continues else None
             self.subspace, self.age = None, None
         if asked is False and self.basis.keeps_graph:
             name = self.basis.name
@@ -128,10 +133,24 @@ class Refresher:
         if self.subspace is None or layout is not self.subspace.layout:
             check_dense(self.model, layout)
         self.index, self.skipped = self.index.to(layout.device), self.skipped.to(layout.device)
-        space = self.subspace
-        old = space.remembered if isinstance(space, Directions) and space.layout.same(layout) else None
         ahead = self._ahead.begin(self.count, layout.device)
-        return Refresh(layout, self.rank, self.seed, self.index, self.workers, ahead, old=old)
+        return Refresh(layout, self.rank, self.seed, self.index, self.workers, ahead, old=self._remembered(layout))
+
+    def _remembered(self, layout: Layout) -> tuple[Tensor, Tensor] | None:
+        """Return what a new basis over the parameters of a layout continues from, if it continues from anything."""
+        space = self.subspace or self._left
+        found = space.remembered if isinstance(space, Directions) else None
+        if space is None or found is None or (self.subspace is not None and space.layout.same(layout)):
+            return found
+        # The parameters were replaced or converted, or they have another memory format.
+        rows = torch.empty(found[0].shape[0], layout.size, dtype=found[0].dtype, device=layout.device)
+        old, new = space.layout.views(found[0]), layout.views(rows)
+        if space.layout.names != layout.names or any(a.shape != b.shape for a, b in zip(old, new, strict=True)):
+            logger.warning("basis %r starts again, because the shared parameters have changed", self.basis.name)
+            return None
+        for to, view in zip(new, old, strict=True):
+            to.copy_(view)
+        return rows, found[1].to(layout.device)
 
     def take_in(
         self,
@@ -219,26 +238,28 @@ class Refresher:
             self.count += 1
         if self.basis.keeps_graph:
             self.subspace.release()
-        self.age = 1 if refreshed else (self.age or 0) + 1
+        self.age, self._left = 1 if refreshed else (self.age or 0) + 1, None
 
-    def restore(self, subspace: Subspace | None, *, overwritten: bool) -> None:
+    def restore(self, subspace: Subspace | None, age: int | None, *, overwritten: bool) -> None:
         """Go back to an earlier basis. If it has been `overwritten`, at least in part, the next step computes it again."""
-        self.subspace = subspace
-        if overwritten or self._overwriting:
-            self.age, self._overwriting = None, False
+        self.subspace, self.age = subspace, None if overwritten or self._overwriting else age
+        self._overwriting = False
 
     def state(self, include_basis: bool) -> dict[str, Any]:
         space, reach = self.subspace, self.shared.auxiliary
+        sizes = {name: tuple(parameter.shape) for name, parameter in self.shared.listing.named}
+        shared = {} if space is None else dict(zip(space.layout.names, space.layout.shapes, strict=True))
+        if shared.items() - sizes.items():  # parameters have left the model, or have another name or size
+            space, shared = None, {}
         rows = space.rows if space is not None and include_basis and space.saved else None
         return {
             **({} if space is None or space.factor is None else {"factor": space.factor.tolist()}),
             "settings": self.settings,
-            "since_refresh": self.age,
+            "since_refresh": None if space is None else self.age,
             "refreshes": int(self.index),
             "skipped_refreshes": int(self.skipped),
-            "shared": {} if space is None else dict(zip(space.layout.names, space.layout.shapes, strict=True)),
-            # (Parameters may have left the model.)
-            "reached_by_auxiliary": None if reach is None else sorted(reach & self.shared.listing.names),
+            "shared": shared,
+            "reached_by_auxiliary": None if reach is None else sorted(reach & sizes.keys()),
             "basis": None if rows is None or space is None else self.workers.pack(space.layout, rows),
             "worker": None if rows is None else self.workers.state_owner,
         }
@@ -256,7 +277,7 @@ class Refresher:
             subspace = self.basis.subspace(layout, self.rank, self.workers, self.dtype)
             if state["basis"] is not None:
                 subspace.load(self.workers.unpack(layout, state["basis"]), state.get("factor"))
-        self.subspace = subspace
+        self.subspace, self._left = subspace, None
         self.age = state["since_refresh"] if subspace is not None else None
         reach = state["reached_by_auxiliary"]
         self.shared.restore(None if reach is None else set(reach))

@@ -41,7 +41,7 @@ class ParameterListing:
     def _list(self) -> None:
         self.named = list(self.workers.named(self.model))
         self._parameters = [parameter for _, parameter in self.named]
-        self._wanted: list[Any] = []
+        self._wanted: list[bool] | None = None
         # FSDP2 replaces the parameters in these tables; its workers keep a list of their own.
         self._modules = [] if self.workers.splits_columns else list(self.model.modules())
         self._tables = self._tables_now()
@@ -51,10 +51,6 @@ class ParameterListing:
 
     def _tables_now(self) -> list[dict[str, Any]]:
         return [*map(_PARAMETERS, self._modules), *map(_MODULES, self._modules)]
-
-    @property
-    def names(self) -> set[str]:
-        return {name for name, _ in self.named}
 
     def _changed(self) -> bool:
         if (
@@ -173,7 +169,12 @@ class Shared:
 
     def update(self) -> None:
         """Notice changes of the model."""
+        before = self.listing.named
         if self.listing.update():
+            if self._allowed is not None and before is not self.listing.named:
+                # A parameter may have got another name, for example by pruning.
+                kept = {id(parameter) for name, parameter in before if name in self._allowed}
+                self._allowed |= {name for name, parameter in self.listing.named if id(parameter) in kept}
             self._aligned = None, [], []
             self._reached.clear()
             self._written = None  # its parameter may have left the model
@@ -282,11 +283,13 @@ class Shared:
             _give(p, value, False, old, new)
         if old:
             foreach_add_(list(map(local, old)) if sharded else old, new)
-        first = layout.parameters[0].grad
-        self._written = (layout.parameters[0], id(first), first._version) if first is not None else None
-        # For example, an optimizer may step during the backward pass.
-        for p in [p for p in self.listing.parameters if p._post_accumulate_grad_hooks]:
-            if p.grad is not None:
+        first = parameters[0] if inside[0] >= 0 else None  # a frozen parameter keeps an older `.grad`
+        grad = None if first is None else first.grad
+        self._written = None if first is None or grad is None else (first, id(grad), grad._version)
+        hooked = [p for p in self.listing.parameters if p._post_accumulate_grad_hooks]
+        if hooked:  # for example, an optimizer may step during the backward pass
+            given = {*map(id, parameters), *[id(p) for p, _ in others]}
+            for p in [p for p in hooked if id(p) in given]:
                 for hook in p._post_accumulate_grad_hooks.values():
                     hook(p)
 

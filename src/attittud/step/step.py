@@ -293,14 +293,14 @@ class Step(Gradients):
         self.reached: set[str] = set()  # parameters that the auxiliary losses reach
         self.reach_complete = False  # no further auxiliary loss will come
         self._undo: Callable[[], None] | None = None  # restores what forming the update has changed besides gradients
-        self._before = parts.refresher.subspace, parts.shared.auxiliary, list(parts.auto.scores)
+        self._before = parts.refresher.subspace, parts.refresher.age, parts.shared.auxiliary, list(parts.auto.scores)
         """The state that a discarded step restores."""
 
     def give_up(self) -> None:
         """Restore the state before this step. If the step has overwritten the basis, the next step computes it again."""
         refresher = self.refresher
-        subspace, auxiliary, known = self._before
-        refresher.restore(subspace, overwritten=self.refreshing and self.subspace is subspace)
+        subspace, age, auxiliary, known = self._before
+        refresher.restore(subspace, age, overwritten=self.refreshing and self.subspace is subspace)
         self.shared.restore(auxiliary)
         if self._undo is not None:
             self._undo()

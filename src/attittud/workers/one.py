@@ -136,8 +136,10 @@ class Workers:
         return updates, None
 
     def pack(self, layout: Layout, rows: Tensor) -> Tensor | dict[str, Tensor]:
-        """Copy V so that it can be saved."""
-        return rows.clone()
+        """Copy V so that it can be saved, each parameter's columns in the order of a contiguous tensor."""
+        if not layout.reordered:
+            return rows.clone()
+        return torch.cat([view.reshape(rows.shape[0], -1) for view in layout.views(rows)], dim=1)
 
     def empty_rows(self, parameter: nn.Parameter, rank: int, dtype: torch.dtype) -> Tensor:
         """Allocate memory for the rows of V over one parameter, in the form that `pack` and checkpoints use."""
@@ -155,11 +157,12 @@ class Workers:
                 raise ValueError(
                     f"the saved basis has shape {tuple(saved.shape)}, but this model needs k x {sum(sizes)}"
                 )
-            if not self.splits_columns:
+            if not self.splits_columns and not layout.reordered:
                 return saved
             parts = zip(saved.split(sizes, dim=1), layout.shapes, strict=True)
             saved = dict(zip(layout.names, (part.view(-1, *shape) for part, shape in parts), strict=True))
-        rows = layout.empty(saved[layout.names[0]].shape[0])
+        like = saved[layout.names[0]]
+        rows = torch.empty(like.shape[0], layout.size, dtype=like.dtype, device=layout.device)
         for view, (name, parameter) in zip(layout.views(rows), layout.named, strict=True):
             view.copy_(self.part(parameter, saved[name]))
         return rows

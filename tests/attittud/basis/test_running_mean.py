@@ -98,3 +98,53 @@ def test_a_state_with_another_rate_is_refused():
     step(model, guide, (4, 0), (-1, 1))
     with pytest.raises(ValueError, match=r"rate=0\.3"):
         Guide(model, **SETTINGS).load_state_dict(guide.state_dict())
+
+
+def _assigned(model: nn.Module) -> None:
+    model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()}, assign=True)
+
+
+CHANGES = {
+    "nothing": lambda model: None,
+    "channels_last": lambda model: model.to(memory_format=torch.channels_last),
+    "replaced parameters": _assigned,
+    "float32": lambda model: model.float(),
+    "bfloat16": lambda model: model.float().bfloat16(),
+}
+
+
+@pytest.mark.parametrize("scope", ["model", "tensor"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_mean_outlives_a_conversion_of_the_model(change, scope):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 3, 2), nn.Flatten(), nn.Linear(12, 2)).double()
+    guide = Guide(model, **SETTINGS, refresh_every=1, basis_options={"rate": 0.1}, scope=scope)
+    means = None
+    for number in range(5):
+        if number == 4:
+            CHANGES[change](model)
+        x = torch.randn(6, 2, 3, 3, dtype=torch.float64).to(model[0].weight.dtype)
+        losses = model(x).square().mean(1)
+        found = [g.double() for g in torch.autograd.grad(losses.mean(), list(model.parameters()), retain_graph=True)]
+        means = found if means is None else [0.1 * g + 0.9 * m for g, m in zip(found, means, strict=True)]
+        model.zero_grad()
+        guide.backward(losses, -losses.mean())
+    directions = [part.double().flatten() for part in guide.subspace.split(guide.subspace.rows[0])]
+    wanted = [m.flatten() for m in means]
+    if scope == "model":
+        directions, wanted = [torch.cat(directions)], [torch.cat(wanted)]
+    tolerance = 1e-2 if change == "bfloat16" else 1e-6
+    for direction, mean in zip(directions, wanted, strict=True):
+        assert torch.dot(direction, mean) / mean.norm() > 1 - tolerance
+
+
+def test_a_mean_over_other_parameters_starts_again_and_says_so(caplog):
+    model, x = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), torch.randn(5, 3)
+    guide = Guide(model, **SETTINGS, refresh_every=1)
+    for frozen in (False, True, True):
+        model[0].requires_grad_(not frozen)
+        model.zero_grad()
+        guide.backward(model(x).square().mean(1), model(-x).mean())
+    assert [record.message for record in caplog.records] == [
+        "basis 'running_mean' starts again, because the shared parameters have changed"
+    ]

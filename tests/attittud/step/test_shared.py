@@ -262,3 +262,13 @@ def test_parameters_that_get_the_same_gradient_do_not_share_its_memory(order):
     kept = model.second.grad.clone()
     model.first.grad.zero_()
     assert torch.equal(model.second.grad, kept)
+
+
+def test_a_frozen_layer_is_no_forgotten_zero_grad(recwarn):
+    model, x = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3)), torch.randn(6, 4)
+    guide = Guide(model, eta=Eta(1, 1, 0), rank=2, refresh_every=100)
+    for number in range(4):
+        model[0].requires_grad_(number == 0)  # it keeps its gradients
+        model[1].zero_grad()
+        guide.backward(model(x).square().mean(1), model(-x).mean())
+    assert not [found for found in recwarn if found.category is AccumulationWarning]

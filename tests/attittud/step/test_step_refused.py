@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attittud import Eta, Guide
+import attittud.step.step
+from attittud import Eta, Guide, Report
 from attittud.basis import make_basis
 from attittud.basis.subspace import Stored
 from attittud.guide import AccumulationWarning
@@ -169,3 +170,28 @@ def test_a_basis_that_is_overwritten_in_part_is_not_used(monkeypatch):
     assert guide.refresh_due
     assert guide.backward(losses(x), losses(x + 1)).refreshed
     assert not guide.refresh_due
+
+
+@pytest.mark.parametrize("changed", [False, True], ids=["first step", "other parameters"])
+def test_a_step_that_is_interrupted_at_its_end_is_repeated(changed, monkeypatch):
+    """The basis is then complete, and `.grad` is written."""
+    model, x = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)), torch.randn(5, 4)
+    guide = Guide(model, eta=Eta(1, 1, 0), rank=2, refresh_every=10)
+
+    def step(**options: bool) -> Report:
+        return guide.backward(model(x).square().mean(1), model(x + 1).square().mean(1), **options)
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    if changed:
+        for _ in range(10):
+            step()
+        model[0].requires_grad_(False)
+    assert guide.refresh_due
+    with monkeypatch.context() as patched:
+        patched.setattr(attittud.step.step, "Report", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            step()
+    assert guide.refresh_due
+    assert [step().refreshed for _ in range(3)] == [True, False, False]
