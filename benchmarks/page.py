@@ -38,7 +38,7 @@ not freeze BatchNorm. RoBERTa is the base model, with 128 or 512 tokens.
 
 * "Plain" is the time of a step without a refresh, divided by the time of two backward passes without a guide: in torch's
   default threads / in the calling thread, as a guide's passes; the larger figure of `loop` and `hooks`.
-* "Mean" is the time of an average step, divided by the time of a multitask step.
+* "Mean" is the time of an average step, divided by the time of multitask steps measured next to it (the median).
 * Memory is the peak beyond that of multitask training, with `"auto"`: between refreshes / in a refresh.
 """
 ADVICE = """\
@@ -141,6 +141,9 @@ def notes(results: Results) -> str:
             "* All other methods run in torch's default threads. In the calling thread",
             f"  (`torch.autograd.set_multithreading_enabled(False)`) multitask takes {text}.",
         ]
+    autos = [default(found, data["methods"]) for _, data, found in bases(results)]
+    if any(f.over[10] < 1 for f in autos if f is not None):
+        lines.append("* A mean below 1 is no gain: such steps wait for Python, whose speed varies on a shared machine.")
     implicit = [f.over[10] for f in every_figure(results) if f.method == "attittud implicit"]
     if implicit:
         text = f"{min(implicit):.1f} to {max(implicit):.1f} multitask steps"

@@ -242,3 +242,38 @@ def test_renamed_parameters_stay_decomposed(change):
     names = dict(p.model.named_parameters())
     assert all(names[name] is parameter for name, parameter in guide.shared_parameters.items())
     Guide(p.model, eta=NOTHING, rank=3).load_state_dict(guide.state_dict())
+
+
+@pytest.mark.parametrize("change", ["exchanged", "inserted"])
+def test_a_name_that_another_parameter_gets_is_not_decomposed(change):
+    """Parameters are followed, not their names; a parameter that replaces another one takes its place."""
+    model, x = nn.Sequential(*[nn.Linear(3, 3) for _ in range(3)]), torch.randn(5, 3)
+    first = model[0]
+    guide = Guide(model, eta=NOTHING, rank=2, refresh_every=1, parameters=first.parameters())
+
+    def shared():
+        guide.backward(primary=model(x).square().mean(1), auxiliary=model(-x).mean())
+        return {id(parameter) for parameter in guide.shared_parameters.values()}
+
+    assert shared() == set(map(id, first.parameters()))
+    if change == "exchanged":
+        model[0], model[1] = model[1], model[0]
+    else:
+        model.insert(0, nn.Linear(3, 3))
+    assert shared() == set(map(id, first.parameters()))
+    if change == "exchanged":
+        model[0], model[1] = model[1], model[0]
+    else:
+        del model[0]
+    assert shared() == set(map(id, first.parameters()))
+    model[0] = nn.Linear(3, 3)
+    assert shared() == set(map(id, model[0].parameters()))
+
+
+def test_a_refresh_over_renamed_parameters_may_wait_for_more_examples():
+    p = problem("mlp")
+    guide = Guide(p.model, eta=NOTHING, rank=3, refresh_every=1)
+    guide.backward(primary=p.losses(), auxiliary=p.loss())
+    p.model.body = nn.Sequential(p.model.body)
+    assert not guide.backward(primary=p.losses(slice(0, 1)), auxiliary=p.loss()).refreshed
+    assert guide.backward(primary=p.losses(), auxiliary=p.loss()).refreshed

@@ -329,3 +329,13 @@ def test_a_state_is_of_the_model_as_it_is_now(change):
     other.load_state_dict(guide.state_dict())
     assert other.refresh_due
     assert not checkpoint.entries(guide)["basis"]
+
+
+def test_a_parameter_without_elements_can_be_saved_with_channels_last():
+    model, x = torch.nn.Conv2d(2, 3, 2).to(memory_format=torch.channels_last), torch.randn(4, 2, 3, 3)
+    model.empty = torch.nn.Parameter(torch.empty(0))
+    guide, other = (Guide(model, eta=Eta(1, 0.5, -1), rank=2) for _ in range(2))
+    losses = model(x).square().mean((1, 2, 3)) + model.empty.sum()
+    guide.backward(primary=losses, auxiliary=model(-x).mean() + model.empty.sum())
+    other.load_state_dict(guide.state_dict())
+    assert torch.equal(other.subspace.rows, guide.subspace.rows)

@@ -45,7 +45,8 @@ def test_pages_are_what_the_results_give():
 
 
 def test_the_page_is_short():
-    assert len(PAGE.read_text().split()) <= 1200
+    text = PAGE.read_text().split("## Which goals are missed?")[0]  # how many are missed, the next measurement tells
+    assert len(text.split()) <= 950
 
 
 def test_tiny_run_writes_results_and_resumes(tmp_path, monkeypatch, capsys):

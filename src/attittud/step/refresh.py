@@ -145,7 +145,8 @@ class Refresher:
         # The parameters were replaced or converted, or they have another memory format.
         rows = torch.empty(found[0].shape[0], layout.size, dtype=found[0].dtype, device=layout.device)
         old, new = space.layout.views(found[0]), layout.views(rows)
-        if space.layout.names != layout.names or any(a.shape != b.shape for a, b in zip(old, new, strict=True)):
+        renamed = list(map(id, space.layout.parameters)) == list(map(id, layout.parameters))
+        if not (renamed or space.layout.names == layout.names) or [a.shape for a in old] != [b.shape for b in new]:
             logger.warning("basis %r starts again, because the shared parameters have changed", self.basis.name)
             return None
         for to, view in zip(new, old, strict=True):
@@ -224,6 +225,7 @@ class Refresher:
         assert refresh.rows is not None
         if self.basis.keeps_graph or self.subspace is None or not self.subspace.layout.same(refresh.layout):
             self.subspace = self.basis.subspace(refresh.layout, self.rank, self.workers, self.dtype)
+        self.subspace.layout = refresh.layout  # parameters may have got other names
         self._overwriting = True
         self.subspace.replace(refresh.rows, finite, refresh)
         self._overwriting = False

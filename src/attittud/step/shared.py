@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from attittud._torch import AccumulateGrad, foreach_add_, foreach_mul, next_sequence_number, sequence_number
-from attittud.autograd.layout import Layout, as_gradient, local, walk
+from attittud.autograd.layout import Layout, Named, as_gradient, local, walk
 from attittud.workers.one import Workers
 
 Predicate = Callable[[str, nn.Parameter], bool]
@@ -172,9 +172,7 @@ class Shared:
         before = self.listing.named
         if self.listing.update():
             if self._allowed is not None and before is not self.listing.named:
-                # A parameter may have got another name, for example by pruning.
-                kept = {id(parameter) for name, parameter in before if name in self._allowed}
-                self._allowed |= {name for name, parameter in self.listing.named if id(parameter) in kept}
+                self._allowed = _renamed(self._allowed, before, self.listing.named)
             self._aligned = None, [], []
             self._reached.clear()
             self._written = None  # its parameter may have left the model
@@ -283,7 +281,12 @@ class Shared:
             _give(p, value, False, old, new)
         if old:
             foreach_add_(list(map(local, old)) if sharded else old, new)
-        first = parameters[0] if inside[0] >= 0 else None  # a frozen parameter keeps an older `.grad`
+        # (A frozen parameter keeps an older `.grad`.)
+        first = (
+            parameters[0]
+            if inside[0] >= 0
+            else next((p for p, i in zip(parameters, inside, strict=True) if i >= 0), None)
+        )
         grad = None if first is None else first.grad
         self._written = None if first is None or grad is None else (first, id(grad), grad._version)
         hooked = [p for p in self.listing.parameters if p._post_accumulate_grad_hooks]
@@ -292,6 +295,16 @@ class Shared:
             for p in [p for p in hooked if id(p) in given]:
                 for hook in p._post_accumulate_grad_hooks.values():
                     hook(p)
+
+
+def _renamed(allowed: set[str], before: Named, now: Named) -> set[str]:
+    """Return the names that the same parameters have now, for example after pruning.
+
+    If a parameter has left the model, its name stays: it may have been replaced.
+    """
+    names = {id(parameter): name for name, parameter in now}
+    known = dict(before)
+    return {names.get(id(known[name]), name) if name in known else name for name in allowed}
 
 
 def _copied(pairs: list[tuple[nn.Parameter, Tensor]]) -> list[tuple[nn.Parameter, Tensor]]:

@@ -160,7 +160,7 @@ class Workers:
             if not self.splits_columns and not layout.reordered:
                 return saved
             parts = zip(saved.split(sizes, dim=1), layout.shapes, strict=True)
-            saved = dict(zip(layout.names, (part.view(-1, *shape) for part, shape in parts), strict=True))
+            saved = dict(zip(layout.names, (part.view(part.shape[0], *shape) for part, shape in parts), strict=True))
         like = saved[layout.names[0]]
         rows = torch.empty(like.shape[0], layout.size, dtype=like.dtype, device=layout.device)
         for view, (name, parameter) in zip(layout.views(rows), layout.named, strict=True):

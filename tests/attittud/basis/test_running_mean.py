@@ -108,6 +108,10 @@ CHANGES = {
     "nothing": lambda model: None,
     "channels_last": lambda model: model.to(memory_format=torch.channels_last),
     "replaced parameters": _assigned,
+    "renamed": lambda model: setattr(model, "0", nn.Sequential(model[0])),
+    "renamed, channels_last": lambda model: setattr(
+        model.to(memory_format=torch.channels_last), "0", nn.Sequential(model[0])
+    ),
     "float32": lambda model: model.float(),
     "bfloat16": lambda model: model.float().bfloat16(),
 }
@@ -123,7 +127,7 @@ def test_the_mean_outlives_a_conversion_of_the_model(change, scope):
     for number in range(5):
         if number == 4:
             CHANGES[change](model)
-        x = torch.randn(6, 2, 3, 3, dtype=torch.float64).to(model[0].weight.dtype)
+        x = torch.randn(6, 2, 3, 3, dtype=torch.float64).to(model[2].weight.dtype)
         losses = model(x).square().mean(1)
         found = [g.double() for g in torch.autograd.grad(losses.mean(), list(model.parameters()), retain_graph=True)]
         means = found if means is None else [0.1 * g + 0.9 * m for g, m in zip(found, means, strict=True)]

@@ -272,3 +272,5 @@ def test_a_frozen_layer_is_no_forgotten_zero_grad(recwarn):
         model[1].zero_grad()
         guide.backward(model(x).square().mean(1), model(-x).mean())
     assert not [found for found in recwarn if found.category is AccumulationWarning]
+    with pytest.warns(AccumulationWarning):
+        guide.backward(model(x).square().mean(1), model(-x).mean())

@@ -58,10 +58,10 @@ def test_the_parts_of_every_layer_equal_the_definition(basis: str, include_mean:
         # (the neutral norm there is the root of a difference of squares)
         assert total == pytest.approx(float(getattr(report, part)), rel=1e-9, abs=1e-6)
 
-    # Each layer alone, from the pure maths on vectors in the order of memory.
+    # Each layer alone, from the pure maths.
     def flat(loss: Tensor) -> Tensor:
         gradients = torch.autograd.grad(loss, list(guide.shared_parameters.values()))
-        return torch.cat([g.permute(0, 2, 3, 1).reshape(-1) if g.ndim == 4 else g.reshape(-1) for g in gradients])
+        return torch.cat([g.reshape(-1) for g in gradients])
 
     size = flat(losses.primary().mean()).numel()
     saved = guide.state_dict()["basis"]
