@@ -128,12 +128,8 @@ def costs(results: Results) -> str:
 
 
 def notes(results: Results) -> str:
-    """What else changes the price: n, BatchNorm, judges, `implicit`."""
-    lines = [
-        "* For another n, add 1/n of a refresh to a plain step (both are in the tables).",
-        "* On a GPU, a guide with at most 16.8 million shared parameters mostly uses [CUDA graphs of its",
-        "  own](how-it-works.md#memory), which hold no gradients.",
-    ]
+    """What else changes the price: n, threads, judges, `implicit`."""
+    lines = ["* For another n, add 1/n of a refresh to a plain step."]
     alone = [f.over[10] for f in every_figure(results) if f.method == MultitaskInOneThread.name]
     if alone:
         text = f"{min(alone):.2f} to {max(alone):.2f} times as long"
@@ -150,15 +146,7 @@ def notes(results: Results) -> str:
         lines.append(
             f'* `basis="implicit"` stores no directions and adds hardly any memory. A step takes as long as {text}.'
         )
-    frozen = {
-        f.mode: f"{f.over[10]:.2f}"
-        for job, _, found in bases(results)
-        for f in found
-        if job == "wrn22" and "frozen" in f.method
-    }
     rows = []
-    if frozen:
-        rows.append(("mean step with `hooks` and frozen BatchNorm, divided by a multitask step", frozen))
     point = results.get("judges", {}).get("points", {}).get("wrn22")
     if point is not None:
         shares = {mode: overhead(point, mode) for mode in WORDS}

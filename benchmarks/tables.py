@@ -195,8 +195,8 @@ def methods(results: Results) -> str:
     head = (
         "Step and refresh are in milliseconds. The columns n = 1, 4 and 10 have the mean step divided by the multitask step, "
         "with a refresh every n steps. For eager steps that were measured in rounds, this is the median over the multitask steps "
-        "next to each step, which differs from the quotient of the medians. Memory is the peak above the multitask step, in vectors "
-        "of D float32.\n\n"
+        "next to each step, which differs from the quotient of the medians. Memory is the peak above the multitask step, in "
+        "vectors of D float32.\n\n"
         "| workload | point | method | mode | step | refresh | n = 1 | n = 4 | n = 10 | memory | in a refresh |\n"
         "|---|---|---|---|---|---|---|---|---|---|---|\n"
     )
