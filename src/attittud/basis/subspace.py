@@ -135,6 +135,8 @@ class Subspace(ABC):
     def replace(self, rows: Tensor, finite: Tensor, refresh: Refresh | None = None) -> None:
         """Replace V by the result of a refresh. `finite`: whether the refresh succeeded."""
         self.finite = finite
+        if refresh is not None:
+            self.layout = refresh.layout  # parameters may have got other names
 
     def load(self, rows: Tensor, factor: list[Any] | None = None) -> None:
         """Load saved rows as they are, with their factor if there is one."""
@@ -346,7 +348,7 @@ class Stored(Directions):
 
         Until a refresh succeeds, V is zero and every gradient is neutral. At most as many rows are stored as there are examples.
         """
-        self.finite = finite
+        super().replace(rows, finite, refresh)
         count, known = rows.shape[0], 0 if self._rows is None else self._rows.shape[0]
         if known == 0 and rows.dtype == self.dtype:
             self._rows = rows  # the first time without a copy

@@ -90,7 +90,7 @@ class Refresher:
         self.settings = {"basis": saved_as, "rank": rank, "basis_dtype": dtype and str(dtype), "seed": seed}
         """The settings that decide the meaning of a saved basis."""
         self.subspace: Subspace | None = None
-        self._left: Subspace | None = (
+        self.left: Subspace | None = (
             None  # the last basis, if its parameters were replaced and the next basis continues from it
         )
         self._overwriting = False  # whether new rows are being written over the old ones
@@ -109,7 +109,7 @@ class Refresher:
         if not held:
             # Parameters were replaced (load_state_dict(assign=True), a conversion): the basis belongs to the old parameters.
             continues = self.subspace is not None and self.subspace.factor is not None
-            self._left = self.subspace if continues else None
+            self.left = self.subspace if continues else None
             self.subspace, self.age = None, None
         if asked is False and self.basis.keeps_graph:
             name = self.basis.name
@@ -138,15 +138,18 @@ class Refresher:
 
     def _remembered(self, layout: Layout) -> tuple[Tensor, Tensor] | None:
         """Return what a new basis over the parameters of a layout continues from, if it continues from anything."""
-        space = self.subspace or self._left
+        space = self.subspace or self.left
         found = space.remembered if isinstance(space, Directions) else None
         if space is None or found is None or (self.subspace is not None and space.layout.same(layout)):
             return found
-        # The parameters were replaced or converted, or they have another memory format.
+        # Parameters were replaced or converted, or have another name or memory format.
+        at, names = (
+            {key: i for i, key in enumerate(keys)} for keys in (map(id, space.layout.parameters), space.layout.names)
+        )
+        places = [at.get(id(parameter), names.get(name)) for name, parameter in layout.named]
         rows = torch.empty(found[0].shape[0], layout.size, dtype=found[0].dtype, device=layout.device)
         old, new = space.layout.views(found[0]), layout.views(rows)
-        renamed = list(map(id, space.layout.parameters)) == list(map(id, layout.parameters))
-        if not (renamed or space.layout.names == layout.names) or [a.shape for a in old] != [b.shape for b in new]:
+        if places != list(range(len(old))) or [a.shape for a in old] != [b.shape for b in new]:
             logger.warning("basis %r starts again, because the shared parameters have changed", self.basis.name)
             return None
         for to, view in zip(new, old, strict=True):
@@ -225,7 +228,6 @@ class Refresher:
         assert refresh.rows is not None
         if self.basis.keeps_graph or self.subspace is None or not self.subspace.layout.same(refresh.layout):
             self.subspace = self.basis.subspace(refresh.layout, self.rank, self.workers, self.dtype)
-        self.subspace.layout = refresh.layout  # parameters may have got other names
         self._overwriting = True
         self.subspace.replace(refresh.rows, finite, refresh)
         self._overwriting = False
@@ -240,12 +242,12 @@ class Refresher:
             self.count += 1
         if self.basis.keeps_graph:
             self.subspace.release()
-        self.age, self._left = 1 if refreshed else (self.age or 0) + 1, None
+        self.age, self.left = 1 if refreshed else (self.age or 0) + 1, None
 
-    def restore(self, subspace: Subspace | None, age: int | None, *, overwritten: bool) -> None:
+    def restore(self, subspace: Subspace | None, age: int | None, left: Subspace | None, *, overwritten: bool) -> None:
         """Go back to an earlier basis. If it has been `overwritten`, at least in part, the next step computes it again."""
         self.subspace, self.age = subspace, None if overwritten or self._overwriting else age
-        self._overwriting = False
+        self._overwriting, self.left = False, left
 
     def state(self, include_basis: bool) -> dict[str, Any]:
         space, reach = self.subspace, self.shared.auxiliary
@@ -279,7 +281,7 @@ class Refresher:
             subspace = self.basis.subspace(layout, self.rank, self.workers, self.dtype)
             if state["basis"] is not None:
                 subspace.load(self.workers.unpack(layout, state["basis"]), state.get("factor"))
-        self.subspace, self._left = subspace, None
+        self.subspace, self.left = subspace, None
         self.age = state["since_refresh"] if subspace is not None else None
         reach = state["reached_by_auxiliary"]
         self.shared.restore(None if reach is None else set(reach))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from attittud._torch import AccumulateGrad, foreach_add_, foreach_mul, next_sequence_number, sequence_number
-from attittud.autograd.layout import Layout, Named, as_gradient, local, walk
+from attittud.autograd.layout import Layout, as_gradient, local, walk
 from attittud.workers.one import Workers
 
 Predicate = Callable[[str, nn.Parameter], bool]
@@ -72,10 +72,10 @@ class ParameterListing:
         wanted = list(map(attrgetter("requires_grad"), self._parameters))
         if wanted == self._wanted:
             return relisted
-        self._wanted = wanted
         self.trainable = [pair for pair, wants in zip(self.named, wanted, strict=True) if wants]
         """Parameters that require a gradient. A tied parameter appears once, under its first name."""
         self.parameters = [parameter for _, parameter in self.trainable]
+        self._wanted = wanted  # last, because an interruption may come before
         return True
 
 
@@ -169,10 +169,7 @@ class Shared:
 
     def update(self) -> None:
         """Notice changes of the model."""
-        before = self.listing.named
         if self.listing.update():
-            if self._allowed is not None and before is not self.listing.named:
-                self._allowed = _renamed(self._allowed, before, self.listing.named)
             self._aligned = None, [], []
             self._reached.clear()
             self._written = None  # its parameter may have left the model
@@ -295,16 +292,6 @@ class Shared:
             for p in [p for p in hooked if id(p) in given]:
                 for hook in p._post_accumulate_grad_hooks.values():
                     hook(p)
-
-
-def _renamed(allowed: set[str], before: Named, now: Named) -> set[str]:
-    """Return the names that the same parameters have now, for example after pruning.
-
-    If a parameter has left the model, its name stays: it may have been replaced.
-    """
-    names = {id(parameter): name for name, parameter in now}
-    known = dict(before)
-    return {names.get(id(known[name]), name) if name in known else name for name in allowed}
 
 
 def _copied(pairs: list[tuple[nn.Parameter, Tensor]]) -> list[tuple[nn.Parameter, Tensor]]:

@@ -69,9 +69,9 @@ class Found:
         """Return the same gradients for another layout, if the shared parameters turned out to be different."""
         if self.layout is None or self.flat is None or layout is self.layout:
             return self
-        views = dict(zip(self.layout.names, self.layout.views(self.flat), strict=True))
+        views = self.layout.by_identity(self.flat)
         named = zip(shared.listing.trainable, self.gradients, strict=True)
-        return Found([None if g is None else views.get(name, g) for (name, _), g in named])
+        return Found([None if g is None else views.get(id(parameter), g) for (_, parameter), g in named])
 
 
 @dataclass(frozen=True)
@@ -293,14 +293,15 @@ class Step(Gradients):
         self.reached: set[str] = set()  # parameters that the auxiliary losses reach
         self.reach_complete = False  # no further auxiliary loss will come
         self._undo: Callable[[], None] | None = None  # restores what forming the update has changed besides gradients
-        self._before = parts.refresher.subspace, parts.refresher.age, parts.shared.auxiliary, list(parts.auto.scores)
+        kept = self.refresher
+        self._before = kept.subspace, kept.age, kept.left, parts.shared.auxiliary, list(parts.auto.scores)
         """The state that a discarded step restores."""
 
     def give_up(self) -> None:
         """Restore the state before this step. If the step has overwritten the basis, the next step computes it again."""
         refresher = self.refresher
-        subspace, age, auxiliary, known = self._before
-        refresher.restore(subspace, age, overwritten=self.refreshing and self.subspace is subspace)
+        subspace, age, left, auxiliary, known = self._before
+        refresher.restore(subspace, age, left, overwritten=self.refreshing and self.subspace is subspace)
         self.shared.restore(auxiliary)
         if self._undo is not None:
             self._undo()

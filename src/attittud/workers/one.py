@@ -139,7 +139,10 @@ class Workers:
         """Copy V so that it can be saved, each parameter's columns in the order of a contiguous tensor."""
         if not layout.reordered:
             return rows.clone()
-        return torch.cat([view.reshape(rows.shape[0], -1) for view in layout.views(rows)], dim=1)
+        packed = torch.empty_like(rows)
+        for to, view in zip(packed.split(layout.numels, dim=1), layout.views(rows), strict=True):
+            to.view(view.shape).copy_(view)
+        return packed
 
     def empty_rows(self, parameter: nn.Parameter, rank: int, dtype: torch.dtype) -> Tensor:
         """Allocate memory for the rows of V over one parameter, in the form that `pack` and checkpoints use."""

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import attittud.step.step
 from attittud import Eta, Guide
 
 SETTINGS = {"eta": Eta(neutral=1, helpful=1, harmful=0), "primary_weight": 0.0, "basis": "running_mean"}
@@ -152,3 +153,37 @@ def test_a_mean_over_other_parameters_starts_again_and_says_so(caplog):
     assert [record.message for record in caplog.records] == [
         "basis 'running_mean' starts again, because the shared parameters have changed"
     ]
+
+
+def test_a_mean_is_not_taken_over_by_other_parameters_of_the_same_name(caplog):
+    model, x = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), torch.randn(5, 3)
+    guide = Guide(model, **SETTINGS, refresh_every=1)
+    for exchanged in (False, True):
+        if exchanged:
+            model[0], model[1] = model[1], model[0]
+        model.zero_grad()
+        guide.backward(model(x).square().mean(1), model(-x).mean())
+    assert [record.message for record in caplog.records] == [
+        "basis 'running_mean' starts again, because the shared parameters have changed"
+    ]
+
+
+def test_a_mean_outlives_an_interruption_right_after_a_conversion(monkeypatch):
+    found = []
+    for interrupted in (False, True):
+        model = Plane()
+        guide = Guide(model, **SETTINGS, refresh_every=1, basis_options={"rate": 0.5})
+        step(model, guide, (4, 0), (1, 1))
+        _assigned(model)
+        if interrupted:
+            with monkeypatch.context() as patched:
+                patched.setattr(attittud.step.step, "Report", _interrupt)
+                with pytest.raises(KeyboardInterrupt):
+                    step(model, guide, (0, 4), (1, 1))
+        step(model, guide, (0, 4), (1, 1))
+        found.append(guide.subspace.rows[0].tolist())
+    assert found[0] == found[1] == pytest.approx([0.5**0.5, 0.5**0.5])
+
+
+def _interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
