@@ -267,3 +267,25 @@ def test_a_refresh_over_renamed_parameters_may_wait_for_more_examples():
     p.model.body = nn.Sequential(p.model.body)
     assert not guide.backward(primary=p.losses(slice(0, 1)), auxiliary=p.loss()).refreshed
     assert guide.backward(primary=p.losses(), auxiliary=p.loss()).refreshed
+
+
+def test_a_hook_may_remove_the_gradients_of_other_parameters():
+    """For example, one optimizer for several parameters that steps as soon as one of them has its gradient."""
+    model, x, calls = nn.Linear(3, 2), torch.randn(5, 3), []
+
+    def step(parameter):
+        calls.append(parameter.grad.norm())
+        model.zero_grad()
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(step)
+    Guide(model, eta=NOTHING, rank=2).backward(model(x).square().mean(1), model(-x).mean())
+    assert len(calls) == 1
+
+
+def test_a_state_can_be_saved_before_a_new_layer_is_initialised():
+    p = problem("mlp")
+    guide = Guide(p.model, eta=NOTHING, rank=3)
+    guide.backward(primary=p.losses(), auxiliary=p.loss())
+    p.model.more = nn.LazyLinear(2)
+    assert guide.state_dict()["basis"] is not None

@@ -251,9 +251,12 @@ class Refresher:
 
     def state(self, include_basis: bool) -> dict[str, Any]:
         space, reach = self.subspace, self.shared.auxiliary
-        sizes = {name: tuple(parameter.shape) for name, parameter in self.shared.listing.named}
+        named = dict(self.shared.listing.named)
         shared = {} if space is None else dict(zip(space.layout.names, space.layout.shapes, strict=True))
-        if shared.items() - sizes.items():  # parameters have left the model, or have another name or size
+        if any(name not in named or tuple(named[name].shape) != shape for name, shape in shared.items()):
+            logger.warning(
+                "the state is saved without the basis, because some of its parameters have another name or size now, or are gone"
+            )
             space, shared = None, {}
         rows = space.rows if space is not None and include_basis and space.saved else None
         return {
@@ -263,7 +266,7 @@ class Refresher:
             "refreshes": int(self.index),
             "skipped_refreshes": int(self.skipped),
             "shared": shared,
-            "reached_by_auxiliary": None if reach is None else sorted(reach & sizes.keys()),
+            "reached_by_auxiliary": None if reach is None else sorted(reach & named.keys()),
             "basis": None if rows is None or space is None else self.workers.pack(space.layout, rows),
             "worker": None if rows is None else self.workers.state_owner,
         }

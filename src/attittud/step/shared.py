@@ -290,8 +290,9 @@ class Shared:
         if hooked:  # for example, an optimizer may step during the backward pass
             given = {*map(id, parameters), *[id(p) for p, _ in others]}
             for p in [p for p in hooked if id(p) in given]:
-                for hook in p._post_accumulate_grad_hooks.values():
-                    hook(p)
+                if p.grad is not None:  # the hook of another parameter may have removed it
+                    for hook in p._post_accumulate_grad_hooks.values():
+                        hook(p)
 
 
 def _copied(pairs: list[tuple[nn.Parameter, Tensor]]) -> list[tuple[nn.Parameter, Tensor]]:
