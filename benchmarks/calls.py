@@ -7,7 +7,6 @@ The counts belong to a version of Python and of torch, not to a machine.
 
 from __future__ import annotations
 
-import gc
 import sys
 from pathlib import Path
 from types import FrameType
@@ -65,7 +64,6 @@ def calls(
         model.zero_grad()
         losses = primary if engine == "hooks" else primary()
         loss = logits("other").square().mean()
-        gc.collect()  # objects of other tests would be finalised by functions that count
         sys.setprofile(watch if number == 3 else None)
         if verbs:
             guide.primary(losses)
