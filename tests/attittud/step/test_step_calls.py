@@ -25,7 +25,7 @@ def test_primary_auxiliary_combine_call_hardly_more_functions(tensors):
 
 def test_a_refresh_by_loop_calls_the_same_number_of_our_functions_for_any_number_of_tensors():
     own = calls(198, refresh=True)[0]
-    assert own <= 290
+    assert own <= 300  # 12 of them only if another test has loaded torch's CUDA graph trees
     assert calls(774, refresh=True)[0] == own
 
 
