@@ -255,7 +255,8 @@ class Refresher:
         shared = {} if space is None else dict(zip(space.layout.names, space.layout.shapes, strict=True))
         if any(name not in named or tuple(named[name].shape) != shape for name, shape in shared.items()):
             logger.warning(
-                "the state is saved without the basis, because some of its parameters have another name or size now, or are gone"
+                "the state is saved without the basis, because some of its parameters are gone or have another name or size; "
+                "whoever loads it computes the basis again in the first step"
             )
             space, shared = None, {}
         rows = space.rows if space is not None and include_basis and space.saved else None

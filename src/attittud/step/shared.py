@@ -279,11 +279,7 @@ class Shared:
         if old:
             foreach_add_(list(map(local, old)) if sharded else old, new)
         # (A frozen parameter keeps an older `.grad`.)
-        first = (
-            parameters[0]
-            if inside[0] >= 0
-            else next((p for p, i in zip(parameters, inside, strict=True) if i >= 0), None)
-        )
+        first = next((p for p, i in zip(parameters, inside, strict=True) if i >= 0), None)
         grad = None if first is None else first.grad
         self._written = None if first is None or grad is None else (first, id(grad), grad._version)
         hooked = [p for p in self.listing.parameters if p._post_accumulate_grad_hooks]
