@@ -18,7 +18,7 @@ from benchmarks.__main__ import main as command
 from benchmarks.figures import figures
 from benchmarks.goals import NAMES, Goal, goals
 from benchmarks.limits import TOPICS, missed
-from benchmarks.page import FOLDER, PAGE, TABLES, page
+from benchmarks.page import FOLDER, PAGE, TABLES, notes, page
 from benchmarks.quotes import ROOT as REPOSITORY
 from benchmarks.quotes import Quote, quotes
 from benchmarks.results import Record, joined, load
@@ -488,6 +488,14 @@ def test_a_method_that_falls_back_to_another_is_not_measured():
         bench.prepare(f"attittud {engine}", lambda engine=engine: methods.Guided(bench.work, 2, engine))
     assert bench.rows["attittud batched"] == {"same_as": "attittud loop"}
     assert list(bench.ready) == ["attittud loop"]
+
+
+@pytest.mark.parametrize(("ratio", "said"), [(0.96, True), (0.994, True), (0.996, False), (1.02, False)])
+def test_the_page_explains_a_plain_step_below_one(ratio: float, said: bool) -> None:
+    """The slowest engine decides, because the page shows it."""
+    found = {"attittud loop": {"median": ratio}, "attittud hooks": {"median": 0.9}}
+    text = notes({"eager": {"points": {"wrn22": {"plain_over_two_passes": found}}}})
+    assert ("comes from the thread" in text) == said
 
 
 def test_the_page_names_the_engine_that_ran_instead():

@@ -22,10 +22,12 @@ def test_every_kind_of_step_is_measured(name: str) -> None:
     about = {"hardware": {"device": "cpu"}}
     point["ratios"]["a_gem"]["median"], point["ratios"]["ogpsa"]["median"] = 1.08, 1.2
     point["ratios"]["gru every 30"]["median"] = 1.0
+    point["ratios"]["ogpsa, mean of 30"]["median"], point["ratios"]["gru every 30, mean of 30"]["median"] = 1.09, 1.11
     text = section(
         {"guard": {"provenance": about, "points": {name: json.loads(json.dumps(point)) | {"revision": "abc"}}}}
     )
     assert "losses: 1.080, met" in text and "alone: 1.200, missed" in text and "revision abc" in text
+    assert "with new data alone: 1.110, missed" in text
     assert text.count("| a_gem |") == 1
 
 
