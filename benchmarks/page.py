@@ -64,7 +64,7 @@ F counts the operations in the forward pass of one example, and D the shared par
 |---|---|---|---|
 | plain step | as multitask | 2k + 9 | k + 3 |
 | refresh with `loop`, `batched` | 2kFm | 11k | 2k + 3 |
-| refresh with `hooks` | at most 2Fm + 2kmD | 11k + 2m | 2k + 3 |
+| refresh with `hooks` | Fm to 3Fm, and 2kmD | 11k + 2m | 2k + 3 |
 """
 
 
@@ -148,9 +148,7 @@ def notes(results: Results) -> str:
         ]
     eager = results.get("eager", {}).get("points", {}).values()
     if any(below_one(slowest(point.get("plain_over_two_passes", {}))) for point in eager):
-        lines.append(
-            '* Where "plain" is below 1, the gain comes from the thread, not from the guide: see its second figure.'
-        )
+        lines.append('* Where "plain" is below 1, its first figure also compares threads; the second does not.')
     autos = [default(found, data["methods"]) for _, data, found in bases(results)]
     if any(below_one(f.over[10]) for f in autos if f is not None):
         lines.append("* A mean below 1 is no gain: such steps wait for Python, whose speed varies on a shared machine.")

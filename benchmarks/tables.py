@@ -23,7 +23,7 @@ float32.
 | multitask step | 3F(m + a) | the optimizer's |
 | ATTITTUD, a step between refreshes | the same | 2k + 9 |
 | refresh, engines `loop` and `batched` | 2kFm | 11k |
-| refresh, engine `hooks`, given `primary=` as a callable | 2Fm (none if m is a power of two) + 2kmD | 11k + 2m |
+| refresh, engine `hooks`, given `primary=` as a callable | 2Fm (Fm if m is a power of two) + 2kmD | 11k + 2m |
 | refresh, engine `hooks`, given `basis_losses=` | 3Fm + 2kmD | 11k + 2m |
 | refresh, the authors' algorithm | 3kFm | 2k + 3k²/2 |
 | step, basis `implicit` | 3F(m + a), a pass over m examples, and K: m²D in float64 | a few, none with k |
@@ -41,11 +41,11 @@ float32.
   m D, up to a bound.
 """
 
-# Forward passes that a refresh is worth, by what it is given.
-PASSES: dict[str, Callable[[int], int]] = {
-    "loop": lambda k: 2 * k,
-    "callable": lambda _: 2,
-    "basis_losses": lambda _: 3,
+# Forward passes that a refresh is worth, from k and m, by what it is given.
+PASSES: dict[str, Callable[[int, int], int]] = {
+    "loop": lambda k, _: 2 * k,
+    "callable": lambda _, m: 1 if m.bit_count() == 1 else 2,
+    "basis_losses": lambda *_: 3,
 }
 
 SETTING = (
@@ -67,11 +67,9 @@ ABOUT = (
 # Commits that results name and history does not have, and the commits that contain their work.
 LOST = {"8aa7a14": "e785e95"}
 LAUNCHES = (
-    "The model counts neither kernel launches nor Python. `hooks` does little arithmetic in many small kernels, so on the two "
-    "image networks, without a graph, it takes several times as long as predicted. All predictions for `hooks` with a callable "
-    "include 2Fm. No such pass is run here, because m is a power of two; so with LoRA, where little else is left to do, a "
-    "refresh takes a small part of the prediction. For `hooks` the model is also wrong about convolutions. In four cases (full "
-    "precision, more than ten rows, groups, one or three dimensions) a convolution lays out its windows, which the model does "
+    "The model counts neither kernel launches nor Python. `hooks` does little arithmetic in many small kernels, so without a "
+    "graph it is above its prediction. (With LoRA it is far below, because the model counts gradients of frozen weights.) "
+    "For `hooks` the model is also wrong about convolutions. In four cases (full precision, more than ten rows, groups, one or three dimensions) a convolution lays out its windows, which the model does "
     "not count. In all other cases a convolution never writes the gradients of single examples, which the model does count."
 )
 
@@ -169,7 +167,7 @@ def _guesses(data: dict[str, Any], mode: str) -> dict[str, float]:
     rate = 3 * flops * (m + data["auxiliary"]) / multitask
     vector = 4 * size / data["copy_bytes_per_second"]
     orthonormal = (2 + 6 + 3) * k * vector
-    passes = {name: count(k) * flops * m / rate for name, count in PASSES.items()}
+    passes = {name: count(k, m) * flops * m / rate for name, count in PASSES.items()}
     hooks = 2 * k * m * size / rate + orthonormal + 2 * m * vector
     return {
         "attittud loop": passes["loop"] + orthonormal,

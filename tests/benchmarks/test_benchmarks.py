@@ -495,7 +495,7 @@ def test_the_page_explains_a_plain_step_below_one(ratio: float, said: bool) -> N
     """The slowest engine decides, because the page shows it."""
     found = {"attittud loop": {"median": ratio}, "attittud hooks": {"median": 0.9}}
     text = notes({"eager": {"points": {"wrn22": {"plain_over_two_passes": found}}}})
-    assert ("comes from the thread" in text) == said
+    assert ("also compares threads" in text) == said
 
 
 def test_the_page_names_the_engine_that_ran_instead():
@@ -533,9 +533,10 @@ def test_every_workload_is_described():
     assert all(f"| {job} | {spec.about} |" in text for job, spec in SPECS.items())
 
 
+@pytest.mark.parametrize("m", [6, 8])
 @pytest.mark.parametrize("given", PASSES)
-def test_the_arithmetic_of_the_cost_model_is_what_is_counted(given):
-    m, tokens, width, depth, k = 6, 200, 24, 8, 3
+def test_the_arithmetic_of_the_cost_model_is_what_is_counted(given, m):
+    tokens, width, depth, k = 200, 24, 8, 3
     model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(depth)))
     x, forward = torch.randn(m, tokens, width), 2 * tokens * depth * width**2
 
@@ -554,9 +555,10 @@ def test_the_arithmetic_of_the_cost_model_is_what_is_counted(given):
 
     flops(True)  # with the check of the first refresh
     found = flops(True) - flops(False)
-    spared = (k if given == "loop" else 1) * m * forward / depth  # nobody asks for gradients of the data
+    passes = PASSES[given](k, m)
+    spared = passes // 2 * m * forward / depth  # nobody asks for gradients of the data
     # With so many tokens, contraction and orthonormalisation take little compared with passes through the model.
-    assert found + spared == pytest.approx(PASSES[given](k) * forward * m, rel=0.05)
+    assert found + spared == pytest.approx(passes * forward * m, rel=0.05, abs=0.05 * forward * m)
 
 
 def test_what_compiling_gains_is_what_was_measured():
