@@ -67,10 +67,11 @@ ABOUT = (
 # Commits that results name and history does not have, and the commits that contain their work.
 LOST = {"8aa7a14": "e785e95"}
 LAUNCHES = (
-    "The model counts neither kernel launches nor Python. `hooks` does little arithmetic in many small kernels, so without a "
-    "graph it is above its prediction. (With LoRA it is far below, because the model counts gradients of frozen weights.) "
-    "For `hooks` the model is also wrong about convolutions. In four cases (full precision, more than ten rows, groups, one or three dimensions) a convolution lays out its windows, which the model does "
-    "not count. In all other cases a convolution never writes the gradients of single examples, which the model does count."
+    "The model counts neither kernel launches nor Python. `hooks` does little arithmetic in many small kernels, so without "
+    "a graph it is above its prediction. (With LoRA it is far below, because the model counts gradients of frozen weights.)"
+    " For `hooks` the model is also wrong about convolutions. In four cases (full precision, more than ten rows, groups, "
+    "one or three dimensions) a convolution lays out its windows, which the model does not count. In all other cases a "
+    "convolution never writes the gradients of single examples, which the model does count."
 )
 
 
