@@ -101,7 +101,10 @@ def _whole_groups(
 
 @dataclass(frozen=True)
 class Digests:
-    """Two digests of 16 bytes for each example: of its content, and of its words alone (for an image both are the same)."""
+    """Two digests of 16 bytes for each example: of its content, and of its words alone.
+
+    For an image both are the same. Texts are compared in their `normal_form`.
+    """
 
     exact: npt.NDArray[np.bytes_]
     words: npt.NDArray[np.bytes_]
@@ -158,14 +161,45 @@ def _digest(raw: Raw) -> bytes:
         content = raw.read_bytes() if isinstance(raw, Path) else raw
     except OSError as error:
         raise InputError(f"{error.filename}: cannot be read ({error.strerror}); repair or remove it") from None
-    if not isinstance(content, bytes):
-        content = content.encode() if isinstance(content, str) else content.tobytes()
+    if isinstance(content, str):
+        content = normal_form(content).encode("utf-8", "surrogatepass")
+    elif not isinstance(content, bytes):
+        content = content.tobytes()
     return hashlib.blake2b(content, digest_size=16).digest()
+
+
+def normal_form(text: str) -> str:
+    """Return one form for all texts that look the same: for comparison only, since the text that trains stays as it is.
+
+    Composed and decomposed letters become equal (NFKC), and so do typographic and plain quotes and dashes. Characters
+    without a width are left out.
+    """
+    if text.isascii():
+        return text
+    plain = unicodedata.normalize("NFKC", text).translate(_plain_characters())
+    return unicodedata.normalize("NFKC", plain)  # letters that a character without a width kept apart
+
+
+@cache
+def _plain_characters() -> dict[int, str]:
+    """What replaces the characters that `normal_form` changes after NFKC; nothing replaces those without a width."""
+    characters = dict.fromkeys([0x034F, *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)], "")
+    for code in [*range(0x20000), *range(0xE0000, 0xE0080)]:
+        category = unicodedata.category(chr(code))
+        if category == "Cf":
+            characters[code] = ""
+        elif category == "Pd":
+            characters[code] = "-"
+    characters |= dict.fromkeys(map(ord, "\u2043\u2212"), "-")
+    characters |= dict.fromkeys(map(ord, "\u2018\u2019\u201a\u201b\u2032\u2039\u203a"), "'")
+    characters |= dict.fromkeys(map(ord, "\u201c\u201d\u201e\u201f\u00ab\u00bb\u301d\u301e\u301f"), '"')
+    return characters
 
 
 def _words_digest(text: str) -> bytes:
     """The digest of a text without case, white space and punctuation, if anything is left."""
-    words = " ".join(_punctuation().sub(" ", text.casefold()).split()) or text.strip()
+    text = normal_form(normal_form(text).casefold())
+    words = " ".join(_punctuation().sub(" ", text).split()) or text.strip()
     return _digest(words) if words else b""
 
 
