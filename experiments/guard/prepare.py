@@ -58,8 +58,9 @@ def convert(path: Path, target: Path, *, half: bool = False) -> None:
 def tokens(data: Path, tokenizer: Any) -> dict[str, list[Row]]:
     """The rows of all sets; prompts of instructions end where the reply begins."""
     # Here, as the machine that joins parts needs none of it.
-    from attittud_lab.config.schema import TextsConfig
     from attittud_lab.language.conversations import TextEncoder, read
+
+    from attittud_lab.config.schema import TextsConfig
 
     encoder = TextEncoder(tokenizer, LONGEST, chat=True)
 
@@ -87,8 +88,9 @@ def tokens(data: Path, tokenizer: Any) -> dict[str, list[Row]]:
 
 
 def _blocks(encoder: Any, data: Path) -> list[Row]:
-    from attittud_lab.data.source import open_source
     from attittud_lab.language.conversations import Example
+
+    from attittud_lab.data.source import open_source
 
     source: Any = open_source(str(data / "llm/wikitext2"))
     whole = "\n".join(text for text in source.table("test")["text"].to_pylist() if text)

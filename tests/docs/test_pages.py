@@ -106,15 +106,12 @@ WITH_COMMANDS = [path for path in EVERY if any(commands(path.read_text(encoding=
 def test_commands_are_understood(path: Path) -> None:
     """The command line itself parses them, and configurations take their settings. Its own tests train with them."""
     group, text = get_command(cli.build()), path.read_text(encoding="utf-8")
-    own = [block for block in blocks(text, "yaml") if "task: causal-lm" in block]
-    if own:  # of a language model, for which `init` writes another file
-        Path("language.yaml").write_text(own[0], encoding="utf-8")
     with group.make_context("attittud", ["schema"]) as context:
         for words in commands(text):
             name, command, rest = group.resolve_command(context, words)
             parsed = command.make_context(name, list(rest), parent=context).params
             if parsed.get("config") is not None:
-                load(Path("language.yaml" if own else parsed["config"]), parsed["overrides"] or [])
+                load(Path(parsed["config"]), parsed["overrides"] or [])
 
 
 @pytest.mark.usefixtures("there")

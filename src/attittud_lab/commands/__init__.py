@@ -123,18 +123,11 @@ def placed(workers: int, ray: str | None) -> AbstractContextManager[Place]:
     return in_this_process() if workers == 1 else in_processes(workers)
 
 
-def read(path: str | Path, overrides: Sequence[str] | None, command: str | None = None) -> Config:
-    """Read a configuration file, apply KEY=VALUE changes, and check every name in it.
-
-    With `command`, a language model is refused: that command is for classifiers only.
-    """
+def read(path: str | Path, overrides: Sequence[str] | None) -> Config:
+    """Read a configuration file, apply KEY=VALUE changes, and check every name in it."""
     from attittud_lab.config.load import load
 
-    config = load(path, overrides or (), known_names())
-    if command is not None and config.task == "causal-lm":
-        cure = "use `attittud train`, once for each guard: it measures what such a model learned and forgot"
-        raise InputError(f"task: {config.task}: `attittud {command}` is for classifiers; {cure}")
-    return config
+    return load(path, overrides or (), known_names())
 
 
 def read_text(text: str, overrides: Sequence[str], name: str) -> Config:
@@ -146,14 +139,13 @@ def read_text(text: str, overrides: Sequence[str], name: str) -> Config:
 
 def known_names() -> Names:
     """Return a check for each kind of name; names that were registered from outside are known too."""
-    from attittud import bases, engines, guards
+    from attittud import bases, engines
     from attittud_lab.data.tasks import OBJECTIVES
     from attittud_lab.models import find as find_model
     from attittud_lab.strategies import find as find_strategy
 
     objectives = [name for name, objective in OBJECTIVES.items() if not objective.derived]
-    protecting = ["none", "replay", "kl", *guards()]
-    listed = {"basis": bases(), "engine": engines(), "objective": objectives, "guard": protecting}
+    listed = {"basis": bases(), "engine": engines(), "objective": objectives}
     found: dict[str, Callable[[str], object]] = {kind: partial(_check, kind, names) for kind, names in listed.items()}
     return {"strategy": find_strategy, "model": find_model, **found}
 

@@ -19,15 +19,9 @@ def init(
     kind: Annotated[str, typer.Argument(metavar="image|text|table", help="What the examples are.")],
     primary: Annotated[
         str,
-        typer.Option(
-            metavar="DATA", help="The labelled data of the task that matters, or the chats or texts to learn."
-        ),
+        typer.Option(metavar="DATA", help="The labelled data of the task that matters."),
     ],
     auxiliary: Auxiliary = None,
-    protect: Annotated[
-        str | None,
-        typer.Option(metavar="DATA", help="Chats, texts or prompts that show what a language model must not forget."),
-    ] = None,
     input_column: InputColumn = None,
     label_column: LabelColumn = None,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="File to write.")] = Path(
@@ -40,13 +34,9 @@ def init(
     DATA is a folder with one subfolder of images per class, a parquet, csv or jsonl file (or a folder of such files),
     hf:owner/name for a data set of the Hugging Face hub, or digits for a small built-in set. With `table`, every column becomes
     a feature, except labels and columns such as an id; --input chooses a single column instead.
-
-    If the data are chats (`messages`), prompts with replies, or texts without labels, `init text` writes a configuration for a
-    language model (task: causal-lm). The data of --protect show what this model must not forget.
     """
     with starting():
         from attittud_lab.commands.proposal import REFUSED, WARNING, propose
-        from attittud_lab.commands.proposal_language import is_language, propose_language
         from attittud_lab.config.options import check_path
         from attittud_lab.config.schema import Kind, check_sources
         from attittud_lab.data.source import open_source
@@ -55,28 +45,12 @@ def init(
         expected = f"expected {', '.join(get_args(Kind))}"
         raise InputError(f"{kind!r}: {expected}, as in `attittud init image --primary PATH --auxiliary PATH`")
     check_sources(len(auxiliary or ()), "--auxiliary")
-    for name in (primary, *(auxiliary or ()), *(() if protect is None else (protect,))):
+    for name in (primary, *(auxiliary or ())):
         if not name.startswith("hf:"):  # opening these would download them
             open_source(check_path(name, typed=True))
     if output.exists() and not force:
         raise InputError(f"{output} exists; choose another file with --output, or overwrite it with --force")
-    language = kind == "text" and is_language(primary, label_column)
-    if language and auxiliary and protect is None:
-        raise InputError(
-            f"{primary}: has chats, prompts or texts without labels. A language model learns these, and takes no auxiliary data. "
-            "Give --protect instead of --auxiliary, or name the column of labels with --label"
-        )
-    if kind == "text" and (protect is not None or language):
-        if auxiliary or label_column is not None:
-            named = "--auxiliary" if auxiliary else "--label"
-            raise InputError(
-                f"{named} and --protect cannot be combined: a language model has no labels; leave one of them out"
-            )
-        text = propose_language(primary, protect, input_column)
-    elif protect is not None:
-        raise InputError(f"--protect is for language models, which read texts, not {kind}s; use `attittud init text`")
-    else:
-        text = propose(kind, primary, auxiliary or [], input_column, label_column)
+    text = propose(kind, primary, auxiliary or [], input_column, label_column)
     read_text(text, [], str(output))  # it must be readable, whatever the paths are called
     write_atomically(output, text.encode(), "choose another file with --output")
     for line in takewhile(
@@ -86,9 +60,8 @@ def init(
             typer.echo(f"attittud: {line.removeprefix('# ')}", err=True)
         else:
             typer.echo(line)
-    model = " model=hf:FOLDER" if "task: causal-lm\n" in text else ""
     first = "heed the warning first, then:" if REFUSED in text else "next:"
-    typer.echo(f"# written to {output}; {first} {command('train', output)}{model}")
+    typer.echo(f"# written to {output}; {first} {command('train', output)}")
 
 
 def schema(

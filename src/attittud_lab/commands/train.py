@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +20,6 @@ from attittud_lab.strategies import find
 from attittud_lab.strategies import names as strategies
 
 if TYPE_CHECKING:
-    from attittud_lab.config.schema import Config
     from attittud_lab.runs.result import RunResult
 
 
@@ -49,11 +48,6 @@ def train(
         from attittud_lab.training.train import default_run_dir, run
 
         settings = read(config, overrides)
-    if settings.task == "causal-lm":
-        if workers > 1 or ray is not None:
-            raise InputError("--workers and --ray: task causal-lm trains a single run; leave them out")
-        _train_language(settings, config.stem, log or (), fresh=fresh, quiet=quiet)
-        return
     run_dir, several = default_run_dir(settings, config.stem), find(settings.strategy.name).trains_others
     if several and log:
         raise InputError(
@@ -103,33 +97,6 @@ def _show(result: RunResult, chooses: str) -> None:
     )
 
 
-def _train_language(settings: Config, name: str, logs: Sequence[str], *, fresh: bool, quiet: bool) -> None:
-    """Train a language model, and show what it learned and forgot."""
-    with starting():
-        from attittud_lab.files import read_json
-        from attittud_lab.language.run import LEARNED, MODEL, run, run_dir_of
-
-    run_dir = run_dir_of(settings, name)
-    progress = Progress() if quiet else Bars() if sys.stderr.isatty() else EvaluationLines()
-    with interruptible(lambda: _kept(run_dir, fresh=fresh)), progress:
-        result = run(settings, run_dir, progress=progress, logs=logs, fresh=fresh)
-    found = read_json(run_dir / LEARNED)
-    if found["averages"]:
-        typer.echo(
-            "averages of the weights before (0%) and after training (100%): loss on new data, forgetting of protected data"
-        )
-    for one in found["averages"]:
-        typer.echo(f"{one['share']:4.0%}  loss {one['loss']:.4f}  forgetting {one['forgetting']:+.4f}")
-    note = " (finished earlier; --fresh trains again)" if result.skipped else ""
-    typer.echo(
-        f"{result.strategy}, seed {result.seed}: {counted(result.steps, 'step')} in {result.seconds:.1f} s{note}"
-    )
-    typer.echo(found["decision"]["text"])
-    typer.echo(f"model: {run_dir / MODEL}")
-    _report(run_dir)
-    typer.echo(str(run_dir))
-
-
 def _report(run_dir: Path) -> None:
     from attittud_lab.report import write_report
 
@@ -159,7 +126,7 @@ def _kept(run_dir: Path, *, fresh: bool) -> str:
         return f"the run had just finished, and {again} shows its result"
     if (run_dir / "trials").exists():
         return f"{again} continues with the trials in {run_dir}"
-    if (run_dir / "checkpoint.safetensors").exists() or any((run_dir / "checkpoints").glob("*")):
+    if (run_dir / "checkpoint.safetensors").exists():
         return f"{again} continues from the last checkpoint in {run_dir}"
     return "there is no checkpoint yet, so the same command starts from the beginning"
 
@@ -177,10 +144,6 @@ several strategies on folds of the labels.
 
 To continue a run that was interrupted or killed, give the same command again; on a CPU the result is the same. The folder of
 a run is runs/CONFIG/STRATEGY/seed-SEED (output=FOLDER replaces runs). `attittud schema` lists every setting and its meaning.
-
-With `task: causal-lm`, a language model learns from a file of chats or texts; another file shows what it must not forget, and
-`language.guard` names the method against forgetting. The folder is then runs/CONFIG/GUARD/seed-SEED, and its report.html
-begins with what was learned and forgotten.
 
 A portfolio consists of many short runs. --workers 4 trains four at a time on this machine, and --ray trains many at a time on
 a cluster. The result is the same, unless portfolio.budget is too short for all steps and candidates: how many are then left

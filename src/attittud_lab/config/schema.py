@@ -443,128 +443,9 @@ class PortfolioConfig(Section):
 
 
 @dataclass(frozen=True)
-class TextsConfig(Section):
-    """Chats, prompts with replies, or texts. A bare path is enough: `learn: chats.jsonl`."""
-
-    shorthand = "path"
-
-    path: PathText
-    """a parquet, csv or jsonl file, a folder of them, or hf:owner/name"""
-    split: str | None = None
-    """split of the source to read; null reads train, or everything if there is no train"""
-    columns: list[str] | None = None
-    """the column of messages or of texts, or several columns: those of the prompt, then that of the reply; null looks for
-    messages, for prompt and completion, question and answer, instruction and output, or for text"""
-    where: dict[str, str] = field(default_factory=dict)
-    """keep only rows that have these values, by column"""
-    examples: Count = None
-    """how many to use: a count, a fraction below 1, or null for all"""
-
-
-@dataclass(frozen=True)
-class LanguageConfig(Section):
-    """task: causal-lm only: a language model learns new data. Other data, the protected data, show what it must not forget."""
-
-    learn: TextsConfig | None = None
-    """the data to learn"""
-    protect: TextsConfig | None = None
-    """examples of what the model must not forget"""
-    protect_prompts: TextsConfig | None = None
-    """instead of protect: prompts; the model itself writes replies to them before it is trained"""
-    validation: Count = 0.1
-    """examples of learn that are held out, to measure what was learned"""
-    protect_validation: Count = 0.2
-    """protected examples that are held out, to measure what was forgotten"""
-    guard: Annotated[str, known("guard")] = "kl"
-    """how protected examples are used: none, replay, kl, or a name of attittud.guards(); docs/guard.md has the formulas"""
-    protect_loss: Literal["nll", "kl"] = "nll"
-    """loss of protected examples: the loss of their tokens, or the divergence from the model before training"""
-    protect_weight: Weight | None = None
-    """weight of the protected gradient in the update; null uses the method's own"""
-    protect_batch: Batch | None = None
-    """protected examples in a step; null uses batch_size"""
-    refresh_every: Steps | None = None
-    """recompute the protected directions every n-th step; null uses the method's own number"""
-    reply_tokens: Annotated[int, Limits(1, 131_072, _IN_MEMORY)] = 128
-    """largest number of tokens of a reply to a prompt"""
-    chat: Flag | None = None
-    """write prompts and replies as a chat, with the tokenizer's template; null does so if there is a template"""
-    max_length: Annotated[int, Limits(8, 131_072, _IN_MEMORY)] = 512
-    """largest number of tokens of an example; chats and replies are cut there, texts continue in the next example"""
-    lora: Annotated[int, Limits(1, 4096)] | None = None
-    """rank of LoRA adapters on all linear layers, with scale 2 (needs the package peft); null trains all weights"""
-    steps: Steps = 200
-    """updates, unless epochs is given"""
-    epochs: Annotated[float, Limits(0, 10**6, above="write null to count steps instead")] | None = None
-    """instead of steps: passes over the data to learn"""
-    batch_size: Batch = 8
-    """new examples in a step"""
-    accumulate: Batch = 1
-    """number of micro-batches of a step, each of batch_size / accumulate examples"""
-    lr: LearningRate | None = None
-    """learning rate of AdamW; null uses 1e-5 for all weights and 1e-4 for LoRA"""
-    schedule: Literal["constant", "cosine", "linear"] = "constant"
-    """schedule of the learning rate; cosine and linear end at 0"""
-    warmup: Annotated[int, Limits(0, 10**9)] = 0
-    """steps in which the learning rate rises from 0"""
-    weight_decay: Annotated[float, Limits(0, 10**6, _OVERFLOW)] = 0.0
-    """weight decay of AdamW"""
-    clip: Annotated[float, Limits(0, 1e30, _OVERFLOW, above="write null to switch clipping off")] | None = 1.0
-    """the combined gradient's norm is clipped to this; null does not clip"""
-    precision: Literal["fp32", "bf16"] = "fp32"
-    """bf16 runs forward passes under autocast; weights stay in fp32"""
-    gradient_checkpointing: Flag = False
-    """compute activations a second time in the backward pass, so that a step needs less memory"""
-    evaluations: Steps = 10
-    """how often loss and forgetting are measured, evenly over the steps"""
-    tolerated: Weight = 0.05
-    """the decision accepts this much forgetting, which is the rise of the loss on protected examples in nats per token"""
-
-    def check(self, config: Config) -> None:
-        """Refuse settings that contradict each other; a message begins with the path of the culprit."""
-        if config.task != "causal-lm":
-            if self != LanguageConfig():
-                raise InputError("language: is only for task: causal-lm; add task: causal-lm, or remove language")
-            return
-        usual = Config()
-        for name in ("data", "training", "strategy", "portfolio", "compare"):
-            if getattr(config, name) != getattr(usual, name):
-                raise InputError(
-                    f"{name}: has no effect with task: causal-lm, whose settings are in language; remove it"
-                )
-        if config.model != ModelConfig(name=config.model.name) or not config.model.name.startswith("hf:"):
-            raise InputError(
-                "model: task: causal-lm needs model: hf:FOLDER, a causal language model, and no other setting of model"
-            )
-        if self.learn is None:
-            raise InputError("language.learn: is missing; name the data that the model should learn")
-        if self.protect is not None and self.protect_prompts is not None:
-            raise InputError(
-                "language.protect_prompts: cannot be combined with language.protect; leave one of them out"
-            )
-        if self.protect is None and self.protect_prompts is None and self.guard != "none":
-            cure = "name them with language.protect or language.protect_prompts, or set guard: none"
-            raise InputError(f"language.guard: {self.guard} needs examples of what the model must not forget; {cure}")
-        if self.refresh_every is not None:
-            from attittud import guards  # here, because torch takes long to import
-
-            if self.guard not in guards():
-                raise InputError(
-                    f"language.refresh_every: has no effect with guard: {self.guard}, which projects nothing; remove it, or "
-                    "choose another guard"
-                )
-        if self.batch_size % self.accumulate:
-            raise InputError(
-                f"language.accumulate: {self.accumulate} does not divide batch_size {self.batch_size}; change one of them"
-            )
-
-
-@dataclass(frozen=True)
 class Config(Section):
     """A whole job: data, model, training and the strategy."""
 
-    task: Literal["classify", "causal-lm"] = field(default="classify", metadata=LATER)
-    """classify: predict labels, with the help of other data; causal-lm: a language model learns new data, see language"""
     seed: Annotated[int, Limits(0, 2**63 - 1)] = 0
     """seed of the initialisation and the order of examples; the same for every strategy"""
     output: PathText = "runs"
@@ -583,8 +464,6 @@ class Config(Section):
     """only for strategy: portfolio"""
     compare: CompareConfig = field(default_factory=CompareConfig)
     """only for `attittud compare`"""
-    language: LanguageConfig = field(default_factory=LanguageConfig, metadata=LATER)
-    """only for task: causal-lm"""
     log_every: Steps = 20
     """steps between two lines of metrics.jsonl (for each line, training waits for the device)"""
     log_layers: Flag = True
@@ -597,7 +476,6 @@ class Config(Section):
         self.data.check()
         self.portfolio.check()
         self.compare.check()
-        self.language.check(self)
 
 
 def to_dict(section: Section) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from attittud_lab.errors import InputError, listed, one_line, optional
+from attittud_lab.errors import InputError, one_line, optional
 from attittud_lab.files import local, write_atomically
 from attittud_lab.models.text import TextBody
 
@@ -234,22 +234,6 @@ class _Folder:
             # Without files transformers makes an empty tokenizer: every word would be unknown.
             raise self.failed("its tokenizer", "it knows no words")
         return tokenizer
-
-
-def hf_language(name: str) -> tuple[Any, Any]:
-    """The causal language model of a folder, in float32, and its tokenizer."""
-    folder = _Folder(name)
-    if (folder.path / "adapter_config.json").exists():
-        cure = "give the folder of a whole model, such as one made with peft's merge_and_unload()"
-        raise InputError(f"model hf:{name}: holds only adapters of another model; {cure}")
-    folder.path = folder.path.resolve()  # adapters that are trained keep the path
-    settings = folder.load("the network", "AutoConfig")
-    more = {"config": settings, "use_safetensors": True, "output_loading_info": True}
-    model, found = folder.load("the network", "AutoModelForCausalLM", **more)
-    if missing := sorted(found["missing_keys"]):
-        # transformers draws them at random: an output layer for example, in a folder with a classifier.
-        raise folder.failed("the network", f"its file lacks the weights {listed(missing, 3)}")
-    return model.float(), folder.tokenizer()
 
 
 def hf_words(name: str) -> HFWords | None:

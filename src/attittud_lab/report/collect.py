@@ -29,7 +29,6 @@ from attittud_lab.compare.table import (
 )
 from attittud_lab.errors import InputError, command, counted, one_line, short
 from attittud_lab.files import read_json, without_nan
-from attittud_lab.language.run import LEARNED, MODEL
 from attittud_lab.output.progress import shares
 from attittud_lab.portfolio.leaderboard import NAME as LEADERBOARD
 from attittud_lab.report.pictures import looks
@@ -185,9 +184,6 @@ def _outcome(folder: Path, result: Mapping[str, Any], weights: Mapping[str, Mapp
 
 def _run(folder: Path, points: int) -> dict[str, Any]:
     config = read_json(folder / "run.json")["config"]
-    if config.get("task") == "causal-lm":
-        shown = {"config": _text(folder / "config.yaml"), "provenance": _about(folder)}
-        return _language(folder, config, curves([folder], points)) | shown
     path, label = folder / "result.json", str(config["strategy"]["name"])
     result = read_json(path) if path.is_file() else None
     found = curves([folder], points)
@@ -231,58 +227,6 @@ def _run(folder: Path, points: int) -> dict[str, Any]:
     winner = read_json(folder / LEADERBOARD)["final"]["winner"]
     last = [[{"label": winner, **found, "validation": kept}]] if found["train"] else []
     return page | {"title": name, "details": [figures_of_all], "curves": last} | portfolio(folder, result)
-
-
-_AVERAGES = (
-    "Each row is a weighted average of the weights before and after training; the percentage is how much the trained weights "
-    "count. Such an average costs nothing. A guard is worth its cost only if, at the same loss on new data, it forgets less than "
-    "plain training (guard: none) and less than the averages of plain training."
-)
-_UNITS = (
-    "Losses are means over the tokens of texts and replies in held-out examples, in nats per token. Forgetting is the rise of "
-    "the loss on protected examples since the start of training."
-)
-
-
-def _language(folder: Path, config: Mapping[str, Any], curves: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the page without configuration and provenance; for an unfinished run, what is known so far."""
-    guard, forgets = str(config["language"]["guard"]), "validation/forgetting" in curves["validation"]
-    page: dict[str, Any] = {
-        "kind": "run",
-        "title": f"Language model: {guard}, seed {config['seed']}",
-        "subtitle": "unfinished: these are the figures so far",
-        "metric": "forgetting" if forgets else "loss",
-        "decision": None,
-        "notes": [],
-        "tables": [{"name": "Result", "about": "", "columns": ["figure"], "rows": []}],
-        "curves": [[{"label": guard, **curves}]],
-    }
-    if not (folder / "result.json").is_file():
-        return page
-    result, learned = read_json(folder / "result.json"), read_json(folder / LEARNED)
-    count, (phase,) = result["examples"], result["phases"]
-    protected = f"; protected: {count['protected']}, held out {count['protected_validation']}" if forgets else ""
-    rows = [_weights_row(f"{one['share']:.0%} of the trained weights", one) for one in learned["averages"]]
-    if not rows:
-        rows = [_weights_row("before training", learned["start"]), _weights_row("after training", learned["end"])]
-    columns = ["weights", "loss on new data", "perplexity", *(["forgetting"] if forgets else [])]
-    return page | {
-        "subtitle": f"examples to learn: {count['train']}, held out {count['validation']}{protected}",
-        "decision": learned["decision"],
-        "notes": [
-            *([_AVERAGES] if forgets else []),
-            _UNITS,
-            f"{counted(phase['steps'], 'step')} in {phase['seconds']:.1f} s of training.",
-            f"The trained model is in {MODEL}/ in the folder of the run; transformers loads it from there.",
-        ],
-        "tables": [{"name": "Result", "about": "", "columns": columns, "rows": rows}],
-    }
-
-
-def _weights_row(name: str, found: Mapping[str, float]) -> dict[str, Any]:
-    loss = found["loss"]
-    forgetting = [f"{found['forgetting']:+.4f}"] if "forgetting" in found else []
-    return {"cells": [name, f"{loss:.4f}", f"{math.exp(min(loss, 700)):.4g}", *forgetting], "interval": None}
 
 
 def _inside(folder: Path, path: str) -> Path:

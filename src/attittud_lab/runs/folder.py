@@ -7,10 +7,6 @@ metrics.jsonl          one line for each logged step and each evaluation
 checkpoint.safetensors the state of an unfinished run
 weights.safetensors    the chosen model
 model.json             what predictions need to know about it, its temperature, its size and its speed
-checkpoints/           language model: the state of unfinished training
-model/                 language model: a folder that transformers loads; only the adapters if only these were trained
-learned.json           language model: what it learned and forgot, and the averages of its weights before and after
-replies.jsonl          language model: its replies to the protected prompts
 plan.json, trials/     portfolio: what its budget decided, and the trials of an unfinished run
 leaderboard.json       portfolio: its candidates; out_of_fold.safetensors has their predictions for held-out labels
 member-N.safetensors   portfolio with a mean of several networks: these networks, instead of weights.safetensors
@@ -46,8 +42,8 @@ from attittud_lab.runs.result import RunResult, provenance
 # The result first: an interrupted removal leaves nothing to trust.
 _FILES: tuple[str, ...] = ("result.json", "checkpoint.safetensors", "weights.safetensors", "model.json")
 _FILES += ("leaderboard.json", "out_of_fold.safetensors", "plan.json", "report.html", "report.json")
-_FILES += ("learned.json", "replies.jsonl", "metrics.jsonl", "data.json", "run.json", "config.yaml")
-_FOLDERS = ("trials", "checkpoints")  # nobody needs them after the end of a run
+_FILES += ("metrics.jsonl", "data.json", "run.json", "config.yaml")
+_TRIALS = "trials"  # a folder that nobody needs after the end of a run
 _MEMBERS = "member-*.safetensors"
 REMARK = "remark"
 """The entry of run.json with what a person should know about the end of a run."""
@@ -73,10 +69,9 @@ class RunFolder:
         self.path, self.config = path, config
         self.about_path, self.result_path = path / "run.json", path / "result.json"
         self.checkpoint_path, self.metrics_path = path / "checkpoint.safetensors", path / "metrics.jsonl"
-        self.trials_path, self.checkpoints_path = (path / name for name in _FOLDERS)
-        for folder in (self.trials_path, self.checkpoints_path):
-            if folder.is_symlink():
-                raise InputError(f"{folder}: is a link, but a run folder must hold its own files; remove it")
+        self.trials_path = path / _TRIALS
+        if self.trials_path.is_symlink():
+            raise InputError(f"{self.trials_path}: is a link, but a run folder must hold its own files; remove it")
         for file in (*(path / name for name in _FILES), *path.glob(_MEMBERS)):
             link = file.is_symlink()  # writing would follow the link
             if link or (file.exists() and not file.is_file()):
@@ -87,12 +82,11 @@ class RunFolder:
             with _writing(path):
                 for file in (*(path / name for name in _FILES), *path.glob(_MEMBERS)):
                     file.unlink(missing_ok=True)
-                _remove_folders(self.path)
+                _remove_trials(self.path)
         self._check_same_config()
 
     def _holds_results(self) -> bool:
-        kept = (self.result_path, self.checkpoint_path, self.trials_path, *self.checkpoints_path.glob("*"))
-        return any(path.exists() for path in kept)
+        return any(path.exists() for path in (self.result_path, self.checkpoint_path, self.trials_path))
 
     def _check_same_config(self) -> None:
         other = "choose another output=FOLDER"
@@ -122,7 +116,7 @@ class RunFolder:
             raise InputError(f"{said}; {_OVER}") from None
         with suppress(OSError):  # a process that was killed right after the result leaves these
             self.checkpoint_path.unlink(missing_ok=True)
-            _remove_folders(self.path)
+            _remove_trials(self.path)
         return found
 
     def threads(self, usual: int) -> int | None:
@@ -189,7 +183,7 @@ class RunFolder:
         write_json(self.result_path, result)
         with _writing(self.checkpoint_path):
             self.checkpoint_path.unlink(missing_ok=True)
-            _remove_folders(self.path)
+            _remove_trials(self.path)
 
 
 def trained_once(path: Path, config: Config, train: Callable[[RunFolder], RunResult], *, fresh: bool) -> RunResult:
@@ -204,10 +198,9 @@ def trained_once(path: Path, config: Config, train: Callable[[RunFolder], RunRes
         return result
 
 
-def _remove_folders(path: Path) -> None:
-    for name in _FOLDERS:
-        if (path / name).exists():
-            shutil.rmtree(path / name)
+def _remove_trials(path: Path) -> None:
+    if (path / _TRIALS).exists():
+        shutil.rmtree(path / _TRIALS)
 
 
 def _is_object(line: bytes) -> bool:

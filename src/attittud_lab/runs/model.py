@@ -83,11 +83,6 @@ def read_model(folder: Path) -> tuple[ModelFile, Config]:
         raise InputError(
             f"{path}: cannot be read ({one_line(error)}); restore it from a backup, or train again"
         ) from None
-    if config.task == "causal-lm":
-        raise InputError(
-            f"{folder}: this run trained a language model, which writes texts and has no classes to predict; use transformers "
-            f"to write texts: AutoModelForCausalLM.from_pretrained({str(folder / 'model')!r}).generate(...)"
-        )
     path = folder / NAME
     try:
         found = _stored(path) if path.is_file() else _derived(folder, config)

@@ -244,24 +244,3 @@ def test_the_help_of_train_init_and_schema_explains_them(capsys: pytest.CaptureF
         assert call(name, "--help") == 0
     out = capsys.readouterr().out
     assert "drop_harmful" in out and "bloop" in out and "To continue a run" in out
-
-
-def test_train_trains_a_language_model(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("accelerate", reason="needs the extra 'transformers'")
-    language = pytest.importorskip("tests.helpers.language", reason="needs the extra 'transformers'")
-    language.make_files()
-    Path("learn.yaml").write_text(language.JOB)
-    asked = ("train", "learn.yaml", "language.guard=kl", "language.steps=2", "--quiet")
-    assert call(*asked) == 0
-    *_, decision, model, report, folder = capsys.readouterr().out.splitlines()
-    assert (
-        "Loss on 8 held-out examples of new data: " in decision and "held-out examples of protected data: " in decision
-    )
-    assert (model, folder) == ("model: runs/learn/kl/seed-0/model", "runs/learn/kl/seed-0")
-    assert report.startswith("report: runs/learn/kl/seed-0/report.html ")
-    page = Path("runs/learn/kl/seed-0/report.html").read_text()
-    assert page.index("held-out examples of protected data: ") < page.index("100% of the trained weights")
-    Path("runs/learn/kl/seed-0/metrics.jsonl").write_text("damaged\n")
-    assert call(*asked) == 0
-    again = capsys.readouterr()
-    assert "no report: " in again.err and "(finished earlier; --fresh trains again)" in again.out
