@@ -71,7 +71,7 @@ COLUMNS = (
 FULL_RUN = "A *full run* is one training with all of its steps."
 FITTED = """\
 The chance is the logistic function of {:.2f} + {:.2f} x, fitted to the development pairs. Here x is the sum of the
-[two figures](comparison.md#the-chance-that-the-auxiliary-data-help) from which the chance follows, in standard errors."""
+[two figures](portfolio.md#the-chance-that-the-auxiliary-data-help) from which the chance follows, in standard errors."""
 
 
 def page(results: Results) -> str:

@@ -32,7 +32,6 @@ def build() -> typer.Typer:
     from attittud_lab.commands import Command, CommandGroup, attittud
     from attittud_lab.commands.compare import compare, report
     from attittud_lab.commands.demo import demo
-    from attittud_lab.commands.diagnose import diagnose
     from attittud_lab.commands.init import init, schema
     from attittud_lab.commands.predict import predict
     from attittud_lab.commands.train import train
@@ -42,20 +41,9 @@ def build() -> typer.Typer:
     )
 
     app.callback()(attittud)
-    for command in (demo, init, diagnose, train, predict, compare, report, schema):
+    for command in (demo, init, train, predict, compare, report, schema):
         app.command(cls=Command)(command)
-    # This command has moved: whatever its arguments are, it says where the experiments are now.
-    anything = {"allow_extra_args": True, "ignore_unknown_options": True}
-    app.command(hidden=True, add_help_option=False, context_settings=anything)(reproduce)
     return app
-
-
-def reproduce() -> None:
-    """Say where the paper's experiments are."""
-    raise InputError(
-        "the paper's experiments are not part of the installed package; in a checkout of the repository, run `python -m "
-        "experiments.reproduce` with the same arguments"
-    )
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

@@ -9,11 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from statistics import fmean, stdev
 from typing import Literal
 
-from scipy.special import betainc, nctdtr, stdtr, stdtrit
+from scipy.special import nctdtr, stdtr, stdtrit
 
 LEVEL, POWER = 0.95, 0.8
 ALPHA = 1 - LEVEL
@@ -21,7 +20,6 @@ FEWEST = 3
 """The fewest values for an interval. A t-interval of two seeds is 25 standard errors wide: the values are shown instead."""
 ROUNDING = 1e-6  # relative; figures may have been computed in single precision
 MOST_SEEDS = 1000  # more are not worth counting
-MOST_BLOCKS = 20
 
 Range = tuple[float, float]
 ANYTHING: Range = (-math.inf, math.inf)
@@ -136,54 +134,3 @@ def seeds_needed(std: float, effect: float, *, tests: int = 1) -> int | None:
         middle = (low + high) // 2
         low, high = (low, middle) if power(middle) >= POWER else (middle, high)
     return high
-
-
-def batch_means(values: Sequence[float], shortest: int, within: Range = ANYTHING) -> Summary:
-    """Mean of a series whose neighbours are alike, with the interval of the means of its blocks, cut to `within`.
-
-    Blocks of at least `shortest` values count as independent. There are always at least two blocks, with the wide
-    interval that two values deserve. `std` is the deviation of the block means.
-    """
-    count = max(2, min(MOST_BLOCKS, len(values) // shortest))
-    edges = [round(i * len(values) / count) for i in range(count + 1)]
-    blocks = summarise([fmean(values[a:b]) for a, b in pairwise(edges)], fewest=2)
-    mean = fmean(values)  # blocks may differ in length by one
-    low, high = mean + blocks.low - blocks.mean, mean + blocks.high - blocks.mean
-    return Summary(count, mean, blocks.std, max(within[0], low), min(within[1], high))
-
-
-@dataclass(frozen=True)
-class SignTest:
-    """How often two signs are the same, and the one-sided p-value of "no more often than by chance"."""
-
-    agreeing: int
-    n: int
-    clusters: int
-    effective_n: float
-    """The number of independent pairs that would scatter as much: signs of one cluster may all change together."""
-    chance: float
-    p: float
-
-    @property
-    def share(self) -> float:
-        return self.agreeing / self.n if self.n else math.nan
-
-
-def sign_test(agreeing: Sequence[int], compared: Sequence[int], *, chance: float = 0.5) -> SignTest:
-    """Binomial test of pairs that come in clusters, given the counts of each.
-
-    Pairs within a cluster need not be independent. Where the counts scatter more than binomial counts, n and the count are
-    divided by the excess (the design effect of Rao and Scott), which is taken to be at least 1.
-    """
-    clusters = [(a, n) for a, n in zip(agreeing, compared, strict=True) if n > 0]
-    total, n = sum(a for a, _ in clusters), sum(n for _, n in clusters)
-    if n == 0:
-        return SignTest(0, 0, 0, 0.0, chance, 1.0)
-    share, effect = total / n, 1.0
-    if len(clusters) > 1 and 0 < share < 1:
-        scatter = sum((a - size * share) ** 2 for a, size in clusters) * len(clusters) / (len(clusters) - 1)
-        effect = max(1.0, scatter / (n * share * (1 - share)))
-    worth, hits = n / effect, total / effect
-    # P(X >= hits) of a binomial X, which is defined between whole numbers too.
-    p = 1.0 if hits == 0 else float(betainc(hits, worth - hits + 1, chance))
-    return SignTest(total, n, len(clusters), worth, chance, p)

@@ -15,7 +15,7 @@ from attittud_lab import cli, demo
 from attittud_lab.errors import InputError
 from tests.helpers.command_line import interrupted, run
 
-COMMANDS = ["", "demo", "init", "diagnose", "train", "compare", "report", "schema"]
+COMMANDS = ["", "demo", "init", "train", "compare", "report", "schema"]
 QUICK = ["demo", "--seeds", "2", "--steps", "2"]
 SCRIPT = "from attittud_lab.cli import main\nmain()\n"  # what pip writes
 
@@ -139,7 +139,6 @@ LONG, NUL = "x" * 300, "a\0b"
     [
         ["train", LONG],
         ["compare", LONG],
-        ["diagnose", LONG],
         ["report", LONG],
         ["init", "image", "--primary", LONG],
         ["init", "image", "--primary", "~no_such_user/x"],

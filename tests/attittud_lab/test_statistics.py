@@ -8,20 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
-from scipy.stats import binomtest
 
 from attittud_lab.statistics import (
     ALPHA,
     MOST_SEEDS,
     POWER,
     PROPORTION,
-    batch_means,
     differences,
     holm,
     mark,
     paired,
     seeds_needed,
-    sign_test,
     summarise,
 )
 
@@ -152,34 +149,3 @@ def test_the_number_of_seeds_needed_has_bounds() -> None:
     assert seeds_needed(0.0, 1.0, tests=4) == 8
     needed = [seeds_needed(1.0, effect) or MOST_SEEDS for effect in (0.1, 0.2, 0.5, 1.0, 3.0, 100.0)]
     assert needed == sorted(needed, reverse=True) and needed[-1] == 2
-
-
-def test_the_sign_test_equals_scipys() -> None:
-    exact = binomtest(61, 100, 0.52, alternative="greater").pvalue
-    assert sign_test([61], [100], chance=0.52).p == pytest.approx(exact)
-    assert sign_test([16, 15, 15, 15], [25] * 4, chance=0.52).p == pytest.approx(exact)  # they scatter less than coins
-    assert sign_test([10] * 5, [10] * 5).p == pytest.approx(0.5**50) and sign_test([0], [4]).p == 1
-    assert sign_test([], []).p == 1
-    # Ten signs that always turn together are worth one.
-    draws = np.random.default_rng(0).integers(2, size=(400, 20)) * 10
-    found = [sign_test(row.tolist(), [10] * 20) for row in draws]
-    assert np.median([test.effective_n for test in found]) == pytest.approx(20, rel=0.1)
-    assert np.mean([test.p < 0.05 for test in found]) < 0.09
-    naive = [binomtest(int(row.sum()), 200, alternative="greater").pvalue < 0.05 for row in draws]
-    assert np.mean(naive) > 0.2
-
-
-def test_intervals_allow_for_neighbours_being_alike() -> None:
-    random = np.random.default_rng(0)
-    covered, naive = [], []
-    for _ in range(300):
-        values = [0.0]
-        for step in random.normal(size=220):
-            values.append(0.6 * values[-1] + step)
-        series = values[21:]
-        found, plain = batch_means(series, 10), summarise(series)
-        assert found.mean == pytest.approx(plain.mean) and found.n == 20
-        covered.append(found.low < 0 < found.high)
-        naive.append(plain.low < 0 < plain.high)
-    assert np.mean(covered) > 0.88 > 0.75 > np.mean(naive)
-    assert batch_means(range(7), 5).n == 2

@@ -38,7 +38,7 @@ def test_commands_in_docs_name_configurations_that_can_be_run() -> None:
         command.split()
         for path in (HERE.parent / "docs").rglob("*.md")
         for command in re.findall(
-            r"attittud (?:train|compare|diagnose) (experiments/[^`#]*)",
+            r"attittud (?:train|compare) (experiments/[^`#]*)",
             " ".join(path.read_text(encoding="utf-8").split()),
         )
     ]

@@ -36,7 +36,6 @@ COMMANDS = [
     ["train", "job.yaml", "strategy=flip", "seed=1"],
     ["compare", "job.yaml"],
     ["report", "runs/job/flip/seed-1"],
-    ["diagnose", "job.yaml", "--steps", "20"],
     ["demo", "--seeds", "2", "--steps", "2", "--workers", "1"],
     ["init", "image", "--primary", "digits", "--auxiliary", "digits", "-o", "new.yaml"],
     ["schema", "-o", "schema.json"],

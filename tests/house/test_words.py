@@ -19,7 +19,7 @@ METAPHORS = re.compile(
     re.IGNORECASE,
 )
 QUOTED = re.compile(r"`[^`]*`")
-"""Names of code and of file formats, such as the key `verdict` of diagnose.json, may have any words."""
+"""Names of code and of file formats may have any words."""
 
 
 def docstrings(text: str) -> Iterator[tuple[int, str]]:

@@ -72,9 +72,8 @@ def attittud(
 
     The task that matters is the primary task; all other data are auxiliary. Start with `attittud demo`: in about two minutes
     it shows where auxiliary data help and where they hurt. For your own data, `attittud init` writes a configuration,
-    `attittud train` trains a model with it, and `attittud predict` uses the model. `attittud diagnose` measures the first
-    training steps, `attittud compare` says which strategy (way to use the auxiliary data) is better, and `attittud report`
-    shows what happened in a run.
+    `attittud train` trains a model with it, and `attittud predict` uses the model. `attittud compare` says which strategy
+    (way to use the auxiliary data) is better, and `attittud report` shows what happened in a run.
     """
 
 

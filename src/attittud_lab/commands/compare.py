@@ -117,7 +117,7 @@ def _settings(
             raise InputError(
                 "give a CONFIG, or both --primary PATH and --auxiliary PATH; `attittud init` writes a CONFIG"
             )
-        return read(config, overrides, "compare"), Path(config).stem
+        return read(config, overrides), Path(config).stem
     if config is not None and "=" not in config:
         raise InputError(
             f"give either a CONFIG ({config}) or --primary, not both; data.primary.path=PATH changes the data of a CONFIG"

@@ -66,11 +66,6 @@ def _default(data: Prepared) -> list[CandidateConfig]:
     return found + [replace(alone, sources=[name]) for name in data.auxiliary if len(data.auxiliary) > 1]
 
 
-def sums(data: Prepared) -> list[CandidateConfig]:
-    """Return the default candidates that add up the losses of all sources; they show first whether auxiliary data help."""
-    return [entry for entry in _default(data) if entry.name == _ALONE.name and entry.sources is None]
-
-
 def named(entry: CandidateConfig, config: Config) -> PortfolioCandidate:
     """Make a candidate with the basis settings of `strategy:`, and a label that names its unusual settings."""
     strategy = completed(entry, config.strategy)

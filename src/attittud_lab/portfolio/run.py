@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -36,7 +35,6 @@ from attittud_lab.portfolio.candidates import (
     legend,
     may_sum,
     smaller_basis,
-    sums,
 )
 from attittud_lab.portfolio.choose import Curve, HeldOut, greedy, mixed, survivors
 from attittud_lab.portfolio.folds import Folds, fold_data, make_folds
@@ -113,38 +111,6 @@ def run(
     if fresh or not (path / "result.json").exists():  # a finished run is not trained again, whatever it was allowed
         budget.allowed(config, choose_device(config.device))  # before a folder is made
     return trained_once(path, config, train, fresh=fresh)
-
-
-def first_rung(config: Config, where: Path, progress: Progress | None = None) -> dict[str, Any]:
-    """Estimate the chance that auxiliary data help from a portfolio's first rung: primary_only against sums of losses.
-
-    A forecast is shown before it begins. Its trials lie in a folder inside `where` that is removed at the end.
-    """
-    data, device, shown = pooled_data(config), choose_device(config.device), progress or Progress()
-    # The chance was calibrated after this rung, so the rungs of this job do not matter.
-    wanted = replace(config.portfolio, candidates=sums(data), final="single", rungs=PortfolioConfig().rungs)
-    config = replace(config, portfolio=wanted)
-    with TemporaryDirectory(prefix="chance-", dir=where) as path:
-        folder = RunFolder(Path(path), config)
-        make_folder(folder.trials_path)
-        portfolio = _Portfolio(config, data, device, folder, shown, InThisProcess(), None)
-        plan, folds, steps = portfolio.planned(), portfolio.folds.count, look_steps(portfolio.config)
-        step = steps[budget.rung_counts(portfolio.config)[0] - 1]
-        share = step / steps[-1]
-        runs = len(portfolio.entries) * folds * share
-        cost = budget.forecast(replace(plan, runs=runs, seconds=plan.seconds * runs / plan.runs), folds)
-        shown.say(
-            f"estimating the chance that the auxiliary data help, from the first {share:.0%} of the steps: {cost}"
-        )
-        portfolio.begin("estimate", "", portfolio.entries)
-        for entry in portfolio.entries:
-            portfolio.train([entry], 0, step)
-            portfolio.prune(entry.label, stopped=True)  # none of them goes on
-    found = chance(portfolio.standings, portfolio.held_out, usual=config.portfolio.looks == PortfolioConfig().looks)
-    if found is None:
-        why = next((s.diverged for s in portfolio.standings.values() if s.diverged), "there is nothing to compare")
-        raise InputError(why)
-    return {**found, "folds": folds, "share": share, "runs": runs, "losses": lowest_losses(portfolio.standings)}
 
 
 def _steps(config: Config, data: Prepared) -> dict[str, int]:

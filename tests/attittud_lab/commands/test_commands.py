@@ -5,7 +5,7 @@ import pytest
 import attittud
 from tests.helpers.command_line import run
 
-COMMANDS = ["", "demo", "init", "diagnose", "train", "compare", "report", "schema"]
+COMMANDS = ["", "demo", "init", "train", "compare", "report", "schema"]
 
 
 @pytest.fixture(autouse=True)

@@ -53,7 +53,6 @@ def test_a_table_from_init_to_the_report(capsys: pytest.CaptureFixture[str]) -> 
     record = json.loads(Path("runs/attittud/portfolio/seed-0/data.json").read_text())
     assert record["kind"] == "table" and len(record["table"]["columns"]) == 30
     assert call("report", "runs/attittud/portfolio/seed-0") == 0
-    assert call("diagnose", "attittud.yaml", *QUICK, "training.guided.steps=40", "--steps", "40", "--quiet") == 0
     few = ["compare.strategies=[]", "compare.seeds=2", "compare.weights=[0.5, 1]", "compare.tuning_seeds=1"]
     assert call("compare", "attittud.yaml", *QUICK, *few, "compare.equal=steps", "--quiet") == 0
     assert "Decision" in capsys.readouterr().out

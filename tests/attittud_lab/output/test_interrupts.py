@@ -25,7 +25,7 @@ SCRIPT = "from attittud_lab.cli import main\n"  # what pip writes
 )
 @pytest.mark.parametrize(
     "command",
-    [["demo"], ["train", "a.yaml"], ["compare", "a.yaml"], ["diagnose", "a.yaml"]],
+    [["demo"], ["train", "a.yaml"], ["compare", "a.yaml"]],
     ids=lambda words: words[0],
 )
 def test_a_signal_during_the_import_of_torch_ends_the_command_cleanly(command, number, code, word, tmp_path):

@@ -16,7 +16,6 @@ from attittud_lab.cli import main
 from attittud_lab.compare.run import compare
 from attittud_lab.config.load import changed, load, loads
 from attittud_lab.config.schema import Config
-from attittud_lab.diagnose import diagnose
 from attittud_lab.errors import InputError
 from attittud_lab.models.network import build_model
 from attittud_lab.report import write_report
@@ -72,15 +71,12 @@ def test_a_pattern_that_matches_no_parameter_is_refused(job: Config, tmp_path: P
         run(job, strategy=changed, run_dir=tmp_path)
 
 
-@pytest.mark.parametrize("strategy", ["flip", "auto", "torchjd_mgda", "diagnose", "pretrain"])
+@pytest.mark.parametrize("strategy", ["flip", "auto", "torchjd_mgda", "pretrain"])
 def test_a_frozen_body_leaves_nothing_to_decompose(job: Config, strategy: str, tmp_path: Path) -> None:
     frozen = changed(job, ["model.freeze=['body.*']", "strategy.exclude=[]"])
     nothing = pytest.raises(InputError, match=r"leave no parameter that is trained and that the tasks share")
     with nothing if strategy != "pretrain" else contextlib.nullcontext():
-        if strategy == "diagnose":
-            diagnose(changed(frozen, ["strategy.name=multitask"]), tmp_path)
-        else:
-            run(frozen, strategy=strategy, run_dir=tmp_path)
+        run(frozen, strategy=strategy, run_dir=tmp_path)
     with pytest.raises(InputError, match=r"model\.freeze: .* leaves nothing to train"):
         run(changed(job, ["model.freeze=['*']"]), run_dir=tmp_path / "all")
 
@@ -243,14 +239,6 @@ def test_texts_can_be_compared_and_reported(job: Config, tmp_path: Path) -> None
     assert json.loads(echo.read_text())["config"]["strategy"]["exclude"] == ["*word_embeddings*"]
     page = write_report(tmp_path / "compare", tmp_path / "page.html").read_text()
     assert "macro_f1" in page or "macro-F1" in page
-
-
-def test_texts_can_be_diagnosed(job: Config, tmp_path: Path) -> None:
-    text = (Path(job.output).parent / "job.yaml").read_text()
-    found = diagnose(loads(text, ["training.guided.steps=20"]), tmp_path, steps=20)
-    assert found["steps"] == 20 and "lm" in json.dumps(found)
-    layers = json.dumps(found["sources"])
-    assert "position_embeddings" in layers and "word_embeddings" not in layers
 
 
 def test_init_proposes_a_configuration_for_texts_that_trains(
