@@ -1,0 +1,286 @@
+"""Pairs of images, made in the third round of measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .draw import balanced, generator, grouped, shifted, shuffled
+from .folder import DataFolder
+from .pair import HELPS, HURTS, OPEN, Examples, Part, declare
+
+SIZE, GREY_SIZE = 16, 24
+"""Pixels of a side."""
+
+SUPERCLASSES = (
+    "aquatic_mammals",
+    "fish",
+    "flowers",
+    "food_containers",
+    "fruit_and_vegetables",
+    "household_electrical_devices",
+    "household_furniture",
+    "insects",
+    "large_carnivores",
+    "large_man-made_outdoor_things",
+    "large_natural_outdoor_scenes",
+    "large_omnivores_and_herbivores",
+    "medium_mammals",
+    "non-insect_invertebrates",
+    "people",
+    "reptiles",
+    "small_mammals",
+    "trees",
+    "vehicles_1",
+    "vehicles_2",
+)
+"""The superclasses of CIFAR-100, by their number."""
+
+CIFAR10 = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
+"""The classes of CIFAR-10, by their number."""
+
+FINDINGS = ("finding_0", "finding_1", "finding_2", "finding_3", "finding_4")
+
+
+def superclass_labels(data: DataFolder, split: str, classes: Sequence[str]) -> np.ndarray:
+    """The number of each image's superclass within `classes`, -1 for all others."""
+    groups = [[SUPERCLASSES.index(name)] for name in classes]
+    return grouped(data.column("cifar100", split, "coarse_label"), groups)
+
+
+def superclasses(
+    data: DataFolder, classes: Sequence[str], pool: int, test: int, purpose: str
+) -> tuple[Part, Part, np.ndarray]:
+    """Pool and test images of superclasses of CIFAR-100.
+
+    The third value has the other rows of the training split that belong to one of the classes.
+    """
+    labels = superclass_labels(data, "train", classes)
+    rows, rest = balanced(labels, [pool], f"{purpose}/train")
+    images = data.images("cifar100", "train", rows, SIZE)
+    pool_part = Part(*images, labels[rows], tuple(classes))
+
+    labels = superclass_labels(data, "test", classes)
+    rows = balanced(labels, [test], f"{purpose}/test")[0]
+    images = data.images("cifar100", "test", rows, SIZE)
+    test_part = Part(*images, labels[rows], tuple(classes))
+    return pool_part, test_part, rest
+
+
+def fine_classes(data: DataFolder, without: Sequence[str], each: int, purpose: str) -> Part:
+    """`each` images of every fine class of CIFAR-100 outside of some superclasses."""
+    coarse = np.array(data.column("cifar100", "train", "coarse_label"))
+    fine = np.array(data.column("cifar100", "train", "fine_label"))
+    excluded = np.isin(coarse, [SUPERCLASSES.index(name) for name in without])
+    present = sorted(set(fine[~excluded].tolist()))
+    labels = grouped(fine, [[number] for number in present])
+    labels[excluded] = -1
+    rows = balanced(labels, [each * len(present)], purpose)[0]
+    images = data.images("cifar100", "train", rows, SIZE)
+    return Part(*images, labels[rows], tuple(f"fine_{number}" for number in present))
+
+
+def cifar10(
+    data: DataFolder,
+    groups: dict[str, Sequence[str]],
+    test: int,
+    test_rows: tuple[int, int],
+    sizes: Sequence[int],
+    purpose: str,
+) -> tuple[Part, list[Part]]:
+    """`test` images from these rows of the test split of CIFAR-10, and training parts of `sizes`.
+
+    Training images come from rows that none of the earlier pairs used.
+    """
+    numbers = [[CIFAR10.index(name) for name in group] for group in groups.values()]
+    classes = tuple(groups)
+    labels = grouped(data.column("cifar10", "test", "label"), numbers)
+    labels[: test_rows[0]] = -1
+    labels[test_rows[1] :] = -1
+    rows = balanced(labels, [test], f"{purpose}/test")[0]
+    test_part = Part(*data.images("cifar10", "test", rows, SIZE), labels[rows], classes)
+
+    labels = grouped(data.column("cifar10", "train", "label"), numbers)
+    labels[:15_000] = -1
+    drawn = balanced(labels, sizes, f"{purpose}/train")[:-1]
+    parts = [
+        Part(*data.images("cifar10", "train", rows, SIZE), labels[rows], classes) for rows in drawn
+    ]
+    return test_part, parts
+
+
+@declare(
+    "image",
+    HELPS,
+    "five superclasses of CIFAR-100; which of 75 fine classes images of the other fifteen have",
+    labels=(100, 100),
+    rate=0.01,
+)
+def groups_fine(data: DataFolder) -> Examples:
+    classes = ("fish", "flowers", "trees", "people", "vehicles_1")
+    pool, test, _ = superclasses(data, classes, 600, 800, "groups_fine")
+    return Examples(pool, test, {"fine": fine_classes(data, classes, 40, "groups_fine/auxiliary")})
+
+
+@declare(
+    "image",
+    HURTS,
+    "four superclasses of CIFAR-100; more images of them, six tenths with the label of the next "
+    "superclass",
+    labels=(80, 80),
+    rate=0.01,
+)
+def groups_shifted(data: DataFolder) -> Examples:
+    classes = ("insects", "reptiles", "small_mammals", "household_furniture")
+    pool, test, rest = superclasses(data, classes, 480, 800, "groups_shifted")
+    labels = superclass_labels(data, "train", classes)
+    rows = shuffled(rest, "groups_shifted/auxiliary")[:2000]
+    others = Part(*data.images("cifar100", "train", rows, SIZE), labels[rows], classes)
+    return Examples(pool, test, {"shifted": shifted(others, 0.6, "groups_shifted/labels")})
+
+
+@declare(
+    "image",
+    HELPS,
+    "animal or vehicle on CIFAR-10; animals and vehicles of CIFAR-100",
+    labels=(12, 12),
+    rate=0.001,
+)
+def animals_elsewhere(data: DataFolder) -> Examples:
+    groups = {
+        "animal": ("bird", "cat", "deer", "dog", "frog", "horse"),
+        "vehicle": ("airplane", "automobile", "ship", "truck"),
+    }
+    test, (pool,) = cifar10(data, groups, 800, (5000, 7500), (120,), "animals_elsewhere")
+    animals = (
+        "aquatic_mammals",
+        "fish",
+        "insects",
+        "large_carnivores",
+        "large_omnivores_and_herbivores",
+        "medium_mammals",
+        "non-insect_invertebrates",
+        "reptiles",
+        "small_mammals",
+    )
+    vehicles = ("vehicles_1", "vehicles_2")
+    numbers = [[SUPERCLASSES.index(name) for name in group] for group in (animals, vehicles)]
+    labels = grouped(data.column("cifar100", "train", "coarse_label"), numbers)
+    rows = balanced(labels, [2000], "animals_elsewhere/auxiliary")[0]
+    images = data.images("cifar100", "train", rows, SIZE)
+    return Examples(pool, test, {"elsewhere": Part(*images, labels[rows], tuple(groups))})
+
+
+@declare(
+    "image",
+    OPEN,
+    "bird, frog, horse or ship on CIFAR-10; one source of right labels, a larger one of labels "
+    "that are all shifted",
+    labels=(60, 60),
+    rate=0.003,
+)
+def kinds_sources(data: DataFolder) -> Examples:
+    groups = {name: (name,) for name in ("bird", "frog", "horse", "ship")}
+    sizes = (360, 300, 1500)
+    test, parts = cifar10(data, groups, 800, (7500, 10_000), sizes, "kinds_sources")
+    pool, right, wrong = parts
+    wrong = shifted(wrong, 1.0, "kinds_sources/labels")
+    return Examples(pool, test, {"right": right, "wrong": wrong})
+
+
+@declare(
+    "image",
+    OPEN,
+    "buildings or landscapes of CIFAR-100; 100 classes of Tiny ImageNet",
+    labels=(30, 30),
+    rate=0.01,
+)
+def outdoors_imagenet(data: DataFolder) -> Examples:
+    classes = ("large_man-made_outdoor_things", "large_natural_outdoor_scenes")
+    pool, test, _ = superclasses(data, classes, 240, 800, "outdoors_imagenet")
+    # The first 100 classes are in earlier pairs; their labels become negative.
+    labels = np.array(data.column("tiny_imagenet", "train", "label")) - 100
+    rows = balanced(labels, [3000], "outdoors_imagenet/auxiliary")[0]
+    names = tuple(f"imagenet_{number}" for number in range(100))
+    images = data.images("tiny_imagenet", "train", rows, SIZE)
+    return Examples(pool, test, {"imagenet": Part(*images, labels[rows], names)})
+
+
+@declare(
+    "image",
+    OPEN,
+    "any finding on a chest X-ray or none; five findings of other patients, and by how much "
+    "further images were turned",
+    labels=(100, 100),
+    rate=0.003,
+)
+def xray_sources(data: DataFolder) -> Examples:
+    """Patients of the training split alone; earlier pairs were tested on all others.
+
+    Two fifths of the patients are tested on, a quarter gives the pool, the rest the sources.
+    """
+    row_patients = data.column("nih_chest_xray", "train", "patient")
+    findings = np.array(data.column("nih_chest_xray", "train", "labels"))
+    patients = sorted(set(row_patients))
+    order = [patients[number] for number in shuffled(range(len(patients)), "xray_sources/patients")]
+    ends = [0, round(0.4 * len(order)), round(0.65 * len(order)), len(order)]
+    ranges = [range(ends[number], ends[number + 1]) for number in range(3)]
+    member = grouped([order.index(patient) for patient in row_patients], ranges)
+
+    parts = []
+    for number, size in ((0, 500), (1, 300)):
+        labels = np.where(member == number, findings.max(1), -1)
+        rows = balanced(labels, [size], f"xray_sources/{number}")[0]
+        images = data.images("nih_chest_xray", "train", rows, GREY_SIZE, "L")
+        parts.append(Part(*images, labels[rows], ("none", "any")))
+    test, pool = parts
+
+    rest = shuffled(np.flatnonzero(member == 2), "xray_sources/rest")
+    names, pixels = data.images("nih_chest_xray", "train", rest, GREY_SIZE, "L")
+    with_findings = Part(names, pixels, findings[rest], FINDINGS)
+    turns = generator("xray_sources/turns").integers(4, size=len(rest))
+    turned = [np.rot90(image, turn) for image, turn in zip(pixels, turns, strict=True)]
+    turn_names = ("turned_0", "turned_90", "turned_180", "turned_270")
+    with_turns = Part(names, np.stack(turned), turns, turn_names)
+    half = len(rest) // 2
+    sources = {
+        "findings": with_findings.take(range(half)),
+        "turns": with_turns.take(range(half, len(rest))),
+    }
+    return Examples(pool, test, sources)
+
+
+@declare(
+    "image",
+    HURTS,
+    "flowers, fruit or trees of CIFAR-100; nothing but noisy copies of twelve flowers, said to be "
+    "trees",
+    labels=(45, 45),
+    rate=0.01,
+)
+def plants_duplicated(data: DataFolder) -> Examples:
+    classes = ("flowers", "fruit_and_vegetables", "trees")
+    pool, test, rest = superclasses(data, classes, 360, 750, "plants_duplicated")
+    coarse = np.array(data.column("cifar100", "train", "coarse_label"))
+    flowers = rest[coarse[rest] == SUPERCLASSES.index("flowers")]
+    names, pixels = data.images(
+        "cifar100", "train", shuffled(flowers, "plants_duplicated/auxiliary")[:12], SIZE
+    )
+    noise = generator("plants_duplicated/noise").integers(-4, 5, size=(50, *pixels.shape))
+    noisy = np.clip(pixels[None].astype(np.int64) + noise, 0, 255).astype(np.uint8)
+    copies = noisy.reshape(-1, *pixels.shape[1:])
+    labels = np.full(len(copies), classes.index("trees"))
+    copy_names = [f"{name}/copy" for _ in range(50) for name in names]
+    return Examples(pool, test, {"copies": Part(copy_names, copies, labels, classes)})

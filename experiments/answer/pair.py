@@ -1,0 +1,113 @@
+"""What a pair of tasks is: its examples, and its declaration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from .folder import DataFolder
+
+Inputs = np.ndarray | list[str] | dict[str, np.ndarray]
+"""Pixels (n x size x size, or x 3), texts, or the columns of a table."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some examples.
+
+    Labels are numbers of `classes` (shape n), or rows of 0/1 where an example may have several
+    (shape n x classes). `ids` name the rows of the data sets that the examples come from.
+    """
+
+    ids: list[str]
+    inputs: Inputs
+    labels: np.ndarray
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def take(self, rows: Sequence[int] | np.ndarray) -> Part:
+        rows = np.asarray(rows, dtype=np.int64)
+        inputs: Inputs
+        if isinstance(self.inputs, dict):
+            inputs = {name: values[rows] for name, values in self.inputs.items()}
+        elif isinstance(self.inputs, list):
+            inputs = [self.inputs[row] for row in rows]
+        else:
+            inputs = self.inputs[rows]
+        ids = [self.ids[row] for row in rows]
+        return replace(self, ids=ids, inputs=inputs, labels=self.labels[rows])
+
+    def labelled(self, labels: Any, classes: Sequence[str]) -> Part:
+        """The same inputs with other labels."""
+        return replace(self, labels=np.asarray(labels, dtype=np.int64), classes=tuple(classes))
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The examples of a pair. They do not depend on a seed.
+
+    The product draws the labelled examples of a seed from `pool`; all seeds share the rest.
+    """
+
+    pool: Part
+    test: Part
+    auxiliary: dict[str, Part]
+    """By name of the source."""
+
+
+HELPS, HURTS, OPEN = "helps", "hurts", "open"
+
+IMAGE_MODEL = {"name": "small-cnn", "width": 16}
+TEXT_MODEL = {"name": "text-cnn", "width": 32}
+TABLE_MODEL = {"name": "table-mlp", "width": 64, "dropout": 0.1}
+VECTOR_MODEL = {"name": "mlp", "width": 64}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A scarce primary task and the auxiliary data that are offered to it."""
+
+    name: str
+    kind: str
+    """`image`, `text` or `table`."""
+    effect: str
+    """What one expects of plain multitask training: `helps`, `hurts` or `open`."""
+    about: str
+    train: int
+    """Labels to train on; a run with folds gets the sum of both."""
+    validation: int
+    rate: float
+    """The learning rate of networks from scratch, chosen on validation figures of other seeds."""
+    model: dict[str, Any]
+    """The network from scratch."""
+    make: Callable[[DataFolder], Examples]
+
+
+PAIRS: dict[str, Pair] = {}
+
+_MODELS = {"image": IMAGE_MODEL, "text": TEXT_MODEL, "table": TABLE_MODEL}
+
+
+def declare(
+    kind: str,
+    effect: str,
+    about: str,
+    labels: tuple[int, int],
+    rate: float,
+    model: dict[str, Any] | None = None,
+) -> Callable[[Callable[[DataFolder], Examples]], Callable[[DataFolder], Examples]]:
+    """Declare the pair that the decorated function makes. `labels`: to train and to validate on."""
+
+    def register(make: Callable[[DataFolder], Examples]) -> Callable[[DataFolder], Examples]:
+        network = _MODELS[kind] if model is None else model
+        train, validation = labels
+        name = make.__name__
+        PAIRS[name] = Pair(name, kind, effect, about, train, validation, rate, network, make)
+        return make
+
+    return register

@@ -1,0 +1,261 @@
+"""Pairs of texts, made in the third round of measurements."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from .draw import balanced, first_words, generator, joined, randomised, shifted, shuffled
+from .folder import DataFolder
+from .pair import HELPS, HURTS, OPEN, Examples, Part, declare
+
+WORDS = 100
+"""Words of a film or product review that are kept."""
+
+
+@declare(
+    "text",
+    OPEN,
+    "whether the solution of a school problem (GSM8K) takes four steps or more; how many digits "
+    "other answers have, and whether other questions ask how many or how much",
+    labels=(100, 100),
+    rate=0.01,
+)
+def maths_steps(data: DataFolder) -> Examples:
+    steps = solution_is_long(data, "test")
+    rows = balanced(steps, [800], "maths_steps/test")[0]
+    texts = data.texts("llm/gsm8k", "test", rows, "question")
+    test = Part(*texts, steps[rows], ("short", "long"))
+
+    steps = solution_is_long(data, "train")
+    rows, rest = balanced(steps, [600], "maths_steps/train")
+    texts = data.texts("llm/gsm8k", "train", rows, "question")
+    pool = Part(*texts, steps[rows], ("short", "long"))
+
+    rest = shuffled(rest, "maths_steps/auxiliary")
+    first, second = rest[:2500], rest[2500:5000]
+    digits = answer_digits(data, "train")
+    texts = data.texts("llm/gsm8k", "train", first, "question")
+    with_digits = Part(*texts, digits[first], ("1", "2", "3", "more"))
+    asked = asked_for(data, "train")
+    texts = data.texts("llm/gsm8k", "train", second, "question")
+    with_asked = Part(*texts, asked[second], ("many", "much", "other"))
+    return Examples(pool, test, {"digits": with_digits, "asked": with_asked})
+
+
+def solution_is_long(data: DataFolder, split: str) -> np.ndarray:
+    """1 for a solution of four steps or more."""
+    answers = data.column("llm/gsm8k", split, "answer")
+    return np.array([int(answer.count("<<") > 3) for answer in answers])
+
+
+def answer_digits(data: DataFolder, split: str) -> np.ndarray:
+    """The number of digits of the answer minus one; 3 for four digits or more."""
+    digits = []
+    for answer in data.column("llm/gsm8k", split, "answer"):
+        result = re.sub(r"\D", "", answer.rpartition("####")[2])
+        digits.append(min(max(len(result), 1), 4) - 1)
+    return np.array(digits)
+
+
+def asked_for(data: DataFolder, split: str) -> np.ndarray:
+    """0 for a question that ends with "how many ...", 1 for "how much ...", 2 for others."""
+    asked = []
+    for text in data.column("llm/gsm8k", split, "question"):
+        word = text.lower().rpartition("how ")[2].partition(" ")[0]
+        asked.append({"many": 0, "much": 1}.get(word, 2))
+    return np.array(asked)
+
+
+def documents(data: DataFolder, corpus: str) -> tuple[list[str], list[str]]:
+    """Names and texts of a corpus for language models, without headings and short paragraphs."""
+    if corpus == "wikitext2":
+        splits = ("test", "validation")
+        column = "text"
+        fewest = 12
+    else:
+        splits = ("train",)
+        column = "prompt" if corpus == "instructions" else "question"
+        fewest = 1
+    names: list[str] = []
+    texts: list[str] = []
+    for split in splits:
+        rows = np.arange(len(data.column(f"llm/{corpus}", split, column)))
+        for name, text in zip(*data.texts(f"llm/{corpus}", split, rows, column), strict=True):
+            if len(text.split()) >= fewest:
+                names.append(name)
+                texts.append(text)
+    return names, texts
+
+
+def fragment(text: str, length: int, random: np.random.Generator) -> str:
+    """`length` words of a text from a random place."""
+    words = text.split()
+    start = int(random.integers(max(1, len(words) - length + 1)))
+    return " ".join(words[start : start + length])
+
+
+@declare(
+    "text",
+    HURTS,
+    "which of four collections six words are from (GSM8K, TOFU, WikiText-2, instructions); more "
+    "such fragments, each with the label of the next collection",
+    labels=(20, 20),
+    rate=0.003,
+)
+def corpora_rotated(data: DataFolder) -> Examples:
+    """No text gives fragments to two parts."""
+    corpora = ("gsm8k", "tofu", "wikitext2", "instructions")
+    sizes = {"test": 150, "pool": 90, "auxiliary": 400}
+    parts: dict[str, list[Part]] = {name: [] for name in sizes}
+    for number, corpus in enumerate(corpora):
+        names, texts = documents(data, corpus)
+        random = generator(f"corpora_rotated/{corpus}")
+        order = random.permutation(len(texts))
+        start = 0
+        for part_name, count in sizes.items():
+            rows = order[start : start + count]
+            if part_name == "auxiliary":
+                # It takes several fragments of a text where there are too few texts.
+                rows = np.resize(order[start:], count)
+            start += count
+            fragments = [fragment(texts[row], 6, random) for row in rows]
+            labels = np.full(count, number)
+            row_names = [names[row] for row in rows]
+            parts[part_name].append(Part(row_names, fragments, labels, corpora))
+    rotated = shifted(joined(parts["auxiliary"]), 1.0, "corpora_rotated/labels")
+    return Examples(joined(parts["pool"]), joined(parts["test"]), {"rotated": rotated})
+
+
+def scrambled(names: list[str], texts: list[str], count: int, purpose: str) -> Part:
+    """Ten words of a text, in half of the cases in another order."""
+    random = generator(purpose)
+    long = [row for row, text in enumerate(texts) if len(text.split()) >= 10]
+    rows = random.permutation(long)[:count]
+    labels = np.arange(len(rows)) % 2
+    fragments = []
+    for row, label in zip(rows, labels, strict=True):
+        words = fragment(texts[row], 10, random).split()
+        if label:
+            words = random.permutation(words).tolist()
+        fragments.append(" ".join(words))
+    return Part([names[row] for row in rows], fragments, labels, ("intact", "scrambled"))
+
+
+@declare(
+    "text",
+    HELPS,
+    "whether ten words of WikiText-2 are in their order; the same for GSM8K and TOFU",
+    labels=(60, 60),
+    rate=0.01,
+)
+def scrambled_elsewhere(data: DataFolder) -> Examples:
+    parts = []
+    names, texts = documents(data, "wikitext2")
+    for is_test, count in ((True, 800), (False, 400)):
+        rows = [row for row, name in enumerate(names) if ("/test/" in name) == is_test]
+        row_names = [names[row] for row in rows]
+        row_texts = [texts[row] for row in rows]
+        parts.append(scrambled(row_names, row_texts, count, f"scrambled_elsewhere/{count}"))
+    test, pool = parts
+    names, texts = documents(data, "gsm8k")
+    more_names, more_texts = documents(data, "tofu")
+    elsewhere = scrambled(
+        names + more_names, texts + more_texts, 2400, "scrambled_elsewhere/auxiliary"
+    )
+    return Examples(pool, test, {"elsewhere": elsewhere})
+
+
+SENTIMENT = ("negative", "positive")
+GOOD = (
+    "good|great|excellent|best|love|loved|wonderful|perfect|amazing|favorite|enjoyed|fun|beautiful"
+)
+BAD = "bad|worst|terrible|awful|boring|waste|poor|stupid|horrible|dull|worse|nothing|annoying"
+FIRST_PERSON = {"i", "my", "me"}
+
+
+def reviews(data: DataFolder, split: str, rows: tuple[int, int], size: int, purpose: str) -> Part:
+    """Film reviews from these rows, as many positive as negative ones."""
+    start, end = rows
+    labels = np.full(len(data.column("imdb", split, "label")), -1)
+    labels[start:end] = data.column("imdb", split, "label")[start:end]
+    chosen = balanced(labels, [size], purpose)[0]
+    names, texts = data.texts("imdb", split, chosen)
+    return Part(names, first_words(texts, WORDS), labels[chosen], SENTIMENT)
+
+
+def lower_words(text: str) -> list[str]:
+    return re.findall(r"[a-z]+", text.lower())
+
+
+@declare(
+    "text",
+    HELPS,
+    "sentiment of film reviews; more of them, labelled by counting words from two short lists",
+    labels=(30, 30),
+    rate=0.01,
+)
+def reviews_weak(data: DataFolder) -> Examples:
+    test = reviews(data, "test", (5000, 6700), 800, "reviews_weak/test")
+    pool = reviews(data, "train", (12_000, 12_600), 300, "reviews_weak/train")
+    names, texts = data.texts("imdb", "train", np.arange(12_600, 16_000))
+    good, bad = GOOD.split("|"), BAD.split("|")
+    scores = []
+    for text in texts:
+        words = lower_words(text)
+        scores.append(sum(word in good for word in words) - sum(word in bad for word in words))
+    decided = [row for row, score in enumerate(scores) if score != 0][:2400]
+    labels = np.array([int(scores[row] > 0) for row in decided])
+    row_names = [names[row] for row in decided]
+    row_texts = first_words([texts[row] for row in decided], WORDS)
+    return Examples(pool, test, {"rule": Part(row_names, row_texts, labels, SENTIMENT)})
+
+
+@declare(
+    "text",
+    HURTS,
+    "sentiment of film reviews; more of them, said to be positive unless the author speaks of "
+    "himself",
+    labels=(50, 50),
+    rate=0.01,
+)
+def reviews_person(data: DataFolder) -> Examples:
+    test = reviews(data, "test", (6700, 8400), 800, "reviews_person/test")
+    pool = reviews(data, "train", (16_000, 16_800), 400, "reviews_person/train")
+    names, texts = data.texts("imdb", "train", np.arange(16_800, 18_800))
+    texts = first_words(texts, WORDS)
+    labels = np.array([int(FIRST_PERSON.isdisjoint(lower_words(text))) for text in texts])
+    return Examples(pool, test, {"person": Part(names, texts, labels, SENTIMENT)})
+
+
+@declare(
+    "text",
+    OPEN,
+    "which of four shops a product review is from; others, three tenths with a random shop, and "
+    "whether further ones were found helpful",
+    labels=(40, 40),
+    rate=0.01,
+)
+def shops_sources(data: DataFolder) -> Examples:
+    shops = tuple(sorted(set(data.column("amazon_helpful", "train", "domain"))))
+
+    def product_reviews(split: str, rows: np.ndarray) -> Part:
+        domains = data.column("amazon_helpful", split, "domain")
+        labels = np.array([shops.index(domains[row]) for row in rows])
+        names, texts = data.texts("amazon_helpful", split, rows)
+        return Part(names, first_words(texts, WORDS), labels, shops)
+
+    domains = data.column("amazon_helpful", "train", "domain")
+    labels = np.array([shops.index(name) for name in domains])
+    test_rows, pool_rows, _ = balanced(labels, [600, 400], "shops_sources/train")
+    guessed = product_reviews("unsupervised", np.arange(1500))
+    guessed = randomised(guessed, 0.3, "shops_sources/labels")
+    votes = []
+    for split in ("validation", "test"):
+        helpful = data.column("amazon_helpful", split, "label")
+        part = product_reviews(split, np.arange(len(helpful)))
+        votes.append(part.labelled(helpful, ("unhelpful", "helpful")))
+    pool = product_reviews("train", pool_rows)
+    test = product_reviews("train", test_rows)
+    return Examples(pool, test, {"guessed": guessed, "votes": joined(votes)})

@@ -1,0 +1,147 @@
+"""Write a pair as files that the product reads, with a job that trains on them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from .folder import DataFolder
+from .pair import Examples, Pair, Part
+
+CHECKSUMS = Path(__file__).parent / "checksums.json"
+ROOT = Path(__file__).parents[2]
+STEPS, LOOKS = 180, 15
+BATCH, PRIMARY_BATCH = 64, 32
+
+
+def build(name: str, root: Path, out: Path, seed: int) -> Path:
+    """Write the pair `name`, made from the data sets below `root`, into the folder `out`/`name`.
+
+    The folder has `job.yaml`, `primary/train.parquet` (the pool from which the product draws the
+    labelled examples of the seed), `primary/test.parquet`, and a Parquet file for each auxiliary
+    source. Only the job depends on the seed. Returns the folder.
+    """
+    from . import pairs
+
+    declared = pairs()
+    if name not in declared:
+        raise SystemExit(f"unknown pair {name!r}; there are {', '.join(declared)}")
+    pair = declared[name]
+    examples = pair.make(DataFolder(root))
+    check(name, examples)
+    folder = out / name
+    write_part(examples.pool, folder / "primary" / "train.parquet")
+    write_part(examples.test, folder / "primary" / "test.parquet")
+    for source, part in examples.auxiliary.items():
+        write_part(part, folder / f"{source}.parquet")
+    settings = yaml.safe_dump(job(pair, examples, folder, seed), sort_keys=False)
+    (folder / "job.yaml").write_text(f"# {pair.about}.\n{settings}", encoding="utf-8")
+    return folder
+
+
+def job(pair: Pair, examples: Examples, folder: Path, seed: int) -> dict[str, Any]:
+    """The configuration of a pair, without a strategy. Paths below the checkout are relative."""
+    place = folder.resolve()
+    if place.is_relative_to(ROOT):
+        place = place.relative_to(ROOT)
+    auxiliary = {}
+    for source, part in examples.auxiliary.items():
+        auxiliary[source] = {
+            "path": str(place / f"{source}.parquet"),
+            "share_head": part.classes == examples.pool.classes,
+            "batch_size": BATCH // len(examples.auxiliary),
+        }
+    primary = {
+        "path": str(place / "primary"),
+        "train": pair.train,
+        "validation": pair.validation,
+        "test": None,
+    }
+    guided = {
+        "steps": STEPS,
+        "batch_size": BATCH,
+        "primary_batch": min(PRIMARY_BATCH, pair.train * 2 // 3),
+        "lr": pair.rate,
+        "warmup": STEPS // 10,
+        "evaluations": LOOKS,
+    }
+    return {
+        "seed": seed,
+        "device": "cpu",
+        "data": {
+            "kind": pair.kind,
+            "seed": None,
+            "max_length": 64,
+            "primary": primary,
+            "auxiliary": auxiliary,
+        },
+        "model": pair.model,
+        "training": {"mode": "joint", "guided": guided},
+        "log_every": STEPS,
+        "log_layers": False,
+        "checkpoint_every": None,
+    }
+
+
+def write_part(part: Part, path: Path) -> None:
+    """Write one Parquet file.
+
+    The names of the classes are in its metadata, so that a class without examples is there too.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns: dict[str, Any] = {}
+    if isinstance(part.inputs, list):
+        columns["text"] = part.inputs
+    elif isinstance(part.inputs, dict):
+        for name, values in part.inputs.items():
+            columns[name] = values if values.ndim == 1 else list(values)
+    else:
+        columns["image"] = [{"bytes": encoded(pixels), "path": None} for pixels in part.inputs]
+    columns["label"] = part.labels.tolist()
+    table = pa.table(columns)
+    names = json.dumps({"label": list(part.classes)})
+    table = table.replace_schema_metadata({"class_names": names})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path, compression="zstd")
+
+
+def encoded(pixels: np.ndarray) -> bytes:
+    """A lossless image file."""
+    from PIL import Image
+
+    file = io.BytesIO()
+    file_format = "WEBP" if pixels.ndim == 3 else "PNG"
+    Image.fromarray(pixels).save(file, file_format, lossless=True, quality=100)
+    return file.getvalue()
+
+
+def checksum(examples: Examples) -> str:
+    """A checksum of the names and labels of all examples, part by part."""
+    digest = hashlib.sha256()
+    for part in (examples.pool, examples.test, *examples.auxiliary.values()):
+        for name, label in zip(part.ids, part.labels.tolist(), strict=True):
+            digest.update(f"{name} {label}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def check(name: str, examples: Examples) -> None:
+    """Refuse examples that are not those of `checksums.json`, and leaks from the test examples."""
+    expected = json.loads(CHECKSUMS.read_text(encoding="utf-8")).get(name)
+    actual = checksum(examples)
+    if expected != actual:
+        raise SystemExit(
+            f"{name}: the examples have checksum {actual}, but {expected} was recorded; "
+            "restore the code or the data"
+        )
+    tested = set(examples.test.ids)
+    for part in (examples.pool, *examples.auxiliary.values()):
+        if tested & set(part.ids):
+            raise SystemExit(f"{name}: examples that it is tested on are also trained on")
