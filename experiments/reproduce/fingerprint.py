@@ -29,8 +29,7 @@ def fingerprint(config: Config) -> str:
         plain["data"]["auxiliary"] = {}
     for name in ("device", "log_every", "log_layers", "checkpoint_every"):
         del plain[name]
-    for name in ("compile", "threads"):  # like the device they decide how numbers are rounded
-        plain["training"].pop(name, None)
+    plain["training"].pop("threads", None)  # like the device, it decides how numbers are rounded
     for source in (plain["data"]["primary"], *plain["data"]["auxiliary"].values()):
         del source["path"]
     if config.model.name.startswith("hf:"):

@@ -7,11 +7,9 @@ command that was stopped goes on from there.
 
 from __future__ import annotations
 
-import logging
 import shutil
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -130,16 +128,14 @@ def _work(here: Here, job: Job, results: Path, work: Path, side_by_side: int, de
 def _both(progress: Progress, job: Job, kept: Results, folder: Path, deadline: float | None) -> None:
     """Train both models of a superclass and write its line."""
     config, trials_folder = job.config, folder / "trials"
-    with _warnings() as said:
-        data = on_device(load_data(config, pooled=True), choose_device(config.device))
-        trials = _Timed(trials_folder, data, deadline)
-        found, about = dict[str, RunResult](), dict[str, Any]()
-        for final in FINALS:
-            own = replace(config, portfolio=replace(config.portfolio, final=final))
-            found[final] = portfolio.run(own, folder / final, data=data, progress=progress, execute=trials.execute)
-            about[final] = _facts(found[final], folder / final)
-    compiled = config.training.compile and not any("training.compile" in words for words in said)
-    kept.keep(job, folder / "single", found["single"], trials.passed, compiled=compiled, portfolio=about)
+    data = on_device(load_data(config, pooled=True), choose_device(config.device))
+    trials = _Timed(trials_folder, data, deadline)
+    found, about = dict[str, RunResult](), dict[str, Any]()
+    for final in FINALS:
+        own = replace(config, portfolio=replace(config.portfolio, final=final))
+        found[final] = portfolio.run(own, folder / final, data=data, progress=progress, execute=trials.execute)
+        about[final] = _facts(found[final], folder / final)
+    kept.keep(job, folder / "single", found["single"], trials.passed, portfolio=about)
     shutil.rmtree(trials_folder)
 
 
@@ -157,23 +153,3 @@ def _facts(result: RunResult, folder: Path) -> dict[str, Any]:
         **{name: about[name] for name in ("chance", "worth", "model", "rungs")},
         "candidates": tried,
     }
-
-
-class _Collected(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.said: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.said.append(record.getMessage())
-
-
-@contextmanager
-def _warnings() -> Iterator[list[str]]:
-    """What the product warns about inside, for instance that a network could not be compiled."""
-    handler, logger = _Collected(), logging.getLogger("attittud")
-    logger.addHandler(handler)
-    try:
-        yield handler.said
-    finally:
-        logger.removeHandler(handler)

@@ -116,11 +116,9 @@ class Results:
     def release(self, job: Job) -> None:
         self._claims.pop(job.fingerprint).release()
 
-    def keep(
-        self, job: Job, folder: Path, result: RunResult | str, seconds: float, *, compiled: bool = False, **more: Any
-    ) -> None:
+    def keep(self, job: Job, folder: Path, result: RunResult | str, seconds: float, **more: Any) -> None:
         """Write the line of a run that has ended; a text as `result` says how it diverged. `more` are further entries."""
-        about = read_json(folder / "run.json") | ({"compiled": True} if compiled else {})
+        about = read_json(folder / "run.json")
         del about["config"]
         if self.side_by_side > 1:
             about["side_by_side"] = self.side_by_side

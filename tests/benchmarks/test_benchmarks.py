@@ -561,22 +561,6 @@ def test_the_arithmetic_of_the_cost_model_is_what_is_counted(given, m):
     assert found + spared == pytest.approx(passes * forward * m, rel=0.05, abs=0.05 * forward * m)
 
 
-def test_what_compiling_gains_is_what_was_measured():
-    measured = json.loads((PAGE.parent.parent / "benchmarks" / "compiled.json").read_text())
-    text = (PAGE.parent / "appendix" / "compiling.md").read_text()
-    gains = {}
-    for name, words in (("images", "WideResNet-22-4"), ("texts", "a text encoder of MiniLM's size")):
-        found = measured[f"{name}, multitask"]
-        assert found["captured"] and found["finite"]
-        times, begun = found["milliseconds_per_step"], found["seconds_to_begin"]
-        first = begun["compiled"] - begun["usual"]
-        assert f"| {words} | {times['compiled']:.1f} | {times['usual']:.1f} | {first:.0f} |" in text
-        gains[name] = times["usual"] - times["compiled"]
-    said = " ".join((PAGE.parent / "training.md").read_text().split())
-    assert "on an H200 it made an image network faster and a text encoder slower" in said
-    assert gains["images"] > 0 > gains["texts"]
-
-
 def test_graphs_and_cycles_are_timed_for_what_can_be_captured(monkeypatch):
     # A CPU has no graphs; the captured action is the action itself.
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))

@@ -14,7 +14,6 @@ OTHERS = {  # objects of other packages, some of whose attributes have the names
     "data_collator": "a Trainer of transformers, for as long as one loader is made",
     "remove_unused_columns": "the arguments of that Trainer",
     "pooler": "an encoder of transformers",
-    "_compiled_call_impl": "a module of torch, whose compiled version rests for a while",
     "_run": "torch's manager of CUDA graph trees",
     "settings.*": "the configuration of a network of transformers, which has many names for dropout",
 }

@@ -317,9 +317,6 @@ class TrainingConfig(Section):
     cuda_graph: Flag = False
     """replay steps as CUDA graphs, several times faster for small networks; no effect on other devices. Strategies with the
     same seed then share initialisation and batches, but not dropout masks"""
-    compile: Flag = field(default=False, metadata=LATER)
-    """compile the shared body for training steps (torch.compile). This takes seconds to minutes in each process and changes
-    rounding and dropout masks. It needs Triton on a GPU, a C++ compiler on a CPU; without them the body runs uncompiled"""
     deterministic: Flag = False
     """repeated runs give the same bits on the same GPU (some operations are slower); on a CPU they always do"""
     reset_head: Flag = False

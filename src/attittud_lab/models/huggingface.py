@@ -90,11 +90,6 @@ class Encoder(TextBody):
         """Number of the first position; None where the encoder does not take our positions and masks."""
 
     @property
-    def compiled_part(self) -> nn.Module:
-        """The module that `training.compile` compiles."""
-        return self.model  # type: ignore[no-any-return]  # transformers has no types here
-
-    @property
     def table(self) -> Tensor:
         return self.model.get_input_embeddings().weight  # type: ignore[no-any-return]  # the same
 

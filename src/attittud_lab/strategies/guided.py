@@ -200,12 +200,11 @@ def layer_norms(guide: Guide, losses: StepLosses) -> dict[str, float]:
     import torch
 
     from attittud import isolated_forward
-    from attittud_lab.models.compiling import eagerly
 
     space = guide.subspace
     if space is None or guide.basis.keeps_graph:
         return {}
-    with isolated_forward(guide.model, guide.batch_norm, seed=0), torch.enable_grad(), eagerly(guide.model):
+    with isolated_forward(guide.model, guide.batch_norm, seed=0), torch.enable_grad():
         primary = space.gradient(losses.primary().mean())
         # One source after the other: a single auxiliary gradient is held at a time.
         found = [

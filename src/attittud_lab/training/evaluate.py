@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attittud_lab.data.tasks import OBJECTIVES, Examples, Task
-from attittud_lab.models.compiling import eagerly
 
 HOTTEST = 100.0
 """A temperature lies between this and its inverse."""
@@ -29,8 +28,7 @@ def outputs_of(
     training = model.training
     model.eval()
     try:
-        with eagerly(model):
-            found = [(model(part.to(device), **options).float(), rows) for rows, part in examples.parts(batch_size)]
+        found = [(model(part.to(device), **options).float(), rows) for rows, part in examples.parts(batch_size)]
     finally:
         model.train(training)
     outputs, rows = (torch.cat(parts).cpu() for parts in zip(*found, strict=True))

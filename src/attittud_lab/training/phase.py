@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Callable, Container, Iterator, Mapping, Set
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
@@ -17,7 +18,6 @@ from attittud_lab.config.schema import Config, PhaseConfig, StrategyConfig
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import Examples, mix
 from attittud_lab.errors import InputError, one_line
-from attittud_lab.models.compiling import clock
 from attittud_lab.models.network import Network, check_shared, matching
 from attittud_lab.runs.folder import check_like
 from attittud_lab.runs.result import typed
@@ -188,7 +188,7 @@ class Phase:
     ) -> None:
         """Run to the end, or `until` a step. `record` takes a line of metrics; `checkpoint` is called in consistent states."""
         state, job, device = self.state, self.job, self.streams.device
-        started, reported, shown = clock(), state.step, dict[str, float]()
+        started, reported, shown = time.perf_counter(), state.step, dict[str, float]()
         end = self.steps if until is None else min(until, self.steps)
         while not self.done and state.step < end:
             telemetry = self.step()
@@ -202,7 +202,7 @@ class Phase:
                 continue
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
-            state.seconds += clock() - started
+            state.seconds += time.perf_counter() - started
             where = {"step": state.step, "seconds": state.seconds}
             if logging:
                 shown = self.read(telemetry)
@@ -220,7 +220,7 @@ class Phase:
                 record(where | values)
             if saving or (evaluating and job.checkpoint_every is not None):
                 checkpoint()
-            started = clock()
+            started = time.perf_counter()
 
     def finish(self) -> dict[str, float]:
         """Load the chosen model; returns its figures on validation."""

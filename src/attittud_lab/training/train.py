@@ -15,7 +15,6 @@ from attittud_lab.config.schema import Config, StrategyConfig, to_dict
 from attittud_lab.data.prepare import Prepared, prepare
 from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError, one_line
-from attittud_lab.models.compiling import compile_body, compiling, is_compiled
 from attittud_lab.models.network import Network, build_model, keep_description, predicts, reader, save_weights
 from attittud_lab.output.logs import Log, check_log, open_log
 from attittud_lab.output.progress import Progress
@@ -66,8 +65,7 @@ def conditions(config: Config, data: Prepared, device: torch.device) -> Iterator
     training = config.training
     forked = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
     streamed = own_stream(device) if captures(config, data, device) else nullcontext()
-    compiled = compiling(training.compile, deterministic=training.deterministic)
-    with enough_memory(device), forked, repeatable(training.deterministic, device), streamed, compiled, single_thread():
+    with enough_memory(device), forked, repeatable(training.deterministic, device), streamed, single_thread():
         yield
 
 
@@ -76,8 +74,6 @@ def new_model(config: Config, data: Prepared, device: torch.device) -> Network:
     model = build_model(config.model, data, config.seed).to(device).train()
     if config.training.channels_last:
         model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's annotation leaves memory_format out
-    if config.training.compile:
-        compile_body(model)
     return model
 
 
@@ -209,8 +205,6 @@ class _Job:
             )
         data = self.data
         test = evaluate(self.model, data.primary, data.test, self.device)
-        if self.config.training.compile:
-            self.folder.note("compiled", is_compiled(self.model))
         save_weights(self.folder.path / WEIGHTS, self.model.state_dict())
         self.describe().write(self.folder.path)
         examples = {"train": len(data.primary.examples), "validation": len(data.validation), "test": len(data.test)}
