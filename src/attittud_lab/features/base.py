@@ -1,0 +1,62 @@
+"""The interface of all kinds of features: a `FeatureMap` turns examples into rows of numbers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+from torch import Tensor
+
+from attittud_lab.output.progress import Progress
+
+Matrix = npt.NDArray[np.float32] | sparse.csr_matrix
+"""One row of float32 numbers for each example: dense, or sparse where most numbers are 0."""
+Plain = dict[str, Any]
+"""What JSON can hold."""
+
+
+class FeatureMap(ABC):
+    """Turns examples into numbers, without their labels.
+
+    A map is fitted on training rows (auxiliary rows may take part) and then only read. Frozen encoders learn
+    nothing from the rows. `plain` and `tensors` hold everything that `restore` needs, so a restored map gives
+    the same numbers. Neither holds code, and nothing is unpickled.
+    """
+
+    name: str
+    reads: str
+    """The kind of data: "text" (list of str), "image" (list of `Raw`) or "table" (rows x columns)."""
+    worth_keeping: ClassVar[bool] = False
+    """Whether computing the numbers takes longer than reading them from the disk again."""
+
+    @classmethod
+    def build(cls, kind: str, *parts: str) -> Self:
+        """Return a new map for data of this kind; `parts` are the variable parts of its name."""
+        return cls(*parts)
+
+    def fit(self, inputs: Any) -> None:
+        """Learn from inputs without labels. Frozen encoders have nothing to learn."""
+
+    def to(self, device: str) -> None:
+        """Compute on this device from now on. Maps without a network compute on the CPU."""
+
+    @abstractmethod
+    def transform(self, inputs: Any, progress: Progress | None = None) -> Matrix:
+        """Return one row for each input; `progress` advances by the number of rows that are done."""
+
+    @abstractmethod
+    def plain(self) -> Plain:
+        """Return everything but arrays, for a JSON file: settings, terms, and checksums of frozen weights."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the arrays of the map, for a safetensors file."""
+        return {}
+
+    @classmethod
+    @abstractmethod
+    def restore(cls, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
+        """Return the map that `plain` and `tensors` describe; raises InputError if they describe none."""

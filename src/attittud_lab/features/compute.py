@@ -1,0 +1,180 @@
+"""Compute the features of all examples of a job, and keep what took long.
+
+Rows of a frozen encoder are kept on disk, each under the checksum of its input, in files of `CHUNK` rows. A run
+that was stopped continues after the last file, and another run on the same examples reads them all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from attittud_lab.errors import InputError, one_line
+from attittud_lab.features.base import FeatureMap, Matrix
+from attittud_lab.files import cannot_write, make_folder, write_atomically
+from attittud_lab.output.progress import Progress
+
+logger = logging.getLogger("attittud")
+
+CHUNK = 256
+"""Rows in a file. Texts of a chunk are sorted by length, so few tokens are padding."""
+_TRIED = 32
+_DIGEST = 16
+_CURE = "choose another folder for the cache"
+Rows = npt.NDArray[np.float32]
+
+
+def compute(
+    feature_map: FeatureMap,
+    inputs: Sequence[Any],
+    cache_folder: Path | None = None,
+    device: str = "cpu",
+    progress: Progress | None = None,
+) -> Matrix:
+    """Return one row for each input. Rows that are in `cache_folder` are read, the others computed and kept.
+
+    A row depends on its input alone, up to rounding: an encoder computes several rows at once, and which ones
+    these are changes its last bits. The same inputs in the same order give the same bits from an empty folder,
+    and from a folder that a stopped run left behind.
+    """
+    feature_map.to(device)
+    progress = progress or Progress()
+    name = f"features by {feature_map.name}"
+    if cache_folder is None or not feature_map.worth_keeping:
+        progress.phase(name, len(inputs), 0)
+        return feature_map.transform(inputs, progress)
+    folder = _folder(feature_map, cache_folder)
+    digests = [_digest(example) for example in inputs]
+    rows = _stored(folder, set(digests))
+    missing = _missing(digests, rows)
+    progress.phase(name, len(inputs), len(inputs) - len(missing))
+    for start in range(0, len(missing), CHUNK):
+        positions = missing[start : start + CHUNK]
+        chunk = [inputs[position] for position in positions]
+        features = np.asarray(feature_map.transform(chunk, progress), dtype=np.float32)
+        names = [digests[position] for position in positions]
+        _write(folder, names, features)
+        rows.update(zip(names, features, strict=True))
+    if not digests:
+        return feature_map.transform([])
+    return np.stack([rows[digest] for digest in digests])
+
+
+def seconds_for(
+    feature_map: FeatureMap,
+    inputs: Sequence[Any],
+    cache_folder: Path | None = None,
+    device: str = "cpu",
+) -> float:
+    """Forecast how long `compute` takes, from some of the inputs; those in the cache take no time.
+
+    The forecast itself computes at most 32 rows, after two that warm up the network.
+    """
+    feature_map.to(device)
+    positions = list(range(len(inputs)))
+    if cache_folder is not None and feature_map.worth_keeping:
+        digests = [_digest(example) for example in inputs]
+        rows = _stored(_folder(feature_map, cache_folder), set(digests))
+        positions = _missing(digests, rows)
+    if not positions:
+        return 0.0
+    spread = np.linspace(0, len(positions) - 1, min(_TRIED, len(positions))).astype(int)
+    tried = [inputs[positions[index]] for index in spread]
+    feature_map.transform(tried[:2])
+    began = time.perf_counter()
+    feature_map.transform(tried)
+    return (time.perf_counter() - began) / len(tried) * len(positions)
+
+
+def _folder(feature_map: FeatureMap, cache_folder: Path) -> Path:
+    """Return the folder of a map: another version, size or checksum of its weights gives another folder."""
+    digest = hashlib.sha256(json.dumps(feature_map.plain(), sort_keys=True).encode())
+    for name, tensor in sorted(feature_map.tensors().items()):
+        digest.update(name.encode())
+        digest.update(tensor.contiguous().numpy().tobytes())
+    safe_name = "".join(letter for letter in feature_map.name if letter.isalnum())
+    return cache_folder / f"{safe_name}-{digest.hexdigest()[:16]}"
+
+
+def _digest(example: Any) -> bytes:
+    """Return a checksum of a text, of the bytes or pixels of an image, or of the content of an image file."""
+    if isinstance(example, str):
+        content = b"text" + example.encode("utf-8", "surrogatepass")
+    elif isinstance(example, bytes):
+        content = b"file" + example
+    elif isinstance(example, Path):
+        try:
+            content = b"file" + example.read_bytes()
+        except OSError as error:
+            reason = one_line(error, 200)
+            raise InputError(f"{example}: cannot be read ({reason}); repair or remove it") from None
+    else:
+        pixels = np.asarray(example)
+        content = f"{pixels.shape} {pixels.dtype}".encode() + pixels.tobytes()
+    return hashlib.sha256(content).digest()[:_DIGEST]
+
+
+def _missing(digests: Sequence[bytes], rows: dict[bytes, Rows]) -> list[int]:
+    """Return the position of each input that has no row yet; of equal inputs the first."""
+    first: dict[bytes, int] = {}
+    for position, digest in enumerate(digests):
+        if digest not in rows:
+            first.setdefault(digest, position)
+    return list(first.values())
+
+
+def _stored(folder: Path, wanted: set[bytes]) -> dict[bytes, Rows]:
+    """Return the rows that are on the disk, by the checksum of their input."""
+    rows: dict[bytes, Rows] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        chunk = _read(path)
+        if chunk is None:
+            continue
+        names, features = chunk
+        for name, row in zip(names, features, strict=True):
+            if name in wanted:
+                rows[name] = row
+    return rows
+
+
+def _write(folder: Path, names: Sequence[bytes], features: Rows) -> None:
+    keys = np.frombuffer(b"".join(names), dtype=np.uint8).reshape(len(names), _DIGEST)
+    arrays = {"inputs": keys, "features": features, "sha256": _checksum(keys, features)}
+    # The same rows have the same name, so workers that compute them at the same time do not disturb each other.
+    name = hashlib.sha256(keys.tobytes()).hexdigest()[:32]
+    make_folder(folder, _CURE, shared=True)
+    write_atomically(folder / f"{name}.safetensors", save(arrays), _CURE)
+
+
+def _checksum(keys: npt.NDArray[np.uint8], features: Rows) -> npt.NDArray[np.uint8]:
+    digest = hashlib.sha256(keys.tobytes())
+    digest.update(features.tobytes())
+    return np.frombuffer(digest.digest(), dtype=np.uint8)
+
+
+def _read(path: Path) -> tuple[list[bytes], Rows] | None:
+    """Return the checksums of the inputs and their rows; None, with a warning, if the file is damaged."""
+    try:
+        arrays = load(path.read_bytes())
+        keys, features = arrays["inputs"], arrays["features"]
+        whole = np.array_equal(_checksum(keys, features), arrays["sha256"])
+        if whole and len(keys) == len(features):
+            return [key.tobytes() for key in keys], features
+    except FileNotFoundError:
+        return None
+    except PermissionError as error:
+        raise cannot_write(path, error, _CURE) from None
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError):
+        pass
+    logger.warning("%s: does not match its own checksum, so its features are computed again", path)
+    return None

@@ -1,0 +1,117 @@
+"""Features on disk: what is kept is read again, a stopped run continues, and damage is noticed."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from torch import Tensor
+
+from attittud_lab.features import compute as computing
+from attittud_lab.features.base import FeatureMap, Plain
+from attittud_lab.features.compute import compute, seconds_for
+from attittud_lab.output.progress import Progress
+
+
+class Lengths(FeatureMap):
+    """Stands for an encoder: counts characters, and how many texts it has been asked for."""
+
+    name = "lengths"
+    reads = "text"
+    worth_keeping = True
+
+    def __init__(self, scale: int = 1) -> None:
+        self.scale, self.asked, self.stops_after = scale, 0, 10**9
+
+    def transform(self, inputs: Any, progress: Progress | None = None) -> npt.NDArray[np.float32]:
+        if self.asked >= self.stops_after:
+            raise KeyboardInterrupt
+        self.asked += len(inputs)
+        if progress is not None:
+            progress.advance(len(inputs), {})
+        rows = [[self.scale * len(str(text)), 1] for text in inputs]
+        return np.array(rows, dtype=np.float32).reshape(-1, 2)
+
+    def plain(self) -> Plain:
+        return {"scale": self.scale}
+
+    @classmethod
+    def restore(cls, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
+        return cls(plain["scale"])
+
+
+class Steps(Progress):
+    """Counts what a bar would show."""
+
+    def __init__(self) -> None:
+        self.done: int = 0
+        self.of: int | None = None
+
+    def phase(self, name: str, steps: int | None, done: int) -> None:
+        self.of, self.done = steps, done
+
+    def advance(self, steps: int, values: Mapping[str, float]) -> None:
+        self.done += steps
+
+
+TEXTS = [number * "x" for number in range(600)]
+EXPECTED = np.array([[number, 1] for number in range(600)], dtype=np.float32)
+
+
+def test_rows_are_computed_once(tmp_path: Path) -> None:
+    first, second, steps = Lengths(), Lengths(), Steps()
+    assert np.array_equal(compute(first, [*TEXTS, *TEXTS], tmp_path), np.concatenate([EXPECTED, EXPECTED]))
+    assert first.asked == 600  # equal inputs share a row
+    rows = compute(second, [TEXTS[5], "y" * 700, TEXTS[500]], tmp_path, progress=steps)
+    assert rows[:, 0].tolist() == [5, 700, 500]
+    assert second.asked == 1 and steps.done == steps.of == 3
+    assert compute(Lengths(), [], tmp_path).shape == (0, 2)
+
+
+def test_other_maps_have_other_rows(tmp_path: Path) -> None:
+    compute(Lengths(), TEXTS, tmp_path)
+    assert np.array_equal(compute(Lengths(3), TEXTS, tmp_path)[:, 0], 3 * EXPECTED[:, 0])
+
+
+def test_a_stopped_run_continues(tmp_path: Path) -> None:
+    stopped = Lengths()
+    stopped.stops_after = computing.CHUNK
+    with pytest.raises(KeyboardInterrupt):
+        compute(stopped, TEXTS, tmp_path)
+    later = Lengths()
+    assert np.array_equal(compute(later, TEXTS, tmp_path), EXPECTED)
+    assert later.asked == 600 - computing.CHUNK
+
+
+def test_a_damaged_file_is_computed_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    compute(Lengths(), TEXTS, tmp_path)
+    damaged, truncated, *_ = sorted(tmp_path.rglob("*.safetensors"))
+    content = bytearray(damaged.read_bytes())
+    content[-200] ^= 1
+    damaged.write_bytes(content)
+    truncated.write_bytes(truncated.read_bytes()[:100])
+    later = Lengths()
+    assert np.array_equal(compute(later, TEXTS, tmp_path), EXPECTED)
+    assert 0 < later.asked <= 2 * computing.CHUNK
+    assert damaged.name in caplog.text and truncated.name in caplog.text
+    assert np.array_equal(compute(Lengths(), TEXTS, tmp_path), EXPECTED)
+
+
+def test_a_file_and_its_bytes_are_the_same_image(tmp_path: Path) -> None:
+    path = tmp_path / "image.png"
+    path.write_bytes(b"not decoded here")
+    feature_map = Lengths()
+    compute(feature_map, [path.read_bytes(), path], tmp_path / "cache")
+    assert feature_map.asked == 1
+
+
+def test_the_forecast_counts_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(100))
+    monkeypatch.setattr(computing.time, "perf_counter", lambda: next(clock))  # each trial takes a second
+    assert seconds_for(Lengths(), TEXTS, tmp_path) == pytest.approx(600 / 32)
+    compute(Lengths(), TEXTS[:300], tmp_path)
+    assert seconds_for(Lengths(), TEXTS, tmp_path) == pytest.approx(300 / 32)
+    compute(Lengths(), TEXTS, tmp_path)
+    assert seconds_for(Lengths(), TEXTS, tmp_path) == 0
