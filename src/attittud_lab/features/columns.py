@@ -26,9 +26,7 @@ class ColumnFeatures(FeatureMap):
     def fit(self, inputs: npt.ArrayLike) -> None:
         self.width = np.asarray(inputs).shape[1]
 
-    def transform(
-        self, inputs: npt.ArrayLike, progress: Progress | None = None
-    ) -> npt.NDArray[np.float32]:
+    def transform(self, inputs: npt.ArrayLike, progress: Progress | None = None) -> npt.NDArray[np.float32]:
         rows = np.asarray(inputs, dtype=np.float32)
         if self.width is None:
             raise ValueError("the map has not been fitted; call fit() first")
@@ -43,5 +41,5 @@ class ColumnFeatures(FeatureMap):
         return {"width": self.width}
 
     @classmethod
-    def restore(cls, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
+    def restore(cls, plain: Mapping[str, Any], _: Mapping[str, Tensor]) -> Self:
         return cls(int(plain["width"]))

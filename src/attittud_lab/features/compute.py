@@ -141,15 +141,13 @@ def _stored(folder: Path, wanted: set[bytes]) -> dict[bytes, Rows]:
         if chunk is None:
             continue
         names, features = chunk
-        for name, row in zip(names, features, strict=True):
-            if name in wanted:
-                rows[name] = row
+        rows.update((name, row) for name, row in zip(names, features, strict=True) if name in wanted)
     return rows
 
 
 def _write(folder: Path, names: Sequence[bytes], features: Rows) -> None:
     keys = np.frombuffer(b"".join(names), dtype=np.uint8).reshape(len(names), _DIGEST)
-    arrays = {"inputs": keys, "features": features, "sha256": _checksum(keys, features)}
+    arrays: dict[str, npt.NDArray[Any]] = {"inputs": keys, "features": features, "sha256": _checksum(keys, features)}
     # The same rows have the same name, so workers that compute them at the same time do not disturb each other.
     name = hashlib.sha256(keys.tobytes()).hexdigest()[:32]
     make_folder(folder, _CURE, shared=True)

@@ -62,9 +62,7 @@ class TfidfFeatures(FeatureMap):
             found = f"tfidf: no word and no sequence of characters is in two of {len(texts):,} texts"
             raise InputError(f"{found}; name another column with input:, or give longer texts")
 
-    def transform(
-        self, inputs: Sequence[str], progress: Progress | None = None
-    ) -> sparse.csr_matrix:
+    def transform(self, inputs: Sequence[str], progress: Progress | None = None) -> sparse.csr_matrix:
         if not self._blocks:
             raise ValueError("the map has not been fitted; call fit() first")
         chunks = []

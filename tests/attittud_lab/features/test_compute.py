@@ -38,7 +38,7 @@ class Lengths(FeatureMap):
         return {"scale": self.scale}
 
     @classmethod
-    def restore(cls, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
+    def restore(cls, plain: Mapping[str, Any], _: Mapping[str, Tensor]) -> Self:
         return cls(plain["scale"])
 
 

@@ -3,6 +3,7 @@
 import json
 import math
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ def test_values_follow_the_formula() -> None:
     feature_map = fitted()
     terms = feature_map.plain()["terms"]["words"]
     words = [[word for word in text.split() if word.isalnum()] for text in TEXTS]
-    counts = [Counter(row) + Counter(map(" ".join, zip(row, row[1:], strict=False))) for row in words]
+    counts = [Counter(row) + Counter(map(" ".join, pairwise(row))) for row in words]
     expected = np.zeros((len(TEXTS), len(terms)))
     for column, term in enumerate(terms):
         frequency = sum(term in row for row in counts)
