@@ -26,11 +26,11 @@ from attittud_lab.portfolio.trial import TrialJob, TrialResult
 from attittud_lab.runs.result import RunResult
 from attittud_lab.training.devices import choose_device, on_device
 from attittud_lab.training.train import load_data
-from experiments.portfolio.unit import Trials
 from experiments.reproduce.experiments import EXPERIMENTS, declared
 from experiments.reproduce.results import Job, Results
 from experiments.reproduce.run import inputs, read_part
 from experiments.reproduce.runner import Outcome
+from experiments.reproduce.trials import Trials
 
 NAME, TABLE = "multicifar100-portfolio", "table2-multicifar100"
 ABOUT = "strategy: portfolio on four superclasses of MultiCifar100, apart from the table"

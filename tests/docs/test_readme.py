@@ -5,7 +5,6 @@ import importlib.util
 import json
 import re
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from torch import nn
 
 from attittud import Eta, Guide
 from attittud_lab.demo import ROWS, conclusions, grid
-from experiments.portfolio import outcome, page, prepare
 from tests.helpers.pages import blocks
 
 ROOT = Path(__file__).parents[2]
@@ -174,39 +172,6 @@ def test_commands_and_their_output_are_those_of_a_real_run():
             match = re.compile("^" + ".*".join(parts) + "$", re.MULTILINE).search(EXAMPLE, found)
             assert match is not None, f"docs/example.txt has no such line from here on: {line}"
             found = match.end()
-
-
-def test_the_portfolio_on_cat_vs_dog_is_as_good_as_the_committed_results_say():
-    _, lines = page.results_in()[page.CATS]
-    means = {row: fmean(seeds.values()) for row, seeds in outcome.by_pair(lines)["cat_vs_dog"].items()}
-    single, ensemble = (f"{means[row]:.1f} with `final: {final}`" for final, row in outcome.PORTFOLIOS.items())
-    assert f"The portfolio has {single} and {ensemble}" in WORDS
-    assert outcome.cat_vs_dog(lines)[1].met, "the README recommends it there"
-
-
-def test_the_portfolio_is_as_good_as_the_committed_results_say():
-    """The README has the mean, docs/portfolio.md where it comes from."""
-    _, lines = page.results_in()[prepare.HELD_OUT]
-    data = outcome.by_pair(lines)
-    better, folded = (outcome.compared(data, "portfolio/single", other) for other in (outcome.BETTER, outcome.FOLDED))
-    added = outcome.compared(data, "with_attittud/single", "without_attittud/single")
-    assert better is not None and folded is not None and added is not None and not better.losers
-    held_out = f"{len(better.pairs)} held-out pairs of data sets"
-    assert f"On {held_out} `portfolio` is {better.mean.mean:.1f} points above" in WORDS
-    seeds = min(len(values["portfolio/single"]) for values in data.values())
-    assert (f"({seeds} of {page.SEEDS} seeds so far)" in WORDS) == (seeds < page.SEEDS)
-
-    said = " ".join((ROOT / "docs" / "portfolio.md").read_text(encoding="utf-8").split())
-    assert f"We ran it on {held_out}, with {seeds} seeds." in said
-    assert added.mean.low < 0 < added.mean.high, "nothing significant"
-    for words, found in (
-        ("portfolio minus the better of `primary_only` and tuned multitask", better.mean),
-        ("portfolio minus a choice between `primary_only` and multitask on the same folds", folded.mean),
-        ("portfolio with additional candidates that split gradients, minus portfolio without them", added.mean),
-    ):
-        middle, low, high = (f"{figure:+.1f}".replace("-", "−") for figure in (found.mean, found.low, found.high))
-        assert f"| {words} | {middle} ({low} to {high}) |" in said
-    assert folded.mean.mean < better.mean.mean / 2, "most of the gain comes from folds"
 
 
 def test_the_screenshot_is_small():

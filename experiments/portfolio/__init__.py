@@ -1,1 +1,0 @@
-"""The portfolio on new pairs of tasks: never regret, third round."""
