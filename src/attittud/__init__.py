@@ -6,6 +6,7 @@ from attittud.autograd.average import averages, interpolate, weights_of
 from attittud.autograd.forward import isolated_forward
 from attittud.basis import bases, register_basis
 from attittud.basis.subspace import Subspace
+from attittud.channel import LabelChannel
 from attittud.decompose import Decomposition, decompose
 from attittud.engine import UnsupportedError, engines, register_engine
 from attittud.eta import Eta, guards, preset, presets
@@ -22,6 +23,7 @@ __all__ = [
     "Decomposition",
     "Eta",
     "Guide",
+    "LabelChannel",
     "Report",
     "Subspace",
     "UnsupportedError",

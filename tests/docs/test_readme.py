@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from attittud import Eta, Guide
+from attittud import Eta, Guide, LabelChannel
 from attittud_lab.demo import ROWS, conclusions, grid
 from tests.helpers.pages import blocks
 
@@ -61,6 +61,22 @@ def test_both_sides_of_the_diff_train(page):
         exec("\n".join(line[2:] for line in lines if line[0] != dropped), names)
         assert not any(torch.equal(a, b) for a, b in zip(start, names["model"].parameters(), strict=True))
         assert isinstance(names["model"], nn.Module)
+
+
+TRANSLATED = (ROOT / "docs" / "translated-labels.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("page", "number"), [(README, 1), (TRANSLATED, 0)], ids=["README", "translated-labels"])
+def test_the_diff_with_a_label_channel_gives_a_loss_that_trains(page, number):
+    program, *_ = blocks(LOOP, "python")
+    new = [line[2:] for line in blocks(page, "diff")[number].splitlines() if line[0] != "-"]
+    names: dict[str, Any] = {"LabelChannel": LabelChannel, "shares": torch.full((3,), 1 / 3)}
+    names["x"] = names["x_primary"] = torch.randn(40, 8)
+    names["y"] = names["y_primary"] = names["x"].argmax(1) % 3
+    exec(program, names)
+    names["source"] = nn.Linear(8, 3)
+    exec("\n".join(new), names)
+    assert names["loss"].requires_grad and names["channel"].matrix.shape == (3, 3)
 
 
 def test_accumulation_as_it_is_shown_is_the_step_of_the_whole_batch():

@@ -27,6 +27,7 @@ REGISTERED = {
 }
 OTHER_MEANINGS = {  # a word that is also a setting of something else, which the comparison is about
     "attittud/_checks.py": {"auto": "eta"},
+    "attittud/channel.py": {"mean": "how the losses of a batch become one"},
     "attittud/guide.py": {"auto": "eta"},
     "attittud/basis/base.py": {"mean": "what a basis needs from the losses"},
     "attittud_lab/data/parts.py": {"auto": "data.kind", "random": "the kind of label noise"},

@@ -1,0 +1,394 @@
+"""The label channel: its formula, its gradient p − q, and exactly no effect where it is closed."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from attittud import Eta, Guide, LabelChannel
+
+SHARES = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+KERNEL = torch.tensor([[0.1, 0.8, 0.1], [0.7, 0.1, 0.2]], dtype=torch.float64)
+OPEN = LabelChannel(KERNEL, 0.9, SHARES)
+CLOSED = LabelChannel(SHARES.repeat(2, 1), 0.0, SHARES)
+
+
+def drawn(
+    seed: int, n: int = 60, classes: int = 3, labels: int = 4, *, random: float = 0.3
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Predictions of a source that follow the classes, except for a share of random labels."""
+    generator = torch.Generator().manual_seed(seed)
+    primary = torch.randint(classes, (n,), generator=generator)
+    others = torch.randint(classes, (n,), generator=generator)
+    seen = torch.where(torch.rand(n, generator=generator) < random, others, primary)
+    scores = torch.randn(n, labels, generator=generator, dtype=torch.float64)
+    scores += 3 * F.one_hot((seen + 1) % labels, labels)
+    shares = torch.rand(labels, generator=generator, dtype=torch.float64) + 0.1
+    return scores.log_softmax(1), primary, shares / shares.sum()
+
+
+def oracle(
+    log_probs: Tensor, primary: Tensor, shares: Tensor, permutations: int, seed: int
+) -> tuple[list[list[float]], float]:
+    """C and λ by the formulas, in plain Python."""
+    rows = [i for i, label in enumerate(primary.tolist()) if label >= 0]
+    probs = [[math.exp(value) for value in log_probs[i].tolist()] for i in rows]
+    labels = [int(primary[i]) for i in rows]
+    pi = shares.tolist()
+    columns = range(len(pi))
+    classes = range(max(labels) + 1)
+
+    def sums(codes: list[int]) -> list[list[float]]:
+        table = [[0.0 for _ in columns] for _ in classes]
+        for code, row in zip(codes, probs, strict=True):
+            for a in columns:
+                table[code][a] += row[a]
+        return table
+
+    def information(codes: list[int]) -> float:
+        joint = [[value / len(codes) for value in row] for row in sums(codes)]
+        total = 0.0
+        for c in classes:
+            for a in columns:
+                if joint[c][a] > 0:
+                    column = sum(joint[other][a] for other in classes)
+                    total += joint[c][a] * math.log(joint[c][a] / (sum(joint[c]) * column))
+        return total
+
+    generator = torch.Generator().manual_seed(seed)
+    by_chance = 0.0
+    for _ in range(permutations):
+        order = torch.randperm(len(labels), generator=generator).tolist()
+        by_chance += information([labels[i] for i in order]) / permutations
+    openness = max(0.0, 1 - by_chance / information(labels))
+    table = sums(labels)
+    matrix = []
+    for c in classes:
+        estimate = [(table[c][a] + pi[a]) / (labels.count(c) + 1) for a in columns]
+        matrix.append([openness * estimate[a] + (1 - openness) * pi[a] for a in columns])
+    return matrix, openness
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("random", [0.2, 0.9])
+def test_matrix_and_openness_equal_the_formulas(seed: int, random: float) -> None:
+    log_probs, primary, shares = drawn(seed, random=random)
+    primary[::7] = -1
+    log_probs[3, 1] = -math.inf  # a probability of 0
+    log_probs = log_probs.log_softmax(1)
+    channel = LabelChannel.estimate(log_probs, primary, shares, permutations=7, seed=seed)
+    matrix, openness = oracle(log_probs, primary, shares, 7, seed)
+    torch.testing.assert_close(channel.matrix, torch.tensor(matrix, dtype=torch.float64))
+    assert float(channel.openness) == pytest.approx(openness, abs=1e-12)
+
+
+def test_examples_in_several_chunks_give_the_formulas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attittud.channel._CHUNK", 7)
+    log_probs, primary, shares = drawn(0)
+    channel = LabelChannel.estimate(log_probs, primary, shares, permutations=3)
+    matrix, _ = oracle(log_probs, primary, shares, 3, 0)
+    torch.testing.assert_close(channel.matrix, torch.tensor(matrix, dtype=torch.float64))
+
+
+@given(seed=st.integers(0, 1000), classes=st.integers(2, 6), labels=st.integers(1, 6))
+@settings(max_examples=30, deadline=None)
+def test_renamed_classes_and_labels_permute_the_matrix(seed: int, classes: int, labels: int) -> None:
+    log_probs, primary, shares = drawn(seed, classes=classes, labels=labels)
+    channel = LabelChannel.estimate(log_probs, primary, shares, classes=classes)
+    torch.testing.assert_close(channel.matrix.sum(1), torch.ones(classes, dtype=torch.float64))
+    assert 0 <= channel.openness <= 1
+    rows = torch.randperm(classes, generator=torch.Generator().manual_seed(seed))
+    columns = torch.randperm(labels, generator=torch.Generator().manual_seed(seed))
+    renamed = LabelChannel.estimate(log_probs[:, columns], rows.argsort()[primary], shares[columns], classes=classes)
+    torch.testing.assert_close(renamed.matrix, channel.matrix[rows][:, columns])
+    torch.testing.assert_close(renamed.openness, channel.openness)
+
+
+def test_the_order_of_examples_matters_to_the_permutations_alone() -> None:
+    """With the openness divided out, the matrix is the same."""
+    log_probs, primary, shares = drawn(0)
+    order = torch.randperm(len(primary), generator=torch.Generator().manual_seed(1))
+    first = LabelChannel.estimate(log_probs, primary, shares)
+    second = LabelChannel.estimate(log_probs[order], primary[order], shares)
+    estimates = [(c.matrix - (1 - c.openness) * shares) / c.openness for c in (first, second)]
+    torch.testing.assert_close(*estimates)
+
+
+def test_openness_falls_to_zero_as_labels_become_random() -> None:
+    def mean_openness(random: float) -> float:
+        channels = (LabelChannel.estimate(*drawn(s, 200, random=random)) for s in range(30))
+        return sum(float(channel.openness) for channel in channels) / 30
+
+    falling = [mean_openness(random) for random in (0.0, 0.6, 0.9, 1.0)]
+    assert falling == sorted(falling, reverse=True)
+    assert falling[0] > 0.95
+    assert falling[-1] < 0.2
+
+
+@pytest.mark.parametrize("classes", [2, 10])
+def test_labels_that_say_nothing_have_little_effect(classes: int) -> None:
+    """docs/translated-labels.md has these bounds."""
+    draws = [drawn(seed, 100, classes, classes, random=1.0) for seed in range(100)]
+    channels = [LabelChannel.estimate(*draw, classes=classes) for draw in draws]
+    openness = torch.stack([channel.openness for channel in channels])
+    largest = torch.stack([(c.matrix - c.shares).abs().max() for c in channels])
+    assert (openness == 0).double().mean() > 0.5
+    assert openness.mean() < 0.2
+    assert largest.mean() < 0.05
+    assert largest.max() < 0.3
+
+
+def test_predictions_that_say_nothing_close_the_channel() -> None:
+    _, primary, shares = drawn(0)
+    same = shares.log().repeat(len(primary), 1)
+    for labels in (primary, torch.zeros_like(primary)):
+        channel = LabelChannel.estimate(same, labels, shares, classes=3)
+        assert channel.openness == 0
+        assert torch.equal(channel.matrix, (shares / shares.sum()).repeat(3, 1))
+    unlabelled = LabelChannel.estimate(same, torch.full_like(primary, -1), shares, classes=3)
+    assert unlabelled.openness == 0
+
+
+def test_a_class_without_examples_has_the_shares_and_zero_shares_stay_finite() -> None:
+    log_probs, primary, _ = drawn(0)
+    log_probs[:, 0] = -math.inf
+    shares = torch.tensor([0.0, 0.2, 0.3, 0.5])
+    channel = LabelChannel.estimate(log_probs.log_softmax(1), primary, shares, classes=5)
+    torch.testing.assert_close(channel.matrix[3:], shares.double().repeat(2, 1))
+    logits = torch.randn(4, 5, requires_grad=True)
+    loss = channel.loss(logits, torch.tensor([0, 0, 1, 2]))
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert loss.isfinite() and gradient.isfinite().all()
+
+
+def test_the_permutations_leave_the_users_generator_alone() -> None:
+    before = torch.get_rng_state()
+    first, again = (LabelChannel.estimate(*drawn(0), seed=3) for _ in range(2))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(first.matrix, again.matrix)
+    assert first.openness != LabelChannel.estimate(*drawn(0), seed=4).openness
+
+
+def batch(m: int = 8, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(m)
+    logits = torch.randn(m, 2, generator=generator, dtype=torch.float64).to(dtype)
+    return logits.requires_grad_(), torch.randint(3, (m,), generator=generator)
+
+
+def test_loss_and_posterior_equal_the_formulas() -> None:
+    logits, labels = batch()
+    logits = logits.detach()
+    losses = OPEN.loss(logits, labels, "none")
+    posterior = OPEN.posterior(logits.log_softmax(1), labels)
+    for i, a in enumerate(labels.tolist()):
+        scores = [math.exp(value) for value in logits[i].tolist()]
+        joint = [scores[c] / sum(scores) * float(KERNEL[c, a]) for c in range(2)]
+        assert float(losses[i]) == pytest.approx(-math.log(sum(joint)))
+        assert posterior[i].tolist() == pytest.approx([value / sum(joint) for value in joint])
+    torch.testing.assert_close(OPEN.loss(logits, labels), losses.mean())
+
+
+def test_the_gradient_is_p_minus_q() -> None:
+    logits, labels = batch()
+    (gradient,) = torch.autograd.grad(OPEN.loss(logits, labels, "none").sum(), logits)
+    torch.testing.assert_close(gradient, logits.softmax(1) - OPEN.posterior(logits, labels))
+    assert torch.autograd.gradcheck(lambda x: OPEN.loss(x, labels), logits)
+    assert torch.autograd.gradcheck(lambda x: OPEN.loss(x, labels, "none"), logits)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_a_closed_channel_has_a_gradient_of_exactly_zero(dtype: torch.dtype, scale: float) -> None:
+    logits, labels = batch(dtype=dtype)
+    loss = CLOSED.loss(scale * logits, labels)
+    loss.backward()
+    assert not logits.grad.any()
+    torch.testing.assert_close(loss.double(), -SHARES[labels].log().mean(), rtol=1e-6, atol=0)
+    posterior = CLOSED.posterior(logits, labels)
+    torch.testing.assert_close(posterior, logits.to(posterior.dtype).softmax(1))
+
+
+def test_half_precision_logits_are_summed_in_full() -> None:
+    logits, labels = batch(dtype=torch.bfloat16)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = OPEN.loss(logits, labels)
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss.double(), OPEN.loss(logits.double(), labels))
+    loss.backward()
+    assert logits.grad.dtype == torch.bfloat16
+
+
+def test_extreme_logits_stay_finite() -> None:
+    logits = torch.tensor([[1e5, -1e5], [-math.inf, 0.0]], requires_grad=True)
+    loss = OPEN.loss(logits, torch.tensor([0, 2]))
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert loss.isfinite() and gradient.isfinite().all()
+
+
+def test_a_thousand_classes_fit() -> None:
+    """If the sums of a class went through one-hot labels, they would take ten gigabytes here."""
+    n, classes = 20_000, 1000
+    log_probs = torch.full((n, 2), math.log(0.5))
+    primary = torch.arange(n) % classes
+    shares = torch.tensor([0.5, 0.5])
+    channel = LabelChannel.estimate(log_probs, primary, shares, classes=classes, permutations=3)
+    logits = torch.zeros(4, classes, requires_grad=True)
+    loss = channel.loss(logits, torch.tensor([0, 1, 0, 1]))
+    assert loss.item() == pytest.approx(math.log(2))
+
+
+@pytest.mark.parametrize("missing", [-1, -100, math.nan])
+@pytest.mark.parametrize("channel", [OPEN, CLOSED], ids=["open", "closed"])
+def test_missing_labels_do_not_count(channel: LabelChannel, missing: float) -> None:
+    logits, labels = batch()
+    labels = labels.double()
+    labels[::3] = missing
+    observed = labels >= 0
+    losses = channel.loss(logits, labels, "none")
+    assert not losses[~observed].any()
+    torch.testing.assert_close(channel.loss(logits, labels), channel.loss(logits[observed], labels[observed]))
+    unlabelled = channel.posterior(logits, labels)[~observed]
+    torch.testing.assert_close(unlabelled, logits[~observed].softmax(1))
+    nothing = channel.loss(logits, torch.full_like(labels, missing))
+    nothing.backward()
+    assert nothing == 0 and not logits.grad.any()
+    assert channel.loss(logits[:0], labels[:0]) == 0
+
+
+def test_duplicated_examples_do_not_change_the_mean_loss() -> None:
+    """This holds for the loss. The prior counts as one example, so copies do change an estimate."""
+    logits, labels = batch()
+    twice = OPEN.loss(logits.repeat(2, 1), labels.repeat(2))
+    torch.testing.assert_close(twice, OPEN.loss(logits, labels))
+
+
+def several(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Two sources with two labels each, and three binary primary tasks with missing labels."""
+    generator = torch.Generator().manual_seed(seed)
+    primary = torch.randint(2, (80, 3), generator=generator).double()
+    scores = 2 * primary[:, :2] - 1 + torch.randn(80, 2, generator=generator)
+    log_probs = torch.stack([F.logsigmoid(-scores), F.logsigmoid(scores)], dim=-1)
+    primary[::5, 0] = math.nan
+    return log_probs, primary, torch.tensor([[0.4, 0.6], [0.7, 0.3]])
+
+
+def test_several_labels_are_the_channels_of_each_pair() -> None:
+    log_probs, primary, shares = several()
+    together = LabelChannel.estimate(log_probs, primary, shares)
+    assert together.matrix.shape == (2, 3, 2, 2)
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(6, 3, generator=generator, dtype=torch.float64)
+    labels = torch.randint(-1, 2, (6, 2), generator=generator)
+    labels[0] = -1
+    expected = torch.zeros(6, dtype=torch.float64)
+    for s in range(2):
+        for task in range(3):
+            alone = LabelChannel.estimate(log_probs[:, s], primary[:, task], shares[s])
+            torch.testing.assert_close(together.matrix[s, task], alone.matrix)
+            torch.testing.assert_close(together.openness[s, task], alone.openness)
+            pair = torch.stack([torch.zeros(6), logits[:, task]], dim=1)
+            expected += alone.loss(pair, labels[:, s], "none") / 3
+            posterior = together.posterior(logits, labels)[:, s, task]
+            torch.testing.assert_close(posterior, alone.posterior(pair, labels[:, s]))
+    observed = (labels >= 0).sum(1)
+    losses = together.loss(logits, labels, "none")
+    torch.testing.assert_close(losses, expected / observed.clamp(min=1))
+    torch.testing.assert_close(together.loss(logits, labels), losses[observed > 0].mean())
+
+
+@pytest.mark.parametrize("estimate", [drawn, several])
+def test_a_state_gives_the_same_channel(estimate: Callable[[int], tuple[Tensor, ...]]) -> None:
+    channel = LabelChannel.estimate(*estimate(0))
+    first = LabelChannel.from_state(channel.state_dict())
+    second = LabelChannel(KERNEL, 0.9, SHARES)
+    second.load_state_dict(channel.state_dict())
+    logits = torch.randn(5, 3)
+    labels = torch.ones(5, *channel.shares.shape[:-1], dtype=torch.long)
+    for copy in (first, second):
+        assert torch.equal(copy.matrix, channel.matrix)
+        assert torch.equal(copy.openness, channel.openness)
+        assert torch.equal(copy.loss(logits, labels), channel.loss(logits, labels))
+        assert repr(copy) == repr(channel)
+
+
+def good() -> dict[str, Tensor]:
+    log_probs, primary, shares = drawn(0)
+    return {"source_log_probs": log_probs, "primary_labels": primary, "source_shares": shares}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("source_log_probs", torch.randn(60, 4)),
+        ("source_log_probs", torch.full((60, 4), math.nan)),
+        ("source_log_probs", torch.zeros(60, 4, dtype=torch.long)),
+        ("source_log_probs", torch.zeros(60)),
+        ("primary_labels", torch.zeros(59)),
+        ("primary_labels", torch.full((60,), 0.5)),
+        ("primary_labels", torch.full((60,), -1)),
+        ("primary_labels", torch.full((60, 2), 2)),
+        ("source_shares", torch.full((3,), 1 / 3)),
+        ("source_shares", torch.tensor([1.5, -0.5, 0.0, 0.0])),
+        ("source_shares", torch.tensor([10.0, 20.0, 30.0, 40.0])),
+        ("permutations", 0),
+        ("permutations", True),
+    ],
+)
+def test_a_wrong_argument_of_estimate_is_named(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"^{name}"):
+        LabelChannel.estimate(**(good() | {name: value}))
+
+
+def test_a_label_beyond_the_classes_is_named() -> None:
+    with pytest.raises(ValueError, match=r"^primary_labels"):
+        LabelChannel.estimate(**good(), classes=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("logits", (torch.zeros(4, 3), torch.zeros(4))),
+        ("labels", (torch.zeros(4, 2), torch.zeros(5))),
+        ("labels", (torch.zeros(4, 2), torch.full((4,), 3))),
+        ("labels", (torch.zeros(4, 2), torch.full((4,), 0.5))),
+        ("reduction", (torch.zeros(4, 2), torch.zeros(4), "sum")),
+    ],
+)
+def test_a_wrong_argument_of_loss_is_named(name: str, arguments: tuple[object, ...]) -> None:
+    with pytest.raises(ValueError, match=f"^{name}"):
+        OPEN.loss(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("version", {"version": 2}),
+        ("openness", {"openness": None}),
+        ("openness", {"openness": torch.tensor(1.5)}),
+        ("matrix", {"matrix": KERNEL[:, :2]}),
+        ("matrix", {"matrix": 2 * KERNEL}),
+        ("shares", {"shares": 2 * SHARES}),
+    ],
+)
+def test_a_wrong_state_is_refused_by_name(name: str, change: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=f"^{name}"):
+        LabelChannel.from_state(OPEN.state_dict() | change)
+
+
+@pytest.mark.parametrize("channel", [OPEN, CLOSED], ids=["open", "closed"])
+def test_it_is_the_auxiliary_loss_of_a_guide(channel: LabelChannel) -> None:
+    """With weights of 1 a guide's gradient is that of the sum; a closed channel adds nothing."""
+    model = nn.Linear(4, 2, dtype=torch.float64)
+    x = torch.randn(16, 4, dtype=torch.float64)
+    y, a = torch.randint(2, (16,)), torch.randint(3, (16,))
+    losses = F.cross_entropy(model(x), y, reduction="none")
+    whole = losses.mean() + channel.loss(model(x), a)
+    expected = torch.autograd.grad(whole, list(model.parameters()), retain_graph=True)
+    Guide(model, eta=Eta(1, 1, 1), rank=3).backward(losses, channel.loss(model(x), a))
+    for parameter, gradient in zip(model.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
