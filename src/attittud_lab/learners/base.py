@@ -1,0 +1,140 @@
+"""The interface of a learner: features and soft targets go in, scores come out, and models are kept without pickle."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy import sparse
+from torch import Tensor
+
+Matrix = npt.NDArray[np.float32] | sparse.csr_matrix
+"""Features, rows x width, in float32: dense or sparse."""
+Numbers = npt.NDArray[np.float64]
+Setting = Mapping[str, float]
+"""What is chosen on the folds, such as the strength of a penalty."""
+LOWEST = 1e-6
+"""The smallest probability that a model claims. Zero would make one error decide a log-loss."""
+
+
+class Fitted(ABC):
+    """A trained model that gives scores for rows of features."""
+
+    learner: ClassVar[str]
+    """The name of the learner that made it."""
+
+    @abstractmethod
+    def scores(self, features: Matrix) -> Numbers:
+        """Return log-probabilities, rows x classes; with several labels at once logits, rows x labels."""
+
+    @abstractmethod
+    def plain(self) -> dict[str, Any]:
+        """Return everything but arrays, as JSON can hold it."""
+
+    @abstractmethod
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the arrays, as safetensors can hold them."""
+
+    @classmethod
+    @abstractmethod
+    def restore(cls, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Fitted:
+        """Make the model from what `plain` and `tensors` returned."""
+
+
+class SimpleLearner(ABC):
+    """Fits a model to features in seconds, without a network.
+
+    Targets are soft. For classes, a row of `targets` has non-negative weights of the classes, which usually sum to
+    1. With several labels at once it has the probability of each label, NaN where a label is missing.
+    """
+
+    name: ClassVar[str]
+    fitted: ClassVar[type[Fitted]]
+    dense_only: ClassVar[bool] = False
+    """Whether sparse features are refused."""
+
+    @abstractmethod
+    def settings(self, several: bool) -> Sequence[Setting]:
+        """Return the settings that folds choose from."""
+
+    @abstractmethod
+    def fits(
+        self,
+        features: Matrix,
+        targets: Numbers,
+        weights: Numbers,
+        several: bool,
+        settings: Sequence[Setting],
+        seed: int,
+    ) -> Iterator[Fitted]:
+        """Yield one model for each setting, in the order of `settings`.
+
+        Args:
+            features: rows x width.
+            targets: rows x classes, or rows x labels.
+            weights: of the rows, not negative.
+            several: whether several labels at once are predicted.
+            settings: some of `settings()`. What they share is computed once.
+            seed: of everything random.
+        """
+
+    def fit(
+        self, features: Matrix, targets: Numbers, weights: Numbers, several: bool, setting: Setting, seed: int
+    ) -> Fitted:
+        """Return the model of one setting."""
+        return next(iter(self.fits(features, targets, weights, several, [setting], seed)))
+
+
+def rows_of(features: Matrix, rows: npt.NDArray[Any]) -> Matrix:
+    """Return some rows, by number or by mask."""
+    return features[rows]
+
+
+def stack_rows(parts: Sequence[Matrix]) -> Matrix:
+    """Return the rows of all parts below each other, sparse if all are."""
+    if len(parts) == 1:
+        return parts[0]
+    if all(sparse.issparse(part) for part in parts):
+        return sparse.vstack(parts, format="csr")
+    return np.concatenate([dense(part) for part in parts])
+
+
+def stack_columns(parts: Sequence[Matrix]) -> Matrix:
+    """Return the columns of all parts next to each other, sparse if any part is."""
+    if any(sparse.issparse(part) for part in parts):
+        return sparse.hstack(parts, format="csr", dtype=np.float32)
+    return np.concatenate(parts, axis=1)
+
+
+def dense(features: Matrix) -> npt.NDArray[np.float32]:
+    if sparse.issparse(features):
+        return np.asarray(features.toarray(), dtype=np.float32)
+    return np.asarray(features, dtype=np.float32)
+
+
+def as_tensor(array: npt.ArrayLike) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def log_softmax(logits: Numbers) -> Numbers:
+    """Normalise each row, without overflow."""
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    result: Numbers = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return result
+
+
+def floored_log(probabilities: npt.NDArray[Any]) -> Numbers:
+    """Return the logarithm of probabilities, rows x classes, after mixing in `LOWEST` of the even distribution."""
+    count = probabilities.shape[1]
+    mixed: Numbers = np.log((1 - LOWEST) * probabilities.astype(np.float64) + LOWEST / count)
+    return mixed
+
+
+def sigmoid(logits: Numbers) -> Numbers:
+    """Return 1 / (1 + exp(-z)), without overflow."""
+    result: Numbers = 0.5 * (1 + np.tanh(0.5 * logits))
+    return result

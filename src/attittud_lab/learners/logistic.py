@@ -1,0 +1,205 @@
+"""Logistic regression with soft targets and row weights: the solver that the linear and the kernel learner share.
+
+scikit-learn's logistic regression takes hard labels only. For hard labels, ours has the same solution with
+C = 1 / penalty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+from scipy.linalg import eigh
+from scipy.optimize import minimize
+
+from attittud_lab.learners.base import Matrix, Numbers, log_softmax, sigmoid
+
+ABSENT = -12.0
+"""The logit of a class without training rows."""
+MOST_ROTATED = 700
+"""Up to this many rows are rotated into as many columns. For more, the rotation takes longer than it saves."""
+TOLERANCE = 1e-4
+"""The largest entry that the gradient of the mean loss may have at the end."""
+ROTATED_TOLERANCE = 1e-7
+"""The same for rotated rows, whose steps cost next to nothing."""
+MOST_STEPS = 300
+_SMALLEST = 1e-10
+"""Directions with a smaller share of the largest variance are rounding errors."""
+
+
+class CentredColumns:
+    """Products with features that are centred and divided by one number, so that rows have length 1 on average.
+
+    Centring changes no solution, since the intercept is free, but it makes the solver faster. A common length makes
+    a penalty mean the same for all kinds of features. Sparse features stay sparse.
+
+    A few rows with many columns are rotated into few columns, X = Z Vᵀ with orthonormal columns of V: the penalty
+    and all products of rows stay the same, and V is a mixture of the rows, V = Xᵀ M.
+    """
+
+    def __init__(self, features: Matrix) -> None:
+        rows, self.width = features.shape
+        self.features = features
+        self.mean: Numbers = np.asarray(features.mean(axis=0), dtype=np.float64).reshape(self.width)
+        squares = features.multiply(features).sum() if sparse.issparse(features) else np.square(features).sum()
+        variance = float(squares) / max(rows, 1) - float(self.mean @ self.mean)
+        self.scale = float(np.sqrt(variance)) if variance > _SMALLEST * max(float(squares), 1e-30) else 1.0
+        self.rotated: Numbers | None = None
+        if rows < self.width and rows <= MOST_ROTATED:
+            self.rotated, self.mixture = self._rotation()
+            self.width = self.rotated.shape[1]
+
+    def times(self, parameters: Numbers) -> Numbers:
+        """Return the product with parameters, width x logits."""
+        if self.rotated is not None:
+            product: Numbers = self.rotated @ parameters
+            return product
+        scaled = parameters / self.scale
+        raw = self.features @ scaled.astype(self.features.dtype)
+        return np.asarray(raw, dtype=np.float64) - self.mean @ scaled
+
+    def transposed_times(self, slopes: Numbers) -> Numbers:
+        """Return the product of the transpose with slopes, rows x logits."""
+        if self.rotated is not None:
+            product: Numbers = self.rotated.T @ slopes
+            return product
+        raw = self.features.T @ slopes.astype(self.features.dtype)
+        centred = np.asarray(raw, dtype=np.float64) - np.outer(self.mean, slopes.sum(axis=0))
+        return centred / self.scale
+
+    def restored(self, parameters: Numbers, intercept: Numbers) -> tuple[Numbers, Numbers]:
+        """Return weights and intercept for features that are neither centred, nor divided, nor rotated."""
+        weights = parameters / self.scale
+        if self.rotated is not None:
+            mixture = self.mixture @ weights
+            raw = np.asarray(self.features.T @ mixture, dtype=np.float64)
+            weights = raw - np.outer(self.mean, mixture.sum(axis=0))
+        return weights, intercept - self.mean @ weights
+
+    def _rotation(self) -> tuple[Numbers, Numbers]:
+        """Return Z / scale and M from the products of the centred rows."""
+        if sparse.issparse(self.features):
+            rows = self.features.astype(np.float64)
+            products = np.asarray((rows @ rows.T).todense())
+            with_mean = np.asarray(rows @ self.mean)
+            products = products - with_mean[:, None] - with_mean[None, :] + self.mean @ self.mean
+        else:
+            centred = self.features.astype(np.float64) - self.mean
+            products = centred @ centred.T
+        values, vectors = eigh(products)
+        large = values > _SMALLEST * max(values[-1], 1e-300)
+        roots = np.sqrt(values[large])
+        return vectors[:, large] * (roots / self.scale), vectors[:, large] / roots
+
+
+class LogisticRegressions:
+    """Logistic regressions on the same rows that differ only in their penalty.
+
+    With z = x W + b, the loss of a row with target t is −Σ_c t_c log softmax(z)_c, and with row weights w
+
+        objective = Σ_i w_i loss_i + penalty / 2 · ||W||²
+
+    Two classes have one logit, as in scikit-learn. Several labels at once have one logit each. The intercept b has no
+    penalty.
+    """
+
+    def __init__(self, features: Matrix, targets: Numbers, weights: Numbers, several: bool) -> None:
+        """Prepare the rows.
+
+        Args:
+            features: rows x width.
+            targets: rows x classes, weights of the classes; with several labels their probabilities, NaN if missing.
+            weights: of the rows.
+            several: whether there are several labels at once.
+        """
+        self.several = several
+        self.classes = targets.shape[1]
+        self.columns = CentredColumns(features)
+        self.total = max(float(weights.sum()), 1e-300)
+        self.weights = (weights / self.total)[:, None]
+        if several:
+            observed = ~np.isnan(targets)
+            positive = np.where(observed, targets, 0.0)
+            mass = observed.astype(np.float64)
+        else:
+            positive = targets
+            mass = targets.sum(axis=1, keepdims=True)
+        self.expected: Numbers = (self.weights * positive).sum(axis=0)
+        """The share of each class or label."""
+        self.observed: Numbers = (self.weights * mass).sum(axis=0)
+        shares_differ = (self.expected > 0) & ((self.expected < self.observed) | (not several))
+        self.modelled: npt.NDArray[np.int64] = np.flatnonzero(shares_differ)
+        """The classes or labels that have logits of their own; the training rows say nothing about the others."""
+        self.binary = several or len(self.modelled) == 2
+        self.mass = mass[:, self.modelled] if several else mass
+        self.positive = positive[:, self.modelled]
+        if not several and self.binary:
+            self.positive = self.positive[:, 1:]
+
+    def solve(self, penalties: Sequence[float]) -> Iterator[tuple[Numbers, Numbers]]:
+        """Yield W (width x classes) and b (classes) for each penalty, in the order of `penalties`.
+
+        The strongest penalty comes first in the search, and each solution is where the next search starts.
+        """
+        order = sorted(range(len(penalties)), key=lambda number: -penalties[number])
+        parameters = np.zeros((self.columns.width + 1, self.positive.shape[1]))
+        solutions = {}
+        for number in order:
+            parameters = self._minimum(penalties[number], parameters)
+            weights, intercept = self.columns.restored(parameters[:-1], parameters[-1])
+            solutions[number] = self._for_all_classes(weights, intercept)
+        for number in range(len(penalties)):
+            yield solutions[number]
+
+    def _minimum(self, penalty: float, start: Numbers) -> Numbers:
+        """Return the best parameters, (width + 1) x logits; the last row is the intercept."""
+        if start.size == 0 or len(self.modelled) < 2 - self.several:
+            return start
+        strength = penalty / self.total
+
+        def objective(flat: Numbers) -> tuple[float, Numbers]:
+            parameters = flat.reshape(start.shape)
+            loss, slopes = self._loss(self.columns.times(parameters[:-1]) + parameters[-1])
+            gradient = np.empty_like(parameters)
+            gradient[:-1] = self.columns.transposed_times(slopes) + strength * parameters[:-1]
+            gradient[-1] = slopes.sum(axis=0)
+            value = loss + 0.5 * strength * float(np.square(parameters[:-1]).sum())
+            return value, gradient.ravel()
+
+        tolerance = TOLERANCE if self.columns.rotated is None else ROTATED_TOLERANCE
+        options = {"maxiter": MOST_STEPS, "maxcor": 20, "gtol": tolerance, "ftol": 1e-12}
+        end = minimize(objective, start.ravel(), jac=True, method="L-BFGS-B", options=options)
+        return np.asarray(end.x, dtype=np.float64).reshape(start.shape)
+
+    def _loss(self, logits: Numbers) -> tuple[float, Numbers]:
+        """Return the mean loss and its gradient at the logits."""
+        if self.binary:
+            losses = self.mass * np.logaddexp(0, logits) - self.positive * logits
+            slopes = self.mass * sigmoid(logits) - self.positive
+        else:
+            log_probabilities = log_softmax(logits)
+            losses = -self.positive * log_probabilities
+            slopes = self.mass * np.exp(log_probabilities) - self.positive
+        return float((self.weights * losses).sum()), self.weights * slopes
+
+    def _for_all_classes(self, weights: Numbers, intercept: Numbers) -> tuple[Numbers, Numbers]:
+        """Add constant logits for the classes or labels about which the training rows say nothing."""
+        all_weights = np.zeros((len(weights), self.classes))
+        if self.several:
+            half = 0.5 / self.total
+            constant = np.log(self.expected + half) - np.log(self.observed - self.expected + half)
+        else:
+            constant = np.full(self.classes, ABSENT)
+        logit_of = self.modelled
+        if self.binary and not self.several:
+            constant[self.modelled[0]] = 0.0
+            logit_of = self.modelled[1:]
+        elif len(self.modelled) == 1 and not self.several:
+            constant[self.modelled] = 0.0
+            logit_of = self.modelled[:0]
+            weights, intercept = weights[:, :0], intercept[:0]
+        all_weights[:, logit_of] = weights
+        constant[logit_of] = intercept
+        return all_weights, constant

@@ -1,0 +1,142 @@
+"""The interface of a use: how the auxiliary sources take part when a learner is fitted to primary examples."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from attittud_lab.learners import Fitted, Matrix, Numbers, Setting, SimpleLearner, find_learner
+from attittud_lab.learners.base import rows_of, stack_columns
+from attittud_lab.uses.problem import Problem, SourceData, log_loss, soft_targets
+
+SOURCE_LEARNER = "linear"
+"""The learner of all models of sources: fast, and its probabilities are calibrated."""
+HELD_OUT = 5
+"""One of this many parts of a source is held out to choose the setting of its model."""
+
+
+class SourceModels:
+    """One model for each source, fitted to the source alone when it is first asked for.
+
+    It never sees a primary label, so all folds of the primary examples share it.
+    """
+
+    def __init__(self, sources: Mapping[str, SourceData], seed: int) -> None:
+        self._sources = sources
+        self._seed = seed
+        self._models: dict[str, Fitted] = {}
+
+    def model(self, name: str) -> Fitted:
+        if name not in self._models:
+            self._models[name] = fit_source(self._sources[name].labelled, self._seed)
+        return self._models[name]
+
+
+def fit_source(source: SourceData, seed: int) -> Fitted:
+    """Fit a model to a source; a part of the source that is held out chooses the setting, and then trains too."""
+    learner = find_learner(SOURCE_LEARNER)
+    settings = learner.settings(source.several)
+    targets = soft_targets(source.labels, len(source.classes))
+    weights = np.ones(len(targets))
+    part = np.random.default_rng(seed).permutation(len(targets)) % HELD_OUT
+    train = np.flatnonzero(part != 0)
+    held_out = np.flatnonzero(part == 0)
+    best = settings[len(settings) // 2]
+    if len(train) and len(held_out):
+        models = learner.fits(
+            rows_of(source.features, train), targets[train], weights[train], source.several, settings, seed
+        )
+        features = rows_of(source.features, held_out)
+        losses = [log_loss(model.scores(features), source.labels[held_out]) for model in models]
+        best = settings[int(np.argmin(losses))]
+    return learner.fit(source.features, targets, weights, source.several, best, seed)
+
+
+@dataclass(frozen=True)
+class FurtherColumns:
+    """Scores of a source's model as further features: centred in each row, times `factor`."""
+
+    model: Fitted
+    factor: float
+
+    def columns(self, features: Matrix) -> npt.NDArray[np.float32]:
+        return np.asarray(centred_scores(self.model, features) * self.factor, dtype=np.float32)
+
+
+def centred_scores(model: Fitted, features: Matrix) -> Numbers:
+    """Return log-probabilities minus their mean over the classes, as all that matters is their differences."""
+    scores = model.scores(features)
+    return scores - scores.mean(axis=1, keepdims=True) if scores.shape[1] > 1 else scores
+
+
+@dataclass(frozen=True)
+class UsedModel:
+    """What a use makes of primary examples and sources: a model of the features, and of columns that models add."""
+
+    fitted: Fitted
+    further: tuple[FurtherColumns, ...] = ()
+
+    def scores(self, features: Matrix) -> Numbers:
+        """Return log-probabilities, rows x classes; with several labels at once logits."""
+        return self.fitted.scores(with_columns(features, self.further))
+
+
+def with_columns(features: Matrix, further: Sequence[FurtherColumns]) -> Matrix:
+    """Return features with the columns that models of sources add."""
+    if not further:
+        return features
+    return stack_columns([features, *(columns.columns(features) for columns in further)])
+
+
+class Use(ABC):
+    """One way to use auxiliary sources."""
+
+    name: ClassVar[str]
+    needs_sources: ClassVar[bool] = True
+
+    def objection(self, problem: Problem, sources: Sequence[SourceData]) -> str | None:
+        """Return why these sources cannot be used like this; None if they can."""
+        return None
+
+    @abstractmethod
+    def settings(self, learner: SimpleLearner, several: bool) -> Sequence[Setting]:
+        """Return the settings that folds choose from: those of the learner, and those of the use."""
+
+    @abstractmethod
+    def fits(
+        self,
+        training: Problem,
+        sources: Sequence[SourceData],
+        models: SourceModels,
+        learner: SimpleLearner,
+        settings: Sequence[Setting],
+        seed: int,
+    ) -> Iterator[UsedModel]:
+        """Yield one model for each setting, in the order of `settings`.
+
+        Args:
+            training: the problem with the primary examples that train, and no others.
+            sources: the sources that take part.
+            models: models of the sources.
+            learner: what is fitted.
+            settings: some of `settings()`.
+            seed: of everything random.
+        """
+
+
+def crossed(settings: Sequence[Setting], name: str, values: Sequence[float]) -> list[Setting]:
+    """Return every setting with every value of one more setting."""
+    return [{**setting, name: value} for value in values for setting in settings]
+
+
+def by_value(settings: Sequence[Setting], names: Sequence[str]) -> dict[tuple[float, ...], list[int]]:
+    """Group the numbers of settings that agree in these names."""
+    groups: dict[tuple[float, ...], list[int]] = {}
+    for number, setting in enumerate(settings):
+        groups.setdefault(tuple(setting[name] for name in names), []).append(number)
+    return groups

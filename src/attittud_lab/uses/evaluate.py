@@ -1,0 +1,197 @@
+"""Candidates out of fold, and the model that is made of the best one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+
+from attittud_lab.errors import InputError, listed
+from attittud_lab.learners import Matrix, Numbers, Setting, find_learner, plain_fitted, restore_fitted
+from attittud_lab.learners.base import log_softmax
+from attittud_lab.uses import find_use
+from attittud_lab.uses.base import FurtherColumns, SourceModels, UsedModel
+from attittud_lab.uses.problem import Problem, SimpleCandidate, SourceData, log_loss
+
+_COLDEST = 0.2
+_HOTTEST = 5.0
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A candidate on examples that its models had not seen."""
+
+    candidate: SimpleCandidate
+    outputs: Numbers
+    """Out-of-fold scores, n x classes, divided by the temperature; NaN for examples that are never held out."""
+    setting: Setting
+    """What the folds chose."""
+    temperature: float
+    """Scores are divided by it, so that the log-losses of different learners can be compared."""
+    loss: float
+    """The mean log-loss of the outputs."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SimpleModel:
+    """A candidate that was fitted to all primary examples."""
+
+    candidate: SimpleCandidate
+    setting: Setting
+    temperature: float
+    several: bool
+    used: UsedModel
+
+    def scores(self, features: Matrix) -> Numbers:
+        """Return log-probabilities, rows x classes; with several labels at once logits, rows x labels."""
+        return cooled(self.used.scores(features), self.temperature, several=self.several)
+
+    def plain(self) -> dict[str, Any]:
+        """Return everything but arrays, as JSON can hold it."""
+        further = [{"factor": part.factor, "model": plain_fitted(part.model)} for part in self.used.further]
+        return {
+            "candidate": {**asdict(self.candidate), "sources": list(self.candidate.sources)},
+            "setting": dict(self.setting),
+            "temperature": self.temperature,
+            "several": self.several,
+            "fitted": plain_fitted(self.used.fitted),
+            "further": further,
+        }
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the arrays, as safetensors can hold them."""
+        tensors = {f"fitted.{name}": tensor for name, tensor in self.used.fitted.tensors().items()}
+        for number, part in enumerate(self.used.further):
+            tensors |= {f"further.{number}.{name}": tensor for name, tensor in part.model.tensors().items()}
+        return tensors
+
+    @classmethod
+    def restore(cls, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> SimpleModel:
+        """Make the model from what `plain` and `tensors` returned."""
+        fitted = restore_fitted(plain["fitted"], _below(tensors, "fitted."))
+        further = tuple(
+            FurtherColumns(restore_fitted(part["model"], _below(tensors, f"further.{number}.")), float(part["factor"]))
+            for number, part in enumerate(plain["further"])
+        )
+        candidate = SimpleCandidate(**{**plain["candidate"], "sources": tuple(plain["candidate"]["sources"])})
+        used = UsedModel(fitted, further)
+        setting = dict(plain["setting"])
+        return cls(candidate, setting, float(plain["temperature"]), bool(plain["several"]), used)
+
+
+def evaluate(
+    problem: Problem,
+    folds: npt.NDArray[np.int64],
+    candidates: Sequence[SimpleCandidate],
+    seed: int = 0,
+    models: SourceModels | None = None,
+) -> Iterator[Evaluation]:
+    """Yield each candidate with its out-of-fold scores, in the order of `candidates`.
+
+    Settings are chosen by the log-loss on the same folds. Nothing that is fitted for a fold sees a label of the
+    examples that are held out.
+
+    Args:
+        problem: primary examples and sources, whose features are the ones that the candidates name.
+        folds: the fold of each primary example; -1 for those that always train.
+        candidates: of one kind of features.
+        seed: of everything random.
+        models: models of the sources, which may be shared with `fit_final`.
+    """
+    models = models or SourceModels(problem.sources, seed)
+    for candidate in candidates:
+        yield _evaluate(problem, folds, candidate, models, seed)
+
+
+def _evaluate(
+    problem: Problem,
+    folds: npt.NDArray[np.int64],
+    candidate: SimpleCandidate,
+    models: SourceModels,
+    seed: int,
+) -> Evaluation:
+    began = time.perf_counter()
+    learner = find_learner(candidate.learner)
+    use = find_use(candidate.use)
+    sources = _sources(problem, candidate)
+    settings = use.settings(learner, problem.several)
+    outputs = np.full((len(settings), len(problem.labels), len(problem.classes)), np.nan)
+    for fold in range(int(folds.max()) + 1):
+        held_out = np.flatnonzero(folds == fold)
+        training = problem.rows(np.flatnonzero(folds != fold))
+        features = problem.rows(held_out).features
+        fits = use.fits(training, sources, models, learner, settings, seed)
+        for number, model in enumerate(fits):
+            outputs[number, held_out] = model.scores(features)
+    rows = np.flatnonzero(folds >= 0)
+    labels = problem.labels[rows]
+    losses = [log_loss(scores[rows], labels) for scores in outputs]
+    best = int(np.argmin(losses))
+    temperature = best_temperature(outputs[best][rows], labels)
+    scores = cooled(outputs[best], temperature, several=problem.several)
+    seconds = time.perf_counter() - began
+    return Evaluation(candidate, scores, settings[best], temperature, log_loss(scores[rows], labels), seconds)
+
+
+def fit_final(
+    problem: Problem,
+    candidate: SimpleCandidate,
+    setting: Setting,
+    temperature: float = 1.0,
+    seed: int = 0,
+    models: SourceModels | None = None,
+) -> SimpleModel:
+    """Fit a candidate to all primary examples, with the setting and the temperature of its evaluation."""
+    learner = find_learner(candidate.learner)
+    use = find_use(candidate.use)
+    sources = _sources(problem, candidate)
+    models = models or SourceModels(problem.sources, seed)
+    used = next(iter(use.fits(problem, sources, models, learner, [setting], seed)))
+    return SimpleModel(candidate, setting, temperature, problem.several, used)
+
+
+def _sources(problem: Problem, candidate: SimpleCandidate) -> list[SourceData]:
+    """Return the sources of a candidate; refuses a candidate that the problem does not allow."""
+    unknown = [name for name in candidate.sources if name not in problem.sources]
+    if unknown:
+        raise InputError(
+            f"{candidate.label}: there is no source {listed(unknown)}; the sources are {listed(problem.sources)}"
+        )
+    use = find_use(candidate.use)
+    if use.needs_sources != bool(candidate.sources):
+        cure = "name at least one source" if use.needs_sources else "name no source"
+        raise InputError(f"{candidate.label}: does not fit the use {use.name}; {cure}")
+    sources = [problem.sources[name] for name in candidate.sources]
+    objection = use.objection(problem, sources)
+    if objection:
+        raise InputError(f"{candidate.label}: {objection}; choose another use for it")
+    return sources
+
+
+def best_temperature(scores: Numbers, labels: npt.NDArray[np.int64]) -> float:
+    """Return the number by which scores are divided for the lowest log-loss."""
+    several = labels.ndim == 2
+
+    def loss(log_temperature: float) -> float:
+        return log_loss(cooled(scores, float(np.exp(log_temperature)), several=several), labels)
+
+    bounds = (float(np.log(_COLDEST)), float(np.log(_HOTTEST)))
+    found = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-3})
+    return float(np.exp(found.x))
+
+
+def cooled(scores: Numbers, temperature: float, *, several: bool) -> Numbers:
+    """Return scores that are divided by a temperature and, as log-probabilities, normalised again."""
+    divided: Numbers = scores / temperature
+    return divided if several else log_softmax(divided)
+
+
+def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

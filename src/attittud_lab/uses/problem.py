@@ -1,0 +1,91 @@
+"""What is to be learned: primary examples, auxiliary sources, and a candidate that combines features, learner and use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from attittud_lab.learners import Matrix, Numbers
+from attittud_lab.learners.base import rows_of
+
+LabelNumbers = npt.NDArray[np.int64]
+"""Class numbers (n), or zeros and ones (n x labels); -1 where there is none."""
+
+
+@dataclass(frozen=True)
+class SourceData:
+    """The examples of one auxiliary source, with the same kind of features as the primary examples."""
+
+    name: str
+    features: Matrix
+    labels: LabelNumbers
+    """rows, or rows x labels where an example has several at once; -1 where there is none."""
+    classes: Sequence[str]
+    same_classes: bool = False
+    """Whether the classes are the primary classes, in the same order."""
+
+    @property
+    def several(self) -> bool:
+        return self.labels.ndim == 2
+
+    @property
+    def labelled(self) -> SourceData:
+        """The source without examples that have no label at all."""
+        has_label = self.labels >= 0 if self.labels.ndim == 1 else (self.labels >= 0).any(axis=1)
+        if has_label.all():
+            return self
+        return replace(self, features=rows_of(self.features, has_label), labels=self.labels[has_label])
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The primary examples that have labels, and the sources."""
+
+    features: Matrix
+    labels: LabelNumbers
+    classes: Sequence[str]
+    several: bool = False
+    """Whether an example may have several labels at once."""
+    sources: Mapping[str, SourceData] = field(default_factory=dict)
+
+    def rows(self, rows: npt.NDArray[np.int64]) -> Problem:
+        """Return the problem with some of the primary examples; the sources stay whole."""
+        return replace(self, features=rows_of(self.features, rows), labels=self.labels[rows])
+
+
+@dataclass(frozen=True)
+class SimpleCandidate:
+    """One way to learn: which features, which learner, and which use of which sources."""
+
+    features: str
+    learner: str
+    use: str
+    sources: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The name in tables, such as "tfidf, linear, translated reviews + shops"."""
+        use = " ".join([self.use, " + ".join(self.sources)]).strip()
+        return f"{self.features}, {self.learner}, {use}"
+
+
+def soft_targets(labels: LabelNumbers, classes: int) -> Numbers:
+    """Return labels as a learner reads them: one-hot rows, or with several labels 0, 1 and NaN for a missing one."""
+    if labels.ndim == 2:
+        return np.where(labels >= 0, labels, np.nan).astype(np.float64)
+    targets = np.zeros((len(labels), classes))
+    labelled = np.flatnonzero(labels >= 0)
+    targets[labelled, labels[labelled]] = 1
+    return targets
+
+
+def log_loss(scores: Numbers, labels: LabelNumbers) -> float:
+    """Return the mean log-loss: over examples of log-probabilities, or over labels of logits with several at once."""
+    if labels.ndim == 2:
+        losses = np.logaddexp(0, np.where(labels == 1, -scores, scores))
+        return float(losses[labels >= 0].mean())
+    rows = np.flatnonzero(labels >= 0)
+    return float(-scores[rows, labels[rows]].mean())

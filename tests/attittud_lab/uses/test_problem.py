@@ -1,0 +1,37 @@
+"""Problems, targets and losses."""
+
+import numpy as np
+
+from attittud_lab.uses.problem import Problem, SimpleCandidate, SourceData, log_loss, soft_targets
+
+
+def test_missing_labels_give_no_target_and_no_loss():
+    np.testing.assert_array_equal(soft_targets(np.array([1, -1]), 3), [[0, 1, 0], [0, 0, 0]])
+    targets = soft_targets(np.array([[1, -1], [0, 1]]), 2)
+    np.testing.assert_array_equal(targets, [[1, np.nan], [0, 1]])
+    scores = np.log(np.array([[0.5, 0.5], [0.9, 0.1]]))
+    assert log_loss(scores, np.array([0, -1])) == -np.log(0.5)
+    assert log_loss(np.zeros((2, 2)), np.array([[1, -1], [0, 1]])) == np.log(2)
+
+
+def test_rows_without_any_label_leave_a_source():
+    features = np.arange(8, dtype=np.float32).reshape(4, 2)
+    one = SourceData("one", features, np.array([0, -1, 1, -1]), ["a", "b"]).labelled
+    np.testing.assert_array_equal(one.features, features[[0, 2]])
+    several = SourceData("more", features, np.array([[0, -1], [-1, -1], [1, 1], [-1, 0]]), ["a", "b"]).labelled
+    np.testing.assert_array_equal(several.features, features[[0, 2, 3]])
+    assert several.several
+
+
+def test_some_rows_of_a_problem():
+    problem = Problem(np.eye(4, dtype=np.float32), np.arange(4), list("abcd")).rows(np.array([2, 0]))
+    np.testing.assert_array_equal(problem.labels, [2, 0])
+    np.testing.assert_array_equal(problem.features.argmax(axis=1), [2, 0])
+
+
+def test_labels_of_candidates_differ():
+    choices = [("alone", ()), ("pooled", ("x",)), ("pooled", ("x", "y")), ("stacked", ("x",))]
+    labels = {SimpleCandidate("tfidf", "linear", use, sources).label for use, sources in choices}
+    assert len(labels) == len(choices)
+    assert "tfidf, linear, alone" in labels
+    assert "tfidf, linear, pooled x + y" in labels

@@ -1,0 +1,51 @@
+"""The use *stacked*."""
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from attittud_lab.learners import find_learner
+from attittud_lab.uses.base import SourceModels
+from attittud_lab.uses.problem import Problem, SourceData
+from attittud_lab.uses.stacked import Stacked, mean_length
+
+
+def example(form=np.asarray):
+    """A source whose labels are all shifted by one class."""
+    generator = np.random.default_rng(0)
+    features = generator.normal(size=(1500, 100)).astype(np.float32)
+    labels = features[:, :3].argmax(axis=1)
+    source = SourceData("shifted", form(features[540:]), (labels[540:] + 1) % 3, list("abc"), same_classes=True)
+    problem = Problem(form(features[:40]), labels[:40], list("abc"), sources={"shifted": source})
+    return problem, form(features[40:540]), labels[40:540]
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix], ids=["dense", "sparse"])
+def test_labels_that_are_all_wrong_help(form):
+    problem, features, labels = example(form)
+    models = SourceModels(problem.sources, 0)
+    learner = find_learner("linear")
+    sources = list(problem.sources.values())
+    setting = {"penalty": 0.1, "length": 5.0}
+    used = next(Stacked().fits(problem, sources, models, learner, [setting], 0))
+    alone = learner.fit(problem.features, np.eye(3)[problem.labels], np.ones(40), False, {"penalty": 0.1}, 0)
+    accuracy = (used.scores(features).argmax(axis=1) == labels).mean()
+    assert accuracy > (alone.scores(features).argmax(axis=1) == labels).mean() + 0.2
+
+
+def test_columns_of_the_sources_have_the_length_of_the_setting():
+    problem, _, _ = example()
+    models = SourceModels(problem.sources, 0)
+    setting = {"penalty": 0.1, "length": 3.0}
+    sources = list(problem.sources.values())
+    used = next(Stacked().fits(problem, sources, models, find_learner("linear"), [setting], 0))
+    columns = used.further[0].columns(problem.features)
+    assert mean_length(columns) == pytest.approx(3 * mean_length(problem.features), rel=1e-4)
+
+
+def test_the_length_of_equal_rows_is_one():
+    assert mean_length(np.ones((4, 3), dtype=np.float32)) == 1
+    rows = np.random.default_rng(0).normal(3, 1, (20, 4)).astype(np.float32)
+    expected = np.sqrt(np.square(rows - rows.mean(axis=0)).sum(axis=1).mean())
+    assert mean_length(rows) == pytest.approx(expected, rel=1e-4)
+    assert mean_length(sparse.csr_matrix(rows)) == pytest.approx(expected, rel=1e-4)
