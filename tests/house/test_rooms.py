@@ -119,7 +119,7 @@ def test_the_lab_uses_public_names_of_the_library(name):
 
 def test_a_small_file_with_one_importer_lives_there():
     """Unless it is an entry of a registry: a basis, an engine, a data source, a model, a command."""
-    entries = ("basis", "engine", "data", "models", "strategies", "commands", "demo")
+    entries = ("basis", "engine", "data", "models", "strategies", "commands", "demo", "learners", "uses")
     importers = defaultdict(set)
     for name in MODULES:
         for found in imports(name):

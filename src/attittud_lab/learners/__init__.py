@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from attittud_lab.errors import unknown
-from attittud_lab.learners.base import Fitted, Matrix, Numbers, Setting, SimpleLearner
+from attittud_lab.learners.base import Fitted, Numbers, Setting, SimpleLearner
 from attittud_lab.learners.linear import Linear
 
 _LEARNERS: dict[str, SimpleLearner] = {learner.name: learner for learner in (Linear(),)}
@@ -27,7 +27,7 @@ def find_learner(name: str) -> SimpleLearner:
 
 
 def restore_fitted(plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Fitted:
-    """Make a model from what `kept_fitted` returned."""
+    """Make a model from what `plain_fitted` returned."""
     return find_learner(str(plain["learner"])).fitted.restore(plain, tensors)
 
 
@@ -38,7 +38,6 @@ def plain_fitted(fitted: Fitted) -> dict[str, Any]:
 
 __all__ = [
     "Fitted",
-    "Matrix",
     "Numbers",
     "Setting",
     "SimpleLearner",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +12,8 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-Matrix = npt.NDArray[np.float32] | sparse.csr_matrix
-"""Features, rows x width, in float32: dense or sparse."""
+from attittud_lab.features.base import Matrix
+
 Numbers = npt.NDArray[np.float64]
 Setting = Mapping[str, float]
 """What is chosen on the folds, such as the strength of a penalty."""
@@ -89,8 +89,12 @@ class SimpleLearner(ABC):
         return next(iter(self.fits(features, targets, weights, several, [setting], seed)))
 
 
-def rows_of(features: Matrix, rows: npt.NDArray[Any]) -> Matrix:
-    """Return some rows, by number or by mask."""
+def is_sparse(features: Matrix) -> TypeGuard[sparse.csr_matrix]:
+    return bool(sparse.issparse(features))
+
+
+def rows_of(features: Matrix, rows: npt.NDArray[np.int64]) -> Matrix:
+    """Return the rows with these numbers."""
     return features[rows]
 
 
@@ -98,20 +102,20 @@ def stack_rows(parts: Sequence[Matrix]) -> Matrix:
     """Return the rows of all parts below each other, sparse if all are."""
     if len(parts) == 1:
         return parts[0]
-    if all(sparse.issparse(part) for part in parts):
+    if all(is_sparse(part) for part in parts):
         return sparse.vstack(parts, format="csr")
     return np.concatenate([dense(part) for part in parts])
 
 
 def stack_columns(parts: Sequence[Matrix]) -> Matrix:
     """Return the columns of all parts next to each other, sparse if any part is."""
-    if any(sparse.issparse(part) for part in parts):
+    if any(is_sparse(part) for part in parts):
         return sparse.hstack(parts, format="csr", dtype=np.float32)
     return np.concatenate(parts, axis=1)
 
 
 def dense(features: Matrix) -> npt.NDArray[np.float32]:
-    if sparse.issparse(features):
+    if is_sparse(features):
         return np.asarray(features.toarray(), dtype=np.float32)
     return np.asarray(features, dtype=np.float32)
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
 from scipy.linalg import eigh
 from scipy.optimize import minimize
 
-from attittud_lab.learners.base import Matrix, Numbers, log_softmax, sigmoid
+from attittud_lab.features.base import Matrix
+from attittud_lab.learners.base import Numbers, is_sparse, log_softmax, sigmoid
 
 ABSENT = -12.0
 """The logit of a class without training rows."""
@@ -43,9 +43,7 @@ class CentredColumns:
         rows, self.width = features.shape
         self.features = features
         self.mean: Numbers = np.asarray(features.mean(axis=0), dtype=np.float64).reshape(self.width)
-        squares = features.multiply(features).sum() if sparse.issparse(features) else np.square(features).sum()
-        variance = float(squares) / max(rows, 1) - float(self.mean @ self.mean)
-        self.scale = float(np.sqrt(variance)) if variance > _SMALLEST * max(float(squares), 1e-30) else 1.0
+        self.scale = mean_length(features)
         self.rotated: Numbers | None = None
         if rows < self.width and rows <= MOST_ROTATED:
             self.rotated, self.mixture = self._rotation()
@@ -80,7 +78,7 @@ class CentredColumns:
 
     def _rotation(self) -> tuple[Numbers, Numbers]:
         """Return Z / scale and M from the products of the centred rows."""
-        if sparse.issparse(self.features):
+        if is_sparse(self.features):
             rows = self.features.astype(np.float64)
             products = np.asarray((rows @ rows.T).todense())
             with_mean = np.asarray(rows @ self.mean)
@@ -92,6 +90,17 @@ class CentredColumns:
         large = values > _SMALLEST * max(values[-1], 1e-300)
         roots = np.sqrt(values[large])
         return vectors[:, large] * (roots / self.scale), vectors[:, large] / roots
+
+
+def mean_length(features: Matrix) -> float:
+    """Return the root mean square of the lengths of centred rows; 1 if all rows are equal."""
+    if is_sparse(features):
+        squares = float(features.multiply(features).sum()) / features.shape[0]
+    else:
+        squares = float(np.square(features, dtype=np.float64).sum()) / len(features)
+    mean = np.asarray(features.mean(axis=0), dtype=np.float64).ravel()
+    variance = squares - float(mean @ mean)
+    return float(np.sqrt(variance)) if variance > 1e-10 * squares else 1.0
 
 
 class LogisticRegressions:

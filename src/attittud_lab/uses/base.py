@@ -10,7 +10,8 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from attittud_lab.learners import Fitted, Matrix, Numbers, Setting, SimpleLearner, find_learner
+from attittud_lab.features.base import Matrix
+from attittud_lab.learners import Fitted, Numbers, Setting, SimpleLearner, find_learner
 from attittud_lab.learners.base import rows_of, stack_columns
 from attittud_lab.uses.problem import Problem, SourceData, log_loss, soft_targets
 

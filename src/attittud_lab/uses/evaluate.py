@@ -13,7 +13,8 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from attittud_lab.errors import InputError, listed
-from attittud_lab.learners import Matrix, Numbers, Setting, find_learner, plain_fitted, restore_fitted
+from attittud_lab.features.base import Matrix
+from attittud_lab.learners import Numbers, Setting, find_learner, plain_fitted, restore_fitted
 from attittud_lab.learners.base import log_softmax
 from attittud_lab.uses import find_use
 from attittud_lab.uses.base import FurtherColumns, SourceModels, UsedModel

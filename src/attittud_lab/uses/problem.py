@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from attittud_lab.learners import Matrix, Numbers
+from attittud_lab.features.base import Matrix
+from attittud_lab.learners import Numbers
 from attittud_lab.learners.base import rows_of
 
 LabelNumbers = npt.NDArray[np.int64]
@@ -37,7 +38,8 @@ class SourceData:
         has_label = self.labels >= 0 if self.labels.ndim == 1 else (self.labels >= 0).any(axis=1)
         if has_label.all():
             return self
-        return replace(self, features=rows_of(self.features, has_label), labels=self.labels[has_label])
+        rows = np.flatnonzero(has_label)
+        return replace(self, features=rows_of(self.features, rows), labels=self.labels[rows])
 
 
 @dataclass(frozen=True)

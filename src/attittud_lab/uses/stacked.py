@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from scipy import sparse
 
-from attittud_lab.learners import Matrix, Setting, SimpleLearner
+from attittud_lab.learners import Setting, SimpleLearner
+from attittud_lab.learners.logistic import mean_length
 from attittud_lab.uses.base import (
     FurtherColumns,
     SourceModels,
@@ -63,14 +63,3 @@ class Stacked(Use):
                 results[number] = UsedModel(fitted, further)
         for number in range(len(settings)):
             yield results[number]
-
-
-def mean_length(features: Matrix) -> float:
-    """Return the root mean square of the lengths of centred rows; 1 if all rows are equal."""
-    if sparse.issparse(features):
-        squares = float(features.multiply(features).sum()) / features.shape[0]
-    else:
-        squares = float(np.square(features, dtype=np.float64).sum()) / len(features)
-    mean = np.asarray(features.mean(axis=0), dtype=np.float64).ravel()
-    variance = squares - float(mean @ mean)
-    return float(np.sqrt(variance)) if variance > 1e-10 * squares else 1.0

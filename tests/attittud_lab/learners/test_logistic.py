@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 
 from attittud_lab.learners import logistic
 from attittud_lab.learners.base import log_softmax
-from attittud_lab.learners.logistic import ABSENT, LogisticRegressions
+from attittud_lab.learners.logistic import ABSENT, LogisticRegressions, mean_length
 
 
 @pytest.fixture(autouse=True)
@@ -93,3 +93,11 @@ def test_features_that_say_nothing_give_the_shares_of_the_classes(features):
     targets = np.eye(2)[[0, 0, 0, 0, 1, 1]]
     ((inner, intercept),) = solve(features, targets, np.ones(6), [0.5])
     np.testing.assert_allclose(probabilities(features, inner, intercept)[0], [2 / 3, 1 / 3], atol=1e-4)
+
+
+def test_the_length_of_equal_rows_is_one():
+    assert mean_length(np.ones((4, 3), dtype=np.float32)) == 1
+    rows = np.random.default_rng(0).normal(3, 1, (20, 4)).astype(np.float32)
+    expected = np.sqrt(np.square(rows - rows.mean(axis=0)).sum(axis=1).mean())
+    assert mean_length(rows) == pytest.approx(expected, rel=1e-4)
+    assert mean_length(sparse.csr_matrix(rows)) == pytest.approx(expected, rel=1e-4)

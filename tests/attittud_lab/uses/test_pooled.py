@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from attittud_lab.learners import find_learner
+from attittud_lab.learners import find_learner, logistic
 from attittud_lab.uses.base import SourceModels
 from attittud_lab.uses.pooled import Pooled
 from attittud_lab.uses.problem import Problem, SourceData
@@ -36,7 +36,8 @@ def test_weight_one_is_one_training_set_and_a_small_weight_is_nearly_the_primary
     assert np.abs(np.exp(pooled) - np.exp(alone)).max() > 0.2
 
 
-def test_models_come_in_the_order_of_the_settings():
+def test_models_come_in_the_order_of_the_settings(monkeypatch):
+    monkeypatch.setattr(logistic, "TOLERANCE", 1e-7)
     problem, source = example()
     learner = find_learner("linear")
     settings = Pooled().settings(learner, several=False)[::-1]

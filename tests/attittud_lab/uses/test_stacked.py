@@ -5,9 +5,10 @@ import pytest
 from scipy import sparse
 
 from attittud_lab.learners import find_learner
+from attittud_lab.learners.logistic import mean_length
 from attittud_lab.uses.base import SourceModels
 from attittud_lab.uses.problem import Problem, SourceData
-from attittud_lab.uses.stacked import Stacked, mean_length
+from attittud_lab.uses.stacked import Stacked
 
 
 def example(form=np.asarray):
@@ -41,11 +42,3 @@ def test_columns_of_the_sources_have_the_length_of_the_setting():
     used = next(Stacked().fits(problem, sources, models, find_learner("linear"), [setting], 0))
     columns = used.further[0].columns(problem.features)
     assert mean_length(columns) == pytest.approx(3 * mean_length(problem.features), rel=1e-4)
-
-
-def test_the_length_of_equal_rows_is_one():
-    assert mean_length(np.ones((4, 3), dtype=np.float32)) == 1
-    rows = np.random.default_rng(0).normal(3, 1, (20, 4)).astype(np.float32)
-    expected = np.sqrt(np.square(rows - rows.mean(axis=0)).sum(axis=1).mean())
-    assert mean_length(rows) == pytest.approx(expected, rel=1e-4)
-    assert mean_length(sparse.csr_matrix(rows)) == pytest.approx(expected, rel=1e-4)
