@@ -1,24 +1,42 @@
 """Listings of files as plain lists, and odd labels."""
 
+import csv
+import json
 import os
 import random
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from attittud_lab.config.schema import SourceConfig
 from attittud_lab.data.source import Listing, open_listing, open_source
 
 CASES = int(os.environ.get("ATTITTUD_CASES", "150"))
-
-
 """Files that the fuzzer writes; set it higher for a longer attack."""
 
 
 def read_path(path: Path | str, split: str | None = None, **more: Any) -> Listing:
     config = SourceConfig(path=str(path), split=split, **more)
     return open_listing(config, open_source(config.path), split)
+
+
+def write_columns(path: Path, columns: Mapping[str, Sequence[Any]]) -> Path:
+    """Write a table in the format of the suffix; a csv file has an empty cell for None."""
+    rows = list(zip(*columns.values(), strict=True))
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table({name: pa.array(cells) for name, cells in columns.items()}), path)
+    elif path.suffix == ".jsonl":
+        objects = [dict(zip(columns, row, strict=True)) for row in rows]
+        path.write_text("".join(json.dumps(row) + "\n" for row in objects), encoding="utf-8")
+    else:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",")
+            writer.writerows([list(columns), *rows])
+    return path
 
 
 def named(listing: Listing) -> list[str | None]:

@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from attittud_lab.config.options import as_path
+from attittud_lab.data.rows import read_file
 from attittud_lab.data.source import Columns, Listing, Raw, Rows, inside, joined
-from attittud_lab.data.tables import filtered, read_file, shards
+from attittud_lab.data.tables import filtered, shards
 from attittud_lab.errors import InputError
 
 ABOUT = ("Path", "Sex", "Age", "Frontal/Lateral", "AP/PA")

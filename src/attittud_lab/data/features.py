@@ -121,7 +121,7 @@ class Column:
         else:
             read = None if is_list(values.type) else numbers(values, guess=True)
             if read is None:
-                what = repr(short(_first_text(values) or "")) if _is_text(values.type) else str(values.type)[:60]
+                what = repr(short(_first_text(values) or "")) if is_text(values.type) else str(values.type)[:60]
                 reason = f"{culprit} holds {what} here, but numbers in the primary training examples"
                 raise InputError(f"{reason}; correct it, or name the column in data.table.categorical")
             found = _finite(read, culprit)[:, None]
@@ -312,7 +312,7 @@ def _plain_type(kind: Any) -> Any:
     return {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}.get(kind, kind)
 
 
-def _is_text(kind: Any) -> bool:
+def is_text(kind: Any) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
@@ -320,19 +320,19 @@ def is_list(kind: Any) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
-def _is_numeric(kind: Any) -> bool:
+def is_number(kind: Any) -> bool:
     types = pa.types
     return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_null(kind))
 
 
 def numbers(values: Any, *, guess: bool) -> Numbers | None:
     """Return a column of n numbers, NaN for missing ones; None for other columns. `guess`: read texts as numbers too."""
-    if _is_text(values.type) and guess:
+    if is_text(values.type) and guess:
         cells, number, missing = _parsed(values)
         if not compute.all(compute.or_(number, missing), min_count=0).as_py():
             return None
         values = compute.if_else(number, cells, pa.scalar(None, cells.type))
-    elif not _is_numeric(values.type):
+    elif not is_number(values.type):
         return None
     return np.asarray(values.cast(pa.float64(), safe=False).to_numpy(), dtype=np.float64)
 
@@ -376,9 +376,9 @@ def texts(values: Any, culprit: str) -> list[str]:
         values = compute.if_else(values, "True", "False")
     elif pa.types.is_floating(kind):
         values = compute.if_else(compute.is_nan(values), pa.scalar(None, kind), values).cast(pa.string())
-    elif _is_numeric(kind):
+    elif is_number(kind):
         values = values.cast(pa.string())
-    elif not _is_text(kind):
+    elif not is_text(kind):
         words = "write it as a number, a text or a list of numbers"
         raise InputError(f"{culprit} holds {str(kind)[:60]}; {words}, or {_EXCLUDE}")
     return [text or "" for text in compute.utf8_trim_whitespace(values).to_pylist()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -43,7 +45,7 @@ class ImageFolder(Source):
     def listing(self, split: str | None, columns: Columns) -> Listing:
         root = self.root / split if split else self.root
         folders = self._folders(root)
-        loose = sum(_is_image(path) for path in root.iterdir())
+        loose = sum(is_image(path) for path in root.iterdir())
         if not folders:
             above = "the folder above it" if root.parent == Path() else root.parent
             low = f"; if it is itself one of the classes, give {above}" if loose else ""
@@ -57,7 +59,7 @@ class ImageFolder(Source):
         paths: list[Path] = []
         labels: list[int] = []
         for number, folder in enumerate(folders):
-            found = [inside(self.root, path) for path in sorted(folder.rglob("*")) if _is_image(path)]
+            found = [inside(self.root, path) for path in files_in(folder) if is_image(path)]
             if not found:
                 lower = class_root(root)
                 hint = "" if lower is None else f", or did you mean {lower}, which contains folders of images?"
@@ -84,10 +86,25 @@ def class_root(root: Path, deepest: int = 3) -> Path | None:
     """Return the first folder inside of `root` that contains folders of images: perhaps the one that was meant."""
     inner = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
     for folder in inner:
-        if any(path.is_dir() and any(map(_is_image, path.iterdir())) for path in folder.iterdir()):
+        if any(path.is_dir() and any(map(is_image, path.iterdir())) for path in folder.iterdir()):
             return folder
     return next((found for folder in inner if deepest and (found := class_root(folder, deepest - 1))), None)
 
 
-def _is_image(path: Path) -> bool:
+def files_in(root: Path) -> Iterator[Path]:
+    """Yield all files below a folder but hidden ones, in order of their names, folder by folder."""
+
+    def refuse(error: OSError) -> None:
+        raise InputError(f"{error.filename}: cannot be read ({error.strerror}); change its permissions")
+
+    for folder, inner, files in os.walk(root, onerror=refuse):
+        inner[:] = sorted(name for name in inner if not name.startswith("."))
+        for name in inner:
+            path = Path(folder, name)
+            if path.is_symlink():
+                warn_once(f"{path}: is a link to a folder, so its files are left out; copy them if you need them")
+        yield from (Path(folder, name) for name in sorted(files) if not name.startswith("."))
+
+
+def is_image(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".") and path.is_file()

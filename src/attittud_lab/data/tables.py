@@ -1,14 +1,10 @@
-"""Tables: parquet in the layout of the public dataset hub, csv, tsv and jsonl, with images, texts or features in them.
+"""Tables as a source: parquet in the layout of the public dataset hub, csv, tsv and jsonl.
 
-pyarrow reads all of them. Cells of csv and tsv are read as text and never guessed: a class may be called NA, 01 or no.
+A table holds images, texts or features. `rows.py` reads the files, and `labels.py` says what a label is.
 """
 
 from __future__ import annotations
 
-import codecs
-import csv
-import io
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,27 +15,18 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.json
-import pyarrow.parquet
 from pyarrow import compute
 
 from attittud_lab.config.options import as_path
 from attittud_lab.config.schema import Kind
-from attittud_lab.data.features import CELLS_ARE_TEXT, cells_are_text, is_list, numbers, plain, texts
-from attittud_lab.data.source import Columns, Labels, Listing, Raw, Rows, check_memory, inside, warn_once
+from attittud_lab.data.features import cells_are_text, is_list, is_text, numbers, plain, texts
+from attittud_lab.data.labels import labels_of
+from attittud_lab.data.rows import INPUTS, LABELS, SUFFIXES, content, find_column, read_file
+from attittud_lab.data.source import Columns, Listing, Raw, Rows, inside, warn_once
 from attittud_lab.data.spelling import folded, number_in
 from attittud_lab.errors import InputColumnError, InputError, listed, one_line
 
-SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl")
-INPUTS = ("image", "img", "text", "sentence", "content", "review")
-LABELS = ("label", "labels", "fine_label", "class", "target")
-DEEPEST = 100
-"""The most nested lists and objects in a line of jsonl; pyarrow crashes at some thousands."""
 _SHARD = re.compile(r"(?P<split>[^.].*?)(-\d{5}-of-(?P<of>\d{5}))?\.(parquet|csv|tsv|jsonl)")
-_WHOLE = r"^[ \t]*(0|-?[1-9][0-9]{0,17})[ \t]*$"
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)  # a quote that is never closed goes to the end
-_NO_BRACKETS = bytes(code for code in range(256) if code not in b"[]{}")
 
 
 def shards(folder: Path) -> dict[str | None, list[Path]]:
@@ -124,7 +111,7 @@ def table_listing(table: pa.Table, where: str, columns: Columns) -> Listing:
     else:
         features = _features(table, where, columns, {label, group, *columns.where})
         kind, fetch, tables = "table", partial(_cells, features), [features]
-    labels, classes = (None, []) if label is None else _labels(table, label, where)
+    labels, classes = (None, []) if label is None else labels_of(table, label, f"{where}: column {label!r}")
     groups = None if group is None else _groups(table[group], counted.tolist(), where, group)
     listing = Listing(where, kind, table.num_rows, fetch, labels, classes, groups=groups, tables=tables)
     return replace(listing, names=lambda rows: [f"{where}, row {number}" for number in counted[rows]])
@@ -153,15 +140,19 @@ def _inputs(table: pa.Table, where: str, columns: Columns) -> tuple[Kind, Callab
         found = f"{where}: no column looks like an image or a text; name it with input:. Columns: {known}"
         raise InputColumnError(f"{found}. If these are features, set data.kind: table (`attittud init table` does)")
     values = plain(table[column])
-    kind: Kind = "image" if pa.types.is_struct(values.type) or _is(values, "binary") else "text"
-    if kind == "text" and not _is(values, "string"):
+    if is_text(values.type):
+        return "text", lambda rows: [cell or "" for cell in values.take(pa.array(rows)).to_pylist()]
+    if not (pa.types.is_struct(values.type) or _is_binary(values.type)):
         found = f"{where}: column {column!r} holds {str(values.type)[:60]}"
         raise InputError(f"{found}, neither text nor images; name another column with input:")
+    return "image", lambda rows: [_image(cell, where, column) for cell in values.take(pa.array(rows)).to_pylist()]
 
-    def fetch(rows: Rows) -> Sequence[Raw]:
-        return [_raw(value, where, column) for value in values.take(pa.array(rows)).to_pylist()]
 
-    return kind, fetch
+def _image(cell: Any, where: str, column: str) -> Raw:
+    image = content(cell)
+    if not isinstance(image, bytes):
+        raise InputError(f"{where}: column {column!r} has a row without an image; remove such rows")
+    return image
 
 
 def _features(table: pa.Table, where: str, columns: Columns, others: set[str | None]) -> pa.Table:
@@ -206,7 +197,7 @@ def _bytes(values: Any) -> list[bytes]:
     read = numbers(values, guess=False)
     if read is not None:
         return [number.tobytes() for number in _alike(read)]
-    if pa.types.is_boolean(values.type) or _is(values, "string"):
+    if pa.types.is_boolean(values.type) or is_text(values.type):
         return [_text_bytes(text) for text in texts(values, "")]
     flat = numbers(compute.list_flatten(values), guess=False) if is_list(values.type) else None
     if flat is None:
@@ -251,200 +242,14 @@ def matching(table: pa.Table, where: str, wanted: Mapping[str, str]) -> npt.NDAr
     return np.isin(np.arange(table.num_rows), rows)
 
 
-def _choose(table: pa.Table, where: str, wanted: str | None, usual: Sequence[str], what: str) -> str | None:
-    if wanted is not None and wanted not in table.column_names:
-        known = listed(table.column_names)
-        raise InputError(f"{where}: there is no column {wanted!r} ({what}:); its columns are {known}")
-    chosen = wanted or next((name for name in usual if name in table.column_names), None)
-    if table.column_names.count(chosen) > 1:
-        raise InputError(f"{where}: has the column {chosen!r} more than once; rename or remove all but one of them")
-    return chosen
+def _choose(table: pa.Table, where: str, name: str | None, usual: Sequence[str], what: str) -> str | None:
+    """Return the column to read; a column that is named must be there."""
+    column = find_column(table.column_names, name, usual, where)
+    if column is None and name is not None:
+        columns = listed(table.column_names)
+        raise InputError(f"{where}: there is no column {name!r} ({what}:); its columns are {columns}")
+    return column
 
 
-def _is(values: Any, kind: str) -> bool:
-    return any(getattr(pa.types, f"is_{name}")(values.type) for name in (kind, f"large_{kind}"))
-
-
-def _raw(value: Any, where: str, column: str) -> Raw:
-    if isinstance(value, dict):
-        value = value.get("bytes")  # its path is only a name: a table cannot make us open a file
-    if not isinstance(value, (bytes, str)):
-        raise InputError(f"{where}: column {column!r} has a row without content; remove such rows")
-    return value
-
-
-def _labels(table: pa.Table, column: str, where: str) -> tuple[Labels, list[str]]:
-    """Class numbers with names, or 0/1 for lists of labels. Nulls, empty cells and negative numbers mean no label."""
-    values, names, culprit = plain(table[column]), class_names(table, column), f"{where}: column {column!r}"
-    kind = values.type
-    if is_list(kind):
-        return _multi_label(values.to_pylist(), names, culprit)
-    if cells_are_text(table) and compute.all(compute.match_substring_regex(values, _WHOLE)).as_py():
-        values = compute.utf8_trim_whitespace(values).cast(pa.int64())
-    if pa.types.is_boolean(kind):
-        values = values.cast(pa.int8())
-    if pa.types.is_floating(kind):
-        values = _whole(values)
-    if pa.types.is_integer(values.type):
-        distinct = sorted(number for number in values.unique().to_pylist() if number is not None and number >= 0)
-        if names is not None and distinct and distinct[-1] >= len(names):
-            raise InputError(
-                f"{culprit} has the class number {distinct[-1]}, but there are only {len(names)} class names"
-            )
-        index = {number: number if names else position for position, number in enumerate(distinct)}
-        classes = names or [str(number) for number in distinct]
-    elif _is(values, "string"):
-        classes = sorted(name for name in values.unique().to_pylist() if name)
-        index = {name: number for number, name in enumerate(classes)}
-    else:
-        cure = "a label is a whole number, a text or a list of 0 and 1; convert the column to one of them"
-        raise InputError(f"{culprit} holds {str(kind)[:60]}; {cure}")
-    return np.array([index.get(value, -1) for value in values.to_pylist()], dtype=np.int64), classes
-
-
-def _whole(values: Any) -> Any:
-    """Return a column of floats as whole numbers if all are: pandas makes floats of whole numbers where some are missing."""
-    values = values.cast(pa.float64())
-    try:
-        return compute.if_else(compute.is_nan(values), pa.scalar(None, pa.float64()), values).cast(pa.int64())
-    except pa.ArrowInvalid:
-        return values
-
-
-def _multi_label(rows: list[Any], names: list[str] | None, culprit: str) -> tuple[Labels, list[str]]:
-    """Rows of 0 and 1, one column for each label, and the names of the labels: their numbers where the file has none."""
-    if any(not row or len(row) != len(rows[0]) for row in rows):
-        raise InputError(f"{culprit} has lists that are empty or have different lengths; give 0 or 1 for each label")
-    if not all(label in (0, 1) for row in rows for label in row):
-        raise InputError(f"{culprit} has lists of other values; they must hold 0 and 1 only")
-    count = len(rows[0])
-    return np.array(rows, dtype=np.int64), names if names and len(names) == count else [str(i) for i in range(count)]
-
-
-def class_names(table: pa.Table, column: str) -> list[str] | None:
-    """Return the class names of one column from the schema's metadata.
-
-    They are in the hub's own form, in a mapping `class_names` by column, under the column's own key (`fine_label_names`), or
-    in a list `class_names`. A list applies to the column that is read by default, or to a column that has all its classes.
-    """
-    metadata, own = table.schema.metadata or {}, f"{column}_names".encode()
-    try:
-        if b"huggingface" in metadata:
-            feature = json.loads(metadata[b"huggingface"])["info"]["features"][column]
-            names = feature.get("names") or feature.get("feature", {}).get("names")
-        elif own in metadata:
-            names = json.loads(metadata[own])
-        else:
-            names = json.loads(metadata[b"class_names"])
-            usual = next((name for name in LABELS if name in table.column_names), column)
-            if isinstance(names, dict):
-                names = names.get(column)
-            elif column != usual and not pa.types.is_nested(table[column].type):
-                names = names if len(table[column].unique()) == len(names) else None
-    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
-        return None
-    if not isinstance(names, list) or not names or len({str(name) for name in names}) != len(names):
-        return None
-    return [str(name) for name in names]
-
-
-def read_file(path: Path) -> pa.Table:
-    """The table in a file; every column holds valid values."""
-    suffix = path.suffix.lower()
-    try:
-        table = _parquet(path) if suffix == ".parquet" else _text_table(path, suffix)
-        names = table.column_names  # decoded here
-    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-        reason = re.sub(r"in row (\d+)", lambda found: f"in record {int(found[1]) + 1}", one_line(error))
-        raise InputError(f"{path}: cannot be read as {suffix[1:]} ({reason[:200]}); check the file") from None
-    columns = []
-    for name, column in zip(names, table.columns, strict=True):
-        try:
-            columns.append(column.cast(pa.string()) if suffix in (".csv", ".tsv") else column)
-            column.validate(full=True)  # pyarrow itself does not check jsonl and parquet
-        except pa.ArrowInvalid:
-            raise InputError(f"{path}: column {name!r} is not UTF-8 text; save the file in that encoding") from None
-    return pa.Table.from_arrays(columns, names=names, metadata=table.schema.metadata)
-
-
-def _parquet(path: Path) -> pa.Table:
-    with pa.parquet.ParquetFile(path) as file:
-        about = file.metadata
-        groups = [about.row_group(number) for number in range(about.num_row_groups)]
-        # A repeated value takes no room in the file, but eight bytes or more in memory.
-        size = sum(group.total_byte_size for group in groups) + 8 * about.num_rows * about.num_columns
-        check_memory(size, f"{path}: its {about.num_rows:,} rows")
-        return file.read()
-
-
-def _text_table(path: Path, suffix: str) -> pa.Table:
-    check_memory(3 * path.stat().st_size, f"{path}: the file")
-    content = path.read_bytes()
-    # UTF-16 and UTF-32 announce themselves by a byte-order mark; the longer one begins with the shorter one.
-    if content.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
-        content = content.decode("utf-32").encode()
-    elif content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        content = content.decode("utf-16").encode()
-    block = min(len(content) + 1024, 1 << 30)  # a row must not be longer than a block
-    if suffix == ".jsonl":
-        return _jsonl(content, path, block)
-    return _csv(content, path, block, "\t" if suffix == ".tsv" else ",")
-
-
-def _csv(content: bytes, path: Path, block: int, delimiter: str) -> pa.Table:
-    _check_quotes(content, path, delimiter)
-    reading = pa.csv.ReadOptions(block_size=block, use_threads=False)  # with threads, messages have no row numbers
-    parsing = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-    names = _header(content, path, delimiter)
-    for _ in range(2):
-        # As bytes, so that a column in another encoding can be named.
-        convert = pa.csv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.binary()), null_values=[], strings_can_be_null=False
-        )
-        table = pa.csv.read_csv(io.BytesIO(content), reading, parsing, convert)
-        if not set(table.schema.types) - {pa.binary()}:
-            break
-        names = table.column_names  # pyarrow reads this header in another way
-    return table.replace_schema_metadata(CELLS_ARE_TEXT)
-
-
-def _header(content: bytes, path: Path, delimiter: str) -> list[str]:
-    """Return the column names, without pyarrow's streaming reader: its thread may abort a process that ends in an error."""
-    text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", errors="surrogateescape", newline="")
-    try:
-        return next((row for row in csv.reader(text, delimiter=delimiter) if row), [])
-    except csv.Error as error:
-        raise InputError(f"{path}: the first line is not a list of column names ({error}); write one") from None
-
-
-def _check_quotes(content: bytes, path: Path, delimiter: str) -> None:
-    """Refuse a quote that is never closed, or closed in the middle of a cell: rows would be merged silently."""
-    if b'"' not in content:
-        return
-    other = re.escape(delimiter.encode())
-    cell = rb'(?:"(?:[^"]++|"")*+"|[^"' + other + rb"\r\n][^" + other + rb"\r\n]*+|)"
-    rows = re.compile(rb"(?:" + cell + rb"(?:" + other + rb"|\r\n?|\n))*+" + cell)
-    match = rows.match(content, 3 if content.startswith(codecs.BOM_UTF8) else 0)
-    end = match.end() if match else 0
-    if end < len(content):
-        line = content.count(b"\n", 0, end) + 1
-        found = f"{path}: a quoted cell is not closed, or continues after its closing quote, in or before line {line}"
-        raise InputError(f'{found}; write quotes inside a quoted cell twice ("")')
-
-
-def _jsonl(content: bytes, path: Path, block: int) -> pa.Table:
-    depth = 0
-    for number, line in enumerate(io.BytesIO(content), 1):
-        for mark in _STRING.sub(b"", line).translate(None, _NO_BRACKETS):
-            depth += 1 if mark in b"[{" else -1
-            if depth > DEEPEST:
-                found = f"{path}: line {number} has more than {DEEPEST} nested lists and objects"
-                raise InputError(f"{found}; keep only what is needed")
-    reading = pa.json.ReadOptions(block_size=block, use_threads=False)
-    table = pa.json.read_json(io.BytesIO(content), read_options=reading)
-    dates = [column.name for column in table.schema if pa.types.is_timestamp(column.type)]
-    if not dates:
-        return table
-    # Texts that look like dates stay texts.
-    schema = pa.schema([(name, pa.string()) for name in dates])
-    return pa.json.read_json(io.BytesIO(content), reading, pa.json.ParseOptions(explicit_schema=schema))
+def _is_binary(kind: Any) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))

@@ -14,8 +14,8 @@ from PIL import Image
 from torch import Tensor
 
 from attittud_lab.data.features import Features, array
+from attittud_lab.data.rows import INPUTS
 from attittud_lab.data.source import Raw
-from attittud_lab.data.tables import INPUTS
 from attittud_lab.errors import InputError, listed
 from attittud_lab.predict.rows import Row, rows_of
 

@@ -5,38 +5,31 @@ Only the current batch is in memory, so the inputs may be larger than memory.
 
 from __future__ import annotations
 
-import codecs
-import csv
 import io
 import json
-import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
-
-import pyarrow as pa
-import pyarrow.parquet
 
 from attittud_lab.config.options import as_path, meant
 from attittud_lab.config.schema import Kind
 from attittud_lab.data.features import other_separator
 from attittud_lab.data.folder import SUFFIXES as IMAGES
+from attittud_lab.data.folder import files_in
+from attittud_lab.data.labels import class_names, label_of
+from attittud_lab.data.rows import INPUTS, LABELS, batches, blamed, content, count_rows, find_column, lines, objects
+from attittud_lab.data.rows import SUFFIXES as TABLES
 from attittud_lab.data.source import Raw, inside, warn_once
-from attittud_lab.data.spelling import folded
-from attittud_lab.data.tables import INPUTS, LABELS, class_names
-from attittud_lab.errors import InputError, counted, listed, loose, one_line, short, spellings
+from attittud_lab.errors import InputError, counted, listed, loose, short, spellings
 from attittud_lab.predict.rows import Row, rows_of
 
 STANDARD = "-"
-TABLES = (".parquet", ".csv", ".tsv", ".jsonl")
-_LONGEST = 1 << 26  # characters of a line or a cell; a quote that is never closed would otherwise take all memory
-_ROWS = 512  # of a parquet file at a time
+_ROWS = 512  # of a table at a time
 
 
 @dataclass(frozen=True)
@@ -92,11 +85,8 @@ class Inputs:
 
     def _file(self, path: Path, root: Path | None) -> tuple[int | None, Iterator[Item]]:
         suffix = path.suffix.lower()
-        if suffix == ".parquet":
-            with _blamed(path, "parquet"), pa.parquet.ParquetFile(path) as file:
-                return file.metadata.num_rows, self._parquet(path)
         if suffix in TABLES:
-            return None, self._table(path, suffix)
+            return count_rows(path), self._objects_in(path) if suffix == ".jsonl" else self._table(path)
         if self.kind != "image":
             cure = f"give one of {', '.join(TABLES)}, or lines of text on standard input (-)"
             raise InputError(f"{path}: cannot read {self.kind}s from a {suffix or 'file without a suffix'}; {cure}")
@@ -112,7 +102,7 @@ class Inputs:
 
     def _folder(self, root: Path) -> tuple[int | None, Iterator[Item]]:
         """Read images, or tables if there are none or the model reads no images, by name and folder by folder."""
-        counts = Counter(path.suffix.lower() for path in _walk(root))
+        counts = Counter(path.suffix.lower() for path in files_in(root))
         suffixes = TABLES if self.kind != "image" else IMAGES if any(counts[end] for end in IMAGES) else (".parquet",)
         wanted = sum(counts[suffix] for suffix in suffixes)
         if not wanted:
@@ -121,7 +111,7 @@ class Inputs:
         if counts.total() > wanted:
             left = counted(counts.total() - wanted, "file is", "files are")
             warn_once(f"{root}: {left} left out, because only {', '.join(suffixes)} can be read here")
-        paths = (inside(root, path) for path in _walk(root) if path.suffix.lower() in suffixes)
+        paths = (inside(root, path) for path in files_in(root) if path.suffix.lower() in suffixes)
         if suffixes is IMAGES:
             return wanted, (self._image(path, root) for path in paths)
         found = [self._file(path, root) for path in paths]
@@ -129,130 +119,92 @@ class Inputs:
 
     # -------------------------------------------------------------------------------------------------- tables
 
-    def _parquet(self, path: Path) -> Iterator[Item]:
-        number, names = 0, None
-        with _blamed(path, "parquet"), pa.parquet.ParquetFile(path) as file:
-            input_, label = self._columns(file.schema_arrow.names, str(path))
-            columns = None if input_ is None else [name for name in (input_, label) if name is not None]
-            for batch in file.iter_batches(_ROWS, columns=columns):
-                table = pa.Table.from_batches([batch]).replace_schema_metadata(file.schema_arrow.metadata)
-                if number == 0 and label is not None:
-                    names = class_names(table, label)
-                known = [None] * len(batch) if label is None else batch[label].to_pylist()
-                values = rows_of(table) if input_ is None else batch[input_].to_pylist()
-                for value, truth in zip(values, known, strict=True):
-                    number += 1
-                    yield self._row(path, number, value, truth, names)
-
-    def _table(self, path: Path, suffix: str) -> Iterator[Item]:
-        with _blamed(path, suffix[1:]), path.open("rb") as file:
-            lines = _lines(file, str(path))
-            if suffix == ".jsonl":
-                yield from self._objects(str(path), enumerate(lines, 1))
-                return
-            csv.field_size_limit(_LONGEST)
-            rows = csv.reader(lines, delimiter="\t" if suffix == ".tsv" else ",", strict=True)
-            yield from self._csv(path, (row for row in rows if row))  # without empty lines
-
-    def _csv(self, path: Path, rows: Iterator[list[str]]) -> Iterator[Item]:
-        heading, number = next(rows, []), 0
-        input_, label = self._columns(heading, str(path))
-        while some := list(islice(rows, _ROWS)):
-            for position, row in enumerate(some, number + 1):
-                if len(row) != len(heading):
-                    found = f"{path}: row {position} has {len(row)} cells, the heading has {len(heading)}"
-                    cure = "repair the row, or quote cells that hold separators"
-                    raise InputError(f"{found}{other_separator(heading)}; {cure}")
-            table = pa.table(
-                {name: pa.array(cells) for name, cells in zip(heading, zip(*some, strict=True), strict=True)}
-            )
-            values = rows_of(table) if input_ is None else table[input_].to_pylist()
-            known = [None] * len(some) if label is None else table[label].to_pylist()
-            for value, truth in zip(values, known, strict=True):
+    def _table(self, path: Path) -> Iterator[Item]:
+        number = 0
+        names = None
+        for batch in batches(path, _ROWS):
+            column, label = self._columns(batch.column_names, str(path))
+            if number == 0 and label is not None:
+                names = class_names(batch, label)
+            cells = rows_of(batch) if column is None else batch[column].to_pylist()
+            labels = [None] * len(cells) if label is None else batch[label].to_pylist()
+            for cell, truth in zip(cells, labels, strict=True):
                 number += 1
-                yield self._row(path, number, value, truth, None)
+                yield self._row(str(path), number, cell, self._truth(truth, names))
 
-    def _objects(self, where: str, lines: Iterable[tuple[int, str]]) -> Iterator[Item]:
+    def _objects_in(self, path: Path) -> Iterator[Item]:
+        with blamed(path, "jsonl"), path.open("rb") as file:
+            yield from self._objects(str(path), lines(file, str(path)))
+
+    def _objects(self, where: str, text: Iterable[str]) -> Iterator[Item]:
         """Lines of JSON; each is a mapping with the input column."""
-        for number, line in lines:
-            if not line.strip():
-                continue
-            try:
-                found = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                wrong = f"{where}: line {number} is not JSON ({one_line(error, 120)})"
-                raise InputError(f"{wrong}; write one object with the input column per line") from None
-            if not isinstance(found, Mapping):
-                raise InputError(f'{where}: line {number} is not an object; write lines such as {{"text": "..."}}')
-            input_, label = self._columns(list(found), f"{where}: line {number}")
-            value = found if input_ is None else found[input_]
-            yield self._row(where, number, value, None if label is None else found[label], None)
+        for number, row in objects(text, where):
+            column, label = self._columns(list(row), f"{where}: line {number}")
+            truth = None if label is None else self._truth(row[label], None)
+            yield self._row(where, number, row if column is None else row[column], truth)
 
     def _standard(self, stream: io.BufferedReader) -> Iterator[Item]:
         """Read JSON lines if the first line is an object; otherwise each line is a text, or the path of an image."""
-        lines, first = enumerate(_lines(stream, "standard input"), 1), (0, "")
-        for first in lines:
-            if first[1].strip():
+        text = lines(stream, "standard input")
+        before: list[str] = []
+        for line in text:
+            before.append(line)
+            if line.strip():
                 break
         else:
             return
-        before = [(number, "") for number in range(1, first[0])]
-        whole = (pair for some in (before, [first], lines) for pair in some)
-        if first[1].lstrip().startswith("{") and _is_object(first[1]):
+        whole = chain(before, text)
+        if _is_object(before[-1]):
             yield from self._objects(STANDARD, whole)
             return
-        for number, line in whole:
-            text = line.rstrip("\r\n")
+        for number, line in enumerate(whole, 1):
+            name = line.rstrip("\r\n")
             if self.kind == "text":
                 self._check_no_columns("standard input")
-                yield Item(STANDARD, number, text)
+                yield Item(STANDARD, number, name)
             elif self.kind == "table":
                 cure = "write one object with all columns per line, or name a file"
                 raise InputError(f"standard input: line {number} is not JSON; {cure}")
-            elif text:
-                yield self._image(as_path(text), None)
+            elif name:
+                yield self._image(as_path(name), None)
 
     def _columns(self, names: Sequence[str], where: str) -> tuple[str | None, str | None]:
         """Return the column of the input (None: all columns), and the column of the label if there is one."""
-        chosen: list[str | None] = []
-        for wanted, usual in ((self.input, INPUTS), (self.label, LABELS)):
-            found = next((name for name in ([wanted] if wanted else usual) if name in names), None)
-            if list(names).count(found) > 1:  # type: ignore[arg-type]  # None is not a name
-                raise InputError(f"{where}: has the column {found!r} more than once; rename or remove all but one")
-            chosen.append(found)
         if not names:
             raise InputError(f"{where}: there are no examples in it; check the file")
-        if "--label" in self.options and chosen[1] is None:
+        column = find_column(names, self.input, INPUTS, where)
+        label = find_column(names, self.label, LABELS, where)
+        if "--label" in self.options and label is None:
             missing = f"{where}: there is no column {self.label!r} (--label)"
             raise InputError(f"{missing}; name another column, or leave --label out. Its columns are {listed(names)}")
         if self.kind == "table":
-            twice = next((name for name, count in Counter(names).items() if count > 1), None)
-            if twice is not None:
-                raise InputError(f"{where}: has the column {twice!r} more than once; rename or remove all but one")
-            return None, chosen[1]
-        if chosen[0] is None:
+            for name in names:
+                find_column(names, name, (), where)
+            return None, label
+        if column is None:
             unnamed = f"no column is called {', '.join(INPUTS[:-1])} or {INPUTS[-1]}"
             lack = f"there is no column {self.input}" if self.input else unnamed
             cure = f"name the column of the {self.kind}s with --input. Its columns are {listed(names)}"
             raise InputError(f"{where}: {lack}; {cure}{other_separator(names)}")
-        return chosen[0], chosen[1]
+        return column, label
 
     def _check_no_columns(self, where: str) -> None:
         if self.options:
             what = f"{where}: has no columns, so {' and '.join(self.options)} cannot name one"
             raise InputError(f"{what}; leave it out, or give a csv, tsv, jsonl or parquet file")
 
-    def _row(self, path: Path | str, number: int, value: Any, truth: Any, names: list[str] | None) -> Item:
-        if self.kind == "table":
-            return Item(_written(path), number, value, self._truth(truth, names))
-        if isinstance(value, Mapping):
-            value = value.get("bytes")  # its path is only a name; a table cannot make us open a file
-        if not isinstance(value, str if self.kind == "text" else bytes):
-            known: dict[type, str] = {type(None): "nothing", bytes: "an image", str: "a text"}
-            found = known.get(type(value), f"a {type(value).__name__}")
+    def _row(self, file: str, number: int, cell: Any, truth: frozenset[str] | None) -> Item:
+        raw = cell
+        if self.kind != "table":
+            raw = content(cell)
+        if self.kind == "text" and raw is None:
+            raw = ""
+        if self.kind != "table" and not isinstance(raw, str if self.kind == "text" else bytes):
+            words: dict[type, str] = {type(None): "nothing", bytes: "an image", str: "a text"}
+            what = words.get(type(raw), f"a {type(raw).__name__}")
             cure = "name another column with --input, or repair the row"
-            raise InputError(f"{path}: row {number} holds {found}, but the model reads {self.kind}s; {cure}")
-        return Item(_written(path), number, value, self._truth(truth, names))
+            raise InputError(f"{file}: row {number} holds {what}, but the model reads {self.kind}s; {cure}")
+        return Item(_written(file), number, raw, truth)
 
     def _hint(self, what: str, name: str) -> None:
         """Warn if a true class is only spelt in another way than in training: it then counts as not known."""
@@ -269,16 +221,13 @@ class Inputs:
             if not self.several or len(all_names) != len(value) or not {*self.classes} <= {*all_names}:
                 return None
             return frozenset(name for name, has in zip(all_names, value, strict=True) if has) & {*self.classes}
-        if value is None or value != value:  # NaN
+        label = label_of(value, names)
+        if label is None or self.several:
             return None
-        number = int(value) if isinstance(value, float) and value.is_integer() else value
-        if isinstance(number, int) and names and 0 <= number < len(names):
-            value = names[number]
-        name = str(int(value)) if isinstance(value, bool) else str(value)
-        known = next((word for word in (name, name.strip(), folded(name.strip())) if word in self.classes), None)
-        if known is None and not self.several:
-            self._hint("the label", name)
-        return None if known is None or self.several else frozenset([known])
+        if label not in self.classes:
+            self._hint("the label", label)
+            return None
+        return frozenset([label])
 
 
 def _total(counts: Iterable[int | None]) -> int | None:
@@ -286,43 +235,9 @@ def _total(counts: Iterable[int | None]) -> int | None:
     return None if None in known else sum(count or 0 for count in known)
 
 
-def _walk(root: Path) -> Iterator[Path]:
-    """All files below a folder but hidden ones, in order of their names, folder by folder."""
-
-    def refuse(error: OSError) -> None:
-        raise InputError(f"{error.filename}: cannot be read ({error.strerror}); change its permissions")
-
-    for folder, inner, files in os.walk(root, onerror=refuse):
-        inner[:] = sorted(name for name in inner if not name.startswith("."))
-        for name in inner:
-            if Path(folder, name).is_symlink():
-                warn_once(
-                    f"{Path(folder, name)}: is a link to a folder, so its files are left out; copy them if you need them"
-                )
-        yield from (Path(folder, name) for name in sorted(files) if not name.startswith("."))
-
-
 def _written(path: Path | str) -> str:
     """Return a path as text that a UTF-8 file can hold, even if the path itself is not valid UTF-8."""
     return str(path).encode("utf-8", "backslashreplace").decode()
-
-
-def _lines(stream: io.BufferedReader, where: str) -> Iterator[str]:
-    """The lines of a text in UTF-8, or in UTF-16 or UTF-32 with a byte-order mark."""
-    start = stream.peek(4)[:4]
-    wide = "utf-32" if start in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE) else "utf-16"
-    marks = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-    text = io.TextIOWrapper(stream, wide if start.startswith(marks) else "utf-8-sig", newline="")
-    try:
-        while line := text.readline(_LONGEST):
-            if len(line) == _LONGEST:
-                raise InputError(f"{where}: has a line of more than {_LONGEST:,} characters; is it the right file?")
-            yield line
-    except UnicodeDecodeError as error:
-        raise InputError(f"{where}: is not UTF-8 text ({one_line(error, 100)}); save it in that encoding") from None
-    finally:
-        with suppress(ValueError):  # the file was closed meanwhile
-            text.detach()
 
 
 def _is_object(line: str) -> bool:
@@ -330,13 +245,3 @@ def _is_object(line: str) -> bool:
         return isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):
         return False
-
-
-@contextmanager
-def _blamed(path: Path, kind: str) -> Iterator[None]:
-    """Blame errors of a reader inside the block on the file."""
-    try:
-        yield
-    except (pa.ArrowException, csv.Error, OSError, ValueError) as error:
-        found = f"{path}: cannot be read as {kind} ({one_line(error, 200)})"
-        raise InputError(f"{found}; check the file") from None

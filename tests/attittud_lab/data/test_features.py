@@ -19,7 +19,7 @@ from attittud_lab.config.schema import Config
 from attittud_lab.data import source
 from attittud_lab.data.features import FARTHEST, MOST_LEVELS, Features
 from attittud_lab.data.prepare import Prepared, prepare
-from attittud_lab.data.tables import read_file
+from attittud_lab.data.rows import read_file
 from attittud_lab.errors import InputError
 from attittud_lab.models.network import load_weights
 from attittud_lab.training.train import run
@@ -343,10 +343,10 @@ def test_text_in_a_column_of_numbers_of_another_table_is_refused(tmp_path: Path)
         ("label\na\nb\n", "has no column of features"),
         ("x,label\n", "there are no examples"),
         ("x,label\n1,a\n", "only one class"),
-        ("x,label\n1,a,3\n", "cannot be read as csv"),
+        ("x,label\n1,a,3\n", "row 1"),
         ("x,y\n1,2\n3,4\n", "no label column was found"),
         ("x,label\n" + "1,a\n1,b\n" * 40, "of the 16 test examples are also in train"),
-        ("", "cannot be read as csv"),
+        ("", "a.csv"),
     ],
 )
 def test_files_that_are_not_tables_are_refused(tmp_path: Path, content: str, message: str) -> None:

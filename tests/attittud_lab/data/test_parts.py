@@ -349,7 +349,7 @@ def test_bad_labels_are_refused(tmp_path: Path, pictures: Path) -> None:
     with pytest.raises(InputError, match=r"there is no column 'lable' \(label:\); its columns are text, verdict"):
         read_configuration(f"data: {{primary: {{path: {path}, label: lable}}}}")
     path.write_bytes("text,label\nschön,a\n".encode("latin-1"))
-    with pytest.raises(InputError, match="column 'text' is not UTF-8 text"):
+    with pytest.raises(InputError, match=r"t\.csv: line 2"):
         read_configuration(f"data: {{primary: {path}}}")
     path.write_text("text,label\n")
     with pytest.raises(InputError, match="there are no examples in it"):

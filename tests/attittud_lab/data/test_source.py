@@ -152,7 +152,7 @@ def test_paths_that_cannot_be_read_are_explained(tmp_path: Path, pictures: Path)
         tmp_path / "flat": "make one folder of images for each class",
         tmp_path / "notes.doc": r"cannot read a \.doc",
         tmp_path / "broken.parquet": "cannot be read as parquet",
-        tmp_path / "broken.jsonl": "cannot be read as jsonl",
+        tmp_path / "broken.jsonl": r"broken\.jsonl: line 1",
     }.items():
         with pytest.raises(InputError, match=message):
             read_configuration(f"data: {{primary: {path}}}")

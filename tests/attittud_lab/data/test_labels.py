@@ -1,0 +1,99 @@
+"""A label means the same in every file format, whatever the other cells of its column are."""
+
+import math
+import tempfile
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attittud_lab.data.labels import label_of
+from attittud_lab.errors import InputError
+from attittud_lab.predict.inputs import Inputs
+from tests.helpers.data_files import inputs, named, read_path, write_columns
+
+FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
+
+
+@pytest.mark.parametrize(
+    ("cell", "label"),
+    [
+        *((cell, None) for cell in (None, math.nan, "", " ", "\t", "\u00a0", -1, -1.0, "-1", " -7.0 ", Decimal(-2))),
+        *((cell, "0") for cell in (0, 0.0, -0.0, "0", "0.0", "-0.0", " 0 ")),
+        *((cell, "12") for cell in (12, 12.0, "12", "12.", "12.00", Decimal(12))),
+        *((cell, "True") for cell in (True, "True", "true", "TRUE")),
+        *((cell, cell) for cell in ("NA", "nan", "01", "1e5", "no", " yes", "v1.0", "1_0", "\u0661")),
+        (2**64 - 1, str(2**64 - 1)),
+        ("9" * 5000, "9" * 5000),
+    ],
+)
+def test_a_cell_has_one_meaning(cell: Any, label: str | None) -> None:
+    assert label_of(cell) == label
+
+
+def test_numbers_have_the_names_of_the_file() -> None:
+    assert [label_of(cell, ["no", "yes"]) for cell in (0, 1.0, True, -1, None, 2)] == [
+        "no",
+        "yes",
+        "yes",
+        None,
+        None,
+        "2",
+    ]
+
+
+def columns(cells: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
+    return st.lists(cells, min_size=1, max_size=12)
+
+
+ODD = ["", " ", "\t", "-1", "0", "1", "1.0", "2", "-3.0", " 1", "yes", "NA", "null", "None", "true", "01", "=1+1", '"']
+
+
+@given(
+    columns(st.none() | st.integers(-2, 12))
+    | columns(st.none() | st.integers(-2, 12).map(float))
+    | columns(st.none() | st.booleans())
+    | columns(st.none() | st.sampled_from(ODD))
+)
+@settings(max_examples=60, deadline=None)
+def test_every_format_reads_the_same_labels_for_training_and_prediction(cells: list[Any]) -> None:
+    wanted = [label_of(cell) for cell in cells]
+    texts = [f"text {number}" for number in range(len(cells))]
+    with tempfile.TemporaryDirectory() as folder:
+        for suffix in FORMATS:
+            path = write_columns(Path(folder) / f"a{suffix}", {"text": texts, "label": cells})
+            listing = read_path(path)
+            assert named(listing) == wanted
+            assert inputs(listing) == texts
+            _, items = Inputs("text", listing.classes, several=False).read([str(path)])
+            found = [(item.raw, item.truth) for item in items]
+            assert found == [(text, label and {label}) for text, label in zip(texts, wanted, strict=True)]
+
+
+def test_an_empty_cell_makes_no_class_of_a_negative_number(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text,label\na,0\nb,1\nc,-1\nd,\ne,\t\nf,1\n")
+    listing = read_path(tmp_path / "a.csv")
+    assert listing.classes == ["0", "1"] and listing.labels.tolist() == [0, 1, -1, -1, -1, 1]
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_fractions_are_no_classes_and_a_missing_text_is_empty(suffix: str, tmp_path: Path) -> None:
+    path = write_columns(tmp_path / f"a{suffix}", {"text": ["a", None], "label": [0.5, 1.0]})
+    with pytest.raises(InputError, match=r"'label'.*0\.5"):
+        read_path(path)
+    write_columns(path, {"text": ["a", None], "label": ["0.5", "half"]})
+    listing = read_path(path)
+    assert inputs(listing) == ["a", ""] and listing.classes == ["0.5", "half"]
+    assert [item.raw for item in Inputs("text", listing.classes, several=False).read([str(path)])[1]] == ["a", ""]
+
+
+def test_other_types_are_refused(tmp_path: Path) -> None:
+    for cells in (pa.array([0, 1], pa.date32()), pa.array([b"a", b"b"])):
+        pq.write_table(pa.table({"text": ["a", "b"], "label": cells}), tmp_path / "a.parquet")
+        with pytest.raises(InputError, match="'label'"):
+            read_path(tmp_path / "a.parquet")
