@@ -16,12 +16,12 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import torch
 
-from benchmarks import calls, eager, guard, judges, passes, steps
+from benchmarks import calls, eager, judges, passes, steps
 from benchmarks.figures import table
 from benchmarks.results import RESULTS, Record, provenance
 from benchmarks.workloads import SPECS
 
-JOBS = ["eager", "judges", "guard", "calls", "passes", *SPECS]
+JOBS = ["eager", "judges", "calls", "passes", *SPECS]
 REPEATED = {"eager", "judges"}
 Measurements = dict[str, Callable[[], dict[str, Any]]]
 
@@ -34,8 +34,6 @@ def points(job: str, settings: dict[str, Any]) -> Measurements:
         return {name: partial(eager.measure, name, **longer) for name in eager.MODELS}
     if job == "judges":
         return {name: partial(judges.measure, name, **settings) for name in judges.MODELS}
-    if job == "guard":
-        return {name: partial(guard.measure, name, **settings) for name in guard.MODELS}
     if job == "calls":
         return {name: partial(calls.measure, *setting) for name, setting in calls.POINTS.items()}
     if job == "passes":

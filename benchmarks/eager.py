@@ -46,12 +46,12 @@ from benchmarks.timing import CORES
 from benchmarks.timing import seconds as seconds_of
 from benchmarks.workloads import SPECS, Workload
 
-MODELS = tuple(name for name, spec in SPECS.items() if spec.stores_basis)
+MODELS = tuple(SPECS)
 PAIRS, ROUNDS, FEWEST_ROUNDS = 200, 40, 9
 PLAIN = 3
 PAIRED = ("attittud loop", "attittud hooks")
 RARE_EVERY = 3
-RARE = ("authors' algorithm", "TorchJD sketch, one by one", "TorchJD PCGrad", "Opacus + SVD", "attittud implicit")
+RARE = ("authors' algorithm", "TorchJD sketch, one by one", "TorchJD PCGrad", "Opacus + SVD")
 VMAPPED = "TorchJD sketch, vmapped"
 IN_ONE_THREAD = (MultitaskInOneThread, TwoPassesInOneThread)
 OVER = {"plain_over_two_passes": "two passes", "plain_over_two_passes_in_one_thread": TwoPassesInOneThread.name}

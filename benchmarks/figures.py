@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,15 @@ from benchmarks.workloads import SPECS
 Results = dict[str, dict[str, Any]]
 EVERY = (1, 4, 10)
 MODES = ("graph", "eager")
+NAMES = {
+    "wrn22": "WRN-22-4",
+    "resnet18": "ResNet-18",
+    "roberta128": "RoBERTa 128",
+    "roberta512": "RoBERTa 512",
+    "decoder_lora": "decoder with LoRA",
+}
+"""What pages call the workloads."""
+TORCHJD = ("TorchJD sketch, one by one", "TorchJD sketch, vmapped")
 
 
 @dataclass(frozen=True)
@@ -81,11 +91,6 @@ def every_figure(results: Results) -> list[Figures]:
     ]
 
 
-def memories(found: list[Figures]) -> list[Figures]:
-    """One row per method and point, because memory is the same with and without graphs."""
-    return list({(f.job, f.point, f.method): f for f in reversed(found) if f.memory_step is not None}.values())[::-1]
-
-
 def base_point(results: Results, job: str) -> tuple[str, dict[str, Any]] | None:
     """The point with all methods."""
     points = results.get(job, {}).get("points", {})
@@ -138,6 +143,30 @@ def in_a_graph(point: dict[str, Any]) -> dict[str, float]:
     mode = next(mode for mode in MODES if mode in point)
     times: dict[str, float] = point[mode]["seconds"]
     return times
+
+
+def growth_with_k(results: Results, engine: str) -> dict[str, float]:
+    """The exponent p of time ~ k^p for a refresh in CUDA graphs, by workload.
+
+    In a graph the device alone is measured. Workloads without a sweep over k are left out.
+    """
+    powers = {}
+    for job in NAMES:
+        base = base_point(results, job)
+        if base is None:
+            continue
+        points = results[job]["points"]
+        line = []
+        for one in every_figure({job: results[job]}):
+            same_m = points[one.point]["m"] == base[1]["m"]
+            measured = one.mode == "graph" and one.refresh is not None
+            if same_m and measured and one.method.startswith(f"attittud {engine}"):
+                line.append((points[one.point]["k"], one.refresh))
+        if len(line) > 1:
+            line.sort()
+            (small, first), (large, last) = line[0], line[-1]
+            powers[job] = math.log(last / first) / math.log(large / small)
+    return powers
 
 
 def number(value: float | None, scale: float = 1.0) -> str:

@@ -108,16 +108,11 @@ class Guided(Method):
             eta=ETA,
             rank=k,
             engine=engine,
-            basis="exact" if engine == "implicit" else "sketch",
-            refresh_every=1 if engine == "implicit" else 10,
             parameters=work.spec.parameters,
             batch_norm="frozen" if frozen else "batch",
         )
-        # `implicit` is fresh at every step. It, `hooks` and `auto` see the forward pass; the others need only its graph.
-        self.has_refresh = engine != "implicit"
-        self.watches = engine in ("hooks", "implicit", "auto") and not frozen
-        # The eigensolver of `implicit` waits for the device, and a failed capture breaks the process.
-        self.in_graph = engine != "implicit"
+        # `hooks` and `auto` see the forward pass; the others need only its graph.
+        self.watches = engine in ("hooks", "auto") and not frozen
 
     @property
     def same_as(self) -> str | None:
@@ -137,8 +132,7 @@ class Guided(Method):
         primary = losses if self.watches else losses()
         auxiliary = self.work.losses("auxiliary").mean()
         basis_losses = losses if self.frozen else None
-        due = refresh if self.has_refresh else None
-        self.guide.backward(primary=primary, auxiliary=auxiliary, basis_losses=basis_losses, refresh=due)
+        self.guide.backward(primary=primary, auxiliary=auxiliary, basis_losses=basis_losses, refresh=refresh)
 
 
 class Plain(Method):
@@ -297,11 +291,9 @@ def methods_for(work: Workload, k: int, engines: list[str]) -> dict[str, Callabl
         "two passes": lambda: TwoPasses(work, k),
     }
     for engine in engines:
-        if engine == "implicit" or work.spec.stores_basis:
-            makers[f"attittud {engine}"] = guided(engine)
+        makers[f"attittud {engine}"] = guided(engine)
         if engine == "hooks" and normalises:
             makers["attittud hooks, frozen BatchNorm"] = guided(engine, frozen=True)
-    if work.spec.stores_basis:
-        for peer in (Authors, TorchJDLoop, TorchJD, TorchJDPCGrad, Opacus):
-            makers[peer.name] = lambda peer=peer: peer(work, k)
+    for peer in (Authors, TorchJDLoop, TorchJD, TorchJDPCGrad, Opacus):
+        makers[peer.name] = lambda peer=peer: peer(work, k)
     return makers

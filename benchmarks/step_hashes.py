@@ -507,8 +507,8 @@ def split(case: Case) -> str:
 # ---------------------------------------------------------------------------------------------------- all configurations
 
 NAN, TYPES = float("nan"), ("float32", "float64", "bfloat16")
-OF_EXAMPLES, OTHERS, IMPLICIT = ("sketch", "svd", "exact"), ("mean", "random", "canonical"), ("implicit",)
-BASES, EXACT, FOUR = (*OF_EXAMPLES, *OTHERS), ("exact",), ("sketch", "exact", "mean", "canonical")
+OF_EXAMPLES, OTHERS = ("sketch", "svd", "exact"), ("mean", "random", "canonical")
+BASES, FOUR = (*OF_EXAMPLES, *OTHERS), ("sketch", "exact", "mean", "canonical")
 CALLABLE, OTHER_FORMS = ([form for form in FORMS if ("callable" in form) == wanted] for wanted in (True, False))
 SEVERAL = ("named", "judged_named", "accumulated", "named_accumulated", "auxiliary_first", "judged_accumulated")
 MEAN: list[Any] = [{"include_mean": True}]
@@ -520,30 +520,25 @@ Grid = dict[str, Sequence[Any]]  # one configuration for every choice of one val
 ALONE: list[Grid] = [
     {"engine": ("loop", "batched", "hooks"), "basis": OF_EXAMPLES, "dtype": TYPES, "model": ("mlp", "cnn_group_norm")},
     {"basis": OTHERS, "dtype": TYPES},
-    {"engine": IMPLICIT, "basis": EXACT, "dtype": TYPES, "model": ("mlp", "cnn_group_norm")},
     {"engine": ("loop", "batched", "hooks"), "model": tuple(BODIES)},
     {"engine": ["auto"], "basis": ["svd"], "model": ("wide", "cnn", "lstm", "raw", "tied", "transformer", "noise")},
-    {"engine": IMPLICIT, "basis": EXACT, "model": tuple(BODIES)},
     {"basis": BASES, "guide": SETTINGS},
     {"basis": BASES[:-1], "guide": STORED},
-    {"engine": ("hooks", "implicit"), "basis": EXACT, "model": ["transformer"], "guide": SETTINGS},
+    {"engine": ["hooks"], "basis": ["exact"], "model": ["transformer"], "guide": SETTINGS},
     {"form": OTHER_FORMS, "basis": ("sketch", "mean")},
     {"form": SEVERAL, "basis": ("exact", "canonical")},
     {"form": CALLABLE, "engine": ["hooks"], "basis": ("sketch", "svd")},
     {"form": CALLABLE, "engine": ["auto"], "model": ["wide"]},
-    {"form": CALLABLE, "engine": IMPLICIT, "basis": EXACT, "model": ["checkpointed"], "guide": MEAN},
     {"form": ["basis_losses"], "basis": ("svd", "mean"), "model": ("noise", "cnn", "lstm"), "guide": MODES},
     {"form": ("judged", "judged_named"), "basis": ("sketch", "svd", "random"), "model": ["noise"], "guide": MEAN},
     {"form": ("judged", "judged_named"), "model": ["transformer"], "guide": [{"judge_every": 2}]},
     {"event": tuple(EVENTS), "basis": FOUR},
     {"event": ("resume", "resume_without_basis", "retire"), "form": ["judged"]},
-    {"event": ["resume"], "engine": IMPLICIT, "basis": EXACT},
     {"event": ("resume", "resume_from_checkpoint"), "guide": STORED[:1]},
     {"model": ["norms"], "guide": [{"preset": name} for name in presets()]},
     {"scale": (0.0, 65536.0, 1e-18, NAN), "basis": ("sketch", "exact", "canonical")},
-    {"scale": (0.0, 1e10, NAN), "engine": ("hooks", "implicit"), "basis": EXACT},
+    {"scale": (0.0, 1e10, NAN), "engine": ["hooks"], "basis": ["exact"]},
     {"autocast": ["forward16"], "engine": ("loop", "batched", "hooks"), "model": ("mlp", "cnn_group_norm", "norms")},
-    {"autocast": ["forward16", "step16"], "engine": IMPLICIT, "basis": EXACT, "model": ["cnn_group_norm"]},
     {"autocast": ["step16"], "engine": ("loop", "hooks"), "basis": ("sketch", "svd"), "model": ["transformer"]},
     {"engine": ["none"], "basis": ["given"], "dtype": TYPES[:2], "form": ["decompose"], "guide": [{}, *MEAN]},
 ]
@@ -587,7 +582,7 @@ def cases_of(grids: Sequence[Grid], **fixed: Any) -> Iterator[Case]:
 
 def seen(case: Case) -> Case:
     """Give losses so that the engine sees the forward pass, where it has to; there BatchNorm may not mix examples."""
-    if case.form != "plain" or case.engine not in ("hooks", "auto", "implicit"):
+    if case.form != "plain" or case.engine not in ("hooks", "auto"):
         return case
     mixes = case.engine != "auto" and case.model in ("cnn", "channels_last_batch_norm")
     return replace(case, form="basis_losses", guide=MODES[1]) if mixes else replace(case, form="callable")

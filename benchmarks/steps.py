@@ -1,7 +1,6 @@
 """Memory and CUDA graphs of one workload: all methods side by side in one process.
 
-`benchmarks/eager.py` measures the time of eager steps, at the base point of each workload. Only a workload that it leaves
-out has its eager time measured here.
+`benchmarks/eager.py` measures the time of eager steps.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from benchmarks.methods import Method, methods_for
 from benchmarks.timing import Action, allocated, captured, copy_bandwidth, interleaved, peak_bytes
 from benchmarks.workloads import SPECS, Spec, Workload
 
-ENGINES = ["loop", "batched", "hooks", "implicit", "auto"]
+ENGINES = ["loop", "batched", "hooks", "auto"]
 CYCLE = 10
 CYCLES = ("wrn22", "roberta512")
-"""Workloads of which whole cycles are timed, because a goal asks for them."""
+"""Workloads of which whole cycles are timed."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ def points(spec: Spec, quick: bool) -> Iterator[Point]:
     if quick:
         spec = spec.tiny()
     yield Point(spec.k, spec.m)
-    if quick or not spec.stores_basis:
+    if quick:
         return
     yield from (Point(k, spec.m, full=False) for k in (5, 20) if k != spec.k)
     yield from (Point(spec.k, m, full=False) for m in spec.sweep if m != spec.m)
@@ -68,8 +67,6 @@ class Bench:
         self.settle()
         for name, make in makers.items():
             self.prepare(name, make)
-        if not self.work.spec.stores_basis:
-            self.time("eager", {name: self.actions(method) for name, method in self.ready.items()})
         if self.device.type == "cuda":
             self.graphs()
         return {

@@ -8,7 +8,6 @@ from typing import Any
 
 from benchmarks.eager import RARE
 from benchmarks.figures import Results, base_point, every_figure, number, vectors
-from benchmarks.goals import goals
 from benchmarks.workloads import SPECS
 
 COST = """\
@@ -26,7 +25,6 @@ float32.
 | refresh, engine `hooks`, given `primary=` as a callable | 2Fm (Fm if m is a power of two) + 2kmD | 11k + 2m |
 | refresh, engine `hooks`, given `basis_losses=` | 3Fm + 2kmD | 11k + 2m |
 | refresh, the authors' algorithm | 3kFm | 2k + 3k²/2 |
-| step, basis `implicit` | 3F(m + a), a pass over m examples, and K: m²D in float64 | a few, none with k |
 
 * A step copies two gradients into flat vectors (4). It takes both projections and all inner products in one pass over V
   (k + 2), and forms the whole update in another pass (k + 3).
@@ -35,7 +33,6 @@ float32.
   new basis unless a number is not finite (2k), and measures the lengths of its rows (k).
 * `hooks` also writes and reads the per-example gradients of one layer at a time (2m). The per-example gradients of 2-d
   convolutions in half precision, with k ≤ 10, never leave the processor.
-* `implicit` forms the gradients of m examples in float64, one layer after the other, for K.
 * The mean step costs a step plus 1/n of a refresh. Memory above the multitask step is V, two gradients and at most one more
   vector, so at most k + 3 vectors, and k more in a refresh. Only the per-example gradients of `hooks` grow with
   m D, up to a bound.
@@ -83,8 +80,6 @@ def tables(results: Results, plots: list[str]) -> str:
         "Measured on:",
         "\n".join(f"* {line}" for line in machines(results)),
         workloads(results),
-        "## Goals",
-        goal_table(results),
         COST.rstrip(),
         "## Measured against predicted",
         predicted(results),
@@ -125,12 +120,6 @@ def workloads(results: Results) -> str:
         return ""
     head = ["| workload | model | primary + auxiliary examples | D | all parameters |", "|---|---|---|---|---|"]
     return "\n".join([*head, *rows, "", SETTING])
-
-
-def goal_table(results: Results) -> str:
-    sign = {True: "met", False: "**missed**", None: ""}
-    rows = [f"| {g.what} | {g.goal} | {g.measured} | {sign[g.met]} |" for g in goals(results)]
-    return "\n".join(["| what | goal | measured | |", "|---|---|---|---|", *rows, "", CYCLES])
 
 
 def predicted(results: Results) -> str:
@@ -201,7 +190,7 @@ def methods(results: Results) -> str:
         "| workload | point | method | mode | step | refresh | n = 1 | n = 4 | n = 10 | memory | in a refresh |\n"
         "|---|---|---|---|---|---|---|---|---|---|---|\n"
     )
-    head = f"{TORCHJD_STEP}{rounds(results)}\n\n{head}"
+    head = f"{TORCHJD_STEP}{rounds(results)} {CYCLES}\n\n{head}"
     rows = [
         f"| {f.job} | {f.point} | {f.method} | {f.mode} | {1e3 * f.step:.2f} | {number(f.refresh, 1e3)} | "
         f"{f.over[1]:.3f} | {f.over[4]:.3f} | {f.over[10]:.3f} | {vectors(f.memory_step)} | {vectors(f.memory_refresh)} |"

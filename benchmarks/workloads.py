@@ -29,8 +29,6 @@ class Spec:
     """Examples are token numbers below it; else images."""
     parameters: Callable[[str, nn.Parameter], bool] | None = None
     """Which parameters are decomposed, as `parameters=` of a Guide."""
-    stores_basis: bool = True
-    """Whether k x D fits; else only engines that store no basis are measured."""
     sweep: tuple[int, ...] = (16, 64)
     """Other values of m, to see how memory grows."""
 
@@ -166,26 +164,21 @@ def _roberta(length: int) -> Callable[[bool], tuple[nn.Module, tuple[int, ...], 
     return build
 
 
-def _decoder(lora: bool) -> Callable[[bool], tuple[nn.Module, tuple[int, ...], int]]:
-    def build(tiny: bool) -> tuple[nn.Module, tuple[int, ...], int]:
-        from transformers import LlamaConfig, LlamaModel
+def _decoder(tiny: bool) -> tuple[nn.Module, tuple[int, ...], int]:
+    from peft import LoraConfig, get_peft_model
+    from transformers import LlamaConfig, LlamaModel
 
-        # TinyLlama's sizes: 1.1 billion parameters.
-        sizes = {"vocab_size": 32000, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22}
-        sizes |= {"num_attention_heads": 32, "num_key_value_heads": 4, "max_position_embeddings": 2048}
-        if tiny:
-            sizes |= {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
-            sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1}
-        config = LlamaConfig(**sizes, use_cache=False)
-        config._attn_implementation = _unmasked()
-        model: nn.Module = LlamaModel(config)
-        if lora:
-            from peft import LoraConfig, get_peft_model
-
-            model = get_peft_model(model, LoraConfig(r=2 if tiny else 16, target_modules=["q_proj", "v_proj"]))
-        return Pooled(model, -1), (8,) if tiny else (256,), sizes["hidden_size"]
-
-    return build
+    # TinyLlama's sizes: 1.1 billion parameters.
+    sizes = {"vocab_size": 32000, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22}
+    sizes |= {"num_attention_heads": 32, "num_key_value_heads": 4, "max_position_embeddings": 2048}
+    if tiny:
+        sizes |= {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+        sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1}
+    config = LlamaConfig(**sizes, use_cache=False)
+    config._attn_implementation = _unmasked()
+    lora = LoraConfig(r=2 if tiny else 16, target_modules=["q_proj", "v_proj"])
+    model = get_peft_model(LlamaModel(config), lora)
+    return Pooled(model, -1), (8,) if tiny else (256,), sizes["hidden_size"]
 
 
 def _without_word_embeddings(name: str, _: nn.Parameter) -> bool:
@@ -218,20 +211,10 @@ SPECS = {
             10,
             32,
             16,
-            _decoder(lora=True),
+            _decoder,
             f"{_DECODER}, LoRA of rank 16 on queries and values",
             vocabulary=32000,
             sweep=(16,),
-        ),
-        Spec(
-            "decoder_full",
-            10,
-            16,
-            16,
-            _decoder(lora=False),
-            f"{_DECODER}, all parameters",
-            vocabulary=32000,
-            stores_basis=False,
         ),
     )
 }
