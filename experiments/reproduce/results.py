@@ -119,7 +119,7 @@ class Results:
     def keep(self, job: Job, folder: Path, result: RunResult | str, seconds: float, **more: Any) -> None:
         """Write the line of a run that has ended; a text as `result` says how it diverged. `more` are further entries."""
         about = read_json(folder / "run.json")
-        del about["config"]
+        del about["config"], about["version"]
         if self.side_by_side > 1:
             about["side_by_side"] = self.side_by_side
         finished = isinstance(result, RunResult)

@@ -96,6 +96,19 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path}: cannot be read ({one_line(error)}); {cure}") from None
 
 
+def read_format(path: Path, version: int) -> dict[str, Any]:
+    """Read a JSON file of our own. A file in another format is refused, because formats have no translations."""
+    values = read_json(path)
+    written = values.get("version") if isinstance(values, dict) else None
+    if type(written) is not int or written != version:
+        name = "no format version" if written is None else f"format version {str(written)[:20]}"
+        raise InputError(
+            f"{path}: has {name}, but this version of attittud reads format version {version}; train again, or use the "
+            "version of attittud that wrote it"
+        )
+    return values  # type: ignore[no-any-return]  # a dict, since it has a version
+
+
 def cannot_write(path: Path, error: OSError | ValueError, cure: str = OTHER_FOLDER) -> InputError:
     """The message about a full disk, a folder that may not be written to, or a name that no file can have."""
     if isinstance(error, ValueError):  # a NUL character, which the operating system never sees

@@ -9,11 +9,11 @@ import pytest
 import attittud_lab
 from attittud_lab.errors import InputError
 from attittud_lab.predict.model import Model
-from tests.helpers.predictions import old_run
+from tests.helpers.predictions import digits_run
 
 
 def test_load_returns_a_trained_model(tmp_path: Path) -> None:
-    model = attittud_lab.load(str(old_run("several", tmp_path)), device="cpu")
+    model = attittud_lab.load(str(digits_run(tmp_path)), device="cpu")
     assert isinstance(model, Model) and model.classes == ["1", "4", "7"]
 
 
@@ -24,4 +24,4 @@ def test_importing_the_package_imports_no_torch() -> None:
 
 def test_a_missing_device_is_explained(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be used here"):
-        attittud_lab.load(old_run("several", tmp_path), device="cuda:77")
+        attittud_lab.load(digits_run(tmp_path), device="cuda:77")

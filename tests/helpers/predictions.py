@@ -13,9 +13,11 @@ import pyarrow.parquet as pq
 from PIL import Image
 from sklearn.datasets import load_digits
 
+from attittud_lab.config.load import load
+from attittud_lab.training.train import run
 from tests.helpers.commands import call
 
-FILES = Path(__file__).parents[1] / "old_files"
+FILES = Path(__file__).parent / "prediction_files"
 JOBS = ("pictures", "digits", "several", "words", "texts", "findings", "labels")
 """Images in folders, embedded ones, several sources, hashed words, an encoder, several labels of images and of texts."""
 
@@ -34,10 +36,11 @@ def train(name: str, *settings: str) -> Path:
     return result.parent
 
 
-def old_run(name: str, target: Path) -> Path:
-    """A copy of a run folder of revision 878ab49."""
-    (result,) = (FILES / "trained" / name).rglob("result.json")
-    return Path(shutil.copytree(result.parent, target / "old" / name))
+def digits_run(folder: Path) -> Path:
+    """The folder of a short run on the digits 1, 4 and 7, whose data are built in."""
+    config = load(FILES / "jobs" / "several.yaml", ["training.guided.steps=2", "training.guided.evaluations=1"])
+    run(config, run_dir=folder / "several")
+    return folder / "several"
 
 
 def tested(run: Path) -> list[int] | None:

@@ -34,6 +34,8 @@ from attittud_lab.statistics import (
     summarise,
 )
 
+VERSION = 1
+"""The format of comparison.json."""
 SPREAD = 2.0
 """On an idle machine the times of runs with the same work differ by less than this factor."""
 ENOUGH = 5
@@ -283,6 +285,7 @@ def content(
         about = f"{about}; {early}" if early else about
         tables.append({"name": "Equal seconds", "about": about, "seconds": seconds, **_table(config, folder, runs)})
     return {
+        "version": VERSION,
         "kind": "comparison",
         "metric": first.metric,
         "level": LEVEL,
@@ -299,6 +302,7 @@ def content(
             for row in rows
         },
         "slow": {},
+        "at_once": 1,
         "tables": tables,
         # A gain that vanishes when multitask has the same time is not a gain.
         "decision": {**tables[-1]["decision"], "table": tables[-1]["name"]},

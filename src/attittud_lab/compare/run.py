@@ -29,14 +29,22 @@ from attittud_lab.compare.candidates import (
     seeds,
     variants,
 )
-from attittud_lab.compare.decide import ByLabel, checked, content, costs, few_examples, slow
+from attittud_lab.compare.decide import VERSION, ByLabel, checked, content, costs, few_examples, slow
 from attittud_lab.compare.table import recommended_run
 from attittud_lab.config.load import dump
 from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.data.parts import check_held_out
 from attittud_lab.data.prepare import DIGESTS, Prepared, split_seed
 from attittud_lab.errors import InputError, counted
-from attittud_lab.files import make_folder, only_one_process, read_json, without_nan, write_atomically, write_json
+from attittud_lab.files import (
+    make_folder,
+    only_one_process,
+    read_format,
+    read_json,
+    without_nan,
+    write_atomically,
+    write_json,
+)
 from attittud_lab.models.network import files_read
 from attittud_lab.output.progress import Progress, parse_duration, readable
 from attittud_lab.placing.job import Here, InThisProcess, Job, Place
@@ -321,7 +329,7 @@ class Comparison:
         path, now = self.folder / "comparison.json", self.place.at_once
         if path.exists() and not self.runs.fresh:
             with suppress(InputError, AttributeError, TypeError, ValueError):  # a damaged file is replaced soon
-                return max(now, int(read_json(path).get("at_once", 1)))
+                return max(now, int(read_format(path, VERSION)["at_once"]))
         return now
 
     def _advice(self, result: Mapping[str, Any]) -> dict[str, Any]:

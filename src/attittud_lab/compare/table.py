@@ -1,4 +1,4 @@
-"""Show a comparison: tables, decision and notes. Works on the content of comparison.json, including files of earlier versions."""
+"""Show a comparison: tables, decision and notes. Works on the content of comparison.json."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def show(result: Mapping[str, Any], console: Console, page: Path | None = None) 
 def deciding(result: Mapping[str, Any]) -> int:
     """The number of the table that decided: the one at equal seconds, if there is one."""
     names = [table["name"] for table in result["tables"]]
-    return names.index(result["decision"].get("table", names[-1]))  # older files do not say
+    return names.index(result["decision"]["table"])
 
 
 def decided_row(result: Mapping[str, Any], table: int) -> str | None:
@@ -160,7 +160,7 @@ def by_label(table: Mapping[str, Any]) -> list[dict[str, str]]:
     return [
         {"strategy": row["label"], **{name: _of_label(found) for name, found in row["labels"].items()}}
         for row in table["rows"]
-        if row.get("labels")  # comparisons of earlier versions have none
+        if row["labels"]
     ]
 
 
@@ -219,9 +219,9 @@ def notes(result: Mapping[str, Any], folder: Path) -> list[str]:
                     f"{row['label']} diverged with seed {', '.join(lost)} at {table['name'].lower()}: its row has only the "
                     "other seeds, and it is not recommended."
                 )
-    slow = {str(folder / path): factor for path, factor in result.get("slow", {}).items()}  # earlier versions: none
+    slow = {str(folder / path): factor for path, factor in result["slow"].items()}
     timed = [table["name"].lower() for table in result["tables"][1:]]
-    lines += _slow(slow, timed, several=result.get("at_once", 1) > 1)
+    lines += _slow(slow, timed, several=result["at_once"] > 1)
     first, last = result["tables"][0]["decision"], result["decision"]
     if (first["outcome"], first["strategy"]) != (last["outcome"], last["strategy"]):
         lines.append(f"At equal steps alone the decision would be: {first['text']}")
@@ -270,17 +270,14 @@ def flat(found: Mapping[str, Any]) -> bool:
 
 
 def interval(found: Mapping[str, Any], values: Sequence[float], sign: str = "") -> str:
-    """Format the interval of a proportion in per cent, or with a `sign` of a difference; too few values are listed instead.
-
-    Files of earlier versions also have intervals of two values, and some that go beyond the possible range.
-    """
+    """Format the interval of a proportion in per cent, or with a `sign` of a difference; too few values are listed instead."""
     if len(values) == 1:
         return "one seed"
     if found["n"] < FEWEST:
         return " / ".join(percent(value, sign) for value in values)
     if flat(found):
         return f"all {found['n']} equal"
-    low, high = max(-1.0 if sign else 0.0, found["low"]), min(1.0, found["high"])
+    low, high = found["low"], found["high"]
     ends = percent(low, sign), percent(high, sign)
     return f"± {50 * (high - low):.1g}" if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
 
@@ -289,9 +286,7 @@ def bar(found: Mapping[str, Any] | None, values: Sequence[float]) -> dict[str, A
     """Return a difference as the report draws it; the ends are None where there is no interval to draw."""
     if not found:
         return None
-    low, high = (
-        (None, None) if found["n"] < FEWEST or flat(found) else (max(-1.0, found["low"]), min(1.0, found["high"]))
-    )
+    low, high = (None, None) if found["n"] < FEWEST or flat(found) else (found["low"], found["high"])
     return {"mean": found["mean"], "low": low, "high": high, "values": list(values), "mark": _mark(found)}
 
 

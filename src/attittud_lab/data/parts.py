@@ -319,23 +319,16 @@ def chosen(listing: Listing, config: SourceConfig, *, labelled: bool = True) -> 
         reason = "no example has a label (empty cells and negative numbers count as none)"
         raise InputError(f"{where}: {reason}; name another column with label:")
     wanted, known = config.classes or [], {*listing.classes}
-    largest = max((int(name) for name in known if _is_number(name)), default=-1)
     for name in [*wanted, *config.exclude]:
         if wanted.count(name) > 1:
             raise InputError(f"{where}: classes: names {name!r} twice; name it once")
-        # In earlier versions whole numbers below the largest were classes even if no example had them.
-        absent = name not in wanted and _is_number(name) and int(name) <= largest
-        if name not in known and not absent:
+        if name not in known:
             hint = meant(name, listing.classes) or "."
             raise InputError(f"{where}: there is no class {name!r}{hint} Its classes are {listed(listing.classes)}")
     classes = [name for name in (wanted or listing.usual or listing.classes) if name not in config.exclude]
     if not classes:
         raise InputError(f"{where}: exclude: leaves none of its classes; exclude fewer")
     return _numbered(listing, classes)
-
-
-def _is_number(name: str) -> bool:
-    return name.isdecimal() and len(name) < 19
 
 
 def _check_labels(listing: Listing) -> Labels:

@@ -30,7 +30,7 @@ from attittud_lab.data.texts import Reader
 from attittud_lab.errors import InputError, listed, one_line
 
 DIGESTS = "digests"
-"""The entry of a record with digests of the examples for training and validation; earlier versions wrote none."""
+"""The entry of a record with digests of the examples for training and validation; a comparison writes them for one run alone."""
 LARGEST = 64_000_000
 """The most pixels of an image that is decoded; a file of a few kB can declare billions."""
 MOST_ENLARGED = 64
@@ -199,7 +199,7 @@ def _joined(train: Part, validation: Part) -> Any:
 
 
 def _record(config: DataConfig, parts: Parts, encoder: _Encoder) -> dict[str, Any]:
-    """The rows that the data come from. Fields of newer settings are recorded only if used, so that older runs can continue."""
+    """The rows that the data come from. Fields that most runs do not need are recorded only if used."""
     record: dict[str, Any] = {}
     if encoder.pixels is not None:
         record["image_size"] = [encoder.pixels.channels, encoder.pixels.size, encoder.pixels.size]

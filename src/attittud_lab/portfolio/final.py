@@ -25,7 +25,6 @@ from attittud_lab.training.evaluate import fitted_temperature, outputs_of, secon
 from attittud_lab.training.train import model_file
 
 OUT_OF_FOLD = "out_of_fold.safetensors"
-VERSION = 1
 
 
 def refitted(folder: Path, weights: Mapping[Path, float]) -> list[Member]:
@@ -121,6 +120,13 @@ def write_predictions(
     data: if the candidate stopped early, those of primary_only come from an earlier look than its best one.
     """
     outputs = {standing.candidate.label: standing.outputs for standing in standings if standing.curve is not None}
-    state = {"version": VERSION, "rows": rows, "targets": held_out.targets, "folds": torch.from_numpy(held_out.folds)}
-    state |= {"names": names, "candidates": outputs, "model": final, "compared": dict(compared or {})}
+    state: dict[str, Any] = {
+        "rows": rows,
+        "targets": held_out.targets,
+        "folds": torch.from_numpy(held_out.folds),
+        "names": names,
+        "candidates": outputs,
+        "model": final,
+        "compared": dict(compared or {}),
+    }
     save_checkpoint(folder / OUT_OF_FOLD, state)

@@ -207,31 +207,23 @@ def assembled(folder: Path, about: ModelFile, config: Config, where: torch.devic
     if about.network is not None:
         settings = replace(settings, name=f"{settings.name.partition(':')[0]}:{folder / about.network}")
     members = []
-    try:
-        encoder: Reader | Features | None = reader(settings, config.data, None) if about.kind == "text" else None
-        if about.kind == "table":
-            encoder = _stored_features(folder, about)
-        if about.kind not in find(settings.name)[0].reads or (about.kind == "text" and encoder is None):
-            raise InputError(
-                f"{folder}: model {settings.name} cannot read {about.kind}s; restore the folder, or train again"
-            )
-        for member in about.members:
-            path = folder / member["weights"]
-            weights = load_weights(path)
-            try:
-                members.append(trained_model(settings, about.kind, about.shape, weights))
-            except (LookupError, RuntimeError, TypeError, ValueError) as error:
-                found = f"{path}: does not fit model {settings.name} ({one_line(error, 200)})"
-                raise InputError(f"{found}; restore the folder from a backup, or train again") from None
-            if len(members[-1].heads["primary"].weight) != len(about.classes):  # type: ignore[arg-type]  # a tensor
-                raise InputError(f"{path}: has another number of classes than the run folder says; train again")
-    except InputError as error:
-        if about.network is None and find(settings.name)[0].keeps is not None:
-            kept = f"{folder}: comes from a version that kept no copy of the network's description and tokenizer"
-            raise InputError(
-                f"{kept}; start the command in the folder in which the run was trained ({error})"
-            ) from None
-        raise
+    encoder: Reader | Features | None = reader(settings, config.data, None) if about.kind == "text" else None
+    if about.kind == "table":
+        encoder = _stored_features(folder, about)
+    if about.kind not in find(settings.name)[0].reads or (about.kind == "text" and encoder is None):
+        raise InputError(
+            f"{folder}: model {settings.name} cannot read {about.kind}s; restore the folder, or train again"
+        )
+    for member in about.members:
+        path = folder / member["weights"]
+        weights = load_weights(path)
+        try:
+            members.append(trained_model(settings, about.kind, about.shape, weights))
+        except (LookupError, RuntimeError, TypeError, ValueError) as error:
+            found = f"{path}: does not fit model {settings.name} ({one_line(error, 200)})"
+            raise InputError(f"{found}; restore the folder from a backup, or train again") from None
+        if len(members[-1].heads["primary"].weight) != len(about.classes):  # type: ignore[arg-type]  # a tensor
+            raise InputError(f"{path}: has another number of classes than the run folder says; train again")
     total = sum(member["share"] for member in about.members)
     shares = [member["share"] / total for member in about.members]
     module = Classifier(members, shares, several=about.several, temperature=about.temperature or 1.0)

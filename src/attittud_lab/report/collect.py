@@ -15,6 +15,7 @@ from statistics import fmean
 from typing import Any
 
 from attittud_lab.compare.candidates import PRIMARY_ONLY
+from attittud_lab.compare.decide import VERSION as COMPARISON
 from attittud_lab.compare.table import (
     about,
     badge,
@@ -28,11 +29,12 @@ from attittud_lab.compare.table import (
     scatter,
 )
 from attittud_lab.errors import InputError, command, counted, one_line, short
-from attittud_lab.files import read_json, without_nan
+from attittud_lab.files import read_format, read_json, without_nan
 from attittud_lab.output.progress import shares
 from attittud_lab.portfolio.leaderboard import NAME as LEADERBOARD
 from attittud_lab.report.pictures import looks
 from attittud_lab.report.portfolio import portfolio
+from attittud_lab.runs.folder import VERSION
 from attittud_lab.runs.model import cost
 from attittud_lab.statistics import FEWEST
 from attittud_lab.strategies.guided import PARTS
@@ -75,7 +77,7 @@ def collect(folder: Path, points: int) -> dict[str, Any]:
 
 
 def _comparison(folder: Path, points: int) -> dict[str, Any]:
-    result = read_json(folder / "comparison.json")
+    result = read_format(folder / "comparison.json", COMPARISON)
     tables, groups, details = [], [], []
     for number, table in enumerate(result["tables"]):
         texts, chosen = [cells(result, table, row) for row in table["rows"]], decided_row(result, number)
@@ -183,7 +185,7 @@ def _outcome(folder: Path, result: Mapping[str, Any], weights: Mapping[str, Mapp
 
 
 def _run(folder: Path, points: int) -> dict[str, Any]:
-    config = read_json(folder / "run.json")["config"]
+    config = read_format(folder / "run.json", VERSION)["config"]
     path, label = folder / "result.json", str(config["strategy"]["name"])
     result = read_json(path) if path.is_file() else None
     found = curves([folder], points)
@@ -249,7 +251,7 @@ def _about(run: Path) -> dict[str, Any]:
     """Machine, code and time of a run; the configuration is shown elsewhere."""
     path = run / "run.json"
     known = read_json(path) if path.is_file() else {}
-    return {name: value for name, value in known.items() if name != "config" and value is not None}
+    return {name: value for name, value in known.items() if name not in ("config", "version") and value is not None}
 
 
 def _text(path: Path) -> str:

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from attittud_lab.errors import command, counted
-from attittud_lab.files import read_json
+from attittud_lab.files import read_format, read_json
 from attittud_lab.output.progress import readable
 from attittud_lab.portfolio.candidates import PRIMARY_ONLY, legend
 from attittud_lab.portfolio.final import OUT_OF_FOLD
-from attittud_lab.portfolio.leaderboard import NAME, ROUGH, points, ranking_words
+from attittud_lab.portfolio.leaderboard import NAME, ROUGH, VERSION, points, ranking_words
 from attittud_lab.report.pictures import looks
 from attittud_lab.runs.folder import load_checkpoint
 from attittud_lab.runs.model import size_words
@@ -32,7 +32,7 @@ EXAMPLES = 4
 
 def portfolio(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parts of a page; `result` is the content of result.json."""
-    found, kept = read_json(folder / NAME), load_checkpoint(folder / OUT_OF_FOLD)
+    found, kept = read_format(folder / NAME, VERSION), load_checkpoint(folder / OUT_OF_FOLD)
     classes = [str(name) for name in read_json(folder / "model.json")["classes"]]
     about: dict[str, Any] = {"outcome": _outcome(found["worth"]), "about": "Decision", "text": found["decision"]}
     about["next"] = {"command": command("predict", folder, "INPUTS"), "why": "predicts the label of new examples"}
@@ -65,7 +65,7 @@ def portfolio(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
             **_drawn(found),
             "confusion": _matrix(kept, classes),
         },
-        "sections": [table for table in (_sources(found), *_gains(folder, found, kept, classes)) if table],
+        "sections": [table for table in (_sources(found), *_gains(found, kept, classes)) if table],
         "notes": list(_notes(found)),
     }
 
@@ -282,9 +282,7 @@ def _but_sources(row: Mapping[str, Any]) -> dict[str, Any]:
 # --------------------------------------------------------------------------------------------- classes and examples
 
 
-def _gains(
-    folder: Path, found: Mapping[str, Any], kept: Mapping[str, Any], classes: Sequence[str]
-) -> Iterator[dict[str, Any]]:
+def _gains(found: Mapping[str, Any], kept: Mapping[str, Any], classes: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield the classes and single examples that gained or lost most between the two candidates of the worth.
 
     Both are taken where the worth compares them, so that the tables add up to it.
@@ -292,10 +290,7 @@ def _gains(
     candidates, targets, worth = kept["candidates"], kept["targets"], found["worth"]
     if PRIMARY_ONLY not in candidates or worth is None:
         return
-    # A folder of an earlier version has primary_only at its best step alone, which is another step if a candidate stopped.
-    compared = kept.get("compared") or (candidates if worth["share"] == 1 else None)
-    if compared is None:
-        return
+    compared = kept["compared"]
     name, outputs, plain = worth["best"], compared[worth["best"]], compared[PRIMARY_ONLY]
     when = "" if worth["share"] == 1 else f", both after {worth['share']:.0%} of the steps"
     before, after = _right(plain, targets), _right(outputs, targets)
@@ -320,7 +315,7 @@ def _gains(
         "columns": columns,
         "rows": shown,
     }
-    yield _single_examples(folder, kept, classes, plain, outputs, name, when)
+    yield _single_examples(kept, classes, plain, outputs, name, when)
 
 
 def _right(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -329,14 +324,14 @@ def _right(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _single_examples(
-    folder: Path, kept: Mapping[str, Any], classes: Sequence[str], plain: Tensor, outputs: Tensor, name: str, when: str
+    kept: Mapping[str, Any], classes: Sequence[str], plain: Tensor, outputs: Tensor, name: str, when: str
 ) -> dict[str, Any]:
     """Return the examples whose true class (or labels) became much more, or much less, probable."""
     targets, several = kept["targets"], kept["targets"].ndim == 2
     was, now = (_true_probability(part, targets) for part in (plain, outputs))
     order = torch.argsort(was - now, stable=True).tolist()
     shown = order if len(order) <= 2 * EXAMPLES else order[:EXAMPLES] + order[-EXAMPLES:]
-    names = kept.get("names") or _positions(folder, kept["rows"])
+    names = kept["names"] or [f"row {row + 1}" for row in kept["rows"].tolist()]
     found = []
     for one in shown:
         true, said = (targets[one] == 1, outputs[one] > 0) if several else (targets[one], outputs[one].argmax())
@@ -366,16 +361,6 @@ def _label(found: Tensor, classes: Sequence[str]) -> str:
     if found.ndim == 0:
         return classes[int(found)]
     return " + ".join(name for name, true in zip(classes, found.tolist(), strict=True) if true) or "none"
-
-
-def _positions(folder: Path, rows: Tensor) -> list[str]:
-    """Name the held-out examples of an earlier version by their rows; it did not count rows that `where:` leaves out."""
-    record, found = read_json(folder / "data.json")["primary"], list[str]()
-    for part in ("train", "validation"):
-        known = record.get(part, {"rows": []})
-        numbers = range(known["count"]) if known["rows"] == "all" else known["rows"]
-        found += [f"{known['source']}, row {number + 1}" for number in numbers]
-    return [found[int(row)] for row in rows]
 
 
 def _matrix(kept: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any]:

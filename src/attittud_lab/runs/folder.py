@@ -27,16 +27,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from attittud_lab.config.load import dump, loads
+from attittud_lab.config.load import dump
 from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.data.prepare import DIGESTS
 from attittud_lab.errors import InputError, one_line
-from attittud_lab.files import cannot_write, make_folder, only_one_process, read_json, write_atomically, write_json
+from attittud_lab.files import (
+    cannot_write,
+    make_folder,
+    only_one_process,
+    read_format,
+    read_json,
+    write_atomically,
+    write_json,
+)
 from attittud_lab.runs.result import RunResult, provenance
 
 # The result first: an interrupted removal leaves nothing to trust.
@@ -45,12 +52,15 @@ _FILES += ("leaderboard.json", "out_of_fold.safetensors", "plan.json", "report.h
 _FILES += ("metrics.jsonl", "data.json", "run.json", "config.yaml")
 _TRIALS = "trials"  # a folder that nobody needs after the end of a run
 _MEMBERS = "member-*.safetensors"
+VERSION = 1
+"""The format of run.json, and of the files beside it that have no version of their own."""
 REMARK = "remark"
 """The entry of run.json with what a person should know about the end of a run."""
 _PACKAGES = ("numpy", "scikit-learn", "pyarrow", "pillow", "safetensors", "transformers", "torchjd")
 _OVER = "start over with --fresh"
 _TENSOR = "$tensor"
 _HEADER = "checkpoint"
+_STATE_VERSION = "1"
 
 
 @contextmanager
@@ -94,9 +104,9 @@ class RunFolder:
             if self._holds_results():
                 raise InputError(f"{self.path}: the run folder is incomplete: it has results but no run.json; {other}")
             return
-        about = read_json(self.about_path)
+        about = read_format(self.about_path, VERSION)
         try:
-            differing = differences(_completed(about["config"]), comparable(self.config))
+            differing = differences(about["config"], comparable(self.config))
         except (LookupError, TypeError, RecursionError):
             raise InputError(
                 f"{self.about_path}: is damaged, or was not written by a run; {other}, or {_OVER}"
@@ -119,11 +129,11 @@ class RunFolder:
             _remove_trials(self.path)
         return found
 
-    def threads(self, usual: int) -> int | None:
+    def threads(self) -> int | None:
         """Return the threads of a run that continues here: another number would change its last digits. None for a new run."""
         if not self.about_path.exists():
             return None
-        found = read_json(self.about_path).get("threads", usual)  # runs of earlier versions do not say
+        found = read_format(self.about_path, VERSION).get("threads")
         if type(found) is not int or found < 1:
             raise InputError(f"{self.about_path}: threads is {found!r}, which no run writes; {_OVER}")
         return found
@@ -137,13 +147,13 @@ class RunFolder:
             write_json(rows, plain)
             write_atomically(self.path / "config.yaml", dump(self.config).encode())
             started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            facts: dict[str, Any] = {"config": comparable(self.config), "started": started}
+            facts: dict[str, Any] = {"version": VERSION, "config": comparable(self.config), "started": started}
             facts["device"] = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
             facts["threads"] = threads
             facts["repeatable"] = device.type == "cpu" or self.config.training.deterministic
             write_json(self.about_path, facts | provenance(_PACKAGES))  # last: now the folder is this run's
             return
-        # Earlier versions wrote no digests, and other data have another checksum anyway.
+        # Only one run of a comparison has digests. Other data have another checksum anyway.
         known = read_json(rows)
         if not isinstance(known, dict) or known | {DIGESTS: None} != plain | {DIGESTS: None}:
             found = f"{self.path}: the data have changed since this run began"
@@ -177,7 +187,7 @@ class RunFolder:
 
     def note(self, name: str, value: Any) -> None:
         """Add values to run.json that are not known before the end."""
-        write_json(self.about_path, read_json(self.about_path) | {name: value})
+        write_json(self.about_path, read_format(self.about_path, VERSION) | {name: value})
 
     def finish(self, result: Mapping[str, Any]) -> None:
         write_json(self.result_path, result)
@@ -210,14 +220,6 @@ def _is_object(line: bytes) -> bool:
         return False
 
 
-def _completed(config: Any) -> Any:
-    """A stored configuration, with the defaults of settings that came after it."""
-    try:
-        return comparable(loads(yaml.safe_dump(config)))
-    except (InputError, RecursionError, yaml.YAMLError):  # not a configuration that this version can read
-        return config
-
-
 def comparable(config: Config) -> dict[str, Any]:
     """The settings that make two runs the same: all but the output folder, the token cache and the section `compare`."""
     plain: dict[str, Any] = to_dict(config)
@@ -243,7 +245,7 @@ def save_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
     """
     tensors: dict[str, Tensor] = {}
     text = json.dumps(_flatten(state, "", tensors))
-    write_atomically(path, save(tensors, {_HEADER: f"{_checksum(text, tensors)} {text}"}))
+    write_atomically(path, save(tensors, {_HEADER: f"{_STATE_VERSION} {_checksum(text, tensors)} {text}"}))
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
@@ -254,10 +256,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
             # Copies, aligned as torch aligns its own tensors: a dot product of unaligned tensors may add up in another order
             # (MKL on AMD's processors), and the run would continue with other last digits.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a mapping
-        if _HEADER in metadata:
-            checksum, _, text = metadata[_HEADER].partition(" ")
-        else:  # a file of an earlier version
-            checksum, text = metadata["sha256"], metadata["state"]
+        version, checksum, text = metadata[_HEADER].split(" ", 2)
+        if version != _STATE_VERSION:
+            raise ValueError(f"it has format {version[:20]}, not {_STATE_VERSION}")
         if checksum != _checksum(text, tensors):
             raise ValueError("its checksum is wrong")
         state: dict[str, Any] = _unflatten(json.loads(text), tensors)

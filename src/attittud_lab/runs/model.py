@@ -1,27 +1,25 @@
 """model.json: what predictions need from a finished run besides its configuration and its weights.
 
-A model is the weighted mean of its members; a run that trained one network has one. Folders of versions that wrote no
-model.json are read too: everything but the temperature is in their other files.
+A model is the weighted mean of its members; a run that trained one network has one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import Any
 
 from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
 
 from attittud_lab.config.load import loads
 from attittud_lab.config.schema import Config, Kind
 from attittud_lab.errors import InputError, one_line
-from attittud_lab.files import read_json, write_json
+from attittud_lab.files import read_format, write_json
 from attittud_lab.runs.result import typed
 
 NAME = "model.json"
 WEIGHTS = "weights.safetensors"
 VERSION = 1
-"""The format of the folder; it goes up when an older version could not predict correctly from it."""
+"""The format of model.json. Files in any other format are refused."""
 
 
 class Member(TypedDict):
@@ -84,8 +82,10 @@ def read_model(folder: Path) -> tuple[ModelFile, Config]:
             f"{path}: cannot be read ({one_line(error)}); restore it from a backup, or train again"
         ) from None
     path = folder / NAME
+    if not path.is_file():
+        raise InputError(f"{path}: is missing; restore it from a backup, or train again with --fresh")
     try:
-        found = _stored(path) if path.is_file() else _derived(folder, config)
+        found = _stored(path)
         sizes = {"image": 3, "text": 1, "table": 1}
         if len(found.shape) != sizes[found.kind] or min(found.shape) < 1 or not found.classes or not found.members:
             raise ValueError("shape, classes or members do not describe a model")
@@ -118,17 +118,4 @@ def _check_finished(folder: Path) -> None:
 
 
 def _stored(path: Path) -> ModelFile:
-    values = read_json(path)
-    version = values["version"]
-    if type(version) is int and version > VERSION:
-        found = f"{path}: the folder has format {version}, and this version of attittud reads up to {VERSION}"
-        raise InputError(f"{found}; install a newer version of attittud")
-    return ModelFile(**typed(ModelFile, values))
-
-
-def _derived(folder: Path, config: Config) -> ModelFile:
-    """The same from the files of an older version."""
-    record, result = read_json(folder / "data.json"), read_json(folder / "result.json")
-    values: dict[str, Any] = {name: record[name] for name in ("kind", "classes")}
-    values["shape"] = record["image_size"] if record["kind"] == "image" else [config.data.max_length]
-    return ModelFile(**typed(ModelFile, values), several="auc" in result["test"])
+    return ModelFile(**typed(ModelFile, read_format(path, VERSION)))

@@ -132,7 +132,7 @@ def run(
         usual = torch.get_num_threads()
         with conditions(config, prepared, device), ExitStack() as opened:
             job = _Job(config, prepared, device, folder, progress or Progress())
-            recorded = folder.threads(usual)
+            recorded = folder.threads()
             torch.set_num_threads(recorded or threads or chosen_threads(config, job.model, usual))
             # Opened last, so that a run that is refused, or was finished before, does not appear in a dashboard.
             job.logs = [opened.enter_context(closing(open_log(name, path, to_dict(config)))) for name in logs]

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import torch
 from PIL import Image
 
 from tests.helpers.command_line import run as typed
-from tests.helpers.predictions import INPUTS, old_run, train, workplace
+from tests.helpers.predictions import INPUTS, train, workplace
 
 PICTURES = "data/pictures/test"
 
@@ -128,9 +129,11 @@ def test_inputs_of_training_are_counted(
 def test_a_run_folder_that_does_not_say_what_it_used_gives_no_count(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = old_run("pictures", tmp_path)
-    assert "also in" not in typed("predict", str(run), "data/pictures/train", capsys=capsys)[2]
+    run = Path(shutil.copytree(RUNS["pictures"], tmp_path / "run"))
     record = json.loads((run / "data.json").read_text())
+    del record["digests"]
+    (run / "data.json").write_text(json.dumps(record))
+    assert "also in" not in typed("predict", str(run), "data/pictures/train", capsys=capsys)[2]
     for damaged in ("A", 7):  # only a note depends on them
         (run / "data.json").write_text(json.dumps(record | {"digests": damaged}))
         code, out, err = typed("predict", str(run), PICTURES, capsys=capsys)
@@ -231,10 +234,12 @@ def test_a_threshold_decides_which_labels_are_predicted(capsys: pytest.CaptureFi
     assert counts[0] == 144 >= counts[1] >= counts[2] == 0
 
 
-def test_an_old_run_folder_warns_that_probabilities_are_not_calibrated(
+def test_a_run_without_a_temperature_warns_that_probabilities_are_not_calibrated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = old_run("pictures", tmp_path)
+    run = Path(shutil.copytree(RUNS["pictures"], tmp_path / "run"))
+    about = json.loads((run / "model.json").read_text())
+    (run / "model.json").write_text(json.dumps(about | {"temperature": None}))
     code, out, err = typed("predict", str(run), PICTURES, capsys=capsys)
     assert code == 0 and len(rows(out)) == 8 and "not calibrated" in err
 

@@ -79,7 +79,7 @@ def test_a_few_copies_are_a_warning_and_many_an_error(
     write_splits(3)
     data = read_primary(f"{whole}path: {tmp_path}")
     assert f"of the 40 {split} examples are also in train" in caplog.text
-    assert "copies" not in data.record  # so that runs of older versions can go on
+    assert "copies" not in data.record
     write_splits(20)
     with pytest.raises(InputError, match=rf"of the 40 {split} examples are also in train"):
         read_primary(f"{whole}path: {tmp_path}")

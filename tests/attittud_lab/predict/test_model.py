@@ -21,7 +21,7 @@ from attittud_lab.errors import InputError
 from attittud_lab.predict.model import Model
 from attittud_lab.strategies import names
 from tests.helpers.commands import call
-from tests.helpers.predictions import INPUTS, JOBS, old_run, train, workplace
+from tests.helpers.predictions import INPUTS, JOBS, train, workplace
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of tokenizers and transformers
 
@@ -97,18 +97,6 @@ def test_predictions_of_the_test_examples_have_the_figures_of_the_run(
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize("name", ["pictures", "digits", "several", "findings", "texts"])
-def test_old_run_folders_predict_the_same(name: str, tmp_path: Path) -> None:
-    """They lack a temperature alone."""
-    if name == "texts":
-        pytest.importorskip("transformers", reason="needs the extra 'transformers'")
-    run = old_run(name, tmp_path)
-    assert not (run / "model.json").exists()
-    model = check_figures(run, name, tmp_path)
-    assert model.note is not None and "not calibrated" in model.note and model.module.temperature == 1
-
-
-@pytest.mark.usefixtures("here")
 @pytest.mark.filterwarnings("ignore:You are solving a parameterized problem:UserWarning")  # of NashMTL
 @pytest.mark.parametrize("strategy", names())
 def test_every_strategy_leaves_a_model(strategy: str, tmp_path: Path) -> None:
@@ -148,9 +136,6 @@ def test_a_run_needs_neither_its_data_nor_its_encoder(
     moved = shutil.copytree(runs["texts"], tmp_path / "moved")
     monkeypatch.chdir(tmp_path)
     assert (attittud_lab.load(moved).predict_proba(texts) == before).all()
-    old = old_run("texts", tmp_path)
-    with pytest.raises(InputError, match="kept no copy of the network's description"):
-        attittud_lab.load(old)
 
 
 def test_images_in_all_forms_give_the_same_predictions(runs: dict[str, Path]) -> None:

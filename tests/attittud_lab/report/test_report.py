@@ -9,6 +9,7 @@ import pytest
 
 from attittud_lab.config.load import loads
 from attittud_lab.demo import QUALITIES, ROWS
+from attittud_lab.errors import InputError
 from attittud_lab.report import LARGEST, render, write_page, write_report
 from attittud_lab.report.collect import collect
 from attittud_lab.training.train import run
@@ -109,11 +110,10 @@ def test_page_shows_the_table_that_decided(tmp_path: Path) -> None:
         ["below", "above"],
         ["below", "below"],
     ]
-    # A file of an earlier version says neither which table nor which row.
     result = json.loads((tmp_path / "comparison.json").read_text())
-    del result["decision"]["table"], result["decision"]["row"]
-    (tmp_path / "comparison.json").write_text(json.dumps(result))
-    assert collect(tmp_path, 10)["open"] == 1
+    (tmp_path / "comparison.json").write_text(json.dumps(result | {"version": result["version"] + 1}))
+    with pytest.raises(InputError, match=r"comparison\.json: has format version"):
+        collect(tmp_path, 10)
 
 
 def test_colours_of_bars_follow_the_corrected_p_values(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from attittud_lab.config.load import load
 from attittud_lab.config.schema import Config
 from attittud_lab.errors import InputError
 from attittud_lab.models.network import load_weights
+from attittud_lab.report.collect import collect
+from attittud_lab.runs.folder import VERSION
 from attittud_lab.training.train import run
 from tests.helpers.interrupted_runs import train_to_end, unfinished
 from tests.helpers.runs import job
@@ -56,16 +58,24 @@ def test_a_folder_of_another_configuration_is_refused(job: Config, tmp_path: Pat
     assert run(job, 1, "primary_only", tmp_path, fresh=True).seed == 1
 
 
-def test_runs_of_a_version_with_fewer_settings_are_kept(job: Config, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [0, VERSION + 1, None, "1", True])
+def test_a_run_in_another_format_is_refused(version: object, job: Config, tmp_path: Path) -> None:
     run(job, 0, "primary_only", tmp_path)
-    about = json.loads((tmp_path / "run.json").read_text())
-    del about["config"]["checkpoint_every"], about["config"]["training"]["guided"]["clip"]
-    for source in about["config"]["data"]["auxiliary"].values():
-        del source["weight"]
-    (tmp_path / "run.json").write_text(json.dumps(about))
-    assert run(job, 0, "primary_only", tmp_path).skipped
-    about["config"]["training"]["guided"]["gone"] = 3  # a setting that no longer exists
-    (tmp_path / "run.json").write_text(json.dumps(about))
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": version}))
+    with pytest.raises(InputError, match=r"run\.json: has .*format version.* train again"):
+        run(job, 0, "primary_only", tmp_path)
+    with pytest.raises(InputError, match=r"run\.json: has .*format version"):
+        collect(tmp_path, 10)
+    assert not run(job, 0, "primary_only", tmp_path, fresh=True).skipped
+
+
+def test_a_run_of_settings_that_do_not_exist_is_refused(job: Config, tmp_path: Path) -> None:
+    run(job, 0, "primary_only", tmp_path)
+    path = tmp_path / "run.json"
+    about = json.loads(path.read_text())
+    about["config"]["training"]["guided"]["gone"] = 3
+    path.write_text(json.dumps(about))
     with pytest.raises(InputError, match="another configuration"):
         run(job, 0, "primary_only", tmp_path)
 
