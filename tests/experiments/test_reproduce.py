@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from pyarrow import parquet
 
-from attittud_lab import cli
 from attittud_lab.compare.candidates import Budget, candidates
 from attittud_lab.config.load import load
 from attittud_lab.config.schema import Config
@@ -527,14 +526,3 @@ def test_a_line_keeps_the_weights_that_auto_earned(tmp_path: Path) -> None:
         assert list(found) == ["step", *kinds]
         assert found["step"] == [2 * i + 1.5 for i in range(16)]
         assert all(found[name] == [step / 8 for step in found["step"]] for name in kinds)
-
-
-@pytest.mark.parametrize("arguments", [[], ["--help"], ["table4-bases", "--data", "cifar10", "compare.seeds=2"]])
-def test_the_installed_command_says_where_the_experiments_are(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        cli.main(["reproduce", *arguments])
-    said = capsys.readouterr().err
-    assert exit_.value.code == 2 and said.count("\n") == 1
-    assert "in a checkout of the repository, run `python -m experiments.reproduce` with the same arguments" in said

@@ -53,7 +53,7 @@ _FILES += ("metrics.jsonl", "data.json", "run.json", "config.yaml")
 _TRIALS = "trials"  # a folder that nobody needs after the end of a run
 _MEMBERS = "member-*.safetensors"
 VERSION = 1
-"""The format of run.json, and of the files beside it that have no version of their own."""
+"""The format of run.json, and of all files in the folder without a version of their own."""
 REMARK = "remark"
 """The entry of run.json with what a person should know about the end of a run."""
 _PACKAGES = ("numpy", "scikit-learn", "pyarrow", "pillow", "safetensors", "transformers", "torchjd")
