@@ -33,10 +33,11 @@ test: lint ## all checks: lint, then every test
 quick: setup ## the tests of the library in a minute, for daily work: without the slow ones and the lab
 	@$(RUN) pytest -n $(WORKERS) --dist worksteal -q -m "not slow" tests/attittud
 
-lint: setup ## ruff (lint and format) and mypy
+lint: setup ## ruff (lint and format), mypy and import-linter
 	@$(RUN) ruff check .
 	@$(RUN) ruff format --check .
 	@$(RUN) mypy
+	@$(VENV)/bin/lint-imports --no-logo
 
 SITE := docs/_build
 
