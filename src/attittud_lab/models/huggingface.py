@@ -187,7 +187,7 @@ def quietly() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-class _Folder:
+class HFFolder:
     """What transformers finds in a folder, or in the cache under a name."""
 
     def __init__(self, name: str) -> None:
@@ -233,7 +233,7 @@ class _Folder:
 
 def hf_words(name: str) -> HFWords | None:
     """The tokenizer of a folder; None without one (an image network)."""
-    folder = _Folder(name)
+    folder = HFFolder(name)
     if not hasattr(folder.load("its configuration", "AutoConfig"), "vocab_size"):
         return None
     tokenizer = folder.tokenizer()
@@ -244,19 +244,19 @@ def hf_words(name: str) -> HFWords | None:
 
 
 def hf_folder(name: str) -> Path:
-    return _Folder(name).path
+    return HFFolder(name).path
 
 
 def hf_keep(target: Path, name: str) -> None:
     """Copy the files that describe the network and its tokenizer: no weights, and no code."""
-    for path in sorted(_Folder(name).path.iterdir()):
+    for path in sorted(HFFolder(name).path.iterdir()):
         if path.suffix in _DESCRIBING and path.is_file() and not path.name.endswith(".index.json"):
             write_atomically(target / path.name, path.read_bytes())
 
 
 def hf_body(wanted: Wanted, name: str) -> nn.Module:
     """The network of a folder without its own heads."""
-    folder, config = _Folder(name), wanted.config
+    folder, config = HFFolder(name), wanted.config
     settings = folder.load("the network", "AutoConfig")
     if config.dropout:
         known = [key for key in _DROPOUT if hasattr(settings, key)]

@@ -99,7 +99,7 @@ def _masked_head(body: nn.Module, features: int) -> MaskedHead:
 def reader(model: ModelConfig, data: DataConfig, cache: Path | None) -> Reader | None:
     """The tokenizer of this model; None for image models."""
     entry, parts = find(model.name)
-    with _tensors_alone():
+    with tensors_alone():
         words = None if entry.words is None else call(entry.words, *parts)
     return None if words is None else Reader(words, data.max_length, pack=data.pack and entry.packs, cache=cache)
 
@@ -115,7 +115,7 @@ def build_model(config: ModelConfig, data: Prepared, seed: int) -> Network:
         if not entry.foreign:
             _check_size(config, lambda smaller: call(entry.build, replace(wanted, config=smaller), *parts))
         torch.manual_seed(mix(seed, "model"))
-        with _tensors_alone():
+        with tensors_alone():
             body: nn.Module = call(entry.build, wanted, *parts)
         if data.kind == "text":
             _check_texts(cast(TextBody, body), config.name, data)
@@ -164,7 +164,7 @@ def trained_model(config: ModelConfig, kind: Kind, shape: Sequence[int], weights
     """Load the network of a finished run, with the primary head alone. Raises torch's errors if the weights do not fit."""
     entry, parts = find(config.name)
     count, features = weights["heads.primary.weight"].shape
-    with torch.random.fork_rng(devices=[]), _tensors_alone():
+    with torch.random.fork_rng(devices=[]), tensors_alone():
         body: nn.Module = call(entry.build, Wanted(replace(config, pretrained=False), tuple(shape), kind), *parts)
         normalise = (weights["mean"], weights["std"]) if kind == "image" else None
         known = features if entry.foreign else None
@@ -174,7 +174,7 @@ def trained_model(config: ModelConfig, kind: Kind, shape: Sequence[int], weights
 
 
 @contextmanager
-def _tensors_alone() -> Iterator[None]:
+def tensors_alone() -> Iterator[None]:
     """Let `torch.load` unpickle only tensors inside the block, whatever the calling library asks for."""
     name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
     before = os.environ.get(name)

@@ -1,0 +1,116 @@
+"""Frozen encoders of transformers: rows against the network itself, and folders that are refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from attittud_lab import features
+from attittud_lab.errors import InputError
+from attittud_lab.features.encoder_hf import EncoderFeatures
+from tests.helpers.texts import reviews, tiny_encoder
+
+transformers = pytest.importorskip("transformers", reason="the extra pretrained is not installed")
+
+TEXTS = ["", *[row["text"] for row in reviews(50, 0)]]
+IMAGES = list(np.random.default_rng(0).integers(0, 256, (5, 3, 20, 20), dtype=np.uint8))
+
+
+def tiny_images(folder: Path, kind: type | None = None) -> Path:
+    sizes: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.ViTConfig(image_size=16, patch_size=8, intermediate_size=8, **sizes)
+    (kind or transformers.ViTModel)(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["Bert", "DistilBert", "ModernBert"])
+def test_a_text_is_the_mean_of_its_states(tmp_path: Path, kind: str) -> None:
+    """Whatever padding the folder asks for, and whichever texts share a batch."""
+    folder = tiny_encoder(tmp_path, kind, fixed_padding=50)
+    rows = features.build(f"hf:{folder}", "text").transform(TEXTS)
+    network = transformers.AutoModel.from_pretrained(folder).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    for text, row in zip(TEXTS, rows, strict=True):
+        tokens = tokenizer([text], padding=False, truncation=False, return_tensors="pt")
+        with torch.no_grad():
+            states = network(input_ids=tokens["input_ids"]).last_hidden_state[0]
+        mean = states.mean(0)
+        np.testing.assert_allclose(row, mean / mean.norm(), atol=1e-5)
+
+
+def test_long_texts_are_cut(tmp_path: Path) -> None:
+    """An encoder of 66 positions reads the beginning of a longer text."""
+    feature_map = EncoderFeatures(str(tiny_encoder(tmp_path)))
+    long, longer = feature_map.transform(["film " * 200, "film " * 200 + "good"])
+    assert np.array_equal(long, longer)
+
+
+def test_an_image_is_scaled_and_pooled(tmp_path: Path) -> None:
+    folder = tiny_images(tmp_path)
+    settings = {"size": {"height": 16, "width": 16}, "image_mean": [0.2] * 3, "image_std": [0.3] * 3}
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings))
+    small = [image[:, 2:18, 2:18] for image in IMAGES]  # already of the right size
+    rows = features.build(f"hf:{folder}", "image").transform(small)
+    network = transformers.ViTModel.from_pretrained(folder).eval()
+    pixels = torch.tensor(np.stack(small)) / 255
+    with torch.no_grad():
+        expected = network(pixel_values=(pixels - 0.2) / 0.3).pooler_output
+    np.testing.assert_allclose(rows, expected, atol=1e-5)
+    assert features.build(f"hf:{folder}", "image").transform(IMAGES).shape == (5, 8)
+
+
+def test_a_pooler_without_weights_is_not_used(tmp_path: Path) -> None:
+    """A folder of a classifier lacks it, and transformers would draw its weights at random."""
+    folder = tiny_images(tmp_path, transformers.ViTForImageClassification)
+    first, second = (EncoderFeatures(str(folder)).transform(IMAGES) for _ in range(2))
+    assert np.array_equal(first, second)
+
+
+def test_a_model_needs_the_same_encoder(tmp_path: Path) -> None:
+    folder = tiny_encoder(tmp_path)
+    feature_map = EncoderFeatures(str(folder))
+    plain = json.loads(json.dumps(feature_map.plain()))
+    restored = EncoderFeatures.restore(plain, {})
+    assert np.array_equal(restored.transform(TEXTS), feature_map.transform(TEXTS))
+    weights = folder / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(InputError, match=str(folder)):
+        EncoderFeatures.restore(plain, {})
+
+
+def test_an_encoder_for_other_data_is_refused(tmp_path: Path) -> None:
+    text, image = tiny_encoder(tmp_path / "text"), tiny_images(tmp_path / "image")
+    for folder, kind in ((text, "image"), (image, "text"), (text, "table")):
+        with pytest.raises(InputError, match=str(folder)):
+            features.build(f"hf:{folder}", kind)
+
+
+@pytest.mark.parametrize("damage", ["nothing", "weights", "some weights", "tokenizer", "truncated", "pickle"])
+def test_damaged_folders_are_refused(tmp_path: Path, damage: str) -> None:
+    folder = tiny_encoder(tmp_path / "encoder")
+    weights = folder / "model.safetensors"
+    if damage == "nothing":
+        folder = tmp_path / "nowhere"
+    elif damage == "weights":
+        weights.unlink()
+    elif damage == "some weights":
+        from safetensors.torch import load_file, save_file
+
+        tensors = load_file(weights)
+        del tensors["encoder.layer.0.output.dense.weight"]
+        save_file(tensors, weights, {"format": "pt"})
+    elif damage == "tokenizer":
+        for name in ("tokenizer.json", "vocab.txt"):
+            (folder / name).unlink()
+    elif damage == "truncated":
+        weights.write_bytes(weights.read_bytes()[:500])
+    else:
+        torch.save({}, folder / "pytorch_model.bin")
+        weights.unlink()
+    with pytest.raises(InputError, match=str(folder)):
+        features.build(f"hf:{folder}", "text").transform(TEXTS)
