@@ -19,12 +19,10 @@ Fits = Callable[[Any], bool]
 T = TypeVar("T")
 
 
-def as_losses(
-    losses: object, where: str, *, may_be_empty: bool = False, may_be_scalar: bool = False, single: bool = True
-) -> Tensor:
-    """Check that losses are a vector with one entry for each example, or each set of examples; the error names the cure.
+def as_losses(losses: object, where: str, *, may_be_empty: bool = False, may_be_scalar: bool = False) -> Tensor:
+    """Check that losses are a vector with one entry for each example; the error names the cure.
 
-    `may_be_scalar`: a scalar is accepted too, because only the mean of the losses is used. `single`: entries are examples.
+    `may_be_scalar`: a scalar is accepted too, because only the mean of the losses is used.
     """
     if losses is None:
         raise TypeError(
@@ -35,11 +33,6 @@ def as_losses(
         raise TypeError(f"{where}: expected a tensor of per-example losses, got {type(losses).__name__}")
     if losses.ndim == 0 and may_be_scalar:
         losses = losses[None]
-    if losses.ndim == 0 and not single:
-        raise ValueError(
-            f"{where}: expected a vector with the mean loss of each set, got a scalar; pass torch.stack([...]) of these means, "
-            "or loss[None] if there is one set"
-        )
     if losses.ndim != 1:
         shape = "a scalar" if losses.ndim == 0 else f"shape {tuple(losses.shape)}"
         cure = (
@@ -179,7 +172,7 @@ def check_state(state: Mapping[str, Any], settings: Mapping[str, Any], named: Ma
             "state_dict()"
         )
     whole = "the Guide's state"
-    _check_fields(whole, state, FIELDS, optional={"judges", "worker", "factor"})
+    _check_fields(whole, state, FIELDS, optional={"judges", "worker"})
     _check_fields(f"'settings' in {whole}", state["settings"], dict.fromkeys(settings, _is_setting))
     for field, fits in (("shared", _is_shape), ("basis", _are_rows)):
         if isinstance(state[field], Mapping):
@@ -273,10 +266,6 @@ def _are_moments(value: Any) -> bool:
     return all(_are_numbers(row, len(SCORED), *limit) for row, limit in zip(value, limits, strict=True))
 
 
-def _is_factor(value: Any) -> bool:
-    return (type(value) is float and math.isfinite(value)) or (_is_list(value, _is_factor) and len(value) > 0)
-
-
 def _are_rows(value: Any) -> bool:
     plain = isinstance(value, Tensor) and value.is_floating_point() and value.layout is torch.strided
     return plain and not value.is_meta and value.ndim > 0 and bool(local(value).isfinite().all())
@@ -291,7 +280,6 @@ FIELDS: dict[str, Fits] = {
     "shared": lambda x: isinstance(x, Mapping),
     "reached_by_auxiliary": lambda x: x is None or _is_list(x, lambda name: isinstance(name, str)),
     "basis": lambda x: x is None or isinstance(x, Mapping) or _are_rows(x),
-    "factor": lambda x: x is None or _is_factor(x),
     "worker": lambda x: x is None or isinstance(x, str),
     "judges": lambda x: x is None or isinstance(x, Mapping),
 }

@@ -66,14 +66,6 @@ def run_backward(*args: Any, **options: Any) -> tuple[Tensor | None, ...]:
         return found
 
 
-def segment_sums(x: Tensor, lengths: Tensor) -> Tensor:
-    """Sums of consecutive segments of a vector with these lengths, without waiting for the device; a prototype of torch.
-
-    For a vector (not for a matrix) a group of threads on a GPU sums up each segment, in an order that does not change.
-    """
-    return torch.segment_reduce(x, "sum", lengths=lengths, unsafe=True)
-
-
 def of_all_rows(tensor: Tensor) -> Tensor:
     """Inside of `torch.func.vmap`, return the tensor of all rows, rows first; return any other tensor as it is."""
     at = torch._C._functorch.maybe_get_bdim(tensor)

@@ -138,7 +138,7 @@ def _parts(guide: Guide) -> tuple[dict[str, Any], dict[str, Tensor]]:
     state = guide.state_dict(include_basis=False)
     del state["basis"], state["worker"]
     space = guide.subspace
-    if space is None or space.rows is None or not space.saved or not state["shared"]:
+    if space is None or space.rows is None or not state["shared"]:
         return state, {}
     if guide.sharded:
         packed = guide._workers.pack(space.layout, space.rows)

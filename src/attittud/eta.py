@@ -55,36 +55,6 @@ _PRESETS: dict[str, dict[str, Any]] = {
 # Published methods that learn new data (auxiliary) without forgetting protected data (primary); docs/guard.md has formulas.
 _GUARDS: dict[str, dict[str, Any]] = {
     "a_gem": {**_PRESETS["pcgrad"], "primary_weight": 0.0},
-    "pcgrad": _PRESETS["pcgrad"],
-    "orthograd": {**_PRESETS["orthogonal"], "basis": "exact", "rank": 32, "refresh_every": 1},
-    "ogpsa": {
-        **_PRESETS["orthogonal"],
-        "basis": "sets",
-        "scope": "tensor",
-        "rank": 4,
-        "refresh_every": 30,
-        "primary_weight": 0.0,
-    },
-    "gru": {
-        **_PRESETS["drop_harmful"],
-        "basis": "running_mean",
-        "basis_options": {"rate": 0.8, "start": "zero"},
-        "refresh_every": 1,
-        "primary_weight": 0.0,
-    },
-    "bloop": {
-        **_PRESETS["orthogonal"],
-        "basis": "running_mean",
-        "basis_options": {"rate": 0.1, "start": "first"},
-        "refresh_every": 1,
-    },
-    "gu": {
-        **_PRESETS["orthogonal"],
-        "basis": "mean",
-        "metric": "adam",
-        "refresh_every": 1,
-        "primary_weight": 0.0,
-    },
 }
 
 

@@ -26,9 +26,9 @@ from attittud._checks import (
 from attittud._torch import keep_saved_tensors
 from attittud.autograd.forward import BatchNormMode
 from attittud.autograd.reused import ReusedVector
-from attittud.basis import Basis, make_basis, respelled
+from attittud.basis import Basis, make_basis
 from attittud.basis.captured import CapturedUpdate
-from attittud.basis.subspace import Directions, Subspace
+from attittud.basis.subspace import Subspace
 from attittud.engine import find_engine, make_engine
 from attittud.engine.base import logger
 from attittud.eta import Eta
@@ -37,7 +37,7 @@ from attittud.step.auto import AutoWeights
 from attittud.step.refresh import Losses, Refresher
 from attittud.step.shared import GraphMemory, Predicate, Shared
 from attittud.step.step import Given, GuideParts, Step
-from attittud.workers import Workers, connect
+from attittud.workers import connect
 
 DEFAULT_RANK = 10
 EtaLike = Eta | str | tuple[float, float, float]
@@ -76,11 +76,8 @@ class Guide:
             held-out primary examples (`judge=` of `backward`).
         primary_weight: weight of the mean primary gradient in the update of shared parameters. The primary task's own
             parameters (its head) always receive its gradient with weight 1.
-        basis: the subspace in which gradients are compared: "sketch", "svd", "exact", "mean", "random", "canonical" or
-            "implicit" (like "exact", but recomputed in every step and never stored). "running_mean" is a running mean of the
-            mean primary gradients. "sets" has one row for each entry of the primary losses, which then are the mean losses of
-            several sets.
-        rank: the dimension k of the basis (ignored by "mean", "running_mean" and "canonical").
+        basis: the subspace in which gradients are compared: "sketch", "svd", "exact", "mean", "random" or "canonical".
+        rank: the dimension k of the basis (ignored by "mean" and "canonical").
         refresh_every: recompute the basis in every n-th step.
         include_mean: append the current mean primary gradient as the last direction, so that the neutral part is
             orthogonal to it.
@@ -94,12 +91,6 @@ class Guide:
         process_group: the workers that train replicas of the model together. The update equals the update of one process
             that has the examples of all workers; the guide does all reductions itself.
         seed: seed of the bases' random numbers; the global random state is never touched.
-        basis_options: keyword arguments of the basis: `rate` and `start` ("zero" or "first") of "running_mean".
-        scope: "model" compares gradients over the whole model, "tensor" compares them tensor by tensor, each with its own
-            signs.
-        metric: the inner product of gradients: "euclidean", or "adam", ⟨x, y / (sqrt(v) + eps)⟩ with the bias-corrected second
-            moments v of the optimizer at the last refresh. Parameters that Adam has not updated yet have weight 1.
-        optimizer: with metric="adam", the Adam or AdamW that trains the model.
         judge_every: with eta="auto", use the judges in every n-th step.
         report_norms: on several replicas, `neutral`, `captured_auxiliary`, `captured_primary` and `cosine` of a report cost a
             second all-reduce of the size of the model. "refresh" computes them only in steps with a refresh or with judges,
@@ -123,10 +114,6 @@ class Guide:
         auxiliary_weight: float | Mapping[str, float] = 1.0,
         process_group: torch.distributed.ProcessGroup | None = None,
         seed: int = 0,
-        basis_options: Mapping[str, Any] | None = None,
-        scope: Literal["model", "tensor"] = "model",
-        metric: Literal["euclidean", "adam"] = "euclidean",
-        optimizer: torch.optim.Optimizer | None = None,
         judge_every: int = 4,
         report_norms: Literal["refresh", "always"] = "refresh",
     ) -> None:
@@ -142,16 +129,10 @@ class Guide:
         self.eta = check_eta(eta)
         self.primary_weight = check_weight("primary_weight", primary_weight)
         self.auxiliary_weight = check_weights("auxiliary_weight", auxiliary_weight)
-        check_choice("scope", scope, ("model", "tensor"))
-        check_choice("metric", metric, ("euclidean", "adam"))
-        if scope == "tensor" and basis_dtype is not None:
-            raise ValueError("scope='tensor' stores its basis in the type of the parameters; leave basis_dtype out")
-        self.scope, self.metric = scope, metric
-        options = {"options": basis_options, "scope": scope, "metric": metric, "optimizer": optimizer}
-        self.basis, chosen = _chosen(basis, engine, self._workers, **options)
-        self.engine = make_engine(chosen, keeps_graph=self.basis.keeps_graph)
+        self.basis = make_basis(basis)
+        self.engine = make_engine(self._workers.engine(find_engine(engine)))
         self.rank = _check_rank(check_count("rank", rank), self.basis, self.model)
-        self.refresh_every = 1 if self.basis.keeps_graph else check_count("refresh_every", refresh_every)
+        self.refresh_every = check_count("refresh_every", refresh_every)
         self.include_mean = bool(include_mean)
         self.batch_norm: BatchNormMode = batch_norm
         self.basis_dtype = basis_dtype
@@ -177,19 +158,8 @@ class Guide:
     def __repr__(self) -> str:
         """Return the settings that results depend on, for logs. They must be the same on all workers."""
         of_basis = ("rank", "refresh_every", "include_mean", "batch_norm", "basis_dtype", "seed")
-        plain = (
-            "eta",
-            "primary_weight",
-            "auxiliary_weight",
-            *of_basis,
-            "scope",
-            "metric",
-            "judge_every",
-            "report_norms",
-        )
-        named = {"basis": self.basis.label or self.basis.name, "engine": self.engine.name} | {
-            name: getattr(self, name) for name in plain
-        }
+        plain = ("eta", "primary_weight", "auxiliary_weight", *of_basis, "judge_every", "report_norms")
+        named = {"basis": self.basis.name, "engine": self.engine.name} | {name: getattr(self, name) for name in plain}
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in named.items())})"
 
     # ------------------------------------------------------------------------------------------------ verbs
@@ -206,10 +176,10 @@ class Guide:
         """Add the update to `.grad`, as `Tensor.backward` adds a gradient.
 
         Args:
-            primary: per-example losses of the primary task (a vector); their mean is the objective. The bases "mean" and
-                "running_mean" also accept the mean itself, a scalar. A callable that computes and returns the losses lets the
-                engine `hooks` see the forward pass. Pass None on a worker that has no primary examples in this step while
-                others have some, and on every worker in a step for which `primary_due` is False.
+            primary: per-example losses of the primary task (a vector); their mean is the objective. The basis "mean" also
+                accepts the mean itself, a scalar. A callable that computes and returns the losses lets the engine `hooks` see
+                the forward pass. Pass None on a worker that has no primary examples in this step while others have some, and
+                on every worker in a step for which `primary_due` is False.
             auxiliary: the auxiliary loss (a scalar, or a vector whose mean is taken), or a dict of named losses. Vectors
                 are averaged over the examples of all workers, scalars over the workers.
             basis_losses: a callable that returns per-example losses of other primary examples, from which the basis is
@@ -316,9 +286,8 @@ class Guide:
     def primary_due(self) -> bool:
         """Whether the next step needs primary losses. If not, leave out their forward pass and pass None.
 
-        A step between refreshes needs none if primary_weight is 0, include_mean is False, no eta is "auto", and no sign depends
-        on the current primary gradient. No sign does so if helpful and harmful have the same weight, or if the basis is a
-        running mean.
+        A step between refreshes needs none if primary_weight is 0, include_mean is False, no eta is "auto", and helpful and
+        harmful have the same weight, so that no sign matters.
         """
         return self.refresh_due or self._needs_primary()
 
@@ -356,14 +325,13 @@ class Guide:
         space = self._refresher.subspace
         held = space is None or self._shared.holds(space.layout)
         refreshing = self._refresher.decide(refresh, self.refresh_every, held=held)
-        may_wait, norms = refresh is None and not self.basis.keeps_graph, refreshing or self.report_norms == "always"
-        self._step = step = Step(self._parts, refreshing, may_wait, self.include_mean, norms)
+        norms = refreshing or self.report_norms == "always"
+        self._step = step = Step(self._parts, refreshing, refresh is None, self.include_mean, norms)
         return step
 
     def _needs_primary(self) -> bool:
         etas = self.eta.values() if isinstance(self.eta, dict) else [self.eta]
-        oriented = issubclass(self.basis.subspace, Directions) and self.basis.subspace.oriented
-        signs = not oriented and any(eta == "auto" or eta.helpful != eta.harmful for eta in etas)
+        signs = any(eta == "auto" or eta.helpful != eta.harmful for eta in etas)
         return signs or self.primary_weight != 0 or self.include_mean or self._auto.wanted
 
     def _check_judged(self, step: Step, tasks: Mapping[str, Given]) -> None:
@@ -443,22 +411,3 @@ def _check_rank(asked: int, basis: Basis, model: nn.Module) -> int:
     if rank != asked and asked != DEFAULT_RANK:
         logger.warning("basis=%r has rank %d; rank=%d is not used", basis.name, rank, asked)
     return rank
-
-
-def _chosen(basis_name: str, engine: str, workers: Workers, **options: Any) -> tuple[Basis, str]:
-    """Return the basis that the user asked for (`options`: as for `make_basis`) and its engine on these workers."""
-    basis_name, engine = respelled(basis_name, engine)
-    basis, kind = make_basis(basis_name, **options), find_engine(engine)
-    if basis.keeps_graph:
-        if kind.with_graph is None:
-            raise ValueError(
-                f"basis={basis.name!r} needs products with J in every step, which engine={engine!r} cannot compute; use "
-                f"engine='hooks', or basis={basis.same_as!r}, which is stored"
-            )
-        if workers.size > 1:
-            raise ValueError(
-                f"basis={basis.name!r} needs all primary examples on one worker; with several workers use "
-                f"basis={basis.same_as!r} and engine='hooks'"
-            )
-        kind = find_engine(kind.with_graph)
-    return basis, workers.engine(kind)

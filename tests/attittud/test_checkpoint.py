@@ -34,7 +34,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "bf16": {"basis_dtype": torch.bfloat16},
     "few examples": {"rank": 40},  # a basis of 6 rows
     "auto": {"eta": "auto", "judge_every": 2},
-    "implicit": {"basis": "implicit"},
 }
 
 

@@ -151,7 +151,7 @@ def test_a_primary_batch_of_one_example_works_between_refreshes():
     assert error(p.grads(), expected(p.model, p.losses(slice(1)), p.loss(), eta=(1, 0, -1), basis=V).grads) <= 1e-10
 
 
-@pytest.mark.parametrize("basis", ["sketch", "canonical", "implicit"])
+@pytest.mark.parametrize("basis", ["sketch", "canonical"])
 def test_a_deleted_guide_is_freed_at_once(basis):
     """With its basis, which may be ten times as large as the model: not when the garbage collector comes by."""
     p = problem("mlp")

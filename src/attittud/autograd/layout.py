@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate
 from operator import attrgetter, is_
 from typing import Any, cast
@@ -26,7 +25,6 @@ from attittud._torch import (
     input_metadata,
     of_all_rows,
 )
-from attittud.kernels.segments import Segments
 
 Named = Sequence[tuple[str, nn.Parameter]]
 _DTYPE = attrgetter("dtype")
@@ -123,16 +121,6 @@ class Layout:
             shape, strides = (rows.shape[0], *self._held[i]), (rows.stride(0), *self.strides[i])
             parts[i] = rows.as_strided(shape, strides, rows.storage_offset() + self._offsets[i])
         return dict(zip(map(id, self.parameters), parts, strict=True))
-
-    @cached_property
-    def segments(self) -> Segments:
-        """The parameters as segments of a vector, for products parameter by parameter."""
-        return Segments(self._sizes, self.device)
-
-    def parts(self, flat: Tensor) -> tuple[Tensor, ...]:
-        """Consecutive parts of `flat` (D, or r x D), one for each parameter, as vectors (or r x n)."""
-        found: tuple[Tensor, ...] = flat.split(self._sizes, dim=-1)
-        return found
 
     def by_identity(self, flat: Tensor) -> dict[int, Tensor]:
         """Return the same parts as `views`, by id of the parameter."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -16,10 +14,7 @@ from attittud.autograd.layout import EVERYTHING, Layout, Share
 from attittud.basis.orthonormal import orthonormalise_
 from attittud.basis.subspace import Stored, Subspace
 from attittud.engine.base import Jacobian
-from attittud.kernels.segments import WHOLE, Whole
 from attittud.workers.one import Workers
-
-Scope = Callable[[], AbstractContextManager[object]]
 
 
 @dataclass
@@ -36,35 +31,29 @@ class Refresh:
     )
     rows: Tensor | None = None
     single: Tensor | None = None  # rows of J, one for each example, for a basis that contracts them later
-    jacobian: Jacobian | None = None  # J itself, for a basis that keeps it until the step is over
     examples: int | Tensor = 0  # examples of all workers so far (on the device if there are several workers)
     earlier: int | Tensor = 0  # examples of all workers before the current primary call
     complete: bool = False  # no further primary call will contribute
     calls: int = 0
     share: Share = EVERYTHING  # this worker's part of the examples of the current call
     shrink: float | Tensor = 1.0  # a factor that J is multiplied by
-    scope: Scope = nullcontext  # a context around every use of the losses' graph
-    old: tuple[Tensor, Tensor] | None = None  # the previous V and a factor, for a basis that continues from factor @ V
-    factor: Tensor | None = None  # the factor for the new V
-    scale: Tensor | None = None  # a factor for each column, if inner products are not Euclidean
-    columns: Whole = WHOLE  # the columns that belong together: each parameter may have its own directions
 
     @property
     def first(self) -> int | Tensor:
         """The number of this worker's first example in the current call, counted over all workers and calls."""
         return self.earlier + self.share.first
 
-    def receive(
-        self, share: Share, count: int | Tensor, *, scaled: bool, complete: bool, scope: Scope = nullcontext
-    ) -> None:
+    def receive(self, share: Share, count: int | Tensor, *, scaled: bool, complete: bool) -> None:
         """Count the examples of a primary call before they are added. `count`: examples of all workers.
 
-        `scaled`: the losses may carry a loss scale. `scope`: a context around every use of the losses' graph.
+        `scaled`: the losses may carry a loss scale.
         """
         if scaled and self.calls == 0:
             self.shrink = _shrink(count)
-        self.share, self.complete, self.scope = share, complete, scope
-        self.earlier, self.examples = self.examples, self.examples + count
+        self.share = share
+        self.complete = complete
+        self.earlier = self.examples
+        self.examples = self.examples + count
         self.calls += 1
 
     def put(self, rows: Tensor) -> Tensor:
@@ -75,10 +64,6 @@ class Refresh:
     def hold(self, rows: Tensor) -> None:
         """Keep rows of single examples as they are; they are appended to the rows of earlier calls."""
         self.single = rows if self.single is None else torch.cat([self.single, rows])
-
-    def keep(self, jacobian: Jacobian) -> None:
-        """Keep J itself until the step is over."""
-        self.jacobian = jacobian
 
     def sum_examples_(self) -> Tensor:
         """Sum the rows over the workers, each of which has only the part of its own examples."""
@@ -94,30 +79,12 @@ class Refresh:
             return self.ahead.normal(self.seed, rows, first, columns, device).to(dtype, copy=True)
         return gaussian(self.seed, self.index, rows=rows, first=first, columns=columns, dtype=dtype, device=device)
 
-    def remember(self, factor: Tensor) -> None:
-        """Keep the factor for the next refresh: factor @ V are the rows from which V was made."""
-        self.factor = factor
-
-    def separate(self) -> None:
-        """Give each parameter its own directions."""
-        self.columns = self.layout.segments
-
-    def rescale_(self, scale: Tensor) -> None:
-        """Multiply each column by a factor, because inner products are not Euclidean."""
-        self.scale = scale
-        for held in (self.rows, self.single):
-            if held is not None:
-                held.mul_(scale)
-        if self.old is not None:
-            self.old = self.old[0] * scale, self.old[1]
-
     def narrow_(self, kept: Layout) -> None:
         """Leave out the columns of parameters that turned out not to be shared."""
         if self.rows is not None:
             self.rows = self.layout.narrow_(self.rows, kept)
         if self.single is not None:
             self.single = self.layout.narrow_(self.single, kept)
-        self.old = None
         self.layout = kept
 
 
@@ -141,17 +108,9 @@ class Basis(ABC):
     """What the basis needs from the primary losses: products with J, their mean gradient, or nothing."""
     adds_up: ClassVar[bool] = True  # whether several primary calls of one step can contribute to one basis
     stored: ClassVar[bool] = True  # whether V is kept as a matrix
-    same_as: ClassVar[str | None] = None  # the basis with the same span, under whose name this one is saved
     one_product: ClassVar[bool] = False
     """Whether `add` calls `left` or `rows` of J once and nothing else, so that this pass may free the graph of the losses."""
-    keeps_graph: ClassVar[bool] = False  # whether the graph of the losses is needed until the step is over
     subspace: ClassVar[type[Subspace]] = Stored  # the subspace that gradients are projected onto
-    least: ClassVar[int] = 2  # how many entries the primary losses need at least, if the basis needs J
-    alone: ClassVar[bool] = False  # whether one entry is enough, if every step computes its own basis
-    single: ClassVar[bool] = True  # whether these entries are single examples
-    together: ClassVar[bool] = False
-    """Whether `finish` computes every product of rows through `refresh.columns`; scope="tensor" then finishes all at once."""
-    label: ClassVar[str] = ""  # the name with the options that decide the meaning of V; empty: the name alone
 
     def __init_subclass__(cls) -> None:
         """Take `one_product` from the class that has `add`: a second product in another `add` would find the graph freed."""
@@ -168,10 +127,6 @@ class Basis(ABC):
         """How many rows of length D a refresh works on in addition to the stored V."""
         return rank
 
-    def takes_mean(self, refresh: Refresh, count: int) -> bool:
-        """Whether this basis needs only the mean gradient of `count` losses, and not J."""
-        return self.needs == "mean"
-
     def add(self, refresh: Refresh, jacobian: Jacobian) -> None:  # noqa: B027 - bases that need no Jacobian add nothing
         """Add the examples of one primary call; `refresh.put` keeps the rows collected so far."""
 
@@ -183,7 +138,7 @@ class Basis(ABC):
 def orthonormal_rows(refresh: Refresh, *, most: int | Tensor | None = None) -> Tensor:
     """Orthonormalise the collected rows. `most`: the largest possible number of directions."""
     assert refresh.rows is not None
-    return orthonormalise_(refresh.rows, refresh.workers.sum_columns, most=most, columns=refresh.columns).finite
+    return orthonormalise_(refresh.rows, refresh.workers.sum_columns, most=most).finite
 
 
 # ---------------------------------------------------------------------------------------------------- random numbers

@@ -160,7 +160,7 @@ class CapturedUpdate:
 
 def _may_serve(step: Step, space: Stored) -> bool:
     workers = step.workers
-    if not is_small(space.layout) or len(step.tasks) != 1 or step.in_span or step.skips:
+    if not is_small(space.layout) or len(step.tasks) != 1 or step.skips:
         return False
     # (A group sums over its workers even if it has only one.)
     if workers.size > 1 or workers.splits_examples or workers.splits_columns:

@@ -17,7 +17,6 @@ from attittud.kernels import transform_
 class Exact(Basis):
     name = "exact"
     needs = "jacobian"
-    alone = True
     one_product = True
 
     def working_rows(self, rank: int, examples: int) -> int:

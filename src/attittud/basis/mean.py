@@ -10,7 +10,6 @@ from attittud.basis.base import Basis, Refresh, orthonormal_rows
 class Mean(Basis):
     name = "mean"
     needs = "mean"
-    together = True
 
     def rank(self, asked: int) -> int:
         return 1

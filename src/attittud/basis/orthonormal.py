@@ -9,15 +9,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attittud.kernels import factorise
-from attittud.kernels.segments import WHOLE, Whole
+from attittud.kernels import factorise, gram, transform_
 
 
 class Orthonormalised(NamedTuple):
     """What orthonormalisation reports about its rows."""
 
     factor: Tensor
-    """k x k (T x k x k for T segments) float64: original = factor @ orthonormal; columns of zeroed rows are zero."""
+    """k x k float64: original = factor @ orthonormal; columns of zeroed rows are zero."""
     finite: Tensor  # whether the original held no NaN and no Inf (a boolean on the device)
 
 
@@ -35,7 +34,6 @@ def orthonormalise_(
     sum_columns: Callable[[Tensor], Tensor] = lambda x: x,
     *,
     most: int | Tensor | None = None,
-    columns: Whole = WHOLE,
 ) -> Orthonormalised:
     """Gram-Schmidt of the rows (k x D) in order and in place; rows without a direction of their own become zero.
 
@@ -43,24 +41,25 @@ def orthonormalise_(
     and writes them once. The Gram matrix and the k x k factor are float64.
 
     If workers hold different columns, `sum_columns` sums the k x k Gram matrices of their parts. `most`: how many rows may
-    keep a direction; later rows become zero. `columns`: the columns that belong together: all columns, or those of each
-    segment.
+    keep a direction; later rows become zero.
     """
-    first = sum_columns(columns.gram(rows))
+    first = sum_columns(gram(rows))
     finite = torch.isfinite(first).all()
     # Zeros need no special case below; the caller looks at `finite`.
     factor, inverse = factorise(torch.where(finite, first, 0.0), tolerance(rows.dtype))
-    sizes = first.diagonal(dim1=-2, dim2=-1).sqrt()
+    sizes = first.diagonal().sqrt()
     # The sum of the rows' rounding errors in each orthonormal row. A row that almost depends on earlier rows has an inexact
     # direction. So a later row that depends on these rows completely keeps a remainder larger than its own rounding.
-    noise = tolerance(rows.dtype) * torch.linalg.vector_norm(inverse * sizes[..., None, :], dim=-1)
+    noise = tolerance(rows.dtype) * torch.linalg.vector_norm(inverse * sizes, dim=1)
     kept = ~(noise > 1)
     if isinstance(most, Tensor) or (most is not None and most < rows.shape[0]):
         kept &= torch.arange(rows.shape[0], device=rows.device) < most
-    factor, inverse = (torch.where(kept[..., None, :], factor, 0.0), torch.where(kept[..., None], inverse, 0.0))
-    columns.transform_(rows, inverse)
-    again, inverse = factorise(torch.where(finite, sum_columns(columns.gram(rows)), 0.0), 0.5)
-    columns.transform_(rows, inverse)
+    factor = torch.where(kept, factor, 0.0)
+    inverse = torch.where(kept[:, None], inverse, 0.0)
+    transform_(rows, inverse, lower=True)
+    second = sum_columns(gram(rows))
+    again, inverse = factorise(torch.where(finite, second, 0.0), 0.5)
+    transform_(rows, inverse, lower=True)
     return Orthonormalised(factor @ again, finite)
 
 

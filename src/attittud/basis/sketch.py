@@ -14,7 +14,6 @@ class Sketch(Basis):
     name = "sketch"
     needs = "jacobian"
     one_product = True
-    together = True
 
     def working_rows(self, rank: int, examples: int) -> int:
         return min(rank, examples)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -115,10 +115,6 @@ class Subspace(ABC):
         self.finite = torch.ones((), dtype=torch.bool, device=layout.device)  # whether the latest refresh succeeded
         self.active = torch.zeros(0, dtype=torch.bool, device=layout.device)  # which rows are not zero
 
-    saved: ClassVar[bool] = True  # whether V can be loaded again from its rows
-    factor: Tensor | None = None
-    """k x k, for a basis whose next refresh continues from factor @ V."""
-
     @property
     def rows(self) -> Tensor | None:
         """V itself (not a copy), or None if it is not stored.
@@ -138,8 +134,8 @@ class Subspace(ABC):
         if refresh is not None:
             self.layout = refresh.layout  # parameters may have got other names
 
-    def load(self, rows: Tensor, factor: list[Any] | None = None) -> None:
-        """Load saved rows as they are, with their factor if there is one."""
+    def load(self, rows: Tensor) -> None:
+        """Load saved rows as they are."""
         raise ValueError(f"the state holds {rows.shape[0]} rows of a basis, but the basis of this guide is not stored")
 
     @property
@@ -171,38 +167,27 @@ class Subspace(ABC):
     def finish(self, step: Gradients, primary_weight: float) -> Finished:
         """Compare the signs and form the update over the shared parameters."""
 
-    def release(self) -> None:  # noqa: B027 - a stored basis outlives the step
-        """Free the memory that was needed only in this step."""
-
 
 class Directions(Subspace):
     """Compares gradients along k directions. Signs and weights are computed from k-vectors."""
 
     rounding: Tensor | None = None
     """VVᵀ - I (k x k), if the rows were rounded when they were stored."""
-    oriented: ClassVar[bool] = False
-    """Whether the direction itself decides what is helpful, without the primary gradient of the step."""
-
-    @property
-    def remembered(self) -> tuple[Tensor, Tensor] | None:
-        """V and its factor (factor @ V are the rows from which V was made); None if the basis keeps no factor."""
-        return None if self.factor is None or self.rows is None else (self.rows, self.factor)
 
     @abstractmethod
     def project(self, x: Tensor) -> Tensor:
         """V x, float64."""
 
     @abstractmethod
-    def products(self, x: Tensor, y: Tensor | None) -> Products:
-        """V x, V y and the inner products of x and y. y=None: the primary gradient, if V needs no vector for it."""
+    def products(self, x: Tensor, y: Tensor) -> Products:
+        """V x, V y and the inner products of x and y."""
 
     @abstractmethod
     def add_(self, x: Tensor, weights: Tensor) -> None:
         """x += Vᵀ weights."""
 
-    def lift_(self, weights: Tensor, x: Tensor, y: Tensor | None, x_factor: float | Tensor, y_factor: Tensor) -> Tensor:
+    def lift_(self, weights: Tensor, x: Tensor, y: Tensor, x_factor: float | Tensor, y_factor: Tensor) -> Tensor:
         """x becomes x_factor * x + Vᵀ weights + y_factor * y; y may be overwritten."""
-        assert y is not None
         self.add_(x.mul_(x_factor), weights)
         return x.add_(y.mul_(y_factor))
 
@@ -220,10 +205,9 @@ class Directions(Subspace):
 
     def squares(self, primary: Tensor, auxiliary: Tensor, *, include_mean: bool = False) -> Tensor:
         rows = self.rows
-        if rows is None:
-            raise ValueError("basis='implicit' does not exist after its step; use basis='exact', which is stored")
+        assert rows is not None
         p, a = self.project(primary), self.project(auxiliary)
-        harmful = harmful_mask(a, _forwards(p) if self.oriented else p)
+        harmful = harmful_mask(a, p)
         parts = torch.stack([torch.where(harmful, 0.0, a), torch.where(harmful, a, 0.0)])
         multiples = torch.zeros(2, dtype=torch.float64, device=a.device)
         if include_mean:
@@ -257,8 +241,7 @@ class Directions(Subspace):
         residual = None
         if step.include_mean:
             residual = Residual.of(p, square, residual_tolerance(self.layout.dtype), self.rounding)
-        signs = _forwards(p) if self.oriented else p
-        directions = signs if residual is None else torch.cat([signs, residual.norm[None]])
+        directions = p if residual is None else torch.cat([p, residual.norm[None]])
         if residual is not None and judges is not None:
             row = residual.coefficient(judges.rows, judges.primary)
             judges = replace(judges, rows=torch.cat([judges.rows, row[None]]))
@@ -290,16 +273,16 @@ class Directions(Subspace):
         active = self.active.clone()  # a report may be read after the next refresh
         return (
             update,
-            Numbers(signs, square, p[:0] if residual is None else residual.norm[None], active, tasks),
+            Numbers(p, square, p[:0] if residual is None else residual.norm[None], active, tasks),
             cosines,
         )
 
     def _update(self, step: Gradients, weights: Tensor, primary_factor: Tensor) -> Tensor:
         total, factor = step.summed()
         whole = False not in [task.whole for task in step.tasks.values()]
-        if step.in_span or (step.primary_whole and whole):
-            return self.lift_(weights, total, step.primary_gradient, factor, primary_factor)
         assert step.primary_gradient is not None
+        if step.primary_whole and whole:
+            return self.lift_(weights, total, step.primary_gradient, factor, primary_factor)
         total.mul_(factor)
         scaled = step.primary_gradient.mul_(primary_factor)
         if not step.primary_whole:
@@ -308,11 +291,6 @@ class Directions(Subspace):
             step.sum_examples_(total, "gradients")
         self.add_(total, weights)
         return total.add_(scaled) if step.primary_whole else total
-
-
-def _forwards(p: Tensor) -> Tensor:
-    """A positive stand-in for V g_prim, for directions that point along what is helpful. No primary pass is needed."""
-    return p.abs().clamp(min=torch.finfo(p.dtype).tiny)  # the square of `tiny` is zero, so the report does not change
 
 
 def _missing(
@@ -376,7 +354,7 @@ class Stored(Directions):
         norms: Tensor = torch.linalg.vector_norm(self.rows, dim=1, dtype=wide)
         return norms
 
-    def load(self, rows: Tensor, factor: list[Any] | None = None) -> None:
+    def load(self, rows: Tensor) -> None:
         if rows.ndim != 2 or rows.shape[0] > self.rank or rows.shape[1] != self.layout.size:
             raise ValueError(
                 f"the saved basis has shape {tuple(rows.shape)}, but this model needs at most {self.rank} x {self.layout.size}"
@@ -387,8 +365,7 @@ class Stored(Directions):
     def project(self, x: Tensor) -> Tensor:
         return project(self.rows, x)
 
-    def products(self, x: Tensor, y: Tensor | None) -> Products:
-        assert y is not None
+    def products(self, x: Tensor, y: Tensor) -> Products:
         return products(self.rows, x, y)
 
     def judges(self, gradient: Tensor, primary: Tensor) -> Judges:
@@ -400,6 +377,5 @@ class Stored(Directions):
     def add_(self, x: Tensor, weights: Tensor) -> None:
         add_rows_(x, self.rows, weights)
 
-    def lift_(self, weights: Tensor, x: Tensor, y: Tensor | None, x_factor: float | Tensor, y_factor: Tensor) -> Tensor:
-        assert y is not None
+    def lift_(self, weights: Tensor, x: Tensor, y: Tensor, x_factor: float | Tensor, y_factor: Tensor) -> Tensor:
         return lift_(self.rows, weights, x, y, x_factor, y_factor)

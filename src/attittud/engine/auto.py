@@ -20,7 +20,7 @@ HOOKS_FROM = 10_000
 
 class Auto(Engine):
     name = "auto"
-    on_shards, with_graph = Loop.name, Hooks.name
+    on_shards = Loop.name
 
     def __init__(self) -> None:
         self._hooks = Hooks()

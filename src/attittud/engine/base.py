@@ -43,15 +43,12 @@ class Engine(ABC):
     """Whether it must see the forward pass of the losses. Then `primary=` must be a callable, or `basis_losses=` is needed."""
     on_shards: ClassVar[str | None] = None
     """The engine to use for a model with sharded parameters; None: such models are refused."""
-    with_graph: ClassVar[str | None] = None
-    """The engine to use for a basis that needs the losses' graph until the step is over; None: such bases are refused."""
-    keeps_graph = False  # whether the losses' graph is used after `watch` too, until the step is over
     second_derivatives: bool | None = None  # whether the model's second derivatives are right; None: not known yet
 
     def __init_subclass__(cls) -> None:
         """Reset what a subclass inherits: otherwise another engine would silently replace it."""
         super().__init_subclass__()
-        cls.on_shards, cls.with_graph = cls.__dict__.get("on_shards"), cls.__dict__.get("with_graph")
+        cls.on_shards = cls.__dict__.get("on_shards")
 
     @abstractmethod
     def write(self, losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, *, fresh: bool) -> None:
@@ -63,13 +60,6 @@ class Engine(ABC):
     def watch(self, model: nn.Module) -> AbstractContextManager[None]:
         """A context for the forward pass of the losses and every use of their graph, so that engines can observe them."""
         return nullcontext()
-
-    def keep_graph(self) -> None:
-        """Prepare for a basis that uses the graph of the losses until the step is over."""
-        self.keeps_graph = True
-
-    def forget(self) -> None:  # noqa: B027 - nothing to do for engines that keep nothing
-        """Free the graph of a discarded step."""
 
     def seen(self) -> None:  # noqa: B027 - nothing to do for engines that do not watch
         """Note that the forward pass is over. The engine need not observe what follows inside of `watch`."""

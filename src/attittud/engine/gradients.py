@@ -1,7 +1,7 @@
 """Per-example gradients of one parameter from one call of a function, kept in factors while this is cheaper.
 
 A `PerExampleGradient` represents m tensors of the parameter's shape. It is contracted like J: with weights over the
-examples (`left`), with vectors over the parameter (`right`), or with another `PerExampleGradient` (`cross`).
+examples (`left`), or with vectors over the parameter (`right`).
 """
 
 from __future__ import annotations
@@ -74,16 +74,6 @@ class PerExampleGradient(ABC):
         """Inner products with `vectors` (of the parameter's shape): m x l, float64."""
         columns = torch.stack([vector.reshape(-1) for vector in vectors], dim=1)
         return torch.cat([(gradients @ columns).double() for gradients in self.chunks(budget, columns.dtype)])
-
-    def cross(self, other: PerExampleGradient, budget: int) -> Tensor:
-        """Inner products with the gradients of another call: m x m, float64."""
-        result = []
-        budget //= 4  # two chunks, each in float64
-        for mine in self.chunks(budget, torch.float64):
-            if other is self and mine.shape[0] == self.examples:
-                return mine @ mine.T
-            result.append(torch.cat([mine @ theirs.T for theirs in other.chunks(budget, torch.float64)], dim=1))
-        return torch.cat(result)
 
 
 class Dense(PerExampleGradient):
@@ -163,41 +153,6 @@ class Outer(PerExampleGradient):
         matrices = [vector.reshape(self.matrices) for vector in vectors]
         return torch.stack([(a * (b @ v.mT)).sum((1, 2, 3), dtype=torch.float64) for v in matrices], dim=1)
 
-    def cross(self, other: PerExampleGradient, budget: int) -> Tensor:
-        if not isinstance(other, Outer) or self.matrices != other.matrices:
-            return super().cross(other, budget)
-        m, n = self.examples, other.examples
-        factored = m * n * self.length * other.length * self.groups * (self.rows + self.columns)
-        formed = (m * self.length + n * other.length + m * n) * self.size
-        if factored > formed:
-            return self._formed(other, budget)
-        theirs = [x.double().permute(1, 0, 2, 3).flatten(1, 2).mT for x in other.factors]
-
-        mine = self.factors
-
-        def products(rows: slice) -> Tensor:
-            """⟨left, left'⟩⟨right, right'⟩ for every pair of positions: r T x n T'."""
-            a, b = (x[rows].double().permute(1, 0, 2, 3).flatten(1, 2) for x in mine)
-            return ((a @ theirs[0]) * (b @ theirs[1])).sum(0)
-
-        return _by_blocks(m, n, self.length, other.length * self.groups, budget, products)
-
-    def _formed(self, other: Outer, budget: int) -> Tensor:
-        """Compute `cross` from the gradients, some rows of the matrix at a time, so that each gradient is formed once."""
-        total = torch.zeros(self.examples, other.examples, dtype=torch.float64, device=self._pair[0].device)
-        step = max(1, budget // (4 * max(self.examples, other.examples) * self.groups * max(1, self.columns)))
-        for start in range(0, self.rows, step):
-            rows = slice(start, start + step)
-            mine = self._slice(rows)
-            theirs = mine if other is self else other._slice(rows)
-            total.addmm_(mine, theirs.T)
-        return total
-
-    def _slice(self, rows: slice) -> Tensor:
-        """The gradients of some rows of the matrix, for all examples: m x the rest, float64."""
-        left, right = self.factors
-        return (left[..., rows].double().mT @ right.double()).flatten(1)
-
 
 class Rows(PerExampleGradient):
     """Gradients of a table from which rows were looked up: gradients m x T x E, index m x T."""
@@ -223,17 +178,6 @@ class Rows(PerExampleGradient):
         found = [(self.gradients.to(v.dtype) * v[self.index]).sum((1, 2), dtype=torch.float64) for v in vectors]
         return torch.stack(found, dim=1)
 
-    def cross(self, other: PerExampleGradient, budget: int) -> Tensor:
-        if not isinstance(other, Rows):
-            return super().cross(other, budget)
-        index, theirs = other.index.flatten(), other.gradients.double().flatten(0, 1).T
-
-        def products(rows: slice) -> Tensor:
-            same = self.index[rows].flatten()[:, None] == index
-            return torch.where(same, self.gradients[rows].double().flatten(0, 1) @ theirs, 0.0)
-
-        return _by_blocks(self.examples, other.examples, self.length, other.length, budget, products)
-
 
 class Aligned(PerExampleGradient):
     """Gradients of a tensor in which each example has its own part: zero outside of this part."""
@@ -256,19 +200,6 @@ class Aligned(PerExampleGradient):
     def right(self, vectors: Sequence[Tensor], budget: int) -> Tensor:
         mine = self.gradients
         return torch.stack([(mine * v.reshape_as(mine)).sum(1, dtype=torch.float64) for v in vectors], 1)
-
-
-def _by_blocks(m: int, n: int, length: int, width: int, budget: int, products: Callable[[slice], Tensor]) -> Tensor:
-    """Sums of products of positions (r T x n T') over the positions, some examples at a time: m x n."""
-    step = max(1, budget // max(1, length * n * width))
-    blocks = []
-    for start in range(0, m, step):
-        rows = slice(start, min(start + step, m))
-        blocks.append(products(rows).view(rows.stop - start, length, n, -1).sum((1, 3)))
-    return torch.cat(blocks)
-
-
-# ---------------------------------------------------------------------------------------------------- convolutions
 
 
 class Windows(Outer):
@@ -321,10 +252,6 @@ class Windows(Outer):
     def chunk(self, rows: slice, dtype: torch.dtype, *, channels_last: bool = False) -> Tensor:
         left, right = self._left(rows), self._right(rows, channels_last=channels_last)
         return self.multiplied(left.flatten(0, 1), right.flatten(0, 1), dtype)
-
-    def _formed(self, other: Outer, budget: int) -> Tensor:
-        # A few examples at a time: the windows of all examples would be larger than their gradients.
-        return PerExampleGradient.cross(self, other, budget)
 
     @property
     def factors(self) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ at the first refresh, and again if new shapes are ambiguous; the error names a p
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from torch.autograd.graph import GradientEdge
 from attittud._torch import BatchNorm, DisableTorchFunction, in_this_thread, run_backward, sequence_number
 from attittud.autograd.layout import Layout
 from attittud.engine.base import Checked, Jacobian, UnsupportedError, probe, verify
-from attittud.engine.gradients import Dense, PerExampleGradient
+from attittud.engine.gradients import PerExampleGradient
 from attittud.engine.loop import Loop
 from attittud.engine.recorder import LEADING, BatchAxis, Call, Form, Gradients, KnownAxes, Recorder, form_of, guess_axis
 from attittud.engine.rules import Bound, bind, generic
@@ -33,7 +33,6 @@ Visit = Callable[[Tensor, PerExampleGradient], None]
 class Hooks(Loop):
     name = "hooks"
     needs_forward = True
-    with_graph = name
 
     def __init__(self) -> None:
         self.checked = Checked()
@@ -47,8 +46,6 @@ class Hooks(Loop):
     @property
     def instead(self) -> str:
         """The cure in the messages that refuse a model."""
-        if self.keeps_graph:
-            return "use basis='exact' with engine='loop', which stores the basis"
         return "use engine='batched' or engine='loop', or engine='auto', which chooses one of them"
 
     @contextmanager
@@ -65,15 +62,7 @@ class Hooks(Loop):
             record.begin()
             yield
         finally:
-            if self.keeps_graph:
-                record.forward.close()
-            else:
-                record.close()
-                self.record = None
-
-    def forget(self) -> None:
-        if self.record is not None:
-            self.record.close()
+            record.close()
             self.record = None
 
     def seen(self) -> None:
@@ -81,7 +70,7 @@ class Hooks(Loop):
             self.record.finish()
 
     def used(self) -> None:
-        if self.record is not None and not self.keeps_graph:
+        if self.record is not None:
             self.record.release()
 
     def jacobian(self, losses: Tensor, layout: Layout) -> Jacobian:
@@ -186,10 +175,6 @@ class HookedJacobian(Jacobian):
             return self._same
         return KnownCalls(self.layout, self._described, self.located, self._frontier)
 
-    def over(self, layout: Layout) -> HookedJacobian:
-        """Return J over the parameters of another layout."""
-        return HookedJacobian(self.engine, self.record, self.losses, layout)
-
     def expect(self, parameters: Sequence[Tensor], weight: float) -> None:
         # Gradients of derived tensors need the graph once more. The passes for J run without autocast. In float16 another
         # weight would round small gradients differently, or make products with J overflow. (Calls of other parameters may lie
@@ -223,44 +208,20 @@ class HookedJacobian(Jacobian):
                     self.layout.add_(row, self._derived.pull(key, gradient), fresh=False)
             return rows
 
-    def right(self, vectors: Tensor | Sequence[Tensor]) -> Tensor:
-        return self.gram_and_right(vectors, gram=False)[1]
-
-    def gram(self) -> Tensor:
-        return self.gram_and_right(())[0]
-
-    def gram_and_right(self, vectors: Tensor | Sequence[Tensor], *, gram: bool = True) -> tuple[Tensor, Tensor]:
-        """J Jᵀ (zero without `gram`) and J times the vectors, both in one backward pass."""
+    def right(self, vectors: Tensor) -> Tensor:
         self._expected = ()  # whose weight only `left` takes back
-        m, device = self.examples, self.layout.device
-        products = torch.zeros(m, len(vectors), dtype=torch.float64, device=device)
-        total = torch.zeros(m, m, dtype=torch.float64, device=device)
+        products = torch.zeros(self.examples, len(vectors), dtype=torch.float64, device=self.layout.device)
         by_vector = [self.layout.by_identity(vector) for vector in vectors]
-        uses = Counter(id(tensor) for call in self._calls for tensor in call.met)
-        waiting: dict[int, list[PerExampleGradient]] = {}
 
         def visit(tensor: Tensor, per_example: PerExampleGradient) -> None:
             key = id(tensor)
-            if by_vector:
-                products.add_(per_example.right([columns[key] for columns in by_vector], self.budget))
-            if gram and uses[key] == 1 and key in alone:
-                total.add_(per_example.cross(per_example, self.budget))
-            elif gram:
-                waiting.setdefault(key, []).append(per_example)
+            products.add_(per_example.right([columns[key] for columns in by_vector], self.budget))
 
         with self.record.active():
             for columns in by_vector:
                 columns.update(self._derived.push(columns))
-            alone = self._names.keys() - self._derived.reached()
             self._sweep(visit)
-            with torch.no_grad():
-                for several in self._derived.traced_back(waiting, m):
-                    for i, first in enumerate(several):
-                        total.add_(first.cross(first, self.budget))
-                        for second in several[i + 1 :]:
-                            both = first.cross(second, self.budget)
-                            total.add_(both).add_(both.T)
-        return total, products
+        return products
 
     # ------------------------------------------------------------------------------------------------ one pass
 
@@ -396,33 +357,6 @@ class Derived:
             if not inner:
                 return torch.zeros_like(tensor, dtype=self.layout.dtype)
             return torch.autograd.grad(torch.stack(inner).sum(), dual)[0].to(self.layout.dtype)
-
-    def reached(self) -> set[int]:
-        """The parameters that the tensors are computed from."""
-        reached: set[int] = set()
-        for key, tensor in self.tensors.items():
-            found = self.pull(key, torch.zeros_like(tensor))
-            reached |= {id(p) for p, g in zip(self.layout.parameters, found, strict=True) if g is not None}
-        return reached
-
-    def traced_back(
-        self, waiting: dict[int, list[PerExampleGradient]], examples: int
-    ) -> Iterable[list[PerExampleGradient]]:
-        """Yield the per-example gradients by parameter. Gradients of derived tensors are traced back to their parameters."""
-        by_parameter = {key: several for key, several in waiting.items() if key not in self.tensors}
-        for key, several in waiting.items():
-            if key not in self.tensors:
-                continue
-            rows: list[Sequence[Tensor | None]] = []
-            for i in range(examples):
-                total = sum(per_example.chunk(slice(i, i + 1), self.layout.dtype) for per_example in several)
-                assert isinstance(total, Tensor)
-                rows.append(self.pull(key, total))
-            for p, found in zip(self.layout.parameters, zip(*rows, strict=True), strict=True):
-                if found[0] is not None:
-                    dense = Dense(torch.stack([g for g in found if g is not None]))
-                    by_parameter.setdefault(id(p), []).append(dense)
-        return by_parameter.values()
 
 
 def _frontier(loss: Tensor, edges: Sequence[GradientEdge]) -> Frontier:

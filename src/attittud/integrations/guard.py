@@ -25,7 +25,6 @@ from attittud.integrations.guard_checks import (
     check_guide,
     check_model,
     check_numbers,
-    check_single,
     held_out_set,
     protected_kind,
     protected_sets,
@@ -156,21 +155,6 @@ class GuardMixin(AttittudMixin):
     def collator_of(self, name: str, collator: Any, *, trains: bool) -> Any:
         return CheckedCollator(collator, self.argument_of(name), int(shifts(self)) if trains else None)
 
-    def make_guide(self, model: nn.Module) -> Guide:
-        made, given = super().make_guide(model), self._given
-        if made.basis.needs != "jacobian":
-            return made
-        count = given.sets
-        if made.basis.single:
-            check_single(self.guard, self, given.prepared)
-            size = self._train_batch_size if given.batch_size is None else given.batch_size
-            count *= size * self.accelerator.num_processes
-        if not given.rank and made.rank < count:
-            # By default, the gradients of all protected examples of a step, or of all sets, span the subspace.
-            self.guide_settings["rank"] = count
-            made = super().make_guide(model)
-        return made
-
     # ------------------------------------------------------------------------------------------------ a step
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
@@ -208,7 +192,7 @@ class GuardMixin(AttittudMixin):
         if not self._window:
             guide.primary(None)
             return
-        single = guide.basis.needs == "jacobian" and guide.basis.single
+        single = guide.basis.needs == "jacobian"
         with self.protected_loss.undisturbed(model):
             losses = self.protected_loss(model, self._window, single=single)
             guide.primary(self._scaled(losses), refresh=True if self._again else None)

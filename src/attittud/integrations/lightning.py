@@ -67,8 +67,6 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # mypy skips lightni
                     )
             group = torch.distributed.group.WORLD if self.trainer.world_size > 1 else None
             settings = check_settings(self.guide_settings, "guide_settings")
-            if settings.get("metric", "euclidean") != "euclidean" and "optimizer" not in settings:
-                settings["optimizer"] = self.optimizers(use_pl_optimizer=False)
             guide = Guide(self, process_group=group, **settings)
             if self._saved is not None:
                 files.restore(guide, self._saved, f"the entry {STATE_KEY!r} of Lightning's checkpoint")

@@ -107,11 +107,8 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
         return collator if classes is None else CheckedLabels(collator, self.argument_of(name), classes)
 
     def make_guide(self, model: nn.Module) -> Guide:
-        """Make the guide of a model. With metric="adam" it uses the Trainer's optimizer, or one like it before there is one."""
-        settings = dict(self.guide_settings)
-        if settings.get("metric", "euclidean") != "euclidean" and "optimizer" not in settings:
-            settings["optimizer"] = self.optimizer or _optimizer_like(self.args, model)
-        return Guide(model, **settings)
+        """Make the guide of a model."""
+        return Guide(model, **self.guide_settings)
 
     @property
     def report(self) -> Report | None:
@@ -222,13 +219,6 @@ def _check_drawn(drawn: Any) -> dict[str, int]:
     if not isinstance(drawn, dict) or not all(type(count) is int and count >= 0 for count in drawn.values()):
         raise TypeError("'drawn' must hold the number of batches that were drawn from each auxiliary dataset")
     return drawn
-
-
-def _optimizer_like(args: Any, model: nn.Module) -> torch.optim.Optimizer:
-    """Make an optimizer of the kind that the Trainer will make, so that a guide can refuse it early."""
-    kind, settings = Trainer.get_optimizer_cls_and_kwargs(args, model)
-    made: torch.optim.Optimizer = kind(model.parameters(), **settings)
-    return made
 
 
 # ------------------------------------------------------------------------------------------------ refusals

@@ -5,9 +5,7 @@ Sums of products are float64 for every storage type, so the user's TF32 or bf16 
 
 from __future__ import annotations
 
-import warnings
 from functools import cache
-from importlib import import_module
 from types import ModuleType
 from typing import NamedTuple
 
@@ -23,18 +21,6 @@ def kernels() -> ModuleType | None:
     except ImportError:
         return None
     return found
-
-
-def __getattr__(name: str) -> object:
-    if name in ("add_windows_", "channel_sums", "serves_channels", "serves_windows"):
-        new = f"{__name__}.cuda.{name}"
-        warnings.warn(
-            f"{__name__}.{name} is now {new}; the old name will be removed in version 0.3",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        return getattr(import_module(f"{__name__}.cuda"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _fast(rows: Tensor, *vectors: Tensor) -> ModuleType | None:
@@ -154,28 +140,26 @@ def transform_(rows: Tensor, matrix: Tensor, *, lower: bool = False) -> Tensor:
 def factorise(matrix: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
     """Lower factor L of a float64 Gram matrix, and L⁻¹. Directions weaker than `tolerance` times the longest row become zero.
 
-    Several matrices (T x k x k) are factorised together.
-
     `torch.linalg.cholesky_ex` stops at the first vanishing pivot, but here the later rows still count.
     """
-    k = matrix.shape[-1]
-    if matrix.is_cuda and matrix.ndim == 2 and (found := kernels()) is not None and k <= found.MOST_ROWS:
+    k = matrix.shape[0]
+    if matrix.is_cuda and (found := kernels()) is not None and k <= found.MOST_ROWS:
         # The plain version launches a hundred small operations, which is slow on a GPU.
         pair: tuple[Tensor, Tensor] = found.factorise(matrix, tolerance)
         return pair
     rest = matrix.clone()
-    threshold = tolerance**2 * matrix.diagonal(dim1=-2, dim2=-1).amax(-1)
+    threshold = tolerance**2 * matrix.diagonal().amax()
     factor = torch.zeros_like(matrix)
     for j in range(k):
-        pivot = rest[..., j, j, None]
-        kept = pivot > threshold[..., None]
-        column = torch.where(kept, rest[..., j] / torch.where(kept, pivot, 1.0).sqrt(), 0.0)
-        factor[..., j:, j] = column[..., j:]
-        rest = rest - column[..., :, None] * column[..., None, :]
-    kept_rows = factor.diagonal(dim1=-2, dim2=-1) > 0
+        pivot = rest[j, j]
+        kept = pivot > threshold
+        column = torch.where(kept, rest[:, j] / torch.where(kept, pivot, 1.0).sqrt(), 0.0)
+        factor[j:, j] = column[j:]
+        rest = rest - column[:, None] * column
+    kept_rows = factor.diagonal() > 0
     # Weak rows become rows of the identity with a zero right-hand side, so that the triangular solve is regular.
-    regular = torch.where(kept_rows[..., None], factor, torch.eye(k, dtype=factor.dtype, device=factor.device))
-    inverse = torch.linalg.solve_triangular(regular, torch.diag_embed(kept_rows.to(factor.dtype)), upper=False)
+    regular = torch.where(kept_rows[:, None], factor, torch.eye(k, dtype=factor.dtype, device=factor.device))
+    inverse = torch.linalg.solve_triangular(regular, torch.diag(kept_rows.to(factor.dtype)), upper=False)
     return factor, inverse
 
 

@@ -6,7 +6,6 @@ import math
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,15 @@ from torch import Tensor
 from attittud._checks import as_losses, check_dense
 from attittud.autograd.forward import BatchNormMode, isolated_forward
 from attittud.autograd.layout import Layout, LossGraph, Share, walk
-from attittud.basis.base import Ahead, Basis, Refresh, Scope
-from attittud.basis.subspace import Directions, Subspace
+from attittud.basis.base import Ahead, Basis, Refresh
+from attittud.basis.subspace import Subspace
 from attittud.engine.base import Engine, logger
 from attittud.step.shared import Shared
 from attittud.workers.one import Workers
 
 Losses = Callable[[], Tensor]  # a function that computes losses when they are needed
+LEAST_EXAMPLES = 2
+"""The fewest primary examples, of all workers together, from which a basis is built."""
 
 
 def losses_of(
@@ -34,7 +35,6 @@ def losses_of(
     layout: Layout | None = None,
     *,
     may_be_scalar: bool = False,
-    single: bool = True,
 ) -> Tensor:
     """Call a function for per-example losses. They must reach some parameter of `layout`.
 
@@ -51,7 +51,7 @@ def losses_of(
         ) from error
     empty = workers.size > 1
     found = workers.losses(given, where)
-    losses = as_losses(found, where, may_be_empty=empty, may_be_scalar=may_be_scalar, single=single)
+    losses = as_losses(found, where, may_be_empty=empty, may_be_scalar=may_be_scalar)
     if layout is not None and losses.numel() > 0 and not workers.splits_columns:
         check_reaches(losses, where, layout)
     return losses
@@ -86,17 +86,12 @@ class Refresher:
         self.shared, self.model, self.workers = shared, shared.listing.model, shared.workers
         self.basis, self.engine = basis, engine
         self.rank, self.seed, self.dtype, self.batch_norm = rank, seed, dtype, batch_norm
-        saved_as = basis.same_as or basis.label or basis.name
-        self.settings = {"basis": saved_as, "rank": rank, "basis_dtype": dtype and str(dtype), "seed": seed}
+        self.settings = {"basis": basis.name, "rank": rank, "basis_dtype": dtype and str(dtype), "seed": seed}
         """The settings that decide the meaning of a saved basis."""
         self.subspace: Subspace | None = None
-        self.left: Subspace | None = (
-            None  # the last basis, if its parameters were replaced and the next basis continues from it
-        )
         self._overwriting = False  # whether new rows are being written over the old ones
         self.age: int | None = None  # how many steps have used the basis; None: there is no basis
         self.count = 0
-        self.every = 0  # steps between two refreshes
         # Both tensors move to the device when it is known. The random numbers depend on `index`, which is a tensor because a
         # captured refresh must draw new numbers at every replay.
         self.index = torch.zeros((), dtype=torch.int64)
@@ -105,15 +100,9 @@ class Refresher:
 
     def decide(self, asked: bool | None, every: int, *, held: bool) -> bool:
         """Whether the next step has a refresh. `held`: whether the model still has the parameters of the basis."""
-        self.every = every
         if not held:
             # Parameters were replaced (load_state_dict(assign=True), a conversion): the basis belongs to the old parameters.
-            continues = self.subspace is not None and self.subspace.factor is not None
-            self.left = self.subspace if continues else None
             self.subspace, self.age = None, None
-        if asked is False and self.basis.keeps_graph:
-            name = self.basis.name
-            raise ValueError(f"basis={name!r} keeps no basis, so every step is a refresh; leave refresh at None")
         if asked is False and self.subspace is None:
             raise ValueError(
                 "refresh=False before the first refresh: there is no basis yet; leave refresh=None in the first step"
@@ -134,27 +123,7 @@ class Refresher:
             check_dense(self.model, layout)
         self.index, self.skipped = self.index.to(layout.device), self.skipped.to(layout.device)
         ahead = self._ahead.begin(self.count, layout.device)
-        return Refresh(layout, self.rank, self.seed, self.index, self.workers, ahead, old=self._remembered(layout))
-
-    def _remembered(self, layout: Layout) -> tuple[Tensor, Tensor] | None:
-        """Return what a new basis over the parameters of a layout continues from, if it continues from anything."""
-        space = self.subspace or self.left
-        found = space.remembered if isinstance(space, Directions) else None
-        if space is None or found is None or (self.subspace is not None and space.layout.same(layout)):
-            return found
-        # Parameters were replaced or converted, or have another name or memory format.
-        at, names = (
-            {key: i for i, key in enumerate(keys)} for keys in (map(id, space.layout.parameters), space.layout.names)
-        )
-        places = [at.get(id(parameter), names.get(name)) for name, parameter in layout.named]
-        rows = torch.empty(found[0].shape[0], layout.size, dtype=found[0].dtype, device=layout.device)
-        old, new = space.layout.views(found[0]), layout.views(rows)
-        if places != list(range(len(old))) or [a.shape for a in old] != [b.shape for b in new]:
-            logger.warning("basis %r starts again, because the shared parameters have changed", self.basis.name)
-            return None
-        for to, view in zip(new, old, strict=True):
-            to.copy_(view)
-        return rows, found[1].to(layout.device)
+        return Refresh(layout, self.rank, self.seed, self.index, self.workers, ahead)
 
     def take_in(
         self,
@@ -164,7 +133,6 @@ class Refresher:
         *,
         scaled: bool = False,
         complete: bool,
-        scope: Scope = nullcontext,
         parameters: Sequence[Tensor] = (),
     ) -> Sequence[Tensor | None] | None:
         """Add the examples behind `losses` to the new basis.
@@ -183,8 +151,8 @@ class Refresher:
             rank = min(self.rank, examples) if complete and self.basis.needs == "jacobian" else self.rank
             working = partial(self.basis.working_rows, examples=examples)
             check_fits(refresh.layout, rank, working, self.dtype or refresh.layout.dtype)
-        uses_j = self.basis.needs == "jacobian" and not self.basis.takes_mean(refresh, losses.shape[0])
-        refresh.receive(share, share.count(losses), scaled=scaled and uses_j, complete=complete, scope=scope)
+        uses_j = self.basis.needs == "jacobian"
+        refresh.receive(share, share.count(losses), scaled=scaled and uses_j, complete=complete)
         if uses_j:
             with torch.enable_grad():
                 shrunk = losses * refresh.shrink
@@ -200,24 +168,22 @@ class Refresher:
     def take_in_from(self, refresh: Refresh, basis_losses: Losses) -> None:
         """Add the examples of a callable to the new basis, in a forward pass that the library controls."""
         seed = (self.seed * 1_000_003 + self.count) & (2**63 - 1)
-        scope = partial(isolated_forward, self.model, self.batch_norm, seed)
-        with scope(), self.engine.watch(self.model), torch.enable_grad():
+        isolated = isolated_forward(self.model, self.batch_norm, seed)
+        with isolated, self.engine.watch(self.model), torch.enable_grad():
             more = "return the losses of at least two examples, and preferably of many"
-            scalar, single, layout = self.basis.needs != "jacobian", self.basis.single, refresh.layout
-            losses = losses_of(
-                basis_losses, "basis_losses", more, self.workers, layout, may_be_scalar=scalar, single=single
-            )
+            scalar, layout = self.basis.needs != "jacobian", refresh.layout
+            losses = losses_of(basis_losses, "basis_losses", more, self.workers, layout, may_be_scalar=scalar)
             self.engine.seen()
             share = self.workers.shares([losses])[0]
-            self.take_in(refresh, losses, share, complete=True, scope=scope)
-            if self.basis.takes_mean(refresh, losses.shape[0]):
+            self.take_in(refresh, losses, share, complete=True)
+            if self.basis.needs == "mean":
                 ones = torch.ones(1, losses.shape[0], device=losses.device) / share.count(losses)
                 refresh.put(self.workers.jacobian(self.engine, losses, refresh.layout, share).left(ones))
 
     def fix(self, refresh: Refresh, *, may_wait: bool) -> Subspace | None:
         """Orthonormalise the collected rows. None: there are too few examples, and the refresh may wait for a later step."""
-        few = isinstance(refresh.examples, int) and refresh.examples < self.basis.least
-        if self.basis.needs == "jacobian" and few and not (self.basis.alone and self.every == 1):
+        few = isinstance(refresh.examples, int) and refresh.examples < LEAST_EXAMPLES
+        if self.basis.needs == "jacobian" and few:
             if may_wait and self.subspace is not None and self.subspace.layout.same(refresh.layout):
                 return None
             raise ValueError(
@@ -226,7 +192,7 @@ class Refresher:
             )
         finite = self.basis.finish(refresh)
         assert refresh.rows is not None
-        if self.basis.keeps_graph or self.subspace is None or not self.subspace.layout.same(refresh.layout):
+        if self.subspace is None or not self.subspace.layout.same(refresh.layout):
             self.subspace = self.basis.subspace(refresh.layout, self.rank, self.workers, self.dtype)
         self._overwriting = True
         self.subspace.replace(refresh.rows, finite, refresh)
@@ -240,14 +206,12 @@ class Refresher:
             self.skipped += ~self.subspace.finite
             self.index += 1
             self.count += 1
-        if self.basis.keeps_graph:
-            self.subspace.release()
-        self.age, self.left = 1 if refreshed else (self.age or 0) + 1, None
+        self.age = 1 if refreshed else (self.age or 0) + 1
 
-    def restore(self, subspace: Subspace | None, age: int | None, left: Subspace | None, *, overwritten: bool) -> None:
+    def restore(self, subspace: Subspace | None, age: int | None, *, overwritten: bool) -> None:
         """Go back to an earlier basis. If it has been `overwritten`, at least in part, the next step computes it again."""
         self.subspace, self.age = subspace, None if overwritten or self._overwriting else age
-        self._overwriting, self.left = False, left
+        self._overwriting = False
 
     def state(self, include_basis: bool) -> dict[str, Any]:
         space, reach = self.subspace, self.shared.auxiliary
@@ -259,9 +223,8 @@ class Refresher:
                 "whoever loads it computes the basis again in the first step"
             )
             space, shared = None, {}
-        rows = space.rows if space is not None and include_basis and space.saved else None
+        rows = space.rows if space is not None and include_basis else None
         return {
-            **({} if space is None or space.factor is None else {"factor": space.factor.tolist()}),
             "settings": self.settings,
             "since_refresh": None if space is None else self.age,
             "refreshes": int(self.index),
@@ -284,8 +247,8 @@ class Refresher:
             layout = Layout((name, named[name]) for name in state["shared"])
             subspace = self.basis.subspace(layout, self.rank, self.workers, self.dtype)
             if state["basis"] is not None:
-                subspace.load(self.workers.unpack(layout, state["basis"]), state.get("factor"))
-        self.subspace, self.left = subspace, None
+                subspace.load(self.workers.unpack(layout, state["basis"]))
+        self.subspace = subspace
         self.age = state["since_refresh"] if subspace is not None else None
         reach = state["reached_by_auxiliary"]
         self.shared.restore(None if reach is None else set(reach))
@@ -368,7 +331,6 @@ def check_fits(layout: Layout, rank: int, working_rows: Callable[[int], int], st
     if sketch > plain:
         cures.append(f"basis='sketch' with rank={sketch}, which works on no more rows than it keeps")
     cures.append("parameters= to decompose only a part of the model, such as its last layers")
-    cures.append("basis='implicit', which stores no basis")
     rows = working_rows(rank)
     raise MemoryError(
         f"a basis of rank {rank} over {layout.size:,} shared parameters needs {needed(rank, rows, storage) / GIB:.2f} GiB on "

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attittud._checks import AnyEta, as_losses
 from attittud._torch import CUDA_GRAPH_TREES, in_cuda_graphs, saved_by_compiled
-from attittud.autograd.layout import EVERYTHING, Layout, LossGraph, Share, walk, written_into
+from attittud.autograd.layout import EVERYTHING, Layout, Share, walk, written_into
 from attittud.autograd.reused import ReusedVector
 from attittud.basis.base import Refresh
 from attittud.basis.captured import CapturedUpdate, is_small
@@ -110,7 +110,6 @@ class Gradients:
         self.primary_whole = not workers.splits_examples  # `primary_gradient` covers the examples of all workers
         self.primary_measured: tuple[int, Tensor, Tensor] | None = None
         """The number of primary calls so far, with V g_prim and ‖g_prim‖² after them."""
-        self.in_span = False  # whether the primary gradient is not a vector, because the subspace has J itself
         self.judges: Tensor | None = None  # the judges' mean gradient, over the judges of all workers
         self.tasks: dict[str, AuxiliaryGradient] = {}
         self.total: Tensor | None = None  # the common sum of neutral * weight * g_aux
@@ -217,7 +216,7 @@ class Gradients:
         assert isinstance(subspace, Directions)
         square: Tensor | None
         inner: Tensor | None
-        if self.in_span or (primary is not None and self.primary_whole and task.whole):
+        if primary is not None and self.primary_whole and task.whole:
             found = subspace.products(task.flat, primary)
             a, square, inner = found.rows_x, found.xx, found.xy
             self.primary_measured = self.primary_calls, found.rows_y, found.yy
@@ -287,27 +286,25 @@ class Step(Gradients):
         """The new basis, from the first primary call of a step with a refresh until the basis is fixed."""
         self.basis_losses: Losses | None = None  # what builds the basis, if the primary losses do not
         self.judge: Losses | None = None  # the callable that returns the judges' losses, in a step that uses the judges
-        self.kept: LossGraph | None = None  # the graph of the primary losses, if it is needed until the step is over
         self.rest_primary: dict[str, Tensor] = {}
         self.rest_auxiliary: dict[str, Tensor] = {}  # gradients of parameters that are not decomposed, by name
         self.reached: set[str] = set()  # parameters that the auxiliary losses reach
         self.reach_complete = False  # no further auxiliary loss will come
         self._undo: Callable[[], None] | None = None  # restores what forming the update has changed besides gradients
         kept = self.refresher
-        self._before = kept.subspace, kept.age, kept.left, parts.shared.auxiliary, list(parts.auto.scores)
+        self._before = kept.subspace, kept.age, parts.shared.auxiliary, list(parts.auto.scores)
         """The state that a discarded step restores."""
 
     def give_up(self) -> None:
         """Restore the state before this step. If the step has overwritten the basis, the next step computes it again."""
         refresher = self.refresher
-        subspace, age, left, auxiliary, known = self._before
-        refresher.restore(subspace, age, left, overwritten=self.refreshing and self.subspace is subspace)
+        subspace, age, auxiliary, known = self._before
+        refresher.restore(subspace, age, overwritten=self.refreshing and self.subspace is subspace)
         self.shared.restore(auxiliary)
         if self._undo is not None:
             self._undo()
         self.parts.auto.restore(known)
         self.parts.release()
-        refresher.engine.forget()
 
     # ------------------------------------------------------------------------------------------------ losses
 
@@ -329,12 +326,9 @@ class Step(Gradients):
         `skips`: the step needs no primary losses, and `primary` is None.
         """
         self.skips = skips
-        keeps_graph = self.refresher.basis.keeps_graph
-        self.in_span = keeps_graph and basis_losses is None and not _needs_primary(self, tasks)
-        ahead = _ahead(self, tasks) if self.in_span else None
         given, replayed = {name: task.loss for name, task in tasks.items()}, self.replayed
         # `held` must be cleared before the tasks' backward passes, which free the memory of these tensors.
-        waiting = given.values() if replayed and callable(primary) and ahead is None else ()
+        waiting = given.values() if replayed and callable(primary) else ()
         held = [saved_by_compiled(walk(loss).nodes) for loss in waiting]
         with _computed(self, primary, basis_losses) as losses:
             graphs = _graphs(self, {PRIMARY: losses} | given)
@@ -350,7 +344,7 @@ class Step(Gradients):
         self.fix()
         try:
             for (name, task), share in zip(tasks.items(), shares[1:], strict=True):
-                self._take_auxiliary(name, task, share, graphs[name], ahead or early.get(name))
+                self._take_auxiliary(name, task, share, graphs[name], early.get(name))
         except RuntimeError as error:
             _check_recognised(self, {PRIMARY: losses} | given, graphs, error)
             raise
@@ -362,7 +356,6 @@ class Step(Gradients):
         self.skips = skips and self.primary_calls == 0
         with _computed(self, primary, basis_losses) as losses:
             graph = _graphs(self, {PRIMARY: losses}, retain_graph=retain_graph)[PRIMARY]
-            self.kept = walk(losses) if self.refresher.basis.keeps_graph and basis_losses is None else None
             self._take_primary(losses, self.workers.shares([losses])[0], basis_losses, graph)
 
     def auxiliary(self, tasks: Mapping[str, Given], *, retain_graph: bool) -> None:
@@ -402,34 +395,30 @@ class Step(Gradients):
         if pending and basis_losses is not None and self.primary_calls == 0:
             self.basis_losses = basis_losses
         contributes = self.refresh if pending and self.basis_losses is None else None
-        takes_mean = contributes is not None and basis.takes_mean(contributes, losses.shape[0])
-        retain_graph, found = graph.retained or (contributes is not None and basis.keeps_graph), None
+        found = None
         if contributes is not None:
             # The pass for J may give the gradients too, if nobody needs the graph after it.
-            wanted = () if retain_graph else self.shared.listing.parameters
+            wanted = () if graph.retained else self.shared.listing.parameters
             found = self.refresher.take_in(
                 contributes, losses, share, scaled=True, complete=self.reach_complete, parameters=wanted
             )
         assert self.layout is not None
         if found is None:
             into = self.layout if graph.converts and self.primary_gradient is None else None
-            without = self.layout if self.in_span else None
-            found = _gradients(self, losses, share, retain_graph, into=into, without=without)
+            found = _gradients(self, losses, share, graph.retained, into=into)
         inside, rest = self.shared.split(self.layout, found)
         _add_to(self.rest_primary, rest, 1.0, copied=self.replayed)
         self.primary_calls += 1
-        if not self.in_span:
-            if self.primary_gradient is not None:
-                self.layout.add_(self.primary_gradient, inside, fresh=False)
-            elif self.layout.on_gpu:
-                self.primary_gradient = self.parts.primary.filled(self.layout, inside)
-            else:
-                self.primary_gradient = self.layout.flatten(inside)
-        if contributes is not None and takes_mean and self.primary_gradient is not None:
+        if self.primary_gradient is not None:
+            self.layout.add_(self.primary_gradient, inside, fresh=False)
+        elif self.layout.on_gpu:
+            self.primary_gradient = self.parts.primary.filled(self.layout, inside)
+        else:
+            self.primary_gradient = self.layout.flatten(inside)
+        if contributes is not None and basis.needs == "mean":
             # This is the running sum, which includes the earlier calls.
             contributes.put(self.primary_gradient[None].clone())
-        if not self.in_span:
-            _check_reach(self, "primary", graph.confirm(losses, self.shared.reached(found)))
+        _check_reach(self, "primary", graph.confirm(losses, self.shared.reached(found)))
 
     def _take_auxiliary(self, name: str, task: Given, share: Share, graph: KnownGraph, found: Found | None) -> None:
         """Turn an auxiliary loss into its gradient. `found`: the gradient, if it has already been computed."""
@@ -564,30 +553,20 @@ def _rest_updates(step: Step, primary_weight: float, auxiliary: set[str]) -> dic
     return updates
 
 
-def _needs_primary(step: Step, tasks: Mapping[str, Given]) -> bool:
-    """Whether the primary gradient must be a vector, although J of its examples is available during the whole step.
-
-    Judges need the vector. So does a step in which all weights are equal, because its result must be exact bit for bit.
-    """
-    etas = [task.eta for task in tasks.values()]
-    equal = all(isinstance(eta, Eta) and eta.neutral == eta.helpful == eta.harmful for eta in etas)
-    return step.judge is not None or equal
-
-
 @contextmanager
 def _computed(step: Step, primary: Tensor | Losses | None, basis_losses: Losses | None) -> Iterator[Tensor]:
     """Yield the per-example primary losses. If a callable computes them for a new basis, the engine observes the block."""
     refresher, empty = step.refresher, step.workers.size > 1
-    scalar, single = refresher.basis.needs != "jacobian", refresher.basis.single
+    scalar = refresher.basis.needs != "jacobian"
     if not callable(primary):
         given = _nothing(step) if primary is None else primary
-        yield as_losses(given, "primary", may_be_empty=empty or step.skips, may_be_scalar=scalar, single=single)
+        yield as_losses(given, "primary", may_be_empty=empty or step.skips, may_be_scalar=scalar)
         return
     due = step.subspace is None and basis_losses is None and step.basis_losses is None
     watched = due and refresher.basis.needs == "jacobian"
     with refresher.engine.watch(refresher.model) if watched else nullcontext():
         more = "return the losses of at least two examples, or put the BatchNorm layers into eval()"
-        losses = losses_of(primary, "primary", more, step.workers, may_be_scalar=scalar, single=single)
+        losses = losses_of(primary, "primary", more, step.workers, may_be_scalar=scalar)
         refresher.engine.seen()
         yield losses
 
@@ -611,10 +590,10 @@ def _graphs(step: Step, losses: Mapping[str, Tensor], *, retain_graph: bool = Fa
 
 def _walked(step: Step, losses: Mapping[str, Tensor]) -> list[KnownGraph]:
     walked = [walk(loss) for loss in losses.values()]
-    nodes = [graph.nodes for graph in walked] + ([] if step.kept is None else [step.kept.nodes])
+    nodes = [graph.nodes for graph in walked]
     needed = [any(not own.isdisjoint(later) for later in nodes[at + 1 :]) for at, own in enumerate(nodes)]
     reached = [step.workers.names(graph.leaves, step.shared.listing.named) for graph in walked]
-    known = zip(reached, needed[: len(walked)], [graph.converts for graph in walked], strict=True)
+    known = zip(reached, needed, [graph.converts for graph in walked], strict=True)
     return [KnownGraph(*properties) for properties in known]
 
 
@@ -638,19 +617,10 @@ def _gradients(
     retain_graph: bool,
     *,
     into: Layout | None = None,
-    without: Layout | None = None,
 ) -> Sequence[Tensor | None]:
-    """The gradients of the mean loss for all trainable parameters, except the parameters of the layout `without`.
-
-    `into`: as for `Workers.gradients`.
-    """
-    listing, weights = step.shared.listing, share.weights(losses)
-    if without is None:
-        return step.workers.gradients(losses, weights, listing.parameters, retain_graph=retain_graph, into=into)
-    wanted = [name not in without.name_set for name, _ in listing.trainable]
-    parameters = [p for p, wants in zip(listing.parameters, wanted, strict=True) if wants]
-    found = iter(step.workers.gradients(losses, weights, parameters, retain_graph=retain_graph))
-    return [next(found) if wants else None for wants in wanted]
+    """The gradients of the mean loss for all trainable parameters. `into`: as for `Workers.gradients`."""
+    parameters = step.shared.listing.parameters
+    return step.workers.gradients(losses, share.weights(losses), parameters, retain_graph=retain_graph, into=into)
 
 
 def _written(
@@ -673,19 +643,6 @@ def _written(
         found = _gradients(step, loss, share, retain)
         writing.keep(step.shared.split(layout, found)[0])
     return Found(found, layout, flat)
-
-
-def _ahead(step: Step, tasks: Mapping[str, Given]) -> Found | None:
-    """Compute the gradients of a single task before the primary graph exists, if that graph is kept until the step ends.
-
-    So two graphs, or a graph and two vectors, are never in memory at the same time.
-    """
-    subspace = step.refresher.subspace
-    if len(tasks) > 1 or subspace is None:
-        return None
-    (task,) = tasks.values()
-    layout, share = subspace.layout, step.workers.shares([task.loss])[0]
-    return _written(step, task.loss, share, False, layout, layout.empty())
 
 
 def _early(

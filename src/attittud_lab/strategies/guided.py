@@ -95,8 +95,6 @@ class Guided(Strategy):
         return guide.combine()
 
     def kind(self) -> StepKind | None:
-        if self.guide.basis.keeps_graph:
-            return None
         return StepKind(refresh=self.guide.refresh_due, judge=self.guide.judge_due)
 
     def replayed(self, kind: StepKind) -> None:
@@ -202,7 +200,7 @@ def layer_norms(guide: Guide, losses: StepLosses) -> dict[str, float]:
     from attittud import isolated_forward
 
     space = guide.subspace
-    if space is None or guide.basis.keeps_graph:
+    if space is None:
         return {}
     with isolated_forward(guide.model, guide.batch_norm, seed=0), torch.enable_grad():
         primary = space.gradient(losses.primary().mean())

@@ -182,7 +182,7 @@ def judges(model, number):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"include_mean": True}, {"judge_every": 1}, {"auxiliary_weight": 0.3, "basis": "svd"}, {"scope": "tensor"}],
+    [{}, {"include_mean": True}, {"judge_every": 1}, {"auxiliary_weight": 0.3, "basis": "svd"}],
     ids=str,
 )
 def test_weights_of_eta_auto_are_bitwise_the_same_without_a_graph(device, options, monkeypatch):

@@ -35,14 +35,7 @@ def test_an_engine_can_be_registered_from_outside_of_the_package():
 
 
 def test_no_other_engine_silently_replaces_a_registered_one():
-    """On shards and for the implicit basis it is refused, though it inherits from an engine that is not."""
+    """On shards it is refused, though it inherits from an engine that is not."""
     kinds = [type("Mine", (kind,), {"name": "mine"}) for kind in (Loop, Hooks, Auto)]
-    assert [(kind.on_shards, kind.with_graph) for kind in kinds] == [(None, None)] * 3
+    assert [kind.on_shards for kind in kinds] == [None] * 3
     assert (Loop.on_shards, Hooks.on_shards, Auto.on_shards) == ("loop", None, "loop")
-    assert (Loop.with_graph, Hooks.with_graph, Auto.with_graph) == (None, "hooks", "hooks")
-    attittud.register_engine(kinds[1])
-    try:
-        with pytest.raises(ValueError, match="engine='mine' cannot compute"):
-            attittud.Guide(nn.Linear(4, 3), eta="flip", rank=2, basis="implicit", engine="mine")
-    finally:
-        engine._ENGINES.pop("mine", None)

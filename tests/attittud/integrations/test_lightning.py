@@ -269,11 +269,11 @@ def test_missing_guide_settings_are_explained(tmp_path: Path) -> None:
 
 
 class Protecting(AttittudMixin, LightningModule):
-    """New data with a guard: only mean losses, and none where they are not used."""
+    """New data with A-GEM, which takes mean losses."""
 
-    def __init__(self, guard: str, **options: Any) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.guide_settings = preset(guard) | options
+        self.guide_settings = preset("pcgrad") | {"primary_weight": 0.0}
         self.layer = torch.nn.Linear(6, 2)
         self.passes = 0
 
@@ -283,8 +283,7 @@ class Protecting(AttittudMixin, LightningModule):
         protected = None
         if self.guide.primary_due:
             self.passes += 1
-            mean = self.layer(x[:3]).square().mean()
-            protected = mean[None] if self.guide.basis.name == "sets" else mean
+            protected = self.layer(x[:3]).square().mean()
         loss = torch.nn.functional.cross_entropy(self.layer(x[3:]), y[3:])
         self.guided_backward(primary=protected, auxiliary=loss)
         optimizer.step()
@@ -296,23 +295,18 @@ class Protecting(AttittudMixin, LightningModule):
         return torch.utils.data.DataLoader(points(32, wrong=0, seed=1), 8)
 
 
-@pytest.mark.parametrize(
-    ("guard", "options", "passes"), [("a_gem", {}, 4), ("gu", {}, 4), ("ogpsa", {"refresh_every": 3}, 2)]
-)
-def test_guard_presets_give_the_steps_of_a_plain_loop(
-    tmp_path: Path, guard: str, options: dict[str, Any], passes: int
-) -> None:
+def test_mean_losses_give_the_steps_of_a_plain_loop(tmp_path: Path) -> None:
     seed_everything(0, verbose=False)
-    module = Protecting(guard, **options)
+    module = Protecting()
     seed_everything(0, verbose=False)
-    plain = Protecting(guard, **options)
+    plain = Protecting()
     optimizer = plain.configure_optimizers()
-    guide = Guide(plain, **plain.guide_settings, **({"optimizer": optimizer} if guard == "gu" else {}))
+    guide = Guide(plain, **plain.guide_settings)
     for x, y in plain.train_dataloader():
         optimizer.zero_grad()
-        protected = plain.layer(x[:3]).square().mean()[None] if guide.primary_due else None
+        protected = plain.layer(x[:3]).square().mean()
         guide.backward(protected, torch.nn.functional.cross_entropy(plain.layer(x[3:]), y[3:]))
         optimizer.step()
     make_trainer(str(tmp_path), max_epochs=1, **QUIET).fit(module)
-    assert module.passes == passes
+    assert module.passes == 4
     assert torch.equal(parameters_to_vector(module.parameters()), parameters_to_vector(plain.parameters()))

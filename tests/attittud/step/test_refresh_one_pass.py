@@ -79,12 +79,11 @@ def test_a_power_of_two_of_examples_takes_one_pass(m, most):
         (problem("mlp", m=8).to(torch.float16), 2, {}),
         (problem("mlp", m=8), 1, {"basis": "exact"}),
         (problem("mlp", m=8), 1, {"primary_weight": 0.0}),
-        (problem("mlp", m=8), 1, {"scope": "tensor"}),
         (problem("mlp", m=8), 2, {"rank": 1}),  # ΠJ is an ordinary gradient of weighted losses
         (problem("checkpointed", m=8), 1, {}),
         (placed(), 2, {}),
     ],
-    ids=["float64", "bfloat16", "float16", "exact", "weight 0", "tensor", "rank 1", "checkpointed", "derived"],
+    ids=["float64", "bfloat16", "float16", "exact", "weight 0", "rank 1", "checkpointed", "derived"],
 )
 def test_how_many_passes_a_refresh_takes(p, most, options):
     assert passes(p, **options) == most
