@@ -176,7 +176,7 @@ class Refresher:
             self.engine.seen()
             share = self.workers.shares([losses])[0]
             self.take_in(refresh, losses, share, complete=True)
-            if self.basis.needs == "mean":
+            if self.basis.takes_mean:
                 ones = torch.ones(1, losses.shape[0], device=losses.device) / share.count(losses)
                 refresh.put(self.workers.jacobian(self.engine, losses, refresh.layout, share).left(ones))
 

@@ -415,7 +415,7 @@ class Step(Gradients):
             self.primary_gradient = self.parts.primary.filled(self.layout, inside)
         else:
             self.primary_gradient = self.layout.flatten(inside)
-        if contributes is not None and basis.needs == "mean":
+        if contributes is not None and basis.takes_mean:
             # This is the running sum, which includes the earlier calls.
             contributes.put(self.primary_gradient[None].clone())
         _check_reach(self, "primary", graph.confirm(losses, self.shared.reached(found)))
