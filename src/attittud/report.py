@@ -72,16 +72,6 @@ class TaskReport:
     """With eta="auto": the weights of this step, and the scores that decide later weights."""
 
     @property
-    def verdict(self) -> EarnedWeights | None:
-        """The old name of `earned`."""
-        warnings.warn(
-            "TaskReport.verdict is now TaskReport.earned; the old name will be removed in version 0.3",
-            DeprecationWarning,
-            2,
-        )
-        return self.earned
-
-    @property
     def _parts(self) -> Split:
         # Not cached: the report of a captured step is read again after every replay.
         return self._split()

@@ -104,11 +104,6 @@ def test_shares_are_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert len(lines) == 3
 
 
-def test_loops_that_were_copied_from_an_earlier_example_still_import() -> None:
-    code = "from attittud.integrations.logs import Latest as old; from attittud.integrations import Latest; assert old is Latest"
-    assert exit_code(code) == 0
-
-
 def test_the_example_works_in_bf16(tmp_path: Path) -> None:
     full = accelerate_loop.train(tmp_path)
     AcceleratorState._reset_state(reset_partial_state=True)

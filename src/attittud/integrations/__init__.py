@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import logging
 import math
-import sys
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -19,8 +18,6 @@ logger = logging.getLogger("attittud")
 
 PARTS = ("neutral", "helpful", "harmful")
 NUMBERS = ("cosine", "captured_auxiliary", "captured_primary", "effective_rank", "skipped_refreshes")
-
-sys.modules[f"{__name__}.logs"] = sys.modules[__name__]  # loops written for 0.1 import `Latest` from there
 
 
 class Latest:

@@ -89,7 +89,6 @@ MISTAKES = {
     ),
     ("job.yaml", "strategy=custom"): "needs its three weights",
     ("job.yaml", "strategy.engine=hoks"): "Did you mean 'hooks'?",
-    ("job.yaml", "strategy.engine=implicit"): "pass basis='exact'",
     ("job.yaml", "training.guided.primary_batch=1"): "a basis needs at least 2 primary examples",
     (
         "job.yaml",
