@@ -125,7 +125,7 @@ def test_an_added_loss_counts_once_per_step_whatever_the_accumulation(tmp_path: 
     loss = "kl" if guard == "kl" else "nll"
     sum_ = {"eta": (1, 1, 1), "refresh_every": 1}
     found = sft(tmp_path, guard=guard, protect_weight=0.7, args=settings)
-    want = sft(tmp_path, guard="pcgrad", protect_loss=loss, protect_weight=0.7, guide=sum_, args=settings)
+    want = sft(tmp_path, guard="a_gem", protect_loss=loss, protect_weight=0.7, guide=sum_, args=settings)
     for trainer in (found, want):
         trainer.train()
     assert torch.allclose(weights(found), weights(want), atol=1e-6)
@@ -154,17 +154,7 @@ def test_every_method_runs_with_packing_accumulation_and_checkpointing(tmp_path:
 
 
 @pytest.mark.slow
-def test_the_protected_pass_is_left_out_between_refreshes(tmp_path: Path) -> None:
-    trainer = sft(tmp_path, guard="ogpsa", guide={"refresh_every": 3}, args={"max_steps": 7})
-    passes = []
-    compute = trainer.compute_loss
-    trainer.compute_loss = lambda model, inputs, **more: passes.append(0) or compute(model, inputs, **more)
-    trainer.train()
-    assert trainer.auxiliary.drawn == {"protected": 3} and len(passes) == 7 + 3
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("guard", ["a_gem", "ogpsa", "gru"])
+@pytest.mark.parametrize("guard", ["a_gem"])
 def test_the_divergence_has_no_gradient_at_the_start_and_the_next_step_refreshes_again(
     tmp_path: Path, guard: str
 ) -> None:
@@ -182,7 +172,7 @@ def test_the_divergence_has_no_gradient_at_the_start_and_the_next_step_refreshes
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("guard", "loss"), [("gru", "kl"), ("replay", "nll"), ("gu", "nll")])
+@pytest.mark.parametrize(("guard", "loss"), [("a_gem", "kl"), ("replay", "nll")])
 def test_a_resumed_run_is_the_same_run(tmp_path: Path, guard: str, loss: str) -> None:
     args = {"max_steps": 5, "save_strategy": "steps", "save_steps": 3, "optim": "adamw_torch"}
     whole, resumed = (sft(tmp_path, guard=guard, protect_loss=loss, args=args) for _ in range(2))
@@ -232,7 +222,7 @@ def test_the_log_has_forgetting_of_the_model_and_of_the_weight_averages(tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("guard", ["kl", "a_gem", "orthograd"])
+@pytest.mark.parametrize("guard", ["kl", "a_gem"])
 def test_lora_needs_no_copy_of_the_start_model(tmp_path: Path, guard: str) -> None:
     args = {"learning_rate": 0.5, "eval_strategy": "steps", "eval_steps": 4}
     peft = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], lora_dropout=0.1)
@@ -394,13 +384,6 @@ def test_data_that_trl_does_not_prepare_are_not_prepared_when_they_are_protected
     assert trainer.auxiliary.datasets["protected"].column_names == ["words"] and curve(trainer, "loss_protected") == [0]
 
 
-def test_held_out_data_may_be_packed_where_single_examples_are_protected(tmp_path: Path) -> None:
-    prompts = {"protect_dataset": None, "protect_prompts": ["1 2 3", "4 5"], "reply_tokens": 3}
-    trainer = sft(tmp_path, guard="orthograd", args={"packing": True, "max_steps": 1}, shares=(1,), **prompts)
-    trainer.train()
-    assert trainer.report.effective_rank > 0 and trainer.averages[1]["forgetting"] != 0
-
-
 class Seen(TrainerCallback):
     def __init__(self) -> None:
         self.names: list[set[str]] = []
@@ -450,12 +433,6 @@ def test_the_start_model_replies_to_prompts(tmp_path: Path, settings: Any) -> No
         ({"protect_dataset": None}, "protect_dataset=, or protect_prompts="),
         ({"protect_prompts": ["1"]}, "pass one of them"),
         ({"guard": "kl", "guide": {"refresh_every": 5}}, "has no effect with guard='kl'"),
-        ({"guard": "orthograd", "args": {"packing": True}}, "orthograd.* Set packing=False"),
-        (
-            {"guard": "orthograd", "args": {"padding_free": True, "max_length": None}},
-            "orthograd.* Set padding_free=False",
-        ),
-        ({"guard": "gu"}, "metric='adam'"),
         ({"guard": "none", "protect_loss": "kl"}, "protect_loss='kl' has no effect with guard='none'"),
         ({"protect_weight": -1}, "protect_weight must not be negative"),
         ({"args": {"metric_for_best_model": "eval_forgetting"}}, "needs greater_is_better=False"),

@@ -264,32 +264,10 @@ def test_repeated_examples_of_a_last_batch_do_not_count(packed: bool) -> None:
     assert _own_examples(loader, SimpleNamespace(num_processes=2, process_index=1)) is None
 
 
-def test_batches_of_one_protected_example_have_directions_of_their_own(tmp_path: Path) -> None:
-    settings = {"guard": "orthograd", "protect_loss": "nll", "protect_batch_size": 1, "shares": ()}
-    run = trainer(tmp_path, protect_dataset=rows(3, 2), **settings)
-    run.train()
-    assert run.report is not None and run.report.refreshed and int(run.report.effective_rank) == 1
-
-
-def test_the_rank_of_ogpsa_follows_the_number_of_sets(tmp_path: Path) -> None:
-    sets = {name: rows(4, seed) for seed, name in enumerate("abcde")}
-    run = trainer(tmp_path, guard="ogpsa", protect_dataset=sets, protect_loss="nll", shares=(), args={"max_steps": 1})
-    run.train()
-    assert run.guide is not None and run.guide.rank == 5
-
-
 @pytest.mark.parametrize("name", ["held_out", "judge_dataset"])
 def test_reserved_names_of_protected_sets_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match=name):
         trainer(tmp_path, protect_dataset={"first": rows(4, 2), name: rows(4, 3)})
-
-
-def test_the_examples_of_all_sets_span_the_subspace_of_orthograd(tmp_path: Path) -> None:
-    sets = {name: rows(20, seed) for seed, name in enumerate("ab")}
-    settings = {"guard": "orthograd", "protect_loss": "nll", "protect_batch_size": 20, "shares": ()}
-    run = trainer(tmp_path, protect_dataset=sets, **settings)
-    run.train()
-    assert run.guide is not None and run.guide.rank == 40
 
 
 @pytest.mark.parametrize("kind", ["trained", "pissa", "head"])
