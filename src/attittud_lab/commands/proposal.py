@@ -24,8 +24,8 @@ from attittud_lab.config.schema import (
 )
 from attittud_lab.data.features import Column, cells_are_text, is_numbered
 from attittud_lab.data.folder import ImageFolder, class_root
+from attittud_lab.data.images import Pixels
 from attittud_lab.data.parts import VALIDATION, Parts, chosen, read_parts
-from attittud_lab.data.prepare import Pixels
 from attittud_lab.data.source import Labels, Listing, Rows, open_listing, open_source
 from attittud_lab.errors import InputColumnError, InputError, counted, listed, short
 

@@ -3,40 +3,29 @@
 from __future__ import annotations
 
 import hashlib
-import io
-import warnings
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from PIL import Image, UnidentifiedImageError
-from torch import Tensor
 from torch.nn import functional as F
 
 from attittud_lab.config.schema import DataConfig, Kind
 from attittud_lab.data.features import Features, taken
+from attittud_lab.data.images import Pixels, decode_all, white_of
 from attittud_lab.data.parts import Part, Parts, read_parts
-from attittud_lab.data.source import Raw, check_memory
+from attittud_lab.data.source import Raw
 from attittud_lab.data.splits import packed, words_of
 from attittud_lab.data.tasks import OBJECTIVES, Examples, Task, can_share, objective_for, sharing
 from attittud_lab.data.texts import Reader
-from attittud_lab.errors import InputError, listed, one_line
+from attittud_lab.errors import InputError, listed
 
 DIGESTS = "digests"
 """The entry of a record with digests of the examples for training and validation; a comparison writes them for one run alone."""
-LARGEST = 64_000_000
-"""The most pixels of an image that is decoded; a file of a few kB can declare billions."""
-MOST_ENLARGED = 64
-"""The most that the sides of an image may be stretched; more only repeats its pixels."""
-_AT_ONCE = 64  # images per task of a thread; handing them out one by one takes as long as decoding small ones
-_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+PRIMARY = "primary"
+WHITE = "white"
+"""The entry of a record with the value of a white pixel, by source, where grey pictures have more than 8 bits."""
 
 
 @dataclass
@@ -116,7 +105,8 @@ class _Encoder:
     """Turns parts into tensors."""
 
     config: DataConfig
-    pixels: Pixels | None = None
+    pixels: Mapping[str, Pixels] = field(default_factory=dict)
+    """How pictures of each source are decoded: all have one shape, but each source has its own brightness."""
     reader: Reader | None = None
     features: Features | None = None
 
@@ -127,7 +117,8 @@ class _Encoder:
         if trained[0].listing.kind == "image":
             pixels = Pixels.common(trained, config.image_size)
             pixels.check(count)
-            return cls(config, pixels)
+            sources = {PRIMARY: parts.primary["train"], **parts.auxiliary}
+            return cls(config, {name: replace(pixels, white=white_of(part)) for name, part in sources.items()})
         if trained[0].listing.kind == "table":
             fitted = _joined(trained[0], parts.primary["validation"]) if pooled else _table(trained[0])
             features = Features.fit(fitted, config.table, trained[0].listing.where)
@@ -143,10 +134,10 @@ class _Encoder:
                 raise InputError(f"{found}; name another column with input:, or check the file")
         return cls(config, reader=reader)
 
-    def examples(self, part: Part, *, blocks: bool = False) -> Examples:
+    def examples(self, part: Part, source: str = PRIMARY, *, blocks: bool = False) -> Examples:
         targets = None if part.labels is None else torch.from_numpy(part.labels)
-        if self.pixels is not None:
-            return Examples(decode_all(part.raws(), self.pixels, part.listing.where), targets)
+        if self.pixels:
+            return Examples(decode_all(part.raws(), self.pixels[source], part.listing.where), targets)
         if self.features is not None:
             return Examples(torch.from_numpy(self.features.encode(_table(part), part.listing.where)), targets)
         assert self.reader is not None
@@ -169,7 +160,7 @@ class _Encoder:
         source, classes = self.config.auxiliary[name], part.classes
         objective = objective_for(several=part.labels is not None and part.labels.ndim > 1, name=source.objective)
         rules = OBJECTIVES[objective]
-        examples = decoded or self.examples(part, blocks=rules.blocks)
+        examples = decoded or self.examples(part, name, blocks=rules.blocks)
         if rules.make is not None:
             examples, classes = rules.make(examples)
         packed = rules.blocks and self.reader is not None and self.reader.pack
@@ -201,8 +192,12 @@ def _joined(train: Part, validation: Part) -> Any:
 def _record(config: DataConfig, parts: Parts, encoder: _Encoder) -> dict[str, Any]:
     """The rows that the data come from. Fields that most runs do not need are recorded only if used."""
     record: dict[str, Any] = {}
-    if encoder.pixels is not None:
-        record["image_size"] = [encoder.pixels.channels, encoder.pixels.size, encoder.pixels.size]
+    if encoder.pixels:
+        pixels = encoder.pixels[PRIMARY]
+        record["image_size"] = [pixels.channels, pixels.size, pixels.size]
+        whites = {name: source.white for name, source in encoder.pixels.items() if source.white is not None}
+        if whites:
+            record[WHITE] = whites
     if encoder.features is not None:
         record["table"] = encoder.features.plain()
     record["primary"], record["auxiliary"] = {}, {}
@@ -225,7 +220,8 @@ def _rows(part: Part) -> dict[str, Any]:
 def _decoded(known: Prepared, part: Part, record: dict[str, Any]) -> Examples | None:
     """The auxiliary examples of other prepared data, if they are the same images."""
     size = record.get("image_size")
-    if size is None or known.record.get("image_size") != size or part.labels is None:
+    alike = all(known.record.get(entry) == record.get(entry) for entry in ("image_size", WHITE))
+    if size is None or not alike or part.labels is None:
         return None
     rows = _rows(part)
     for name, task in known.auxiliary.items():
@@ -258,118 +254,3 @@ def _digests(data: Prepared, parts: Parts) -> str:
 def rows_bytes(examples: Examples) -> Iterator[Raw]:
     """The features of each row as bytes that can be compared; one after the other, since a table may be large."""
     return (row.tobytes() for row in examples.inputs.numpy())
-
-
-@dataclass(frozen=True)
-class Pixels:
-    """The common shape that every image is scaled to."""
-
-    channels: int
-    size: int
-    usual: int = 0
-    """The size that most images have."""
-
-    @classmethod
-    def common(cls, parts: Sequence[Part], size: int | None) -> Pixels:
-        """Find the shape from some images: grey only if all are grey, and the most common size in the first part."""
-        looks = [[_look(raw, part.listing.where) for raw in part.listing.fetch(part.rows[:32])] for part in parts]
-        usual = Counter(side for side, _ in looks[0]).most_common(1)[0][0]
-        return cls(1 if all(grey for part in looks for _, grey in part) else 3, size or usual, usual)
-
-    def check(self, count: int) -> None:
-        """Refuse a size for which `count` images take too much memory, before any is decoded."""
-        most = MOST_ENLARGED * self.usual
-        if self.size > most:
-            what = f"images whose shorter side has {self.usual} pixels"
-            found = f"data.image_size: {what} would be stretched to {self.size} x {self.size}"
-            raise InputError(f"{found}; give at most {most}, since more only repeats pixels")
-        what = f"{count:,} images of {self.size} x {self.size} pixels (data.image_size)"
-        check_memory(count * self.channels * self.size**2, what, "lower data.image_size, or give fewer images")
-
-
-def _look(raw: Raw, where: str) -> tuple[int, bool]:
-    """The shorter side of an image, and whether it is grey."""
-    if isinstance(raw, np.ndarray):
-        return min(raw.shape[1:]), raw.shape[0] == 1
-    with _open(raw, where) as image:
-        return min(image.size), image.mode in ("1", "L", "I;16", "LA")
-
-
-def _open(raw: Raw, where: str) -> Image.Image:
-    name = _said(raw, where)
-    try:
-        with warnings.catch_warnings():
-            # Our own limit below is stricter than pillow's warning.
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            image = Image.open(io.BytesIO(raw) if isinstance(raw, bytes) else str(raw), formats=_FORMATS)
-    except Image.DecompressionBombError:
-        raise InputError(f"{name} declares more pixels than memory holds (a decompression bomb); remove it") from None
-    except Exception as error:  # every format raises its own errors
-        reason = "it is not an image" if isinstance(error, UnidentifiedImageError) else one_line(error)
-        raise InputError(f"{name} cannot be read ({reason}); repair or remove it") from None
-    if image.width * image.height > LARGEST:
-        image.close()
-        found = f"{name} declares {image.width} x {image.height} pixels, above the limit of {LARGEST:,}"
-        raise InputError(f"{found} (a decompression bomb?); scale it down or remove it")
-    return image
-
-
-def _said(raw: Raw | Image.Image, where: str) -> str:
-    if isinstance(raw, Path) and str(raw) == where:  # a file that the user named
-        return where
-    return f"{where}: {raw}" if isinstance(raw, Path) else f"{where}: an image"
-
-
-def decode(raw: Raw | Image.Image, pixels: Pixels, where: str) -> npt.NDArray[np.uint8]:
-    """One image as C x H x W."""
-    shape = (pixels.size, pixels.size)
-    if isinstance(raw, np.ndarray) and raw.shape == (pixels.channels, *shape):
-        return raw
-    mode = "L" if pixels.channels == 1 else "RGB"
-    if isinstance(raw, np.ndarray):
-        image = Image.fromarray(raw[0] if raw.shape[0] == 1 else raw.transpose(1, 2, 0)).convert(mode)
-    else:
-        # An image that a caller has opened stays open and as it is.
-        with nullcontext(raw) if isinstance(raw, Image.Image) else _open(raw, where) as file:
-            try:
-                if file is not raw:
-                    # JPEG can be decoded at a half, a quarter or an eighth of its size, but not below the size wanted.
-                    file.draft(mode, shape)
-                image = _eight_bits(file).convert(mode)
-            except Exception as error:  # as above
-                found = f"{_said(raw, where)} is damaged ({one_line(error, 200)})"
-                raise InputError(f"{found}; repair or remove it") from None
-    if image.size != shape:
-        # The middle square: scaling both sides differently would distort the picture.
-        side = min(image.size)
-        left, top = (image.width - side) // 2, (image.height - side) // 2
-        image = image.crop((left, top, left + side, top + side)).resize(shape, Image.Resampling.BILINEAR)
-    array = np.asarray(image)
-    return array[None] if pixels.channels == 1 else array.transpose(2, 0, 1)
-
-
-def _eight_bits(image: Image.Image) -> Image.Image:
-    """An image whose pixels go from 0 to 255; pillow would make all above that white."""
-    if image.mode not in ("I", "F") and not image.mode.startswith("I;16"):
-        return image
-    values = np.asarray(image)
-    low, high = values.min(), values.max()
-    if image.mode != "F" and low >= 0 and 255 < high < 65536:
-        return Image.fromarray((values >> 8).astype(np.uint8))
-    if low < 0 or high > 255 or (image.mode == "F" and high <= 1):
-        raise ValueError(f"its pixels go from {low} to {high}, not from 0 to 255 or 65535")
-    return image
-
-
-def decode_all(raws: Sequence[Raw | Image.Image], pixels: Pixels, where: str | Sequence[str]) -> Tensor:
-    """Decode n x C x H x W in a few threads (pillow works outside of Python's lock). Error messages begin with `where`."""
-    places = [where] * len(raws) if isinstance(where, str) else where
-    out = np.empty((len(raws), pixels.channels, pixels.size, pixels.size), dtype=np.uint8)
-
-    def some(start: int) -> None:
-        for position in range(start, min(start + _AT_ONCE, len(raws))):
-            out[position] = decode(raws[position], pixels, places[position])
-
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(some, range(0, len(raws), _AT_ONCE)))
-    return torch.from_numpy(out)

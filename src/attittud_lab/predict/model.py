@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from attittud_lab.config.schema import Config
 from attittud_lab.data.features import Features
-from attittud_lab.data.prepare import DIGESTS, Pixels, decode_all, rows_bytes
+from attittud_lab.data.images import Pixels, decode_all
+from attittud_lab.data.prepare import DIGESTS, rows_bytes
 from attittud_lab.data.splits import are_in, unpacked, words_of
 from attittud_lab.data.tasks import Examples
 from attittud_lab.data.texts import Reader
@@ -101,7 +102,7 @@ class Model:
         """Prepare one batch as in training; error messages use these names for the inputs."""
         if self.about.kind == "image":
             channels, size, _ = self.about.shape
-            return Examples(decode_all(raws, Pixels(channels, size), names), None)
+            return Examples(decode_all(raws, Pixels(channels, size, white=self.about.white), names), None)
         if isinstance(self._encoder, Features):
             return Examples(torch.from_numpy(encoded(self._encoder, raws, names, self._told)), None)
         assert self._encoder is not None

@@ -41,6 +41,8 @@ class ModelFile:
     classes: list[str]
     several: bool
     """Whether an example may have several of the classes at once."""
+    white: int | None = None
+    """The value of a white pixel in grey pictures of more than 8 bits; None if training had no such picture."""
     members: list[Member] = field(default_factory=lambda: [Member(weights=WEIGHTS, share=1.0)])
     temperature: float | None = None
     """Divides the scores, so that probabilities are calibrated; None where that could not be fitted."""
@@ -94,6 +96,8 @@ def read_model(folder: Path) -> tuple[ModelFile, Config]:
                 raise ValueError(f"{name[:80]!r} is not a file in the folder itself")
         if not all(0 < member["share"] < float("inf") for member in found.members):
             raise ValueError("a share is not a positive number")
+        if found.white is not None and found.white < 1:
+            raise ValueError("white is not a positive number")
         if found.temperature is not None and not 0 < found.temperature < float("inf"):
             raise ValueError("temperature is not a positive number")
     except (AttributeError, LookupError, TypeError, ValueError) as error:

@@ -1,0 +1,293 @@
+"""Pictures of every mode, depth and orientation become the same pixels, in training and in prediction."""
+
+import io
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from PIL import Image
+
+import attittud_lab
+from attittud_lab import cli
+from attittud_lab.config.load import loads
+from attittud_lab.data.images import Pixels, decode
+from attittud_lab.errors import InputError
+from attittud_lab.training.train import load_data
+from tests.helpers.data_files import CASES, damaged
+
+GREY = np.array([[0, 40, 80], [120, 160, 200], [220, 240, 255]], dtype=np.uint8).repeat(8, 0).repeat(8, 1)
+COLOUR = np.stack([GREY, GREY[::-1], GREY.T], 2)
+
+
+def stored(image: Image.Image, form: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    if form == "WEBP":
+        options["lossless"] = True
+    if form == "JPEG":
+        options |= {"quality": 100, "subsampling": 0}
+    image.save(file, form, **options)
+    return file.getvalue()
+
+
+def pixels_of(content: bytes | Image.Image, channels: int = 3, white: int | None = None) -> npt.NDArray[np.int64]:
+    """Return H x W for a grey picture, else H x W x 3."""
+    found = decode(content, Pixels(channels, 24, white=white), "here").astype(np.int64)
+    return found[0] if channels == 1 else found.transpose(1, 2, 0)
+
+
+# ------------------------------------------------------------------------------------------------ modes
+
+WRITTEN = {
+    "1": ("PNG", "TIFF", "BMP", "PPM"),
+    "L": ("PNG", "TIFF", "BMP", "PPM", "JPEG", "GIF", "WEBP"),
+    "LA": ("PNG", "TIFF", "WEBP"),
+    "P": ("PNG", "TIFF", "BMP", "GIF", "WEBP"),
+    "PA": ("TIFF",),
+    "RGB": ("PNG", "TIFF", "BMP", "PPM", "JPEG", "WEBP", "GIF"),
+    "RGBA": ("PNG", "TIFF", "WEBP", "BMP", "GIF"),
+    "RGBX": ("TIFF",),
+    "CMYK": ("TIFF", "JPEG"),
+    "YCbCr": ("TIFF", "JPEG"),
+}
+
+
+@pytest.mark.parametrize(("mode", "form"), [(mode, form) for mode, forms in WRITTEN.items() for form in forms])
+def test_every_mode_that_is_written_is_read(mode: str, form: str) -> None:
+    grey = mode in ("1", "L", "LA")
+    base = Image.fromarray(GREY if grey else COLOUR)
+    if mode == "PA":
+        base = base.convert("P")
+    image = base.convert(mode, dither=Image.Dither.NONE) if mode == "1" else base.convert(mode)
+    wanted = np.asarray(image.convert("RGB")).astype(np.int64)
+    found = pixels_of(stored(image, form))
+    most = 60 if form == "GIF" or mode == "P" else 12 if form == "JPEG" else 2
+    assert np.abs(found - wanted).max() <= most and np.abs(found - wanted).mean() <= most / 4
+    if grey:
+        assert np.abs(pixels_of(stored(image, form), 1) - wanted[..., 0]).max() <= most
+
+
+@pytest.mark.parametrize("dark", [0, 3])
+def test_the_colour_of_transparent_pixels_does_not_count(dark: int) -> None:
+    """They are laid on white, however the file marks them."""
+    left = np.zeros((24, 24), dtype=bool)
+    left[:, :12] = True
+    grey = np.where(left, dark, 100).astype(np.uint8)
+    alpha = Image.fromarray(np.where(left, 0, 255).astype(np.uint8))
+    colour = Image.fromarray(np.stack([grey, grey + 50, grey], 2))
+    with_alpha = colour.copy()
+    with_alpha.putalpha(alpha)
+    grey_alpha = Image.merge("LA", (Image.fromarray(grey), alpha))
+    palette = Image.fromarray(np.where(left, 7, 1).astype(np.uint8)).convert("P")
+    palette.putpalette([dark] * 3 + [100, 150, 100] + [dark] * 18)
+    deep = Image.fromarray(grey.astype(np.uint16) * 257)
+    files = {
+        "RGBA": [stored(with_alpha, form) for form in ("PNG", "WEBP", "TIFF")],
+        "LA": [stored(grey_alpha, form) for form in ("PNG", "TIFF")],
+        "P": [stored(palette, form, transparency=7) for form in ("PNG", "GIF")],
+        "L": [stored(Image.fromarray(grey), "PNG", transparency=dark)],
+        "RGB": [stored(colour, "PNG", transparency=(dark, dark + 50, dark))],
+        "I;16": [stored(deep, "PNG", transparency=dark * 257)],
+    }
+    for mode, contents in files.items():
+        for content in contents:
+            found = pixels_of(content, white=65535)
+            assert (found[:, :11] == 255).all(), mode
+            assert np.abs(found[:, 13:] - ([100, 150, 100] if mode in ("RGBA", "P", "RGB") else 100)).max() <= 3, mode
+
+
+# ------------------------------------------------------------------------------------------------ orientation
+
+STORED = {
+    1: GREY,
+    2: GREY[:, ::-1],
+    3: GREY[::-1, ::-1],
+    4: GREY[::-1],
+    5: GREY.T,
+    6: np.rot90(GREY),
+    7: GREY[::-1, ::-1].T,
+    8: np.rot90(GREY, -1),
+}
+"""How a camera stores a picture, by the orientation that it writes."""
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("orientation", STORED)
+def test_a_picture_is_turned_as_its_exif_orientation_says(orientation: int, form: str) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    image = Image.fromarray(np.ascontiguousarray(STORED[orientation]))
+    content = stored(image, form, exif=exif)
+    most = 12 if form == "JPEG" else 0
+    for given in (content, Image.open(io.BytesIO(content))):
+        assert np.abs(pixels_of(given, 1) - GREY).max() <= most
+
+
+def test_a_large_photograph_is_turned_too() -> None:
+    """It is decoded at less than its size, and not square."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    upright = GREY.repeat(20, 0).repeat(30, 1)
+    content = stored(Image.fromarray(np.ascontiguousarray(np.rot90(upright))), "JPEG", exif=exif)
+    wanted = pixels_of(stored(Image.fromarray(upright), "PNG"), 1)
+    assert np.abs(pixels_of(content, 1) - wanted).max() <= 12
+
+
+def test_damaged_exif_data_do_not_count() -> None:
+    content = stored(Image.fromarray(GREY), "PNG", exif=b"Exif\0\0MM nonsense")
+    assert np.array_equal(pixels_of(content, 1), GREY)
+
+
+# ------------------------------------------------------------------------------------------------ depth
+
+DEEP = GREY.astype(np.uint16)
+
+
+@pytest.mark.parametrize("white", [255, 1023, 4095, 16383, 65535])
+@pytest.mark.parametrize(("mode", "form"), [("I;16", "PNG"), ("I;16", "TIFF"), ("I", "TIFF"), ("F", "TIFF")])
+def test_deep_pictures_keep_their_levels(white: int, mode: str, form: str) -> None:
+    values = np.rint(GREY / 255 * white)
+    kinds = {"I;16": np.uint16, "I": np.int32, "F": np.float32}
+    image = Image.fromarray(values.astype(kinds[mode]))
+    assert image.mode == mode
+    assert np.array_equal(pixels_of(stored(image, form), 1, white), GREY)
+
+
+def test_fractions_go_from_0_to_1() -> None:
+    image = Image.fromarray((GREY / 255).astype(np.float32))
+    for white in (None, 1):
+        assert np.array_equal(pixels_of(stored(image, "TIFF"), 1, white), GREY)
+    whole = Image.fromarray(DEEP)
+    below = Image.fromarray(GREY.astype(np.float32) - 1)
+    for wrong, white in (
+        (image, 4095),
+        (whole, 1),
+        (below, 255),
+        (Image.fromarray(np.full((24, 24), np.nan, np.float32)), 1),
+    ):
+        with pytest.raises(InputError, match="here"):
+            pixels_of(stored(wrong, "TIFF"), 1, white)
+
+
+def write_deep(folder: Path, highest: dict[str, int], count: int = 10) -> Path:
+    """Write pictures whose brightest values rise from 200 to the highest of their class."""
+    random_ = np.random.default_rng(0)
+    for name, high in highest.items():
+        (folder / name).mkdir(parents=True)
+        for number, bright in enumerate(np.linspace(200, high, count).astype(int)):
+            values = random_.integers(0, bright + 1, (16, 16), dtype=np.uint16)
+            values[0, 0] = bright
+            Image.fromarray(values).save(folder / name / f"{number}.png")
+    return folder
+
+
+def test_one_factor_scales_all_pictures_of_a_source(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A maximum of 255 was kept, and 256 was divided by 256: pictures of the same scene differed."""
+    own = write_deep(tmp_path / "own", {"a": 3000, "b": 4000})
+    other = write_deep(tmp_path / "other", {"c": 60_000, "d": 300})
+    config = loads(f"data: {{primary: {own}, auxiliary: {{other: {other}}}}}\nmodel: mlp")
+    data = load_data(config)
+    assert data.record["white"] == {"primary": 4095, "other": 65535}
+    assert caplog.text.count("counts as white") == 2
+    for source, examples in ((own, data.primary.examples), (other, data.auxiliary["other"].examples)):
+        name = "primary" if source == own else "other"
+        wanted = [
+            np.rint(np.asarray(Image.open(path)) * (255 / data.record["white"][name])) for path in source.rglob("*.png")
+        ]
+        corners = {tuple(image[0].astype(int)) for image in wanted}
+        assert {tuple(row) for row in examples.inputs[:, 0, 0].tolist()} <= corners
+
+
+def test_values_that_no_depth_has_are_refused(tmp_path: Path) -> None:
+    for name, image in {"a": np.full((8, 8), 70_000, np.int32), "b": np.full((8, 8), 0.5, np.float32)}.items():
+        (tmp_path / name).mkdir()
+        for number in range(8):
+            Image.fromarray(image + image.dtype.type(number)).save(tmp_path / name / f"{number}.tif")
+    job = f"data: {{primary: {tmp_path}}}\nmodel: mlp\nstrategy: primary_only"
+    with pytest.raises(InputError, match="fractions"):
+        load_data(loads(job))
+    for number, path in enumerate((tmp_path / "b").iterdir()):
+        Image.fromarray(np.full((8, 8), number, np.int32)).save(path)
+    with pytest.raises(InputError, match="70007"):
+        load_data(loads(job))
+
+
+# ------------------------------------------------------------------------------------------------ one decision
+
+
+def test_size_and_colour_are_decided_from_all_classes(tmp_path: Path) -> None:
+    """Grey pictures of 16 pixels in the first class made all other pictures grey and small."""
+    random_ = np.random.default_rng(0)
+    for name, shape in {"a": (16, 16), "b": (64, 64, 3), "c": (64, 64, 3)}.items():
+        (tmp_path / name).mkdir()
+        for number in range(40):
+            Image.fromarray(random_.integers(0, 256, shape, dtype=np.uint8)).save(tmp_path / name / f"{number}.png")
+    job = f"data: {{primary: {{path: {tmp_path}}}}}\nmodel: mlp\nstrategy: primary_only"
+    assert load_data(loads(job)).record["image_size"] == [3, 64, 64]
+
+
+def test_prediction_sees_the_pixels_of_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Deep, turned and transparent pictures: the run folder says how they were read."""
+    folder = write_deep(tmp_path / "own", {"a": 3000, "b": 4000}, count=12)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for name in "ab":
+        Image.fromarray(COLOUR[:, ::-1] if name == "a" else COLOUR).save(folder / name / "turned.jpg", exif=exif)
+        clear = Image.fromarray(COLOUR)
+        clear.putalpha(Image.fromarray(GREY))
+        clear.resize((20, 20) if name == "a" else (30, 30)).save(folder / name / "clear.png")
+    job = f"data: {{primary: {{path: {folder}, test: 6, overlap: allow}}}}\nmodel: mlp\nstrategy: primary_only\n"
+    (tmp_path / "job.yaml").write_text(job)
+    short = [f"training.{phase}.{key}" for phase in ("guided", "finetune") for key in ("steps=2", "primary_batch=8")]
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["train", str(tmp_path / "job.yaml"), f"output={tmp_path}/runs", *short])
+    assert not ended.value.code
+    (result,) = (tmp_path / "runs").rglob("result.json")
+    data = load_data(loads(job))
+    model = attittud_lab.load(result.parent)
+    assert model.about.white == 4095
+    paths = sorted(folder.rglob("*.*"))
+    rows = data.record["primary"]["test"]["rows"]
+    found = model.examples([paths[row] for row in rows], [str(row) for row in rows])
+    assert np.array_equal(found.inputs.numpy(), data.test.inputs.numpy())
+    capsys.readouterr()
+
+
+# ------------------------------------------------------------------------------------------------ damage
+
+
+def test_damaged_images_are_refused_with_an_explanation() -> None:
+    refused = 0
+    for case in range(CASES):
+        random_ = random.Random(case)
+        form = random_.choice(["PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM"])
+        pixels = np.random.default_rng(case).integers(0, 255, (random_.randrange(1, 20), 9, 3), dtype=np.uint8)
+        file = io.BytesIO()
+        Image.fromarray(pixels).save(file, form)
+        content = file.getvalue()
+        try:
+            for _ in range(random_.randrange(3)):
+                content = damaged(content, random_)
+            assert decode(content, Pixels(3, 6), "here").shape == (3, 6, 6)
+        except InputError:
+            refused += 1
+            if content == file.getvalue():
+                pytest.fail(f"case {case}")
+    assert CASES // 10 < refused < CASES
+
+
+@pytest.mark.parametrize(("width", "height"), [(390, 320), (320, 390), (70, 64), (64, 64)])
+def test_large_jpegs_are_decoded_at_less_than_their_size(width: int, height: int) -> None:
+    y, x = np.mgrid[0:height, 0:width]
+    smooth = (127 + 60 * np.sin(x / width * 6) + 60 * np.cos(y / height * 6)).astype(np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(smooth).save(file, "JPEG", quality=95)
+    found = decode(file.getvalue(), Pixels(1, 64), "here")
+    side = min(width, height)
+    left, top = (width - side) // 2, (height - side) // 2
+    whole = (
+        Image.fromarray(smooth).crop((left, top, left + side, top + side)).resize((64, 64), Image.Resampling.BILINEAR)
+    )
+    assert found.shape == (1, 64, 64) and np.abs(found[0].astype(int) - np.asarray(whole)).max() <= 6
