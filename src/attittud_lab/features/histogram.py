@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attittud_lab.data.prepare import Pixels, decode_all
+from attittud_lab.data.images import Pixels, decode_all
 from attittud_lab.errors import InputError
 from attittud_lab.features.base import FeatureMap, Plain
 from attittud_lab.features.images import WHERE

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from attittud_lab.data.prepare import Pixels, decode_all
+from attittud_lab.data.images import Pixels, decode_all
 from attittud_lab.errors import InputError, one_line
 from attittud_lab.output.progress import Progress
 
