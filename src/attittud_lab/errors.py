@@ -1,4 +1,8 @@
-"""Errors for wrong input, in words that say what to do: the command line prints them and exits with 2."""
+"""Errors for wrong input, in words that say what to do.
+
+All rooms of the lab raise `InputError`. The command line prints its message and exits with 2. The
+other functions write the parts of such messages: names, numbers, commands.
+"""
 
 import shlex
 from collections.abc import Iterable, Sequence
@@ -16,57 +20,82 @@ class InputColumnError(InputError):
 
 
 def one_line(error: BaseException, most: int | None = None) -> str:
-    """Cut another library's message to this many characters, so that it fits into one of our paragraphs."""
+    """Return another library's message without line breaks, cut to `most` characters."""
     return " ".join(str(error).split())[:most]
 
 
 def short(text: str, most: int = 80) -> str:
     """Cut a user's words where they are too long to be shown again."""
-    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
+    if len(text) <= most:
+        return text
+    return f"{text[:most]}... ({len(text)} characters)"
 
 
 def listed(names: Iterable[object], most: int = 20) -> str:
     """Join names for a sentence; long names are cut, and so is a long list."""
     words = [" ".join(str(name).split())[:40] for name in names]
-    return ", ".join(words[:most]) + (", ..." if len(words) > most else "")
+    text = ", ".join(words[:most])
+    if len(words) > most:
+        text += ", ..."
+    return text
 
 
 def joined(names: Sequence[str]) -> str:
     """Join names as in a sentence: a, b and c."""
-    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+    if len(names) < 2:
+        return "".join(names)
+    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:
-    """Return a number and its noun, such as `1 file` and `2 files`; `many` is the plural if it does not only add an s."""
-    return f"{count} {one if count == 1 else many or f'{one}s'}"
+    """Return a number and its noun: `1 file`, `2 files`. `many` is the plural without a plain s."""
+    if count == 1:
+        return f"1 {one}"
+    return f"{count} {many or f'{one}s'}"
 
 
 def command(*words: object) -> str:
-    """Return a command of `attittud` that can be pasted into a shell, whatever characters its paths have."""
+    """Return a command of `attittud` for a shell, quoted where paths need it."""
     return shlex.join(["attittud", *map(str, words)])
 
 
-def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the known name that a misspelt name probably means: first a name that differs only in case or blanks."""
-    known = list(known)
-    same = spellings(known).get(loose(name))
-    return same or next(iter(get_close_matches(name[:100], known, n=1, cutoff=cutoff)), None)
+def nearest(name: str, choices: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the choice that a misspelt name probably means, None if nothing is similar.
+
+    A choice that differs only in case or in blanks around it comes first. `cutoff` is difflib's:
+    the least similarity, from 0 to 1.
+    """
+    names = list(choices)
+    same = spellings(names).get(loose(name))
+    if same:
+        return same
+    matches = get_close_matches(name[:100], names, n=1, cutoff=cutoff)
+    return matches[0] if matches else None
 
 
-def spellings(known: Iterable[str]) -> dict[str, str]:
+def spellings(names: Iterable[str]) -> dict[str, str]:
     """Return names by their `loose` form."""
-    return {loose(name): name for name in known}
+    return {loose(name): name for name in names}
 
 
 def loose(name: str) -> str:
-    """Return a name in lower case and without blanks around it, the same for all spellings that people confuse."""
+    """Return a name in lower case and without blanks around it.
+
+    All spellings that people confuse have the same loose form.
+    """
     return name.casefold().strip()
 
 
 def needs(extra: str | None, package: str, what: str) -> InputError:
-    """The error for an optional package that is not installed; `extra` is our extra that installs it."""
-    cure = f"'attittud[{extra}]' (in a checkout: pip install '.[{extra}]')" if extra else package
-    return InputError(f"{what} needs the package {package!r}, which is not installed; run: pip install {cure}")
+    """Return the error for an optional package that is not installed.
+
+    `extra` is our extra that installs it, None if there is none.
+    """
+    to_install = package
+    if extra:
+        to_install = f"'attittud[{extra}]' (in a checkout: pip install '.[{extra}]')"
+    reason = f"{what} needs the package {package!r}, which is not installed"
+    return InputError(f"{reason}; run: pip install {to_install}")
 
 
 def optional(module: str, extra: str, what: str, package: str | None = None) -> Any:
@@ -77,8 +106,9 @@ def optional(module: str, extra: str, what: str, package: str | None = None) -> 
         raise needs(extra, package or module, what) from None
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> InputError:
-    """The error for a name that is not in a list; it offers the nearest name and lists all."""
-    near = nearest(name, known := list(known))
+def unknown(what: str, name: str, choices: Iterable[str]) -> InputError:
+    """Return the error for a name that is not in a list. It offers the nearest and lists all."""
+    names = list(choices)
+    near = nearest(name, names)
     hint = f" Did you mean {near!r}?" if near else ""
-    return InputError(f"unknown {what} {name[:80]!r}.{hint} Choose one of {', '.join(known)}.")
+    return InputError(f"unknown {what} {name[:80]!r}.{hint} Choose one of {', '.join(names)}.")

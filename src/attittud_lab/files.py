@@ -1,4 +1,8 @@
-"""Write files that are either whole or absent (written under another name, flushed, renamed); locks and scratch folders."""
+"""Write files that are either whole or absent; locks and scratch folders.
+
+A file is written under another name, flushed and renamed, so that a killed process or a full disk
+leaves the file as it was. Every room that writes files uses these functions.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +22,12 @@ from attittud_lab.errors import InputError, one_line
 
 OTHER_FOLDER = "choose another folder with output=FOLDER"
 """The usual cure for a file that cannot be written."""
-
-
 _SCRATCH = "attittud-scratch-"
 _YOUNG = 60  # seconds
 
 
 def write_atomically(path: Path, content: bytes, cure: str = OTHER_FOLDER) -> None:
-    """Replace `path` by `content` in one instant, as seen by any other process and after a crash."""
+    """Replace `path` by `content` in one instant, as other processes see it and after a crash."""
     temporary = _part(path)
     try:
         with temporary.open("wb") as file:
@@ -66,7 +68,10 @@ def write_json(path: Path, value: Any, cure: str = OTHER_FOLDER) -> None:
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Make a folder for temporary files, removed at the end or, after a kill, when the next one is made on this machine."""
+    """Make a folder for temporary files, and remove it at the end.
+
+    After a kill it is removed when the next scratch folder is made on this machine.
+    """
     from filelock import FileLock, Timeout
 
     for lock in Path(gettempdir()).glob(f"{_SCRATCH}*/.lock"):
@@ -85,7 +90,9 @@ def without_nan(value: Any) -> Any:
         return {key: without_nan(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [without_nan(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def read_json(path: Path) -> Any:
@@ -110,7 +117,10 @@ def read_format(path: Path, version: int) -> dict[str, Any]:
 
 
 def cannot_write(path: Path, error: OSError | ValueError, cure: str = OTHER_FOLDER) -> InputError:
-    """The message about a full disk, a folder that may not be written to, or a name that no file can have."""
+    """Return the error for a file that could not be written.
+
+    The reason is a full disk, a folder that may not be written to, or a name that no file can have.
+    """
     if isinstance(error, ValueError):  # a NUL character, which the operating system never sees
         return InputError(f"{str(path)!r}: cannot be the name of a file ({error}); {cure}")
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -121,7 +131,7 @@ def cannot_write(path: Path, error: OSError | ValueError, cure: str = OTHER_FOLD
 
 
 COPIES: dict[str, Path] = {}
-"""Copies of files and folders that came with a job to this machine, under the names that the job uses."""
+"""Copies of files and folders that came with a job to this machine, by the names in the job."""
 
 
 def local(name: str) -> Path:
@@ -136,15 +146,19 @@ def make_folder(path: Path, cure: str = OTHER_FOLDER, *, shared: bool = False) -
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
-        for part in () if shared else path.glob(".*.part"):
-            part.unlink(missing_ok=True)
+        if not shared:
+            for part in path.glob(".*.part"):
+                part.unlink(missing_ok=True)
     except (OSError, ValueError) as error:
         raise cannot_write(path, error, cure) from None
 
 
 @contextmanager
 def only_one_process(folder: Path) -> Iterator[None]:
-    """Keep a second process out of a run folder. The lock is released when this process ends, however it ends."""
+    """Keep a second process out of a run folder.
+
+    The lock is released when this process ends, however it ends.
+    """
     from filelock import FileLock, Timeout
 
     lock = FileLock(folder / ".lock", timeout=0)
@@ -152,10 +166,10 @@ def only_one_process(folder: Path) -> Iterator[None]:
         lock.acquire()
     except Timeout:
         if not os.access(folder, os.W_OK):  # filelock calls this a timeout too
-            raise cannot_write(folder, PermissionError(errno.EACCES, os.strerror(errno.EACCES))) from None
-        raise InputError(
-            f"{folder}: another process is training in this folder; wait for it, or choose another output=FOLDER"
-        ) from None
+            denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            raise cannot_write(folder, denied) from None
+        cure = "wait for it, or choose another output=FOLDER"
+        raise InputError(f"{folder}: another process is training in this folder; {cure}") from None
     except (OSError, NotImplementedError):  # a file system without locks
         pass
     try:

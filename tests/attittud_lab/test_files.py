@@ -2,7 +2,6 @@
 
 import errno
 import os
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -14,16 +13,20 @@ from attittud_lab.errors import InputError
 from tests.helpers.interrupted_runs import train_to_end
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EIO])
-def test_full_disk_leaves_nothing_half_written(tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [(errno.ENOSPC, "disk is full"), (errno.EACCES, "not allowed"), (errno.EIO, "cannot be written")],
+)
+def test_full_disk_leaves_nothing_half_written(
+    tmp_path: Path, number: int, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "a.json").write_text("old")
 
     def full(_handle: int) -> None:
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fsync", full)
-    expected = {errno.ENOSPC: "the disk is full; free some space", errno.EACCES: "writing is not allowed"}
-    with pytest.raises(InputError, match=expected.get(number, "cannot be written")):
+    with pytest.raises(InputError, match=rf"a\.json.*{reason}"):
         files.write_json(tmp_path / "a.json", {"new": 1})
     assert (tmp_path / "a.json").read_text() == "old" and len(list(tmp_path.iterdir())) == 1
 
@@ -38,22 +41,12 @@ def test_ctrl_c_in_mid_write_leaves_nothing_half_written(tmp_path: Path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() == 0, reason="root may write anywhere")
-def test_a_read_only_folder_is_explained(tmp_path: Path) -> None:
-    tmp_path.chmod(stat.S_IREAD | stat.S_IEXEC)
-    try:
-        with pytest.raises(InputError, match=r"writing is not allowed .* output=FOLDER"):
-            train_to_end(tmp_path / "run")
-    finally:
-        tmp_path.chmod(stat.S_IRWXU)
-
-
 def test_a_read_only_file_system_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_arguments: object, **_settings: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(Path, "mkdir", refuse)
-    with pytest.raises(InputError, match=r"writing is not allowed \(Read-only file system\); choose another folder"):
+    with pytest.raises(InputError, match=r"run: writing is not allowed .*output=FOLDER"):
         train_to_end(tmp_path / "run")
 
 
@@ -63,21 +56,12 @@ def test_checking_whether_a_file_can_be_written_does_not_change_it(tmp_path: Pat
     files.check_writable(tmp_path / "b")
     assert [path.name for path in tmp_path.iterdir()] == ["a"] and (tmp_path / "a").read_text() == "old"
     for name in ("a/b", "nowhere/b", "x" * 300, "a\0b"):
-        with pytest.raises(InputError, match=r"cannot be .*; choose another folder with output=FOLDER"):
-            files.check_writable(tmp_path / name)
-
-
-def test_a_folder_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"cannot be written .* output=FOLDER"):
-        train_to_end(tmp_path / "file" / "run")
-
-
-@pytest.mark.parametrize("name", ["a\0b", "x" * 300])
-def test_names_that_no_file_can_have_are_refused(tmp_path: Path, name: str) -> None:
-    for attempt in (files.make_folder, lambda path: files.write_json(path, {})):
-        with pytest.raises(InputError, match=r"cannot be .*; choose another folder with output=FOLDER"):
-            attempt(tmp_path / name)
+        for attempt in (files.check_writable, lambda path: files.write_json(path, {})):
+            with pytest.raises(InputError, match=r"output=FOLDER"):
+                attempt(tmp_path / name)
+    for name in ("a/b", "x" * 300, "a\0b"):
+        with pytest.raises(InputError, match=r"output=FOLDER"):
+            files.make_folder(tmp_path / name)
 
 
 def test_second_process_in_a_folder_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Ctrl-C and SIGTERM: one sentence says what is kept."""
+"""Ctrl-C and SIGTERM: one sentence says what is kept.
+
+`cli.py` enters `starting` and `signals`; a command that takes long enters `interruptible`.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +26,18 @@ class Interruption(Exception):  # noqa: N818 - nothing went wrong
 class Ending:
     """How a stopped command ends: as after Ctrl-C, unless SIGTERM stopped it."""
 
-    word, code = _WORDS[signal.SIGINT], INTERRUPTED
+    word = _WORDS[signal.SIGINT]
+    code = INTERRUPTED
 
     def terminate(self, number: int, _frame: FrameType | None) -> None:
-        self.word, self.code = _WORDS[signal.SIGTERM], 128 + number
+        self.word = _WORDS[signal.SIGTERM]
+        self.code = 128 + number
         raise KeyboardInterrupt
 
 
 @contextmanager
 def signals() -> Iterator[Ending]:
-    """Let SIGTERM, which schedulers send, raise KeyboardInterrupt inside the block, as Ctrl-C does."""
+    """Let SIGTERM, which schedulers send, raise KeyboardInterrupt in the block, as Ctrl-C does."""
     ending = Ending()
     with _handled({signal.SIGTERM: ending.terminate}, instead_of=(signal.SIG_DFL,)):
         yield ending
@@ -41,19 +46,28 @@ def signals() -> Iterator[Ending]:
 @contextmanager
 def starting() -> Iterator[None]:
     """Let a signal end the slow imports inside the block with a sentence instead of a traceback."""
-    with _handled(dict.fromkeys(_WORDS, _leave), instead_of=(signal.default_int_handler, Ending.terminate)):
+    usual = (signal.default_int_handler, Ending.terminate)
+    with _handled(dict.fromkeys(_WORDS, _leave), instead_of=usual):
         yield
 
 
 @contextmanager
-def _handled(handlers: Mapping[signal.Signals, Handler], instead_of: tuple[object, ...]) -> Iterator[None]:
-    """Replace these handlers of signals, and leave all others alone; only a main thread can have handlers."""
-    before = {number: signal.getsignal(number) for number in handlers}
-    before = {number: old for number, old in before.items() if getattr(old, "__func__", old) in instead_of}
-    if threading.current_thread() is not threading.main_thread():
-        before = {}
-    for number in before:
-        signal.signal(number, handlers[number])
+def _handled(
+    handlers: Mapping[signal.Signals, Handler],
+    instead_of: tuple[object, ...],
+) -> Iterator[None]:
+    """Install handlers of signals inside the block, where the present handler is in `instead_of`.
+
+    All others stay, since somebody else has set them. Only a main thread can have handlers.
+    """
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number, handler in handlers.items():
+            present = signal.getsignal(number)
+            function = getattr(present, "__func__", present)  # of a bound method
+            if function in instead_of:
+                before[number] = present
+                signal.signal(number, handler)
     try:
         yield
     finally:
@@ -63,7 +77,8 @@ def _handled(handlers: Mapping[signal.Signals, Handler], instead_of: tuple[objec
 
 def _leave(number: int, _frame: FrameType | None) -> None:
     # End at once: a half-imported library might swallow an exception, or report it.
-    os.write(2, f"attittud: {_WORDS[signal.Signals(number)]} while starting; nothing has been done\n".encode())
+    word = _WORDS[signal.Signals(number)]
+    os.write(2, f"attittud: {word} while starting; nothing has been done\n".encode())
     os._exit(128 + number)
 
 

@@ -1,4 +1,7 @@
-"""Dashboards of other projects behind one small interface."""
+"""Dashboards of other projects behind one small interface: `--log tensorboard`, wandb and trackio.
+
+Training opens one with `open_log`, calls `log` with figures by name, and `close` at the end.
+"""
 
 from __future__ import annotations
 
@@ -23,20 +26,21 @@ class TensorBoard:
             raise needs("tensorboard", "tensorboard", "--log tensorboard") from None
         self._folder = run_dir / "tensorboard"
         self._writer: Any = self._call(SummaryWriter, str(self._folder))
-        self._usual, threading.excepthook = threading.excepthook, self._died
+        self._usual_hook = threading.excepthook
+        threading.excepthook = self._died
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         for name, value in values.items():
             self._call(self._writer.add_scalar, name, value, step)
 
     def close(self) -> None:
-        threading.excepthook = self._usual
+        threading.excepthook = self._usual_hook
         self._call(self._writer.close)
 
-    def _died(self, what: threading.ExceptHookArgs) -> None:
-        """Keep a failing writer thread silent: the next call raises the same error with a proper message."""
-        if not issubclass(what.exc_type, OSError):
-            self._usual(what)
+    def _died(self, failure: threading.ExceptHookArgs) -> None:
+        """Keep a failing writer thread silent: the next call raises the same error as ours."""
+        if not issubclass(failure.exc_type, OSError):
+            self._usual_hook(failure)
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         try:
@@ -53,11 +57,14 @@ class Tracker:
             self._module = __import__(package)
         except ImportError:
             raise needs(None, package, f"--log {package}") from None
-        self._package, name = package, f"{run_dir.parent.name}-{run_dir.name}"
+        self._package = package
+        name = f"{run_dir.parent.name}-{run_dir.name}"
         try:
             self._module.init(project="attittud", name=name, config=dict(config))
-        except Exception as error:  # no network, nobody logged in: each package raises its own errors
-            raise self._failed("does not start", "see its own documentation, or leave --log out", error) from None
+        # No network, nobody logged in: each package raises its own errors.
+        except Exception as error:
+            cure = "see its own documentation, or leave --log out"
+            raise self._failed("does not start", cure, error) from None
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         try:
@@ -69,12 +76,16 @@ class Tracker:
     def close(self) -> None:
         self._module.finish()
 
-    def _failed(self, what: str, cure: str, error: Exception) -> InputError:
-        return InputError(f"--log {self._package}: it {what} ({one_line(error, 200)}); {cure}")
+    def _failed(self, failure: str, cure: str, error: Exception) -> InputError:
+        reason = one_line(error, 200)
+        return InputError(f"--log {self._package}: it {failure} ({reason}); {cure}")
 
 
 def check_log(name: str) -> None:
-    """Refuse an unknown name before the data are read; other problems show when the dashboard is opened."""
+    """Refuse an unknown name before the data are read.
+
+    Other problems show when the dashboard is opened.
+    """
     if name not in CHOICES:
         raise InputError(f"--log {name}: choose one of {', '.join(CHOICES)}")
 
@@ -84,4 +95,7 @@ Log = TensorBoard | Tracker
 
 
 def open_log(name: str, run_dir: Path, config: Mapping[str, Any]) -> Log:
-    return TensorBoard(run_dir) if name == "tensorboard" else Tracker(name, run_dir, config)
+    """Open a dashboard for a run; `name` is one of `CHOICES`."""
+    if name == "tensorboard":
+        return TensorBoard(run_dir)
+    return Tracker(name, run_dir, config)

@@ -1,4 +1,8 @@
-"""Progress of runs: bars on a terminal, lines elsewhere; and durations in words."""
+"""Progress of runs: bars on a terminal, lines elsewhere; and durations in words.
+
+Training, comparisons and the portfolio call the methods of `Progress`. A command chooses the class:
+`Bars` on a terminal, `EvaluationLines` or `RunLines` elsewhere, `Progress` itself for silence.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +18,15 @@ from attittud_lab.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import BarColumn, TaskID
     from rich.progress import Progress as RichProgress
-    from rich.progress import TaskID
 
 
 class Progress:
-    """Follows the phases and steps of a run, and the runs of a comparison. This base class shows nothing."""
+    """Follows the phases and steps of a run, and the runs of a comparison.
+
+    This base class shows nothing.
+    """
 
     def phase(self, name: str, steps: int | None, done: int) -> None:
         """Begin a phase of this many steps (None: unknown), or continue it after `done` steps."""
@@ -31,13 +38,22 @@ class Progress:
         """Show an evaluation on validation examples."""
 
     def comparison(self, runs: int) -> None:
-        """Plan this many runs, including finished ones; called again when the number is known better."""
+        """Plan this many runs, including finished ones.
+
+        It is called again when the number is known better.
+        """
 
     def skipped(self, runs: int) -> None:
-        """Count runs that were finished earlier: they are not left, and say nothing about how long the others take."""
+        """Count runs that were finished earlier.
+
+        They are not left, and say nothing about how long the others take.
+        """
 
     def stage(self, name: str, left: str = "") -> None:
-        """Begin a stage, such as a rung of a portfolio: runs are counted from 1 again. `left` follows the time that is left."""
+        """Begin a stage, such as a rung of a portfolio: runs are counted from 1 again.
+
+        `left` follows the time that is left.
+        """
 
     def say(self, text: str) -> None:
         """Show a line."""
@@ -49,7 +65,10 @@ class Progress:
         """Finish a run of a comparison."""
 
     def alongside(self, what: str) -> Progress:
-        """Begin one of several runs at the same time and return its own progress, whose `end` finishes it."""
+        """Begin one of several runs at the same time.
+
+        The returned progress belongs to this run; its `end` finishes it.
+        """
         return self
 
     def __enter__(self) -> Self:
@@ -59,8 +78,12 @@ class Progress:
         pass
 
 
+# -------------------------------------------------------------------------------------- lines
+
 SILENT = 10.0
 """Seconds without an evaluation after which a line says how far a phase is."""
+_INDENT = " " * 11
+"""Lines of a run begin under the words of its numbered line, which begins with the seconds."""
 
 
 class Says(Progress):
@@ -74,21 +97,37 @@ class Says(Progress):
 class _Phase:
     """How far a phase is and how long it will take, in words."""
 
-    def __init__(self, name: str = "", steps: int | None = None, done: int = 0, noun: str = "steps") -> None:
-        self.name, self.steps, self.done, self.noun, self._before = name, steps, done, noun, done
-        self.began = self.told = time.monotonic()
+    def __init__(
+        self,
+        name: str = "",
+        steps: int | None = None,
+        done: int = 0,
+        noun: str = "steps",
+    ) -> None:
+        self.name = name
+        self.steps = steps
+        self.done = done
+        self.noun = noun
+        self._done_before = done  # in another process, whose time is unknown
+        self.began = time.monotonic()
+        self.told = self.began
 
     def advance(self, steps: int) -> bool:
-        """Count steps; True if a line is due because nothing was shown for long. Pauses grow with the phase."""
+        """Count steps; True if a line is due because nothing was shown for long.
+
+        Pauses grow with the phase.
+        """
         self.done += steps
         now = time.monotonic()
-        return self.done != self.steps and now - self.told >= max(SILENT, (now - self.began) / 20)
+        pause = max(SILENT, (now - self.began) / 20)
+        return self.done != self.steps and now - self.told >= pause
 
     def words(self) -> str:
+        """Return the steps done and the time left."""
         self.told = time.monotonic()
         if self.steps is None:
             return f"{self.name} {self.done} {self.noun}"
-        per_step = (self.told - self.began) / max(1, self.done - self._before)
+        per_step = (self.told - self.began) / max(1, self.done - self._done_before)
         left = timedelta(seconds=round(per_step * (self.steps - self.done)))
         return f"{self.name} {self.done}/{self.steps} {self.noun}, {left} left"
 
@@ -98,7 +137,10 @@ def _named(values: Mapping[str, float], digits: int) -> str:
 
 
 class EvaluationLines(Says):
-    """A line for each evaluation, or after ten seconds without one: steps done, time left and the figures."""
+    """A line for each evaluation, or after ten seconds without one.
+
+    It has the steps done, the time left and the figures.
+    """
 
     def __init__(self, noun: str = "steps") -> None:
         self._noun = noun
@@ -114,37 +156,72 @@ class EvaluationLines(Says):
         self.say(f"{self._phase.words()}, validation {_named(values, 4)}")
 
 
-class RunLines(Progress):
-    """Shows a line for each run, with the seconds so far and the time left, and a line for each evaluation in it.
+class _Tally:
+    """The runs of a stage: how many are planned and finished, and how long one takes."""
 
-    Evaluations within a second of another line are left out, except the last one of a run. `noun` is what a run is called.
+    def __init__(self, name: str = "", left: str = "") -> None:
+        self.name = name
+        self._left = left
+        self.planned = 0
+        self.finished = 0
+        self._trained = 0
+        self._since = math.inf
+        """When the first run that had to be trained began."""
+
+    def began(self, moment: float) -> None:
+        """Note that a run is trained since `moment`."""
+        self._since = min(self._since, moment)
+
+    def finish(self, *, trained: bool) -> int:
+        """Count a finished run and return its number.
+
+        Only a run that was `trained` now says how long the others take.
+        """
+        self.finished += 1
+        self._trained += trained
+        return self.finished
+
+    def time_left(self, now: float) -> str:
+        """Return the time left in words; empty where no run has been timed."""
+        if not self._trained:
+            return ""
+        each = (now - self._since) / self._trained
+        seconds = each * (self.planned - self.finished)
+        return f", about {readable(seconds)} left{self._left}" if seconds else ""
+
+
+class RunLines(Progress):
+    """A line for each run, with the seconds so far and the time left, and one for each evaluation.
+
+    Evaluations within a second of another line are left out, except the last one of a run. `noun`
+    is what a run is called.
     """
 
     def __init__(self, console: Console, worker: str = "", noun: str = "run") -> None:
-        self._console, self._began, self._worker = console, time.monotonic(), worker
-        self._noun, self._stage, self._left, self._told = noun, "", "", 0.0
-        self._planned = self._finished = self._trained = 0
-        self.since = math.inf
-        """When the first run of the stage that had to be trained began."""
+        self._console = console
+        self._worker = worker
+        self._noun = noun
+        self._began = time.monotonic()
+        self.told = 0.0
+        """When the last line was written."""
+        self.tally = _Tally()
         self._run = _RunLine(self)
 
     def comparison(self, runs: int) -> None:
-        self._planned = runs
+        self.tally.planned = runs
 
     def skipped(self, runs: int) -> None:
-        self._finished += runs
+        self.tally.finished += runs
 
     def stage(self, name: str, left: str = "") -> None:
-        self._stage, self._left = f"{name}, ", f" {left}" if left else ""
-        self._planned = self._finished = self._trained = 0
-        self.since = math.inf
+        self.tally = _Tally(f"{name}, ", f" {left}" if left else "")
 
     def say(self, text: str) -> None:
-        self._told = time.monotonic()
+        self.told = time.monotonic()
         self._console.print(f"{self._worker}{text}", highlight=False, markup=False, soft_wrap=True)
 
     def begin(self, what: str) -> None:
-        self.count(self._finished + 1, what)
+        self.count(self.tally.finished + 1, what)
         self._run = _RunLine(self)
 
     def phase(self, name: str, steps: int | None, done: int) -> None:
@@ -157,46 +234,43 @@ class RunLines(Progress):
         self._run.evaluated(values)
 
     def end(self) -> None:
-        self.finish(trained=self._run.trained)
+        self.tally.finish(trained=self._run.trained)
         if self._run.unsaid:
-            self.say(f"{'':11}{self._run.unsaid}")
+            self.say(f"{_INDENT}{self._run.unsaid}")
 
     def alongside(self, what: str) -> Progress:
         return _RunLine(self, what)
 
-    def finish(self, *, trained: bool) -> int:
-        """Count a finished run; only a run that was `trained` now says how long the others take."""
-        self._finished += 1
-        self._trained += trained
-        return self._finished
-
     def count(self, number: int, what: str) -> None:
         """Show a line with the number of a run among all."""
-        now, of = time.monotonic(), ""
-        if self._planned:
-            left = (now - self.since) / max(1, self._trained) * (self._planned - self._finished)
-            known = f", about {readable(left)} left{self._left}" if self._trained and left else ""
-            of = f"{self._stage}{self._noun} {number} of {self._planned}{known}: "
-        self.say(f"{now - self._began:7.1f} s  {of}{what}")
-
-    @property
-    def crowded(self) -> bool:
-        """Whether a line has just been written."""
-        return time.monotonic() - self._told < 1
+        now = time.monotonic()
+        place = ""
+        if self.tally.planned:
+            left = self.tally.time_left(now)
+            place = f"{self.tally.name}{self._noun} {number} of {self.tally.planned}{left}: "
+        self.say(f"{now - self._began:7.1f} s  {place}{what}")
 
 
 class _RunLine(Progress):
-    """The lines of one run: the current one, or a named one of several at the same time, whose line comes at its end."""
+    """The lines of one run.
+
+    It is the only current run, or one of several at the same time, which then has a name (`what`)
+    in its lines and a numbered line at its end.
+    """
 
     def __init__(self, lines: RunLines, what: str = "") -> None:
-        self._lines, self._what, self._phase, self.trained = lines, what, _Phase(), False
+        self._lines = lines
+        self._what = what
+        self._phase = _Phase()
+        self.trained = False
         self.say = lines.say  # type: ignore[method-assign]  # the same line
         self.unsaid = ""
         """The last figures, if no line has them."""
 
     def phase(self, name: str, steps: int | None, done: int) -> None:
-        self._phase, self.trained = _Phase(name, steps, done), True
-        self._lines.since = min(self._lines.since, self._phase.began)
+        self._phase = _Phase(name, steps, done)
+        self.trained = True
+        self._lines.tally.began(self._phase.began)
 
     def advance(self, steps: int, values: Mapping[str, float]) -> None:
         if self._phase.advance(steps):
@@ -204,51 +278,60 @@ class _RunLine(Progress):
 
     def evaluated(self, values: Mapping[str, float]) -> None:
         self.unsaid = f"validation {_named(values, 3)}"
-        if not self._lines.crowded and self._phase.name:
-            self._tell(f"{self._phase.words()}, {self.unsaid}")
-            self.unsaid = "" if not self._what else self.unsaid
+        crowded = time.monotonic() - self._lines.told < 1
+        if crowded or not self._phase.name:
+            return
+        self._tell(f"{self._phase.words()}, {self.unsaid}")
+        if not self._what:  # a named run repeats its last figures at its end
+            self.unsaid = ""
 
     def _tell(self, text: str) -> None:
-        self.say(f"{'':11}{self._what}: {text}" if self._what else f"{'':11}{text}")
+        name = f"{self._what}: " if self._what else ""
+        self.say(f"{_INDENT}{name}{text}")
 
     def end(self) -> None:
-        number = self._lines.finish(trained=self.trained)
-        self._lines.count(number, f"{self._what}: {self.unsaid}" if self.unsaid else self._what)
+        number = self._lines.tally.finish(trained=self.trained)
+        figures = f": {self.unsaid}" if self.unsaid else ""
+        self._lines.count(number, f"{self._what}{figures}")
 
+
+# --------------------------------------------------------------------------------------- bars
 
 _WIDE = 100
 """Columns of a terminal on which the shares fit next to a bar of 20 cells."""
 
 
-class Bars(Progress):
-    """A bar for each phase, with the losses, the three shares and the latest validation figure.
+def _rich_bars() -> tuple[RichProgress, BarColumn]:
+    """Return the display on standard error, and its column with the bar."""
+    from rich import progress as rich
+    from rich.console import Console
+    from rich.table import Column
 
-    A comparison has a bar for all runs, and a bar for the current phase, which the next phase replaces.
-    """
+    console = Console(stderr=True)
+    bar = rich.BarColumn(bar_width=20 if console.width >= _WIDE else 16)
+    widest_name = max(8, console.width * 2 // 5)
+    name = Column(no_wrap=True, min_width=8, max_width=widest_name, overflow="ellipsis")
+    # On a narrow terminal the end of the line is cut off.
+    figures = Column(no_wrap=True, overflow="ellipsis", ratio=1)
+    shown = rich.Progress(
+        rich.SpinnerColumn(),  # moves in long steps too
+        rich.TextColumn("{task.description}", table_column=name),
+        bar,
+        rich.MofNCompleteColumn(),
+        rich.TimeRemainingColumn(compact=True),
+        rich.TextColumn("{task.fields[figures]}", table_column=figures),
+        console=console,
+        expand=True,
+        speed_estimate_period=86400,  # a run may take longer than the 30 s that rich looks back
+    )
+    return shown, bar
+
+
+class _Display(Progress):
+    """A display of bars while it is entered, with lines above them."""
 
     def __init__(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as RichProgress
-        from rich.table import Column
-
-        console = Console(stderr=True)
-        self._bar = BarColumn(bar_width=20 if console.width >= _WIDE else 16)
-        name = Column(no_wrap=True, min_width=8, max_width=max(8, console.width * 2 // 5), overflow="ellipsis")
-        self._bars = RichProgress(
-            SpinnerColumn(),  # moves in long steps too
-            TextColumn("{task.description}", table_column=name),
-            self._bar,
-            MofNCompleteColumn(),
-            TimeRemainingColumn(compact=True),
-            # On a narrow terminal the end of the line is cut off.
-            TextColumn("{task.fields[figures]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
-            console=console,
-            expand=True,
-            speed_estimate_period=86400,  # a run may take longer than the 30 s that rich looks back
-        )
-        self._validation = ""
-        self._runs = self._bars.add_task("runs", visible=False, figures="")
+        self._bars, self._column = _rich_bars()
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -257,13 +340,29 @@ class Bars(Progress):
     def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
+    def say(self, text: str) -> None:
+        self._bars.console.print(text, highlight=False, markup=False)
+
+
+class Bars(_Display):
+    """A bar for each phase, with the losses, the three shares and the latest validation figure.
+
+    A comparison has a bar for all runs, and a bar for the current phase, which the next phase
+    replaces.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._validation = ""
+        self._runs = self._bars.add_task("runs", visible=False, figures="")
+
     def phase(self, name: str, steps: int | None, done: int) -> None:
         self._clear()
         self._task = self._bars.add_task(name, total=steps, completed=done, figures="")
 
     def advance(self, steps: int, values: Mapping[str, float]) -> None:
         if shares(values) and self._bars.console.width < _WIDE:
-            self._bar.bar_width = 5  # the shares need the room
+            self._column.bar_width = 5  # the shares need the room
         self._bars.update(self._task, advance=steps, figures=_figures(values) + self._validation)
 
     def evaluated(self, values: Mapping[str, float]) -> None:
@@ -279,9 +378,6 @@ class Bars(Progress):
     def stage(self, name: str, left: str = "") -> None:
         self._bars.reset(self._runs, description=name)
 
-    def say(self, text: str) -> None:
-        self._bars.console.print(text, highlight=False, markup=False)
-
     def begin(self, what: str) -> None:
         self._bars.update(self._runs, figures=what)
         self._validation = ""
@@ -291,9 +387,11 @@ class Bars(Progress):
         self._clear()
 
     def _clear(self) -> None:
-        runs, *others = self._bars.tasks
-        for task in others if runs.visible else ():
-            self._bars.remove_task(task.id)
+        """Remove the bars of phases, if there is a bar for all runs."""
+        runs, *phases = self._bars.tasks
+        if runs.visible:
+            for task in phases:
+                self._bars.remove_task(task.id)
 
     def alongside(self, what: str) -> Progress:
         return _RunBar(self, self._bars, self._runs, what)
@@ -303,17 +401,22 @@ class _RunBar(Progress):
     """One of several runs at the same time, with a bar of its own while it is trained."""
 
     def __init__(self, bars: Bars, shown: RichProgress, runs: TaskID, what: str) -> None:
-        self._bars, self._runs, self._what, self._validation = shown, runs, what, ""
+        self._bars = shown
+        self._runs = runs
+        self._what = what
+        self._validation = ""
         self._task: TaskID | None = None
         self.say = bars.say  # type: ignore[method-assign]  # above all bars
 
     def phase(self, name: str, steps: int | None, done: int) -> None:
         self._remove()
-        self._task = self._bars.add_task(f"{self._what}: {name}", total=steps, completed=done, figures="")
+        title = f"{self._what}: {name}"
+        self._task = self._bars.add_task(title, total=steps, completed=done, figures="")
 
     def advance(self, steps: int, values: Mapping[str, float]) -> None:
         if self._task is not None:
-            self._bars.update(self._task, advance=steps, figures=_figures(values) + self._validation)
+            figures = _figures(values) + self._validation
+            self._bars.update(self._task, advance=steps, figures=figures)
 
     def evaluated(self, values: Mapping[str, float]) -> None:
         self._validation = _validation(values)
@@ -329,30 +432,47 @@ class _RunBar(Progress):
 
 
 def shares(values: Mapping[str, float]) -> dict[str, float] | None:
-    """Return the shares of the auxiliary gradient's squared norm, from logged norms; None if they were not measured."""
-    squares = {part: values.get(f"attittud/{part}", math.nan) ** 2 for part in ("helpful", "harmful", "neutral")}
+    """Return the shares of the auxiliary gradient's squared norm, from logged norms.
+
+    The share of a part is ‖part‖² / Σ ‖part‖²; None if the norms were not measured.
+    """
+    squares = {}
+    for part in ("helpful", "harmful", "neutral"):
+        squares[part] = values.get(f"attittud/{part}", math.nan) ** 2
     total = sum(squares.values())
-    return {part: square / total for part, square in squares.items()} if total > 0 else None
+    if not total > 0:  # NaN too
+        return None
+    return {part: square / total for part, square in squares.items()}
 
 
 def _validation(values: Mapping[str, float]) -> str:
-    return "  validation " + " ".join(f"{name} {value:.3f}" for name, value in values.items())
+    words = [f"{name} {value:.3f}" for name, value in values.items()]
+    return "  validation " + " ".join(words)
 
 
 def _figures(values: Mapping[str, float]) -> str:
-    losses = {name.removeprefix("loss/"): value for name, value in values.items() if name.startswith("loss/")}
-    words = [f"{name} {value:.3f}" for name, value in losses.items() if name == "primary"]
-    words += [f"{name} {share:.0%}" for name, share in (shares(values) or {}).items()]
-    words += [f"{name.removeprefix('auxiliary/')} {value:.3f}" for name, value in losses.items() if name != "primary"]
-    return " ".join(words)
+    """Return the primary loss, the shares and the auxiliary losses in words."""
+    primary = []
+    auxiliary = []
+    for name, value in values.items():
+        if name == "loss/primary":
+            primary.append(f"primary {value:.3f}")
+        elif name.startswith("loss/"):
+            source = name.removeprefix("loss/").removeprefix("auxiliary/")
+            auxiliary.append(f"{source} {value:.3f}")
+    parts = shares(values) or {}
+    middle = [f"{name} {share:.0%}" for name, share in parts.items()]
+    return " ".join([*primary, *middle, *auxiliary])
 
+
+# ---------------------------------------------------------------------------------- durations
 
 _SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _PART = r"(\d+(?:\.\d+)?)\s*([dhms])\s*"
 
 
 def parse_duration(text: str) -> float:
-    """Seconds from a duration as people write it.
+    """Return the seconds of a duration as people write it.
 
     >>> parse_duration("1h30m"), parse_duration("45")
     (5400.0, 45.0)
@@ -362,13 +482,16 @@ def parse_duration(text: str) -> float:
         plain += "s"
     parts = re.findall(_PART, plain)
     seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
-    if not re.fullmatch(f"({_PART})+", plain) or len({unit for _, unit in parts}) < len(parts) or not seconds > 0:
-        raise InputError(f"budget: {text!r} is not a duration; write for example 90s, 30m, 2h or 1h30m")
+    whole = re.fullmatch(f"({_PART})+", plain)
+    units = {unit for _, unit in parts}
+    if not whole or len(units) < len(parts) or not seconds > 0:
+        example = "write for example 90s, 30m, 2h or 1h30m"
+        raise InputError(f"budget: {text!r} is not a duration; {example}")
     return seconds
 
 
 def readable(seconds: float) -> str:
-    """A duration in at most two units.
+    """Return a duration in at most two units.
 
     >>> readable(0.25), readable(42.3), readable(5400)
     ('0.25 s', '42 s', '1 h 30 min')
@@ -378,6 +501,14 @@ def readable(seconds: float) -> str:
     whole = round(seconds)
     if whole < 120:
         return f"{whole} s"
-    first, second = ("min", "s") if whole < 3600 else ("h", "min")
-    large, small = divmod(whole if whole < 3600 else round(whole / 60), 60)
-    return f"{large} {first} {small} {second}" if small else f"{large} {first}"
+    if whole < 3600:
+        return _two_units(whole, "min", "s")
+    return _two_units(round(whole / 60), "h", "min")
+
+
+def _two_units(count: int, large_unit: str, small_unit: str) -> str:
+    """Return a count of the small unit in both units; 60 of the small are one large."""
+    large, small = divmod(count, 60)
+    if not small:
+        return f"{large} {large_unit}"
+    return f"{large} {large_unit} {small} {small_unit}"

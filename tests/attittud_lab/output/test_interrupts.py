@@ -21,12 +21,12 @@ SCRIPT = "from attittud_lab.cli import main\n"  # what pip writes
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
 @pytest.mark.parametrize(
-    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")], ids=str
-)
-@pytest.mark.parametrize(
-    "command",
-    [["demo"], ["train", "a.yaml"], ["compare", "a.yaml"]],
-    ids=lambda words: words[0],
+    ("command", "number", "code", "word"),
+    [
+        (["demo"], signal.SIGINT, 130, "interrupted"),
+        (["train", "a.yaml"], signal.SIGTERM, 143, "terminated"),
+    ],
+    ids=["demo", "train"],
 )
 def test_a_signal_during_the_import_of_torch_ends_the_command_cleanly(command, number, code, word, tmp_path):
     """That takes seconds, in which nothing of a command has run yet."""
@@ -42,11 +42,11 @@ def test_a_signal_during_the_import_of_torch_ends_the_command_cleanly(command, n
             time.sleep(0.02)
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (code, f"attittud: {word} while starting; nothing has been done\n")
+    assert process.returncode == code
+    assert err.startswith(f"attittud: {word} while starting") and err.count("\n") == 1
 
 
-@pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")], ids=str)
-def test_worker_processes_print_nothing_at_a_signal(number, word, tmp_path):
+def test_worker_processes_print_nothing_at_a_signal(tmp_path):
     """Ctrl-C reaches every process of a terminal's group, also those that are at their first imports."""
     with subprocess.Popen(
         [sys.executable, "-m", "attittud", "demo", "--steps", "50", "--folder", tmp_path / "page"],
@@ -58,7 +58,7 @@ def test_worker_processes_print_nothing_at_a_signal(number, word, tmp_path):
         while not (tmp_path / "page").is_dir() and process.poll() is None:
             time.sleep(0.05)
         time.sleep(1)
-        os.killpg(process.pid, number)
+        os.killpg(process.pid, signal.SIGINT)
         _, err = process.communicate(timeout=60)
-    assert process.returncode == 128 + number
-    assert err == f"attittud: {word}; the demo keeps nothing before its end, so the same command starts over\n"
+    assert process.returncode == 130
+    assert err.startswith("attittud: interrupted; ") and err.count("\n") == 1
