@@ -13,36 +13,18 @@ from scipy import stats
 from attittud_lab.config.load import load
 from attittud_lab.output.progress import Progress
 from attittud_lab.portfolio import run as product
-from attittud_lab.portfolio.candidates import candidates
-from attittud_lab.training.train import load_data
-from experiments.paper import multicifar, multicifar_portfolio, printed, readme
+from experiments.paper import multicifar, multicifar_portfolio
 from experiments.paper import page as page_module
 from experiments.paper import rows as reader
 from experiments.paper.rows import CONFIGS, HERE
 from experiments.reproduce import __main__ as command
 from experiments.reproduce import portfolio
-from experiments.reproduce.experiments import EXPERIMENTS, SEARCHED
+from experiments.reproduce.experiments import EXPERIMENTS
 from experiments.reproduce.miniature import write_miniature
 from experiments.reproduce.results import read_lines
 from experiments.reproduce.run import QUICK, read_part
 
-MISSING = ("large_carnivores", "large_man-made_outdoor_things", "vehicles_1", "vehicles_2")
 """The superclasses that the table's last runs are about."""
-
-
-def names() -> list[str]:
-    """All 20 superclasses."""
-    lines = read_lines(HERE / "results" / "table2-multicifar100.jsonl")
-    return sorted({*(line["part"] for line in lines), *MISSING})
-
-
-def test_the_superclasses_follow_those_of_the_search() -> None:
-    every = names()
-    assert len(every) == 20
-    assert tuple(every[every.index(name) + 1] for name in SEARCHED) == portfolio.OTHERS
-    assert not {*portfolio.OTHERS} & {*SEARCHED}
-    protocol = " ".join((HERE / "protocol.md").read_text(encoding="utf-8").split())
-    assert f"no part in the search: {', '.join(portfolio.OTHERS[:-1])} and {portfolio.OTHERS[-1]}, each" in protocol
 
 
 def test_a_portfolio_trains_as_the_rows_of_the_table_do() -> None:
@@ -66,27 +48,6 @@ def quick_config(folder: Path) -> Any:
 def quick(folder: Path, **more: Any) -> Any:
     given: dict[str, Any] = {"configs": CONFIGS, "results": folder / "results", "work": folder / "work"}
     return portfolio.run_portfolios(None, quick=True, overrides=[], progress=Progress(), **given | more)
-
-
-def test_what_the_page_says_about_causes_is_true() -> None:
-    """No candidate has the ratio of weights that multitask's row has, and the first rung ended every pre-training."""
-    own = load(CONFIGS / f"{portfolio.NAME}.yaml", ["data.primary.classes=[a, b]"])
-    weights = {entry.auxiliary_weight for entry in own.portfolio.candidates if entry.name == "multitask"}
-    assert weights == {1, 0.1, 4} and own.strategy.primary_weight is None
-    assert "strategy.primary_weight=0.1" in multicifar.column().rows["multitask"].changes
-    lines = multicifar_portfolio.lines()
-    assert all("compiled" not in line["made_with"] for line in lines)
-    for line in lines:
-        steps = {label: tried["steps"] for label, tried in line["portfolio"]["single"]["candidates"].items()}
-        assert steps["pretrain"] < own.training.guided.steps * own.portfolio.rungs[1].at and steps["multitask"] >= 457
-    assert "There it was stopped on 4 of 4 superclasses." in " ".join(multicifar_portfolio.section().split())
-
-
-def test_the_declared_candidates(tmp_path: Path) -> None:
-    """Named in the file: what the product tries by default may change."""
-    config = quick_config(tmp_path)
-    found = [entry.label for entry in candidates(config, load_data(config, pooled=True))]
-    assert found == ["primary_only", "multitask", "pretrain", "multitask 0.1", "multitask 4"]
 
 
 def test_it_stops_when_time_is_up_and_continues_as_if_it_had_not_stopped(
@@ -162,18 +123,6 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def finish_table(results: Path) -> None:
-    """Lines of the superclasses that are missing: copies of those of another one."""
-    path = results / f"{portfolio.TABLE}.jsonl"
-    lines = read_lines(path)
-    there = {line["part"] for line in lines}
-    like = [line for line in lines if line["part"] == "fish"]
-    with path.open("a", encoding="utf-8") as file:
-        for name in {*MISSING} - there:
-            for line in like:
-                file.write(json.dumps(line | {"part": name, "fingerprint": f"{name}{line['run']}"}) + "\n")
-
-
 def add_portfolio(results: Path, gains: tuple[float, ...] = (0.02, 0.04, 0.0, 0.0312)) -> None:
     """Lines of portfolios whose `single` is this much above multitask, and `ensemble` one point more."""
     multitask = multicifar.column().rows["multitask"].test
@@ -235,42 +184,3 @@ def test_the_page_has_it_below_the_table_with_four_pairs(results: Path) -> None:
     assert "| multicifar100-portfolio | NVIDIA H200 |" in text
     add_portfolio(results, (0.02, 0.04))
     assert "**2 of 4 have been run so far.**" in multicifar_portfolio.section()
-
-
-def test_the_page_says_what_the_results_say() -> None:
-    text = readme.PAPER.read_text(encoding="utf-8")
-    assert readme.written(text) == text, "run `python -m experiments.paper.page`"
-
-
-def test_the_page_changes_its_words_when_the_last_runs_are_there(results: Path) -> None:
-    text = readme.PAPER.read_text(encoding="utf-8")
-    path = results / f"{portfolio.TABLE}.jsonl"
-    whole = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    path.write_text("".join(line for line in whole if json.loads(line)["part"] not in MISSING), encoding="utf-8")
-    some = " ".join(readme.written(text).split())
-    assert "(Table 2, 16 of 20 superclasses so far, one seed)" in some and "Among the paper's rows" not in some
-    assert "what was not run: four superclasses of MultiCifar100, and CheXpert itself, because we had no copy" in some
-    finish_table(results)
-    final = readme.written(text)
-    assert readme.written(final) == final
-    every = " ".join(final.split())
-    assert "(Table 2, all 20 superclasses, one seed)" in every and "what was not run: CheXpert itself, because" in every
-    assert "superclasses so far" not in every and "four superclasses" not in every and "A separate test" not in every
-    counts = multicifar.best_counts([multicifar.column().rows[label] for label in printed.MULTICIFAR])[1]
-    shared = "a tie counts as half for each of the two rows. In the paper it is the best on 11."
-    assert (
-        f"Among the paper's rows it is the best on {counts[multicifar.FLIP]:.3g} of 20 superclasses; {shared}" in every
-    )
-    add_portfolio(results)
-    told = " ".join(readme.written(final).split())
-    there = statistics.fmean(multicifar.column().rows["multitask"].test[name] for name in portfolio.OTHERS)
-    both = f"has {100 * there + 2.28:.1f} % and tuned multitask {100 * there:.1f} %."
-    assert f"one network of `strategy: portfolio` {both}" in told
-    page = page_module.page()
-    assert "so far" not in page.partition("## Table 2, MultiCifar100")[2].partition("## Table 1")[0]
-    assert "wait for their runs" not in page and f"{multicifar.BEST}: not run yet" not in page
-
-
-def test_a_page_without_these_lines_is_not_guessed_at() -> None:
-    with pytest.raises(ValueError, match="has not exactly one place for"):
-        readme.written("# attittud\n")

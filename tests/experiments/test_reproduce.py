@@ -24,7 +24,7 @@ from experiments.reproduce.fingerprint import fingerprint
 from experiments.reproduce.miniature import save_table, write_miniature
 from experiments.reproduce.plan import Plan
 from experiments.reproduce.results import Job, Results, curves, read_lines
-from experiments.reproduce.run import parts, read_part, reproduce
+from experiments.reproduce.run import parts, reproduce
 from tests.helpers.interrupting import interrupted
 from tests.helpers.processes import ready_processes
 from tests.helpers.superclasses import SUPERCLASSES
@@ -229,17 +229,6 @@ def test_a_search_is_over_all_of_its_parts_and_leaves_out_what_diverged() -> Non
     assert shared.missing(find) == {"b", "c"}
 
 
-def test_processes_that_share_parts_begin_with_different_ones() -> None:
-    config = next(iter(a_plan().parts.values()))
-    plan = Plan("x", dict.fromkeys("abcd", config), ["a"], list("abcd"), lambda _: Budget(2, 2))
-
-    def order(share: float) -> str:
-        every = list(plan.jobs(lambda _: None, share))[len(list(plan._search(0.0))) :]
-        return "".join(dict.fromkeys(job.part for job in every))
-
-    assert [order(number / 3) for number in range(3)] == ["abcd", "bcda", "cdab"]
-
-
 def test_a_run_of_another_process_is_not_begun(tmp_path: Path) -> None:
     job = Job("x", "part", "run/seed-0", load(CONFIGS / "figure2-samples.yaml"))
     first, second = (Results(tmp_path, tmp_path / "locks") for _ in range(2))
@@ -297,14 +286,6 @@ def test_an_interrupt_says_where_to_go_on(
 def test_no_run_is_begun_when_the_time_is_over(tmp_path: Path) -> None:
     outcome = quick(tmp_path, budget=0.0)
     assert outcome.finished == [] and outcome.missing == ["figure2-samples"] and not outcome.results[0].exists()
-
-
-def test_the_time_of_a_first_run_that_compiles_does_not_count_for_the_next() -> None:
-    clock = runner.Clock(100.0)
-    for seconds, over in ((101.0, True), (50.0, False), (99.0, False), (101.0, True), (1.0, True)):
-        clock.took(seconds)
-        assert clock.over() is over
-    assert not runner.Clock().over() and runner.Clock(0.0).over()
 
 
 def test_a_fingerprint_belongs_to_the_run() -> None:
@@ -368,37 +349,6 @@ def test_committed_runs_of_multicifar_are_those_that_its_configuration_plans() -
     assert len(lines) == len(runs) == plan.count == 196
 
 
-@pytest.mark.usefixtures("twenty")
-@pytest.mark.parametrize(
-    "change",
-    [
-        "data.primary.train=1500",
-        "data.primary.validation=600",
-        "training.guided.steps=1400",
-        "training.finetune.steps=400",
-        "model.width=2",
-    ],
-)
-def test_no_committed_run_of_multicifar_belongs_to_a_changed_configuration(change: str) -> None:
-    lines = {line["fingerprint"] for line in read_lines(RESULTS / "table2-multicifar100.jsonl")}
-    _, runs = planned("table2-multicifar100", [change])
-    assert runs and not lines & set(runs.values())
-
-
-@pytest.mark.usefixtures("twenty")
-@pytest.mark.parametrize(
-    ("change", "same"), [(None, True), ("data.primary.train=1500", False), ("portfolio.folds=4", False)]
-)
-def test_committed_portfolios_belong_to_their_configuration(change: str | None, same: bool) -> None:
-    found = EXPERIMENTS[portfolio.TABLE].parts(Path("cifar100"))
-    lines = read_lines(RESULTS / f"{portfolio.NAME}.jsonl")
-    assert sorted(line["part"] for line in lines) == sorted(portfolio.OTHERS)
-    for line in lines:
-        changes = found[line["part"]][1]
-        config = read_part(CONFIGS, (f"{portfolio.NAME}.yaml", changes), [] if change is None else [change])
-        assert (fingerprint(config) == line["fingerprint"]) is same and line["run"] == f"portfolio/seed-{config.seed}"
-
-
 def test_broken_results_are_refused(tmp_path: Path) -> None:
     (tmp_path / "figure2-samples.jsonl").write_text("{\n")
     with pytest.raises(InputError, match="is not a file of results"):
@@ -440,14 +390,6 @@ def test_superclasses_come_from_names_of_each_column(tmp_path: Path) -> None:
     folder = renamed(tmp_path, {"fine_label": FINE, "coarse_label": ["even", "odd", "empty"]})
     with pytest.raises(InputError, match="no training image is of the coarse class 'empty'"):
         superclasses(folder)
-
-
-def test_names_of_each_column_lead_to_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = {"fine_label": FINE, "coarse_label": [SEARCHED[0], portfolio.OTHERS[0]]}
-    experiment = replace(EXPERIMENTS["table2-multicifar100"], miniature=lambda folder: renamed(folder, names))
-    monkeypatch.setitem(EXPERIMENTS, "table2-multicifar100", experiment)
-    outcome = quick(tmp_path, names=["table2-multicifar100"], overrides=["compare.strategies=[]"], seeds=1)
-    assert (outcome.finished, outcome.missing) == (names["coarse_label"], [])
 
 
 @pytest.mark.parametrize(
