@@ -33,6 +33,10 @@ _OUTPUT = typer.Option(
 )
 _EXPORT = typer.Option(metavar="FILE.pt2", help="Write the model as one `torch.export` program.")
 _SKIP = typer.Option("--skip-broken", help=f"Leave out pictures that cannot be read; the first {MOST_NAMED} are named.")
+_RAW = typer.Option(
+    "--raw",
+    help="Write texts to csv as they are. By default an apostrophe precedes those that a spreadsheet would take for formulas.",
+)
 _THRESHOLD = typer.Option(
     metavar="P",
     min=0,
@@ -55,6 +59,7 @@ def predict(
     ] = None,
     label_column: LabelColumn = None,
     skip_broken: Annotated[bool, _SKIP] = False,
+    raw: Annotated[bool, _RAW] = False,
     device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
     quiet: Annotated[bool, typer.Option("--quiet", help="Show neither progress nor notes.")] = False,
 ) -> None:
@@ -71,6 +76,8 @@ def predict(
     """
     if not inputs and export is None:
         raise InputError("there is nothing to predict; name a folder or files after RUN, or - for standard input")
+    if raw and output is not None and output.suffix.lower() != ".csv":
+        raise InputError(f"--raw is for csv, but {output} is no csv file; leave it out")
     with starting():
         from attittud_lab.predict.model import load
 
@@ -94,7 +101,7 @@ def predict(
         if model.note and not quiet:
             typer.echo(f"attittud: {model.note}", err=True)
         if inputs:
-            columns, flags = (input_column, label_column), {"skip_broken": skip_broken, "quiet": quiet}
+            columns, flags = (input_column, label_column), {"skip_broken": skip_broken, "quiet": quiet, "raw": raw}
             # With --quiet nothing shows the count, for which every picture is read once more.
             used = None if quiet else _used(run)
             for line in _predict(model, inputs, output, threshold, columns, used, **flags):
@@ -125,6 +132,7 @@ def _predict(
     *,
     skip_broken: bool,
     quiet: bool,
+    raw: bool,
 ) -> list[str]:
     """Predict batch by batch, and return the lines to show at the end."""
     from attittud_lab.predict.inputs import Inputs
@@ -139,7 +147,8 @@ def _predict(
     hidden = quiet or (output is None and sys.stdout.isatty())  # the screen already shows the predictions
     shown = Progress() if hidden else Bars() if sys.stderr.isatty() else EvaluationLines("inputs")
     count = known = right = seen = 0
-    with _broken_ones() as broken, shown, open_output(output, model.classes, several=model.several) as write:
+    opened = open_output(output, model.classes, several=model.several, raw=raw)
+    with _broken_ones() as broken, shown, opened as write:
         shown.phase("predict", total, 0)
         while found := list(islice(items, AT_ONCE)):
             batch, examples = _readable(model, found, broken)

@@ -193,6 +193,11 @@ def inherited(path: Path, seen: tuple[Path, ...] = ()) -> Branch:
     base = found.pop("base")
     if not isinstance(base, str) or not base or Path(base).is_absolute():
         raise ConfigError(f"{found.origins['base']}: base: expected the relative path of another configuration")
+    if ".." in Path(base).parts:
+        raise ConfigError(
+            f"{found.origins['base']}: base: {short(base)!r} leaves its folder with '..', which a configuration file must not "
+            "do; move that file into this folder, or below it"
+        )
     return _merged(inherited(path.parent / base, (*seen, path.resolve())), found)
 
 

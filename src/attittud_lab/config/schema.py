@@ -511,7 +511,7 @@ def json_schema() -> dict[str, Any]:
     """A JSON Schema (draft 2020-12) of configuration files."""
     root = TypeAdapter(Config).json_schema(schema_generator=_Schema)
     definitions = root.pop("$defs")
-    about = "another configuration to inherit from, relative to this file"
+    about = "another configuration to inherit from, relative to this file and without .."
     root["properties"]["base"] = {"type": "string", "description": about}
     link = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$ref": "#/$defs/Config"}
     return {**link, "$defs": {"Config": root, **definitions}}

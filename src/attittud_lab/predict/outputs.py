@@ -19,6 +19,8 @@ from attittud_lab.files import cannot_write
 from attittud_lab.predict.inputs import Item
 
 CURE = "choose another file with --output"
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""A spreadsheet takes a cell that begins with one of these for a formula, which may open links or run programs."""
 Write = Callable[[Sequence[Item], Sequence[Any], npt.NDArray[np.float32]], None]
 """Takes the inputs of a batch, their labels (each a text, or a list of them) and their probabilities, n x classes."""
 
@@ -41,20 +43,28 @@ def check_output(path: Path | None, inputs: Sequence[str], classes: Sequence[str
         raise InputError(f"{path}: is also an input, and would be replaced; {CURE}")
 
 
+def harmless(cell: str) -> str:
+    """Put an apostrophe before a text that a spreadsheet would take for a formula."""
+    return f"'{cell}" if cell.startswith(FORMULA) else cell
+
+
 @contextmanager
-def open_output(path: Path | None, classes: Sequence[str], *, several: bool) -> Iterator[Write]:
+def open_output(path: Path | None, classes: Sequence[str], *, several: bool, raw: bool = False) -> Iterator[Write]:
     """Return a function that writes a batch, to standard output if there is no path.
 
-    The file has another name until the end, so that a file cut short by an error or a signal cannot be mistaken for a whole one.
+    `raw`: texts in csv are written as they are, also those that a spreadsheet would take for a formula. The file has
+    another name until the end, so that a file cut short by an error or a signal cannot be mistaken for a whole one.
     """
     if path is None:
-        with _csv(sys.stdout, classes, several) as write:
+        with _csv(sys.stdout, classes, several, raw=raw) as write:
             yield write
             sys.stdout.flush()
         return
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    suffix = path.suffix.lower()
+    options = {"raw": raw} if suffix == ".csv" else {}
     try:
-        with FORMATS[path.suffix.lower()](part, classes, several) as write:
+        with FORMATS[suffix](part, classes, several, **options) as write:
             yield write
         with part.open("rb+") as file:
             os.fsync(file.fileno())
@@ -66,18 +76,31 @@ def open_output(path: Path | None, classes: Sequence[str], *, several: bool) -> 
 
 
 @contextmanager
-def _csv(target: Path | TextIO, classes: Sequence[str], several: bool) -> Iterator[Write]:
+def _csv(target: Path | TextIO, classes: Sequence[str], several: bool, *, raw: bool) -> Iterator[Write]:
     with _opened(target) as file:
-        rows = csv.writer(file, lineterminator="\n")
+        plain_rows = csv.writer(file, lineterminator="\n")
+        quoted_rows = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
+
+        def write_row(cells: Sequence[Any]) -> None:
+            # Before Python 3.13 the writer leaves a carriage return unquoted, and a reader would begin a new row there.
+            if any("\r" in cell for cell in cells if isinstance(cell, str)):
+                quoted_rows.writerow(cells)
+            else:
+                plain_rows.writerow(cells)
+
         heading = ["file", "row", _label(several), *(f"p_{name}" for name in classes)]
 
         def write(items: Sequence[Item], labels: Sequence[Any], likely: npt.NDArray[np.float32]) -> None:
             if heading:  # with the first batch: an error before it leaves standard output empty
-                rows.writerow(heading)
+                write_row(heading)
                 heading.clear()
             for item, label, row in zip(items, labels, likely.tolist(), strict=True):
                 words = ";".join(label) if several else label
-                rows.writerow([item.file, item.row, words, *(f"{value:.6g}" for value in row)])
+                file_name = item.file
+                if not raw:
+                    words = harmless(words)
+                    file_name = harmless(file_name)
+                write_row([file_name, item.row, words, *(f"{value:.6g}" for value in row)])
 
         yield write
 

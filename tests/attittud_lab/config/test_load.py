@@ -177,7 +177,8 @@ def test_only_files_of_a_sensible_size_are_read(tmp_path: Path) -> None:
     for path, message in wrong.items():
         with pytest.raises(ConfigError, match=message):
             load(path)
-    (tmp_path / "child.yaml").write_text("base: ../../../../../../../dev/zero\n")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    (tmp_path / "child.yaml").write_text("base: zero\n")
     with pytest.raises(ConfigError, match="neither a file nor a pipe"):
         load(tmp_path / "child.yaml")
     pipe = tmp_path / "pipe"
@@ -212,7 +213,12 @@ def test_a_configuration_inherits_from_its_base(tmp_path: Path) -> None:
     config = load(child, ["seed=7", "training.guided.lr=3e-4"])
     assert (config.strategy.name, config.strategy.rank, config.seed) == ("flip", 3, 7)
     assert (config.training.guided.lr, config.training.guided.steps) == (3e-4, 9)
-    (tmp_path / "shared" / "base.yaml").write_text("base: ../child.yaml\n")
+    (tmp_path / "shared" / "base.yaml").write_text("base: ../other.yaml\n")
+    (tmp_path / "other.yaml").write_text("seed: 4\n")
+    with pytest.raises(ConfigError, match=r"base.yaml:1: base: .*leaves its folder"):
+        load(child)
+    (tmp_path / "other.yaml").write_text("base: child.yaml\n")
+    child.write_text("base: other.yaml\n")
     with pytest.raises(ConfigError, match="forms a circle"):
         load(child)
     child.write_text("base: nowhere.yaml\n")

@@ -126,3 +126,31 @@ def test_a_class_name_with_the_separator_of_labels_is_refused(tmp_path: Path) ->
             check_output(path, [], ["a;b", "c"], several=True)
     check_output(None, [], ["a;b", "c"], several=False)
     check_output(tmp_path / "a.jsonl", [], ["a;b", "c"], several=True)
+
+
+NASTY = ['=HYPERLINK("http://example.com")', "+1", "-1", "@SUM(A1)", "\tx", "\rx"]
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("raw", [False, True])
+def test_a_spreadsheet_finds_no_formula_in_csv(tmp_path: Path, several: bool, raw: bool) -> None:
+    path = tmp_path / "out.csv"
+    names = [*NASTY, "plain", ""]
+    items = [Item(name, number, b"") for number, name in enumerate(names)]
+    labels: list[Any] = [[name, "=2"] for name in names] if several else names
+    likely = np.full((len(names), len(NASTY)), 0.5, dtype=np.float32)
+    with open_output(path, NASTY, several=several, raw=raw) as write:
+        write(items, labels, likely)
+    with path.open(newline="", encoding="utf-8") as file:
+        heading, *rows = csv.reader(file)
+    texts = [name + ";=2" if several else name for name in names]
+    if raw:
+        assert [row[0] for row in rows] == names
+        assert [row[2] for row in rows] == texts
+    else:
+        assert not [
+            cell for row in (heading, *rows) for cell in row if cell.startswith(("=", "+", "-", "@", "\t", "\r"))
+        ]
+        assert [row[0].removeprefix("'") for row in rows] == names
+        assert [row[2].removeprefix("'") for row in rows] == texts
+        assert rows[names.index("plain")][0] == "plain"
