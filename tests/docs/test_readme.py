@@ -87,15 +87,18 @@ def test_accumulation_as_it_is_shown_is_the_step_of_the_whole_batch():
         torch.testing.assert_close(mine, p.grad)
 
 
+def exists(module, name):
+    """Whether `from module import name` works."""
+    return hasattr(module, name) or importlib.util.find_spec(f"{module.__name__}.{name}") is not None
+
+
 def test_names_that_pages_import_exist():
     missing = []
     for page in PAGES.values():
         text = page.read_text(encoding="utf-8")
         for module, names in re.findall(r"^[+ ]?from (attittud[\w.]*) import ([\w, ]+)$", text, re.MULTILINE):
             imported = importlib.import_module(module)
-            for name in names.split(", "):
-                if not hasattr(imported, name) and not importlib.util.find_spec(f"{module}.{name}"):
-                    missing.append(f"{page.name}: {module}.{name}")
+            missing += [f"{page.name}: {module}.{name}" for name in names.split(", ") if not exists(imported, name)]
     assert missing == []
 
 
