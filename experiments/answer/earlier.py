@@ -18,16 +18,7 @@ from torch import Tensor
 from . import draw
 from .draw import balanced, first_words, grouped
 from .folder import DataFolder, row_names
-from .pair import (
-    HELPS,
-    HURTS,
-    OPEN,
-    VECTOR_MODEL,
-    Examples,
-    Inputs,
-    Part,
-    declare,
-)
+from .pair import Examples, Inputs, Part, builder
 
 MOST_TESTED = 1000
 POOL_LABELS = 3
@@ -495,13 +486,7 @@ IMAGENET_PIXELS = 112.4618148803711, 61.705204010009766
 """Mean and standard deviation of the pixels of the pools."""
 
 
-@declare(
-    "image",
-    OPEN,
-    "CIFAR-10 at 16 pixels, 200 labels; by how much other images were turned",
-    labels=(200, 200),
-    rate=0.01,
-)
+@builder
 def cifar_rotation(data: DataFolder) -> Examples:
     task = Task("cifar_rotation", cifar10(data), "class", 400)
     rows = task.fewer(4000)
@@ -512,13 +497,7 @@ def cifar_rotation(data: DataFolder) -> Examples:
     return task.examples(auxiliary=Part(part.ids, np.stack(turned), part.labels, part.classes))
 
 
-@declare(
-    "image",
-    HELPS,
-    "CIFAR-10 at 16 pixels, 200 labels; 100 classes of Tiny ImageNet",
-    labels=(200, 200),
-    rate=0.01,
-)
+@builder
 def cifar_imagenet(data: DataFolder) -> Examples:
     """The photographs of Tiny ImageNet get the brightness and contrast of CIFAR-10."""
     task = Task("cifar_imagenet", cifar10(data), "class", 400)
@@ -533,41 +512,21 @@ def cifar_imagenet(data: DataFolder) -> Examples:
     return task.examples(auxiliary=Part(part.ids, pixels, part.labels, part.classes))
 
 
-@declare(
-    "image",
-    OPEN,
-    "any finding on a chest X-ray, 200 labels; five findings on other images, some of the same "
-    "patients",
-    labels=(200, 100),
-    rate=0.001,
-)
+@builder
 def xray_findings(data: DataFolder) -> Examples:
     task = Task("xray_findings", xrays(data), "any", 300)
     findings = task.source.labels["findings"][task.rest]
     return task.examples(auxiliary=task.other(task.rest, findings, numbered("auxiliary", 5)))
 
 
-@declare(
-    "image",
-    OPEN,
-    "whether a chest X-ray is mirrored, 200 labels; five findings on other images, some of the "
-    "same patients",
-    labels=(200, 400),
-    rate=0.003,
-)
+@builder
 def xray_mirrored(data: DataFolder) -> Examples:
     task = Task("xray_mirrored", mirrored_xrays(data), "mirrored", 600)
     findings = task.source.labels["findings"][task.rest]
     return task.examples(auxiliary=task.other(task.rest, findings, numbered("auxiliary", 5)))
 
 
-@declare(
-    "image",
-    OPEN,
-    "four vehicles of CIFAR-10, 200 labels; its six animals",
-    labels=(200, 400),
-    rate=0.003,
-)
+@builder
 def vehicles_animals(data: DataFolder) -> Examples:
     task = Task("vehicles_animals", vehicles(data), "class", 600)
     other = animals(data)
@@ -575,40 +534,21 @@ def vehicles_animals(data: DataFolder) -> Examples:
     return task.examples(auxiliary=other.part(other.pool, labels, numbered("auxiliary", 6)))
 
 
-@declare(
-    "image",
-    HURTS,
-    "six animals of CIFAR-10, 300 labels; more of them, six tenths with the label of the next "
-    "animal",
-    labels=(300, 400),
-    rate=0.01,
-)
+@builder
 def animals_shifted(data: DataFolder) -> Examples:
     task = Task("animals_shifted", animals(data), "class", 700)
     labels = shifted(task.targets[task.rest], 6, 0.6)
     return task.examples(auxiliary=task.other(task.rest, labels))
 
 
-@declare(
-    "image",
-    HELPS,
-    "animal or thing of Tiny ImageNet, 200 labels; which of 100 classes, for other images",
-    labels=(200, 400),
-    rate=0.01,
-)
+@builder
 def tiny_animals(data: DataFolder) -> Examples:
     task = Task("tiny_animals", animals_and_things(data), "animal", 600)
     labels = task.source.labels["class"][task.rest]
     return task.examples(auxiliary=task.other(task.rest, labels, numbered("auxiliary", 100)))
 
 
-@declare(
-    "image",
-    HELPS,
-    "cat or dog of CIFAR-10 at 16 pixels; its other eight classes",
-    labels=(100, 100),
-    rate=0.001,
-)
+@builder
 def cat_vs_dog(data: DataFolder) -> Examples:
     """The paper's task, small: 4,000 images of the other classes."""
     train = data.column("cifar10", "train", "label")
@@ -642,39 +582,20 @@ def cat_vs_dog(data: DataFolder) -> Examples:
 # ------------------------------------------------------------------------------- pairs of texts
 
 
-@declare(
-    "text",
-    HELPS,
-    "sentiment of film reviews, 100 labels; 4,000 more, of which a fifth have wrong labels",
-    labels=(100, 100),
-    rate=0.01,
-)
+@builder
 def imdb_noisy(data: DataFolder) -> Examples:
     task = Task("imdb_noisy", imdb(data), "positive", 200)
     rows = task.fewer(4000)
     return task.examples(auxiliary=task.other(rows, shifted(task.targets[rows], 2, 0.2)))
 
 
-@declare(
-    "text",
-    OPEN,
-    "sentiment of film reviews, 100 labels; one source a fifth wrong, one seven tenths wrong",
-    labels=(100, 100),
-    rate=0.01,
-)
+@builder
 def imdb_sources(data: DataFolder) -> Examples:
     task = Task("imdb_sources", imdb(data), "positive", 200)
     return task.two_sources(2000, 2000, (0.2, 0.7))
 
 
-@declare(
-    "text",
-    HURTS,
-    "sentiment of film reviews, 200 labels; a coin toss for each of 500 other reviews, to be "
-    "learnt by heart",
-    labels=(200, 100),
-    rate=0.01,
-)
+@builder
 def imdb_unrelated(data: DataFolder) -> Examples:
     task = Task("imdb_unrelated", imdb(data), "positive", 300)
     rows = task.fewer(500)
@@ -682,40 +603,21 @@ def imdb_unrelated(data: DataFolder) -> Examples:
     return task.examples(auxiliary=task.other(rows, coins, numbered("auxiliary", 2)))
 
 
-@declare(
-    "text",
-    HELPS,
-    "sentiment of film reviews, 150 labels; 3,000 more with their right labels",
-    labels=(150, 400),
-    rate=0.01,
-)
+@builder
 def reviews_right(data: DataFolder) -> Examples:
     task = Task("reviews_right", reviews(data), "positive", 550)
     rows = task.fewer(3000)
     return task.examples(auxiliary=task.other(rows, task.targets[rows]))
 
 
-@declare(
-    "text",
-    HURTS,
-    "sentiment of film reviews, 200 labels; 2,000 more, good ones said to be bad",
-    labels=(200, 400),
-    rate=0.01,
-)
+@builder
 def reviews_reversed(data: DataFolder) -> Examples:
     task = Task("reviews_reversed", reviews(data), "positive", 600)
     rows = task.fewer(2000)
     return task.examples(auxiliary=task.other(rows, shifted(task.targets[rows], 2, 1.0)))
 
 
-@declare(
-    "text",
-    OPEN,
-    "which of four shops a product review is from, 100 labels; whether others found the review "
-    "helpful",
-    labels=(100, 100),
-    rate=0.01,
-)
+@builder
 def domains_helpfulness(data: DataFolder) -> Examples:
     task = Task("domains_helpfulness", amazon(data), "domain", 200)
     helpful = task.source.labels["helpful"]
@@ -723,24 +625,12 @@ def domains_helpfulness(data: DataFolder) -> Examples:
     return task.examples(auxiliary=task.other(rows, helpful[rows], numbered("auxiliary", 2)))
 
 
-@declare(
-    "text",
-    HURTS,
-    "the four shops again, 120 labels; nothing but copies of 10 of them, all of one shop",
-    labels=(120, 100),
-    rate=0.01,
-)
+@builder
 def domains_duplicated(data: DataFolder) -> Examples:
     return Task("domains_duplicated", amazon(data), "domain", 220).copies(10)
 
 
-@declare(
-    "text",
-    OPEN,
-    "whether a product review was found helpful, 300 labels; which of four shops others are from",
-    labels=(300, 400),
-    rate=0.01,
-)
+@builder
 def helpful_shops(data: DataFolder) -> Examples:
     """The reviews that nobody voted on are the auxiliary source."""
     task = Task("helpful_shops", helpful_reviews(data), "helpful", 700)
@@ -752,124 +642,58 @@ def helpful_shops(data: DataFolder) -> Examples:
 # ------------------------------------------------------------------------------ pairs of tables
 
 
-@declare(
-    "table",
-    HELPS,
-    "scikit-learn's digits, 100 labels; the other images with their right labels",
-    labels=(100, 100),
-    rate=0.01,
-    model=VECTOR_MODEL,
-)
+@builder
 def digits_right(_: DataFolder) -> Examples:
     task = Task("digits_right", digits(), "digit", 200)
     return task.examples(auxiliary=task.other(task.rest, task.targets[task.rest]))
 
 
-@declare(
-    "table",
-    HURTS,
-    "the same, with half of the auxiliary labels shifted to the next class",
-    labels=(100, 100),
-    rate=0.003,
-    model=VECTOR_MODEL,
-)
+@builder
 def digits_shifted(_: DataFolder) -> Examples:
     task = Task("digits_shifted", digits(), "digit", 200)
     labels = shifted(task.targets[task.rest], 10, 0.5)
     return task.examples(auxiliary=task.other(task.rest, labels))
 
 
-@declare(
-    "table",
-    HELPS,
-    "odd or even digit, 60 labels; which digit it is, for the other images",
-    labels=(60, 60),
-    rate=0.003,
-    model=VECTOR_MODEL,
-)
+@builder
 def digits_parity(_: DataFolder) -> Examples:
     task = Task("digits_parity", digits(), "odd", 120)
     labels = task.source.labels["digit"][task.rest]
     return task.examples(auxiliary=task.other(task.rest, labels, numbered("auxiliary", 10)))
 
 
-@declare(
-    "table",
-    OPEN,
-    "digits, 100 labels; one source of right labels, one of shifted ones",
-    labels=(100, 100),
-    rate=0.003,
-    model=VECTOR_MODEL,
-)
+@builder
 def digits_sources(_: DataFolder) -> Examples:
     return Task("digits_sources", digits(), "digit", 200).two_sources(400, None, (0.0, 1.0))
 
 
-@declare(
-    "table",
-    OPEN,
-    "digit of five or more, 80 labels; which digit it is, for the other images, with a quarter of "
-    "these labels random",
-    labels=(80, 100),
-    rate=0.01,
-    model=VECTOR_MODEL,
-)
+@builder
 def digits_large(_: DataFolder) -> Examples:
     task = Task("digits_large", other_digits(), "large", 180)
     labels = randomised(task.source.labels["digit"][task.rest], 10, 0.25)
     return task.examples(auxiliary=task.other(task.rest, labels, numbered("auxiliary", 10)))
 
 
-@declare(
-    "table",
-    HURTS,
-    "cultivar of a wine, 40 labels; the other wines with random labels",
-    labels=(40, 24),
-    rate=0.001,
-    model=VECTOR_MODEL,
-)
+@builder
 def wine_random(_: DataFolder) -> Examples:
     task = Task("wine_random", wine(), "cultivar", 64)
     labels = randomised(task.targets[task.rest], 3, 1.0)
     return task.examples(auxiliary=task.other(task.rest, labels))
 
 
-@declare(
-    "table",
-    HURTS,
-    "breast cancer, 40 labels; nothing but copies of 8 patients of one class, labelled as the "
-    "other class",
-    labels=(40, 40),
-    rate=0.001,
-    model=VECTOR_MODEL,
-)
+@builder
 def cancer_duplicated(_: DataFolder) -> Examples:
     return Task("cancer_duplicated", cancer(), "benign", 80).copies(8, wrong_label=True)
 
 
-@declare(
-    "table",
-    HURTS,
-    "breast cancer, 40 labels; the other patients, half of their labels exchanged",
-    labels=(40, 40),
-    rate=0.001,
-    model=VECTOR_MODEL,
-)
+@builder
 def cancer_shifted(_: DataFolder) -> Examples:
     task = Task("cancer_shifted", cancer(), "benign", 80)
     labels = shifted(task.targets[task.rest], 2, 0.5)
     return task.examples(auxiliary=task.other(task.rest, labels))
 
 
-@declare(
-    "table",
-    OPEN,
-    "diabetes worse than the median, 80 labels; blood values of other patients from age, sex, "
-    "weight",
-    labels=(80, 60),
-    rate=0.001,
-    model=VECTOR_MODEL,
-)
+@builder
 def diabetes_measures(_: DataFolder) -> Examples:
     task = Task("diabetes_measures", diabetes(), "worse", 140)
     labels = above_median(task.source.labels["blood"][task.rest])
@@ -879,55 +703,25 @@ def diabetes_measures(_: DataFolder) -> Examples:
     return task.examples(auxiliary=part)
 
 
-@declare(
-    "table",
-    HURTS,
-    "scikit-learn's Hastie data (is a point far out?), 200 labels; 2,000 more with random labels",
-    labels=(200, 400),
-    rate=0.01,
-    model=VECTOR_MODEL,
-)
+@builder
 def hastie_random(_: DataFolder) -> Examples:
     task = Task("hastie_random", hastie(), "far", 600)
     rows = task.fewer(2000)
     return task.examples(auxiliary=task.other(rows, randomised(task.targets[rows], 2, 1.0)))
 
 
-@declare(
-    "table",
-    HELPS,
-    "scikit-learn's Friedman data, above the median or not, 150 labels; the three terms of the "
-    "sum, for others",
-    labels=(150, 400),
-    rate=0.01,
-    model=VECTOR_MODEL,
-)
+@builder
 def friedman_terms(_: DataFolder) -> Examples:
     task = Task("friedman_terms", friedman(), "above", 550)
     labels = above_median(task.source.labels["terms"][task.rest])
     return task.examples(auxiliary=task.other(task.rest, labels, numbered("auxiliary", 3)))
 
 
-@declare(
-    "table",
-    HURTS,
-    "scikit-learn's clusters of four classes, 160 labels; nothing but copies of 16 of them, all "
-    "of one class",
-    labels=(160, 400),
-    rate=0.003,
-    model=VECTOR_MODEL,
-)
+@builder
 def clusters_duplicated(_: DataFolder) -> Examples:
     return Task("clusters_duplicated", clusters(), "class", 560).copies(16)
 
 
-@declare(
-    "table",
-    OPEN,
-    "the clusters, 160 labels; one source of right labels, one of shifted ones",
-    labels=(160, 400),
-    rate=0.003,
-    model=VECTOR_MODEL,
-)
+@builder
 def clusters_sources(_: DataFolder) -> Examples:
     return Task("clusters_sources", clusters(), "class", 560).two_sources(1000, 1000, (0.0, 1.0))

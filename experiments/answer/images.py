@@ -8,7 +8,7 @@ import numpy as np
 
 from .draw import balanced, generator, grouped, shifted, shuffled
 from .folder import DataFolder
-from .pair import HELPS, HURTS, OPEN, Examples, Part, declare
+from .pair import Examples, Part, builder
 
 SIZE, GREY_SIZE = 16, 24
 """Pixels of a side."""
@@ -121,27 +121,14 @@ def cifar10(
     return test_part, parts
 
 
-@declare(
-    "image",
-    HELPS,
-    "five superclasses of CIFAR-100; which of 75 fine classes images of the other fifteen have",
-    labels=(100, 100),
-    rate=0.01,
-)
+@builder
 def groups_fine(data: DataFolder) -> Examples:
     classes = ("fish", "flowers", "trees", "people", "vehicles_1")
     pool, test, _ = superclasses(data, classes, 600, 800, "groups_fine")
     return Examples(pool, test, {"fine": fine_classes(data, classes, 40, "groups_fine/auxiliary")})
 
 
-@declare(
-    "image",
-    HURTS,
-    "four superclasses of CIFAR-100; more images of them, six tenths with the label of the next "
-    "superclass",
-    labels=(80, 80),
-    rate=0.01,
-)
+@builder
 def groups_shifted(data: DataFolder) -> Examples:
     classes = ("insects", "reptiles", "small_mammals", "household_furniture")
     pool, test, rest = superclasses(data, classes, 480, 800, "groups_shifted")
@@ -151,13 +138,7 @@ def groups_shifted(data: DataFolder) -> Examples:
     return Examples(pool, test, {"shifted": shifted(others, 0.6, "groups_shifted/labels")})
 
 
-@declare(
-    "image",
-    HELPS,
-    "animal or vehicle on CIFAR-10; animals and vehicles of CIFAR-100",
-    labels=(12, 12),
-    rate=0.001,
-)
+@builder
 def animals_elsewhere(data: DataFolder) -> Examples:
     groups = {
         "animal": ("bird", "cat", "deer", "dog", "frog", "horse"),
@@ -183,14 +164,7 @@ def animals_elsewhere(data: DataFolder) -> Examples:
     return Examples(pool, test, {"elsewhere": Part(*images, labels[rows], tuple(groups))})
 
 
-@declare(
-    "image",
-    OPEN,
-    "bird, frog, horse or ship on CIFAR-10; one source of right labels, a larger one of labels "
-    "that are all shifted",
-    labels=(60, 60),
-    rate=0.003,
-)
+@builder
 def kinds_sources(data: DataFolder) -> Examples:
     groups = {name: (name,) for name in ("bird", "frog", "horse", "ship")}
     sizes = (360, 300, 1500)
@@ -200,13 +174,7 @@ def kinds_sources(data: DataFolder) -> Examples:
     return Examples(pool, test, {"right": right, "wrong": wrong})
 
 
-@declare(
-    "image",
-    OPEN,
-    "buildings or landscapes of CIFAR-100; 100 classes of Tiny ImageNet",
-    labels=(30, 30),
-    rate=0.01,
-)
+@builder
 def outdoors_imagenet(data: DataFolder) -> Examples:
     classes = ("large_man-made_outdoor_things", "large_natural_outdoor_scenes")
     pool, test, _ = superclasses(data, classes, 240, 800, "outdoors_imagenet")
@@ -218,14 +186,7 @@ def outdoors_imagenet(data: DataFolder) -> Examples:
     return Examples(pool, test, {"imagenet": Part(*images, labels[rows], names)})
 
 
-@declare(
-    "image",
-    OPEN,
-    "any finding on a chest X-ray or none; five findings of other patients, and by how much "
-    "further images were turned",
-    labels=(100, 100),
-    rate=0.003,
-)
+@builder
 def xray_sources(data: DataFolder) -> Examples:
     """Patients of the training split alone; earlier pairs were tested on all others.
 
@@ -262,14 +223,7 @@ def xray_sources(data: DataFolder) -> Examples:
     return Examples(pool, test, sources)
 
 
-@declare(
-    "image",
-    HURTS,
-    "flowers, fruit or trees of CIFAR-100; nothing but noisy copies of twelve flowers, said to be "
-    "trees",
-    labels=(45, 45),
-    rate=0.01,
-)
+@builder
 def plants_duplicated(data: DataFolder) -> Examples:
     classes = ("flowers", "fruit_and_vegetables", "trees")
     pool, test, rest = superclasses(data, classes, 360, 750, "plants_duplicated")

@@ -60,54 +60,31 @@ class Examples:
     """By name of the source."""
 
 
-HELPS, HURTS, OPEN = "helps", "hurts", "open"
-
-IMAGE_MODEL = {"name": "small-cnn", "width": 16}
-TEXT_MODEL = {"name": "text-cnn", "width": 32}
-TABLE_MODEL = {"name": "table-mlp", "width": 64, "dropout": 0.1}
-VECTOR_MODEL = {"name": "mlp", "width": 64}
-
-
 @dataclass(frozen=True)
 class Pair:
-    """A scarce primary task and the auxiliary data that are offered to it."""
+    """A scarce primary task and the auxiliary data that are offered to it, as `pairs.yaml` has it."""
 
     name: str
+    about: str
     kind: str
     """`image`, `text` or `table`."""
     effect: str
     """What one expects of plain multitask training: `helps`, `hurts` or `open`."""
-    about: str
-    train: int
-    """Labels to train on; a run with folds gets the sum of both."""
-    validation: int
+    labels: tuple[int, int]
+    """To train and to validate on; a run with folds gets the sum."""
     rate: float
-    """The learning rate of networks from scratch, chosen on validation figures of other seeds."""
-    model: dict[str, Any]
-    """The network from scratch."""
+    """The learning rate of networks from scratch."""
+    checksum: str
+    """Of the names and labels of all examples."""
     make: Callable[[DataFolder], Examples]
+    network: str = ""
+    """The network from scratch, if it is not the usual one for the kind."""
 
 
-PAIRS: dict[str, Pair] = {}
-
-_MODELS = {"image": IMAGE_MODEL, "text": TEXT_MODEL, "table": TABLE_MODEL}
+BUILDERS: dict[str, Callable[[DataFolder], Examples]] = {}
 
 
-def declare(
-    kind: str,
-    effect: str,
-    about: str,
-    labels: tuple[int, int],
-    rate: float,
-    model: dict[str, Any] | None = None,
-) -> Callable[[Callable[[DataFolder], Examples]], Callable[[DataFolder], Examples]]:
-    """Declare the pair that the decorated function makes. `labels`: to train and to validate on."""
-
-    def register(make: Callable[[DataFolder], Examples]) -> Callable[[DataFolder], Examples]:
-        network = _MODELS[kind] if model is None else model
-        train, validation = labels
-        name = make.__name__
-        PAIRS[name] = Pair(name, kind, effect, about, train, validation, rate, network, make)
-        return make
-
-    return register
+def builder(make: Callable[[DataFolder], Examples]) -> Callable[[DataFolder], Examples]:
+    """The decorated function makes the pair of its name."""
+    BUILDERS[make.__name__] = make
+    return make

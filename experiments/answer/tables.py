@@ -10,7 +10,7 @@ import numpy as np
 from .draw import balanced, generator, randomised, shifted, shuffled
 from .folder import DataFolder, row_names
 from .images import cifar10, fine_classes, superclasses
-from .pair import HELPS, HURTS, OPEN, Examples, Part, declare
+from .pair import Examples, Part, builder
 from .texts import reviews
 
 FILTERS = 48
@@ -48,14 +48,7 @@ def hashed_words(part: Part) -> Part:
     return Part(part.ids, {"words": np.log1p(counts).round(4)}, part.labels, part.classes)
 
 
-@declare(
-    "table",
-    HELPS,
-    "five superclasses of CIFAR-100 from 192 fixed random features of each image; 75 fine classes "
-    "of other images",
-    labels=(200, 200),
-    rate=0.01,
-)
+@builder
 def embedded_groups(data: DataFolder) -> Examples:
     classes = (
         "food_containers",
@@ -69,14 +62,7 @@ def embedded_groups(data: DataFolder) -> Examples:
     return Examples(embedded(pool), embedded(test), {"fine": embedded(others)})
 
 
-@declare(
-    "table",
-    HURTS,
-    "airplane, deer or truck of CIFAR-10 from 192 fixed random features; a toss of a twenty-sided "
-    "coin for each of 399 others",
-    labels=(30, 30),
-    rate=0.003,
-)
+@builder
 def embedded_coins(data: DataFolder) -> Examples:
     groups = {name: (name,) for name in ("airplane", "deer", "truck")}
     test, parts = cifar10(data, groups, 600, (7500, 10_000), (240, 399), "embedded_coins")
@@ -86,14 +72,7 @@ def embedded_coins(data: DataFolder) -> Examples:
     return Examples(embedded(pool), embedded(test), {"coins": tossed})
 
 
-@declare(
-    "table",
-    OPEN,
-    "sentiment of film reviews from counts of hashed words; one source of right labels, a larger "
-    "one with all labels reversed",
-    labels=(75, 75),
-    rate=0.001,
-)
+@builder
 def words_sources(data: DataFolder) -> Examples:
     test = reviews(data, "test", (8400, 10_000), 800, "words_sources/test")
     pool = reviews(data, "train", (19_500, 20_500), 450, "words_sources/train")
@@ -104,14 +83,7 @@ def words_sources(data: DataFolder) -> Examples:
     return Examples(hashed_words(pool), hashed_words(test), sources)
 
 
-@declare(
-    "table",
-    HURTS,
-    "three classes by rules over six columns of numbers and three of names; 1,500 more rows with "
-    "random labels",
-    labels=(60, 60),
-    rate=0.01,
-)
+@builder
 def rules_random(_: DataFolder) -> Examples:
     """One label in twelve of the primary task is random too."""
     count = 4000
@@ -134,14 +106,7 @@ def rules_random(_: DataFolder) -> Examples:
     return Examples(whole.take(pool_rows), whole.take(test_rows), {"random": others})
 
 
-@declare(
-    "table",
-    OPEN,
-    "whether scikit-learn's third Friedman function is above its median; the same for the second "
-    "function, of the same columns",
-    labels=(40, 40),
-    rate=0.01,
-)
+@builder
 def friedman_other(_: DataFolder) -> Examples:
     """Both functions use the same four columns; four more columns are noise."""
     from sklearn.datasets import make_friedman2, make_friedman3

@@ -8,20 +8,13 @@ import numpy as np
 
 from .draw import balanced, first_words, generator, joined, randomised, shifted, shuffled
 from .folder import DataFolder
-from .pair import HELPS, HURTS, OPEN, Examples, Part, declare
+from .pair import Examples, Part, builder
 
 WORDS = 100
 """Words of a film or product review that are kept."""
 
 
-@declare(
-    "text",
-    OPEN,
-    "whether the solution of a school problem (GSM8K) takes four steps or more; how many digits "
-    "other answers have, and whether other questions ask how many or how much",
-    labels=(100, 100),
-    rate=0.01,
-)
+@builder
 def maths_steps(data: DataFolder) -> Examples:
     steps = solution_is_long(data, "test")
     rows = balanced(steps, [800], "maths_steps/test")[0]
@@ -96,14 +89,7 @@ def fragment(text: str, length: int, random: np.random.Generator) -> str:
     return " ".join(words[start : start + length])
 
 
-@declare(
-    "text",
-    HURTS,
-    "which of four collections six words are from (GSM8K, TOFU, WikiText-2, instructions); more "
-    "such fragments, each with the label of the next collection",
-    labels=(20, 20),
-    rate=0.003,
-)
+@builder
 def corpora_rotated(data: DataFolder) -> Examples:
     """No text gives fragments to two parts."""
     corpora = ("gsm8k", "tofu", "wikitext2", "instructions")
@@ -143,13 +129,7 @@ def scrambled(names: list[str], texts: list[str], count: int, purpose: str) -> P
     return Part([names[row] for row in rows], fragments, labels, ("intact", "scrambled"))
 
 
-@declare(
-    "text",
-    HELPS,
-    "whether ten words of WikiText-2 are in their order; the same for GSM8K and TOFU",
-    labels=(60, 60),
-    rate=0.01,
-)
+@builder
 def scrambled_elsewhere(data: DataFolder) -> Examples:
     parts = []
     names, texts = documents(data, "wikitext2")
@@ -189,13 +169,7 @@ def lower_words(text: str) -> list[str]:
     return re.findall(r"[a-z]+", text.lower())
 
 
-@declare(
-    "text",
-    HELPS,
-    "sentiment of film reviews; more of them, labelled by counting words from two short lists",
-    labels=(30, 30),
-    rate=0.01,
-)
+@builder
 def reviews_weak(data: DataFolder) -> Examples:
     test = reviews(data, "test", (5000, 6700), 800, "reviews_weak/test")
     pool = reviews(data, "train", (12_000, 12_600), 300, "reviews_weak/train")
@@ -212,14 +186,7 @@ def reviews_weak(data: DataFolder) -> Examples:
     return Examples(pool, test, {"rule": Part(row_names, row_texts, labels, SENTIMENT)})
 
 
-@declare(
-    "text",
-    HURTS,
-    "sentiment of film reviews; more of them, said to be positive unless the author speaks of "
-    "himself",
-    labels=(50, 50),
-    rate=0.01,
-)
+@builder
 def reviews_person(data: DataFolder) -> Examples:
     test = reviews(data, "test", (6700, 8400), 800, "reviews_person/test")
     pool = reviews(data, "train", (16_000, 16_800), 400, "reviews_person/train")
@@ -229,14 +196,7 @@ def reviews_person(data: DataFolder) -> Examples:
     return Examples(pool, test, {"person": Part(names, texts, labels, SENTIMENT)})
 
 
-@declare(
-    "text",
-    OPEN,
-    "which of four shops a product review is from; others, three tenths with a random shop, and "
-    "whether further ones were found helpful",
-    labels=(40, 40),
-    rate=0.01,
-)
+@builder
 def shops_sources(data: DataFolder) -> Examples:
     shops = tuple(sorted(set(data.column("amazon_helpful", "train", "domain"))))
 

@@ -14,10 +14,16 @@ import yaml
 from .folder import DataFolder
 from .pair import Examples, Pair, Part
 
-CHECKSUMS = Path(__file__).parent / "checksums.json"
 ROOT = Path(__file__).parents[2]
 STEPS, LOOKS = 180, 15
 BATCH, PRIMARY_BATCH = 64, 32
+NETWORKS: dict[str, dict[str, Any]] = {
+    "image": {"name": "small-cnn", "width": 16},
+    "text": {"name": "text-cnn", "width": 32},
+    "table": {"name": "table-mlp", "width": 64, "dropout": 0.1},
+    "mlp": {"name": "mlp", "width": 64},
+}
+"""The networks from scratch, by kind of data or by name."""
 
 
 def build(name: str, root: Path, out: Path, seed: int) -> Path:
@@ -34,7 +40,7 @@ def build(name: str, root: Path, out: Path, seed: int) -> Path:
         raise SystemExit(f"unknown pair {name!r}; there are {', '.join(declared)}")
     pair = declared[name]
     examples = pair.make(DataFolder(root))
-    check(name, examples)
+    check(pair, examples)
     folder = out / name
     write_part(examples.pool, folder / "primary" / "train.parquet")
     write_part(examples.test, folder / "primary" / "test.parquet")
@@ -50,6 +56,7 @@ def job(pair: Pair, examples: Examples, folder: Path, seed: int) -> dict[str, An
     place = folder.resolve()
     if place.is_relative_to(ROOT):
         place = place.relative_to(ROOT)
+    train, validation = pair.labels
     auxiliary = {}
     for source, part in examples.auxiliary.items():
         auxiliary[source] = {
@@ -59,14 +66,14 @@ def job(pair: Pair, examples: Examples, folder: Path, seed: int) -> dict[str, An
         }
     primary = {
         "path": str(place / "primary"),
-        "train": pair.train,
-        "validation": pair.validation,
+        "train": train,
+        "validation": validation,
         "test": None,
     }
     guided = {
         "steps": STEPS,
         "batch_size": BATCH,
-        "primary_batch": min(PRIMARY_BATCH, pair.train * 2 // 3),
+        "primary_batch": min(PRIMARY_BATCH, train * 2 // 3),
         "lr": pair.rate,
         "warmup": STEPS // 10,
         "evaluations": LOOKS,
@@ -81,7 +88,7 @@ def job(pair: Pair, examples: Examples, folder: Path, seed: int) -> dict[str, An
             "primary": primary,
             "auxiliary": auxiliary,
         },
-        "model": pair.model,
+        "model": NETWORKS[pair.network or pair.kind],
         "training": {"mode": "joint", "guided": guided},
         "log_every": STEPS,
         "log_layers": False,
@@ -132,16 +139,15 @@ def checksum(examples: Examples) -> str:
     return digest.hexdigest()[:16]
 
 
-def check(name: str, examples: Examples) -> None:
-    """Refuse examples that are not those of `checksums.json`, and leaks from the test examples."""
-    expected = json.loads(CHECKSUMS.read_text(encoding="utf-8")).get(name)
+def check(pair: Pair, examples: Examples) -> None:
+    """Refuse examples that are not the declared ones, and leaks from the test examples."""
     actual = checksum(examples)
-    if expected != actual:
+    if pair.checksum != actual:
         raise SystemExit(
-            f"{name}: the examples have checksum {actual}, but {expected} was recorded; "
+            f"{pair.name}: the examples have checksum {actual}, but {pair.checksum} was declared; "
             "restore the code or the data"
         )
     tested = set(examples.test.ids)
     for part in (examples.pool, *examples.auxiliary.values()):
         if tested & set(part.ids):
-            raise SystemExit(f"{name}: examples that it is tested on are also trained on")
+            raise SystemExit(f"{pair.name}: examples that it is tested on are also trained on")

@@ -1,7 +1,7 @@
 """The pairs of the answer: what is built is what was recorded, and the product reads it."""
 
-import json
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,14 +10,13 @@ from attittud_lab.config.load import load
 from attittud_lab.training.train import load_data
 from experiments.answer import build, pairs, write
 from experiments.answer.draw import balanced, randomised, shifted
-from experiments.answer.pair import Examples, Pair, Part
+from experiments.answer.pair import BUILDERS, Examples, Pair, Part
 
 WITHOUT_FILES = ["digits_right", "diabetes_measures", "clusters_sources", "rules_random"]
 
 
-def test_every_pair_has_a_checksum():
-    recorded = json.loads(write.CHECKSUMS.read_text(encoding="utf-8"))
-    assert recorded.keys() == pairs().keys()
+def test_every_builder_is_declared():
+    assert pairs().keys() == BUILDERS.keys()
 
 
 @pytest.mark.parametrize("name", WITHOUT_FILES)
@@ -25,8 +24,7 @@ def test_a_pair_is_built_as_recorded_and_read_by_the_product(name, tmp_path):
     folder = build(name, tmp_path / "no-data-needed", tmp_path, seed=0)
     pair = pairs()[name]
     data = load_data(load(folder / "job.yaml"))
-    assert len(data.primary.examples) == pair.train
-    assert len(data.validation) == pair.validation
+    assert (len(data.primary.examples), len(data.validation)) == pair.labels
     assert 150 <= len(data.test) <= 1000
 
 
@@ -54,10 +52,9 @@ def test_images_and_texts_survive_being_written(kind, part, tmp_path, monkeypatc
     """A source of one class alone still has all classes, so it can share the output layer."""
     one_class = part.take(np.flatnonzero(part.labels == 1)[-5:])
     examples = Examples(part.take(range(30)), part.take(range(30, 45)), {"other": one_class})
-    model = {"name": "mlp" if kind == "image" else "text-cnn", "width": 8}
-    pair = Pair("small", kind, "open", "a", 12, 9, 1e-3, model, lambda _: examples)
+    checksum = write.checksum(examples)
+    pair = Pair("small", "a", kind, "open", (12, 9), 1e-3, checksum, lambda _: examples)
     monkeypatch.setattr("experiments.answer.pairs", lambda: {"small": pair})
-    monkeypatch.setattr(write, "check", lambda name, examples: None)
     data = load_data(load(build("small", tmp_path, tmp_path, 0) / "job.yaml"))
     assert (len(data.primary.examples), len(data.validation), len(data.test)) == (12, 9, 15)
     assert data.auxiliary["other"].shares_head
@@ -68,17 +65,15 @@ def test_images_and_texts_survive_being_written(kind, part, tmp_path, monkeypatc
         assert np.array_equal(data.test.inputs[0].numpy(), channels_first)
 
 
-def test_changed_examples_and_leaks_are_refused(monkeypatch, tmp_path):
-    examples = pairs()["rules_random"].make(None)
+def test_changed_examples_and_leaks_are_refused():
+    pair = pairs()["rules_random"]
+    examples = pair.make(None)
     fewer = Examples(examples.pool, examples.test.take(range(10)), examples.auxiliary)
     with pytest.raises(SystemExit, match="rules_random"):
-        write.check("rules_random", fewer)
+        write.check(pair, fewer)
     leaking = Examples(examples.pool, examples.pool, {})
-    recorded = tmp_path / "checksums.json"
-    recorded.write_text(json.dumps({"rules_random": write.checksum(leaking)}))
-    monkeypatch.setattr(write, "CHECKSUMS", recorded)
     with pytest.raises(SystemExit, match="rules_random"):
-        write.check("rules_random", leaking)
+        write.check(replace(pair, checksum=write.checksum(leaking)), leaking)
 
 
 def test_unknown_pairs_and_missing_data_are_refused(tmp_path):
