@@ -27,6 +27,7 @@ from attittud_lab.data.folder import ImageFolder, class_root
 from attittud_lab.data.images import Pixels
 from attittud_lab.data.parts import VALIDATION, Parts, chosen, read_parts
 from attittud_lab.data.source import Labels, Listing, Rows, open_listing, open_source
+from attittud_lab.data.texts import check_texts
 from attittud_lab.errors import InputColumnError, InputError, counted, listed, short
 
 GROUPS = ("patient", "patient_id", "subject", "author", "user")
@@ -157,6 +158,8 @@ def look(config: SourceConfig, table: TableConfig | None = None) -> Look:
         part = chosen(listing, config, labelled=primary or listing.labels is not None)
         if not len(part.rows) and not primary:
             part = chosen(listing, config, labelled=False)  # an empty label column
+        if listing.kind == "text":
+            check_texts([str(raw) for raw in part.raws()], listing.where)
     except InputError as error:  # there is no configuration yet, so options replace its settings
         raise type(error)(
             str(error).replace("with input:", "with --input").replace("with label:", "with --label")

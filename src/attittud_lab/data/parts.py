@@ -108,6 +108,7 @@ def read_parts(config: DataConfig, seed: int, *, pooled: bool = False) -> Parts:
                 f"source of {kind}s"
             )
         _check_columns(part, name, primary["train"])
+        _check_one_class(part, name, primary["train"])
         part, words = _without_primary(part, name, primary, seen, pooled=pooled)
         auxiliary[name] = part
         used.append(words)
@@ -152,6 +153,20 @@ def _check_columns(part: Part, name: str, primary: Part) -> None:
             f"({differing}) in data.table.exclude, or rename columns that mean the same. The primary source has "
             f"{listed(sorted(names[0]))}; {name} has {listed(sorted(names[1]))}"
         )
+
+
+def _check_one_class(part: Part, name: str, primary: Part) -> None:
+    """Refuse an auxiliary source in which every example has the same class, unless this is a primary class."""
+    if part.labels is None or part.labels.ndim > 1 or len(np.unique(part.labels)) > 1:
+        return
+    only = part.classes[part.labels[0]]
+    found = f"data.auxiliary.{name}: all its {len(part.rows)} examples have the class {short(only)!r}"
+    if only not in primary.classes:
+        cure = "give a source of several classes, name another column with label:, or leave the source out"
+        raise InputError(f"{found}, which the primary data do not have, so there is nothing to learn; {cure}")
+    warn_once(
+        f"{found}; they help only where they join the primary examples, since an output layer of their own learns nothing"
+    )
 
 
 def _warn_of_spelling(part: Part, name: str, primary: Part) -> None:

@@ -18,7 +18,7 @@ from attittud_lab.data.parts import Part, Parts, read_parts
 from attittud_lab.data.source import Raw
 from attittud_lab.data.splits import packed, words_of
 from attittud_lab.data.tasks import OBJECTIVES, Examples, Task, can_share, objective_for, sharing
-from attittud_lab.data.texts import Reader
+from attittud_lab.data.texts import Reader, check_texts
 from attittud_lab.errors import InputError, listed
 
 DIGESTS = "digests"
@@ -80,6 +80,8 @@ def prepare(
     objective = objective_for(several=train.listing.multi_label)
     record = {"kind": train.listing.kind, "seed": seed, "classes": train.classes} | _record(config, parts, encoder)
     primary = Task("primary", objective, train.classes, encoder.examples(train))
+    if encoder.pixels:
+        _check_pictures(primary.examples, train.listing.where)
     auxiliary = {}
     for name, part in parts.auxiliary.items():
         decoded = next((found for other in known if (found := _decoded(other, part, record))), None)
@@ -128,10 +130,7 @@ class _Encoder:
             cure = "choose model: text-cnn or hf:FOLDER of a text model"
             raise InputError(f"the data are texts, but the model reads images; {cure}")
         for part in trained:
-            # Some texts may be empty. If all are, nothing can be learned, and a run would not say why.
-            if not any(str(raw).strip() for raw in part.raws()):
-                found = f"{part.listing.where}: its texts contain no words"
-                raise InputError(f"{found}; name another column with input:, or check the file")
+            check_texts([str(raw) for raw in part.raws()], part.listing.where)
         return cls(config, reader=reader)
 
     def examples(self, part: Part, source: str = PRIMARY, *, blocks: bool = False) -> Examples:
@@ -171,6 +170,15 @@ class _Encoder:
                 f"({listed(primary.classes, 10)}); leave share_head out, so that it gets its own head"
             )
         return sharing(task, primary) if source.share_head else task
+
+
+def _check_pictures(examples: Examples, where: str) -> None:
+    """Refuse pictures that all show the same, such as a single colour."""
+    pixels = examples.inputs
+    if len(pixels) > 1 and bool((pixels[1:] == pixels[:1]).all()):
+        size = pixels.shape[-1]
+        found = f"{where}: all {len(pixels)} training pictures are equal when scaled to {size} x {size} pixels"
+        raise InputError(f"{found}, so there is nothing to learn; check the files, or raise data.image_size")
 
 
 def _table(part: Part) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,7 +22,8 @@ from safetensors.numpy import load, save
 from torch import Tensor
 
 from attittud_lab.data.source import check_memory
-from attittud_lab.errors import InputError
+from attittud_lab.data.spelling import NUMBER
+from attittud_lab.errors import InputError, short
 from attittud_lab.files import make_folder, write_atomically
 
 logger = logging.getLogger("attittud")
@@ -31,6 +33,19 @@ SHORTEST = 8
 FORMAT = "tokens-1"
 _CURE = "choose another folder with data.cache=FOLDER"
 Numbers = npt.NDArray[Any]
+
+
+def check_texts(texts: Sequence[str], where: str) -> None:
+    """Refuse texts from which nothing can be learned: all are blank, or all are numbers. Some may be blank."""
+    filled = [text for text in texts if text.strip()]
+    if not filled:
+        found = f"{where}: its texts contain no words"
+        raise InputError(f"{found}; name another column with input:, or check the file")
+    if all(re.match(NUMBER, text.strip()) for text in filled):
+        found = f"{where}: all its texts are numbers, such as {short(filled[0], 40)!r}"
+        raise InputError(
+            f"{found}; name the column of texts with input:, or read a table of numbers (data.kind: table)"
+        )
 
 
 class Words(Protocol):

@@ -69,8 +69,7 @@ class Inputs:
         """Return how many inputs there are (None if only reading shows it), and the inputs in order."""
         if names.count(STANDARD) > 1:
             raise InputError("standard input (-) can only be read once; name it once")
-        found = [self._one(name) for name in names]
-        return _total(total for total, _ in found), (item for _, items in found for item in items)
+        return _joined([self._one(name) for name in names])
 
     def _one(self, name: str) -> tuple[int | None, Iterator[Item]]:
         if name == STANDARD:
@@ -85,8 +84,10 @@ class Inputs:
 
     def _file(self, path: Path, root: Path | None) -> tuple[int | None, Iterator[Item]]:
         suffix = path.suffix.lower()
+        if suffix == ".jsonl":
+            return None, self._objects_in(path)
         if suffix in TABLES:
-            return count_rows(path), self._objects_in(path) if suffix == ".jsonl" else self._table(path)
+            return count_rows(path), self._table(path)
         if self.kind != "image":
             cure = f"give one of {', '.join(TABLES)}, or lines of text on standard input (-)"
             raise InputError(f"{path}: cannot read {self.kind}s from a {suffix or 'file without a suffix'}; {cure}")
@@ -103,19 +104,21 @@ class Inputs:
     def _folder(self, root: Path) -> tuple[int | None, Iterator[Item]]:
         """Read images, or tables if there are none or the model reads no images, by name and folder by folder."""
         counts = Counter(path.suffix.lower() for path in files_in(root))
-        suffixes = TABLES if self.kind != "image" else IMAGES if any(counts[end] for end in IMAGES) else (".parquet",)
-        wanted = sum(counts[suffix] for suffix in suffixes)
-        if not wanted:
-            known = ", ".join(TABLES if self.kind != "image" else (*IMAGES, ".parquet"))
-            raise InputError(f"{root}: it contains no file that can be read ({known}); check the path")
-        if counts.total() > wanted:
-            left = counted(counts.total() - wanted, "file is", "files are")
+        readable: Sequence[str] = TABLES
+        suffixes: Sequence[str] = TABLES
+        if self.kind == "image":
+            readable = (*IMAGES, ".parquet")
+            suffixes = IMAGES if any(counts[suffix] for suffix in IMAGES) else (".parquet",)
+        count = sum(counts[suffix] for suffix in suffixes)
+        if not count:
+            raise InputError(f"{root}: it contains no file that can be read ({', '.join(readable)}); check the path")
+        if counts.total() > count:
+            left = counted(counts.total() - count, "file is", "files are")
             warn_once(f"{root}: {left} left out, because only {', '.join(suffixes)} can be read here")
         paths = (inside(root, path) for path in files_in(root) if path.suffix.lower() in suffixes)
         if suffixes is IMAGES:
-            return wanted, (self._image(path, root) for path in paths)
-        found = [self._file(path, root) for path in paths]
-        return _total(total for total, _ in found), (item for _, some in found for item in some)
+            return count, (self._image(path, root) for path in paths)
+        return _joined([self._file(path, root) for path in paths])
 
     # -------------------------------------------------------------------------------------------------- tables
 
@@ -194,12 +197,12 @@ class Inputs:
             raise InputError(f"{what}; leave it out, or give a csv, tsv, jsonl or parquet file")
 
     def _row(self, file: str, number: int, cell: Any, truth: frozenset[str] | None) -> Item:
-        raw = cell
-        if self.kind != "table":
-            raw = content(cell)
+        if self.kind == "table":
+            return Item(_written(file), number, cell, truth)
+        raw = content(cell)
         if self.kind == "text" and raw is None:
             raw = ""
-        if self.kind != "table" and not isinstance(raw, str if self.kind == "text" else bytes):
+        if not isinstance(raw, str if self.kind == "text" else bytes):
             words: dict[type, str] = {type(None): "nothing", bytes: "an image", str: "a text"}
             what = words.get(type(raw), f"a {type(raw).__name__}")
             cure = "name another column with --input, or repair the row"
@@ -208,19 +211,17 @@ class Inputs:
 
     def _hint(self, what: str, name: str) -> None:
         """Warn if a true class is only spelt in another way than in training: it then counts as not known."""
-        if (near := self._spellings.get(loose(name))) is not None:
+        class_ = self._spellings.get(loose(name))
+        if class_ is not None:
             spelt = (
-                f"{what} {short(name)!r} is not the class {short(near)!r} of the model, because case and blanks count"
+                f"{what} {short(name)!r} is not the class {short(class_)!r} of the model, because case and blanks count"
             )
             warn_once(f"{spelt}; spell them alike to get the accuracy")
 
     def _truth(self, value: Any, names: list[str] | None) -> frozenset[str] | None:
         """Return the classes of a row from its label cell; None without a label, or for a class that the model lacks."""
         if isinstance(value, list):
-            all_names = names or [str(number) for number in range(len(value))]
-            if not self.several or len(all_names) != len(value) or not {*self.classes} <= {*all_names}:
-                return None
-            return frozenset(name for name, has in zip(all_names, value, strict=True) if has) & {*self.classes}
+            return self._truths(value, names or [str(number) for number in range(len(value))])
         label = label_of(value, names)
         if label is None or self.several:
             return None
@@ -229,10 +230,18 @@ class Inputs:
             return None
         return frozenset([label])
 
+    def _truths(self, values: Sequence[Any], names: Sequence[str]) -> frozenset[str] | None:
+        """Return the classes of a row from its list of 0 and 1; None if the list does not have the classes of the model."""
+        if not self.several or len(names) != len(values) or not {*self.classes} <= {*names}:
+            return None
+        return frozenset(name for name, has in zip(names, values, strict=True) if has) & {*self.classes}
 
-def _total(counts: Iterable[int | None]) -> int | None:
-    known = list(counts)
-    return None if None in known else sum(count or 0 for count in known)
+
+def _joined(sources: Sequence[tuple[int | None, Iterator[Item]]]) -> tuple[int | None, Iterator[Item]]:
+    """Return the number of all inputs (None if one source does not know its own), and the inputs one after the other."""
+    counts = [count for count, _ in sources]
+    items = chain.from_iterable(items for _, items in sources)
+    return (None if None in counts else sum(count or 0 for count in counts)), items
 
 
 def _written(path: Path | str) -> str:
