@@ -35,6 +35,17 @@ _READ = (".json", ".txt", ".model", ".safetensors")
 _USUAL_SIZE = 224
 
 
+def precision(device: str) -> str:
+    """Return how precisely texts are encoded: bfloat16 on CPUs that multiply it natively, else float32.
+
+    There it takes a third of the time; rows of length 1 change by about 0.001, and accuracies by nothing.
+    """
+    capabilities_of_cpu = getattr(torch.cpu, "get_capabilities", dict)  # older torch cannot tell
+    capabilities = capabilities_of_cpu()
+    native = capabilities.get("avx512_bf16") or capabilities.get("amx_bf16")
+    return "bfloat16" if device == "cpu" and native else "float32"
+
+
 class TextEncoder:
     """The network and the tokenizer of a folder, loaded when the first text is encoded."""
 
@@ -58,9 +69,12 @@ class TextEncoder:
         tokens = self._tokens([str(text) for text in texts])
         order = sorted(range(len(texts)), key=lambda position: len(tokens[position]))
         batch = ON_CPU if device == "cpu" else ON_GPU
+        rounded = precision(device) == "bfloat16"
         for start in range(0, len(order), batch):
             positions = order[start : start + batch]
-            features = self._batch(network, [tokens[position] for position in positions], device)
+            batch_tokens = [tokens[position] for position in positions]
+            with torch.autocast("cpu", torch.bfloat16, enabled=rounded):
+                features = self._batch(network, batch_tokens, device)
             rows[positions] = features.float().cpu().numpy()
             if progress is not None:
                 progress.advance(len(positions), {})
@@ -93,7 +107,7 @@ class TextEncoder:
             states = network(input_ids=inputs, attention_mask=mask.long()).last_hidden_state
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
             raise cannot_encode(f"hf:{self._folder.name}", error) from None
-        total = (states * mask.unsqueeze(2)).sum(1)
+        total = (states.float() * mask.unsqueeze(2)).sum(1)
         return F.normalize(total / mask.sum(1, keepdim=True).clamp(min=1))
 
 
@@ -162,7 +176,10 @@ class EncoderFeatures(FeatureMap):
         return size if isinstance(size, int) else _USUAL_SIZE
 
     def plain(self) -> Plain:
-        return {"folder": self._folder.name, "tokens": TOKENS, "sha256": self._sha256}
+        plain = {"folder": self._folder.name, "sha256": self._sha256}
+        if self.reads == "text":
+            plain |= {"tokens": TOKENS, "precision": precision(self._device)}
+        return plain
 
     @cached_property
     def _sha256(self) -> str:

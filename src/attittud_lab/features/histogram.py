@@ -25,9 +25,10 @@ from attittud_lab.features.base import FeatureMap, Plain
 from attittud_lab.features.images import WHERE
 from attittud_lab.output.progress import Progress
 
-SIZE = 32
+SIZE = 64
 """Pixels of a side to which images are scaled."""
-CELL = 4
+CELL = 8
+"""Pixels of the side of a cell. Of sizes from 16 to 64 with cells of 4 or 8, these were the best by a little."""
 DIRECTIONS = 9
 LEVELS = 4
 """Levels of each of the three colours."""

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attittud_lab.errors import optional
 from attittud_lab.features.base import FeatureMap, Plain
-from attittud_lab.features.encoder_hf import TOKENS, TextEncoder, folder_checksum
+from attittud_lab.features.encoder_hf import TOKENS, TextEncoder, folder_checksum, precision
 from attittud_lab.features.weights import check_same
 from attittud_lab.models.huggingface import HFFolder
 from attittud_lab.output.progress import Progress
@@ -54,6 +54,7 @@ class MiniLMFeatures(FeatureMap):
             "package": _PACKAGE,
             "version": version(_PACKAGE),
             "tokens": TOKENS,
+            "precision": precision(self._device),
             "sha256": self._sha256,
         }
 

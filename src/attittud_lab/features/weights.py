@@ -10,6 +10,7 @@ from typing import Any
 from attittud_lab.errors import InputError, one_line
 
 _BLOCK = 1 << 22
+_MAY_DIFFER = ("version", "precision")
 
 
 def checksum(paths: Iterable[Path]) -> str:
@@ -30,10 +31,10 @@ def checksum(paths: Iterable[Path]) -> str:
 def check_same(name: str, stored: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Refuse an encoder that differs from the one that a stored model was fitted on.
 
-    The version of the package may differ; weights and sizes may not.
+    The version of the package and the precision may differ; weights and sizes may not.
     """
     for key in now:
-        if key != "version" and stored.get(key) != now[key]:
+        if key not in _MAY_DIFFER and stored.get(key) != now[key]:
             before = f"{key} {str(stored.get(key))[:16]!r}, now {str(now[key])[:16]!r}"
             version = stored.get("version")
             which = f"version {version} of {stored.get('package')}" if version else "the same files"

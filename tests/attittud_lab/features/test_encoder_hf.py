@@ -10,6 +10,7 @@ import torch
 
 from attittud_lab import features
 from attittud_lab.errors import InputError
+from attittud_lab.features import encoder_hf
 from attittud_lab.features.encoder_hf import EncoderFeatures
 from tests.helpers.texts import reviews, tiny_encoder
 
@@ -26,9 +27,16 @@ def tiny_images(folder: Path, kind: type | None = None) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("kind", ["Bert", "DistilBert", "ModernBert"])
-def test_a_text_is_the_mean_of_its_states(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "precision"),
+    [("Bert", "float32"), ("DistilBert", "float32"), ("ModernBert", "float32"), ("Bert", "bfloat16")],
+)
+def test_a_text_is_the_mean_of_its_states(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, precision: str
+) -> None:
     """Whatever padding the folder asks for, and whichever texts share a batch."""
+    monkeypatch.setattr(encoder_hf, "precision", lambda _: precision)
+    tolerance = 1e-5 if precision == "float32" else 0.05
     folder = tiny_encoder(tmp_path, kind, fixed_padding=50)
     rows = features.build(f"hf:{folder}", "text").transform(TEXTS)
     network = transformers.AutoModel.from_pretrained(folder).eval()
@@ -38,7 +46,7 @@ def test_a_text_is_the_mean_of_its_states(tmp_path: Path, kind: str) -> None:
         with torch.no_grad():
             states = network(input_ids=tokens["input_ids"]).last_hidden_state[0]
         mean = states.mean(0)
-        np.testing.assert_allclose(row, mean / mean.norm(), atol=1e-5)
+        np.testing.assert_allclose(row, mean / mean.norm(), atol=tolerance)
 
 
 def test_long_texts_are_cut(tmp_path: Path) -> None:
@@ -67,6 +75,14 @@ def test_a_pooler_without_weights_is_not_used(tmp_path: Path) -> None:
     folder = tiny_images(tmp_path, transformers.ViTForImageClassification)
     first, second = (EncoderFeatures(str(folder)).transform(IMAGES) for _ in range(2))
     assert np.array_equal(first, second)
+
+
+def test_a_computer_without_bfloat16_reads_the_same_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoder_hf, "precision", lambda _: "bfloat16")
+    plain = EncoderFeatures(str(tiny_encoder(tmp_path))).plain()
+    monkeypatch.setattr(encoder_hf, "precision", lambda _: "float32")
+    restored = EncoderFeatures.restore(plain, {})
+    assert restored.plain() == plain | {"precision": "float32"}
 
 
 def test_a_model_needs_the_same_encoder(tmp_path: Path) -> None:
