@@ -41,7 +41,7 @@ def precision(device: str) -> str:
     There it takes a third of the time; rows of length 1 change by about 0.001, and accuracies by nothing.
     """
     capabilities_of_cpu = getattr(torch.cpu, "get_capabilities", dict)  # older torch cannot tell
-    capabilities = capabilities_of_cpu()
+    capabilities: Mapping[str, Any] = capabilities_of_cpu()
     native = capabilities.get("avx512_bf16") or capabilities.get("amx_bf16")
     return "bfloat16" if device == "cpu" and native else "float32"
 
@@ -176,7 +176,7 @@ class EncoderFeatures(FeatureMap):
         return size if isinstance(size, int) else _USUAL_SIZE
 
     def plain(self) -> Plain:
-        plain = {"folder": self._folder.name, "sha256": self._sha256}
+        plain: Plain = {"folder": self._folder.name, "sha256": self._sha256}
         if self.reads == "text":
             plain |= {"tokens": TOKENS, "precision": precision(self._device)}
         return plain
