@@ -24,7 +24,7 @@ from attittud_lab.config.schema import (
 )
 from attittud_lab.data.features import Column, cells_are_text, is_numbered
 from attittud_lab.data.folder import ImageFolder, class_root
-from attittud_lab.data.images import Pixels
+from attittud_lab.data.images import Pixels, look_at
 from attittud_lab.data.parts import VALIDATION, Parts, chosen, read_parts
 from attittud_lab.data.source import Labels, Listing, Rows, open_listing, open_source
 from attittud_lab.data.texts import check_texts
@@ -172,7 +172,7 @@ def look(config: SourceConfig, table: TableConfig | None = None) -> Look:
             f"{config.path}: has only one class, {classes[0]!r}, whose folder contains other folders "
             f"({', '.join(nested[classes[0]][:3])}); did you mean {lower}?"
         )
-    size = Pixels.common([part], None).size if listing.kind == "image" else None
+    size = Pixels.common([look_at(part)], None).size if listing.kind == "image" else None
     groups = [name for name in columns if name in GROUPS][:1]
     return Look(config, listing, part.rows, _counts(part.labels, classes), source.splits, size, groups, nested)
 

@@ -67,9 +67,8 @@ class Pixels:
     """
 
     @classmethod
-    def common(cls, parts: Sequence[Part], size: int | None) -> Pixels:
-        """Decide the shape from some pictures of every part: grey only if all are grey, and the usual size of the first part."""
-        looks = [look_at(part) for part in parts]
+    def common(cls, looks: Sequence[Sequence[PictureLook]], size: int | None) -> Pixels:
+        """Decide the shape from looks at every source: grey only if all are grey, and the usual size of the first source."""
         sides = Counter(look.side for look in looks[0])
         usual = max(sides, key=lambda side: (sides[side], side))
         all_grey = all(look.grey for some in looks for look in some)
@@ -115,10 +114,9 @@ def _sample(part: Part) -> Rows:
     return np.sort(np.concatenate(drawn))
 
 
-def white_of(part: Part) -> int | None:
+def white_of(looks: Sequence[PictureLook], where: str) -> int | None:
     """Return the value of a white pixel for a source, and say it once; None without grey pictures of more than 8 bits."""
-    where = part.listing.where
-    deep = [look for look in look_at(part) if look.brightest is not None]
+    deep = [look for look in looks if look.brightest is not None]
     if not deep:
         return None
     if len({look.fractions for look in deep}) > 1:

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from attittud_lab.config.schema import DataConfig, Kind
 from attittud_lab.data.features import Features, taken
-from attittud_lab.data.images import Pixels, decode_all, white_of
+from attittud_lab.data.images import Pixels, decode_all, look_at, white_of
 from attittud_lab.data.parts import Part, Parts, read_parts
 from attittud_lab.data.source import Raw
 from attittud_lab.data.splits import packed, words_of
@@ -117,10 +117,7 @@ class _Encoder:
         trained = [parts.primary["train"], *parts.auxiliary.values()]
         count = sum(len(part.rows) for part in (*parts.primary.values(), *parts.auxiliary.values()))
         if trained[0].listing.kind == "image":
-            pixels = Pixels.common(trained, config.image_size)
-            pixels.check(count)
-            sources = {PRIMARY: parts.primary["train"], **parts.auxiliary}
-            return cls(config, {name: replace(pixels, white=white_of(part)) for name, part in sources.items()})
+            return cls(config, _decided(parts, config.image_size, count))
         if trained[0].listing.kind == "table":
             fitted = _joined(trained[0], parts.primary["validation"]) if pooled else _table(trained[0])
             features = Features.fit(fitted, config.table, trained[0].listing.where)
@@ -170,6 +167,15 @@ class _Encoder:
                 f"({listed(primary.classes, 10)}); leave share_head out, so that it gets its own head"
             )
         return sharing(task, primary) if source.share_head else task
+
+
+def _decided(parts: Parts, size: int | None, count: int) -> dict[str, Pixels]:
+    """Decide how the pictures of each source are read, before any is decoded; `count` of them will be in memory."""
+    sources = {PRIMARY: parts.primary["train"], **parts.auxiliary}
+    looks = {name: look_at(part) for name, part in sources.items()}
+    pixels = Pixels.common(list(looks.values()), size)
+    pixels.check(count)
+    return {name: replace(pixels, white=white_of(looks[name], part.listing.where)) for name, part in sources.items()}
 
 
 def _check_pictures(examples: Examples, where: str) -> None:
