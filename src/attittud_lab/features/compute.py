@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
@@ -38,7 +39,7 @@ def compute(
     feature_map: FeatureMap,
     inputs: Sequence[Any],
     cache_folder: Path | None = None,
-    device: str = "cpu",
+    device: str | torch.device = "cpu",
     progress: Progress | None = None,
 ) -> Matrix:
     """Return one row for each input. Rows that are in `cache_folder` are read, the others computed and kept.
@@ -47,7 +48,7 @@ def compute(
     these are changes its last bits (in bfloat16 by up to 0.001 of the length of a row). The same inputs in the
     same order give the same bits from an empty folder, and from a folder that a stopped run left behind.
     """
-    feature_map.to(device)
+    feature_map.to(str(device))
     progress = progress or Progress()
     name = f"features by {feature_map.name}"
     if cache_folder is None or not feature_map.worth_keeping:
@@ -74,13 +75,13 @@ def seconds_for(
     feature_map: FeatureMap,
     inputs: Sequence[Any],
     cache_folder: Path | None = None,
-    device: str = "cpu",
+    device: str | torch.device = "cpu",
 ) -> float:
     """Forecast how long `compute` takes, from some of the inputs; those in the cache take no time.
 
     The forecast itself computes at most 32 rows, after two that warm up the network.
     """
-    feature_map.to(device)
+    feature_map.to(str(device))
     positions = list(range(len(inputs)))
     if cache_folder is not None and feature_map.worth_keeping:
         digests = [_digest(example) for example in inputs]
