@@ -1,4 +1,7 @@
-"""How the gradients of the primary and the auxiliary tasks become one update: strategies by name."""
+"""How the gradients of the primary and the auxiliary tasks become one update: strategies by name.
+
+`training/phase.py` builds one with `make_strategy` and calls its `step`.
+"""
 
 import attittud_lab.strategies.guided
 import attittud_lab.strategies.mixing
@@ -15,4 +18,14 @@ from attittud_lab.strategies.base import (
     register,
 )
 
-__all__ = ["StepKind", "StepLosses", "Strategy", "Telemetry", "completed", "find", "make_strategy", "names", "register"]
+__all__ = [
+    "StepKind",
+    "StepLosses",
+    "Strategy",
+    "Telemetry",
+    "completed",
+    "find",
+    "make_strategy",
+    "names",
+    "register",
+]

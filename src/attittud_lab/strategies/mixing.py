@@ -1,7 +1,8 @@
-"""Strategies that need only the mean gradient of each task: sums, ratios, cosine gates, Bloop, and TorchJD's baselines.
+"""Strategies that need only the mean gradient of each task.
 
-Parameters are shared as in a `Guide`: if the primary and at least one auxiliary loss reach them. All other parameters
-get the gradients of their own tasks.
+These are sums, ratios, cosine gates, Bloop, and TorchJD's baselines. Parameters are shared as in a
+`Guide`: if the primary and at least one auxiliary loss reach them. All other parameters get the
+gradients of their own tasks.
 """
 
 from __future__ import annotations
@@ -20,36 +21,64 @@ if TYPE_CHECKING:  # torch is imported where it is used: names are listed withou
     from attittud_lab.config.schema import StrategyConfig
 
 Gradients = Sequence["Tensor | None"]
+"""The gradient of one loss for each parameter; None where the loss does not reach it."""
 
 
-def task_gradients(model: nn.Module, parts: Iterable[Sequence[Tensor]]) -> tuple[list[nn.Parameter], list[Tensor]]:
-    """Differentiate the losses (separate graphs): the shared parameters, and a flat vector over them for each loss.
+def task_gradients(
+    model: nn.Module,
+    parts: Iterable[Sequence[Tensor]],
+) -> tuple[list[nn.Parameter], list[Tensor]]:
+    """Differentiate the losses of all tasks, which have separate graphs.
 
-    The first loss is the primary task's. All other parameters receive their gradients here. Each part has the losses of one
-    micro-batch; their gradients add up.
+    Each part has the losses of one micro-batch, the primary task's first. The gradients of the
+    parts add up. Returns the shared parameters, and for each task its gradient as a flat vector
+    over them. All other parameters receive their gradients here.
     """
     import torch
 
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    found: list[Gradients] = []
-    for losses in parts:  # the next micro-batch is computed when the graphs of this one are gone
-        new: list[Gradients] = [
-            # A loss has no graph if all parameters that it reaches are frozen.
-            torch.autograd.grad(loss, parameters, allow_unused=True) if loss.requires_grad else [None] * len(parameters)
-            for loss in losses
-        ]
-        found = [_sum(a, b) for a, b in zip(found, new, strict=True)] if found else new
-        del losses
+    tasks = _summed_gradients(parameters, parts)
     shared = []
     for position, parameter in enumerate(parameters):
-        own = [gradients[position] for gradients in found]
-        reached = [gradient for gradient in own if gradient is not None]
-        if own[0] is not None and len(reached) > 1:
+        gradients = [task[position] for task in tasks]
+        reached = [gradient for gradient in gradients if gradient is not None]
+        if gradients[0] is not None and len(reached) > 1:
             shared.append(position)
+        elif len(reached) > 1:
+            parameter.grad = torch.stack(reached).sum(0)
         elif reached:
-            parameter.grad = torch.stack(reached).sum(0) if len(reached) > 1 else reached[0].clone()
-    rows = [torch.cat([_flat(row[i], parameters[i]) for i in shared]) for row in found if shared]
+            parameter.grad = reached[0].clone()
+    if not shared:
+        return [], []
+    rows = []
+    for task in tasks:
+        pieces = [_flat(task[position], parameters[position]) for position in shared]
+        rows.append(torch.cat(pieces))
     return [parameters[position] for position in shared], rows
+
+
+def _summed_gradients(
+    parameters: Sequence[nn.Parameter],
+    parts: Iterable[Sequence[Tensor]],
+) -> list[Gradients]:
+    """Return the gradients of each task, summed over the micro-batches."""
+    tasks: list[Gradients] = []
+    for losses in parts:  # the next micro-batch is computed when the graphs of this one are gone
+        more = [_gradient(loss, parameters) for loss in losses]
+        if tasks:
+            tasks = [_sum(a, b) for a, b in zip(tasks, more, strict=True)]
+        else:
+            tasks = more
+        del losses
+    return tasks
+
+
+def _gradient(loss: Tensor, parameters: Sequence[nn.Parameter]) -> Gradients:
+    import torch
+
+    if not loss.requires_grad:  # all parameters that it reaches are frozen
+        return [None] * len(parameters)
+    return torch.autograd.grad(loss, parameters, allow_unused=True)
 
 
 def write(update: Tensor, shared: Sequence[nn.Parameter]) -> None:
@@ -62,22 +91,32 @@ def write(update: Tensor, shared: Sequence[nn.Parameter]) -> None:
 
 
 def _sum(first: Gradients, second: Gradients) -> Gradients:
-    return [b if a is None else a if b is None else a + b for a, b in zip(first, second, strict=True)]
+    sums: list[Tensor | None] = []
+    for a, b in zip(first, second, strict=True):
+        if a is None:
+            sums.append(b)
+        elif b is None:
+            sums.append(a)
+        else:
+            sums.append(a + b)
+    return sums
 
 
 def _flat(gradient: Tensor | None, parameter: nn.Parameter) -> Tensor:
-    return parameter.new_zeros(parameter.numel()) if gradient is None else gradient.reshape(-1)
+    if gradient is None:
+        return parameter.new_zeros(parameter.numel())
+    return gradient.reshape(-1)
 
 
 Formula = Callable[["Mixed", "Tensor", "Tensor"], "Tensor"]
-"""The part of the auxiliary gradient that the shared parameters get, in addition to the weighted primary gradient.
+"""The auxiliary part of the update; shared parameters get it plus the weighted primary gradient.
 
 It takes the strategy, the primary gradient, and the weighted sum of the auxiliary gradients.
 """
 
 
 def _ratio(value: Tensor, by: Tensor) -> Tensor:
-    """The ratio, or 0 where `by` is not above 0."""
+    """Return the ratio, or 0 where `by` is not above 0."""
     import torch
 
     return torch.where(by > 0, value / by, 0.0)
@@ -89,7 +128,10 @@ def _cosine(a: Tensor, b: Tensor) -> Tensor:
 
 @dataclass(eq=False)
 class Mixed(Strategy):
-    """A step of one of the formulas below."""
+    """A step of one of the formulas below.
+
+    The update is weight · g_primary + formula(g_primary, g_auxiliary).
+    """
 
     formula: Formula
     config: StrategyConfig
@@ -112,32 +154,41 @@ class Mixed(Strategy):
             for part in parts:
                 (part.primary().mean() / len(parts)).backward()
             return dict
-        shared, rows = task_gradients(self.model, (self._losses(part, 1 / len(parts)) for part in parts))
+        share = 1 / len(parts)
+        shared, rows = task_gradients(self.model, (self._losses(part, share) for part in parts))
         if not shared:
             return dict
         primary, auxiliary, *others = rows
         for row in others:
             auxiliary = auxiliary + row
-        if any(kept.shape != primary.shape for kept in self.memory.values()):
-            raise InputError("strategy: the checkpoint comes from another model; delete it to start from the beginning")
+        if any(vector.shape != primary.shape for vector in self.memory.values()):
+            cure = "delete it to start from the beginning"
+            raise InputError(f"strategy: the checkpoint comes from another model; {cure}")
         weight = self.config.ratio if self.replay else self.primary_weight
         write(self.formula(self, primary, auxiliary) + primary * weight, shared)
         similarity = _cosine(primary, auxiliary)
         return lambda: {"cosine": float(similarity)}
 
     def _losses(self, losses: StepLosses, share: float) -> list[Tensor]:
+        """Return the weighted losses of one micro-batch, the primary task's first.
+
+        `share` is the micro-batch's part of the step.
+        """
         factor = 1.0
         if self.replay:
             # The mean loss of a batch in which a share `ratio` of the examples is primary.
             ratio = self.config.ratio
             factor = 1 - ratio
-            primary = losses.primary(count=max(1, round(losses.auxiliary_examples * ratio / max(factor, 1e-9))))
+            count = round(losses.auxiliary_examples * ratio / max(factor, 1e-9))
+            primary = losses.primary(count=max(1, count))
         else:
             # With weight 0 a plain sum needs only the gradient of the primary head.
             head_alone = self.primary_weight == 0 and self.formula is _all
-            primary = losses.primary(detach=head_alone) * (1.0 if self.trains_head else 0.0)
-        tasks = [loss * (self.weights[name] * factor * share) for name, loss in losses.auxiliary().items()]
-        return [primary.mean() * share, *tasks]
+            primary = losses.primary(detach=head_alone) * float(self.trains_head)
+        tasks = [primary.mean() * share]
+        for name, loss in losses.auxiliary().items():
+            tasks.append(loss * (self.weights[name] * factor * share))
+        return tasks
 
     def kind(self) -> StepKind | None:
         return StepKind()
@@ -146,35 +197,61 @@ class Mixed(Strategy):
         return {name: tensor.clone() for name, tensor in self.memory.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if not all(getattr(value, "ndim", 0) == 1 and value.is_floating_point() for value in state.values()):
-            raise ValueError("what the strategy keeps are vectors")
+        for value in state.values():
+            if getattr(value, "ndim", 0) != 1 or not value.is_floating_point():
+                raise ValueError("what the strategy keeps are vectors")
         self.memory = dict(state)
+
+
+_DU = "Du et al. 2018"
+_GATE = f"{_DU}: use the auxiliary gradient only in steps where"
+_BLOOP = "Hsieh et al. 2024: remove from the auxiliary gradient"
 
 
 def formula(name: str, about: str, **settings: Any) -> Callable[[Formula], Formula]:
     """Register a formula as a strategy; it takes the settings of `Mixed`."""
 
     def add(function: Formula) -> Formula:
-        def build(config: StrategyConfig, model: nn.Module, weights: Mapping[str, float], seed: int) -> Strategy:
+        def build(
+            config: StrategyConfig,
+            model: nn.Module,
+            weights: Mapping[str, float],
+            seed: int,
+        ) -> Strategy:
             if config.eta is None and config.basis is None:
                 return Mixed(function, config, model, weights, **settings)
-            return Guided(config, model, weights, seed)  # the preset of this name, with a custom Eta or basis
+            # The preset of this name, with a custom Eta or basis.
+            return Guided(config, model, weights, seed)
 
-        # In the other formulas the weight is 0, replaced by a ratio, or has no effect.
-        tunes = (
-            settings.get("needs_auxiliary", True) and not settings.get("replay") and settings.get("primary_weight") != 0
+        # The primary weight is not tuned where it has no effect, is a ratio, or is 0 by definition.
+        no_effect = not settings.get("needs_auxiliary", True)
+        is_ratio = settings.get("replay", False)
+        is_zero = settings.get("primary_weight") == 0
+        register(
+            name,
+            about,
+            build,
+            tunes_primary_weight=not (no_effect or is_ratio or is_zero),
+            trains_head=settings.get("trains_head", True),
         )
-        register(name, about, build, tunes_primary_weight=tunes, trains_head=settings.get("trains_head", True))
         return function
 
     return add
 
 
-@formula("replay", "mix primary (share strategy.ratio) and auxiliary examples in one loss", replay=True)
-@formula("multitask", "add the two losses: the strongest simple baseline once its weights are tuned")
+@formula(
+    "replay",
+    "mix primary (share strategy.ratio) and auxiliary examples in one loss",
+    replay=True,
+)
+@formula(
+    "multitask",
+    "add the two losses: the strongest simple baseline once its weights are tuned",
+)
 @formula(
     "pretrain_as_released",
-    "pretrain as in the paper's release: the primary head is not trained, and yet its validation loss chooses the model",
+    "pretrain as in the paper's release: the primary head is not trained, "
+    "and yet its validation loss chooses the model",
     primary_weight=0.0,
     trains_head=False,
 )
@@ -194,14 +271,15 @@ def _all(_: Mixed, _primary: Tensor, auxiliary: Tensor) -> Tensor:
 
 @formula(
     "cosine_gate",
-    "Du et al. 2018: use the auxiliary gradient only in steps where its cosine with the primary gradient is >= 0",
+    f"{_GATE} its cosine with the primary gradient is >= 0",
 )
 def _gate(_: Mixed, primary: Tensor, auxiliary: Tensor) -> Tensor:
     return (_cosine(primary, auxiliary) >= 0) * auxiliary
 
 
 @formula(
-    "cosine_weighted", "Du et al. 2018: weight the auxiliary gradient by max(0, its cosine with the primary gradient)"
+    "cosine_weighted",
+    f"{_DU}: weight the auxiliary gradient by max(0, its cosine with the primary gradient)",
 )
 def _weighted_gate(_: Mixed, primary: Tensor, auxiliary: Tensor) -> Tensor:
     return _cosine(primary, auxiliary).clamp(min=0) * auxiliary
@@ -209,9 +287,10 @@ def _weighted_gate(_: Mixed, primary: Tensor, auxiliary: Tensor) -> Tensor:
 
 @formula(
     "bloop",
-    "Hsieh et al. 2024: remove from the auxiliary gradient its part along a running mean of the primary gradient",
+    f"{_BLOOP} its part along a running mean of the primary gradient",
 )
 def _bloop(strategy: Mixed, primary: Tensor, auxiliary: Tensor) -> Tensor:
+    """Return a - m ⟨m, a⟩ / ⟨m, m⟩ with the running mean m ← decay m + (1 - decay) p."""
     if "mean" in strategy.memory:
         # In place: a captured step reads the same memory again.
         strategy.memory["mean"].lerp_(primary, 1 - strategy.config.decay)
@@ -240,18 +319,23 @@ class Symmetric(Strategy):
         try:
             self.aggregator = getattr(aggregation, kind)(**arguments)
         except (ImportError, AttributeError) as error:
-            raise InputError(f"strategy {name!r}: TorchJD cannot provide {kind} here: {one_line(error)}") from None
-        self.model, self.weights, self.resumable = model, weights, resumable
+            reason = f"TorchJD cannot provide {kind} here: {one_line(error)}"
+            raise InputError(f"strategy {name!r}: {reason}") from None
+        self.model = model
+        self.weights = weights
+        self.resumable = resumable
 
     def step(self, losses: StepLosses) -> Telemetry:
         import torch
 
         share = 1 / len(losses.micro)
-        shared, rows = task_gradients(self.model, (self._rows(part, share) for part in losses.micro))
+        parts = (self._rows(part, share) for part in losses.micro)
+        shared, rows = task_gradients(self.model, parts)
         matrix = torch.stack(rows)
         try:
             update = self.aggregator(matrix)
-        except ValueError:  # from NashMTL's solver where all gradients are zero, as with model.head_init: zero
+        # NashMTL's solver fails where all gradients are zero, as with model.head_init: zero.
+        except ValueError:
             if matrix.any():
                 raise
             update = matrix[0]
@@ -259,18 +343,31 @@ class Symmetric(Strategy):
         return dict
 
     def _rows(self, losses: StepLosses, share: float) -> list[Tensor]:
-        tasks = [loss * (self.weights[name] * share) for name, loss in losses.auxiliary().items()]
+        tasks = []
+        for name, loss in losses.auxiliary().items():
+            tasks.append(loss * (self.weights[name] * share))
         return [losses.primary().mean() * share, *tasks]
 
 
 def _symmetric(name: str, kind: str, *, resumable: bool = True, **arguments: Any) -> None:
-    """Register an aggregator by its name in TorchJD; the arguments are the ones without a default."""
+    """Register an aggregator by its name in TorchJD; the arguments are the ones without a default.
 
-    def build(config: StrategyConfig, model: nn.Module, weights: Mapping[str, float], _seed: int) -> Strategy:
-        given = {key: value(weights) if callable(value) else value for key, value in arguments.items()}
-        return Symmetric(config.name, kind, given, model, weights, resumable=resumable)
+    An argument that is a function gets the weights of the auxiliary sources.
+    """
 
-    register(name, f"{kind} of TorchJD, a baseline that treats all tasks alike (needs the extra torchjd)", build)
+    def build(
+        config: StrategyConfig,
+        model: nn.Module,
+        weights: Mapping[str, float],
+        _seed: int,
+    ) -> Strategy:
+        settings = {}
+        for key, value in arguments.items():
+            settings[key] = value(weights) if callable(value) else value
+        return Symmetric(config.name, kind, settings, model, weights, resumable=resumable)
+
+    about = f"{kind} of TorchJD, a baseline that treats all tasks alike (needs the extra torchjd)"
+    register(name, about, build)
 
 
 _symmetric("torchjd_pcgrad", "PCGrad")

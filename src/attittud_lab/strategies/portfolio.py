@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 
 def _refuse(config: StrategyConfig, *_: object) -> Strategy:
-    raise InputError(
-        f"strategy: {config.name} trains several strategies and chooses among them, so it has no update of its own; use "
-        "`attittud train` (in Python attittud_lab.portfolio.run.run), or name another strategy here"
-    )
+    reason = "trains several strategies and chooses among them, so it has no update of its own"
+    cure = "use `attittud train` (in Python attittud_lab.portfolio.run.run)"
+    raise InputError(f"strategy: {config.name} {reason}; {cure}, or name another strategy here")
 
 
+_ABOUT = "try several strategies on folds of the labels, stop the losers early"
 register(
     "portfolio",
-    "try several strategies on folds of the labels, stop the losers early, and train the best on all labels",
+    f"{_ABOUT}, and train the best on all labels",
     _refuse,
     trains_others=True,
 )
