@@ -1,7 +1,9 @@
-"""Independent jobs, and the interface behind which they run: in this process, other processes, or other machines.
+"""Independent jobs, and the interface behind which they run.
 
-A job is a function of a module, so that any process can import it, with small arguments. It reads and writes files only in
-its own folder. The place where it runs changes neither its result nor its files.
+They run in this process, in other processes (`processes.py`) or on other machines (`cluster.py`).
+Comparisons and the portfolio make the jobs. A job is a function of a module, so that any process
+can import it, with small arguments. It reads and writes files only in its own folder. The place
+where it runs changes neither its result nor its files.
 """
 
 from __future__ import annotations
@@ -47,11 +49,20 @@ class Job:
     function: Callable[..., Any]
     arguments: tuple[Any, ...] = ()
     folder: Path | None = None
-    """Its files travel with the job to another machine, and what the job leaves there comes back. None: no files."""
+    """Its files travel with the job to another machine, and come back as the job leaves them.
+
+    None: no files.
+    """
     data: Any = None
-    """A large object that it shares with other jobs. It is handed over once, and must not be changed."""
+    """A large object that it shares with other jobs.
+
+    It is handed over once, and must not be changed.
+    """
     reads: Mapping[str, Path] = field(default_factory=dict)
-    """Other files and folders that it only reads, such as a pretrained network, by the name that `files.local` knows."""
+    """Other files and folders that it only reads, such as a pretrained network.
+
+    They are named as `files.local` knows them.
+    """
     threads: int = 1
     """The processor cores that it keeps busy."""
     device: str = "cpu"
@@ -66,9 +77,10 @@ class Place(ABC):
 
     @abstractmethod
     def run(self, jobs: Iterable[Job], progress: Progress) -> Iterator[tuple[Job, Any]]:
-        """Run jobs and yield each result when it is known. A job is taken from `jobs` when there is room for it.
+        """Run jobs and yield each result when it is known.
 
-        An error of a job is raised here. Unfinished jobs are then stopped; the files in their folders are whole.
+        A job is taken from `jobs` when there is room for it. An error of a job is raised here.
+        Unfinished jobs are then stopped; the files in their folders are whole.
         """
 
 
@@ -80,7 +92,8 @@ class InThisProcess(Place):
     def run(self, jobs: Iterable[Job], progress: Progress) -> Iterator[tuple[Job, Any]]:
         for job in jobs:
             progress.begin(job.name)
-            result = job.function(Here(job.folder or Path(), job.data, progress), *job.arguments)
+            here = Here(job.folder or Path(), job.data, progress)
+            result = job.function(here, *job.arguments)
             progress.end()
             yield job, result
 
@@ -90,7 +103,7 @@ def in_this_process() -> Iterator[Place]:
     yield InThisProcess()
 
 
-# ------------------------------------------------------------------------------------------ what other processes need
+# -------------------------------------------------------------------- what other processes need
 
 
 @dataclass
@@ -104,17 +117,24 @@ class Outcome:
 
 
 class Reports(Progress):
-    """Collects what the user should see, and sends it to the first process, at most once in `every` seconds."""
+    """Collects what the user should see, and sends it to the first process.
+
+    It sends at most once in `every` seconds.
+    """
 
     def __init__(self, send: Callable[[list[Event]], None], every: float) -> None:
-        self._send, self._every, self._sent = send, every, -math.inf
+        self._send = send
+        self._every = every
+        self._sent = -math.inf
+        """When events were sent last."""
         self.events: list[Event] = []
 
     def tell(self, *event: Any) -> None:
         self.events.append(event)
         if time.monotonic() - self._sent >= self._every:
             self._send(self.events)
-            self.events, self._sent = [], time.monotonic()
+            self.events = []
+            self._sent = time.monotonic()
 
     def phase(self, name: str, steps: int | None, done: int) -> None:
         self.tell("phase", name, steps, done)
@@ -142,17 +162,29 @@ class _Forward(logging.Handler):
 def _forwarded(reports: Reports) -> Iterator[None]:
     """Turn logged lines and warnings of this process into reports inside the block."""
 
-    def show(message: Any, category: Any, filename: Any, lineno: Any, file: Any = None, line: Any = None) -> None:  # noqa: ARG001 - as it is called
-        reports.tell("warning", warnings.formatwarning(message, category, filename, lineno, line))
+    def show(
+        message: Any,
+        category: Any,
+        filename: Any,
+        lineno: Any,
+        file: Any = None,  # noqa: ARG001 - it is called with it
+        line: Any = None,
+    ) -> None:
+        text = warnings.formatwarning(message, category, filename, lineno, line)
+        reports.tell("warning", text)
 
-    handler, usual, passed_on = _Forward(reports), warnings.showwarning, logger.propagate
+    handler = _Forward(reports)
+    usual_show = warnings.showwarning
+    usual_propagate = logger.propagate
     logger.addHandler(handler)
-    warnings.showwarning, logger.propagate = show, False
+    warnings.showwarning = show
+    logger.propagate = False
     try:
         yield
     finally:
         logger.removeHandler(handler)
-        warnings.showwarning, logger.propagate = usual, passed_on
+        warnings.showwarning = usual_show
+        logger.propagate = usual_propagate
 
 
 def perform(job: Job, folder: Path, data: Any, reports: Reports) -> Outcome:
@@ -166,7 +198,10 @@ def perform(job: Job, folder: Path, data: Any, reports: Reports) -> Outcome:
 
 
 def _sendable(error: Exception) -> Exception:
-    """Return an error that another process can raise; unless it is about input, it includes the traceback."""
+    """Return an error that another process can raise.
+
+    Unless it is about input, it includes the traceback.
+    """
     if not isinstance(error, InputError):
         error.add_note(f"In another process:\n{traceback.format_exc()}")
     try:
@@ -188,21 +223,30 @@ def replay(progress: Progress, events: Sequence[Event]) -> None:
 
 
 class Handed:
-    """Large objects in the form that other processes get; objects that no job needs any more are dropped."""
+    """Large objects in the form that other processes get.
 
-    def __init__(self, make: Callable[[Any], Any], drop: Callable[[Any], object] = lambda _: None) -> None:
-        self._make, self._drop = make, drop
-        self._known: list[tuple[Any, Any]] = []
+    `make` turns an object into this form, such as a path or a reference of Ray. `drop` removes it
+    when no job needs the object any more.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Any], Any],
+        drop: Callable[[Any], object] = lambda _: None,
+    ) -> None:
+        self._make = make
+        self._drop = drop
+        self._forms: dict[int, tuple[Any, Any]] = {}
+        """Objects with their forms, by `id`; the objects are held, so that no `id` is reused."""
 
     def over(self, thing: Any, needed: Iterable[Any]) -> Any:
         """Return the form of an object; `needed` are the objects of unfinished jobs."""
-        for known, made in self._known:
-            if known is thing:
-                return made
-        others = list(needed)
-        for entry in [entry for entry in self._known if not any(entry[0] is other for other in others)]:
-            self._known.remove(entry)
-            self._drop(entry[1])
-        made = self._make(thing)
-        self._known.append((thing, made))
-        return made
+        if id(thing) in self._forms:
+            return self._forms[id(thing)][1]
+        still_needed = {id(other) for other in needed}
+        for key in self._forms.keys() - still_needed:
+            _, form = self._forms.pop(key)
+            self._drop(form)
+        form = self._make(thing)
+        self._forms[id(thing)] = (thing, form)
+        return form

@@ -1,4 +1,7 @@
-"""Jobs in several processes of this machine. These print nothing, and end with the process that started them, however it ends."""
+"""Jobs in several processes of this machine: `--workers N`.
+
+These processes print nothing, and end with the process that started them, however it ends.
+"""
 
 from __future__ import annotations
 
@@ -56,15 +59,23 @@ class _Processes(Place):
         self.at_once = at_once
         self.workers: list[_Worker] = []
         names = (folder / f"{number}.data" for number in count())
-        self._stored = Handed(lambda data: _store(data, next(names)), lambda path: path.unlink(missing_ok=True))
+        self._stored = Handed(
+            lambda data: _store(data, next(names)),
+            lambda path: path.unlink(missing_ok=True),
+        )
 
     def run(self, jobs: Iterable[Job], progress: Progress) -> Iterator[tuple[Job, Any]]:
         todo = ((job, progress.alongside(job.name)) for job in jobs)
-        again, busy, tries = list[tuple[Job, Progress]](), dict[Connection, _Worker](), dict[Job, int]()
+        again: list[tuple[Job, Progress]] = []  # jobs whose process died
+        busy: dict[Connection, _Worker] = {}
+        tries: dict[Job, int] = {}
         try:
             while True:
-                while len(busy) < self.at_once and (given := again.pop() if again else next(todo, None)) is not None:
-                    worker = self._begin(*given, busy)
+                while len(busy) < self.at_once:
+                    waiting = again.pop() if again else next(todo, None)
+                    if waiting is None:
+                        break
+                    worker = self._begin(*waiting, busy)
                     busy[worker.connection] = worker
                 if not busy:
                     return
@@ -72,21 +83,21 @@ class _Processes(Place):
                     assert isinstance(connection, Connection)
                     worker = busy[connection]
                     try:
-                        found: Outcome | list[Any] = connection.recv()
+                        message: Outcome | list[Any] = connection.recv()
                     except (EOFError, OSError, pickle.UnpicklingError):
                         del busy[connection]
                         self._died(worker, progress, tries)
                         again.append((worker.job, worker.progress))
                         continue
-                    if isinstance(found, list):
-                        replay(worker.progress, found)
+                    if isinstance(message, list):  # reports, while the job goes on
+                        replay(worker.progress, message)
                         continue
                     del busy[connection]
-                    replay(worker.progress, found.events)
-                    if found.error is not None:
-                        raise found.error
+                    replay(worker.progress, message.events)
+                    if message.error is not None:
+                        raise message.error
                     worker.progress.end()
-                    yield worker.job, found.result
+                    yield worker.job, message.result
         finally:
             for worker in busy.values():  # after an error
                 worker.end()
@@ -107,22 +118,31 @@ class _Processes(Place):
         return self.workers[-1]
 
     def _died(self, worker: _Worker, progress: Progress, tries: dict[Job, int]) -> None:
-        """Continue with one process fewer, since memory may be short; a job that dies once more is an error."""
+        """Continue with one process fewer, since memory may be short.
+
+        A job that has died `TRIES` times is an error.
+        """
         self.workers.remove(worker)
         worker.process.join()
         worker.connection.close()
-        code, job = worker.process.exitcode or 0, worker.job
-        reason = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+        job = worker.job
+        code = worker.process.exitcode or 0
+        if code < 0:
+            reason = f"was killed by signal {-code}"
+        else:
+            reason = f"ended with code {code}"
         if -code == signal.SIGKILL:
             reason += ", which the system does when memory is short"
         tries[job] = tries.get(job, 1) + 1
         if tries[job] > TRIES:
-            cure = "use fewer --workers or a smaller batch, then give the same command again: finished runs are kept"
-            raise InputError(
-                f"{job.name} ({job.folder or 'no folder'}): failed {TRIES} times; the last time its process {reason}; {cure}"
-            )
+            name = f"{job.name} ({job.folder or 'no folder'})"
+            failure = f"failed {TRIES} times; the last time its process {reason}"
+            cure = "use fewer --workers or a smaller batch, then give the same command again"
+            raise InputError(f"{name}: {failure}; {cure}: finished runs are kept")
         self.at_once = max(1, self.at_once - 1)
-        others = "one process is left" if self.at_once == 1 else f"{self.at_once} processes are left"
+        others = f"{self.at_once} processes are left"
+        if self.at_once == 1:
+            others = "one process is left"
         progress.say(f"{job.name}: its process {reason}. It starts again, and {others}.")
 
 
@@ -145,14 +165,20 @@ def _store(data: Any, path: Path) -> Path:
     try:
         torch.save(data, path)
     except (OSError, RuntimeError) as error:  # the latter is torch's word for a full disk
-        full = error if isinstance(error, OSError) else OSError(0, str(error).splitlines()[0])
-        raise cannot_write(path, full, "set TMPDIR to another folder, or leave --workers out") from None
+        reason = error
+        if not isinstance(error, OSError):
+            reason = OSError(0, str(error).splitlines()[0])
+        cure = "set TMPDIR to another folder, or leave --workers out"
+        raise cannot_write(path, reason, cure) from None
     return path
 
 
 @contextmanager
 def _no_interrupts() -> Iterator[None]:
-    """Protect processes that are started inside from Ctrl-C while they import; they would print a traceback."""
+    """Protect processes that are started inside from Ctrl-C while they import.
+
+    They would print a traceback.
+    """
     if not hasattr(signal, "pthread_sigmask"):  # not a POSIX system
         yield
         return
@@ -160,30 +186,33 @@ def _no_interrupts() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)  # an interrupt that came meanwhile is delivered now
+        # An interrupt that came meanwhile is delivered now.
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _serve(connection: Connection) -> None:
     """Run jobs until the first process has no more of them."""
     _end_with_the_others()
-    at: Path | None = None
+    data_path: Path | None = None
     data: Any = None
     with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
         while True:
             job, stored = connection.recv()
-            if stored is not None and stored != at:
+            if stored is not None and stored != data_path:
                 import torch
 
                 data = None  # not two at the same time
-                at, data = stored, torch.load(stored, mmap=True, weights_only=False)  # the first process wrote it
-            outcome = perform(
-                job, job.folder or Path(), None if stored is None else data, Reports(connection.send, _EVERY)
-            )
+                # The first process wrote the file, so it may be unpickled.
+                data = torch.load(stored, mmap=True, weights_only=False)
+                data_path = stored
+            folder = job.folder or Path()
+            reports = Reports(connection.send, _EVERY)
+            outcome = perform(job, folder, None if stored is None else data, reports)
             connection.send(outcome)
 
 
 def _end_with_the_others() -> None:
-    """End at once and silently after an interrupt, even an earlier one, and when the first process is gone."""
+    """End at once and silently after an interrupt, and when the first process is gone."""
     if hasattr(signal, "pthread_sigmask"):
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -192,6 +221,7 @@ def _end_with_the_others() -> None:
 
 def _outlive_nobody() -> None:
     # While a job runs, nobody reads the connection that a killed process closes.
-    if (first := parent_process()) is not None:
+    first = parent_process()
+    if first is not None:
         first.join()
         os._exit(1)
