@@ -1,6 +1,7 @@
 """The types of settings: how each type reads YAML, and its limits with their reasons.
 
-The type of its field decides how a setting is read, never a guess: `lr: 1e-4` is a number, and a class called `no` is text.
+`schema.py` builds its fields from them. The type of its field decides how a setting is read, never
+a guess: `lr: 1e-4` is a number, and a class called `no` is text.
 """
 
 from __future__ import annotations
@@ -13,7 +14,14 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, get_args
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, GetCoreSchemaHandler, ValidationInfo, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    ValidationInfo,
+    model_validator,
+)
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from attittud_lab.errors import InputError, nearest, short
@@ -35,88 +43,131 @@ class Scalar(str):
     quoted: bool
 
     def __new__(cls, text: str, origin: str = "", quoted: bool = False) -> Self:
-        made = super().__new__(cls, text)
-        made.origin, made.quoted = origin, quoted
-        return made
+        scalar = super().__new__(cls, text)
+        scalar.origin = origin
+        scalar.quoted = quoted
+        return scalar
 
 
 def refusal(words: str, **more: str) -> PydanticCustomError:
-    """The error that a validator raises; the loader adds file, line and path."""
+    """Return the error that a validator raises; the loader adds file, line and path."""
     return PydanticCustomError("refused", "{words}", {"words": words, **more})
 
 
 def got(value: Any) -> str:
     """Describe a value as a message shows it."""
-    if isinstance(value, (dict, list)):
-        return "a mapping" if isinstance(value, dict) else "a list"
-    cure = ", which is read as text; write null for nothing" if str(value).lower() in ("none", "nil") else ""
-    return "nothing (null)" if value is None else f"{short(str(value))!r}{cure}"
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    if value is None:
+        return "nothing (null)"
+    text = repr(short(str(value)))
+    if str(value).lower() in ("none", "nil"):
+        text += ", which is read as text; write null for nothing"
+    return text
 
 
-def meant(word: Any, known: Sequence[str], cutoff: float = 0.6) -> str:
-    """Return a hint at the known name that a misspelt word probably means; empty if there is none."""
-    near = nearest(word, known, cutoff) if isinstance(word, str) else None
+def meant(word: Any, choices: Sequence[str], cutoff: float = 0.6) -> str:
+    """Return a hint at the choice that a misspelt word probably means; empty if there is none."""
+    if not isinstance(word, str):
+        return ""
+    near = nearest(word, choices, cutoff)
     return f"; did you mean {near!r}?" if near else ""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The smallest and largest allowed number, and why it is the largest; `above`: the number must exceed the smallest."""
+    """The smallest and the largest allowed number of a setting."""
 
     least: float
     most: float
     why: str = ""
+    """Why it is the largest."""
     above: str = ""
+    """If not empty, the number must exceed the smallest, for this reason."""
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(
+        self,
+        source: Any,
+        handler: GetCoreSchemaHandler,
+    ) -> CoreSchema:
         limits = {"exclusiveMinimum" if self.above else "minimum": self.least, "maximum": self.most}
         return core_schema.no_info_before_validator_function(
-            lambda value: self._read(value, source), handler(source), metadata={"pydantic_js_updates": limits}
+            lambda value: self._read(value, source),
+            handler(source),
+            metadata={"pydantic_js_updates": limits},
         )
 
     def _read(self, value: Any, kind: Any) -> Any:
-        number = value
-        if isinstance(value, Scalar) and not value.quoted and len(value) < 400:  # Python may refuse longer numbers
-            number = next((one(value) for one in get_args(kind) or [kind] if _NUMBERS[one].fullmatch(value)), value)
+        number = _number(value, kind)
         if isinstance(number, bool) or not isinstance(number, (int, float)):
-            expected = {int: "a whole number", float: "a number"}.get(kind, "a count, a fraction or null")
+            kinds = {int: "a whole number", float: "a number"}
+            expected = kinds.get(kind, "a count, a fraction or null")
             raise refusal(f"expected {expected}, got {got(value)}")
+        text = short(str(value))
         if isinstance(number, float) and not math.isfinite(number):
-            raise refusal(f"expected a finite number, got {short(str(value))}")
+            raise refusal(f"expected a finite number, got {text}")
         if self.above and number <= self.least:
             raise refusal(f"must be above {self.least}, got {value}: {self.above}")
         if number < self.least:
             raise refusal(f"must be at least {self.least}, got {value}")
         if number > self.most:
-            raise refusal(f"must be at most {self.most}, got {short(str(value))}{self.why and f': {self.why}'}")
+            why = f": {self.why}" if self.why else ""
+            raise refusal(f"must be at most {self.most}, got {text}{why}")
         return number
 
 
+def _number(value: Any, kind: Any) -> Any:
+    """Return the number in a scalar; any other value as it is.
+
+    `kind` is int, float or a union of both, of which the first that fits is taken.
+    """
+    # Python may refuse longer numbers.
+    if not isinstance(value, Scalar) or value.quoted or len(value) >= 400:
+        return value
+    for number_type in get_args(kind) or [kind]:
+        if _NUMBERS[number_type].fullmatch(value):
+            return number_type(value)
+    return value
+
+
 def _flag(value: Any) -> bool:
-    plain = isinstance(value, Scalar) and not value.quoted
-    found = {"true": True, "false": False}.get(value.lower()) if plain else value
-    if not isinstance(found, bool):
+    flag = value
+    if isinstance(value, Scalar) and not value.quoted:
+        flag = {"true": True, "false": False}.get(value.lower())
+    if not isinstance(flag, bool):
         raise refusal(f"expected true or false, got {got(value)}")
-    return found
+    return flag
 
 
 def as_path(text: str) -> Path:
-    """Return the path that a text names, with ~ replaced by the home folder; refuses a text that cannot be a file name."""
-    said, path = repr(short(text)), Path(text)
+    """Return the path that a text names, with ~ replaced by the home folder.
+
+    It refuses a text that cannot be a file name.
+    """
+    name = repr(short(text))
+    path = Path(text)
     if text == "":
         raise InputError("expected a path or name, got an empty text")
     if "\0" in text:
-        raise InputError(f"{said} contains a NUL character, which no path can")
-    if len(text) > 4000 or any(len(part.encode(errors="replace")) > 255 for part in path.parts):
-        raise InputError(f"{said} is too long for a path: file systems allow 255 bytes between two slashes")
+        raise InputError(f"{name} contains a NUL character, which no path can")
+    longest_part = max((len(part.encode(errors="replace")) for part in path.parts), default=0)
+    if len(text) > 4000 or longest_part > 255:
+        limit = "file systems allow 255 bytes between two slashes"
+        raise InputError(f"{name} is too long for a path: {limit}")
     try:
         return path.expanduser()
     except RuntimeError:
-        raise InputError(f"{said}: no user of this name has a home folder; write the whole path") from None
+        cure = "write the whole path"
+        raise InputError(f"{name}: no user of this name has a home folder; {cure}") from None
 
 
 def check_path(text: str, *, typed: bool) -> str:
-    """Check a path, or a name that may be one. Only a path `typed` on the command line may leave its folder with `..`."""
+    """Check a path, or a name that may be one.
+
+    Only a path `typed` on the command line may leave its folder with `..`.
+    """
     prefix = "hf:" if text.startswith("hf:") else ""
     rest = text.removeprefix(prefix)
     as_path(rest or text)
@@ -124,26 +175,32 @@ def check_path(text: str, *, typed: bool) -> str:
         return text
     if typed:  # absolute, so that the saved copy of a configuration can be read again
         return prefix + os.path.normpath(Path.cwd() / rest)
-    raise InputError(
-        f"{short(text)!r} leaves its folder with '..', which a configuration file must not do; write an absolute path or a path "
-        "from the folder you work in, or give it on the command line as KEY=VALUE"
-    )
+    reason = "leaves its folder with '..', which a configuration file must not do"
+    cure = "write an absolute path or a path from the folder you work in, or give it"
+    raise InputError(f"{short(text)!r} {reason}; {cure} on the command line as KEY=VALUE")
 
 
 def _path_text(value: Any) -> Any:
     """Check a path from YAML or the command line; paths from Python code are left as they are."""
+    if not isinstance(value, Scalar):
+        return value
     try:
-        return check_path(str(value), typed=value.origin.startswith(TYPED)) if isinstance(value, Scalar) else value
+        return check_path(str(value), typed=value.origin.startswith(TYPED))
     except InputError as error:
         raise refusal(str(error)) from None
 
 
 def known(kind: str) -> AfterValidator:
-    """Check a name with the loader's check for this kind of name, if there is one; see `Names` in the loader."""
+    """Check a name with the loader's check for this kind of name; see `Names` in the loader.
+
+    Without such a check every name is allowed.
+    """
 
     def check(name: str, info: ValidationInfo) -> str:
+        checks = info.context or {}
+        check_name = checks.get(kind, str)
         try:
-            (info.context or {}).get(kind, str)(short(name, 200))
+            check_name(short(name, 200))
         except (InputError, ValueError) as error:
             raise refusal(str(error)) from None
         return name
@@ -163,7 +220,10 @@ Classes = Annotated[list[str], AfterValidator(_some)]
 
 
 class Section:
-    """A mapping of a configuration, read into a dataclass. The text below a field is its documentation."""
+    """A mapping of a configuration, read into a dataclass.
+
+    The text below a field is its documentation.
+    """
 
     __pydantic_config__ = ConfigDict(extra="forbid", use_attribute_docstrings=True)
     shorthand: ClassVar[str] = ""
@@ -176,16 +236,20 @@ class Section:
     def _read(cls, value: Any, handler: Callable[[Any], Any]) -> Any:
         if cls.shorthand and isinstance(value, str):
             value = {cls.shorthand: value}
-        elif cls.shorthand and isinstance(value, dict) and "" in value:  # a bare scalar that got other settings later
+        # The key "" is a bare scalar that got other settings later.
+        elif cls.shorthand and isinstance(value, dict) and "" in value:
             value = {key or cls.shorthand: item for key, item in value.items()}
-        valid = [entry.name for entry in fields(cls)]  # type: ignore[arg-type]  # the classes that inherit are dataclasses
-        if not isinstance(value, (dict, cls)):
-            raise refusal(f"expected a mapping with the keys {', '.join(valid)}, got {got(value)}")
-        for key in value if isinstance(value, dict) else ():
+        # The classes that inherit are dataclasses.
+        valid = [entry.name for entry in fields(cls)]  # type: ignore[arg-type]
+        names = ", ".join(valid)
+        if isinstance(value, cls):
+            return handler(value)
+        if not isinstance(value, dict):
+            raise refusal(f"expected a mapping with the keys {names}, got {got(value)}")
+        for key in value:
             if key not in valid:
-                words = f"unknown key{meant(key, valid, cutoff=0.5) or '.'} Valid here: {', '.join(valid)}"
-                raise refusal(words, key=key)
-        made = handler(value)
-        if isinstance(value, dict):
-            object.__setattr__(made, "given", frozenset(value))
-        return made
+                hint = meant(key, valid, cutoff=0.5) or "."
+                raise refusal(f"unknown key{hint} Valid here: {names}", key=key)
+        section = handler(value)
+        object.__setattr__(section, "given", frozenset(value))
+        return section

@@ -1,4 +1,7 @@
-"""The fields of a configuration, typed and documented, with one dataclass for each section."""
+"""The fields of a configuration, typed and documented, with one dataclass for each section.
+
+The text below a field is its documentation in the JSON schema.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,10 @@ from attittud_lab.config.options import Classes, Flag, Limits, PathText, Section
 from attittud_lab.errors import InputError, short
 
 LATER = {"later": True}
-"""Metadata of settings that came after the first committed results: at their default they are not part of a run's
-fingerprint, so that those results still count."""
+"""Metadata of settings that came after the first committed results.
+
+At their default they are not part of a run's fingerprint, so that those results still count.
+"""
 _MOST = 100  # auxiliary sources, and tries of a comparison
 _OVERFLOW = "32-bit weights overflow not far above this limit"
 _IN_MEMORY = "the examples are in memory at once"
@@ -29,7 +34,17 @@ Weight = Annotated[float, Limits(0, 1e10, "32-bit gradients overflow not far abo
 Share = Annotated[float, Limits(0, 1)]
 Seed = Annotated[int, Limits(-(2**63), 2**63 - 1)]
 Part = Annotated[float, Limits(-1e10, 1e10, _OVERFLOW)]
-PositiveWeight = Annotated[float, Limits(0, 1e10, _OVERFLOW, above="0 would leave the auxiliary data out")]
+PositiveWeight = Annotated[
+    float,
+    Limits(0, 1e10, _OVERFLOW, above="0 would leave the auxiliary data out"),
+]
+Examples = Annotated[int, Limits(2, 65_536, "the gradients of these examples are needed at once")]
+Epochs = Annotated[float, Limits(0, 10**6, above="write null to count steps instead")]
+Clip = Annotated[float, Limits(0, 1e30, _OVERFLOW, above="write null to switch clipping off")]
+RungEnd = Annotated[
+    float,
+    Limits(0, 1, above="candidates must be trained before they are compared"),
+]
 LearningRate = Annotated[float, Limits(0, 1e30, _OVERFLOW, above="a rate of 0 would train nothing")]
 Rate = Annotated[float, Limits(0, 1e30, _OVERFLOW)]
 Runs = Annotated[int, Limits(1, 1000, "every strategy is trained once for each")]
@@ -42,12 +57,14 @@ class SourceConfig(Section):
     shorthand = "path"
 
     path: PathText = "digits"
-    """a folder with one subfolder of images per class, a parquet, csv or jsonl file or folder, hf:owner/name, or digits"""
+    """a folder with one subfolder of images per class, a parquet, csv or jsonl file or folder,
+    hf:owner/name, or digits"""
     split: str | None = None
-    """split of the source to read, such as train or train+other; null reads train. Without a train split,
-    a primary source reads all splits but validation and test, an auxiliary source all"""
+    """split of the source to read, such as train or train+other; null reads train. Without a train
+    split, a primary source reads all splits but validation and test, an auxiliary source all"""
     input: str | None = None
-    """column with the image or the text; null looks for image, img, text, ...; tables of features use data.table instead"""
+    """column with the image or the text; null looks for image, img, text, ...; tables of features
+    use data.table instead"""
     label: str | None = None
     """column with the class or the list of 0/1 labels; null looks for label, labels, ..."""
     classes: Classes | None = None
@@ -63,22 +80,26 @@ class PrimaryConfig(SourceConfig):
     """The labelled data of the task that matters."""
 
     train: Count = None
-    """training examples: a count, a fraction below 1, or null for all that are not in validation or test"""
+    """training examples: a count, a fraction below 1, or null for all that are not in validation
+    or test"""
     validation: Count = 0.2
     """examples that choose the best model, drawn before the training examples"""
     test: Count = 0.2
-    """examples for the final test; if the source has its own test split, a count draws that many of it, and a fraction
-    or null uses all of it"""
+    """examples for the final test; if the source has its own test split, a count draws that many
+    of it, and a fraction or null uses all of it"""
     validation_split: str | None = None
     """the source's own validation split; null uses validation, val, valid or dev if there is one"""
     test_split: str | None = None
     """the source's own test split; null uses test if there is one"""
     group: str | None = field(default=None, metadata=LATER)
-    """column such as patient: rows with the same value stay in one split; validation and test may then be smaller than asked"""
+    """column such as patient: rows with the same value stay in one split; validation and test may
+    then be smaller than asked"""
     unseen: Literal["refuse", "drop"] = field(default="refuse", metadata=LATER)
-    """what to do with validation and test examples of classes that the training split lacks: refuse, or drop"""
+    """what to do with validation and test examples of classes that the training split lacks:
+    refuse, or drop"""
     overlap: Literal["refuse", "warn", "allow"] = field(default="refuse", metadata=LATER)
-    """what to do if train, validation and test share examples: refuse (only warn if they share at most 10 %), warn, or allow"""
+    """what to do if train, validation and test share examples: refuse (only warn if they share at
+    most 10 %), warn, or allow"""
 
 
 @dataclass(frozen=True)
@@ -95,8 +116,8 @@ class LabelNoise(Section):
 class AuxiliaryConfig(SourceConfig):
     """One set of other data.
 
-    Examples that are also in the primary data are left out. One exception: texts without labels may repeat primary training
-    texts, unless the strategy is a portfolio.
+    Examples that are also in the primary data are left out. One exception: texts without labels may
+    repeat primary training texts, unless the strategy is a portfolio.
     """
 
     examples: Count = None
@@ -116,22 +137,26 @@ class AuxiliaryConfig(SourceConfig):
 def check_sources(count: int, where: str) -> None:
     """Refuse more auxiliary sources than a step can have."""
     if count > _MOST:
-        raise InputError(
-            f"{where}: {count} sources are given, but at most {_MOST} are allowed, since each needs its own forward and backward "
-            "pass in every step; join similar sources"
-        )
+        limit = f"at most {_MOST} are allowed"
+        why = "since each needs its own forward and backward pass in every step"
+        cure = "join similar sources"
+        raise InputError(f"{where}: {count} sources are given, but {limit}, {why}; {cure}")
 
 
 @dataclass(frozen=True)
 class TableConfig(Section):
-    """Which columns of a table are features, in every source. Labels, the group and columns of `where` are never features."""
+    """Which columns of a table are features, in every source.
+
+    Labels, the group and columns of `where` are never features.
+    """
 
     columns: list[str] | None = None
     """use these columns only; null uses all"""
     exclude: list[str] = field(default_factory=list)
     """columns that are not features, such as an id"""
     categorical: list[str] = field(default_factory=list)
-    """columns whose numbers are only names, such as postcodes; columns of text are always categorical"""
+    """columns whose numbers are only names, such as postcodes; columns of text are always
+    categorical"""
 
 
 @dataclass(frozen=True)
@@ -143,35 +168,42 @@ class DataConfig(Section):
     auxiliary: dict[str, AuxiliaryConfig] = field(default_factory=dict)
     """other data, by a name of your choice"""
     kind: Literal["auto", Kind] = "auto"
-    """what the examples are; auto looks whether the primary source has images or texts; for a table of features write table"""
+    """what the examples are; auto looks whether the primary source has images or texts; for a
+    table of features write table"""
     table: TableConfig = field(default_factory=TableConfig, metadata=LATER)
     """kind: table only: which columns are features"""
     image_size: Annotated[int, Limits(4, 4096, _IN_MEMORY)] | None = None
-    """images are scaled to this height and width in pixels; null uses the most common shorter side in the primary source"""
+    """images are scaled to this height and width in pixels; null uses the most common shorter side
+    in the primary source"""
     max_length: Annotated[int, Limits(8, 131_072, _IN_MEMORY)] = 128
     """how many tokens of each text are read; also the length of a block for language modelling"""
     buckets: Annotated[int, Limits(1, 131_072)] | None = field(default=32, metadata=LATER)
-    """batches have texts of similar length, padded to a multiple of this many tokens; null pads all to the longest text"""
+    """batches have texts of similar length, padded to a multiple of this many tokens; null pads
+    all to the longest text"""
     pack: Flag = field(default=True, metadata=LATER)
-    """hf: models only: a block for language modelling holds several texts, without attention between them; false: only one"""
+    """hf: models only: a block for language modelling holds several texts, without attention
+    between them; false: only one"""
     cache: PathText | None = field(default=None, metadata=LATER)
     """folder in which tokenised texts are kept; null uses OUTPUT/tokens"""
     seed: Seed | None = 0
     """seed of the splits; null draws another split for each run seed"""
     test_seed: Seed | None = field(default=None, metadata=LATER)
-    """seed of the test examples alone, so that all splits have the same test set; null uses the seed of the split"""
+    """seed of the test examples alone, so that all splits have the same test set; null uses the
+    seed of the split"""
     subsets: Steps | None = None
-    """rotate through this many splits as the run seed goes up; null leaves the split to data.seed"""
+    """rotate through this many splits as the run seed goes up; null leaves the split to
+    data.seed"""
 
     def check(self) -> None:
-        """Refuse settings that contradict each other; a message begins with the path of the culprit."""
+        """Refuse settings that contradict each other; a message begins with the culprit's path."""
         check_sources(len(self.auxiliary), "data.auxiliary")
         for name in self.auxiliary:
             if not name.isidentifier():
                 words = "must consist of letters, digits and _, because it is part of metric names"
                 raise InputError(f"data.auxiliary: the name {short(name)!r} {words}")
         if "primary" in self.auxiliary:
-            raise InputError("data.auxiliary: the name 'primary' belongs to the primary task; choose another name")
+            reason = "the name 'primary' belongs to the primary task"
+            raise InputError(f"data.auxiliary: {reason}; choose another name")
         if self.subsets is not None and self.seed is None:
             why = "with data.seed: null every seed already has its own split"
             raise InputError(f"data.subsets: {why}; leave one of them out")
@@ -179,7 +211,7 @@ class DataConfig(Section):
 
 @dataclass(frozen=True)
 class EtaWeights(Section):
-    """Weights of the three parts of an auxiliary gradient: 1 keeps a part, 0 drops it, -1 reverses it."""
+    """Weights of the parts of an auxiliary gradient: 1 keeps a part, 0 drops it, -1 reverses it."""
 
     neutral: Part = 1.0
     """weight of the part that the primary examples say nothing about"""
@@ -191,7 +223,10 @@ class EtaWeights(Section):
 
 @dataclass(frozen=True)
 class StrategyConfig(Section):
-    """How the gradients of the two tasks become one update. A bare name is enough: `strategy: auto`."""
+    """How the gradients of the two tasks become one update.
+
+    A bare name is enough: `strategy: auto`.
+    """
 
     shorthand = "name"
     name: Annotated[str, known("strategy")] = "auto"
@@ -199,22 +234,25 @@ class StrategyConfig(Section):
     eta: EtaWeights | None = None
     """weights of the three parts; null uses the weights of the named strategy"""
     primary_weight: Weight | None = None
-    """weight of the primary gradient on shared parameters, at least 0; null uses the strategy's own"""
+    """weight of the primary gradient on shared parameters, at least 0; null uses the strategy's
+    own"""
     auxiliary_weight: Weight = 1.0
     """factor on the loss of every auxiliary source, in addition to the sources' own weights"""
     basis: Annotated[str, known("basis")] | None = None
-    """subspace in which the tasks are compared: a name of attittud.bases(); null uses the strategy's own (sketch for most)"""
+    """subspace in which the tasks are compared: a name of attittud.bases(); null uses the
+    strategy's own (sketch for most)"""
     rank: Annotated[int, Limits(1, 4096, "each direction is a vector as long as the model")] = 10
     """number k of directions along which the tasks are compared: the dimension of the subspace"""
     refresh_every: Steps | None = None
     """recompute the basis every n-th step; null uses the strategy's own number (10 for most)"""
     include_mean: Flag = False
     """append the current primary gradient as the last direction of the basis"""
-    basis_batch: Annotated[int, Limits(2, 65_536, "the gradients of these examples are needed at once")] | None = None
-    """number m of separate primary examples that the basis is computed from; null uses the step's primary batch"""
+    basis_batch: Examples | None = None
+    """number m of separate primary examples that the basis is computed from; null uses the step's
+    primary batch"""
     exclude: list[str] = field(default_factory=list, metadata=LATER)
-    """parameters that are not decomposed, by patterns such as '*word_embeddings*'; they get the auxiliary gradient plus
-    primary_weight times the primary gradient"""
+    """parameters that are not decomposed, by patterns such as '*word_embeddings*'; they get the
+    auxiliary gradient plus primary_weight times the primary gradient"""
     engine: Annotated[str, known("engine")] = "auto"
     """how products with the per-example Jacobian are computed: a name of attittud.engines()"""
     judge_every: Steps = field(default=4, metadata=LATER)
@@ -227,23 +265,28 @@ class StrategyConfig(Section):
 
 @dataclass(frozen=True)
 class ModelConfig(Section):
-    """The shared body; every task has a linear head, its own or the primary one. A bare name is enough: `model: small-cnn`."""
+    """The shared body; every task has a linear head, its own or the primary one.
+
+    A bare name is enough: `model: small-cnn`.
+    """
 
     shorthand = "name"
 
     name: Annotated[PathText, known("model")] = "small-cnn"
     """a model's name (`attittud train --help` lists them)"""
     width: Annotated[int, Limits(1, 4096, "the weights of a layer grow with its square")] = 64
-    """units or channels of a layer, in models whose description in `attittud train --help` mentions model.width"""
+    """units or channels of a layer, in models whose description in `attittud train --help`
+    mentions model.width"""
     dropout: Annotated[float, Limits(0, 0.95)] = 0.0
     """share of activations dropped in training; with 0, hf: models keep their own dropout"""
     head_init: Literal["default", "kaiming", "zero"] = "default"
-    """initialisation of the heads: PyTorch's, Kaiming-normal fan-out (large for few classes), or zero"""
+    """initialisation of the heads: PyTorch's, Kaiming-normal fan-out (large for few classes), or
+    zero"""
     pretrained: Flag = True
     """hf: and timm: only: start from the stored weights"""
     weights: PathText | None = None
-    """start from the weights.safetensors of an earlier run: the body, and the heads of sources that had the same name there;
-    {seed} in the path stands for the run's seed"""
+    """start from the weights.safetensors of an earlier run: the body, and the heads of sources
+    that had the same name there; {seed} in the path stands for the run's seed"""
     freeze: list[str] = field(default_factory=list, metadata=LATER)
     """parameters that are not trained, by patterns of their names such as 'body.*'"""
 
@@ -254,14 +297,16 @@ class PhaseConfig(Section):
 
     steps: Steps = 1000
     """updates, unless epochs is given"""
-    epochs: Annotated[float, Limits(0, 10**6, above="write null to count steps instead")] | None = None
-    """instead of steps: passes over the largest auxiliary source (guided) or the primary set (finetune)"""
+    epochs: Epochs | None = None
+    """instead of steps: passes over the largest auxiliary source (guided) or the primary set
+    (finetune)"""
     batch_size: Batch = 64
     """examples of each auxiliary source in a step of the guided phase"""
     primary_batch: Batch = 32
     """primary examples in a step"""
     accumulate: Batch = field(default=1, metadata=LATER)
-    """micro-batches per step: with more of them a step needs less memory, and the update stays the same"""
+    """micro-batches per step: with more of them a step needs less memory, and the update stays the
+    same"""
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     """the optimizer"""
     lr: LearningRate = 1e-3
@@ -271,12 +316,13 @@ class PhaseConfig(Section):
     momentum: Share = 0.9
     """momentum of sgd"""
     schedule: Literal["constant", "cosine", "linear", "plateau"] = "constant"
-    """schedule of the learning rate; plateau halves it after 4 evaluations without improvement, down to lr_min"""
+    """schedule of the learning rate; plateau halves it after 4 evaluations without improvement,
+    down to lr_min"""
     lr_min: Rate = 1e-5
     """learning rate at which cosine, linear and plateau end"""
     warmup: Annotated[int, Limits(0, 10**9)] = 0
     """steps in which the learning rate rises from 0"""
-    clip: Annotated[float, Limits(0, 1e30, _OVERFLOW, above="write null to switch clipping off")] | None = 1.0
+    clip: Clip | None = 1.0
     """the combined gradient's norm is clipped to this; null does not clip"""
     patience: Steps | None = None
     """stop after this many evaluations without improvement; null never stops early"""
@@ -285,7 +331,8 @@ class PhaseConfig(Section):
     select: Literal["best", "last"] = "best"
     """the model that the phase ends with: the best on validation, or the last one"""
     seconds: Annotated[float, Limits(0, 10**9)] | None = None
-    """stop after this many seconds of training (the result then depends on the machine); null sets no limit"""
+    """stop after this many seconds of training (the result then depends on the machine); null sets
+    no limit"""
 
 
 _FINETUNE: dict[str, Any] = {"steps": 200, "lr": 1e-4}
@@ -293,7 +340,9 @@ _FINETUNE: dict[str, Any] = {"steps": 200, "lr": 1e-4}
 
 
 def _finetune(value: Any) -> Any:
-    return _FINETUNE | value if isinstance(value, dict) else value
+    if not isinstance(value, dict):
+        return value
+    return _FINETUNE | value
 
 
 @dataclass(frozen=True)
@@ -309,68 +358,82 @@ class TrainingConfig(Section):
     )
     """the phase that trains on primary data alone"""
     metric: Literal["auto", "accuracy", "macro_f1", "auc"] = "auto"
-    """validation metric that chooses the model; the loss breaks ties. auto: accuracy, or auc for several labels at once"""
+    """validation metric that chooses the model; the loss breaks ties. auto: accuracy, or auc for
+    several labels at once"""
     precision: Literal["fp32", "bf16"] = "fp32"
     """bf16 runs the forward pass under autocast"""
     channels_last: Flag = False
     """keep image networks in the memory layout that is fastest on GPUs in half precision"""
     cuda_graph: Flag = False
-    """replay steps as CUDA graphs, several times faster for small networks; no effect on other devices. Strategies with the
-    same seed then share initialisation and batches, but not dropout masks"""
+    """replay steps as CUDA graphs, several times faster for small networks; no effect on other
+    devices. Strategies with the same seed then share initialisation and batches, but not
+    dropout masks"""
     deterministic: Flag = False
-    """repeated runs give the same bits on the same GPU (some operations are slower); on a CPU they always do"""
+    """repeated runs give the same bits on the same GPU (some operations are slower); on a CPU they
+    always do"""
     reset_head: Flag = False
     """start finetune with a fresh primary head"""
     threads: Annotated[int, Limits(1, 1024)] | None = field(default=None, metadata=LATER)
-    """CPU threads of a run; the last digits of its results depend on them. null: 1 for networks below a million parameters,
-    which more threads only slow down, else torch's own number on the machine where the command is started"""
+    """CPU threads of a run; the last digits of its results depend on them. null: 1 for networks
+    below a million parameters, which more threads only slow down, else torch's own number on
+    the machine where the command is started"""
+
+
+def _compared() -> list[StrategyConfig]:
+    return [StrategyConfig(name=name) for name in COMPARED]
 
 
 @dataclass(frozen=True)
 class CompareConfig(Section):
-    """What `attittud compare` tries besides primary_only and tuned multitask, and which difference counts as a gain."""
+    """What `attittud compare` tries besides primary_only and tuned multitask.
 
-    strategies: list[StrategyConfig] = field(default_factory=lambda: [StrategyConfig(name=name) for name in COMPARED])
-    """strategies to compare with the one in `strategy`; primary_only and multitask always take part. An entry inherits rank,
-    engine, exclude, refresh_every and basis_batch (pcgrad: only the first three) from `strategy` unless it sets them; other
-    settings have their defaults"""
+    It also says which difference counts as a gain.
+    """
+
+    strategies: list[StrategyConfig] = field(default_factory=_compared)
+    """strategies to compare with the one in `strategy`; primary_only and multitask always take
+    part. An entry inherits rank, engine, exclude, refresh_every and basis_batch (pcgrad: only
+    the first three) from `strategy` unless it sets them; other settings have their defaults"""
     seeds: Annotated[int, Limits(2, 1000, "every strategy is trained once for each")] = 5
     """runs of every strategy; all strategies use the same seeds: seed, seed + 1, ..."""
     weights: list[PositiveWeight] = field(default_factory=lambda: [0.1, 0.3, 1.0])
     """factors on the auxiliary losses; every strategy chooses one of them on validation"""
     space: dict[str, list[str]] = field(default_factory=dict)
-    """further settings to tune, by path, such as training.guided.lr: [1e-4, 1e-3]; strategy.primary_weight is not tuned for
-    strategies that fix it"""
+    """further settings to tune, by path, such as training.guided.lr: [1e-4, 1e-3];
+    strategy.primary_weight is not tuned for strategies that fix it"""
     draws: Runs = 4
-    """how many combinations of `space` every strategy tries. The first has the first value of every setting; the others are
-    random, the same for all strategies"""
+    """how many combinations of `space` every strategy tries. The first has the first value of
+    every setting; the others are random, the same for all strategies"""
     tuning_seeds: Runs = 2
-    """number of seeds, the first ones, that are used to tune the strategies and to time their steps"""
+    """number of seeds, the first ones, that are used to tune the strategies and to time their
+    steps"""
     equal: Literal["both", "steps"] = "both"
-    """both: compare after the same number of steps, and again after the same training time; steps: only the former, in about
-    two thirds of the runs"""
+    """both: compare after the same number of steps, and again after the same training time; steps:
+    only the former, in about two thirds of the runs"""
     budget: str | None = None
-    """training time of each run in the comparison at equal seconds, such as 90s, 30m or 1h30m; null uses multitask's time"""
+    """training time of each run in the comparison at equal seconds, such as 90s, 30m or 1h30m;
+    null uses multitask's time"""
     worthwhile: Weight = 0.005
     """smallest gain in the metric that is worth having: 0.005 is half a point of accuracy"""
 
     def check(self) -> None:
-        """Refuse settings that contradict each other; a message begins with the path of the culprit."""
+        """Refuse settings that contradict each other; a message begins with the culprit's path."""
         for name in ("strategies", "weights", "space"):
-            many, why = len(getattr(self, name)), f"but at most {_MOST} are allowed, since each is tried by training"
-            if many > _MOST:
-                raise InputError(f"compare.{name}: has {many} entries, {why}")
+            count = len(getattr(self, name))
+            if count > _MOST:
+                limit = f"at most {_MOST} are allowed, since each is tried by training"
+                raise InputError(f"compare.{name}: has {count} entries, but {limit}")
         if not self.weights or min(self.weights) <= 0:
             raise InputError(f"compare.weights: give weights above 0, got {self.weights}")
         if len(set(self.weights)) < 2 and not self.space:
-            cure = "so give at least two different weights above 0"
-            raise InputError(f"compare.weights: multitask has to be tuned, {cure}, got {self.weights}")
+            rule = "multitask has to be tuned, so give at least two different weights above 0"
+            raise InputError(f"compare.weights: {rule}, got {self.weights}")
         for path, values in self.space.items():
-            if not path.startswith(("training.", "model.", "strategy.")) or path.endswith(
-                (".steps", ".epochs", ".mode")
-            ):
-                cure = "since all runs share their data and their steps; give paths below training, model or strategy"
-                raise InputError(f"compare.space: {short(path)} cannot be tuned, {cure}")
+            of_a_run = path.startswith(("training.", "model.", "strategy."))
+            if not of_a_run or path.endswith((".steps", ".epochs", ".mode")):
+                why = "since all runs share their data and their steps"
+                cure = "give paths below training, model or strategy"
+                raise InputError(f"compare.space: {short(path)} cannot be tuned, {why}; {cure}")
             if not values:
                 raise InputError(f"compare.space: {short(path)} has no values; give a list of them")
         if self.tuning_seeds > self.seeds:
@@ -380,63 +443,76 @@ class CompareConfig(Section):
 
 @dataclass(frozen=True)
 class CandidateConfig(StrategyConfig):
-    """A strategy of a portfolio. A bare name is enough: `candidates: [primary_only, multitask, drop_harmful]`."""
+    """A strategy of a portfolio.
+
+    A bare name is enough: `candidates: [primary_only, multitask, drop_harmful]`.
+    """
 
     sources: list[str] | None = None
     """auxiliary sources that the candidate trains on; null uses all"""
     head: Literal["data", "own", "shared"] = "data"
-    """output layer of sources that predict the primary classes. data: the one that data.auxiliary sets; own: a layer of their
-    own; shared: the primary one"""
+    """output layer of sources that predict the primary classes. data: the one that data.auxiliary
+    sets; own: a layer of their own; shared: the primary one"""
 
 
 @dataclass(frozen=True)
 class RungConfig(Section):
     """A part of the training of a portfolio, at the end of which some candidates stop."""
 
-    at: Annotated[float, Limits(0, 1, above="candidates must be trained before they are compared")] = 0.5
+    at: RungEnd = 0.5
     """the rung ends after this share of the steps"""
     keep: Annotated[float, Limits(0, 1, above="at least one candidate must go on")] = 0.5
     """share of the candidates that go on"""
 
 
-_RUNGS = ((0.2, 0.4), (0.5, 0.5))
+def _usual_rungs() -> list[RungConfig]:
+    return [RungConfig(at=0.2, keep=0.4), RungConfig(at=0.5, keep=0.5)]
 
 
 @dataclass(frozen=True)
 class PortfolioConfig(Section):
-    """strategy: portfolio only: which strategies are tried on folds of the labels, and how the final model is made."""
+    """strategy: portfolio only: which strategies are tried on folds, and how a model is made."""
 
     candidates: list[CandidateConfig] | None = None
-    """strategies to try besides primary_only. null tries multitask with three weights, pretrain and, if there are several
-    sources, each source alone; if a source predicts the primary classes, also multitask with a separate output layer for it"""
+    """strategies to try besides primary_only. null tries multitask with three weights, pretrain
+    and, if there are several sources, each source alone; if a source predicts the primary
+    classes, also multitask with a separate output layer for it"""
     folds: Annotated[int, Limits(2, 20, "every candidate is trained once for each")] = 3
     """number of parts of the training and validation labels; each part is held out once"""
     one_split_above: Annotated[int, Limits(0, 10**12)] = 5000
-    """with more labels than this, only one part is held out, and the other labels are always used for training"""
-    rungs: list[RungConfig] = field(default_factory=lambda: [RungConfig(at=at, keep=keep) for at, keep in _RUNGS])
+    """with more labels than this, only one part is held out, and the other labels are always used
+    for training"""
+    rungs: list[RungConfig] = field(default_factory=_usual_rungs)
     """when some candidates stop, and how many go on; primary_only always goes on"""
     looks: Annotated[int, Limits(1, 1000)] = 15
     """how often a run is evaluated on its held-out labels, evenly over its steps"""
     averaging: Annotated[float, Limits(0, 1)] = 0.1
-    """weights are averaged with an exponential mean over this share of the run; 0 does not average"""
+    """weights are averaged with an exponential mean over this share of the run; 0 does not
+    average"""
     final: Literal["single", "ensemble"] = "single"
-    """single: the best candidate, trained on all labels; ensemble: a mean of several, larger, slower and often better"""
+    """single: the best candidate, trained on all labels; ensemble: a mean of several, larger,
+    slower and often better"""
     members: Literal["folds", "refit"] = "folds"
-    """final: ensemble only: use the networks of the folds, or one network for each candidate, trained on all labels"""
+    """final: ensemble only: use the networks of the folds, or one network for each candidate,
+    trained on all labels"""
     picks: Annotated[int, Limits(1, 100)] = 12
-    """final: ensemble only: the mean is made of at most this many picks; a candidate that is picked twice counts twice"""
+    """final: ensemble only: the mean is made of at most this many picks; a candidate that is
+    picked twice counts twice"""
     budget: str | None = None
-    """limit, as a time such as 30m or as a number of runs such as 12 runs. A plan that exceeds a time gets fewer steps, then
-    fewer candidates; a plan that exceeds a number of runs gets fewer candidates. null: 30m on a CPU, no limit on other devices"""
+    """limit, as a time such as 30m or as a number of runs such as 12 runs. A plan that exceeds a
+    time gets fewer steps, then fewer candidates; a plan that exceeds a number of runs gets
+    fewer candidates. null: 30m on a CPU, no limit on other devices"""
 
     def check(self) -> None:
-        """Refuse settings that contradict each other; a message begins with the path of the culprit."""
+        """Refuse settings that contradict each other; a message begins with the culprit's path."""
         shares = [rung.at for rung in self.rungs]
         if shares != sorted(set(shares)) or 1 in shares:
-            raise InputError(f"portfolio.rungs: shares of the steps must rise and stay below 1, got {shares}")
-        if len(self.candidates or ()) > _MOST:
-            found = f"portfolio.candidates: has {len(self.candidates or ())} entries, but at most {_MOST} are allowed"
-            raise InputError(f"{found}, since each is tried by training")
+            rule = "shares of the steps must rise and stay below 1"
+            raise InputError(f"portfolio.rungs: {rule}, got {shares}")
+        count = len(self.candidates or ())
+        if count > _MOST:
+            limit = f"at most {_MOST} are allowed, since each is tried by training"
+            raise InputError(f"portfolio.candidates: has {count} entries, but {limit}")
 
 
 @dataclass(frozen=True)
@@ -466,8 +542,8 @@ class Config(Section):
     log_layers: Flag = True
     """at evaluations, also log the norms of the three parts layer by layer"""
     checkpoint_every: Steps | None = 200
-    """steps between two checkpoints; evaluations also write one. null writes no checkpoints at all, so an interrupted run starts
-    over"""
+    """steps between two checkpoints; evaluations also write one. null writes no checkpoints at
+    all, so an interrupted run starts over"""
 
     def __post_init__(self) -> None:
         self.data.check()
@@ -477,7 +553,8 @@ class Config(Section):
 
 def to_dict(section: Section) -> dict[str, Any]:
     """Convert a configuration, or a section of one, to plain mappings, lists and scalars."""
-    return asdict(section)  # type: ignore[call-overload,no-any-return]  # all sections are dataclasses
+    # All sections are dataclasses.
+    return asdict(section)  # type: ignore[call-overload,no-any-return]
 
 
 class _Schema(GenerateJsonSchema):
@@ -488,27 +565,33 @@ class _Schema(GenerateJsonSchema):
         return {"type": ["string", "number", "boolean"]}
 
     def dataclass_schema(self, schema: Any) -> JsonSchemaValue:
-        found = super().dataclass_schema(schema)
-        above: list[Any] = [base for base in schema["cls"].__bases__ if is_dataclass(base)]
-        for base in above:  # pydantic does not find the texts below the fields
-            inherited = TypeAdapter(base).json_schema(schema_generator=_Schema)["anyOf"][-1]["properties"]
-            for name, about in inherited.items():
-                found["properties"][name].setdefault("description", about["description"])
-        found["description"] = schema["cls"].__doc__  # an older pydantic leaves it out
-        for about in (found, *found["properties"].values()):
+        section: Any = schema["cls"]
+        described = super().dataclass_schema(schema)
+        properties = described["properties"]
+        for base in section.__bases__:  # pydantic does not find the texts below its fields
+            if is_dataclass(base):
+                inherited = TypeAdapter(base).json_schema(schema_generator=_Schema)
+                for name, about in inherited["anyOf"][-1]["properties"].items():
+                    properties[name].setdefault("description", about["description"])
+        described["description"] = section.__doc__  # an older pydantic leaves it out
+        for about in (described, *properties.values()):
             about["description"] = " ".join(about["description"].split())
-        return {"anyOf": [self.str_schema({}), found]} if schema["cls"].shorthand else found
+        if section.shorthand:
+            return {"anyOf": [self.str_schema({}), described]}
+        return described
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
     def get_default_value(self, schema: Any) -> Any:
         factory = schema.get("default_factory")
-        return super().get_default_value(schema) if factory is None else factory()
+        if factory is None:
+            return super().get_default_value(schema)
+        return factory()
 
 
 def json_schema() -> dict[str, Any]:
-    """A JSON Schema (draft 2020-12) of configuration files."""
+    """Return a JSON Schema (draft 2020-12) of configuration files."""
     root = TypeAdapter(Config).json_schema(schema_generator=_Schema)
     definitions = root.pop("$defs")
     about = "another configuration to inherit from, relative to this file and without .."
