@@ -165,8 +165,9 @@ def _store(data: Any, path: Path) -> Path:
     try:
         torch.save(data, path)
     except (OSError, RuntimeError) as error:  # the latter is torch's word for a full disk
-        reason = error
-        if not isinstance(error, OSError):
+        if isinstance(error, OSError):
+            reason = error
+        else:
             reason = OSError(0, str(error).splitlines()[0])
         cure = "set TMPDIR to another folder, or leave --workers out"
         raise cannot_write(path, reason, cure) from None
