@@ -128,8 +128,8 @@ def _finding(table: pa.Table, name: str, where: str) -> np.ndarray:
     cells = [cell.strip() for cell in table[name].to_pylist()]
     for row, cell in enumerate(cells, 1):
         if cell not in _MEANING:
-            found = f"{where}: {name!r} has the value {cell!r} in row {row}"
-            raise InputError(f"{found}; a finding is 1, 0, -1 (uncertain) or blank")
+            problem = f"{where}: {name!r} has the value {cell!r} in row {row}"
+            raise InputError(f"{problem}; a finding is 1, 0, -1 (uncertain) or blank")
     return np.array([_MEANING[cell] for cell in cells], dtype=np.int64)
 
 

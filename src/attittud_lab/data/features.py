@@ -98,8 +98,8 @@ class Column:
             return CONSTANT
         frequent = sorted(counts, key=lambda text: (-counts[text], text))[:MOST_LEVELS]
         if len(counts) > MOST_LEVELS:
-            found = f"{culprit} has {len(counts)} different texts; only the {MOST_LEVELS} most frequent ones"
-            warn_once(f"{found} are distinguished")
+            problem = f"{culprit} has {len(counts)} different texts; only the {MOST_LEVELS} most frequent ones"
+            warn_once(f"{problem} are distinguished")
         return cls(name, "category", levels=sorted(frequent))
 
     @property
@@ -148,10 +148,10 @@ class Column:
         if not filled or len(new) <= limit:
             return False
         known = listed([repr(short(text, 40)) for text in self.levels if text], 3)
-        found = (
+        problem = (
             f"{culprit}: {len(new)} of {len(filled)} texts, such as {short(new[0], 40)!r}, have no feature of their own"
         )
-        warn_once(f"{found} (texts that have one: {known}); check that they are spelt as in training")
+        warn_once(f"{problem} (texts that have one: {known}); check that they are spelt as in training")
         return True
 
 
@@ -233,11 +233,11 @@ class Features:
         return self.encode(pa.table(cells), where, told)
 
     def _lacking(self, missing: Sequence[str], known: Sequence[str], where: str) -> InputError:
-        found = f"{where}: needs the columns {listed(missing)} once each; its columns are {listed(known) or 'none'}"
+        problem = f"{where}: needs the columns {listed(missing)} once each; its columns are {listed(known) or 'none'}"
         blanks = [repr(name) for name in known if str(name) != str(name).strip() in missing]
         hint = f" (remove the blanks around {listed(blanks)})" if blanks else other_separator(known)
         return InputError(
-            f"{found}, and the training data had {listed([column.name for column in self.columns])}{hint}"
+            f"{problem}, and the training data had {listed([column.name for column in self.columns])}{hint}"
         )
 
     def plain(self) -> dict[str, Any]:
@@ -356,8 +356,8 @@ def _check_mixed(values: Any, culprit: str) -> None:
     _, number, missing = _parsed(values)
     if 2 * compute.sum(number).as_py() >= len(values) - compute.sum(missing).as_py():
         cure = "correct it, name the column in data.table.categorical if its numbers are only names"
-        found = f"{culprit} has numbers, but also text such as {short(_first_text(values) or '')!r}"
-        raise InputError(f"{found}; {cure}, or {_EXCLUDE}")
+        problem = f"{culprit} has numbers, but also text such as {short(_first_text(values) or '')!r}"
+        raise InputError(f"{problem}; {cure}, or {_EXCLUDE}")
 
 
 def is_numbered(values: Any, *, guess: bool) -> bool:

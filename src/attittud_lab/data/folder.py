@@ -59,13 +59,13 @@ class ImageFolder(Source):
         paths: list[Path] = []
         labels: list[int] = []
         for number, folder in enumerate(folders):
-            found = [inside(self.root, path) for path in files_in(folder) if is_image(path)]
-            if not found:
+            images = [inside(self.root, path) for path in files_in(folder) if is_image(path)]
+            if not images:
                 lower = class_root(root)
                 hint = "" if lower is None else f", or did you mean {lower}, which contains folders of images?"
                 raise InputError(f"{folder}: it contains no image ({', '.join(SUFFIXES)}); fill or remove it{hint}")
-            paths += found
-            labels += [number] * len(found)
+            paths += images
+            labels += [number] * len(images)
         names = [folder.name for folder in folders]
         return Listing(
             str(root),
@@ -78,17 +78,24 @@ class ImageFolder(Source):
         )
 
     def _folders(self, root: Path) -> list[Path]:
-        found = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
-        return [inside(self.root, path) for path in found]
+        return [inside(self.root, path) for path in _folders_in(root)]
 
 
 def class_root(root: Path, deepest: int = 3) -> Path | None:
     """Return the first folder inside of `root` that contains folders of images: perhaps the one that was meant."""
-    inner = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
-    for folder in inner:
+    folders = _folders_in(root)
+    for folder in folders:
         if any(path.is_dir() and any(map(is_image, path.iterdir())) for path in folder.iterdir()):
             return folder
-    return next((found for folder in inner if deepest and (found := class_root(folder, deepest - 1))), None)
+    for folder in folders if deepest else ():
+        lower = class_root(folder, deepest - 1)
+        if lower is not None:
+            return lower
+    return None
+
+
+def _folders_in(root: Path) -> list[Path]:
+    return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
 def files_in(root: Path) -> Iterator[Path]:

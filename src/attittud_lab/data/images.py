@@ -79,8 +79,8 @@ class Pixels:
         most = MOST_ENLARGED * self.usual
         if self.size > most:
             what = f"images whose shorter side has {self.usual} pixels"
-            found = f"data.image_size: {what} would be stretched to {self.size} x {self.size}"
-            raise InputError(f"{found}; give at most {most}, since more only repeats pixels")
+            problem = f"data.image_size: {what} would be stretched to {self.size} x {self.size}"
+            raise InputError(f"{problem}; give at most {most}, since more only repeats pixels")
         what = f"{count:,} images of {self.size} x {self.size} pixels (data.image_size)"
         check_memory(count * self.channels * self.size**2, what, "lower data.image_size, or give fewer images")
 
@@ -167,8 +167,8 @@ def _open(raw: Raw, where: str) -> Image.Image:
         raise InputError(f"{name} cannot be read ({reason}); repair or remove it") from None
     if image.width * image.height > LARGEST:
         image.close()
-        found = f"{name} declares {image.width} x {image.height} pixels, above the limit of {LARGEST:,}"
-        raise InputError(f"{found} (a decompression bomb?); scale it down or remove it")
+        problem = f"{name} declares {image.width} x {image.height} pixels, above the limit of {LARGEST:,}"
+        raise InputError(f"{problem} (a decompression bomb?); scale it down or remove it")
     return image
 
 

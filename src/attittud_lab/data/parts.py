@@ -160,12 +160,12 @@ def _check_one_class(part: Part, name: str, primary: Part) -> None:
     if part.labels is None or part.labels.ndim > 1 or len(np.unique(part.labels)) > 1:
         return
     only = part.classes[part.labels[0]]
-    found = f"data.auxiliary.{name}: all its {len(part.rows)} examples have the class {short(only)!r}"
+    problem = f"data.auxiliary.{name}: all its {len(part.rows)} examples have the class {short(only)!r}"
     if only not in primary.classes:
         cure = "give a source of several classes, name another column with label:, or leave the source out"
-        raise InputError(f"{found}, which the primary data do not have, so there is nothing to learn; {cure}")
+        raise InputError(f"{problem}, which the primary data do not have, so there is nothing to learn; {cure}")
     warn_once(
-        f"{found}; they help only where they join the primary examples, since an output layer of their own learns nothing"
+        f"{problem}; they help only where they join the primary examples, since an output layer of their own learns nothing"
     )
 
 
@@ -175,8 +175,8 @@ def _warn_of_spelling(part: Part, name: str, primary: Part) -> None:
     for own in part.classes:
         other = known.get(loose(own), own)
         if other != own and own not in primary.classes:
-            found = f"data.auxiliary.{name}: its class {short(own)!r} is not the primary class {short(other)!r}"
-            warn_once(f"{found}, because case and blanks count; spell them alike if they mean the same")
+            problem = f"data.auxiliary.{name}: its class {short(own)!r} is not the primary class {short(other)!r}"
+            warn_once(f"{problem}, because case and blanks count; spell them alike if they mean the same")
 
 
 def _without_primary(
@@ -201,15 +201,15 @@ def _without_primary(
     for held_out in held_outs:
         count, _ = copies(Digests(own.exact[kept], own.words[kept]), seen[held_out])
         if count:
-            found = f"data.auxiliary.{name}: {count} of its texts are also in the primary {held_out} set"
+            problem = f"data.auxiliary.{name}: {count} of its texts are also in the primary {held_out} set"
             but = "except for case, white space or punctuation"
-            warn_once(f"{found}, {but}; remove them, because results on them say little")
+            warn_once(f"{problem}, {but}; remove them, because results on them say little")
     if grouped.any():
         left_out = part.take(np.flatnonzero(grouped))
         _tell_of_groups(left_out, name, len(kept), int(copied.sum()), some_left=bool(kept.any()), pooled=pooled)
     if not kept.any():
-        found = f"data.auxiliary.{name}: all its examples are also in the primary data"
-        raise InputError(f"{found}; name other data, or lower data.primary.train so that some are left")
+        problem = f"data.auxiliary.{name}: all its examples are also in the primary data"
+        raise InputError(f"{problem}; name other data, or lower data.primary.train so that some are left")
     of_groups = int(grouped.sum())
     left = replace(part.take(np.flatnonzero(kept)), left_out=int(copied.sum()), left_out_groups=of_groups)
     return left, own.words[kept]
@@ -224,15 +224,15 @@ def _of_groups(part: Part, held_out: Sequence[Part]) -> npt.NDArray[np.bool_]:
 def _tell_of_groups(left_out: Part, name: str, total: int, copied: int, *, some_left: bool, pooled: bool) -> None:
     """Say how many auxiliary rows have groups that are held out; refuse the source if no row is left."""
     where = "the primary data, all of which a portfolio holds out in turn" if pooled else "primary validation or test"
-    found = f"data.auxiliary.{name}: {len(left_out.rows)} of its {total} examples belong to groups of {where}"
-    found += f" (for example {(left_out.groups or [''])[0]!r})"
-    found += f", {copied} others are also in the primary data" if copied else ""
+    problem = f"data.auxiliary.{name}: {len(left_out.rows)} of its {total} examples belong to groups of {where}"
+    problem += f" (for example {(left_out.groups or [''])[0]!r})"
+    problem += f", {copied} others are also in the primary data" if copied else ""
     if some_left:
-        warn_once(f"{found}; they are left out, since results on these groups would be too good")
+        warn_once(f"{problem}; they are left out, since results on these groups would be too good")
         return
     less = ", choose a strategy that holds out fewer (such as strategy=auto)" if pooled else ""
     cure = f"name data of other groups{less}, or rename groups that only happen to have the same names"
-    raise InputError(f"{found}, and no example is left; {cure}")
+    raise InputError(f"{problem}, and no example is left; {cure}")
 
 
 def _primary_parts(
@@ -308,8 +308,8 @@ def _own_splits(config: PrimaryConfig, known: list[str]) -> tuple[str | None, di
     if train is None and known and held_out:
         train = "+".join(name for name in known if name not in set().union(*held_out.values()))
         if not train:
-            found = f"{config.path}: has {' and '.join(known)}, but nothing to train on"
-            raise InputError(f"{found}; set data.primary.split to the split that should be divided")
+            problem = f"{config.path}: has {' and '.join(known)}, but nothing to train on"
+            raise InputError(f"{problem}; set data.primary.split to the split that should be divided")
     used = {"train": set(train.split("+")) if train else set[str](), **held_out}
     for first, second in combinations(used, 2):
         both = used[first] & used[second]
@@ -405,12 +405,12 @@ def _unseen(listing: Listing, labels: Labels, train: Part, config: PrimaryConfig
         words.append(f"{name!r} ({count}{f'; did you mean {near!r}?' if near else ''})")
     more = f" and {len(unseen) - 5} more" if len(unseen) > 5 else ""
     what = "labels" if listing.multi_label else f"of {listing.count} examples"
-    found = f"{listing.where}: {sum(unseen.values())} {what} belong to classes that the training split lacks"
-    found += f": {', '.join(words)}{more}"
+    problem = f"{listing.where}: {sum(unseen.values())} {what} belong to classes that the training split lacks"
+    problem += f": {', '.join(words)}{more}"
     if config.unseen == "refuse":
         cure = "correct their labels, name the classes to keep with data.primary.classes"
-        raise InputError(f"{found}; {cure}, or leave these examples out with data.primary.unseen: drop")
-    warn_once(f"{found}; they are left out")
+        raise InputError(f"{problem}; {cure}, or leave these examples out with data.primary.unseen: drop")
+    warn_once(f"{problem}; they are left out")
     return unseen
 
 
@@ -442,9 +442,9 @@ def _check_groups(parts: Mapping[str, Part], where: str) -> None:
         both = groups[first] & groups[second]
         if both:
             some = f"{counted(len(both), 'group is', 'groups are')} in {first} and in {second}"
-            found = f"{where}: {some} (for example {min(both)!r})"
+            problem = f"{where}: {some} (for example {min(both)!r})"
             cure = "give the data without splits, so that they are split by group"
-            raise InputError(f"{found}; {cure}, or choose another data.primary.group")
+            raise InputError(f"{problem}; {cure}, or choose another data.primary.group")
 
 
 def _auxiliary_part(

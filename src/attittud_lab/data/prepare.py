@@ -84,7 +84,9 @@ def prepare(
         _check_pictures(primary.examples, train.listing.where)
     auxiliary = {}
     for name, part in parts.auxiliary.items():
-        decoded = next((found for other in known if (found := _decoded(other, part, record))), None)
+        decoded = None
+        for other in known:
+            decoded = decoded or _decoded(other, part, record)
         auxiliary[name] = encoder.task(name, part, primary, decoded)
     validation, test = (
         encoder.examples(part) if len(part.rows) else primary.examples.rows(torch.arange(0))
@@ -183,8 +185,8 @@ def _check_pictures(examples: Examples, where: str) -> None:
     pixels = examples.inputs
     if len(pixels) > 1 and bool((pixels[1:] == pixels[:1]).all()):
         size = pixels.shape[-1]
-        found = f"{where}: all {len(pixels)} training pictures are equal when scaled to {size} x {size} pixels"
-        raise InputError(f"{found}, so there is nothing to learn; check the files, or raise data.image_size")
+        problem = f"{where}: all {len(pixels)} training pictures are equal when scaled to {size} x {size} pixels"
+        raise InputError(f"{problem}, so there is nothing to learn; check the files, or raise data.image_size")
 
 
 def _table(part: Part) -> Any:

@@ -136,8 +136,8 @@ def blamed(path: Path, kind: str) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, csv.Error, OSError, ValueError, KeyError) as error:
-        found = f"{path}: cannot be read as {kind} ({one_line(error, 200)})"
-        raise InputError(f"{found}; check the file") from None
+        problem = f"{path}: cannot be read as {kind} ({one_line(error, 200)})"
+        raise InputError(f"{problem}; check the file") from None
 
 
 def find_column(names: Sequence[str], name: str | None, usual: Sequence[str], where: str) -> str | None:

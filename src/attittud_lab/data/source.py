@@ -142,13 +142,13 @@ def check_memory(wanted: int, what: str, cure: str = "give fewer examples") -> N
 
 def free_memory() -> float:
     """Return the bytes of main memory that this process can still take; infinite if the system does not say."""
-    found = [math.inf]
+    limits = [math.inf]
     with suppress(OSError, ValueError):  # another system, or a container without a limit
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        found += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+        limits += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
         limit, used = (int(Path("/sys/fs/cgroup", f"memory.{name}").read_text()) for name in ("max", "current"))
-        found.append(limit - used)
-    return min(found)
+        limits.append(limit - used)
+    return min(limits)
 
 
 def inside(root: Path, path: Path) -> Path:

@@ -128,16 +128,16 @@ def words_of(raws: Iterable[Raw]) -> npt.NDArray[np.bytes_]:
 
 def packed(words: Sequence[npt.NDArray[np.bytes_]]) -> str:
     """Write the digests of several sets of examples as a short text: sorted, each once, without blank texts."""
-    found = np.unique(np.concatenate([_numbers(some[some != b""]) for some in words]))
-    return base64.b64encode(found.tobytes()).decode("ascii")
+    distinct = np.unique(np.concatenate([_numbers(some[some != b""]) for some in words]))
+    return base64.b64encode(distinct.tobytes()).decode("ascii")
 
 
 def unpacked(text: str) -> npt.NDArray[np.uint64]:
     """Read what `packed` wrote; raises ValueError for anything else."""
-    found = np.frombuffer(base64.b64decode(text, validate=True), dtype="<u8")
-    if (found[1:] <= found[:-1]).any():  # `are_in` would miss some without a word
+    numbers = np.frombuffer(base64.b64decode(text, validate=True), dtype="<u8")
+    if (numbers[1:] <= numbers[:-1]).any():  # `are_in` would miss some without a word
         raise ValueError("they are not in order")
-    return found
+    return numbers
 
 
 def are_in(words: npt.NDArray[np.bytes_], known: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
@@ -147,8 +147,8 @@ def are_in(words: npt.NDArray[np.bytes_], known: npt.NDArray[np.uint64]) -> npt.
     numbers = _numbers(words)
     # `known` is sorted; np.isin would sort it again for every batch.
     nearest = known[np.minimum(np.searchsorted(known, numbers), len(known) - 1)]
-    found: npt.NDArray[np.bool_] = (nearest == numbers) & (words != b"")
-    return found
+    used: npt.NDArray[np.bool_] = (nearest == numbers) & (words != b"")
+    return used
 
 
 def _numbers(words: npt.NDArray[np.bytes_]) -> npt.NDArray[np.uint64]:
@@ -229,10 +229,12 @@ def check_copies(parts: Mapping[str, Digests], where: str, overlap: str) -> dict
         counts[f"{part} in {other}"] = count
         total = len(parts[part].exact)
         but = f" ({loose} of them except for case, white space or punctuation)" if loose else ""
-        found = f"{where}: {count} of the {total} {part} examples are also in {other}{but}; results on them say little"
+        problem = (
+            f"{where}: {count} of the {total} {part} examples are also in {other}{but}; results on them say little"
+        )
         if overlap == "refuse" and count > MOST_COPIED * total:
             cure = "remove the copies from one of the two, or set data.primary.overlap: warn to continue"
-            raise InputError(f"{found}; {cure}. At most {MOST_COPIED:.0%} may be copies")
+            raise InputError(f"{problem}; {cure}. At most {MOST_COPIED:.0%} may be copies")
         if overlap != "allow":
-            warn_once(found)
+            warn_once(problem)
     return counts

@@ -31,7 +31,7 @@ _SHARD = re.compile(r"(?P<split>[^.].*?)(-\d{5}-of-(?P<of>\d{5}))?\.(parquet|csv
 
 def shards(folder: Path) -> dict[str | None, list[Path]]:
     """Files by split: `train-00000-of-00003.parquet` and `train.csv` belong to the split train."""
-    found: dict[str | None, list[Path]] = {}
+    files: dict[str | None, list[Path]] = {}
     # The hub keeps its parquet in a folder called data.
     for inner in (folder, folder / "data"):
         if not inner.is_dir():
@@ -40,13 +40,13 @@ def shards(folder: Path) -> dict[str | None, list[Path]]:
         for path in sorted(inner.iterdir()):
             match = _SHARD.fullmatch(path.name)
             if match and path.is_file():
-                found.setdefault(match["split"], []).append(inside(folder, path))
+                files.setdefault(match["split"], []).append(inside(folder, path))
                 announced[match["split"]] = int(match["of"] or 0)
         for split, count in announced.items():
-            if len(found[split]) < count:
-                warn_once(f"{inner}: found only {len(found[split])} of the {count} files of split {split}")
-        if found:
-            return found
+            if len(files[split]) < count:
+                warn_once(f"{inner}: found only {len(files[split])} of the {count} files of split {split}")
+        if files:
+            return files
     return {}
 
 
@@ -100,9 +100,9 @@ class Tables:
 
 def table_listing(table: pa.Table, where: str, columns: Columns) -> Listing:
     """A listing of any table with an image or text column, or with columns of features."""
-    kept = matching(table, where, columns.where)
-    table = table if kept.all() else table.filter(pa.array(kept))
-    counted = np.flatnonzero(kept) + 1
+    mask = matching(table, where, columns.where)
+    table = table if mask.all() else table.filter(pa.array(mask))
+    row_numbers = np.flatnonzero(mask) + 1
     label = _choose(table, where, columns.label, LABELS, "label")
     group = _choose(table, where, columns.group, (), "group")
     if columns.table is None:
@@ -112,24 +112,28 @@ def table_listing(table: pa.Table, where: str, columns: Columns) -> Listing:
         features = _features(table, where, columns, {label, group, *columns.where})
         kind, fetch, tables = "table", partial(_cells, features), [features]
     labels, classes = (None, []) if label is None else labels_of(table, label, f"{where}: column {label!r}")
-    groups = None if group is None else _groups(table[group], counted.tolist(), where, group)
+    groups = None if group is None else _groups(table[group], row_numbers.tolist(), where, group)
     listing = Listing(where, kind, table.num_rows, fetch, labels, classes, groups=groups, tables=tables)
-    return replace(listing, names=lambda rows: [f"{where}, row {number}" for number in counted[rows]])
+    return replace(listing, names=lambda rows: [f"{where}, row {number}" for number in row_numbers[rows]])
 
 
 def _groups(values: Any, numbers: Sequence[int], where: str, column: str) -> list[str]:
     """Return the group of each row; a row whose cell is empty is a group of its own."""
-    found, empty = list[str](), 0
+    groups: list[str] = []
+    empty = 0
     for value, number in zip(plain(values).to_pylist(), numbers, strict=True):
-        text = "" if value is None or value != value else str(value).strip()  # NaN differs from itself
-        text = folded(text)  # one file may have 7 where another has 7.0, because other cells of the column are empty
-        empty += not text
-        found.append(text or f"{where}, row {number}")  # unlike any group of this or another file
+        missing = value is None or value != value  # NaN differs from itself
+        # One file may have 7 where another has 7.0, because other cells of the column are empty.
+        group = "" if missing else folded(str(value).strip())
+        if not group:
+            empty += 1
+            group = f"{where}, row {number}"  # unlike any group of this or another file
+        groups.append(group)
     if empty:
         have = "has" if empty == 1 else "have"
-        what = f"{where}: {empty} of {len(found)} rows {have} no group (column {column!r})"
+        what = f"{where}: {empty} of {len(groups)} rows {have} no group (column {column!r})"
         warn_once(f"{what}; each counts as a group of its own, so fill the cells if some of them belong together")
-    return found
+    return groups
 
 
 def _inputs(table: pa.Table, where: str, columns: Columns) -> tuple[Kind, Callable[[Rows], Sequence[Raw]]]:
@@ -137,14 +141,14 @@ def _inputs(table: pa.Table, where: str, columns: Columns) -> tuple[Kind, Callab
     column = _choose(table, where, columns.input, INPUTS, "input")
     if column is None:
         known = listed(table.column_names)
-        found = f"{where}: no column looks like an image or a text; name it with input:. Columns: {known}"
-        raise InputColumnError(f"{found}. If these are features, set data.kind: table (`attittud init table` does)")
+        problem = f"{where}: no column looks like an image or a text; name it with input:. Columns: {known}"
+        raise InputColumnError(f"{problem}. If these are features, set data.kind: table (`attittud init table` does)")
     values = plain(table[column])
     if is_text(values.type):
         return "text", lambda rows: [cell or "" for cell in values.take(pa.array(rows)).to_pylist()]
     if not (pa.types.is_struct(values.type) or _is_binary(values.type)):
-        found = f"{where}: column {column!r} holds {str(values.type)[:60]}"
-        raise InputError(f"{found}, neither text nor images; name another column with input:")
+        problem = f"{where}: column {column!r} holds {str(values.type)[:60]}"
+        raise InputError(f"{problem}, neither text nor images; name another column with input:")
     return "image", lambda rows: [_image(cell, where, column) for cell in values.take(pa.array(rows)).to_pylist()]
 
 
@@ -168,8 +172,8 @@ def _features(table: pa.Table, where: str, columns: Columns, others: set[str | N
     known = [name for name in table.column_names if name not in others and name not in config.exclude]
     names = [name for name in known if config.columns is None or name in config.columns]
     if not names:
-        found = f"{where}: has no column of features besides {listed(sorted(filter(None, others)))}"
-        raise InputError(f"{found}; check data.table. Its columns are {listed(table.column_names)}")
+        problem = f"{where}: has no column of features besides {listed(sorted(filter(None, others)))}"
+        raise InputError(f"{problem}; check data.table. Its columns are {listed(table.column_names)}")
     guess, made = cells_are_text(table), dict[str, Any]()
     for name in names:
         _choose(table, where, name, (), "data.table.columns")
@@ -217,29 +221,28 @@ def _text_bytes(text: str) -> bytes:
     return folded(text).encode("utf-8", "surrogatepass") if number is None else _alike(np.array(number)).tobytes()
 
 
-def filtered(table: pa.Table, where: str, wanted: Mapping[str, str]) -> pa.Table:
+def filtered(table: pa.Table, where: str, values: Mapping[str, str]) -> pa.Table:
     """Return the rows that have these values, compared as texts; there must be at least one."""
-    kept = matching(table, where, wanted)
-    return table if kept.all() else table.filter(pa.array(kept))
+    mask = matching(table, where, values)
+    return table if mask.all() else table.filter(pa.array(mask))
 
 
-def matching(table: pa.Table, where: str, wanted: Mapping[str, str]) -> npt.NDArray[np.bool_]:
+def matching(table: pa.Table, where: str, values: Mapping[str, str]) -> npt.NDArray[np.bool_]:
     """Find the rows that have these values, compared as texts; there must be at least one."""
     if table.num_rows == 0:
         raise InputError(f"{where}: there are no examples in it; check the file")
-    rows = np.arange(table.num_rows)
-    for column, value in wanted.items():
+    mask = np.ones(table.num_rows, dtype=bool)
+    for column, value in values.items():
         _choose(table, where, column, (), "where")
         cells = [str(cell) for cell in table[column].to_pylist()]
-        found = [cells[row] for row in rows]
-        kept = [cell == value for cell in found]
-        if not any(kept):  # `True` also matches `true` in a csv file
-            kept = [cell.casefold() == value.casefold() for cell in found]
-        if not any(kept):
-            values = listed(dict.fromkeys(found), 10)
-            raise InputError(f"{where}: no row has {value!r} in column {column!r} (where:); its values are {values}")
-        rows = rows[kept]
-    return np.isin(np.arange(table.num_rows), rows)
+        equal = mask & [cell == value for cell in cells]
+        if not equal.any():  # `True` also matches `true` in a csv file
+            equal = mask & [cell.casefold() == value.casefold() for cell in cells]
+        if not equal.any():
+            others = listed(dict.fromkeys(cells[row] for row in np.flatnonzero(mask)), 10)
+            raise InputError(f"{where}: no row has {value!r} in column {column!r} (where:); its values are {others}")
+        mask = equal
+    return mask
 
 
 def _choose(table: pa.Table, where: str, name: str | None, usual: Sequence[str], what: str) -> str | None:

@@ -39,12 +39,12 @@ def check_texts(texts: Sequence[str], where: str) -> None:
     """Refuse texts from which nothing can be learned: all are blank, or all are numbers. Some may be blank."""
     filled = [text for text in texts if text.strip()]
     if not filled:
-        found = f"{where}: its texts contain no words"
-        raise InputError(f"{found}; name another column with input:, or check the file")
+        problem = f"{where}: its texts contain no words"
+        raise InputError(f"{problem}; name another column with input:, or check the file")
     if all(re.match(NUMBER, text.strip()) for text in filled):
-        found = f"{where}: all its texts are numbers, such as {short(filled[0], 40)!r}"
+        problem = f"{where}: all its texts are numbers, such as {short(filled[0], 40)!r}"
         raise InputError(
-            f"{found}; name the column of texts with input:, or read a table of numbers (data.kind: table)"
+            f"{problem}; name the column of texts with input:, or read a table of numbers (data.kind: table)"
         )
 
 

@@ -41,12 +41,12 @@ def texts(inputs: Any, column: str | None) -> list[str]:
     """Texts, or the cells of the input column of mappings and data frames."""
     if isinstance(inputs, Tensor) or (isinstance(inputs, np.ndarray) and inputs.dtype.kind not in "OUT"):
         raise InputError("the inputs are an array of numbers, but the model reads texts; give strings")
-    found = _cells(inputs, column, "the model reads texts; give strings")
-    for position, item in enumerate(found):
+    cells = _cells(inputs, column, "the model reads texts; give strings")
+    for position, item in enumerate(cells):
         if not isinstance(item, str):
             what = f"input {position} is a {type(item).__name__}"
             raise InputError(f"{what}, but the model reads texts; give strings")
-    return [str(item) for item in found]
+    return [str(item) for item in cells]
 
 
 def images(inputs: Any, column: str | None, channels: int) -> list[Any]:
@@ -55,8 +55,8 @@ def images(inputs: Any, column: str | None, channels: int) -> list[Any]:
         inputs = inputs.detach().cpu().numpy()
     if isinstance(inputs, np.ndarray) and inputs.dtype.kind not in "OUT":
         return list(_pixels(inputs, channels))
-    found = _cells(inputs, column, f"the model reads images; give {_IMAGES}, or a list of them")
-    return [_image(position, item) for position, item in enumerate(found)]
+    cells = _cells(inputs, column, f"the model reads images; give {_IMAGES}, or a list of them")
+    return [_image(position, item) for position, item in enumerate(cells)]
 
 
 def _cells(inputs: Any, column: str | None, cure: str) -> list[Any]:
@@ -143,20 +143,20 @@ def _pixels(pixels: npt.NDArray[Any], channels: int) -> npt.NDArray[np.uint8]:
     # The rows of one colour image would otherwise be read as grey images.
     single = pixels.shape[-1] in (1, 3) or (channels == 3 and pixels.shape[0] in (1, 3))
     if channels == 3 and not single:
-        found = f"an array of shape {pixels.shape} is no colour image"
-        raise InputError(f"{found}; give H x W x 3 or 3 x H x W for one image, n x H x W x 1 for several grey images")
+        problem = f"an array of shape {pixels.shape} is no colour image"
+        raise InputError(f"{problem}; give H x W x 3 or 3 x H x W for one image, n x H x W x 1 for several grey images")
     return _stacked(pixels[None] if single else pixels)
 
 
 def _stacked(pixels: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     """Return several images as n x C x H x W; without an axis for channels they are grey."""
     if pixels.dtype != np.uint8:
-        found = f"the images are of type {pixels.dtype}, not uint8"
-        raise InputError(f"{found}; give pixels from 0 to 255 as np.uint8, without any normalisation")
+        problem = f"the images are of type {pixels.dtype}, not uint8"
+        raise InputError(f"{problem}; give pixels from 0 to 255 as np.uint8, without any normalisation")
     if pixels.ndim == 3:
         return pixels[:, None]
     colours = [pixels.ndim == 4 and pixels.shape[axis] in (1, 3) for axis in (1, -1)]
     if sum(colours) != 1:
-        found = f"it is not clear which axis of the shape {pixels.shape} has the channels, of which there are 1 or 3"
-        raise InputError(f"{found}; give n x C x H x W, n x H x W x C, or n x H x W for grey images")
+        problem = f"it is not clear which axis of the shape {pixels.shape} has the channels, of which there are 1 or 3"
+        raise InputError(f"{problem}; give n x C x H x W, n x H x W x C, or n x H x W for grey images")
     return pixels if colours[0] else np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
