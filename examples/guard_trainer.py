@@ -1,11 +1,11 @@
 """TRL's SFTTrainer that learns something new and protects what the model could do before.
 
     python examples/guard_trainer.py runs/guard                  # KL to the model before training
-    python examples/guard_trainer.py runs/guard --guard a_gem    # or none, replay, a name of attittud.guards()
+    python examples/guard_trainer.py runs/guard --guard a_gem    # or none
 
 The model, tiny and from random weights, first learns to count upwards. Then it learns to count by threes, while 16 sentences
-that count upwards are protected. The last lines show what it forgot, and what averages of the weights before and after would have
-forgotten. This says nothing about which method is better: see docs/guard.md.
+that count upwards are protected. The last lines show what it forgot (share 1), and what averages of the weights before and after
+would have forgotten. This says nothing about which method is better: see docs/guard.md.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 from trl import SFTConfig, SFTTrainer
 from trl_trainers import DEFAULTS, make_model, make_tokenizer, text
 
-from attittud import guards
-from attittud.integrations.guard import PLAIN, GuardMixin
+from attittud import averages, weights_of
+from attittud.integrations.guard import GUARDS, GuardMixin
 
 
 class Guarded(GuardMixin, SFTTrainer):
@@ -42,7 +42,7 @@ def make_trainer(folder: str, model: Any, guard: str = "kl", **settings: Any) ->
         eval_dataset=text(32, [3], seed=3),
         processing_class=make_tokenizer(),
         guard=guard,
-        protect_dataset=text(16, [1], seed=4),  # or protect_prompts=[...]: the start model writes the replies
+        protect_dataset=text(16, [1], seed=4),
         protect_eval_dataset=text(64, [1], seed=5),
     )
 
@@ -50,13 +50,14 @@ def make_trainer(folder: str, model: Any, guard: str = "kl", **settings: Any) ->
 def main(arguments: Sequence[str] | None = None) -> Guarded:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", help="where the trainer writes")
-    parser.add_argument("--guard", choices=sorted({*PLAIN, *guards()}), default="kl")
+    parser.add_argument("--guard", choices=GUARDS, default="kl")
     options = parser.parse_args(arguments)
     trainer = make_trainer(options.folder, make_start(options.folder), options.guard)
+    start = weights_of(trainer.model)
     trainer.train()
-    print("share of the trained weights   new loss   forgetting")
-    for share, found in trainer.averages.items():
-        print(f"{share:28.2f} {found['eval_loss']:10.3f} {found['forgetting']:12.3f}")
+    print("share of the trained weights   forgetting")
+    for share, forgotten in averages(trainer.model, start, trainer.forgetting).items():
+        print(f"{share:28.2f} {forgotten:12.3f}")
     return trainer
 
 

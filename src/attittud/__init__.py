@@ -9,7 +9,7 @@ from attittud.basis.subspace import Subspace
 from attittud.channel import LabelChannel
 from attittud.decompose import Decomposition, decompose
 from attittud.engine import UnsupportedError, engines, register_engine
-from attittud.eta import Eta, guards, preset, presets
+from attittud.eta import Eta, preset, presets
 from attittud.guide import AccumulationWarning, Guide
 from attittud.report import Report
 
@@ -31,7 +31,6 @@ __all__ = [
     "bases",
     "decompose",
     "engines",
-    "guards",
     "interpolate",
     "isolated_forward",
     "preset",

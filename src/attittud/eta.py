@@ -52,29 +52,19 @@ _PRESETS: dict[str, dict[str, Any]] = {
     "orthogonal_flip": {"eta": Eta(neutral=1, helpful=0, harmful=-1)},
 }
 
-# Published methods that learn new data (auxiliary) without forgetting protected data (primary); docs/guard.md has formulas.
-_GUARDS: dict[str, dict[str, Any]] = {
-    "a_gem": {**_PRESETS["pcgrad"], "primary_weight": 0.0},
-}
-
 
 def presets() -> tuple[str, ...]:
-    """Return the names of the general strategies that `preset` accepts."""
+    """Return the names that `preset` accepts."""
     return tuple(_PRESETS)
 
 
-def guards() -> tuple[str, ...]:
-    """Return the names of the methods against forgetting that `preset` accepts."""
-    return tuple(_GUARDS)
-
-
 def preset(name: str) -> dict[str, Any]:
-    """Return the keyword arguments of a `Guide` for a name from `presets()` or `guards()`.
+    """Return the keyword arguments of a `Guide` for a name from `presets()`.
 
     >>> preset("drop_harmful")
     {'eta': Eta(neutral=1.0, helpful=1.0, harmful=0.0)}
     """
-    return dict(choose("preset", name, _PRESETS | _GUARDS))
+    return dict(choose("preset", name, _PRESETS))
 
 
 def choose(what: str, name: object, table: Mapping[str, T]) -> T:

@@ -133,6 +133,7 @@ def guarded(folder: str, *, lora: bool, **settings: Any) -> list[float]:
     from peft import LoraConfig
     from trl_trainers import DEFAULTS, SFTConfig, SFTTrainer, make_model, make_tokenizer, text
 
+    from attittud import averages, weights_of
     from attittud.integrations.guard import GuardMixin
 
     class Guarded(GuardMixin, SFTTrainer):
@@ -149,16 +150,9 @@ def guarded(folder: str, *, lora: bool, **settings: Any) -> list[float]:
     backend = {"ddp_backend": "gloo"} if workers() > 1 else {}
     batches = {"per_device_train_batch_size": 8 // workers(), "per_device_eval_batch_size": 8 // workers()}
     found = []
-    methods: list[tuple[str, str, dict[str, int]]] = (
-        [("a_gem", "kl", {}), ("kl", "kl", {})] if lora else [("a_gem", "nll", {}), ("kl", "kl", {})]
-    )
-    for guard, loss, guide in methods:
-        model = make_model()
-        if settings.get("fsdp_config", {}).get("cpu_ram_efficient_loading") and dist.get_rank():
-            for parameter in model.parameters():
-                parameter.data.zero_()  # as from_pretrained leaves them on all workers but the first
+    for guard in ("a_gem", "kl"):
         trainer = Guarded(
-            model=model,
+            model=make_model(),
             args=SFTConfig(folder, **(DEFAULTS | defaults | backend | batches | settings)),
             train_dataset=text(64, [-1], seed=1),
             eval_dataset=text(13, [-1], seed=7),
@@ -168,17 +162,15 @@ def guarded(folder: str, *, lora: bool, **settings: Any) -> list[float]:
             protect_dataset=text(11, [1], seed=2),
             protect_eval_dataset=text(11, [1], seed=3),
             guard=guard,
-            protect_loss=loss,
-            guide=guide,
-            shares=(0, 0.5),
         )
+        start = weights_of(trainer.model)
         trainer.train()
         logs = trainer.state.log_history
         found += [entry["loss"] for entry in logs if "loss" in entry]
         # Offset, so that a relative tolerance fits: forgetting at the start weights is zero.
         found += [1 + entry["eval_forgetting"] for entry in logs if "eval_forgetting" in entry]
-        found += [1 + average["forgetting"] for average in trainer.averages.values()]
-        found += [average["eval_loss"] for average in trainer.averages.values()]
+        model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
+        found += [1 + lost for lost in averages(model, start, trainer.forgetting, (0, 0.5)).values()]
     return found
 
 
@@ -191,10 +183,10 @@ def guard_lora(folder: str) -> list[float]:
 
 
 def guard_fsdp2(folder: str) -> list[float]:
-    """FSDP2 with all weights: the start weights are whole and the model is sharded. Only the first worker loads the model."""
+    """FSDP2 with all weights: the start weights are whole and the model is sharded."""
     if workers() == 1:
         return guard(folder)
-    config = {"version": 2, "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"], "cpu_ram_efficient_loading": True}
+    config = {"version": 2, "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"], "cpu_ram_efficient_loading": False}
     with fsdp2_on_cpu():
         return guarded(f"{folder}/guard_fsdp2", lora=False, fsdp=True, fsdp_config=config)
 

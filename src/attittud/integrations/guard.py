@@ -1,83 +1,55 @@
-"""A mixin for Hugging Face's and TRL's trainers: learn new data and protect what the model could do before.
+"""A mixin for Hugging Face's and TRL's trainers: learn new data and keep what the model could do before.
 
 class Guarded(GuardMixin, SFTTrainer): ...
 
-trainer = Guarded(model, args, train_dataset=new, protect_dataset=few)  # guard="kl", or another method
+trainer = Guarded(model, args, train_dataset=new, protect_dataset=few)  # guard="kl"
+
+With g the gradient of the new data and r the gradient of one protected batch, both new in every step, the update is
+
+    none    g
+    kl      g + protect_weight * r, where r is the gradient of KL(start ‖ now)
+    a_gem   g - (⟨g, r⟩/‖r‖²) r if ⟨g, r⟩ < 0, else g
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from attittud.autograd.average import SHARES
-from attittud.eta import choose, guards, preset
-from attittud.guide import Guide
-from attittud.integrations.guard_checks import (
-    HELD_OUT,
-    PROTECTED,
-    CheckedCollator,
-    check_best,
-    check_divergence,
-    check_guide,
-    check_model,
-    check_numbers,
-    held_out_set,
-    protected_kind,
-    protected_sets,
-)
-from attittud.integrations.protected import Forgetting, ProtectedLoss, pad, replies, share_weights, shifts
+from attittud._checks import check_choice, check_count, check_weight
+from attittud.autograd.average import interpolate, placed, reshard, weights_of
+from attittud.eta import preset
+from attittud.integrations.objective import check_logits
 from attittud.integrations.transformers import AttittudMixin, check_arguments
+from attittud.losses import per_sequence, per_sequence_kl
 
-NEW = "new"
-SUM = {"eta": (1, 1, 1), "basis": "mean"}
-PLAIN: dict[str, dict[str, Any]] = {
-    "none": {**SUM, "primary_weight": 0.0},
-    "replay": {**SUM, "primary_weight": 1.0},
-    "kl": {**SUM, "primary_weight": 1.0},
-}
-"""Methods that only add losses, without projection. Their steps are the Trainer's own; the guide only keeps the state."""
-
-
-@dataclass(frozen=True)
-class GuardArguments:
-    """What a user gave, as far as it is needed after the start."""
-
-    loss: Literal["nll", "kl"]  # the protected loss
-    sets: int  # how many protected sets there are
-    batch_size: int | None  # protected examples per device and step
-    rank: bool  # whether the rank was given
-    prompts: bool  # whether prompts were given instead of data
-    prepared: tuple[str, ...]  # sets that are prepared and collated like `train_dataset`
+GUARDS = ("none", "kl", "a_gem")
+A_GEM = preset("pcgrad") | {"primary_weight": 0.0}
+NEW, PROTECTED, HELD_OUT = "new", "protected", "held_out"
+NOISE = "neftune_noise_alpha"  # an attribute that transformers gives to the embeddings
 
 
 class GuardMixin(AttittudMixin):
     """Put this before a `Trainer` class: `train_dataset` is the new data, and protected data show what must not be forgotten.
 
-    Epochs, packing, collators, accumulation and logging of the new data are the Trainer's own. Every step draws one batch of
-    protected data, unless the method needs none in this step. The logged `loss` is the loss of the new data, whatever the
-    method. At every evaluation the log has `eval_forgetting`: the change of the loss on held-out protected data. After
-    training, `averages` has the same number for averages of the weights before and after training.
+    Epochs, packing, collators, accumulation and logging of the new data are the Trainer's own. Each step draws one batch of
+    protected data. The logged `loss` is the loss of the new data. Protected batches need `labels` with one entry for each token;
+    their loss is the mean over sequences of each sequence's mean over tokens.
 
     Args:
-        guard: "kl" (add the divergence from the start model), "none", "replay" (add the protected loss), or a name of
-            `attittud.guards()`.
-        protect_dataset: examples of what the model can do, prepared like `train_dataset`; or a dict of several sets.
-        protect_prompts: instead of `protect_dataset`, prompts (texts, or lists of chat messages); the start model writes the
-            replies.
-        protect_loss: "nll", the Trainer's own loss, or "kl", the divergence KL(start ‖ now); by default "kl" for guard="kl" and
-            "nll" for all others.
-        protect_weight: weight of the protected gradient in the update; by default the weight that the method defines.
+        guard: "kl" adds the divergence from the start model to the loss, "a_gem" removes from the gradient what opposes the
+            protected data, and "none" trains on the new data alone.
+        protect_dataset: examples of what the model can do, prepared like `train_dataset`.
+        protect_weight: the weight of the divergence in the loss, for guard="kl".
         protect_batch_size: protected examples per device and step; by default the batch size of the new data.
-        protect_collator: for protected data that are not prepared like `train_dataset`; its batches must have labels.
-        protect_eval_dataset: held-out protected data for `eval_forgetting`. Without it, `eval_forgetting_protected` is
-            measured on the protected data themselves.
-        guide: for a name of `attittud.guards()`, further arguments of `Guide`, such as `{"refresh_every": 5}`.
-        reply_tokens: the largest number of tokens in a reply to a prompt; the model's context length limits it too.
-        shares: shares of the trained weights in the averages at the end; an empty sequence leaves the averages out.
+        protect_collator: for protected data that are not prepared like `train_dataset`.
+        protect_eval_dataset: held-out protected data. With these, every evaluation logs `eval_forgetting`: how much their loss
+            has grown since the start.
     """
 
     packs = True
@@ -88,169 +60,230 @@ class GuardMixin(AttittudMixin):
         *args: Any,
         guard: str = "kl",
         protect_dataset: Any = None,
-        protect_prompts: Sequence[Any] | None = None,
-        protect_loss: Literal["nll", "kl"] | None = None,
-        protect_weight: float | None = None,
+        protect_weight: float = 1.0,
         protect_batch_size: int | None = None,
         protect_collator: Any = None,
         protect_eval_dataset: Any = None,
-        guide: Mapping[str, Any] | None = None,
-        reply_tokens: int = 128,
-        shares: Sequence[float] = SHARES,
         **kwargs: Any,
     ) -> None:
         check_arguments(type(self), kwargs)
-        settings = choose("guard", guard, PLAIN | {name: preset(name) for name in guards()}) | dict(guide or {})
-        if guard in PLAIN:
-            check_guide(guard, guide or {})
-        self.guard, loss = guard, protected_kind(guard, protect_loss, protect_weight)
-        self.shares = check_numbers(protect_weight, protect_batch_size, reply_tokens, shares)
-        if protect_weight is not None:
-            settings["primary_weight"] = protect_weight
-        sets = protected_sets(guard, guard != "none", protect_dataset, protect_prompts)
-        held_out = held_out_set(protect_eval_dataset)
-        own = protect_collator or (pad if protect_prompts is not None else None)
-        # Replies to prompts have a collator of their own, but held-out data are still prepared like `train_dataset`.
-        collated = [*sets, *(held_out if protect_collator is not None else ())] if own is not None else []
-        self._given = GuardArguments(
-            loss=loss,
-            sets=len(sets),
-            batch_size=protect_batch_size,
-            rank="rank" in (guide or {}),
-            prompts=protect_prompts is not None,
-            prepared=tuple(name for name in sets | held_out if name not in collated),
-        )
+        check_choice("guard", guard, GUARDS)
+        if check_weight("protect_weight", protect_weight) < 0:
+            raise ValueError(
+                f"protect_weight must not be negative, got {protect_weight!r}: the model would learn to forget"
+            )
+        if protect_batch_size is not None:
+            check_count("protect_batch_size", protect_batch_size)
+        self.guard = guard
+        self.protect_weight = protect_weight
+        datasets = {}
+        if guard != "none":
+            datasets[PROTECTED] = protect_dataset
+        if protect_eval_dataset is not None:
+            datasets[HELD_OUT] = protect_eval_dataset
+        for name, data in datasets.items():
+            if data is None or (hasattr(data, "__len__") and len(data) == 0):
+                raise ValueError(
+                    f"guard={guard!r} needs examples: {self.argument_of(name)} is {data!r:.40}; pass a dataset"
+                )
         super().__init__(
             *args,
-            auxiliary_datasets=sets | held_out,
-            guide=settings,
-            auxiliary_collators=dict.fromkeys(collated, own),
+            auxiliary_datasets=datasets,
+            guide=A_GEM,
+            auxiliary_collators={} if protect_collator is None else dict.fromkeys(datasets, protect_collator),
             auxiliary_batch_size=protect_batch_size,
             **kwargs,
         )
-        data = self.auxiliary.datasets
-        share_weights(self)
-        if protect_prompts is not None:
-            data[PROTECTED] = replies(self.model, self.processing_class, protect_prompts, reply_tokens)
-        self.protected_loss = ProtectedLoss(self, loss)
-        measured = {name: data[name] for name in held_out or sets}
-        self.forgetting = Forgetting(self, measured) if measured else None
-        data.pop(HELD_OUT, None)
-        self.averages: dict[float, dict[str, float]] = {}
-        self._again = self._opened = False
+        self._held_out = self.auxiliary.datasets.pop(HELD_OUT, None)
+        self._start = weights_of(self.model) if guard == "kl" else {}
+        self._start_loss: float | None = None  # on the held-out data
+        self._window_begins = False
 
     def check(self) -> None:
         super().check()
-        check_best(self.args)
-        check_model(self, self._given.prepared)
-        if self._given.loss == "kl":
-            check_divergence(self.guard, self, self._given.prepared)
+        check_trainer(self)
 
     def argument_of(self, name: str) -> str:
-        if name == HELD_OUT:
-            return "protect_eval_dataset="
-        known = "protect_prompts=" if self._given.prompts else "protect_dataset="
-        return known if name == PROTECTED else f"{known} {name!r}"
+        return "protect_eval_dataset=" if name == HELD_OUT else "protect_dataset="
 
     def collator_of(self, name: str, collator: Any, *, trains: bool) -> Any:
-        return CheckedCollator(collator, self.argument_of(name), int(shifts(self)) if trains else None)
+        return partial(collate, collator, self.argument_of(name), int(self._shifts))
 
     # ------------------------------------------------------------------------------------------------ a step
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
         batches, items = super(AttittudMixin, self).get_batch_samples(epoch_iterator, num_batches, device)
-        assert self.guide is not None
-        due = self.guard != "none" if self.guard in PLAIN else self.guide.primary_due or self._again
-        self._window, self._opened = self.auxiliary.draw(1, device) if due and batches else {}, True
+        self._window = self.auxiliary.draw(1, device) if batches else {}
+        self._window_begins = True
         return batches, items
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        guide, opened, self._opened = self.guide, self._opened, False
+        """Train on a micro-batch of new data. The first micro-batch of a step also takes the step's protected batch."""
+        begins = self._window_begins
+        self._window_begins = False
+        if self.guard == "a_gem":
+            return self._a_gem_step(model, inputs, num_items_in_batch, begins=begins)
+        loss: Tensor = super(AttittudMixin, self).training_step(model, inputs, num_items_in_batch)
+        self._latest.add(NEW, loss)
+        if begins and self.guard == "kl":
+            self._add_divergence(model)
+        if self.accelerator.sync_gradients:
+            self._latest.end_step()
+        return loss
+
+    def _a_gem_step(self, model: nn.Module, inputs: dict[str, Any], items: Any, *, begins: bool) -> Tensor:
+        guide = self.guide
         assert guide is not None
-        if self.guard in PLAIN:
-            total = self._latest.add(NEW, super(AttittudMixin, self).training_step(model, inputs, num_items_in_batch))
-            if opened and self._window:
-                self._add_protected(model, guide.primary_weight)
-            if self.accelerator.sync_gradients:
-                self._latest.end_step()
-            return total
         model.train()
         if callable(getattr(self.optimizer, "train", None)):
             self.optimizer.train()
-        if opened:
-            self._take_protected(model, guide)
+        if begins:
+            batch, labels = self._protected_batch()
+            with self.compute_loss_context_manager():
+                losses = per_sequence(self._logits(model, batch), labels, shift=self._shifts)
+            guide.primary(self._scaled(losses))
+            self._latest.add(PROTECTED, losses.detach().mean())
         with self.compute_loss_context_manager():
-            loss = self.objective.auxiliary(NEW, model, self._prepare_inputs(inputs), num_items_in_batch)
+            loss = self.objective.auxiliary(NEW, model, self._prepare_inputs(inputs), items)
         guide.auxiliary({NEW: self._scaled(loss)})
         total = self._latest.add(NEW, loss.detach())
         if self.accelerator.sync_gradients:
             self._latest.take(guide.combine())
-            self._look_again()
         return total
 
-    def _take_protected(self, model: nn.Module, guide: Guide) -> None:
-        if not self._window:
-            guide.primary(None)
-            return
-        single = guide.basis.needs == "jacobian"
-        with self.protected_loss.undisturbed(model):
-            losses = self.protected_loss(model, self._window, single=single)
-            guide.primary(self._scaled(losses), refresh=True if self._again else None)
-        self._latest.add(PROTECTED, losses.detach().mean())
-
-    def _add_protected(self, model: nn.Module, weight: float) -> None:
-        with self.protected_loss.undisturbed(model):
-            loss = self.protected_loss(model, self._window, single=False).mean()
-            # Accelerate divides every loss by this number. The losses of micro-batches need that, but this loss does not.
-            self.accelerator.backward(weight * loss * self.accelerator.gradient_accumulation_steps)
+    def _add_divergence(self, model: nn.Module) -> None:
+        """Add the gradient of KL(start ‖ now). Start weights are put into the model for one forward pass."""
+        batch, labels = self._protected_batch()
+        bare = self.accelerator.unwrap_model(model)
+        with undisturbed(model), self.compute_loss_context_manager():
+            # The start comes first, because weights may not change while a graph refers to them.
+            with torch.no_grad(), interpolate(bare, self._start, 0.0):
+                start = self._logits(bare, batch)
+            loss = per_sequence_kl(self._logits(model, batch), start, labels, shift=self._shifts).mean()
+            # Accelerate divides every loss by the number of micro-batches, but there is one protected batch in a step.
+            self.accelerator.backward(self.protect_weight * loss * self.accelerator.gradient_accumulation_steps)
         self._latest.add(PROTECTED, loss.detach())
 
-    def _look_again(self) -> None:
-        """Refresh in the next step too if the basis has no direction, because the divergence has no gradient at the start."""
-        space = None if self.guide is None else self.guide.subspace
-        stale = self.guide is not None and self.guide.refresh_every > 1
-        self._again = self.protected_loss.kind == "kl" and stale and space is not None and not int(space.effective_rank)
+    def _protected_batch(self) -> tuple[dict[str, Any], Tensor]:
+        (batch,), _ = self._window[PROTECTED]
+        inputs = dict(self._prepare_inputs(batch))
+        return inputs, inputs.pop("labels")
+
+    def _logits(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        return check_logits(model(**inputs), self.model)
+
+    @property
+    def _shifts(self) -> bool:
+        """Whether token t is predicted at position t - 1, as in causal language models."""
+        return bool(self._loss_shifts_labels or getattr(self.model, "loss_type", None) is None)
 
     # ------------------------------------------------------------------------------------------------ a run
 
     def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any) -> Any:
         prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
-        if self.guard in PLAIN:
+        if self.guard != "a_gem":
             self.accelerator.gradient_state.plugin_kwargs.pop("sync_each_batch", None)
-        self.protected_loss.begin(prepared[0])
-        self._look_again()
+        self._start = placed(self.accelerator.unwrap_model(prepared[0]), self._start)
         return prepared
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
-        if self.forgetting is not None:
-            self.forgetting.begin(self.model, weights=bool(self.shares) and not self.protected_loss.adapters)
-        output = super().train(*args, **kwargs)
-        if self.forgetting is not None and self.shares:
-            model = self.accelerator.unwrap_model(self.model_wrapped)
-            self.averages = self.forgetting.curve(model, self.shares)
-            logged = {
-                f"average_{share:g}_{name}": x for share, found in self.averages.items() for name, x in found.items()
-            }
-            self.log(logged)
-        return output
+        if self._held_out is not None and self._start_loss is None:
+            self._start_loss = self._held_out_loss(self.model)
+        return super().train(*args, **kwargs)
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
         """Measure forgetting too, in time for the callbacks that look at an evaluation."""
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        if metric_key_prefix == "eval":
-            output.metrics.update(self._forgotten())
+        several = isinstance(self.eval_dataset, dict)
+        first = f"eval_{next(iter(self.eval_dataset))}" if several else "eval"
+        if self._start_loss is not None and metric_key_prefix == first:
+            output.metrics["eval_forgetting"] = self.forgetting()
         return output
 
-    def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> dict[str, float]:
-        metrics: dict[str, float] = super().evaluate(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        # Several evaluation datasets have prefixes of their own. Forgetting is measured once, after all of them.
-        if metric_key_prefix == "eval" and "eval_runtime" not in metrics and (lost := self._forgotten()):
-            metrics |= lost
-            self.log(lost)
-        return metrics
+    def forgetting(self) -> float:
+        """How much the loss on `protect_eval_dataset` has grown since the start; every token counts the same."""
+        if self._start_loss is None:
+            raise RuntimeError("forgetting is not known: pass protect_eval_dataset=, and call train() first")
+        return self._held_out_loss(self.accelerator.unwrap_model(self.model_wrapped)) - self._start_loss
 
-    def _forgotten(self) -> dict[str, float]:
-        if self.forgetting is None or self.forgetting.start is None:
-            return {}
-        name = "eval_forgetting" if HELD_OUT in self.forgetting.data else "eval_forgetting_protected"
-        return {name: self.forgetting(self.accelerator.unwrap_model(self.model_wrapped))}
+    @torch.no_grad()
+    def _held_out_loss(self, model: nn.Module) -> float:
+        was_training = model.training
+        device = next(model.parameters()).device
+        with self.auxiliary.own_collator(HELD_OUT):
+            size = self.args.eval_batch_size
+            loader = self._get_dataloader(self._held_out, description="held-out protected data", batch_size=size)
+        total = torch.zeros(2, dtype=torch.float64, device=self.accelerator.device)
+        model.eval()
+        for batch in loader:
+            inputs = {name: x.to(device) for name, x in self._prepare_inputs(batch).items() if isinstance(x, Tensor)}
+            labels = inputs.pop("labels")
+            # Before and after training the precision must be the same, so autocast is entered here.
+            with self.compute_loss_context_manager(), self.accelerator.autocast():
+                losses = per_sequence(self._logits(model, inputs), labels, shift=self._shifts, reduction="sum")
+            counts = (labels[:, int(self._shifts) :] != -100).sum(1)
+            # Leaves out the examples that Accelerate repeats to fill the last batch of all workers.
+            losses, counts = self.accelerator.gather_for_metrics((losses.to(total.device), counts.to(total.device)))
+            total += torch.stack([losses.sum(), counts.sum()])
+        model.train(was_training)
+        reshard(model)  # the whole parameters that FSDP2 may still hold have no gradient
+        return float(total[0] / total[1])
+
+
+def check_trainer(trainer: Any) -> None:
+    """Refuse models and settings whose outputs do not belong to the tokens of a protected batch."""
+    model = trainer.model
+    plugin = getattr(trainer.accelerator.state, "fsdp_plugin", None)
+    best = getattr(trainer.args, "metric_for_best_model", None) or ""
+    refusals = {
+        f"{type(model).__name__} is an encoder-decoder model, whose losses need labels as input; use a model without an "
+        "encoder": getattr(getattr(model, "config", None), "is_encoder_decoder", False),
+        "prompt learning (PEFT) adds virtual tokens, so outputs are longer than labels; train LoRA adapters instead: "
+        "peft_config=LoraConfig(...)": getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False),
+        f"metric_for_best_model={best!r} needs greater_is_better=False, because less forgetting is better": (
+            "forgetting" in best and trainer.args.greater_is_better
+        ),
+        "fsdp_cpu_ram_efficient_loading gives the start model to the first worker alone; set it to false": (
+            trainer.accelerator.num_processes > 1 and getattr(plugin, "cpu_ram_efficient_loading", False)
+        ),
+    }
+    for message, applies in refusals.items():
+        if applies:
+            raise ValueError(message)
+
+
+def collate(collator: Callable[[Any], Any], what: str, first: int, rows: Any) -> Any:
+    """Make a batch that has a label for each token. `first`: the position of the first label that can count."""
+    batch = collator(rows)
+    labels = batch.get("labels")
+    if labels is None or labels.ndim != 2 or not bool((labels[:, first:] != -100).any()):
+        raise ValueError(
+            f"{what}: a batch has no labels of tokens that count (its columns are {', '.join(sorted(batch))}); give texts with "
+            "labels, or pass a protect_collator= that makes them, such as transformers' "
+            "DataCollatorForLanguageModeling(tokenizer, mlm=False)"
+        )
+    return batch
+
+
+@contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Turn off dropout and NEFTune's noise, which would make the model differ from the start model without any training.
+
+    Other modules stay in training mode, which gradient checkpointing needs. Keep the block open until the graph is used.
+    """
+    changed: list[tuple[dict[str, Any], str, Any]] = []
+    for module in model.modules():
+        attributes = vars(module)
+        for name, value in attributes.items():
+            is_mode = name == "training" and "Dropout" in type(module).__name__
+            # Functional dropout takes its probability from attributes such as attention_dropout and layerdrop.
+            is_probability = name == NOISE or (isinstance(value, float) and "drop" in name)
+            if is_mode or is_probability:
+                changed.append((attributes, name, value))
+    for attributes, name, value in changed:
+        attributes[name] = type(value)(0)
+    try:
+        yield
+    finally:
+        for attributes, name, value in changed:
+            attributes[name] = value
