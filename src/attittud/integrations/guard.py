@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from attittud._checks import check_choice, check_count, check_weight
 from attittud.autograd.average import interpolate, placed, reshard, weights_of
+from attittud.autograd.layout import walk
 from attittud.eta import preset
 from attittud.integrations.objective import check_logits
 from attittud.integrations.transformers import AttittudMixin, check_arguments
@@ -160,6 +161,8 @@ class GuardMixin(AttittudMixin):
             with torch.no_grad(), interpolate(bare, self._start, 0.0):
                 start = self._logits(bare, batch)
             loss = per_sequence_kl(self._logits(model, batch), start, labels, shift=self._shifts).mean()
+            if self.state.global_step == 0 and self.accelerator.num_processes == 1:
+                check_reach(loss, bare)
             # Accelerate divides every loss by the number of micro-batches, but there is one protected batch in a step.
             self.accelerator.backward(self.protect_weight * loss * self.accelerator.gradient_accumulation_steps)
         self._latest.add(PROTECTED, loss.detach())
@@ -250,6 +253,15 @@ def check_trainer(trainer: Any) -> None:
     for message, applies in refusals.items():
         if applies:
             raise ValueError(message)
+
+
+def check_reach(loss: Tensor, model: nn.Module) -> None:
+    """Refuse a model whose forward pass runs another model: a copy.deepcopy of a model that TRL trained does so."""
+    if walk(loss).leaves.isdisjoint(map(id, model.parameters())):
+        raise ValueError(
+            f"the protected loss reaches no parameter of the model: the forward pass of this {type(model).__name__} belongs to "
+            "another model, of which it is a copy. Load the model again with from_pretrained"
+        )
 
 
 def collate(collator: Callable[[Any], Any], what: str, first: int, rows: Any) -> Any:

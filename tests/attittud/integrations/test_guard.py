@@ -336,6 +336,19 @@ def test_protected_data_without_labels_that_count_are_refused(tmp_path: Path, gu
         run.train()
 
 
+@pytest.mark.parametrize("guard", ["kl", "a_gem"])
+def test_a_model_that_runs_the_forward_pass_of_another_is_refused(tmp_path: Path, guard: str) -> None:
+    """As a deep copy of a model that TRL trained does without labels."""
+    model, other = llama(), llama()
+    usual = model.forward
+    model.forward = lambda *args, labels=None, **more: (
+        other(*args, **more) if labels is None else usual(*args, labels=labels, **more)
+    )
+    run = trainer(tmp_path, model=model, guard=guard, args={"remove_unused_columns": False})
+    with pytest.raises(ValueError, match="reaches no"):
+        run.train()
+
+
 def test_classifiers_are_refused(tmp_path: Path) -> None:
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
     model = transformers.BertForSequenceClassification(transformers.BertConfig(vocab_size=9, num_labels=3, **sizes))
