@@ -16,10 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import _engine_run_backward
+from torch.nn.functional import _canonical_mask as canonical_mask
+from torch.nn.functional import _in_projection as in_projection  # type: ignore[attr-defined]
+from torch.nn.functional import _in_projection_packed as in_projection_packed  # type: ignore[attr-defined]
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
-__all__ = ["BatchNorm", "DisableTorchFunction", "tree_flatten", "tree_unflatten"]
+__all__ = ["BatchNorm", "DisableTorchFunction", "canonical_mask", "in_projection", "in_projection_packed"]
 
 DisableTorchFunction = torch._C.DisableTorchFunction
 foreach_add_ = torch._foreach_add_

@@ -10,7 +10,6 @@ from torch.utils.checkpoint import checkpoint
 
 from attittud import Guide, _torch, decompose
 from attittud import kernels as linalg
-from attittud.engine import hooks
 from attittud.engine.base import Jacobian
 from tests.helpers.on_gpu import DEVICE, ETA, NEEDS_GPU, STORED, Convolutions, Perceptron, Run, close
 
@@ -39,7 +38,6 @@ def test_passes_in_the_calling_thread_give_the_update_of_passes_in_torchs_thread
     for own in (True, False):
         if not own:
             monkeypatch.setattr(_torch, "in_this_thread", contextlib.nullcontext)
-            monkeypatch.setattr(hooks, "in_this_thread", contextlib.nullcontext)
         torch.manual_seed(0)
         run = Run(Perceptron() if engine == "hooks" else Convolutions(), engine=engine)
         for refresh in (True, False, True, False):

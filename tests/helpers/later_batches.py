@@ -20,10 +20,6 @@ def losses_of(out: Tensor) -> Tensor:
     return (out - torch.linspace(-1, 1, out.shape[1], dtype=out.dtype)).square().mean(1)
 
 
-def beside(model: nn.Module, x: Tensor, other: Tensor) -> Tensor:
-    return losses_of(torch.addcmul(x, other, model.w))
-
-
 def raw() -> nn.Module:
     return Function(lambda self, x: x, w=weight(6))
 
@@ -49,7 +45,3 @@ def later(case: Case, engine: str) -> None:
     made = make_engine(engine)
     for arguments in (first, second):
         refresh(made, model, lambda arguments=arguments: losses(model, *arguments))
-
-
-# A table's rows are taken for the examples' here; of one example they all are.
-ONE_EXAMPLE: Case = (raw, beside, (data(1, 4, 6), data(4, 6)), (data(4, 4, 6), data(4, 6)))

@@ -153,21 +153,6 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
         lambda: Function(lambda self, x: self.a(x.view(-1, 6)).view(M, -1), a=nn.Linear(6, M)),
         sequences,
     ),
-    "linear_positions_first": (
-        lambda: Function(
-            lambda self, x: self.b(torch.tanh(self.a(x))).mT.movedim(-1, 0).sum(1), a=nn.Linear(6, 5), b=nn.Linear(5, 3)
-        ),
-        sequences_first,
-    ),
-    "with_and_without_positions": (  # first of them, and with as many features as examples
-        lambda: Function(
-            lambda self, x: self.b(self.s * self.a(x).mean(0)) + self.b(self.s * torch.tanh(self.a(x))).mean(0),
-            a=nn.Linear(6, M),
-            b=nn.LayerNorm(M),
-            s=weight(),
-        ),
-        sequences_first,
-    ),
     "in_place": (
         lambda: nn.Sequential(nn.Linear(6, 6), nn.ReLU(inplace=True), nn.Linear(6, 6), nn.LeakyReLU(0.1, inplace=True)),
         sequences,
@@ -212,20 +197,12 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
         ),
         images,
     ),
-    "conv_transpose_frames_to_as_many_channels": (
-        lambda: Function(
-            lambda self, x: self.c(x.flatten(0, 1)[:, None]).view(M, -1), c=nn.ConvTranspose2d(1, M, 2, bias=False)
-        ),
-        images,
-    ),
     "conv3d": (
         lambda: conv(nn.Conv3d(2, 4, (1, 2, 3), stride=(1, 2, 1), groups=2)),
         lambda: torch.randn(M, 2, 3, 4, 5),
     ),
-    "conv_transpose": (lambda: conv(nn.ConvTranspose2d(4, 3, 3, stride=2, output_padding=1)), images),
     "embedding": (lambda: nn.Embedding(9, 3), tokens),
     "embedding_padding": (lambda: nn.Embedding(9, 3, padding_idx=-2), tokens),
-    "embedding_bag": (lambda: nn.EmbeddingBag(9, 3, mode="mean"), tokens),
     "layer_norm": (lambda: nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.Tanh()), sequences),
     "layer_norm_two_dims": (lambda: nn.Sequential(nn.Linear(6, 6), nn.LayerNorm((4, 6)), nn.Tanh()), sequences),
     "rms_norm": (lambda: nn.Sequential(nn.Linear(6, 6), nn.RMSNorm(6), nn.Tanh()), sequences),
@@ -238,11 +215,6 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "batch_norm_frozen": (lambda: conv(nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4)).eval(), images),
     "batch_norm_frozen_vectors": (lambda: nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Tanh()).eval(), vectors),
     "attention": (attention, sequences),
-    "attention_positions_first": (
-        lambda: Function(lambda self, x: self.a(x).transpose(0, 1), a=attention(batch_first=False)),
-        sequences_first,
-    ),
-    "attention_biases": (lambda: attention(add_bias_kv=True, bias=True), sequences),
     "attention_other_sizes": (
         lambda: Function(
             lambda self, x: self.a(x, x[..., :3], x[..., :2])[0],
@@ -304,19 +276,10 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
         lambda: Function(lambda self, x: torch.tanh(x @ self.w) @ self.v.T, w=weight(6, 5), v=weight(3, 5)),
         sequences,
     ),
-    "raw_matrix_first": (lambda: Function(lambda self, x: torch.tanh(self.w @ x.mT), w=weight(5, 6)), sequences),
-    "einsum": (
-        lambda: Function(lambda self, x: torch.einsum("btc,hcd->bhtd", x, self.w).tanh(), w=weight(2, 6, 3)),
-        sequences,
-    ),
     "scalars": (
         lambda: Function(
-            lambda self, x: torch.sigmoid(self.a * x - self.b) / self.c, a=weight(), b=weight(1), c=weight(6)
+            lambda self, x: torch.sigmoid(self.a * x + self.b) * self.c, a=weight(), b=weight(1), c=weight(6)
         ),
-        sequences,
-    ),
-    "sum_with_a_factor": (
-        lambda: Function(lambda self, x: torch.add(x, self.p, alpha=2).sub(self.q, alpha=3), p=weight(6), q=weight(6)),
         sequences,
     ),
     "logarithm_of_sums": (  # torch's second derivative has the logarithm of the gradient
@@ -327,7 +290,6 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
         lambda: Function(lambda self, x: x @ torch.logcumsumexp(self.w, 0), w=weight(6, 4)),
         vectors,
     ),
-    "distances": (lambda: Function(lambda self, x: torch.cdist(x, self.centres), centres=weight(3, 6)), sequences),
     "tied_modules": (
         lambda: Function(lambda self, x: F.linear(torch.tanh(self.e(x)), self.e.weight), e=nn.Embedding(9, 6)),
         tokens,
@@ -341,29 +303,10 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
         sequences,
     ),
     "masked_weight": (
-        lambda: Function(
-            lambda self, x: F.linear(x, self.w * torch.eye(6).tril() + self.v), w=weight(6, 6), v=weight(6, 6)
-        ),
+        lambda: Function(lambda self, x: F.linear(x, self.w * self.w.tril() + self.v), w=weight(6, 6), v=weight(6, 6)),
         vectors,
     ),
     "prompts": (lambda: Function(prompts, prompt=weight(2, 6), enter=nn.Linear(6, 6), mix=nn.Linear(6, 6)), sequences),
-    "prelu": (lambda: nn.Sequential(nn.Linear(6, 6), nn.PReLU(), nn.Linear(6, 4)), vectors),
-    "bilinear": (lambda: Function(lambda self, x: self.a(x, x.flip(-1)), a=nn.Bilinear(6, 6, 3)), vectors),
-    "lstm": (
-        lambda: Function(
-            lambda self, x: torch.cat([self.a(x)[0][:, -1], self.a(x)[1][1][0]], -1), a=nn.LSTM(6, 3, batch_first=True)
-        ),
-        sequences,
-    ),
-    "gru_positions_first": (
-        lambda: Function(lambda self, x: self.a(x)[0].transpose(0, 1), a=nn.GRU(6, 3, bidirectional=True)),
-        sequences_first,
-    ),
-    "lstm_cell": (
-        lambda: Function(lambda self, x: self.a(x[:, 1], self.a(x[:, 0]))[0], a=nn.LSTMCell(6, 3)),
-        sequences,
-    ),
-    "gru_cell": (lambda: Function(lambda self, x: self.a(x[:, 1], self.a(x[:, 0])), a=nn.GRUCell(6, 3)), sequences),
     "checkpointed": (
         lambda: Function(
             checkpointed, enter=nn.Linear(6, 6), inner=nn.Linear(6, 6), norm=nn.LayerNorm(6), shift=weight(6)
@@ -402,17 +345,7 @@ LIMITS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], str]] = {
             bias=weight(4, 4),
         ),
         sequences,
-        "gradient of bias ",
-    ),
-    "packed_sequence": (
-        lambda: Function(
-            lambda self, x: nn.utils.rnn.pad_packed_sequence(
-                self.a(nn.utils.rnn.pack_padded_sequence(x, [4, 3, 3, 2, 1], batch_first=True))[0], batch_first=True
-            )[0],
-            a=nn.GRU(6, 3, batch_first=True),
-        ),
-        sequences,
-        "a.weight_ih_l0",
+        "bias in scaled_dot_product_attention",
     ),
     "assigned_into_data": (
         lambda: Function(assigned, enter=nn.Linear(6, 6), token=weight(6)),
@@ -437,21 +370,78 @@ LIMITS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], str]] = {
         images,
         "a.weight, a.bias in conv2d",
     ),
-    "first_state_of_a_recurrent_layer": (
-        lambda: Function(
-            lambda self, x: self.a(x, self.state.expand(-1, M, -1).contiguous())[0],
-            a=nn.GRU(6, 3, batch_first=True),
-            state=weight(1, 1, 3),
-        ),
-        sequences,
-        "a.weight_ih_l0",
-    ),
     "flattened_positions_first": (
         lambda: Function(
             lambda self, x: self.a(x.transpose(0, 1).reshape(-1, 6)).view(4, M, -1).transpose(0, 1), a=nn.Linear(6, 3)
         ),
         sequences,
         "a.weight",
+    ),
+    "linear_positions_first": (
+        lambda: Function(lambda self, x: self.a(x).transpose(0, 1), a=nn.Linear(6, 5)),
+        sequences_first,
+        "a.weight, a.bias in linear",
+    ),
+    "attention_positions_first": (
+        lambda: Function(lambda self, x: self.a(x).transpose(0, 1), a=attention(batch_first=False)),
+        sequences_first,
+        "enter.weight",
+    ),
+    "attention_with_biases_of_keys_and_values": (
+        lambda: attention(add_bias_kv=True),
+        sequences,
+        "attention.bias_k",
+    ),
+    "conv_transpose": (
+        lambda: conv(nn.ConvTranspose2d(4, 3, 3, stride=2, output_padding=1)),
+        images,
+        "0.weight, 0.bias in conv_transpose2d",
+    ),
+    "embedding_bag": (lambda: nn.EmbeddingBag(9, 3, mode="mean"), tokens, "weight in embedding_bag"),
+    "prelu": (lambda: nn.Sequential(nn.Linear(6, 6), nn.PReLU(), nn.Linear(6, 4)), vectors, "1.weight in prelu"),
+    "bilinear": (
+        lambda: Function(lambda self, x: self.a(x, x.flip(-1)), a=nn.Bilinear(6, 6, 3)),
+        vectors,
+        "a.weight, a.bias in bilinear",
+    ),
+    "lstm": (
+        lambda: Function(lambda self, x: self.a(x)[0], a=nn.LSTM(6, 3, batch_first=True)),
+        sequences,
+        "a.bias_hh_l0 in lstm",
+    ),
+    "gru_cell": (
+        lambda: Function(lambda self, x: self.a(x[:, 1], self.a(x[:, 0])), a=nn.GRUCell(6, 3)),
+        sequences,
+        "a.bias_hh in gru_cell",
+    ),
+    "einsum": (
+        lambda: Function(lambda self, x: torch.einsum("btc,hcd->bhtd", x, self.w).tanh(), w=weight(2, 6, 3)),
+        sequences,
+        "w in einsum",
+    ),
+    "a_parameter_as_the_first_matrix": (
+        lambda: Function(lambda self, x: torch.tanh(self.w @ x.mT), w=weight(5, 6)),
+        sequences,
+        "w in matmul",
+    ),
+    "a_sum_with_a_factor": (
+        lambda: Function(lambda self, x: torch.add(x, self.p, alpha=2), p=weight(6)),
+        sequences,
+        "p in add",
+    ),
+    "distances": (
+        lambda: Function(lambda self, x: torch.cdist(x, self.centres), centres=weight(3, 6)),
+        sequences,
+        "centres in cdist",
+    ),
+    "relative_positions": (
+        lambda: Function(
+            lambda self, x: self.a(x) + self.places(torch.arange(12).view(3, 4) % 4).sum((0, 1)),
+            a=nn.Linear(6, 6),
+            places=nn.Embedding(4, 6),
+        ),
+        sequences,
+        "places.weight in embedding",
     ),
 }
 OUTSIDE = torch.linspace(1, 2, 6).double()

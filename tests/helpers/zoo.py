@@ -150,6 +150,9 @@ ZOO: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "lstm": (lambda: TwoHeads(Recurrent(), 5), "tokens"),
 }
 
+SEPARABLE = [name for name in ZOO if name != "lstm"]
+"""The models that the engine `hooks` supports."""
+
 
 def inputs(kind: str, n: int) -> Tensor:
     if kind == "tokens":

@@ -41,9 +41,6 @@ class Auto(Engine):
                     self._reason = str(error)
             yield
 
-    def seen(self) -> None:
-        self._hooks.seen()
-
     def used(self) -> None:
         self._hooks.used()
 

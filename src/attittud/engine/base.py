@@ -16,7 +16,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from attittud._torch import kept_graph
+from attittud._torch import kept_graph, run_backward
 from attittud.autograd.layout import EVERYTHING, Layout, Share
 from attittud.kernels import gram, project
 
@@ -60,9 +60,6 @@ class Engine(ABC):
     def watch(self, model: nn.Module) -> AbstractContextManager[None]:
         """A context for the forward pass of the losses and every use of their graph, so that engines can observe them."""
         return nullcontext()
-
-    def seen(self) -> None:  # noqa: B027 - nothing to do for engines that do not watch
-        """Note that the forward pass is over. The engine need not observe what follows inside of `watch`."""
 
     def used(self) -> None:  # noqa: B027 - nothing to do for engines that do not watch
         """J of the latest `watch` is not needed any more: the engine need not observe further uses of the graph."""
@@ -253,7 +250,9 @@ def differing(
     """
     expected = layout.empty()
     with kept_graph():
-        ordinary = torch.autograd.grad(losses, layout.parameters, weights, retain_graph=True, allow_unused=True)
+        parameters = tuple(layout.parameters)
+        # (torch.autograd.grad would hide what activation checkpointing runs again from the recorder.)
+        ordinary = run_backward((losses,), (weights,), True, False, parameters, True, accumulate_grad=False)
     layout.add_(expected, ordinary, fresh=True)
     used = [gradient is not None for gradient in ordinary]
     del ordinary

@@ -7,13 +7,14 @@ examples (`left`), or with vectors over the parameter (`right`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, partial
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from attittud._torch import run_backward
 from attittud.kernels import add_product_, kernels
 
 Steps = tuple[Sequence[int], Sequence[int]]
@@ -28,10 +29,6 @@ class PerExampleGradient(ABC):
     @abstractmethod
     def chunk(self, rows: slice, dtype: torch.dtype) -> Tensor:
         """The gradients of some examples as rows: r x size."""
-
-    def ordered(self, out: Tensor) -> tuple[Tensor, Callable[[slice, torch.dtype], Tensor]]:
-        """Return `out` and the function that forms gradients, both in an order of elements that makes adding cheap."""
-        return out, self.chunk
 
     def parts(self, budget: int) -> Iterator[slice]:
         """Split the examples into slices whose gradients have at most `budget` elements."""
@@ -53,21 +50,13 @@ class PerExampleGradient(ABC):
         """Add weights (k x m) times the gradients to `out`, which is k x elements in order, or k x shape."""
         if self.size == 0:
             return
-        in_order = out.ndim == 2
-        if in_order and self.elements * self.examples <= budget:  # most parameters
-            add_product_(out, weights, self.chunk(slice(0, self.examples), out.dtype))
-            return
-        out, gradients_of = (out, self.chunk) if in_order else self.ordered(out)
-        in_place = out if in_order else out.view(out.shape[0], -1) if out[0].is_contiguous() else None
-        if in_place is not None and self.elements * self.examples <= budget:
-            add_product_(in_place, weights, gradients_of(slice(0, self.examples), out.dtype))
-            return
+        in_order = out.ndim == 2 or out[0].is_contiguous()
         for rows in self.parts(budget):
-            gradients, some = gradients_of(rows, out.dtype), weights[:, rows]
-            if in_place is not None:
-                add_product_(in_place, some, gradients)
+            gradients = self.chunk(rows, out.dtype)
+            if in_order:
+                add_product_(out.view(out.shape[0], -1), weights[:, rows], gradients)
             else:
-                out.add_((some @ gradients).view_as(out))
+                out.add_((weights[:, rows] @ gradients).view_as(out))
             del gradients  # freed before the next gradients are formed
 
     def right(self, vectors: Sequence[Tensor], budget: int) -> Tensor:
@@ -179,27 +168,39 @@ class Rows(PerExampleGradient):
         return torch.stack(found, dim=1)
 
 
-class Aligned(PerExampleGradient):
-    """Gradients of a tensor in which each example has its own part: zero outside of this part."""
+class Pulled(PerExampleGradient):
+    """Gradients of a parameter from those of a tensor that was computed from parameters alone.
 
-    def __init__(self, gradients: Tensor) -> None:
-        self.examples = gradients.shape[0]
-        self.gradients = gradients.reshape(self.examples, -1)
-        self.size = self.gradients.numel()
+    (Position embeddings, a normalised weight.) One backward pass through that computation for each row.
+    """
+
+    def __init__(self, gradients: PerExampleGradient, tensor: Tensor, parameter: Tensor) -> None:
+        self.gradients, self.tensor, self.parameter = gradients, tensor, parameter
+        self.examples, self.size = gradients.examples, parameter.numel()
+
+    @property
+    def elements(self) -> int:
+        return max(self.size, self.gradients.elements)
 
     def chunk(self, rows: slice, dtype: torch.dtype) -> Tensor:
-        own = self.gradients[rows].to(dtype)
-        result = own.new_zeros(own.shape[0], self.examples, own.shape[1])
-        at = torch.arange(own.shape[0], device=own.device)
-        result[at, at + (rows.start or 0)] = own
-        return result.flatten(1)
+        gradients = self.gradients.chunk(rows, dtype)
+        return self._pull(gradients).view(len(gradients), self.size)
 
     def left(self, out: Tensor, weights: Tensor, budget: int) -> None:
-        out.add_((weights[:, :, None] * self.gradients.to(out.dtype)).view_as(out))
+        sums = torch.zeros(weights.shape[0], self.tensor.numel(), dtype=out.dtype, device=out.device)
+        self.gradients.left(sums, weights, budget)
+        out.add_(self._pull(sums).view_as(out))
 
-    def right(self, vectors: Sequence[Tensor], budget: int) -> Tensor:
-        mine = self.gradients
-        return torch.stack([(mine * v.reshape_as(mine)).sum(1, dtype=torch.float64) for v in vectors], 1)
+    def _pull(self, gradients: Tensor) -> Tensor:
+        """r x elements of the tensor -> r x shape of the parameter."""
+        shape, dtype = self.tensor.shape, self.tensor.dtype
+        pulled = gradients.new_zeros(len(gradients), *self.parameter.shape)
+        for row, gradient in zip(pulled, gradients, strict=True):
+            ends, weights = (self.tensor,), (gradient.view(shape).to(dtype),)
+            own = run_backward(ends, weights, True, False, (self.parameter,), True, accumulate_grad=False)[0]
+            if own is not None:
+                row.copy_(own)
+        return pulled
 
 
 class Windows(Outer):
@@ -225,7 +226,7 @@ class Windows(Outer):
 
     @cached_property
     def padded(self) -> Tensor:
-        return padded(self.x, self.pads) if any(self.pads) else self.x
+        return F.pad(self.x, list(self.pads)) if any(self.pads) else self.x
 
     @property
     def elements(self) -> int:
@@ -242,21 +243,14 @@ class Windows(Outer):
         top_left = self.pads[-2::-2]  # F.pad lists the last dimension first
         found.add_windows_(shaped, weights, self.gradient, self.x, *self.steps, top_left)
 
-    def ordered(self, out: Tensor) -> tuple[Tensor, Callable[[slice, torch.dtype], Tensor]]:
-        last = (0, 1, *range(3, out.ndim), 2)
-        if out[0].is_contiguous() or not out.permute(last)[0].is_contiguous():
-            return out, self.chunk
-        # channels_last, most likely in the input too: channels are copied in runs, and added in this order.
-        return out.permute(last), partial(self.chunk, channels_last=True)
-
-    def chunk(self, rows: slice, dtype: torch.dtype, *, channels_last: bool = False) -> Tensor:
-        left, right = self._left(rows), self._right(rows, channels_last=channels_last)
+    def chunk(self, rows: slice, dtype: torch.dtype) -> Tensor:
+        left, right = self._left(rows), self._right(rows)
         return self.multiplied(left.flatten(0, 1), right.flatten(0, 1), dtype)
 
     @property
     def factors(self) -> tuple[Tensor, Tensor]:
         everything = slice(0, self.examples)
-        return self._left(everything), self._right(everything, channels_last=False)
+        return self._left(everything), self._right(everything)
 
     def _left(self, rows: slice) -> Tensor:
         """m x groups x (r, positions) x o."""
@@ -265,50 +259,13 @@ class Windows(Outer):
         g = g.permute(0, 2, 1, *range(4, 4 + self.dims), 3)
         return g.reshape(g.shape[0], self.groups, self.length, self.rows)
 
-    def _right(self, rows: slice, *, channels_last: bool) -> Tensor:
-        """m x groups x (r, positions) x (channels, window), or x (window, channels)."""
+    def _right(self, rows: slice) -> Tensor:
+        """m x groups x (r, positions) x (channels, window)."""
         x = self.padded[rows.start * self.each : rows.stop * self.each]
-        wide = _wide(x, x.shape[1] // self.groups) if channels_last and self.window.numel() > 1 else None
-        if wide is not None:
-            return self._windows(wide, channels_last=True).view(x.dtype)
-        return self._windows(x, channels_last=channels_last)
-
-    def _windows(self, x: Tensor, *, channels_last: bool) -> Tensor:
         # N x channels x positions x window, as a view. The only copy is made for the product.
         steps = [s * t for step in self.steps for s, t in zip(x.stride()[2:], step, strict=True)]
         windows: Tensor = x.as_strided((*x.shape[:2], *self.sizes, *self.window), (*x.stride()[:2], *steps))
         windows = windows.unflatten(0, (-1, self.each)).unflatten(2, (self.groups, -1))
         positions, window = range(4, 4 + self.dims), range(4 + self.dims, 4 + 2 * self.dims)
-        inner = (*window, 3) if channels_last else (3, *window)
-        windows = windows.permute(0, 2, 1, *positions, *inner)
+        windows = windows.permute(0, 2, 1, *positions, 3, *window)
         return windows.reshape(windows.shape[0], self.groups, self.length, -1)
-
-
-def padded(x: Tensor, pads: Sequence[int]) -> Tensor:
-    """Pad with zeros as F.pad does; images in channels_last are copied as wide elements."""
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    last = x.ndim in formats and x.is_contiguous(memory_format=formats[x.ndim])
-    wide = _wide(x, x.shape[1]) if last else None
-    if wide is None:
-        return F.pad(x, list(pads))
-    # Channels are moved to the end explicitly, because torch cannot guess the layout from strides if a dimension has size 1.
-    there, back = _channels(x.ndim)
-    return F.pad(wide.permute(there), [0, 0, *pads]).view(x.dtype).permute(back)
-
-
-def _channels(dims: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the permutation that moves the channels to the end, and its inverse."""
-    return (0, *range(2, dims), 1), (0, dims - 1, *range(1, dims - 1))
-
-
-def _wide(x: Tensor, channels: int) -> Tensor | None:
-    """View `x` (N x channels x space) with 8 bytes of neighbouring channels as one element, so a copy has fewer elements.
-
-    None if a group's `channels` are not contiguous in multiples of 8 bytes.
-    """
-    count, steps = 8 // x.element_size(), x.stride()
-    multiples = (x.storage_offset(), channels, steps[0], *steps[2:])
-    if count < 2 or channels == count or steps[1] != 1 or any(n % count for n in multiples):
-        return None
-    there, back = _channels(x.ndim)
-    return x.permute(there).view(torch.int64).permute(back)

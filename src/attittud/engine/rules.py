@@ -1,95 +1,83 @@
-"""Per-example gradients of common functions. Any other function runs again for each example alone.
+"""Per-example gradients of the parameters of common functions: one rule for each function.
 
-A rule gets a call with its arguments by name and the gradient of its output. It yields each parameter with its gradients.
+A rule gets one call of its function, with the arguments by name and the gradient of the result. It yields each parameter
+with the gradients of the single examples. Where a result has several positions for each example (tokens, pixels), the
+gradient of an example is the sum over its positions t:
+
+    linear        weight: Σ_t g_t x_tᵀ            bias: Σ_t g_t
+    convolution   weight: Σ_t g_t window_tᵀ       bias: Σ_t g_t
+    norms         weight: Σ_t g_t ⊙ normalised_t  bias: Σ_t g_t
+    embedding     row i:  Σ g_t over the positions t that looked up row i
+
+The recorder asks `rule_for` whether it can record a call; any other function of a parameter is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attittud._torch import tree_flatten, tree_unflatten
-from attittud.engine.base import UnsupportedError, logger, quiet_vmap
-from attittud.engine.gradients import Aligned, Dense, Outer, PerExampleGradient, Rows, Windows
-from attittud.engine.recorder import (
-    ADDITIONS,
-    LEADING,
-    SPREADING,
-    BatchAxis,
-    Call,
-    Function,
-    Gradients,
-    by_example,
-    fits,
-    guess_axis,
-    tensors_in,
-)
+from attittud.engine.base import UnsupportedError
+from attittud.engine.gradients import Dense, Outer, PerExampleGradient, Rows, Windows
 from attittud.kernels import kernels
 
-Found = Iterator[tuple[Tensor, PerExampleGradient]]
+Function = Callable[..., Any]
+Gradients = Iterator[tuple[Tensor, PerExampleGradient]]
 
 SMALL_TABLE = 1024  # an embedding with at most this many rows has its gradient formed as a product of matrices
 
 
-@dataclass(slots=True)
-class Bound:
-    """A call when the gradient of its output arrives."""
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One call of a function when the gradient of its result arrives."""
 
-    call: Call
     arguments: dict[str, Any]
+    asked: Set[int]
+    """Ids of the arguments whose per-example gradients are needed."""
     gradient: Tensor
     examples: int
-    axis: BatchAxis
+    dim: int
+    """The dimension of the examples: 0, or 1 inside of `nn.MultiheadAttention`."""
 
     def __getitem__(self, name: str) -> Any:
         return self.arguments[name]
 
     def asks(self, tensor: object) -> bool:
-        """Whether the gradient of this argument is needed."""
-        return id(tensor) in map(id, self.call.met)
+        return id(tensor) in self.asked
 
     def operand(self, x: Tensor) -> Tensor:
         """Return an input as the function used it: under autocast, in the type of its result."""
         return x.to(self.gradient.dtype) if self.gradient.dtype.itemsize == 2 else x
 
+    def by_example(self, x: Tensor) -> Tensor:
+        """m x r x the rest: r entries of the examples' dimension, which follow each other, belong to one example."""
+        if self.dim == 1:
+            return x.movedim(1, 0)
+        return x.reshape(self.examples, -1, *x.shape[1:])
+
     def positions(self, x: Tensor) -> Tensor:
-        """Reshape `... x features` to m x positions x features."""
-        if x.ndim < 2 or (x.ndim == 2 and self.axis == "second"):
-            raise UnsupportedError(
-                f"its result has shape {tuple(self.call.shape)}, in which only the last dimension, the features, has as many "
-                "entries as there are examples"
-            )
-        if self.axis in ("first", "flattened"):
-            whole = x.ndim == 3 and x.shape[0] == self.examples
-            return x if whole else x.reshape(self.examples, -1, x.shape[-1])
-        return by_example(x, self.axis, self.examples).flatten(1, -2)
+        """m x positions x features."""
+        if self.dim == 0 and x.ndim == 3 and x.shape[0] == self.examples:
+            return x
+        return self.by_example(x).flatten(1, -2)
 
     def outer(self, left: Tensor, right: Tensor) -> PerExampleGradient:
-        """Multiply two tensors example by example, and sum over positions."""
+        """Multiply two tensors position by position, and sum over the positions of each example."""
         return Outer(self.positions(self.operand(left)), self.positions(self.operand(right)))
 
-    def reduced(self, values: Tensor, shape: Sequence[int]) -> PerExampleGradient:
-        """Sum each example's part down to the shape of the tensor that was broadcast."""
-        kept = [1] * (len(self.call.shape) - len(shape)) + list(shape)
-        batch_dim = 1 if self.axis == "second" else 0
-        own = kept[batch_dim] if len(kept) == len(self.call.shape) else None
-        if own != 1 and (own != self.examples or self.axis != "first"):
-            raise UnsupportedError(
-                f"an argument of shape {tuple(shape)} has no dimension for the examples, but the result of shape "
-                f"{tuple(self.call.shape)} has one"
-            )
-        del kept[batch_dim]
-        values = by_example(values, self.axis, self.examples)
-        if self.axis != "second":
-            values = values.sum(1)
-        summed = [at + 1 for at, size in enumerate(kept) if size == 1 and values.shape[at + 1] > 1]
-        values = values.sum(summed) if summed else values
-        return Dense(values) if own == 1 else Aligned(values)
+    def summed_to(self, values: Tensor, shape: Sequence[int]) -> PerExampleGradient:
+        """Sum each example's part of `values` down to the shape of the tensor that was broadcast."""
+        full = [1] * (values.ndim - len(shape)) + list(shape)
+        if full[0] != 1:
+            raise UnsupportedError(f"an argument of shape {tuple(shape)} has entries of its own for every example")
+        values = self.by_example(values).sum(1)
+        dims = [at for at, size in enumerate(full) if at > 0 and size == 1 and values.shape[at] > 1]
+        return Dense(values.sum(dims) if dims else values)
 
 
 def _sum(g: Tensor, dims: int | list[int]) -> Tensor:
@@ -97,53 +85,58 @@ def _sum(g: Tensor, dims: int | list[int]) -> Tensor:
     return g.sum(dims, dtype=torch.float32 if g.dtype.itemsize < 4 else g.dtype)
 
 
-def linear(b: Bound) -> Found:
-    g, weight, bias = b.positions(b.gradient), b["weight"], b["bias"]
-    if b.asks(weight):
-        yield weight, Outer(g, b.positions(b.operand(b["input"])))
-    if bias is not None and b.asks(bias):
+# ---------------------------------------------------------------------------------------------------- layers
+
+
+def linear(use: Use) -> Gradients:
+    g, weight, bias = use.positions(use.gradient), use["weight"], use["bias"]
+    if use.asks(weight):
+        yield weight, Outer(g, use.positions(use.operand(use["input"])))
+    if use.asks(bias):
         yield bias, Dense(_sum(g, 1))
 
 
-def matmul(b: Bound) -> Found:
-    yield b["other"], b.outer(b["input"], b.gradient)
+def matmul(use: Use) -> Gradients:
+    yield use["other"], use.outer(use["input"], use.gradient)
 
 
-def addmm(b: Bound) -> Found:
-    if b.asks(b["mat2"]):
-        yield b["mat2"], b.outer(b["mat1"], b.gradient)
-    if b.asks(b["input"]):
-        yield b["input"], b.reduced(b.gradient, b["input"].shape)
+def addmm(use: Use) -> Gradients:
+    if use.asks(use["mat2"]):
+        yield use["mat2"], use.outer(use["mat1"], use.gradient)
+    if use.asks(use["input"]):
+        yield use["input"], use.summed_to(use.gradient, use["input"].shape)
 
 
-def embedding(b: Bound) -> Found:
-    if b["scale_grad_by_freq"]:
+def embedding(use: Use) -> Gradients:
+    if use["scale_grad_by_freq"]:
         raise UnsupportedError("scale_grad_by_freq divides by counts over all examples")
-    g = b.positions(b.gradient)
-    index = by_example(b["input"], b.axis, b.examples).flatten(1)
-    padding = b["padding_idx"]
+    weight, padding = use["weight"], use["padding_idx"]
+    g = use.positions(use.gradient)
+    index = use.by_example(use["input"]).flatten(1)
     if padding is not None:
-        g = torch.where((index == padding % b["weight"].shape[0])[:, :, None], 0.0, g)
-    rows = b["weight"].shape[0]
-    if rows <= SMALL_TABLE:
+        g = torch.where((index == padding % weight.shape[0])[:, :, None], 0.0, g)
+    if weight.shape[0] <= SMALL_TABLE:
         # Many positions add to the same row (positions, token types). A product of matrices adds them in parallel.
-        chosen = (index[:, :, None] == torch.arange(rows, device=index.device)).to(g.dtype)
-        yield b["weight"], Outer(chosen, g)
+        rows = torch.arange(weight.shape[0], device=index.device)
+        chosen = (index[:, :, None] == rows).to(g.dtype)
+        yield weight, Outer(chosen, g)
     else:
-        yield b["weight"], Rows(g, index, b["weight"].shape)
+        yield weight, Rows(g, index, weight.shape)
 
 
-def convolution(b: Bound) -> Found:
-    weight, groups = b["weight"], b["groups"]
-    g = by_example(b.gradient, b.axis, b.examples)
-    if b.asks(b["bias"]):
-        yield b["bias"], Dense(_sum(g, [1, *range(3, g.ndim)]))
-    if not b.asks(weight):
-        return
-    dims = weight.ndim - 2
-    steps = _tuple(b["stride"], dims), _tuple(b["dilation"], dims)
-    pads = _pads(b["padding"], weight.shape[2:], steps[1])
-    yield weight, Windows(b.gradient, b.operand(b["input"]), weight, b.examples, steps, pads, groups)
+def convolution(use: Use) -> Gradients:
+    weight, bias = use["weight"], use["bias"]
+    if use.gradient.ndim != weight.ndim:
+        raise UnsupportedError("its input has no dimension for the examples")
+    if use.asks(bias):
+        g = use.by_example(use.gradient)
+        yield bias, Dense(_sum(g, [1, *range(3, g.ndim)]))
+    if use.asks(weight):
+        dims = weight.ndim - 2
+        steps = _tuple(use["stride"], dims), _tuple(use["dilation"], dims)
+        pads = _pads(use["padding"], weight.shape[2:], steps[1])
+        x = use.operand(use["input"])
+        yield weight, Windows(use.gradient, x, weight, use.examples, steps, pads, use["groups"])
 
 
 def _tuple(value: int | Sequence[int], dims: int) -> tuple[int, ...]:
@@ -153,7 +146,7 @@ def _tuple(value: int | Sequence[int], dims: int) -> tuple[int, ...]:
 
 
 def _pads(padding: Any, window: Sequence[int], dilation: Sequence[int]) -> list[int]:
-    """Return the paddings in the form that F.pad takes."""
+    """Return the paddings in the form that F.pad takes: the last dimension first."""
     if padding == "valid":
         return [0, 0] * len(window)
     pads: list[int] = []
@@ -166,242 +159,141 @@ def _pads(padding: Any, window: Sequence[int], dilation: Sequence[int]) -> list[
     return pads
 
 
-def _affine(b: Bound, normalised: Callable[[], Tensor], features: int = 0) -> Found:
-    """weight * normalised + bias, with weight and bias over the channels or over some of the last dimensions."""
-    g = by_example(b.gradient, b.axis, b.examples)
+# ---------------------------------------------------------------------------------------------------- normalisation
+
+
+def _affine(use: Use, normalised: Callable[[], Tensor], features: int = 0) -> Gradients:
+    """weight * normalised + bias, with weight and bias over the channels or over the last `features` dimensions."""
+    g = use.by_example(use.gradient)
     dims = list(range(1, g.ndim - features)) if features else [1, *range(3, g.ndim)]
-    weight, bias = b["weight"], b.arguments.get("bias")
-    if b.asks(weight):
-        yield weight, Dense((g * by_example(normalised(), b.axis, b.examples)).sum(dims))
-    if bias is not None and b.asks(bias):
+    weight: Any = use["weight"]
+    bias: Any = use.arguments.get("bias")
+    if use.asks(weight):
+        yield weight, Dense((g * use.by_example(normalised())).sum(dims))
+    if use.asks(bias):
         yield bias, Dense(_sum(g, dims))
 
 
-def layer_norm(b: Bound) -> Found:
-    shape = b["normalized_shape"]
-    return _affine(b, lambda: F.layer_norm(b["input"], shape, None, None, b["eps"]), len(shape))
+def layer_norm(use: Use) -> Gradients:
+    shape = use["normalized_shape"]
+    return _affine(use, lambda: F.layer_norm(use["input"], shape, None, None, use["eps"]), len(shape))
 
 
-def rms_norm(b: Bound) -> Found:
-    shape = b["normalized_shape"]
-    return _affine(b, lambda: F.rms_norm(b["input"], shape, None, b["eps"]), len(shape))
+def rms_norm(use: Use) -> Gradients:
+    shape = use["normalized_shape"]
+    return _affine(use, lambda: F.rms_norm(use["input"], shape, None, use["eps"]), len(shape))
 
 
-def group_norm(b: Bound) -> Found:
-    return _affine(b, lambda: F.group_norm(b["input"], b["num_groups"], None, None, b["eps"]))
+def group_norm(use: Use) -> Gradients:
+    return _affine(use, lambda: F.group_norm(use["input"], use["num_groups"], None, None, use["eps"]))
 
 
-def instance_norm(b: Bound) -> Found:
+def instance_norm(use: Use) -> Gradients:
     # The statistics are running statistics or those of a single example, never those of the batch.
-    own = b["use_input_stats"]
-    mean, var = (None, None) if own else (b["running_mean"], b["running_var"])
-    return _affine(b, lambda: F.instance_norm(b["input"], mean, var, None, None, own, 0.0, b["eps"]))
+    single = use["use_input_stats"]
+    mean, var = (None, None) if single else (use["running_mean"], use["running_var"])
+    return _affine(use, lambda: F.instance_norm(use["input"], mean, var, None, None, single, 0.0, use["eps"]))
 
 
-def batch_norm(b: Bound) -> Found:
-    if b["training"]:
+def batch_norm(use: Use) -> Gradients:
+    if use["training"]:
         raise UnsupportedError("it normalises by statistics of the batch")
-    mean, var = b["running_mean"], b["running_var"]
-    found = kernels() if b.gradient.is_cuda else None
-    if found is not None and found.serves_channels(b.gradient, b["input"]):
-        sums = found.channel_sums(b.gradient, b["input"], mean, var, b["eps"], b.examples)
-        named = zip((b["weight"], b["bias"]), sums, strict=True)
-        return iter([(tensor, Dense(values)) for tensor, values in named if b.asks(tensor)])
-    return _affine(b, lambda: F.batch_norm(b["input"], mean, var, None, None, False, 0.0, b["eps"]))
+    x, mean, var, eps = use["input"], use["running_mean"], use["running_var"], use["eps"]
+    fast = kernels() if use.gradient.is_cuda else None
+    if fast is not None and fast.serves_channels(use.gradient, x):
+        sums = fast.channel_sums(use.gradient, x, mean, var, eps, use.examples)
+        named = zip((use["weight"], use["bias"]), sums, strict=True)
+        return iter([(tensor, Dense(values)) for tensor, values in named if use.asks(tensor)])
+    return _affine(use, lambda: F.batch_norm(x, mean, var, None, None, False, 0.0, eps))
 
 
-def addition(b: Bound) -> Found:
-    for met in b.call.met:
-        yield met, b.reduced(b.gradient, met.shape)
+# ---------------------------------------------------------------------------------------------------- raw parameters
 
 
-def multiplication(b: Bound) -> Found:
-    for met, other in ((b["input"], b["other"]), (b["other"], b["input"])):
-        if b.asks(met):
-            yield met, b.reduced(b.gradient * other, met.shape)
+def addition(use: Use) -> Gradients:
+    for tensor in (use["input"], use["other"]):
+        if use.asks(tensor):
+            yield tensor, use.summed_to(use.gradient, tensor.shape)
 
 
-def spreading(b: Bound) -> Found:
-    met, shape = b.call.met[0], list(b.call.shape)
-    expected = [1] * (len(shape) - met.ndim) + list(met.shape)
-    batch_dim = 1 if b.axis == "second" else 0
-    shape[batch_dim] = expected[batch_dim]
-    if b.call.func in (Tensor.repeat, torch.tile, Tensor.tile) and shape != expected:
-        raise UnsupportedError(
-            f"{b.call.name} repeats a parameter along other dimensions too, not only along the examples"
-        )
-    yield met, b.reduced(b.gradient, met.shape)
+def multiplication(use: Use) -> Gradients:
+    for tensor, factor in ((use["input"], use["other"]), (use["other"], use["input"])):
+        if use.asks(tensor):
+            yield tensor, use.summed_to(use.gradient * factor, tensor.shape)
 
 
-_NORM = {"weight": None, "bias": None, "eps": 1e-5}
-_CONV = {"input": ..., "weight": ..., "bias": None, "stride": 1, "padding": 0, "dilation": 1, "groups": 1}
-_PAIR = {"input": ..., "other": ...}
+def expansion(use: Use) -> Gradients:
+    """A parameter that is repeated for every example: a class token, a prompt."""
+    yield use["input"], use.summed_to(use.gradient, use["input"].shape)
+
+
+# ---------------------------------------------------------------------------------------------------- all rules
+
+
+class Rule(NamedTuple):
+    gradients: Callable[[Use], Gradients]
+    defaults: dict[str, Any]
+    """The function's arguments with their defaults; `...` where there is none."""
+    data: tuple[str, ...]
+    """The arguments that may depend on the examples."""
+    kept: tuple[str, ...]
+    """The arguments whose values the gradients need."""
+
+
+def _rule(gradients: Callable[[Use], Gradients], arguments: dict[str, Any], data: str = "input") -> Rule:
+    return Rule(gradients, arguments, (data,), (data,))
+
+
+_CONVOLUTION = {"input": ..., "weight": ..., "bias": None, "stride": 1, "padding": 0, "dilation": 1, "groups": 1}
+_EMBEDDING = {"input": ..., "weight": ..., "padding_idx": None, "max_norm": None, "norm_type": 2.0}
+_EMBEDDING |= {"scale_grad_by_freq": False, "sparse": False}
+_AFFINE = {"weight": None, "bias": None, "eps": 1e-5}
 _STATISTICS = {"input": ..., "running_mean": None, "running_var": None, "weight": None, "bias": None}
+_INSTANCE_NORM = _STATISTICS | {"use_input_stats": True, "momentum": 0.1, "eps": 1e-5}
+_BATCH_NORM = _STATISTICS | {"training": False, "momentum": 0.1, "eps": 1e-5}
+_PAIR = {"input": ..., "other": ...}
+_BOTH = ("input", "other")
 
-# Function -> (rule, its arguments with their defaults, the arguments that may depend on data)
-RULES: dict[Function, tuple[Callable[[Bound], Found], dict[str, Any], tuple[str, ...]]] = {
-    F.linear: (linear, {"input": ..., "weight": ..., "bias": None}, ("input",)),
-    F.embedding: (
-        embedding,
-        {"input": ..., "weight": ..., "padding_idx": None, "max_norm": None, "norm_type": 2.0}
-        | {"scale_grad_by_freq": False, "sparse": False},
-        ("input",),
-    ),
-    F.layer_norm: (layer_norm, {"input": ..., "normalized_shape": ..., **_NORM}, ("input",)),
-    F.rms_norm: (rms_norm, {"input": ..., "normalized_shape": ..., "weight": None, "eps": None}, ("input",)),
-    F.group_norm: (group_norm, {"input": ..., "num_groups": ..., **_NORM}, ("input",)),
-    F.batch_norm: (batch_norm, {**_STATISTICS, "training": False, "momentum": 0.1, "eps": 1e-5}, ("input",)),
-    F.instance_norm: (
-        instance_norm,
-        {**_STATISTICS, "use_input_stats": True, "momentum": 0.1, "eps": 1e-5},
-        ("input",),
-    ),
-    torch.addmm: (addmm, {"input": ..., "mat1": ..., "mat2": ...}, ("mat1",)),
-    **dict.fromkeys((F.conv1d, F.conv2d, F.conv3d), (convolution, _CONV, ("input",))),
-    **dict.fromkeys((torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm), (matmul, _PAIR, ("input",))),
-    **dict.fromkeys(ADDITIONS, (addition, _PAIR, ("input", "other"))),
-    **dict.fromkeys(
-        (torch.mul, Tensor.mul, Tensor.mul_, Tensor.__mul__, Tensor.__rmul__, Tensor.__imul__),
-        (multiplication, _PAIR, ("input", "other")),
-    ),
+_ADDITIONS = (torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__radd__, Tensor.__iadd__)
+_PRODUCTS = (torch.mul, Tensor.mul, Tensor.mul_, Tensor.__mul__, Tensor.__rmul__, Tensor.__imul__)
+_MATRIX_PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.mm, Tensor.mm)
+
+RULES: dict[Function, Rule] = {
+    F.linear: _rule(linear, {"input": ..., "weight": ..., "bias": None}),
+    torch.addmm: _rule(addmm, {"input": ..., "mat1": ..., "mat2": ...}, "mat1"),
+    F.embedding: _rule(embedding, _EMBEDDING),
+    F.layer_norm: _rule(layer_norm, {"input": ..., "normalized_shape": ..., **_AFFINE}),
+    F.rms_norm: _rule(rms_norm, {"input": ..., "normalized_shape": ..., "weight": None, "eps": None}),
+    F.group_norm: _rule(group_norm, {"input": ..., "num_groups": ..., **_AFFINE}),
+    F.instance_norm: _rule(instance_norm, _INSTANCE_NORM),
+    F.batch_norm: _rule(batch_norm, _BATCH_NORM),
+    **dict.fromkeys((F.conv1d, F.conv2d, F.conv3d), _rule(convolution, _CONVOLUTION)),
+    **dict.fromkeys(_MATRIX_PRODUCTS, _rule(matmul, _PAIR)),
+    **dict.fromkeys(_ADDITIONS, Rule(addition, _PAIR, _BOTH, ())),
+    **dict.fromkeys(_PRODUCTS, Rule(multiplication, _PAIR, _BOTH, _BOTH)),
 }
+EXPANSION = Rule(expansion, {"input": ...}, (), ())
 
 
-def bind(
-    call: Call, args: Any, kwargs: Any, data: dict[int, int]
-) -> tuple[Callable[[Bound], Found], dict[str, Any]] | None:
-    """Return the rule for a call and its arguments by name; None if only the generic rule applies."""
-    if call.func in SPREADING:
-        return spreading, {}
-    if call.func not in RULES:
-        return None
-    rule, defaults, may_be_data = RULES[call.func]
-    if len(args) > len(defaults):
-        return None
-    named = defaults.copy()
-    named.update(zip(defaults, args, strict=False))
-    if kwargs:
-        named.update(kwargs)
-    if len(named) != len(defaults):
-        return None
-    wanted = set[int]()
-    for name, value in named.items():
-        # A missing argument is found by identity, because comparing a tensor by value takes a hundred times as long.
-        if value is ...:
-            return None
-        if name not in may_be_data and isinstance(value, Tensor):
-            if id(value) in data:
-                return None
-            wanted.add(id(value))
-    if rule in (addition, multiplication):
-        return rule, named
-    if rule in (matmul, addmm) and named["other" if rule is matmul else "mat2"].ndim != 2:
-        return None
-    return (rule, named) if wanted.issuperset(map(id, call.met)) else None
+def rule_for(
+    function: Function, args: Sequence[Any], kwargs: dict[str, Any], data: Set[int]
+) -> tuple[Rule, dict[str, Any]] | None:
+    """Return the rule for a call and its arguments by name; None if there is no rule for it.
 
-
-# ---------------------------------------------------------------------------------------------------- any function
-
-_RECURRENT: set[Function] = {torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu}
-_CELLS: set[Function] = {torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell}
-_one_by_one: set[str] = set()
-
-
-def generic(
-    call: Call,
-    args: Any,
-    kwargs: Any,
-    gradients: Gradients,
-    examples: int,
-    given: dict[int, BatchAxis],
-    axis: BatchAxis,
-) -> Found:
-    """Gradients with respect to the parameters of any call. The function runs again, vectorised if torch can do that.
-
-    given: the axis of the examples in each argument that has examples, by id; axis: their axis in the result.
+    data: ids of the arguments that may depend on the examples.
     """
-    flat, spec = tree_flatten((args, kwargs))
-    inputs, outputs = _axes(call, args, gradients, examples, given, axis)
-    at = [(i, inputs[id(t)]) for i, t in enumerate(flat) if isinstance(t, Tensor) and id(t) in inputs]
-    met = {id(t): t for t in call.met}
-    leaves = {key: t.detach() for key, t in met.items()}
-    met_at = [(i, id(t)) for i, t in enumerate(flat) if isinstance(t, Tensor) and id(t) in met]
-    arrived = {j: gradient for j, gradient in enumerate(gradients) if gradient is not None}
-
-    def run(parameters: dict[int, Tensor], sliced: list[Tensor]) -> tuple[Tensor, ...]:
-        filled = list(flat)
-        for (i, _), value in zip(at, sliced, strict=True):
-            filled[i] = value
-        for i, key in met_at:
-            filled[i] = parameters[key]
-        a, k = tree_unflatten(filled, spec)
-        results = tensors_in((call.func(*a, **k),))
-        return tuple(results[call.outputs[j]] for j in arrived)
-
-    def one(sliced: list[Tensor], cotangents: tuple[Tensor, ...]) -> dict[int, Tensor]:
-        # oneDNN's LSTM saves the tensors for its backward pass only if gradients are on, so they are on here too.
-        with torch.enable_grad():
-            _, product, *_ = torch.func.vjp(lambda parameters: run(parameters, sliced), leaves)
-        found: dict[int, Tensor] = product(cotangents)[0]
-        return found
-
-    sliced = [_single(flat[i].detach(), axis, examples) for i, axis in at]
-    cotangents = tuple(_single(gradient, outputs[j], examples) for j, gradient in arrived.items())
-    for key, found in _for_each(one, sliced, cotangents, examples, call.name).items():
-        yield met[key], Dense(found)
-
-
-def _single(x: Tensor, axis: BatchAxis, examples: int) -> Tensor:
-    """m x the input that the model would get for one example alone, with a dimension of examples of size 1."""
-    rows = by_example(x, axis, examples)
-    return rows.unsqueeze(2) if axis == "second" else rows
-
-
-def _axes(
-    call: Call, args: Any, gradients: Gradients, examples: int, given: dict[int, BatchAxis], axis: BatchAxis
-) -> tuple[dict[int, BatchAxis], list[BatchAxis]]:
-    """Return the axis of the examples in each argument that has examples (by id), and in the outputs."""
-    if call.func in _RECURRENT:
-        if not isinstance(args[2], (list, tuple)):
-            raise UnsupportedError("packed sequences mix the examples")
-        input_axis: BatchAxis = "first" if args[-1] else "second"
-        axes: dict[int, BatchAxis] = dict.fromkeys(map(id, tensors_in((args[1],))), "second")
-        return axes | {id(args[0]): input_axis}, [input_axis, "second", "second"]
-    if call.func in _CELLS:
-        return {id(t): "first" for t in tensors_in(args[:2])}, ["first", "first"]
-    leading, outputs = call.func in LEADING, []
-    for gradient in gradients:
-        shape = None if gradient is None else tuple(gradient.shape)
-        own = axis if shape is None or fits(axis, shape, examples) else guess_axis(shape, examples, leading=leading)
-        if own is None:
-            raise UnsupportedError(
-                f"the result of {call.name} has shape {shape}, in which no dimension belongs to the {examples} examples"
-            )
-        outputs.append(own)
-    return given, outputs
-
-
-def _for_each(
-    one: Callable[..., dict[int, Tensor]],
-    sliced: list[Tensor],
-    cotangents: tuple[Tensor, ...],
-    examples: int,
-    name: str,
-) -> dict[int, Tensor]:
-    if name not in _one_by_one:
-        try:
-            with quiet_vmap():
-                return torch.func.vmap(one)(sliced, cotangents)
-        except RuntimeError as error:
-            if isinstance(error, torch.OutOfMemoryError):
-                raise
-            reason = str(error).split("\n")[0]
-            logger.info("engine 'hooks': %s runs for one example at a time, because vmap fails (%s)", name, reason)
-            _one_by_one.add(name)
-    try:
-        rows = [one([x[i] for x in sliced], tuple(g[i] for g in cotangents)) for i in range(examples)]
-    except (RuntimeError, ValueError, IndexError) as error:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise
-        raise UnsupportedError(f"{name} does not run for one example alone ({str(error).splitlines()[0]})") from error
-    return {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
+    rule = RULES.get(function)
+    if rule is None or len(args) > len(rule.defaults):
+        return None
+    arguments = rule.defaults | dict(zip(rule.defaults, args, strict=False)) | kwargs
+    if len(arguments) != len(rule.defaults):  # an argument that the rule does not know, such as `alpha`
+        return None
+    for name, value in arguments.items():
+        # A missing argument is found by identity, because comparing a tensor by value takes a hundred times as long.
+        if value is ... or (id(value) in data) > (name in rule.data):
+            return None
+    if rule.gradients is matmul and arguments["other"].ndim != 2:
+        return None
+    if rule.data != _BOTH and id(arguments[rule.data[0]]) not in data:  # a parameter in the place of the data
+        return None
+    return rule, arguments

@@ -173,7 +173,6 @@ class Refresher:
             more = "return the losses of at least two examples, and preferably of many"
             scalar, layout = self.basis.needs != "jacobian", refresh.layout
             losses = losses_of(basis_losses, "basis_losses", more, self.workers, layout, may_be_scalar=scalar)
-            self.engine.seen()
             share = self.workers.shares([losses])[0]
             self.take_in(refresh, losses, share, complete=True)
             if self.basis.takes_mean:

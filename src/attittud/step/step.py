@@ -567,7 +567,6 @@ def _computed(step: Step, primary: Tensor | Losses | None, basis_losses: Losses 
     with refresher.engine.watch(refresher.model) if watched else nullcontext():
         more = "return the losses of at least two examples, or put the BatchNorm layers into eval()"
         losses = losses_of(primary, "primary", more, step.workers, may_be_scalar=scalar)
-        refresher.engine.seen()
         yield losses
 
 

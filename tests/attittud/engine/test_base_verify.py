@@ -5,24 +5,24 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import attittud.engine.rules
 from attittud.autograd.layout import Layout
 from attittud.engine import UnsupportedError, make_engine
 from attittud.engine.base import probe
+from attittud.engine.rules import RULES
 from tests.helpers.comparing import compare, reached
 from tests.helpers.layers import Function, M, Own, layer, weight
 from tests.helpers.oracle import trainable
 
 
 def test_the_check_catches_a_wrong_rule(monkeypatch):
-    rule, *rest = attittud.engine.rules.RULES[F.layer_norm]
+    rule = RULES[F.layer_norm]
 
-    def wrong(bound):
-        for parameter, piece in rule(bound):
-            piece.gradients = piece.gradients * (1.01 if parameter is bound["bias"] else 1)
+    def wrong(use):
+        for parameter, piece in rule.gradients(use):
+            piece.gradients = piece.gradients * (1.01 if parameter is use["bias"] else 1)
             yield parameter, piece
 
-    monkeypatch.setitem(attittud.engine.rules.RULES, F.layer_norm, (wrong, *rest))
+    monkeypatch.setitem(RULES, F.layer_norm, rule._replace(gradients=wrong))
     given = layer("layer_norm")
     with pytest.raises(UnsupportedError, match=r"gradient of 1\.bias \(off by 0\.01 of its norm\)\. "):
         compare("hooks", given.model, given.losses)
@@ -30,15 +30,15 @@ def test_the_check_catches_a_wrong_rule(monkeypatch):
 
 def test_the_check_catches_gradients_given_to_the_wrong_example(monkeypatch):
     """Their plain sum is right, so a comparison with equal weights would miss it."""
-    rule, *rest = attittud.engine.rules.RULES[F.linear]
+    rule = RULES[F.linear]
 
-    def wrong(bound):
-        for parameter, piece in rule(bound):
-            if parameter is bound["bias"]:
+    def wrong(use):
+        for parameter, piece in rule.gradients(use):
+            if parameter is use["bias"]:
                 piece.gradients = piece.gradients.roll(1, 0)
             yield parameter, piece
 
-    monkeypatch.setitem(attittud.engine.rules.RULES, F.linear, (wrong, *rest))
+    monkeypatch.setitem(RULES, F.linear, rule._replace(gradients=wrong))
     given = layer("linear")
     with pytest.raises(UnsupportedError, match=r"gradient of 0\.bias .*2\.bias"):
         compare("hooks", given.model, given.losses)

@@ -4,7 +4,6 @@ Unnoticed batches are strict expected failures here and a list in docs/engines.m
 """
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -14,11 +13,10 @@ from torch import Tensor, nn
 from attittud.autograd.layout import Layout
 from attittud.engine import UnsupportedError, hooks, make_engine
 from attittud.engine.base import verify
-from tests.helpers.later_batches import ONE_EXAMPLE, Case, beside, data, later, losses_of, raw
+from tests.helpers.later_batches import Case, data, later, losses_of, raw
 from tests.helpers.layers import Function, Own, weight
 
 M = 5
-OUTSIDE = data(4, 6)
 
 
 def contrastive(model: nn.Module, x: Tensor, share: float) -> Tensor:
@@ -46,25 +44,11 @@ def tokens(model: nn.Module, x: Tensor, lengths: list[int]) -> Tensor:
     return losses_of(torch.zeros(M, 3).double().index_add(0, example, torch.tanh(model(x))))
 
 
-def positions_first(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[nn.Module, Tensor], Tensor]:
-    return lambda model, x: losses_of(function(x, model.w).transpose(0, 1))
-
-
-def masked(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
-    return losses_of(torch.where(mask > 0, model.w, x))
-
-
 def in_two_ways(model: nn.Module, x: Tensor, ways: tuple[str, ...]) -> Tensor:
     for way in ways:
-        if way == "flat":
-            x = torch.sub(x.flatten(0, 1), model.w).view_as(x).sin()
-        else:
-            x = torch.sub(x.transpose(0, 1), model.w).transpose(0, 1).sin()
+        flat = x.flatten(0, 1) if way == "flat" else x
+        x = (flat * model.w).view_as(x).sin()
     return losses_of(x)
-
-
-def attended(model: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
-    return losses_of(F.scaled_dot_product_attention(model.w, x, x.sin(), attn_mask=mask))
 
 
 def linear() -> nn.Module:
@@ -78,6 +62,13 @@ UNNOTICED: dict[str, Case] = {
 
 
 NOTICED: dict[str, Case] = {
+    # A table that is looked up at given rows, first one for each example, then one for each position.
+    "as_many_positions_as_examples": (
+        lambda: Function(lambda self, x: x, enter=nn.Linear(6, 6), places=nn.Embedding(9, 6)),
+        lambda model, x, at: losses_of(model.enter(x) + model.places(at)),
+        (data(M, 4, 6), torch.arange(4 * M).view(M, 4) % 9),
+        (data(4, 4, 6), torch.arange(4)),
+    ),
     "a_mean_over_examples_behind_a_gate": (
         lambda: Function(lambda self, x: x, enter=nn.Linear(6, 6), inner=nn.Linear(6, 6)),
         gated,
@@ -101,64 +92,14 @@ NOTICED: dict[str, Case] = {
 
 
 RIGHT: dict[str, Case] = {
-    "einsum_with_as_many_positions": (
-        raw,
-        positions_first(lambda x, w: torch.einsum("tbc,c->tbc", x, w)),
-        (data(4, M, 6),),
-        (data(M, M, 6),),
-    ),
-    "subtraction_with_as_many_positions": (raw, positions_first(torch.sub), (data(4, M, 6),), (data(M, M, 6),)),
-    "division_with_as_many_positions": (
-        raw,
-        positions_first(lambda x, w: x / w),
-        (data(4, M, 6),),
-        (data(M, M, 6),),
-    ),
-    "a_table_from_outside_as_long_as_the_batch": (
-        raw,
-        lambda model, x: losses_of(torch.addcmul(x, OUTSIDE, model.w)),
-        (data(M, 4, 6),),
-        (data(4, 4, 6),),
-    ),
-    "product_with_as_many_positions": (raw, positions_first(torch.mul), (data(4, M, 6),), (data(M, M, 6),)),
-    "layers_mixed_with_as_many_examples": (
-        lambda: Function(lambda self, x: x, w=weight(4)),
-        lambda model, x: losses_of(
-            torch.einsum("l,lbf->bf", model.w.softmax(0), torch.stack([x, x.sin(), x.exp(), -x]))
-        ),
-        (data(M, 6),),
-        (data(4, 6),),
-    ),
-    "a_table_and_then_one_for_each_example": (
-        raw,
-        beside,
-        (data(M, 4, 6), data(4, 6)),
-        (data(M, 4, 6), data(M, 4, 6)),
-    ),
-    "a_mask_and_then_one_for_each_example": (
-        raw,
-        masked,
-        (data(M, 4, 6), data(1, 4, 1)),
-        (data(3, 4, 6), data(3, 4, 1)),
-    ),
-    "shared_by_all_and_then_as_many_as_examples": (
-        raw,
-        lambda model, x, other, equation: losses_of(torch.einsum(equation, x, other, model.w)),
-        (data(M, 6), data(4, 6), "bf,tf,f->bt"),
-        (data(M, 6), data(M, 6).flip(0), "bf,bf,f->bf"),
-    ),
     "the_first_of_two_calls_is_left_out": (
         raw,
         in_two_ways,
-        (data(3, 6, 6), ("flat", "positions")),
-        (data(3, 6, 6), ("positions",)),
+        (data(3, 6, 6), ("flat", "separate")),
+        (data(3, 6, 6), ("separate",)),
     ),
-    "a_mask_by_name_with_as_many_positions": (
-        lambda: Function(lambda self, x: x, w=weight(1, 2, 4, 6)),
-        attended,
-        (data(3, 2, 3, 6), data(4, 3)),
-        (data(2, 2, 3, 6), data(4, 3)),
-    ),
+    "as_many_positions_as_examples": (linear, lambda model, x: losses_of(model(x)), (data(M, 4, 6),), (data(M, M, 6),)),
+    "a_single_example": (linear, lambda model, x: losses_of(model(x)), (data(M, 4, 6),), (data(1, 4, 6),)),
     "fewer_examples": (linear, lambda model, x: losses_of(model(x)), (data(M, 4, 6),), (data(3, 4, 6),)),
     "more_positions": (linear, lambda model, x: losses_of(model(x)), (data(M, 4, 6),), (data(M, 7, 6),)),
 }
@@ -172,7 +113,7 @@ def test_later_batches_of_other_shapes_give_right_gradients(name):
 def test_auto_switches_to_another_engine_in_a_later_step(monkeypatch, caplog):
     monkeypatch.setattr("attittud.engine.auto.HOOKS_FROM", 0)
     with caplog.at_level("INFO"):
-        later(ONE_EXAMPLE, "auto")
+        later(NOTICED["as_many_positions_as_examples"], "auto")
     assert ["'hooks'" in found.message.split(",")[0] for found in caplog.records] == [True, False]
 
 
@@ -180,17 +121,8 @@ def test_shapes_that_were_seen_before_are_not_compared_again(monkeypatch):
     compared = []
     monkeypatch.setattr("attittud.engine.hooks.verify", lambda *_, **__: compared.append(True) or set())
     model, made = linear().double(), make_engine("hooks")
-    # As many positions as examples are new, and a single example, once each; more positions or fewer examples are not.
-    shapes = {
-        (5, 4, 6): 1,
-        (4, 7, 6): 1,
-        (3, 9, 6): 1,
-        (4, 4, 6): 2,
-        (7, 7, 6): 2,
-        (1, 4, 6): 3,
-        (1, 7, 6): 3,
-        (5, 5, 6): 3,
-    }
+    # A single example is new, once.
+    shapes = {(5, 4, 6): 1, (4, 7, 6): 1, (4, 4, 6): 1, (1, 4, 6): 2, (1, 7, 6): 2, (5, 5, 6): 2}
     for shape, times in shapes.items():
         x = data(*shape)
         with made.watch(model):

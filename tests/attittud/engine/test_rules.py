@@ -16,7 +16,7 @@ def test_embeddings_with_many_rows_have_right_gradients(name, monkeypatch):
     compare("hooks", given.model, given.losses)
 
 
-# Channels and groups of which eight bytes are copied at a time, in one convolution or the other.
+# Paddings, groups and windows of several kinds.
 CONVOLUTIONS = {
     "wide": lambda: conv(nn.Conv2d(8, 16, 3, padding=1), nn.Conv2d(16, 4, 3, stride=2, padding=(1, 2))),
     "grouped": lambda: conv(nn.Conv2d(8, 16, 3, groups=2, padding="same"), nn.Conv2d(16, 8, 2, groups=4, padding=1)),
@@ -30,7 +30,7 @@ CONVOLUTIONS = {
 @pytest.mark.parametrize("size", [(6, 5), (1, 4)], ids=["", "one_row"])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions_in_channels_last_have_right_gradients_in_float32(name, size):
-    """Other tests compare in float64, whose elements have eight bytes already and are not copied together."""
+    """The weights have another order in memory than their gradients are formed in."""
     size = {"volumes": (3, *size), "reflect": (2, size[1])}.get(name, size)
     layout = torch.channels_last_3d if name == "volumes" else torch.channels_last
     model, x = CONVOLUTIONS[name]().to(memory_format=layout), torch.randn(M, 8, *size).to(memory_format=layout)

@@ -14,7 +14,17 @@ from attittud import AccumulationWarning, Eta, Guide
 from tests.helpers import oracle
 from tests.helpers.zoo import Problem, problem
 
-MODELS = ["mlp", "frozen", "unused", "reused", "layer_norm", "cnn_group_norm", "tied_module", "embedding", "lstm"]
+MODELS = [
+    "mlp",
+    "frozen",
+    "unused",
+    "reused",
+    "layer_norm",
+    "cnn_group_norm",
+    "tied_module",
+    "embedding",
+    "transformer",
+]
 ETAS = [(1, 1, 0), (1, 1, -1), (0, 1, 0), (1, 0, 0), (0.3, -0.7, 2.5), (-2, 0.5, 0.5)]
 ROUNDING = {None: 1e-9, torch.float32: 1e-6, torch.bfloat16: 2**-6}
 

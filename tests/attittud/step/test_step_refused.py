@@ -18,7 +18,7 @@ from attittud.basis.subspace import Stored
 from attittud.guide import AccumulationWarning
 from tests.helpers.zoo import Problem, problem
 
-MODELS = ["mlp", "reused", "tied_module", "transformer", "lstm", "cnn_group_norm"]
+MODELS = ["mlp", "reused", "tied_module", "transformer", "cnn_group_norm"]
 BASES = ["sketch", "svd", "exact", "mean", "random", "canonical"]
 
 

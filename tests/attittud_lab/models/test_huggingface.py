@@ -225,7 +225,6 @@ def test_engines_agree_on_the_encoder(tmp_path: Path, engine: str, positions: st
     weights = torch.randn(4, 8)
     with used.watch(model):
         losses = per_example_losses(model, data.primary, *data.primary.examples.take(rows))
-        used.seen()
         jacobian = used.jacobian(losses, layout)
         found = jacobian.left(weights)
         gram = jacobian.gram()

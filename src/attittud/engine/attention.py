@@ -1,0 +1,123 @@
+"""The attention of `nn.MultiheadAttention`, written out, so that the recorder sees its projections.
+
+`torch.nn.functional.multi_head_attention_forward` hands itself as a whole to whoever observes torch's functions. The function
+here computes the same numbers, bit by bit, with projections that are calls of `F.linear`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attittud._torch import canonical_mask, in_projection, in_projection_packed
+
+MULTI_HEAD_ATTENTION = F.multi_head_attention_forward
+
+# Arguments of torch's function in their order. Its modules pass the others by name.
+_POSITIONAL = (
+    *("query", "key", "value", "embed_dim_to_check", "num_heads", "in_proj_weight", "in_proj_bias", "bias_k", "bias_v"),
+    *("add_zero_attn", "dropout_p", "out_proj_weight", "out_proj_bias"),
+)
+_BY_NAME = {
+    "training": True,
+    "key_padding_mask": None,
+    "need_weights": True,
+    "attn_mask": None,
+    "use_separate_proj_weight": False,
+    "q_proj_weight": None,
+    "k_proj_weight": None,
+    "v_proj_weight": None,
+    "static_k": None,
+    "static_v": None,
+    "average_attn_weights": True,
+    "is_causal": False,
+}
+
+
+def arguments_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the arguments of a call by name; None if `attend` does not support them.
+
+    Examples are in the second dimension of `query`, `key` and `value`. Learned biases of keys and values, keys and values
+    that are given in advance, and an attention to nothing are not supported.
+    """
+    given = _BY_NAME | dict(zip(_POSITIONAL, args, strict=False)) | kwargs
+    unusual = [given[name] is not None for name in ("bias_k", "bias_v", "static_k", "static_v")]
+    if any(unusual) or given["add_zero_attn"] or given["query"].ndim != 3:
+        return None
+    return given
+
+
+def attend(given: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+    """Return the result of attention, and its weights (heads averaged, if asked for) or None.
+
+    softmax(Q Kᵀ / √d + mask) V for each head, with Q, K and V projected from T x m x E tensors.
+    """
+    query, heads = given["query"], given["num_heads"]
+    length, examples, features = query.shape
+    size = features // heads
+    mask, is_causal = _mask(given)
+    q, k, v = [_by_head(x, examples * heads, size) for x in _projections(given)]
+    dropout = given["dropout_p"] if given["training"] else 0.0
+    weights = None
+    if given["need_weights"]:
+        scaled = q * math.sqrt(1.0 / float(size))
+        scores = torch.bmm(scaled, k.mT) if mask is None else torch.baddbmm(mask, scaled, k.mT)
+        weights = F.softmax(scores, dim=-1)
+        if dropout > 0.0:
+            weights = F.dropout(weights, p=dropout)
+        out = torch.bmm(weights, v).transpose(0, 1)
+        weights = weights.view(examples, heads, length, -1)
+        if given["average_attn_weights"]:
+            weights = weights.mean(dim=1)
+    else:
+        if mask is not None:
+            shared = mask.shape[0] == 1
+            mask = mask.unsqueeze(0) if shared else mask.view(examples, heads, -1, k.shape[1])
+        q, k, v = [x.view(examples, heads, -1, size) for x in (q, k, v)]
+        out = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal).permute(2, 0, 1, 3)
+    out = out.reshape(length, examples, features)
+    return F.linear(out, given["out_proj_weight"], given["out_proj_bias"]), weights
+
+
+def _projections(given: dict[str, Any]) -> list[Tensor]:
+    """Q, K and V: T x m x E."""
+    inputs = given["query"], given["key"], given["value"]
+    bias = given["in_proj_bias"]
+    if not given["use_separate_proj_weight"]:
+        return list(in_projection_packed(*inputs, given["in_proj_weight"], bias))
+    weights = given["q_proj_weight"], given["k_proj_weight"], given["v_proj_weight"]
+    biases = (None, None, None) if bias is None else bias.chunk(3)
+    return list(in_projection(*inputs, *weights, *biases))
+
+
+def _by_head(x: Tensor, count: int, size: int) -> Tensor:
+    """T x m x E -> (m heads) x T x size."""
+    return x.view(x.shape[0], count, size).transpose(0, 1)
+
+
+def _mask(given: dict[str, Any]) -> tuple[Tensor | None, bool]:
+    """Return what is added to the scores ((1 or m heads) x T x S), and whether the attention is causal instead."""
+    query, mask, padding = given["query"], given["attn_mask"], given["key_padding_mask"]
+    is_causal, heads = given["is_causal"], given["num_heads"]
+    if is_causal and padding is None and not given["need_weights"]:
+        return None, True
+    if mask is not None:
+        mask = _added(mask, "attn_mask", query.dtype)
+        mask = mask.unsqueeze(0) if mask.ndim == 2 else mask
+    if padding is None:
+        return mask, is_causal
+    padding = _added(padding, "key_padding_mask", query.dtype)
+    examples, length = padding.shape
+    padding = padding.view(examples, 1, 1, length).expand(-1, heads, -1, -1).reshape(examples * heads, 1, length)
+    return (padding if mask is None else mask + padding), False
+
+
+def _added(mask: Tensor, name: str, dtype: torch.dtype) -> Tensor:
+    """Return a mask as numbers to add: -inf where a mask of booleans is true."""
+    numbers: Tensor | None = canonical_mask(mask, name, None, "", dtype, check_other=False)
+    assert numbers is not None
+    return numbers
