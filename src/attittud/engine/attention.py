@@ -1,7 +1,8 @@
 """The attention of `nn.MultiheadAttention`, written out, so that the recorder sees its projections.
 
-`torch.nn.functional.multi_head_attention_forward` hands itself as a whole to whoever observes torch's functions. The function
-here computes the same numbers, bit by bit, with projections that are calls of `F.linear`.
+`torch.nn.functional.multi_head_attention_forward` hands itself as a whole to whoever observes
+torch's functions. The function here computes the same numbers, bit by bit, with projections that
+are calls of `F.linear`.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ MULTI_HEAD_ATTENTION = F.multi_head_attention_forward
 
 # Arguments of torch's function in their order. Its modules pass the others by name.
 _POSITIONAL = (
-    *("query", "key", "value", "embed_dim_to_check", "num_heads", "in_proj_weight", "in_proj_bias", "bias_k", "bias_v"),
-    *("add_zero_attn", "dropout_p", "out_proj_weight", "out_proj_bias"),
+    *("query", "key", "value", "embed_dim_to_check", "num_heads", "in_proj_weight", "in_proj_bias"),
+    *("bias_k", "bias_v", "add_zero_attn", "dropout_p", "out_proj_weight", "out_proj_bias"),
 )
 _BY_NAME = {
     "training": True,
@@ -41,8 +42,9 @@ _BY_NAME = {
 def arguments_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
     """Return the arguments of a call by name; None if `attend` does not support them.
 
-    Examples are in the second dimension of `query`, `key` and `value`. Learned biases of keys and values, keys and values
-    that are given in advance, and an attention to nothing are not supported.
+    Examples are in the second dimension of `query`, `key` and `value`. Learned biases of keys and
+    values, keys and values that are given in advance, and an attention to nothing are not
+    supported.
     """
     given = _BY_NAME | dict(zip(_POSITIONAL, args, strict=False)) | kwargs
     unusual = [given[name] is not None for name in ("bias_k", "bias_v", "static_k", "static_v")]
@@ -100,7 +102,10 @@ def _by_head(x: Tensor, count: int, size: int) -> Tensor:
 
 
 def _mask(given: dict[str, Any]) -> tuple[Tensor | None, bool]:
-    """Return what is added to the scores ((1 or m heads) x T x S), and whether the attention is causal instead."""
+    """Return what is added to the scores, and whether the attention is causal instead.
+
+    The mask is (1 or m heads) x T x S, or None.
+    """
     query, mask, padding = given["query"], given["attn_mask"], given["key_padding_mask"]
     is_causal, heads = given["is_causal"], given["num_heads"]
     if is_causal and padding is None and not given["need_weights"]:
@@ -112,7 +117,8 @@ def _mask(given: dict[str, Any]) -> tuple[Tensor | None, bool]:
         return mask, is_causal
     padding = _added(padding, "key_padding_mask", query.dtype)
     examples, length = padding.shape
-    padding = padding.view(examples, 1, 1, length).expand(-1, heads, -1, -1).reshape(examples * heads, 1, length)
+    padding = padding.view(examples, 1, 1, length).expand(-1, heads, -1, -1)
+    padding = padding.reshape(examples * heads, 1, length)
     return (padding if mask is None else mask + padding), False
 
 

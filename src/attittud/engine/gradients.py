@@ -1,7 +1,7 @@
-"""Per-example gradients of one parameter from one call of a function, kept in factors while this is cheaper.
+"""Per-example gradients of one parameter from one call, kept in factors while this is cheaper.
 
-A `PerExampleGradient` represents m tensors of the parameter's shape. It is contracted like J: with weights over the
-examples (`left`), or with vectors over the parameter (`right`).
+A `PerExampleGradient` represents m tensors of the parameter's shape. It is contracted like J: with
+weights over the examples (`left`), or with vectors over the parameter (`right`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class PerExampleGradient(ABC):
             yield self.chunk(rows, dtype)
 
     def left(self, out: Tensor, weights: Tensor, budget: int) -> None:
-        """Add weights (k x m) times the gradients to `out`, which is k x elements in order, or k x shape."""
+        """Add weights (k x m) times the gradients to `out`: k x elements in order, or k x shape."""
         if self.size == 0:
             return
         in_order = out.ndim == 2 or out[0].is_contiguous()
@@ -66,7 +66,7 @@ class PerExampleGradient(ABC):
 
 
 class Dense(PerExampleGradient):
-    """The gradients themselves, for biases, normalisation weights and everything that no other class describes."""
+    """The gradients themselves, for biases, normalisation weights and what has no other class."""
 
     def __init__(self, gradients: Tensor) -> None:
         self.examples = gradients.shape[0]
@@ -81,8 +81,8 @@ class Dense(PerExampleGradient):
 class Outer(PerExampleGradient):
     """Gradients Σ_t left_t rightᵀ_t of a matrix, or of several matrices for grouped convolutions.
 
-    left: m x T x o, right: m x T x i. Internally the factors are m x groups x T x o and m x groups x T x i, for a
-    parameter with groups * o * i elements in this order.
+    left: m x T x o, right: m x T x i. Internally the factors are m x groups x T x o and m x groups
+    x T x i, for a parameter with groups * o * i elements in this order.
     """
 
     def __init__(self, left: Tensor, right: Tensor) -> None:
@@ -109,7 +109,7 @@ class Outer(PerExampleGradient):
         return self.multiplied(left, right, dtype)
 
     def multiplied(self, left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
-        """The gradients of all examples and groups, which are the first dimension of both factors."""
+        """The gradients of all examples and groups, the first dimension of both factors."""
         a, b = left.mT, right
         if a.device.type == "cuda" and dtype == torch.float32 and a.dtype == b.dtype and a.dtype.itemsize == 2:
             # Half-precision operands are multiplied as they are; sums and result are float32.
@@ -120,7 +120,8 @@ class Outer(PerExampleGradient):
 
     def left(self, out: Tensor, weights: Tensor, budget: int) -> None:
         k = weights.shape[0]
-        # Forming the gradients costs T + k products of a row and a column for each example; weighting a factor costs k T.
+        # Forming the gradients costs T + k products of a row and a column for each example;
+        # weighting a factor costs k T.
         if self.groups > 1 or k * self.length > self.length + k:
             super().left(out, weights, budget)
             return
@@ -164,14 +165,15 @@ class Rows(PerExampleGradient):
             row.index_add_(0, index, (weight[:, None, None] * gradients).flatten(0, 1))
 
     def right(self, vectors: Sequence[Tensor], budget: int) -> Tensor:
-        found = [(self.gradients.to(v.dtype) * v[self.index]).sum((1, 2), dtype=torch.float64) for v in vectors]
-        return torch.stack(found, dim=1)
+        products = [self.gradients.to(vector.dtype) * vector[self.index] for vector in vectors]
+        return torch.stack([x.sum((1, 2), dtype=torch.float64) for x in products], dim=1)
 
 
 class Pulled(PerExampleGradient):
     """Gradients of a parameter from those of a tensor that was computed from parameters alone.
 
-    (Position embeddings, a normalised weight.) One backward pass through that computation for each row.
+    (Position embeddings, a normalised weight.) One backward pass through that computation for each
+    row.
     """
 
     def __init__(self, gradients: PerExampleGradient, tensor: Tensor, parameter: Tensor) -> None:
@@ -187,7 +189,7 @@ class Pulled(PerExampleGradient):
         return self._pull(gradients).view(len(gradients), self.size)
 
     def left(self, out: Tensor, weights: Tensor, budget: int) -> None:
-        sums = torch.zeros(weights.shape[0], self.tensor.numel(), dtype=out.dtype, device=out.device)
+        sums = out.new_zeros(weights.shape[0], self.tensor.numel())
         self.gradients.left(sums, weights, budget)
         out.add_(self._pull(sums).view_as(out))
 
@@ -196,23 +198,31 @@ class Pulled(PerExampleGradient):
         shape, dtype = self.tensor.shape, self.tensor.dtype
         pulled = gradients.new_zeros(len(gradients), *self.parameter.shape)
         for row, gradient in zip(pulled, gradients, strict=True):
-            ends, weights = (self.tensor,), (gradient.view(shape).to(dtype),)
-            own = run_backward(ends, weights, True, False, (self.parameter,), True, accumulate_grad=False)[0]
-            if own is not None:
-                row.copy_(own)
+            ends, weights, to = (self.tensor,), (gradient.view(shape).to(dtype),), (self.parameter,)
+            (result,) = run_backward(ends, weights, True, False, to, True, accumulate_grad=False)
+            if result is not None:
+                row.copy_(result)
         return pulled
 
 
 class Windows(Outer):
     """A convolution as a product of matrices. The windows are copied for a few examples at a time.
 
-    If a window has n positions, the copy is n times as large as the input. Where possible a kernel reads the windows in the
-    input instead. gradient: N x o x positions, x: N x channels x space, with N = m r, where the r entries of an example follow
-    each other. `steps`: stride and dilation; `pads`: as in F.pad.
+    If a window has n positions, the copy is n times as large as the input. Where possible a kernel
+    reads the windows in the input instead. gradient: N x o x positions, x: N x channels x space,
+    with N = m r, where the r entries of an example follow each other. `steps`: stride and dilation;
+    `pads`: as in F.pad.
     """
 
     def __init__(
-        self, gradient: Tensor, x: Tensor, weight: Tensor, examples: int, steps: Steps, pads: Sequence[int], groups: int
+        self,
+        gradient: Tensor,
+        x: Tensor,
+        weight: Tensor,
+        examples: int,
+        steps: Steps,
+        pads: Sequence[int],
+        groups: int,
     ) -> None:
         self.examples, self.groups = examples, groups
         self.dims = weight.ndim - 2
@@ -234,8 +244,8 @@ class Windows(Outer):
 
     def left(self, out: Tensor, weights: Tensor, budget: int) -> None:
         shaped = out.view(-1, *self.shape) if out.ndim == 2 else out
-        # With one position the gradient is an outer product, which is cheaper in factors. The kernel forms no gradients, so it
-        # needs no `budget`.
+        # With one position the gradient is an outer product, which is cheaper in factors. The
+        # kernel forms no gradients, so it needs no `budget`.
         found = kernels() if out.is_cuda and self.length > 1 and self.size > 0 else None
         if found is None or not found.serves_windows(shaped, weights, self.gradient, self.x):
             super().left(out, weights, budget)
@@ -254,7 +264,8 @@ class Windows(Outer):
 
     def _left(self, rows: slice) -> Tensor:
         """m x groups x (r, positions) x o."""
-        entries = self.gradient[rows.start * self.each : rows.stop * self.each]  # m x r x the rest, for some examples
+        # m x r x the rest, for some examples
+        entries = self.gradient[rows.start * self.each : rows.stop * self.each]
         g: Tensor = entries.unflatten(0, (-1, self.each)).unflatten(2, (self.groups, -1))
         g = g.permute(0, 2, 1, *range(4, 4 + self.dims), 3)
         return g.reshape(g.shape[0], self.groups, self.length, self.rows)
@@ -264,7 +275,8 @@ class Windows(Outer):
         x = self.padded[rows.start * self.each : rows.stop * self.each]
         # N x channels x positions x window, as a view. The only copy is made for the product.
         steps = [s * t for step in self.steps for s, t in zip(x.stride()[2:], step, strict=True)]
-        windows: Tensor = x.as_strided((*x.shape[:2], *self.sizes, *self.window), (*x.stride()[:2], *steps))
+        shape, strides = (*x.shape[:2], *self.sizes, *self.window), (*x.stride()[:2], *steps)
+        windows: Tensor = x.as_strided(shape, strides)
         windows = windows.unflatten(0, (-1, self.each)).unflatten(2, (self.groups, -1))
         positions, window = range(4, 4 + self.dims), range(4 + self.dims, 4 + 2 * self.dims)
         windows = windows.permute(0, 2, 1, *positions, 3, *window)

@@ -1,8 +1,9 @@
-"""One forward and one backward pass: per-example gradients are formed call by call, contracted at once and freed.
+"""Products with J from one backward pass: per-example gradients are formed call by call and freed.
 
-This works for models in which examples do not influence each other, and whose parameters are used in functions that
-`rules.py` knows. Everything else is refused with an error that names the parameter. The gradients are compared with an
-ordinary gradient at the first refresh, and again at every new use of a parameter; the error names a parameter that differs.
+This works for models in which examples do not influence each other, and whose parameters are used
+in functions that `rules.py` knows. Everything else is refused with an error that names the
+parameter. The gradients are compared with an ordinary gradient at the first refresh, and again at
+every new use of a parameter; the error names a parameter that differs.
 """
 
 from __future__ import annotations
@@ -99,14 +100,18 @@ class HookedJacobian(Jacobian):
         self.record = record
         self.half = False  # whether a gradient came in half precision
         self.budget = _budget(layout)
-        self._expected: Sequence[Tensor] = ()  # parameters whose own gradients the next pass computes too
+        self._expected: Sequence[Tensor] = ()  # parameters whose gradients the next pass gives too
         self._weight = 1.0  # of every loss in that pass
         self._names = {id(parameter): name for name, parameter in layout.named}
-        self._asked = {id(call): asked for call in record.calls if (asked := self._asked_of(call.combined))}
-        """For each call that the gradients need: the ids of its arguments that depend on parameters of the layout."""
+        self._asked: dict[int, set[int]] = {}
+        """By call that the gradients need: the arguments that depend on the layout (ids)."""
+        for call in record.calls:
+            if asked := self._asked_of(call.combined):
+                self._asked[id(call)] = asked
         for refusal in record.refusals:
             if self._asked_of(refusal.combined):
-                raise self._refusal(self._described(refusal.combined, refusal.function), "there is no rule for it")
+                described = self._described(refusal.combined, refusal.function)
+                raise _refusal(described, "there is no rule for it")
         self.forms = self._forms()
 
     def _asked_of(self, combined: Sequence[Tensor]) -> set[int]:
@@ -123,8 +128,9 @@ class HookedJacobian(Jacobian):
                 continue
             described = self._described(call.combined, call.name)
             entries = call.shape[call.dim] if len(call.shape) > call.dim else 0
-            if entries == 0 or entries % self.examples or (call.dim == 1 and entries != self.examples):
-                raise self._refusal(
+            several = entries > 0 and entries % self.examples == 0 and call.dim == 0
+            if entries != self.examples and not several:
+                raise _refusal(
                     described,
                     f"its result has shape {tuple(call.shape)}, whose first dimension does not belong to the "
                     f"{self.examples} examples",
@@ -138,19 +144,16 @@ class HookedJacobian(Jacobian):
         names = [self._names[id(p)] for tensor in combined for p in self._parameters_of(tensor)]
         return f"{', '.join(dict.fromkeys(names))} in {function}"
 
-    def _refusal(self, described: str, why: str) -> UnsupportedError:
-        return UnsupportedError(
-            f"engine {self.engine.name!r} cannot separate the gradients of single examples in {described}: {why}; {CURE}"
-        )
-
-    # ------------------------------------------------------------------------------------------------ products
+    # ------------------------------------------------------------------------------------- products
 
     def expect(self, parameters: Sequence[Tensor], weight: float) -> None:
-        # Tensors that are computed from parameters need the graph once more. The passes for J run without autocast. In
-        # float16 another weight would round small gradients differently, or make products with J overflow. (Calls of other
-        # parameters may lie on the way to the layout's, so all calls count.)
+        # Tensors that are computed from parameters need the graph once more. The passes for J run
+        # without autocast. In float16 another weight would round small gradients differently, or
+        # make products with J overflow. (Calls of other parameters may lie on the way to the
+        # layout's, so all calls count.)
         asked = [call for call in self.record.calls if id(call) in self._asked]
-        computed = any(not isinstance(tensor, nn.Parameter) for call in asked for tensor in call.combined)
+        combined = [tensor for call in asked for tensor in call.combined]
+        computed = any(not isinstance(tensor, nn.Parameter) for tensor in combined)
         small = any(call.dtype == torch.float16 for call in self.record.calls)
         if not (computed or small or torch.is_autocast_enabled(self.layout.device.type)):
             self._expected, self._weight = parameters, weight
@@ -172,7 +175,8 @@ class HookedJacobian(Jacobian):
 
     def right(self, vectors: Tensor) -> Tensor:
         self._expected = ()  # whose weight only `left` takes back
-        products = torch.zeros(self.examples, len(vectors), dtype=torch.float64, device=self.layout.device)
+        shape, device = (self.examples, len(vectors)), self.layout.device
+        products = torch.zeros(shape, dtype=torch.float64, device=device)
         by_vector = [self.layout.by_identity(vector) for vector in vectors]
 
         def visit(parameter: Tensor, per_example: PerExampleGradient) -> None:
@@ -182,10 +186,10 @@ class HookedJacobian(Jacobian):
         self._sweep(visit)
         return products
 
-    # ------------------------------------------------------------------------------------------------ one pass
+    # ------------------------------------------------------------------------------------- one pass
 
     def _sweep(self, visit: Visit) -> None:
-        """Run a backward pass, and show each parameter with its per-example gradients in each call."""
+        """Run a backward pass, and visit each parameter with its gradients in each call."""
         computed: list[tuple[Tensor, PerExampleGradient]] = []
 
         def on_call(call: Call, gradient: Tensor) -> None:
@@ -203,9 +207,16 @@ class HookedJacobian(Jacobian):
                         visit(parameter, Pulled(per_example, tensor, parameter))
 
     def _form(
-        self, call: Call, gradient: Tensor, visit: Visit, computed: list[tuple[Tensor, PerExampleGradient]]
+        self,
+        call: Call,
+        gradient: Tensor,
+        visit: Visit,
+        computed: list[tuple[Tensor, PerExampleGradient]],
     ) -> None:
-        """Form the per-example gradients of a call. Those of tensors that were computed from parameters wait in `computed`."""
+        """Form the per-example gradients of a call.
+
+        Those of tensors that were computed from parameters wait in `computed`.
+        """
         try:
             use = call.use(gradient, self.examples, self._asked[id(call)])
             with DisableTorchFunction():
@@ -216,9 +227,9 @@ class HookedJacobian(Jacobian):
                         computed.append((tensor, per_example))
         except torch.OutOfMemoryError:
             raise
-        except (RuntimeError, IndexError) as error:  # a rule raises this, or a rule has misread a shape
+        except (RuntimeError, IndexError) as error:  # a rule raises this, or misreads a shape
             described = self._described(call.combined, call.name)
-            raise self._refusal(described, str(error).split("\n")[0]) from error
+            raise _refusal(described, str(error).split("\n")[0]) from error
 
     def _backward(self) -> None:
         if self._expected:
@@ -228,20 +239,27 @@ class HookedJacobian(Jacobian):
                 (self.losses,), (weights,), False, False, parameters, True, accumulate_grad=False
             )
         elif self._frontier:
-            # A pass that ends at the calls: the gradients of the parameters themselves are not computed.
-            ones = torch.ones_like(self.losses)
-            run_backward((self.losses,), (ones,), True, False, self._frontier, True, accumulate_grad=False)
+            # A pass that ends at the calls: the gradients of the parameters themselves are not
+            # computed.
+            losses, ones, ends = (self.losses,), (torch.ones_like(self.losses),), self._frontier
+            run_backward(losses, ones, True, False, ends, True, accumulate_grad=False)
 
     @cached_property
     def _frontier(self) -> tuple[GradientEdge, ...]:
-        """Results of calls behind which no other results lie: a pass that reaches them passes all calls."""
+        """The results behind which no others lie: a pass that reaches them passes all calls."""
         edges = [call.edge for call in self.record.calls if id(call) in self._asked]
         leads_on = _leading_to({edge.node for edge in edges}, self.losses.grad_fn)
         return tuple([edge for edge in edges if leads_on.get(edge.node) is False])
 
 
+def _refusal(described: str, why: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"engine {Hooks.name!r} cannot separate the gradients of single examples in {described}: {why}; {CURE}"
+    )
+
+
 def _leading_to(nodes: set[Any], start: Any) -> dict[Any, bool]:
-    """For each node of a graph, whether a path of at least one step leads from it to one of `nodes`."""
+    """By node of a graph: whether a path of at least one step leads to one of `nodes`."""
     leads_on: dict[Any, bool] = {}
     stack = [start]
     while stack:
@@ -257,9 +275,10 @@ def _leading_to(nodes: set[Any], start: Any) -> dict[Any, bool]:
 
 
 def _budget(layout: Layout) -> int:
-    """How many elements of per-example gradients may exist at once: as many as the model has parameters, twice on a GPU.
+    """How many elements of per-example gradients may exist at once.
 
-    With this limit, m examples need at most m more products than there are layers; on a GPU half as many.
+    As many as the model has parameters; on a GPU twice as many. With this limit, m examples need at
+    most m more products than there are layers; on a GPU half as many.
     """
     if layout.device.type != "cuda":
         return layout.size

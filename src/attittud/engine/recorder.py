@@ -1,8 +1,9 @@
 """Records the forward pass: each call of a torch function that combines a parameter with data.
 
-The engine `hooks` opens a recorder around a forward pass and every use of its graph. Functions are recorded rather than
-modules, because many uses of a parameter do not go through a module of its own: raw parameters, tied weights in
-`F.linear(x, embedding.weight)`, or `nn.MultiheadAttention`, which never calls its output projection.
+The engine `hooks` opens a recorder around a forward pass and every use of its graph. Functions are
+recorded rather than modules, because many uses of a parameter do not go through a module of its
+own: raw parameters, tied weights in `F.linear(x, embedding.weight)`, or `nn.MultiheadAttention`,
+which never calls its output projection.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from attittud.engine.rules import EXPANSION, Function, Rule, Use, rule_for
 # These functions repeat a parameter for every example.
 _EXPANSIONS: set[Function] = {Tensor.expand, Tensor.expand_as, Tensor.repeat}
 # Only type, device or shape of these functions' other arguments matter.
-_FIRST_ONLY: set[Function] = {Tensor.to, Tensor.type_as, Tensor.view_as, Tensor.reshape_as, Tensor.expand_as}
+_FIRST_ONLY: set[Function] = {*(Tensor.to, Tensor.type_as, Tensor.view_as, Tensor.reshape_as, Tensor.expand_as)}
 # Autocast runs these functions in its own type.
 _CAST: set[Function] = {F.linear, F.conv1d, F.conv2d, F.conv3d}
 
@@ -69,7 +70,7 @@ class Kept:
 
     @property
     def packed(self) -> bool:
-        """Whether hooks for saved tensors have packed the data, as under activation checkpointing."""
+        """Whether hooks for saved tensors have packed the data, as in checkpointing."""
         return self._node is not None
 
     def tensors(self) -> dict[str, Tensor]:
@@ -103,10 +104,13 @@ class Call:
 
     @property
     def name(self) -> str:
-        return str(getattr(self.function, "__name__", self.function))
+        return _name(self.function)
 
     def use(self, gradient: Tensor, examples: int, asked: Set[int]) -> Use:
-        """Return what a rule needs to form gradients. Activation checkpointing may run a part of the model again here."""
+        """Return what a rule needs to form gradients.
+
+        Activation checkpointing may run a part of the model again here.
+        """
         return Use(self.arguments | self.kept.tensors(), asked, gradient, examples, self.dim)
 
 
@@ -127,7 +131,7 @@ class SharedTensors:
 
     tensors: dict[int, Tensor] = field(default_factory=dict)
     sources: dict[int, list[Tensor]] = field(default_factory=dict)
-    """For the id of each tensor that has a gradient: the trainable parameters that it is computed from."""
+    """By id of a tensor with a gradient: the trainable parameters that it is computed from."""
 
     @classmethod
     def of(cls, model: nn.Module) -> SharedTensors:
@@ -141,7 +145,7 @@ class SharedTensors:
         return shared
 
     def among(self, arguments: Iterable[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the shared tensors among the arguments of a function, and those of them that depend on parameters."""
+        """Return the shared tensors among arguments, and those that depend on parameters."""
         shared, combined = list[Tensor](), list[Tensor]()
         for tensor in arguments:
             if id(tensor) in self.tensors:
@@ -167,7 +171,7 @@ class SharedTensors:
 
 
 class Recorder(TorchFunctionMode):
-    """A mode that is active during a forward pass and later uses of its graph, which may run parts of it again."""
+    """A mode for a forward pass and later uses of its graph, which may run parts of it again."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -182,16 +186,19 @@ class Recorder(TorchFunctionMode):
         self._removals: list[Callable[[], object]] = []
 
     def sources(self, tensor: Tensor) -> list[Tensor]:
-        """Return the trainable parameters that a tensor is computed from; a parameter is its own source."""
+        """Return the trainable parameters behind a tensor; a parameter is its own source."""
         return self._shared.sources[id(tensor)]
 
     def end_forward(self) -> None:
-        """Note that the forward pass is over. Later calls repeat a part of it, for activation checkpointing."""
+        """Note that the forward pass is over.
+
+        Later calls repeat a part of it, for activation checkpointing.
+        """
         self._forward = False
 
     @contextmanager
     def telling(self, on_call: OnCall) -> Iterator[None]:
-        """A context for a backward pass: `on_call` gets every call with the gradient of its result."""
+        """A context for a backward pass: `on_call` gets calls with gradients of their results."""
         self._on_call = on_call
         try:
             yield
@@ -204,10 +211,14 @@ class Recorder(TorchFunctionMode):
             remove()
         self.calls, self.refusals, self._removals = [], [], []
 
-    # ------------------------------------------------------------------------------------------------ calls
+    # ---------------------------------------------------------------------------------------- calls
 
     def __torch_function__(
-        self, func: Function, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Function,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         if not (self._forward or self._repeats):
@@ -218,7 +229,8 @@ class Recorder(TorchFunctionMode):
             return self._attention(given)
         tensors = tensors_in(args[:1] if func in _FIRST_ONLY else (*args, *kwargs.values()))
         shared, combined = self._shared.among(tensors)
-        meets_data = len(shared) < len(tensors) or (func is F.embedding and not _same_for_all(tensors[0]))
+        looks_up = func is F.embedding and not _same_for_all(tensors[0])
+        meets_data = looks_up or len(shared) < len(tensors)
         if combined and meets_data and torch.is_grad_enabled():
             return self._combine(func, args, kwargs, combined)
         result = func(*args, **kwargs)
@@ -240,7 +252,11 @@ class Recorder(TorchFunctionMode):
             self._dim = dim_before
 
     def _combine(
-        self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], combined: list[Tensor]
+        self,
+        function: Function,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        combined: list[Tensor],
     ) -> Any:
         """Run a function of parameters and data, and record the call."""
         if function in _CAST and args:
@@ -253,10 +269,11 @@ class Recorder(TorchFunctionMode):
         if match is None:
             result = function(*args, **kwargs)
             if any(tensor.requires_grad for tensor in tensors_in((result,))) or _in_place(function):
-                self.refusals.append(Refusal(combined, str(getattr(function, "__name__", function))))
+                self.refusals.append(Refusal(combined, _name(function)))
             return result
         rule, arguments = match
-        # The versions of the data are taken before the call, because the call itself may overwrite them.
+        # The versions of the data are taken before the call, because the call itself may overwrite
+        # them.
         kept = Kept({name: arguments[name] for name in rule.kept if id(arguments[name]) in data})
         self._repeats = self._repeats or kept.packed
         rest = {name: None if id(value) in data else value for name, value in arguments.items()}
@@ -275,7 +292,7 @@ class Recorder(TorchFunctionMode):
         kept: Kept,
         result: Tensor,
     ) -> None:
-        """Record a call, and register a hook now, because its result may be overwritten in place later."""
+        """Record a call, with a hook now: its result may be overwritten in place later."""
         if not self._forward or not result.requires_grad:
             return
         whole = _whole(result)
@@ -296,7 +313,8 @@ class Recorder(TorchFunctionMode):
 def recording(model: nn.Module) -> Iterator[Recorder]:
     """Record the forward pass inside. Keep the block open until the graph has been used.
 
-    Compiled modules run eagerly inside: otherwise their calls would be invisible, and hooks would not fire.
+    Compiled modules run eagerly inside: otherwise their calls would be invisible, and hooks would
+    not fire.
     """
     recorder = Recorder(model)
     try:
@@ -319,8 +337,12 @@ def tensors_in(entries: Iterable[Any]) -> list[Tensor]:
     return tensors
 
 
+def _name(function: Function) -> str:
+    return str(getattr(function, "__name__", function))
+
+
 def _same_for_all(index: Tensor) -> bool:
-    """Whether a table is looked up at the same entries for all examples: the index has no dimension for them.
+    """Whether an index into a table has no dimension for the examples.
 
     (Positions, which models make with `arange`, or with a buffer of shape 1 x T.)
     """
@@ -328,10 +350,14 @@ def _same_for_all(index: Tensor) -> bool:
 
 
 def _cast(x: Any) -> Any:
-    """Cast an input as autocast would. So the tensor that autograd saves is the same tensor that is kept here."""
-    if not isinstance(x, Tensor) or x.dtype != torch.float32 or not torch.is_autocast_enabled(x.device.type):
+    """Cast an input as autocast would.
+
+    So the tensor that autograd saves is the same tensor that is kept here.
+    """
+    if not isinstance(x, Tensor) or x.dtype != torch.float32:
         return x
-    return x.to(torch.get_autocast_dtype(x.device.type))
+    device = x.device.type
+    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
 
 
 def _grew(before: Tensor, after: Tensor) -> bool:
@@ -343,12 +369,22 @@ def _grew(before: Tensor, after: Tensor) -> bool:
 def _in_place(function: Function) -> bool:
     name = getattr(function, "__name__", "")
     if name.startswith("__"):
-        return name in ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__")
+        return name in (
+            "__setitem__",
+            "__iadd__",
+            "__isub__",
+            "__imul__",
+            "__itruediv__",
+            "__ipow__",
+        )
     return name.endswith("_")
 
 
 def _whole(x: Tensor) -> Tensor:
-    """Return the base tensor if a view shows all of it: an in-place operation on the view would remove it from the graph."""
+    """Return the base tensor if a view shows all of it.
+
+    An in-place operation on the view would remove the view from the graph.
+    """
     base = x._base
     if base is None or base.grad_fn is None or base.numel() != x.numel():
         return x

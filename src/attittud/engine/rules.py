@@ -1,15 +1,17 @@
 """Per-example gradients of the parameters of common functions: one rule for each function.
 
-A rule gets one call of its function, with the arguments by name and the gradient of the result. It yields each parameter
-with the gradients of the single examples. Where a result has several positions for each example (tokens, pixels), the
-gradient of an example is the sum over its positions t:
+A rule gets one call of its function, with the arguments by name and the gradient of the result. It
+yields each parameter with the gradients of the single examples. Where a result has several
+positions for each example (tokens, pixels), the gradient of an example is the sum over its
+positions t:
 
     linear        weight: Σ_t g_t x_tᵀ            bias: Σ_t g_t
     convolution   weight: Σ_t g_t window_tᵀ       bias: Σ_t g_t
     norms         weight: Σ_t g_t ⊙ normalised_t  bias: Σ_t g_t
     embedding     row i:  Σ g_t over the positions t that looked up row i
 
-The recorder asks `rule_for` whether it can record a call; any other function of a parameter is refused.
+The recorder asks `rule_for` whether it can record a call; any other function of a parameter is
+refused.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from attittud.kernels import kernels
 Function = Callable[..., Any]
 Gradients = Iterator[tuple[Tensor, PerExampleGradient]]
 
-SMALL_TABLE = 1024  # an embedding with at most this many rows has its gradient formed as a product of matrices
+SMALL_TABLE = 1024
+"""An embedding with at most this many rows has its gradient formed as a product of matrices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class Use:
         return x.to(self.gradient.dtype) if self.gradient.dtype.itemsize == 2 else x
 
     def by_example(self, x: Tensor) -> Tensor:
-        """m x r x the rest: r entries of the examples' dimension, which follow each other, belong to one example."""
+        """m x r x the rest: r entries, which follow each other, belong to one example."""
         if self.dim == 1:
             return x.movedim(1, 0)
         return x.reshape(self.examples, -1, *x.shape[1:])
@@ -71,7 +74,7 @@ class Use:
         return Outer(self.positions(self.operand(left)), self.positions(self.operand(right)))
 
     def summed_to(self, values: Tensor, shape: Sequence[int]) -> PerExampleGradient:
-        """Sum each example's part of `values` down to the shape of the tensor that was broadcast."""
+        """Sum each example's part of `values` to the shape of the tensor that was broadcast."""
         full = [1] * (values.ndim - len(shape)) + list(shape)
         if full[0] != 1:
             raise UnsupportedError(f"an argument of shape {tuple(shape)} has entries of its own for every example")
@@ -85,7 +88,7 @@ def _sum(g: Tensor, dims: int | list[int]) -> Tensor:
     return g.sum(dims, dtype=torch.float32 if g.dtype.itemsize < 4 else g.dtype)
 
 
-# ---------------------------------------------------------------------------------------------------- layers
+# ------------------------------------------------------------------------------------------- layers
 
 
 def linear(use: Use) -> Gradients:
@@ -116,7 +119,8 @@ def embedding(use: Use) -> Gradients:
     if padding is not None:
         g = torch.where((index == padding % weight.shape[0])[:, :, None], 0.0, g)
     if weight.shape[0] <= SMALL_TABLE:
-        # Many positions add to the same row (positions, token types). A product of matrices adds them in parallel.
+        # Many positions add to the same row (positions, token types). A product of matrices adds
+        # them in parallel.
         rows = torch.arange(weight.shape[0], device=index.device)
         chosen = (index[:, :, None] == rows).to(g.dtype)
         yield weight, Outer(chosen, g)
@@ -159,11 +163,11 @@ def _pads(padding: Any, window: Sequence[int], dilation: Sequence[int]) -> list[
     return pads
 
 
-# ---------------------------------------------------------------------------------------------------- normalisation
+# ------------------------------------------------------------------------------------ normalisation
 
 
 def _affine(use: Use, normalised: Callable[[], Tensor], features: int = 0) -> Gradients:
-    """weight * normalised + bias, with weight and bias over the channels or over the last `features` dimensions."""
+    """weight * normalised + bias, over the channels or over the last `features` dimensions."""
     g = use.by_example(use.gradient)
     dims = list(range(1, g.ndim - features)) if features else [1, *range(3, g.ndim)]
     weight: Any = use["weight"]
@@ -176,23 +180,27 @@ def _affine(use: Use, normalised: Callable[[], Tensor], features: int = 0) -> Gr
 
 def layer_norm(use: Use) -> Gradients:
     shape = use["normalized_shape"]
-    return _affine(use, lambda: F.layer_norm(use["input"], shape, None, None, use["eps"]), len(shape))
+    x, eps = use["input"], use["eps"]
+    return _affine(use, lambda: F.layer_norm(x, shape, None, None, eps), len(shape))
 
 
 def rms_norm(use: Use) -> Gradients:
     shape = use["normalized_shape"]
-    return _affine(use, lambda: F.rms_norm(use["input"], shape, None, use["eps"]), len(shape))
+    x, eps = use["input"], use["eps"]
+    return _affine(use, lambda: F.rms_norm(x, shape, None, eps), len(shape))
 
 
 def group_norm(use: Use) -> Gradients:
-    return _affine(use, lambda: F.group_norm(use["input"], use["num_groups"], None, None, use["eps"]))
+    x, groups, eps = use["input"], use["num_groups"], use["eps"]
+    return _affine(use, lambda: F.group_norm(x, groups, None, None, eps))
 
 
 def instance_norm(use: Use) -> Gradients:
     # The statistics are running statistics or those of a single example, never those of the batch.
     single = use["use_input_stats"]
     mean, var = (None, None) if single else (use["running_mean"], use["running_var"])
-    return _affine(use, lambda: F.instance_norm(use["input"], mean, var, None, None, single, 0.0, use["eps"]))
+    x, eps = use["input"], use["eps"]
+    return _affine(use, lambda: F.instance_norm(x, mean, var, None, None, single, 0.0, eps))
 
 
 def batch_norm(use: Use) -> Gradients:
@@ -207,7 +215,7 @@ def batch_norm(use: Use) -> Gradients:
     return _affine(use, lambda: F.batch_norm(x, mean, var, None, None, False, 0.0, eps))
 
 
-# ---------------------------------------------------------------------------------------------------- raw parameters
+# ----------------------------------------------------------------------------------- raw parameters
 
 
 def addition(use: Use) -> Gradients:
@@ -227,7 +235,7 @@ def expansion(use: Use) -> Gradients:
     yield use["input"], use.summed_to(use.gradient, use["input"].shape)
 
 
-# ---------------------------------------------------------------------------------------------------- all rules
+# ---------------------------------------------------------------------------------------- all rules
 
 
 class Rule(NamedTuple):
@@ -244,13 +252,16 @@ def _rule(gradients: Callable[[Use], Gradients], arguments: dict[str, Any], data
     return Rule(gradients, arguments, (data,), (data,))
 
 
-_CONVOLUTION = {"input": ..., "weight": ..., "bias": None, "stride": 1, "padding": 0, "dilation": 1, "groups": 1}
+_CONVOLUTION = {"input": ..., "weight": ..., "bias": None, "stride": 1, "padding": 0}
+_CONVOLUTION |= {"dilation": 1, "groups": 1}
 _EMBEDDING = {"input": ..., "weight": ..., "padding_idx": None, "max_norm": None, "norm_type": 2.0}
 _EMBEDDING |= {"scale_grad_by_freq": False, "sparse": False}
 _AFFINE = {"weight": None, "bias": None, "eps": 1e-5}
-_STATISTICS = {"input": ..., "running_mean": None, "running_var": None, "weight": None, "bias": None}
+_STATISTICS = {"input": ..., "running_mean": None, "running_var": None}
+_STATISTICS |= {"weight": None, "bias": None}
 _INSTANCE_NORM = _STATISTICS | {"use_input_stats": True, "momentum": 0.1, "eps": 1e-5}
 _BATCH_NORM = _STATISTICS | {"training": False, "momentum": 0.1, "eps": 1e-5}
+_RMS_NORM = {"input": ..., "normalized_shape": ..., "weight": None, "eps": None}
 _PAIR = {"input": ..., "other": ...}
 _BOTH = ("input", "other")
 
@@ -263,7 +274,7 @@ RULES: dict[Function, Rule] = {
     torch.addmm: _rule(addmm, {"input": ..., "mat1": ..., "mat2": ...}, "mat1"),
     F.embedding: _rule(embedding, _EMBEDDING),
     F.layer_norm: _rule(layer_norm, {"input": ..., "normalized_shape": ..., **_AFFINE}),
-    F.rms_norm: _rule(rms_norm, {"input": ..., "normalized_shape": ..., "weight": None, "eps": None}),
+    F.rms_norm: _rule(rms_norm, _RMS_NORM),
     F.group_norm: _rule(group_norm, {"input": ..., "num_groups": ..., **_AFFINE}),
     F.instance_norm: _rule(instance_norm, _INSTANCE_NORM),
     F.batch_norm: _rule(batch_norm, _BATCH_NORM),
@@ -286,14 +297,15 @@ def rule_for(
     if rule is None or len(args) > len(rule.defaults):
         return None
     arguments = rule.defaults | dict(zip(rule.defaults, args, strict=False)) | kwargs
-    if len(arguments) != len(rule.defaults):  # an argument that the rule does not know, such as `alpha`
+    if len(arguments) != len(rule.defaults):  # an argument that the rule does not know: `alpha`
         return None
     for name, value in arguments.items():
-        # A missing argument is found by identity, because comparing a tensor by value takes a hundred times as long.
+        # A missing argument is found by identity, because comparing a tensor by value takes a
+        # hundred times as long.
         if value is ... or (id(value) in data) > (name in rule.data):
             return None
     if rule.gradients is matmul and arguments["other"].ndim != 2:
         return None
-    if rule.data != _BOTH and id(arguments[rule.data[0]]) not in data:  # a parameter in the place of the data
-        return None
+    if rule.data != _BOTH and id(arguments[rule.data[0]]) not in data:
+        return None  # a parameter in the place of the data
     return rule, arguments

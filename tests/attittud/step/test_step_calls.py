@@ -29,7 +29,7 @@ def test_a_refresh_by_loop_calls_the_same_number_of_our_functions_for_any_number
     assert calls(774, refresh=True)[0] == own
 
 
-@pytest.mark.parametrize(("engine", "most", "most_in_all"), [("batched", 8, 60), ("hooks", 48, 225)])
+@pytest.mark.parametrize(("engine", "most", "most_in_all"), [("batched", 8, 60), ("hooks", 50, 220)])
 def test_a_refresh_by_other_engines_calls_a_fixed_number_of_functions_for_each_tensor(engine, most, most_in_all):
     few, many = (calls(tensors, engine=engine, refresh=True) for tensors in (198, 774))
     own, every = ((b - a) / (774 - 198) for a, b in zip(few, many, strict=True))
