@@ -9,9 +9,12 @@ from torch import Tensor
 
 from attittud_lab.errors import unknown
 from attittud_lab.learners.base import Fitted, Numbers, Setting, SimpleLearner
+from attittud_lab.learners.kernel import Kernel
 from attittud_lab.learners.linear import Linear
+from attittud_lab.learners.trees import Boosting, ExtraTrees
 
-_LEARNERS: dict[str, SimpleLearner] = {learner.name: learner for learner in (Linear(),)}
+_ALL = (Linear(), Kernel(), ExtraTrees(), Boosting())
+_LEARNERS: dict[str, SimpleLearner] = {learner.name: learner for learner in _ALL}
 
 
 def learners() -> list[str]:

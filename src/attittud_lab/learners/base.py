@@ -19,6 +19,8 @@ Setting = Mapping[str, float]
 """What is chosen on the folds, such as the strength of a penalty."""
 LOWEST = 1e-6
 """The smallest probability that a model claims. Zero would make one error decide a log-loss."""
+ABSENT = -12.0
+"""The logit of a class without training rows."""
 
 
 class Fitted(ABC):
@@ -61,6 +63,10 @@ class SimpleLearner(ABC):
     def settings(self, several: bool) -> Sequence[Setting]:
         """Return the settings that folds choose from."""
 
+    def fewer_settings(self, several: bool) -> Sequence[Setting]:
+        """Return the settings for uses that fit several models for each."""
+        return self.settings(several)
+
     @abstractmethod
     def fits(
         self,
@@ -70,6 +76,7 @@ class SimpleLearner(ABC):
         several: bool,
         settings: Sequence[Setting],
         seed: int,
+        start: Fitted | None = None,
     ) -> Iterator[Fitted]:
         """Yield one model for each setting, in the order of `settings`.
 
@@ -80,13 +87,21 @@ class SimpleLearner(ABC):
             several: whether several labels at once are predicted.
             settings: some of `settings()`. What they share is computed once.
             seed: of everything random.
+            start: a model that is probably near the first one. It saves time and may be ignored.
         """
 
     def fit(
-        self, features: Matrix, targets: Numbers, weights: Numbers, several: bool, setting: Setting, seed: int
+        self,
+        features: Matrix,
+        targets: Numbers,
+        weights: Numbers,
+        several: bool,
+        setting: Setting,
+        seed: int,
+        start: Fitted | None = None,
     ) -> Fitted:
         """Return the model of one setting."""
-        return next(iter(self.fits(features, targets, weights, several, [setting], seed)))
+        return next(iter(self.fits(features, targets, weights, several, [setting], seed, start)))
 
 
 def is_sparse(features: Matrix) -> TypeGuard[sparse.csr_matrix]:

@@ -50,6 +50,9 @@ class Linear(SimpleLearner):
     def settings(self, several: bool) -> Sequence[Setting]:
         return [{"penalty": penalty} for penalty in PENALTIES]
 
+    def fewer_settings(self, several: bool) -> Sequence[Setting]:
+        return [{"penalty": penalty} for penalty in PENALTIES[1::2]]
+
     def fits(
         self,
         features: Matrix,
@@ -58,7 +61,10 @@ class Linear(SimpleLearner):
         several: bool,
         settings: Sequence[Setting],
         seed: int,
+        start: Fitted | None = None,
     ) -> Iterator[Fitted]:
-        problems = LogisticRegressions(features, targets, weights, several)
-        for inner, intercept in problems.solve([setting["penalty"] for setting in settings]):
+        regressions = LogisticRegressions(features, targets, weights, several)
+        penalties = [setting["penalty"] for setting in settings]
+        near = (start.weights, start.intercept) if isinstance(start, LinearModel) else None
+        for inner, intercept in regressions.solve(penalties, near):
             yield LinearModel(inner, intercept, several)

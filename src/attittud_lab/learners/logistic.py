@@ -14,13 +14,11 @@ from scipy.linalg import eigh
 from scipy.optimize import minimize
 
 from attittud_lab.features.base import Matrix
-from attittud_lab.learners.base import Numbers, is_sparse, log_softmax, sigmoid
+from attittud_lab.learners.base import ABSENT, Numbers, is_sparse, log_softmax, sigmoid
 
-ABSENT = -12.0
-"""The logit of a class without training rows."""
 MOST_ROTATED = 700
 """Up to this many rows are rotated into as many columns. For more, the rotation takes longer than it saves."""
-TOLERANCE = 1e-4
+TOLERANCE = 3e-4
 """The largest entry that the gradient of the mean loss may have at the end."""
 ROTATED_TOLERANCE = 1e-7
 """The same for rotated rows, whose steps cost next to nothing."""
@@ -147,13 +145,18 @@ class LogisticRegressions:
         if not several and self.binary:
             self.positive = self.positive[:, 1:]
 
-    def solve(self, penalties: Sequence[float]) -> Iterator[tuple[Numbers, Numbers]]:
+    def solve(
+        self, penalties: Sequence[float], start: tuple[Numbers, Numbers] | None = None
+    ) -> Iterator[tuple[Numbers, Numbers]]:
         """Yield W (width x classes) and b (classes) for each penalty, in the order of `penalties`.
 
-        The strongest penalty comes first in the search, and each solution is where the next search starts.
+        The strongest penalty comes first in the search, and each solution is where the next search starts. `start`
+        has W and b of a solution that is probably near the first one.
         """
         order = sorted(range(len(penalties)), key=lambda number: -penalties[number])
         parameters = np.zeros((self.columns.width + 1, self.positive.shape[1]))
+        if start is not None and self.columns.rotated is None:
+            parameters = self._reduced(*start)
         solutions = {}
         for number in order:
             parameters = self._minimum(penalties[number], parameters)
@@ -161,6 +164,14 @@ class LogisticRegressions:
             solutions[number] = self._for_all_classes(weights, intercept)
         for number in range(len(penalties)):
             yield solutions[number]
+
+    def _reduced(self, weights: Numbers, intercept: Numbers) -> Numbers:
+        """Return W and b of all classes as parameters of the logits that are modelled."""
+        centred = np.concatenate([weights * self.columns.scale, (intercept + self.columns.mean @ weights)[None]])
+        if self.binary and not self.several:
+            centred = centred - centred[:, self.modelled[:1]]
+            return np.asarray(centred[:, self.modelled[1:]])
+        return np.asarray(centred[:, self.modelled])
 
     def _minimum(self, penalty: float, start: Numbers) -> Numbers:
         """Return the best parameters, (width + 1) x logits; the last row is the intercept."""

@@ -18,6 +18,7 @@ from attittud_lab.learners import Numbers, Setting, find_learner, plain_fitted, 
 from attittud_lab.learners.base import log_softmax
 from attittud_lab.uses import find_use
 from attittud_lab.uses.base import FurtherColumns, SourceModels, UsedModel
+from attittud_lab.uses.landmarks import with_fewer_columns
 from attittud_lab.uses.problem import Problem, SimpleCandidate, SourceData, log_loss
 
 _COLDEST = 0.2
@@ -92,21 +93,20 @@ def evaluate(
     folds: npt.NDArray[np.int64],
     candidates: Sequence[SimpleCandidate],
     seed: int = 0,
-    models: SourceModels | None = None,
 ) -> Iterator[Evaluation]:
     """Yield each candidate with its out-of-fold scores, in the order of `candidates`.
 
     Settings are chosen by the log-loss on the same folds. Nothing that is fitted for a fold sees a label of the
-    examples that are held out.
+    examples that are held out. Sparse features are first replaced by fewer columns, see landmarks.py.
 
     Args:
         problem: primary examples and sources, whose features are the ones that the candidates name.
         folds: the fold of each primary example; -1 for those that always train.
         candidates: of one kind of features.
         seed: of everything random.
-        models: models of the sources, which may be shared with `fit_final`.
     """
-    models = models or SourceModels(problem.sources, seed)
+    problem = with_fewer_columns(problem, seed)
+    models = SourceModels(problem.sources, seed)
     for candidate in candidates:
         yield _evaluate(problem, folds, candidate, models, seed)
 

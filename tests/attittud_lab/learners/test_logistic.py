@@ -6,8 +6,8 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 
 from attittud_lab.learners import logistic
-from attittud_lab.learners.base import log_softmax
-from attittud_lab.learners.logistic import ABSENT, LogisticRegressions, mean_length
+from attittud_lab.learners.base import ABSENT, log_softmax
+from attittud_lab.learners.logistic import LogisticRegressions, mean_length
 
 
 @pytest.fixture(autouse=True)

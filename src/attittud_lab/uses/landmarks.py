@@ -1,0 +1,54 @@
+"""Many sparse columns become a few hundred dense ones, so that dozens of fits on the folds take seconds.
+
+A penalised linear model is a mixture of its training rows. Here it may be a mixture of some rows only, the landmarks:
+all primary rows and a sample of the auxiliary ones. Products of primary rows stay as they are, so a model of the
+primary rows alone does not change. Labels play no part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import eigh
+
+from attittud_lab.features.base import Matrix
+from attittud_lab.learners import Numbers
+from attittud_lab.learners.base import is_sparse, rows_of, stack_rows
+from attittud_lab.uses.problem import Problem
+
+AUXILIARY = 600
+"""How many auxiliary rows are landmarks, at most."""
+MOST_PRIMARY = 600
+"""With more primary rows than this, features stay as they are."""
+_SMALLEST = 1e-6
+"""Directions with a smaller share of the largest variance are rounding errors, as products are in float32."""
+
+
+def with_fewer_columns(problem: Problem, seed: int) -> Problem:
+    """Return the problem with dense features, one column for each landmark at most; dense features stay as they are."""
+    primary = problem.features
+    sources = problem.sources
+    if not is_sparse(primary) or primary.shape[0] > MOST_PRIMARY or not sources:
+        return problem
+    auxiliary = stack_rows([source.features for source in sources.values()])
+    rows = np.random.default_rng(seed).permutation(auxiliary.shape[0])[:AUXILIARY]
+    landmarks = stack_rows([primary, rows_of(auxiliary, np.sort(rows))])
+    if landmarks.shape[0] >= landmarks.shape[1]:
+        return problem
+    values, vectors = eigh(products_of_rows(landmarks, landmarks))
+    large = values > _SMALLEST * max(values[-1], 1e-300)
+    rotation = vectors[:, large] / np.sqrt(values[large])
+
+    def coordinates(features: Matrix) -> npt.NDArray[np.float32]:
+        return np.asarray(products_of_rows(features, landmarks) @ rotation, dtype=np.float32)
+
+    reduced = {name: replace(source, features=coordinates(source.features)) for name, source in sources.items()}
+    return replace(problem, features=coordinates(primary), sources=reduced)
+
+
+def products_of_rows(first: Matrix, second: Matrix) -> Numbers:
+    """Return the products of all pairs of rows, as a dense matrix."""
+    products = first @ second.T
+    return np.asarray(products.toarray() if is_sparse(products) else products, dtype=np.float64)

@@ -1,0 +1,121 @@
+"""The use *translated*: auxiliary rows train on what their labels mean for the primary classes, says a label channel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from attittud import LabelChannel
+from attittud_lab.learners import Fitted, Numbers, Setting, SimpleLearner
+from attittud_lab.learners.base import stack_rows
+from attittud_lab.uses.base import SourceModels, Use, UsedModel, crossed
+from attittud_lab.uses.problem import Problem, SourceData, soft_targets
+
+WEIGHTS = (0.1, 1.0)
+"""Weights of an auxiliary row at openness 1; a primary row has weight 1."""
+ROUNDS = 3
+"""How often labels are translated, first by the learner alone and then by the model that the last round made."""
+
+
+class Translated(Use):
+    """Fits the learner to primary rows and to auxiliary rows whose targets are what their labels mean.
+
+    A channel C of the training rows says how often primary class c has auxiliary label a. With p(c|x) of the learner
+    alone, an auxiliary row gets the targets q(c) ∝ p(c|x) C[c, a] and the weight λ · weight, where λ is the
+    openness of the channel. The model that results gives the next p, so the rounds are those of the EM algorithm for
+    the likelihood Σ_c p(c|x) C[c, a] of the auxiliary labels.
+
+    At λ = 0 a source has no rows: without an open source the model is the learner alone, to the bit. Where a source has
+    several labels for a row, q is the mean over these labels, weighted by their openness. Where the primary task has
+    several labels, each has a channel of its own, and one with λ = 0 has no target in auxiliary rows.
+    """
+
+    name = "translated"
+
+    def settings(self, learner: SimpleLearner, several: bool) -> Sequence[Setting]:
+        return crossed(learner.fewer_settings(several), "weight", WEIGHTS)
+
+    def fits(
+        self,
+        training: Problem,
+        sources: Sequence[SourceData],
+        models: SourceModels,
+        learner: SimpleLearner,
+        settings: Sequence[Setting],
+        seed: int,
+    ) -> Iterator[UsedModel]:
+        targets = soft_targets(training.labels, len(training.classes))
+        weights = np.ones(len(targets))
+        translations = [Translation.estimate(source, training, models, seed) for source in sources]
+        opened = [translation for translation in translations if translation.weight > 0]
+        alone = learner.fits(training.features, targets, weights, training.several, settings, seed)
+        if not opened:
+            yield from (UsedModel(fitted) for fitted in alone)
+            return
+        features = stack_rows([training.features, *(one.source.features for one in opened)])
+        for setting, first in zip(settings, alone, strict=True):
+            parts = [np.full(len(one.source.labels), setting["weight"] * one.weight) for one in opened]
+            all_weights = np.concatenate([weights, *parts])
+            model = first
+            for _ in range(ROUNDS):
+                all_targets = np.concatenate([targets, *(one.targets(model) for one in opened)])
+                model = learner.fit(features, all_targets, all_weights, training.several, setting, seed, start=model)
+            yield UsedModel(model)
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A source with the channel of its labels."""
+
+    source: SourceData
+    channel: LabelChannel
+    several: bool
+    """Whether the primary task has several labels at once."""
+
+    @classmethod
+    def estimate(cls, source: SourceData, training: Problem, models: SourceModels, seed: int) -> Translation:
+        """Estimate the channel on the primary training rows and no others."""
+        labelled = source.labelled
+        scores = torch.from_numpy(models.model(source.name).scores(training.features))
+        labels = torch.from_numpy(training.labels)
+        if source.several:
+            scores = torch.stack([F.logsigmoid(-scores), F.logsigmoid(scores)], dim=-1)
+        shares = torch.from_numpy(label_shares(labelled))
+        classes = len(training.classes)
+        channel = LabelChannel.estimate(scores, labels, shares, classes=classes, seed=seed)
+        return cls(labelled, channel, training.several)
+
+    @property
+    def weight(self) -> float:
+        """The largest openness of its channels."""
+        return float(self.channel.openness.max())
+
+    def targets(self, fitted: Fitted) -> Numbers:
+        """Return q for the rows of the source, given a model of the primary classes."""
+        prior = torch.from_numpy(fitted.scores(self.source.features))
+        posterior = self.channel.posterior(prior, torch.from_numpy(self.source.labels)).numpy()
+        openness = self.channel.openness.numpy()
+        if not self.source.several:
+            posterior = posterior[:, None]
+            openness = openness[None]
+        # posterior: rows x sources x [labels x] classes; openness: sources x [labels]
+        total = openness.sum(axis=0)
+        shares = openness / np.where(total > 0, total, 1)
+        if not self.several:
+            return np.asarray(np.einsum("msc,s->mc", posterior, shares))
+        means = np.einsum("msl,sl->ml", posterior[..., 1], shares)
+        return np.asarray(np.where(total > 0, means, np.nan))
+
+
+def label_shares(source: SourceData) -> Numbers:
+    """Return the share of each label; where there are several at once, of no and yes for each, labels x 2."""
+    if not source.several:
+        counts = np.bincount(source.labels, minlength=len(source.classes))
+        return np.asarray(counts / counts.sum())
+    observed = source.labels >= 0
+    positive = (source.labels == 1).sum(axis=0) / np.maximum(observed.sum(axis=0), 1)
+    return np.stack([1 - positive, positive], axis=1)

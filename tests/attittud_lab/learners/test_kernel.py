@@ -1,0 +1,60 @@
+"""The kernel learner."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics.pairwise import rbf_kernel
+
+from attittud_lab.learners import kernel
+from attittud_lab.learners.base import log_softmax
+from attittud_lab.learners.kernel import Kernel, gaussian, median_distance
+
+
+def rings(rows, seed=0):
+    """Two classes that no line separates: points near the centre, and points around them."""
+    generator = np.random.default_rng(seed)
+    features = generator.normal(size=(rows, 2)).astype(np.float32)
+    return features, (np.square(features).sum(axis=1) > 1.4).astype(int)
+
+
+def test_it_separates_what_no_line_separates():
+    features, labels = rings(150)
+    new, expected = rings(500, seed=1)
+    setting = {"penalty": 0.04, "width": 1.0}
+    fitted = Kernel().fit(features, np.eye(2)[labels], np.ones(150), False, setting, 0)
+    accuracy = (fitted.scores(new).argmax(axis=1) == expected).mean()
+    straight = LogisticRegression().fit(features, labels).score(new, expected)
+    assert accuracy > 0.93 > straight + 0.2
+
+
+def test_its_solution_is_the_one_of_kernel_logistic_regression():
+    """With a kernel of full rank, the best weights v have K v = (targets − predictions) / penalty, class by class."""
+    generator = np.random.default_rng(0)
+    features = generator.normal(size=(40, 5)).astype(np.float32)
+    labels = generator.integers(0, 3, 40)
+    setting = {"penalty": 0.5, "width": 0.6}
+    fitted = Kernel().fit(features, np.eye(3)[labels], np.ones(40), False, setting, 0)
+    oracle_kernel = rbf_kernel(features.astype(np.float64), gamma=1 / (2 * (0.6 * median_distance(features)) ** 2))
+    np.testing.assert_allclose(gaussian(features, features, fitted.width), oracle_kernel, atol=1e-6)
+    columns = np.linalg.cholesky(oracle_kernel + 1e-10 * np.eye(40))
+    length = np.sqrt(np.square(columns - columns.mean(axis=0)).sum(axis=1).mean())
+    oracle = LogisticRegression(C=2.0, tol=1e-10, max_iter=10_000).fit(columns / length, labels)
+    np.testing.assert_allclose(np.exp(fitted.scores(features)), oracle.predict_proba(columns / length), atol=0.01)
+
+
+def test_a_sample_of_rows_stands_for_many(monkeypatch):
+    features, labels = rings(600)
+    new, _ = rings(200, seed=1)
+    arguments = (features, np.eye(2)[labels], np.ones(600), False, {"penalty": 0.2, "width": 1.0}, 0)
+    scores = {}
+    for most in (100, 600):
+        monkeypatch.setattr(kernel, "MOST_LANDMARKS", most)
+        fitted = Kernel().fit(*arguments)
+        assert len(fitted.landmarks) == most
+        scores[most] = log_softmax(fitted.scores(new))
+    assert (scores[100].argmax(axis=1) == scores[600].argmax(axis=1)).mean() > 0.95
+
+
+@pytest.mark.parametrize("rows", [np.ones((5, 2)), np.ones((1, 2))])
+def test_the_median_distance_of_equal_rows_is_one(rows):
+    assert median_distance(rows) == 1

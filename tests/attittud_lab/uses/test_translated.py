@@ -1,0 +1,130 @@
+"""The use *translated*."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from attittud_lab.learners import find_learner
+from attittud_lab.uses.alone import Alone
+from attittud_lab.uses.base import SourceModels
+from attittud_lab.uses.problem import Problem, SourceData
+from attittud_lab.uses.translated import Translated, Translation, label_shares
+
+LEARNER = find_learner("linear")
+SETTING = {"penalty": 0.1, "weight": 1.0}
+
+
+def example(meaning, rows=30, several=False):
+    """Primary rows, and a source whose labels are `meaning` of the right ones."""
+    generator = np.random.default_rng(0)
+    features = generator.normal(size=(1500, 60)).astype(np.float32)
+    right = features[:, :3].argmax(axis=1)
+    labels = (features[:, :3] > 0).astype(int) if several else right
+    source = SourceData("source", features[600:], meaning(right, generator)[600:], list("xyz"))
+    problem = Problem(features[:rows], labels[:rows], list("abc"), several, {"source": source})
+    return problem, features[rows:600], labels[rows:600]
+
+
+def shifted(right, _):
+    return (right + 1) % 3
+
+
+def tossed(right, generator):
+    return generator.integers(0, 3, len(right))
+
+
+def constant(right, _):
+    return np.zeros_like(right)
+
+
+def several_labels(right, generator):
+    """Two labels at once: whether the class is the first one, and a coin toss; some are missing."""
+    labels = np.stack([right == 0, generator.random(len(right)) < 0.5], axis=1).astype(int)
+    labels[::5, 0] = -1
+    return labels
+
+
+def fit(problem):
+    models = SourceModels(problem.sources, 0)
+    sources = list(problem.sources.values())
+    return next(Translated().fits(problem, sources, models, LEARNER, [SETTING], 0))
+
+
+def alone(problem):
+    return next(Alone().fits(problem, [], SourceModels({}, 0), LEARNER, [{"penalty": SETTING["penalty"]}], 0))
+
+
+def translation(problem):
+    return Translation.estimate(problem.sources["source"], problem, SourceModels(problem.sources, 0), 0)
+
+
+def accuracy(used, features, labels):
+    return (used.scores(features).argmax(axis=1) == labels).mean()
+
+
+def test_labels_that_are_all_wrong_help():
+    problem, features, labels = example(shifted)
+    assert translation(problem).weight > 0.5
+    assert accuracy(fit(problem), features, labels) > accuracy(alone(problem), features, labels) + 0.15
+
+
+def test_labels_with_another_meaning_help_a_task_of_several_labels():
+    problem, features, labels = example(lambda right, _: right, several=True)
+    used, reference = fit(problem), alone(problem)
+    right = [((one.scores(features) > 0) == labels).mean() for one in (used, reference)]
+    assert right[0] > right[1] + 0.02
+
+
+def test_a_source_of_several_labels_helps_and_its_random_label_has_a_small_share():
+    problem, features, labels = example(several_labels)
+    problem = replace(problem, sources={"source": replace(problem.sources["source"], classes=["first", "coin"])})
+    one = translation(problem)
+    assert one.channel.openness[0] > one.channel.openness[1]
+    assert accuracy(fit(problem), features, labels) > accuracy(alone(problem), features, labels)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_closed_channels_leave_the_learner_alone_to_the_bit(several):
+    problem, features, _ = example(constant, several=several)
+    assert translation(problem).weight == 0
+    np.testing.assert_array_equal(fit(problem).scores(features), alone(problem).scores(features))
+
+
+@pytest.mark.parametrize(("meaning", "low", "high"), [(tossed, 0.0, 0.35), (shifted, 0.85, 1.0)])
+def test_openness_says_whether_labels_mean_something(meaning, low, high):
+    """The mean over 20 primary sets of 30 rows, since a single small set may be misleading."""
+    problem, _, _ = example(meaning, rows=600)
+    parts = np.arange(600).reshape(20, 30)
+    weights = [translation(problem.rows(part)).weight for part in parts]
+    assert low <= np.mean(weights) <= high
+
+
+def test_targets_are_the_formula():
+    """q(c) ∝ p(c|x) C[c, a], computed by hand."""
+    problem, _, _ = example(shifted)
+    one = translation(problem)
+    fitted = alone(problem).fitted
+    source = problem.sources["source"]
+    matrix = one.channel.matrix.numpy()
+    products = np.exp(fitted.scores(source.features)) * matrix[:, source.labels].T
+    np.testing.assert_allclose(one.targets(fitted), products / products.sum(axis=1, keepdims=True), atol=1e-6)
+
+
+def test_a_closed_channel_of_one_of_several_labels_gives_no_target():
+    problem, _, _ = example(lambda right, _: right, several=True)
+    labels = problem.labels.copy()
+    labels[:, 1] = 1
+    one = translation(replace(problem, labels=labels))
+    assert one.channel.openness[1] == 0
+    targets = one.targets(alone(problem).fitted)
+    assert np.isnan(targets[:, 1]).all()
+    assert not np.isnan(targets[:, [0, 2]]).any()
+
+
+def test_shares_of_labels():
+    features = np.zeros((4, 1), dtype=np.float32)
+    one = SourceData("one", features, np.array([0, 2, 2, 2]), list("xyz"))
+    np.testing.assert_array_equal(label_shares(one), [0.25, 0, 0.75])
+    more = SourceData("more", features, np.array([[1, -1], [0, 1], [0, 1], [0, 0]]), list("xy"))
+    np.testing.assert_allclose(label_shares(more), [[0.75, 0.25], [1 / 3, 2 / 3]])
