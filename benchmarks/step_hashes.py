@@ -429,13 +429,11 @@ def resume(run: Run, how: str) -> None:
     if how != "checkpoint":
         run.guide.load_state_dict(copy.deepcopy(old.state_dict(include_basis=how == "state")))
         return
-    import torch.distributed.checkpoint as dcp
-
     with tempfile.TemporaryDirectory() as own:
         folders = [own]
         if run.case.workers > 1:
             dist.broadcast_object_list(folders)  # the first worker's is used by all
-        dcp.save({"guide": attittud.checkpoint.entries(old)}, checkpoint_id=folders[0])
+        attittud.checkpoint.save(old, folders[0])
         attittud.checkpoint.load(run.guide, folders[0])
         if run.case.workers > 1:
             dist.barrier()  # before the folder goes

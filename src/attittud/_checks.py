@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from numbers import Integral, Real
+from types import NoneType
 from typing import Any, Literal, TypeVar, cast
 
-import torch
 from torch import Tensor, nn
 
-from attittud.autograd.layout import Layout, local, sparse_message
+from attittud.autograd.layout import Layout, sparse_message
 from attittud.eta import Eta, preset, presets
-from attittud.report import SCORED
 
 AnyEta = Eta | Literal["auto"]
 Fits = Callable[[Any], bool]
@@ -164,28 +163,24 @@ def of_each(what: str, setting: T | dict[str, T], names: Collection[str]) -> dic
 
 
 def check_state(state: Mapping[str, Any], settings: Mapping[str, Any], named: Mapping[str, Tensor]) -> None:
-    """Check that a saved state fits the guide that loads it. The state may come from a damaged or a malicious file."""
+    """Check that a saved state has today's format and fits the guide that loads it."""
     version = state.get("version") if isinstance(state, Mapping) else None
-    if type(version) is not int or version != 1:
+    if type(version) is not int or version != VERSION:
         raise ValueError(
-            f"not a state of a Guide that this library can read (its version is {shortened(version)}, not 1); save it with "
+            f"not a state of a Guide that this library can read (its version is {version!r:.60}, not {VERSION}); save it with "
             "state_dict()"
         )
-    whole = "the Guide's state"
-    _check_fields(whole, state, FIELDS, optional={"judges", "worker"})
-    _check_fields(f"'settings' in {whole}", state["settings"], dict.fromkeys(settings, _is_setting))
-    for field, fits in (("shared", _is_shape), ("basis", _are_rows)):
-        if isinstance(state[field], Mapping):
-            _check_fields(f"{field!r} in {whole}", state[field], dict.fromkeys(state[field], fits))
-    if (judges := state.get("judges")) is not None:
-        _check_fields(f"'judges' in {whole}", judges, JUDGES)
-        for name, scores in judges["records"].items():
-            _check_fields(f"the record of {shortened(name)} under 'judges' in {whole}", scores, SCORES)
-    for key, value in settings.items():
-        if (saved := state["settings"][key]) != value:
+    for name, kinds in FIELDS.items():
+        if not isinstance(state.get(name), kinds):
             raise ValueError(
-                f"the state was saved with {key}={shortened(saved)}, this guide has {value!r}; build the guide with the "
-                "settings of the saved run"
+                f"{name!r} in the Guide's state cannot be {state.get(name)!r:.60}; load another copy, or leave the state out and "
+                "let the next step compute the basis again"
+            )
+    for key, value in settings.items():
+        if (saved := state["settings"].get(key)) != value:
+            raise ValueError(
+                f"the state was saved with {key}={saved!r:.60}, this guide has {value!r}; build the guide with the settings of "
+                "the saved run"
             )
     shapes = {name: tuple(shape) for name, shape in state["shared"].items()}
     for name in (*shapes, *(state["reached_by_auxiliary"] or ())):
@@ -193,34 +188,14 @@ def check_state(state: Mapping[str, Any], settings: Mapping[str, Any], named: Ma
         if here != shapes.get(name, here) or name not in named:
             what = f"has shape {shapes[name]}" if name in shapes else "is reached by auxiliary losses"
             raise ValueError(
-                f"the state belongs to another model: there, parameter {shortened(name, 200)} {what}; here: {here}. Build the "
-                "guide on the model of the saved run"
+                f"the state belongs to another model: there, parameter {name!r:.200} {what}; here: {here}. Build the guide on "
+                "the model of the saved run"
             )
     if not _covers(state["basis"], shapes, settings["rank"]):
         raise ValueError(
             f"the saved basis must have at most {settings['rank']} rows over every shared parameter, but has another shape; "
             "load another copy, or leave it out and let the next step compute the basis again"
         )
-
-
-def _check_fields(where: str, value: Any, fields: Mapping[str, Fits], optional: Collection[str] = ()) -> None:
-    """Refuse a value that is not a mapping, and missing fields, unknown fields and fields of a wrong type."""
-    damaged = (
-        "the file is damaged or was made by hand; load another copy, or leave it out and let the next step compute the "
-        "basis again"
-    )
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{where} cannot be {shortened(value)}: {damaged}")
-    if missing := fields.keys() - set(optional) - set(value):
-        raise ValueError(f"{where} is incomplete: it lacks {', '.join(sorted(missing))}; save it with state_dict()")
-    for name, found in value.items():
-        if not isinstance(name, str) or name not in fields:
-            raise ValueError(
-                f"{where} has the field {shortened(name)}, which this version of attittud does not know; leave the field "
-                "out, or save the state with state_dict() of this version"
-            )
-        if not fields[name](found):
-            raise ValueError(f"{shortened(name, 200)} in {where} cannot be {shortened(found)}: {damaged}")
 
 
 def _covers(basis: Tensor | Mapping[str, Tensor] | None, shapes: Mapping[str, tuple[int, ...]], rank: int) -> bool:
@@ -232,65 +207,15 @@ def _covers(basis: Tensor | Mapping[str, Tensor] | None, shapes: Mapping[str, tu
     return {name: tuple(x.shape[1:]) for name, x in basis.items()} == shapes and len(rows) == 1 and max(rows) <= rank
 
 
-def shortened(value: object, most: int = 60) -> str:
-    """Describe a value from a file, short enough for a message."""
-    text = repr(value) if isinstance(value, (str, int, float, type(None))) else f"a {type(value).__name__}"
-    return text if len(text) <= most else f"{text[: most - 4]} ..."
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 2**63
-
-
-def _is_list(value: Any, fits: Fits) -> bool:
-    return isinstance(value, (list, tuple)) and all(map(fits, value))
-
-
-def _is_shape(value: Any) -> bool:
-    return _is_list(value, _is_count)
-
-
-def _is_setting(value: Any) -> bool:
-    return type(value) in (str, int, type(None))
-
-
-def _are_numbers(value: Any, length: int, least: float, most: float) -> bool:
-    return _is_list(value, lambda x: type(x) is float and least <= x <= most) and len(value) == length
-
-
-def _are_moments(value: Any) -> bool:
-    """Whether these are decaying sums of cosines, of their squares, and of ones."""
-    limits = ((-2, 2), (0, 2), (0, 2))
-    if not isinstance(value, (list, tuple)) or len(value) != len(limits):
-        return False
-    return all(_are_numbers(row, len(SCORED), *limit) for row, limit in zip(value, limits, strict=True))
-
-
-def _are_rows(value: Any) -> bool:
-    plain = isinstance(value, Tensor) and value.is_floating_point() and value.layout is torch.strided
-    return plain and not value.is_meta and value.ndim > 0 and bool(local(value).isfinite().all())
-
-
-FIELDS: dict[str, Fits] = {
-    "version": lambda x: x == 1,
-    "settings": lambda x: isinstance(x, Mapping),
-    "since_refresh": lambda x: x is None or _is_count(x),
-    "refreshes": _is_count,
-    "skipped_refreshes": _is_count,
-    "shared": lambda x: isinstance(x, Mapping),
-    "reached_by_auxiliary": lambda x: x is None or _is_list(x, lambda name: isinstance(name, str)),
-    "basis": lambda x: x is None or isinstance(x, Mapping) or _are_rows(x),
-    "worker": lambda x: x is None or isinstance(x, str),
-    "judges": lambda x: x is None or isinstance(x, Mapping),
+VERSION = 1
+"""The version of the format of a guide's state."""
+FIELDS: dict[str, tuple[type, ...]] = {
+    "settings": (Mapping,),
+    "since_refresh": (int, NoneType),
+    "refreshes": (int,),
+    "skipped_refreshes": (int,),
+    "shared": (Mapping,),
+    "reached_by_auxiliary": (list, tuple, NoneType),
+    "basis": (Tensor, Mapping, NoneType),
 }
-"""The fields of a guide's state, each with the test that its value must pass."""
-JUDGES: dict[str, Fits] = {
-    "age": lambda x: x is None or _is_count(x),
-    "count": _is_count,
-    "records": lambda x: isinstance(x, Mapping),
-}
-SCORES: dict[str, Fits] = {
-    "moments": _are_moments,
-    "weights": lambda x: _are_numbers(x, 3, 0, 1),
-    "skipped": _is_count,
-}
+"""The fields of a guide's state that every state has, with their types."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attittud._checks import (
+    VERSION,
     AnyEta,
     check_auxiliary,
     check_callable,
@@ -389,15 +390,16 @@ class Guide:
             raise RuntimeError("state_dict() between primary()/auxiliary() and combine(): finish the step first")
         self._shared.update()
         judges = {"judges": self._auto.state()} if self._auto.wanted else {}
-        return {"version": 1, **self._refresher.state(include_basis), **judges}
+        return {"version": VERSION, **self._refresher.state(include_basis), **judges}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict` of a guide with the same model and settings."""
         self._shared.update()
         check_state(state, self._refresher.settings, dict(self._shared.listing.named))
+        judges = self._auto.read(state.get("judges"))
         self._give_up()
         self._refresher.load(state)
-        self._auto.load(state.get("judges"))
+        self._auto.load(*judges)
         self._warn.restore(state["skipped_refreshes"])
 
 

@@ -1,26 +1,19 @@
-"""A guide in files: the same steps after a load, and no file that runs code or is mistaken for something else."""
+"""A guide is saved as safetensors and JSON, and continues bit for bit."""
 
 import copy
 import json
-import pickle
 import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint import metadata as torch_metadata
 
 from attittud import Eta, Guide, checkpoint
-from tests.helpers.hostile import WRONG, Runs, damaged, payloads
 from tests.helpers.zoo import problem
 
 pytest.importorskip("safetensors", reason="needs the extra 'checkpoint'")
-
 
 from safetensors.torch import load_file, save, save_file
 
@@ -57,28 +50,11 @@ class Run:
         return grads
 
 
-def dcp_save(entries: Any, folder: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-        dcp.save(entries, checkpoint_id=folder)
-
-
-def save_in(form: str, guide: Guide, folder: Path) -> None:
-    if form == "files":
-        checkpoint.save(guide, folder)
-    else:
-        dcp_save({"other": torch.ones(2), "guide": checkpoint.entries(guide)}, folder)
-
-
-FORMS = ("files", "dcp")
-
-
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_a_loaded_guide_continues_bit_for_bit(tmp_path: Path, setting: str, form: str) -> None:
+def test_a_loaded_guide_continues_bit_for_bit(tmp_path: Path, setting: str) -> None:
     run, other = Run(setting), Run(setting)
     run.train(0, 7)
-    save_in(form, run.guide, tmp_path / "guide")
+    checkpoint.save(run.guide, tmp_path / "guide")
     other.train(3, 2)
     checkpoint.load(other.guide, tmp_path / "guide")
     for mine, theirs in zip(other.train(7, 5), run.train(7, 5), strict=True):
@@ -93,10 +69,9 @@ def test_a_basis_of_few_examples_is_saved_with_its_rows(tmp_path: Path) -> None:
     assert {tensor.shape[0] for tensor in rows.values()} == {6}
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_guide_can_be_saved_before_its_first_step(tmp_path: Path, form: str) -> None:
+def test_a_guide_can_be_saved_before_its_first_step(tmp_path: Path) -> None:
     run, other = Run(), Run()
-    save_in(form, run.guide, tmp_path)
+    checkpoint.save(run.guide, tmp_path)
     other.train(0, 2)
     checkpoint.load(other.guide, tmp_path)
     assert other.guide.refresh_due and other.guide.subspace is None
@@ -146,234 +121,116 @@ def test_without_safetensors_the_extra_is_named(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_folder_without_a_guide_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"neither guide.json nor .metadata"):
+    with pytest.raises(FileNotFoundError, match=str(tmp_path)):
         checkpoint.load(Run().guide, tmp_path)
 
 
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [({"rank": 2}, "rank|rows"), ({"basis": "svd"}, "basis='sketch'"), ({"seed": 5}, "seed=0")],
-    ids=str,
+    ("changes", "culprit"), [({"rank": 2}, "rank|rows"), ({"basis": "svd"}, "basis"), ({"seed": 5}, "seed")], ids=str
 )
-def test_the_state_of_another_guide_is_refused_with_the_name_of_the_file(
-    tmp_path: Path, form: str, changes: dict[str, Any], message: str
-) -> None:
+def test_the_state_of_another_guide_is_refused(tmp_path: Path, changes: dict[str, Any], culprit: str) -> None:
     run = Run()
     run.train(0, 1)
-    save_in(form, run.guide, tmp_path)
-    with pytest.raises(ValueError, match=f"(?s)^{tmp_path}.*({message}).*build the guide with the settings"):
+    checkpoint.save(run.guide, tmp_path)
+    with pytest.raises(ValueError, match=f"(?s)^{tmp_path}.*({culprit})"):
         checkpoint.load(Run(**changes).guide, tmp_path)
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_another_model_is_refused(tmp_path: Path, form: str) -> None:
+def test_another_model_is_refused(tmp_path: Path) -> None:
     run = Run()
     run.train(0, 1)
-    save_in(form, run.guide, tmp_path)
+    checkpoint.save(run.guide, tmp_path)
     with pytest.raises(ValueError, match=f"^{tmp_path}.*another model"):
         checkpoint.load(Guide(problem("transformer").model, eta=Eta(1, 1, 0), rank=3), tmp_path)
 
 
-# ---------------------------------------------------------------------------------------------- hostile and damaged files
+# ---------------------------------------------------------------------------------------------- damaged files
 
 
-def saved(folder: Path, form: str) -> Run:
+def saved(folder: Path) -> Run:
     run = Run("auto", rank=3)
     run.train(0, 3)
-    save_in(form, run.guide, folder)
+    checkpoint.save(run.guide, folder)
     return run
 
 
-FILES = [
-    ("files", "guide.json"),
-    ("files", "basis/rows.safetensors"),
-    ("dcp", ".metadata"),
-    ("dcp", "__0_0.distcp"),
-]
-
-
-def refused(run: Run, folder: Path, *names: str) -> None:
-    """The sentence names one of these files and the cure, and the guide is as it was."""
+def refused(run: Run, folder: Path, culprit: str) -> None:
+    """The error names the culprit, and the guide is as it was."""
     before = copy.deepcopy(run.guide.state_dict())
-    with pytest.raises(ValueError, match=str(folder)) as caught:
+    with pytest.raises(ValueError, match=f"^{folder}.*{culprit}"):
         checkpoint.load(run.guide, folder)
-    message = str(caught.value)
-    assert any(message.startswith(str(folder / name)) for name in names), message
-    assert "\n" not in message and len(message) < 700, message
-    assert any(
-        cure in message for cure in ("another copy", "settings of the saved run", "state_dict()", "another model")
-    )
     after = run.guide.state_dict()
     assert torch.equal(before.pop("basis"), after.pop("basis")) and repr(before) == repr(after)
 
 
-@pytest.mark.parametrize(("form", "name"), FILES)
-def test_a_planted_pickle_does_not_run(tmp_path: Path, form: str, name: str) -> None:
-    run, mark = saved(tmp_path / "guide", form), tmp_path / "ran"
-    for content in payloads(mark):
-        (tmp_path / "guide" / name).write_bytes(content)
-        refused(run, tmp_path / "guide", name)
-        assert not mark.exists()
-
-
-def test_a_pickle_inside_of_honest_metadata_does_not_run(tmp_path: Path) -> None:
-    """Everywhere in the tree: among the data of the planner, in place of a size, as the state of an object."""
-    run, mark = saved(tmp_path / "guide", "dcp"), tmp_path / "ran"
-    file = tmp_path / "guide" / ".metadata"
+@pytest.mark.parametrize("name", ["guide.json", "basis/rows.safetensors"])
+def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
+    run = saved(tmp_path)
+    file = tmp_path / name
     honest = file.read_bytes()
-
-    def plant(change: Callable[[Any], None]) -> None:
-        found = pickle.loads(honest)
-        change(found)
-        file.write_bytes(pickle.dumps(found))
-        with pytest.raises(ValueError, match=rf"{file}.*(posix|nt)\.system.*could run code.*another copy"):
-            checkpoint.load(run.guide, tmp_path / "guide")
-        assert not mark.exists()
-
-    def entry(found: Any) -> Any:
-        return next(x for x in found.state_dict_metadata.values() if hasattr(x, "chunks"))
-
-    plant(lambda found: setattr(found, "planner_data", Runs(mark)))
-    plant(lambda found: setattr(found, "version", Runs(mark)))
-    plant(lambda found: setattr(found.storage_meta, "checkpoint_id", Runs(mark)))
-    plant(lambda found: setattr(entry(found), "size", Runs(mark)))
-    plant(lambda found: setattr(entry(found).properties, "dtype", Runs(mark)))
-    plant(lambda found: entry(found).chunks.append(Runs(mark)))
-    plant(lambda found: found.state_dict_metadata.update(other=Runs(mark)))
-    plant(lambda found: setattr(next(iter(found.storage_data.values())), "relative_path", Runs(mark)))
-
-
-def test_a_value_that_is_not_a_tensor_does_not_run(tmp_path: Path) -> None:
-    """The state of the guide, or the rows over a parameter, is an object that torch.save has pickled."""
-    run, mark = saved(tmp_path / "honest", "dcp"), tmp_path / "ran"
-    entries = checkpoint.entries(run.guide)
-    name = next(iter(entries["basis"]))
-    planted = [
-        entries | {"state": Runs(mark)},
-        entries | {"state": [entries["state"], Runs(mark)]},
-        entries | {"basis": entries["basis"] | {name: Runs(mark)}},
-    ]
-    for number, content in enumerate(planted):
-        folder = tmp_path / str(number)
-        dcp_save({"guide": content}, folder)
-        refused(run, folder, "", ".metadata", "__0_0.distcp")
-        assert not mark.exists()
-
-
-def test_other_entries_of_the_checkpoint_are_not_read(tmp_path: Path) -> None:
-    """Objects in the user's own entries are not unpickled, and do not stand in the way."""
-    run, mark = saved(tmp_path / "honest", "dcp"), tmp_path / "ran"
-    dcp_save({"theirs": Runs(mark), "guide": checkpoint.entries(run.guide)}, tmp_path / "mixed")
-    checkpoint.load(run.guide, tmp_path / "mixed")
-    assert not mark.exists()
-
-
-def test_a_tensor_in_torchs_file_that_is_a_pickle_does_not_run(tmp_path: Path) -> None:
-    run, mark = saved(tmp_path / "guide", "dcp"), tmp_path / "ran"
-    file, data = tmp_path / "guide" / ".metadata", tmp_path / "guide" / "__0_0.distcp"
-    content, honest = next(iter(payloads(mark))), data.read_bytes()
-    for at in range(20):
-        found = pickle.loads(file.read_bytes())
-        infos = list(found.storage_data.values())
-        if at == len(infos):
-            break
-        offset = infos[at].offset
-        data.write_bytes(honest[:offset] + content + honest[offset + len(content) :])
-        if infos[at].length >= len(content) and "guide" in list(found.storage_data)[at].fqn:
-            refused(run, tmp_path / "guide", "__0_0.distcp")
-        assert not mark.exists()
-
-
-def test_a_pickle_cannot_change_torchs_classes(tmp_path: Path) -> None:
-    """A pickle may set attributes of whatever it names, classes too."""
-    run = saved(tmp_path / "guide", "dcp")
-    before = dict(vars(torch_metadata.Metadata))
-    planted = pickle.GLOBAL + b"torch.distributed.checkpoint.metadata\nMetadata\n"
-    planted += pickle.MARK + pickle.NONE + pickle.EMPTY_DICT + pickle.MARK
-    planted += b"\x8c\x07planned" + pickle.NEWTRUE + pickle.SETITEMS + pickle.TUPLE + pickle.BUILD + pickle.STOP
-    (tmp_path / "guide" / ".metadata").write_bytes(pickle.PROTO + b"\x04" + planted)
-    refused(run, tmp_path / "guide", ".metadata")
-    assert dict(vars(torch_metadata.Metadata)) == before
-    pickle.loads(pickle.PROTO + b"\x04" + planted)  # so it would have been
-    assert torch_metadata.Metadata.planned
-    del torch_metadata.Metadata.planned
-
-
-def test_metadata_may_not_ask_for_memory(tmp_path: Path) -> None:
-    """A pickle numbers the values that it refers to again: for this number Python would reserve 2 GB."""
-    run = saved(tmp_path / "guide", "dcp")
-    planted = pickle.PROTO + b"\x04" + pickle.NONE + pickle.LONG_BINPUT + (2**27).to_bytes(4, "little") + pickle.STOP
-    (tmp_path / "guide" / ".metadata").write_bytes(planted)
-    refused(run, tmp_path / "guide", ".metadata")
-    with pytest.raises(ValueError, match="it asks for memory for 134217728 objects"):
-        checkpoint.load(run.guide, tmp_path / "guide")
-
-
-@pytest.mark.parametrize("where", ["../other", "/etc/passwd", "..", "a/b"])
-def test_metadata_may_not_point_out_of_the_folder(tmp_path: Path, where: str) -> None:
-    run = saved(tmp_path / "guide", "dcp")
-    file = tmp_path / "guide" / ".metadata"
-    found = pickle.loads(file.read_bytes())
-    for index, info in found.storage_data.items():
-        if index.fqn.startswith("guide"):
-            info.relative_path = where
-    file.write_bytes(pickle.dumps(found))
-    refused(run, tmp_path / "guide", ".metadata")
-
-
-@pytest.mark.parametrize(("form", "name"), FILES)
-def test_a_damaged_file_is_named(tmp_path: Path, form: str, name: str) -> None:
-    run = saved(tmp_path / "guide", form)
-    file = tmp_path / "guide" / name
-    honest = file.read_bytes()
-    for content in damaged(honest):
+    for content in (b"", b"{}", b"[]", b"\x00" * len(honest), honest[: len(honest) // 2], b"\xff\xfe" + honest):
         file.write_bytes(content)
-        try:
-            # Other bytes in the middle of a number are another valid number, which nobody can notice.
-            checkpoint.load(copy.deepcopy(run.guide), tmp_path / "guide")
-        except ValueError:
-            refused(run, tmp_path / "guide", name, "guide.json", "basis", ".metadata", "")
+        refused(run, tmp_path, Path(name).name if content != b"{}" else "")
 
 
-@pytest.mark.slow
-def test_wrong_types_in_the_state_are_named(tmp_path: Path) -> None:
-    run = saved(tmp_path / "guide", "files")
-    file = tmp_path / "guide" / "guide.json"
-    honest = json.loads(file.read_text())
-    for path in places(honest):
-        for wrong in [*WRONG, "gone"]:
-            content = copy.deepcopy(honest)
-            inner = content
-            for key in path[:-1]:
-                inner = inner[key]
-            value = inner[path[-1]]
-            allowed = value is None if wrong == "gone" else type(value) is type(wrong) and value == wrong
-            if wrong == "gone":
-                del inner[path[-1]]
-            else:
-                inner[path[-1]] = wrong
-            file.write_text(json.dumps(content))
-            other = copy.deepcopy(run)
-            try:
-                checkpoint.load(other.guide, tmp_path / "guide")
-            except ValueError:
-                refused(run, tmp_path / "guide", "guide.json", "basis")
-            else:
-                assert allowed or path[0] in ("reached_by_auxiliary", "judges", "since_refresh", "rows"), (path, wrong)
-                other.train(3, 6)  # what was taken can be used
+def test_another_version_is_refused(tmp_path: Path) -> None:
+    run = saved(tmp_path)
+    file = tmp_path / "guide.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"version": 2}))
+    refused(run, tmp_path, "version")
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The paths to everything in a nested structure."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [place for key, item in items for place in [(*path, key), *places(item, (*path, key))]]
+@pytest.mark.parametrize("field", ["settings", "refreshes", "skipped_refreshes", "shared", "judges"])
+def test_a_field_of_a_wrong_type_is_named(tmp_path: Path, field: str) -> None:
+    run = saved(tmp_path)
+    file = tmp_path / "guide.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {field: "other"}))
+    refused(run, tmp_path, field)
+
+
+def first_row_scaled(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: torch.cat([5 * rows[:1], rows[1:]]) for name, rows in tensors.items()}
+
+
+def first_row_twice(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: torch.cat([rows[:1], rows[:1], rows[2:]]) for name, rows in tensors.items()}
+
+
+def one_number_lost(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The largest one."""
+    changed = {name: rows.clone() for name, rows in tensors.items()}
+    name = max(changed, key=lambda key: float(changed[key][0].abs().max()))
+    changed[name][0].view(-1)[changed[name][0].abs().argmax()] = 0
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("change", "culprit"),
+    [(first_row_scaled, "row 0"), (first_row_twice, "rows 0 and 1"), (one_number_lost, "row 0")],
+)
+def test_a_basis_that_is_not_orthonormal_is_refused(
+    tmp_path: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]], culprit: str
+) -> None:
+    run = saved(tmp_path)
+    file = tmp_path / "basis" / "rows.safetensors"
+    save_file(change(load_file(file)), file)
+    refused(run, tmp_path, f"not orthonormal: .*{culprit}")
+
+
+def test_rows_of_zeros_are_no_damage(tmp_path: Path) -> None:
+    """A basis has them where examples are linearly dependent."""
+    run = saved(tmp_path)
+    file = tmp_path / "basis" / "rows.safetensors"
+    tensors = {name: torch.cat([rows[:-1], 0 * rows[-1:]]) for name, rows in load_file(file).items()}
+    save_file(tensors, file)
+    checkpoint.load(run.guide, tmp_path)
+    assert int(run.guide.subspace.effective_rank) == 2
 
 
 @pytest.mark.parametrize("change", ["rows", "lost", "renamed", "shape", "type", "NaN", "offsets", "more"])
 def test_a_basis_that_does_not_fit_is_refused(tmp_path: Path, change: str) -> None:
     """Also as large as it says: nothing is allocated before sizes are compared."""
-    run = saved(tmp_path / "guide", "files")
+    run = saved(tmp_path / "guide")
     file = tmp_path / "guide" / "basis" / "rows.safetensors"
     tensors = load_file(file)
     name, rows = next(iter(tensors.items()))
@@ -397,21 +254,12 @@ def test_a_basis_that_does_not_fit_is_refused(tmp_path: Path, change: str) -> No
         offsets[name]["saved_offsets"][1] = 10**12
         info = {"DCP_SHARDING_INFO": json.dumps(offsets)}
     file.write_bytes(save(tensors, info))
-    refused(run, tmp_path / "guide", "basis", "guide.json")
-
-
-def test_any_kind_of_sharding_information_is_accepted_or_refused(tmp_path: Path) -> None:
-    run = saved(tmp_path / "guide", "files")
-    file = tmp_path / "guide" / "basis" / "rows.safetensors"
-    tensors = load_file(file)
-    for wrong in [*WRONG[1:], {name: {"saved_offsets": ["0"] * 3} for name in tensors}, {name: {} for name in tensors}]:
-        file.write_bytes(save(tensors, {"DCP_SHARDING_INFO": json.dumps(wrong)}))
-        refused(run, tmp_path / "guide", "basis")
+    refused(run, tmp_path / "guide", "")
 
 
 def test_a_lost_shard_is_noticed(tmp_path: Path) -> None:
     """The first of two shards: the other one reaches to the end of every parameter, but memory would stay uninitialised."""
-    run = saved(tmp_path / "guide", "files")
+    run = saved(tmp_path / "guide")
     folder = tmp_path / "guide" / "basis"
     tensors = load_file(folder / "rows.safetensors")
     (folder / "rows.safetensors").unlink()
@@ -423,30 +271,4 @@ def test_a_lost_shard_is_noticed(tmp_path: Path) -> None:
     checkpoint.load(run.guide, tmp_path / "guide")
     assert torch.equal(run.guide.subspace.rows, before)
     (folder / "0.safetensors").unlink()
-    refused(run, tmp_path / "guide", "basis")
-
-
-def test_metadata_without_an_entry_is_refused(tmp_path: Path) -> None:
-    run = saved(tmp_path / "guide", "dcp")
-    file = tmp_path / "guide" / ".metadata"
-    honest = pickle.loads(file.read_bytes())
-    for index in [index for index in honest.storage_data if index.fqn.startswith("guide")]:
-        found = copy.deepcopy(honest)
-        del found.storage_data[index]
-        file.write_bytes(pickle.dumps(found))
-        refused(run, tmp_path / "guide", "")
-
-
-def test_metadata_of_another_kind_is_refused(tmp_path: Path) -> None:
-    """The metadata has objects where other kinds belong."""
-    run = saved(tmp_path / "guide", "dcp")
-    file = tmp_path / "guide" / ".metadata"
-    honest = pickle.loads(file.read_bytes())
-    values = [1, "text", [], {}, torch.Size([1]), torch.float32, honest, SimpleNamespace, None]
-    for name in ("state_dict_metadata", "storage_data"):
-        for wrong in values:
-            found = copy.deepcopy(honest)
-            setattr(found, name, wrong)
-            file.write_bytes(pickle.dumps(found))
-            with pytest.raises(ValueError, match=f"{tmp_path / 'guide'}"):
-                checkpoint.load(run.guide, tmp_path / "guide")
+    refused(run, tmp_path / "guide", "missing")

@@ -5,18 +5,13 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
-from functools import cache
 from types import MappingProxyType
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.nn.utils import prune
 
-from attittud import Eta, Guide, checkpoint
-from tests.helpers.hostile import WRONG
+from attittud import Eta, Guide
 from tests.helpers.oracle import error
 from tests.helpers.zoo import Problem, problem
 
@@ -134,148 +129,43 @@ if __name__ == "__main__":  # the new process
 
 # ---------------------------------------------------------------------------------------------- states that were changed
 
-STATES = {
-    "sketch": {},
-    "exact": {"basis": "exact"},
-    "bf16": {"basis_dtype": torch.bfloat16},
-    "few examples": {"rank": 40},
-    "canonical": {"basis": "canonical"},
-    "auto": {"eta": "auto", "judge_every": 2},
-}
 
-
-MAY_BE_NONE = {("since_refresh",), ("reached_by_auxiliary",), ("basis",), ("judges",), ("judges", "age"), ("worker",)}
-SAME = ("tuples", "order", "mapping", "by parameter", "wider", "strided")
-BROKEN = ("replaced", "lost", "more", "NaN", "Inf", "cut", "transposed", "integers", "sparse", "meta")
-
-
-class Small:
-    """A guide in training; what a step sees depends on its number alone."""
-
-    def __init__(self, setting):
-        self.problem = problem("mlp", m=12, n=12)
-        self.guide = Guide(
-            self.problem.model, **{"eta": Eta(1, 0.5, -1), "rank": 3, "refresh_every": 5} | STATES[setting]
-        )
-
-    def train(self, first, steps):
-        grads = []
-        for i in range(first, first + steps):
-            at = slice(i % 5, i % 5 + 6)
-            self.problem.model.zero_grad()
-            more = {"judge": lambda: self.problem.losses(slice(0, 4))} if self.guide.eta == "auto" else {}
-            self.guide.backward(self.problem.losses(at), self.problem.loss(at), **more)
-            grads += [p.grad.clone() for p in self.problem.model.parameters()]
-        return grads
-
-
-@cache
-def trained(setting):
-    """A state after seven steps, and the gradients of the six steps after it."""
-    run = Small(setting)
-    run.train(0, 7)
-    return run.guide.state_dict(), run.train(7, 6)
-
-
-def paths(value, path=()):
-    """The way to everything in a nested structure."""
-    items = (
-        value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, (list, tuple)) else ()
-    )
-    return [found for key, item in items for found in [(*path, key), *paths(item, (*path, key))]]
-
-
-def plain(value):
-    """The same without tensors, and with lists for tuples: to be compared."""
-    if isinstance(value, torch.Tensor):
-        readable = value.layout is torch.strided and not value.is_meta
-        return repr(value.double().tolist()) if readable else str(value.layout)
-    if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in sorted(value.items(), key=repr)}
-    return [plain(item) for item in value] if isinstance(value, (list, tuple)) else (type(value), repr(value))
-
-
-def unchanged_in_meaning(kind, state):
-    """The same state in another dress."""
-    basis = state["basis"]
+@pytest.mark.parametrize("kind", ["tuples", "mapping", "by parameter", "wider"])
+def test_the_same_state_in_another_form_continues_the_same(kind):
+    run = Run("svd")
+    run.train(0, STEPS_BEFORE)
+    state = run.save()
+    guide = state["guide"]
+    basis, shared = guide["basis"], guide["shared"]
     if kind == "tuples":
-        return state | {"shared": {name: torch.Size(shape) for name, shape in state["shared"].items()}}
-    if kind == "order":
-        return dict(reversed(state.items()))
-    if kind == "mapping" or basis is None:
-        return MappingProxyType(state)
-    if kind == "by parameter":
-        sizes = [math.prod(shape) for shape in state["shared"].values()]
-        rows = zip(state["shared"].items(), basis.split(sizes, dim=1), strict=True)
-        return state | {"basis": {name: part.reshape(-1, *shape) for (name, shape), part in rows}}
-    return state | {"basis": basis.double() if kind == "wider" else torch.stack([basis, basis], dim=2)[..., 0]}
-
-
-def broken(kind, state, draw):
-    """A state that is damaged in one field: what it is now, and the way to the field."""
-    state = copy.deepcopy(state)
-    basis = state["basis"]
-    if kind not in ("replaced", "lost", "more") and basis is not None:
-        row, column = draw(st.integers(0, basis.shape[0] - 1)), draw(st.integers(0, basis.shape[1] - 1))
-        if kind in ("NaN", "Inf"):
-            basis[row, column] = float(kind)
-        else:
-            changes = {"cut": basis[:, :column], "transposed": basis.T, "integers": basis.long()}
-            changes |= {"sparse": basis.to_sparse(), "meta": basis.to("meta")}
-            state["basis"] = changes[kind]
-        return state, ("basis",)
-    path = draw(st.sampled_from(paths(state)))
-    inner = state
-    for key in path[:-1]:
-        if isinstance(inner[key], tuple):
-            inner[key] = list(inner[key])
-        inner = inner[key]
-    if kind == "lost":
-        del inner[path[-1]]
-    elif kind == "more" and isinstance(inner, Mapping):
-        path = (*path[:-1], draw(st.sampled_from(["other", "", 1, None])))
-        inner[path[-1]] = 0
+        guide = guide | {"shared": {name: torch.Size(shape) for name, shape in shared.items()}}
+    elif kind == "mapping":
+        guide = MappingProxyType(guide)
+    elif kind == "by parameter":
+        parts = basis.split([math.prod(shape) for shape in shared.values()], dim=1)
+        named = zip(shared.items(), parts, strict=True)
+        guide = guide | {"basis": {name: part.reshape(-1, *shape) for (name, shape), part in named}}
     else:
-        inner[path[-1]] = draw(st.sampled_from([*WRONG, torch.ones(2), torch.tensor(1), {1: 2}, {"a": {}}, 2**63]))
-    return state, path
+        guide = guide | {"basis": basis.double()}
+    other = Run("svd", init=1)
+    other.load(copy.deepcopy(state | {"guide": None}) | {"guide": guide})
+    run.train(STEPS_BEFORE, 6)
+    other.train(STEPS_BEFORE, 6)
+    assert error(run.problem.grads(), other.problem.grads()) == 0
 
 
-@settings(deadline=None, max_examples=200, derandomize=True)
-@given(st.sampled_from(list(STATES)), st.sampled_from(SAME + 2 * BROKEN), st.data())
-@pytest.mark.slow
-def test_a_changed_state_continues_the_same_or_is_refused_and_changes_nothing(setting, kind, data):
-    state, want = trained(setting)
-    run = Small(setting)
+@pytest.mark.parametrize("setting", ["svd", "bf16"])
+@pytest.mark.parametrize("factor", [5.0, 0.2, float("nan")])
+def test_a_basis_whose_rows_have_another_length_is_refused(setting, factor):
+    """In a step every projection would be wrong by this factor, without a word."""
+    run = Run(setting)
     run.train(0, 2)
-    before = plain(run.guide.state_dict())
-    path = None
-    if kind in SAME:
-        changed = unchanged_in_meaning(kind, state)
-    else:
-        changed, path = broken(kind, state, data.draw)
-    same = kind in SAME or plain(changed) == plain(state)
-    try:
+    before = run.guide.state_dict()
+    changed = run.guide.state_dict()
+    changed["basis"][1] *= factor
+    with pytest.raises(ValueError, match="not orthonormal: row 1"):
         run.guide.load_state_dict(changed)
-    except (TypeError, ValueError) as refusal:
-        message = str(refusal)
-        assert not same, message
-        assert "\n" not in message and len(message) < 500
-        assert any(cure in message for cure in ("another copy", "state_dict()", "uild the guide")), message
-        assert any(str(key) in message for key in path) or "another model" in message, message
-        assert plain(run.guide.state_dict()) == before
-        other = Small(setting)
-        other.train(0, 2)
-        assert all(map(torch.equal, run.train(2, 2), other.train(2, 2)))
-    else:
-        found = run.train(7, 6)
-        if same:
-            assert all(map(torch.equal, found, want))
-        else:
-            # Less is known than was saved: the next step looks at the losses, computes the basis or asks the judges again.
-            # (Nothing else in the state tells which tasks the judges know, and without a basis which parameters are shared.)
-            unchecked = ("reached_by_auxiliary", "shared" if state["basis"] is None else "")
-            forgotten = path[:2] == ("judges", "records") and len(path) < 4
-            assert path in MAY_BE_NONE or path[0] in unchecked or forgotten, (path, kind)
+    assert torch.equal(run.guide.state_dict()["basis"], before["basis"])
 
 
 @pytest.mark.parametrize("formats", [(torch.contiguous_format, torch.channels_last)[::step] for step in (1, -1)])
@@ -328,7 +218,7 @@ def test_a_state_is_of_the_model_as_it_is_now(change, caplog):
     other = Guide(p.model, eta=Eta(1, 0.5, -1), rank=3)
     other.load_state_dict(guide.state_dict())
     assert other.refresh_due and "without the basis" in caplog.text
-    assert not checkpoint.entries(guide)["basis"]
+    assert guide.state_dict()["basis"] is None
 
 
 def test_a_parameter_without_elements_can_be_saved_with_channels_last():

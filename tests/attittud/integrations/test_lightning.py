@@ -1,6 +1,5 @@
 """Lightning: a guided backward instead of `manual_backward`."""
 
-import pickle
 import signal
 import sys
 from pathlib import Path
@@ -19,7 +18,6 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from attittud import Eta, Guide, preset
 from attittud.integrations.lightning import STATE_KEY, AttittudMixin
-from tests.helpers.hostile import KINDS, Runs
 from tests.helpers.processes import exit_code
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -108,18 +106,6 @@ def test_a_checkpoint_entry_of_a_wrong_type_is_refused(tmp_path: Path, wrong: An
     torch.save(saved | {STATE_KEY: wrong}, tmp_path / "last.ckpt")
     with pytest.raises(ValueError, match=r"^the entry 'attittud' of Lightning's checkpoint: .*state_dict\(\)"):
         run(tmp_path, closer(), resume=True)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_planted_pickle_does_not_run(tmp_path: Path, kind: str) -> None:
-    """Lightning reads its file itself, and takes from it what `weights_only=True` allows; our entry needs no more."""
-    run(tmp_path, closer(), max_epochs=1)
-    saved = torch.load(tmp_path / "last.ckpt", weights_only=True)
-    saved[STATE_KEY] |= {"shared": Runs(tmp_path / "ran", kind)}
-    torch.save(saved, tmp_path / "last.ckpt")
-    with pytest.raises(pickle.UnpicklingError):
-        run(tmp_path, closer(), resume=True)
-    assert not (tmp_path / "ran").exists()
 
 
 class Stock(Closer):

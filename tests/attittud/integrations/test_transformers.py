@@ -3,7 +3,6 @@
 import json
 import shutil
 import signal
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,11 @@ pytest.importorskip("transformers", reason="needs the extra 'transformers'")
 pytest.importorskip("accelerate", reason="needs the extra 'transformers'")
 
 
-import torch.distributed.checkpoint as dcp
 import transformers
 from transformers import Trainer
 
 from attittud import Eta, checkpoint, preset
-from attittud.integrations.transformers import FOLDER, OLD_FILE, AttittudTrainer, load_guide
-from tests.helpers.hostile import payloads
+from attittud.integrations.transformers import FOLDER, AttittudTrainer, load_guide
 from tests.helpers.processes import exit_code
 from tests.helpers.trainers import (
     EXAMPLES,
@@ -245,17 +242,6 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[AttittudTrainer, 
     return trainer, folder / "checkpoint-2"
 
 
-def as_before(trainer: AttittudTrainer, folder: Path, *, sharded: bool) -> None:
-    """Replace our files by the files that earlier versions wrote."""
-    shutil.rmtree(folder / FOLDER)
-    if sharded:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="torch.distributed is disabled")
-            dcp.save({"guide": checkpoint.entries(trainer.guide)}, checkpoint_id=folder / FOLDER)
-    state = {"guide": None if sharded else trainer.guide.state_dict(), "drawn": trainer.auxiliary.drawn}
-    torch.save(state, folder / OLD_FILE)
-
-
 def test_checkpoints_hold_only_safetensors_and_json(stopped: tuple[AttittudTrainer, Path]) -> None:
     _, folder = stopped
     ours = {
@@ -268,42 +254,16 @@ def test_checkpoints_hold_only_safetensors_and_json(stopped: tuple[AttittudTrain
     }
 
 
-@pytest.mark.parametrize("sharded", [False, True])
-def test_files_of_earlier_versions_are_read(
-    tmp_path: Path, stopped: tuple[AttittudTrainer, Path], sharded: bool
-) -> None:
+@pytest.mark.parametrize("name", ["guide.json", "auxiliary.json", "basis/rows.safetensors"])
+def test_damaged_files_are_refused_by_name(tmp_path: Path, stopped: tuple[AttittudTrainer, Path], name: str) -> None:
     trainer, saved = stopped
-    folder = shutil.copytree(saved, tmp_path / "old")
-    as_before(trainer, folder, sharded=sharded)
-    before = trainer.guide.subspace.rows.clone()
-    assert load_guide(trainer.guide, folder) == trainer.auxiliary.drawn == {"updown": 2}
-    assert torch.equal(trainer.guide.subspace.rows, before)
-
-
-OURS = {"new": ("guide.json", "auxiliary.json", "basis/rows.safetensors"), "old": ("../attittud.pt",)}
-
-
-OURS["old, sharded"] = ("../attittud.pt", ".metadata", "__0_0.distcp")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, names in OURS.items() for name in names])
-def test_malicious_and_damaged_files_are_refused_by_name(
-    tmp_path: Path, stopped: tuple[AttittudTrainer, Path], kind: str, name: str
-) -> None:
-    """No planted pickle runs, whichever of our files it is in."""
-    trainer, saved = stopped
-    folder, mark = shutil.copytree(saved, tmp_path / "planted"), tmp_path / "ran"
-    if kind != "new":
-        as_before(trainer, folder, sharded="sharded" in kind)
-    file = (folder / FOLDER / name).resolve()
+    folder = shutil.copytree(saved, tmp_path / "damaged")
+    file = folder / FOLDER / name
     honest = file.read_bytes()
-    contents = [*payloads(mark), *(honest[: len(honest) * part // 5] for part in range(5)), b"{}", b"[1]"]
-    for content in contents:
+    for content in (b"", b"[1]", honest[: len(honest) // 2]):
         file.write_bytes(content)
-        with pytest.raises(ValueError, match=f"^{file}: .*(another copy|state_dict)") as caught:
+        with pytest.raises(ValueError, match=f"^{file}: "):
             load_guide(trainer.guide, folder)
-        assert not mark.exists() and "\n" not in str(caught.value)
     again = make_trainer(str(tmp_path / "again"), max_steps=3, disable_tqdm=True)
     with pytest.raises(ValueError, match=f"^{file}: "):
         again.train(resume_from_checkpoint=str(folder))
@@ -319,10 +279,6 @@ def test_saved_data_positions_of_a_wrong_type_are_refused(
     folder = shutil.copytree(saved, tmp_path / "planted")
     (folder / FOLDER / "auxiliary.json").write_text(json.dumps({"drawn": wrong}))
     with pytest.raises(ValueError, match=r"auxiliary\.json: .*'drawn' must hold the number of batches"):
-        load_guide(trainer.guide, folder)
-    as_before(trainer, folder, sharded=False)
-    torch.save({"guide": trainer.guide.state_dict(), "drawn": wrong}, folder / OLD_FILE)
-    with pytest.raises(ValueError, match=r"attittud\.pt: .*'drawn' must hold the number of batches"):
         load_guide(trainer.guide, folder)
 
 

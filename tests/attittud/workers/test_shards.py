@@ -17,7 +17,6 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from attittud import Eta, Guide, checkpoint
 from attittud.workers.shards import _check_not_offloaded
-from tests.helpers.hostile import payloads
 from tests.helpers.oracle import error
 from tests.helpers.processes import outcomes, run
 from tests.helpers.scenarios import ETA, M, N, World, message_of, sharded, twenty_steps, whole
@@ -142,19 +141,19 @@ def state_of_another(folder):
     return message
 
 
-def train(kind, first, steps, folder=None, save=False, form="dcp", **options):
-    """Some steps of a run; from a checkpoint if first > 0, into one if asked: of torch, and by itself in files of ours."""
+def train(kind, first, steps, folder=None, save=False, **options):
+    """Some steps of a run; from a checkpoint if first > 0, into one if asked."""
     w = World(kind)
     guide = w.guide(refresh_every=5, **options)
     saved = {"model": dict(w.inner.named_parameters())}
     if first:
         dcp.load(saved, checkpoint_id=folder)
-        checkpoint.load(guide, folder if form == "dcp" else f"{folder}/files")
+        checkpoint.load(guide, f"{folder}/files")
     for i in range(first, first + steps):
         at = w.share(i % 6, i % 6 + 18)
         w.take(guide.backward(primary=w.losses(at), auxiliary=w.auxiliary(w.share(i % 6, i % 6 + 18))))
     if save:
-        dcp.save(saved | {"guide": checkpoint.entries(guide)}, checkpoint_id=folder)
+        dcp.save(saved, checkpoint_id=folder)
         for _ in range(2):  # the second time over what is there already
             checkpoint.save(guide, f"{folder}/files")
             dist.barrier()
@@ -169,28 +168,25 @@ def train(kind, first, steps, folder=None, save=False, form="dcp", **options):
     }
 
 
-def hostile_files(folder):
-    """The messages of two workers about manipulated shards, and whether a planted pickle ran on one of them."""
+def damaged_files(folder):
+    """The messages of two workers about a damaged file."""
     w = World("fsdp")
     guide = w.guide()
     w.take(guide.backward(primary=w.losses(w.share(0, M)), auxiliary=w.auxiliary(w.share(0, N))))
-    mark, found = Path(folder) / "ran", {}
-    for name in ("files/guide.json", "files/basis/{shard}", "dcp/.metadata", "dcp/__1_0.distcp"):
-        checkpoint.save(guide, f"{folder}/files")
-        checkpoint.load(guide, f"{folder}/files")  # nobody has to wait for others
-        dcp.save({"guide": checkpoint.entries(guide)}, checkpoint_id=f"{folder}/dcp")
+    messages = {}
+    for name in ("guide.json", "basis/shard-00002-model-00001-of-00001.safetensors"):
+        checkpoint.save(guide, folder)
+        checkpoint.load(guide, folder)  # nobody has to wait for others
         dist.barrier()
-        file = Path(folder) / name.format(shard="shard-00002-model-00001-of-00001.safetensors")
+        file = Path(folder) / name
         honest = file.read_bytes()
-        for kind, content in {"cut off": honest[: len(honest) // 2], "pickle": next(payloads(mark))}.items():
-            dist.barrier()
-            if w.number == 0:
-                file.write_bytes(content)
-            dist.barrier()
-            time.sleep(0.2 * w.number)  # a worker that still loads when another one saves loses no file
-            found[str(file), kind] = message_of(partial(checkpoint.load, guide, f"{folder}/{name.partition('/')[0]}"))
+        if w.number == 0:
+            file.write_bytes(honest[: len(honest) // 2])
+        dist.barrier()
+        time.sleep(0.2 * w.number)  # a worker that still loads when another one saves loses no file
+        messages[str(file)] = message_of(partial(checkpoint.load, guide, folder))
     dist.barrier()
-    return found, mark.exists()
+    return messages
 
 
 def in_a_hurry(kind, folder):
@@ -221,7 +217,6 @@ def in_a_hurry(kind, folder):
 BEFORE, AFTER = 7, 5  # a refresh at 0, 5 and 10
 
 
-FORMS = ("dcp", "files")
 FEW = {"rank": 30}  # more than there are examples: the basis has fewer rows
 
 
@@ -239,30 +234,23 @@ def behaviour(folder):
         "between": made_between_passes(),
         "inputs": inputs_that_want_a_gradient(),
         "state of another": state_of_another(folder),
-        "hostile files": hostile_files(f"{folder}/hostile"),
+        "damaged files": damaged_files(f"{folder}/damaged"),
         "in a hurry": {kind: in_a_hurry(kind, f"{folder}/hurry {kind}") for kind in ("fsdp", "ddp")},
         "resumed": {
-            f"{kind}, {form}": train(kind, BEFORE, AFTER, f"{folder}/fsdp", form=form)
-            for kind in ("fsdp", "ddp")
-            for form in FORMS
-        }
-        | {f"from ddp, {form}": train("fsdp", BEFORE, AFTER, f"{folder}/ddp", form=form) for form in FORMS},
-        "few": {f"fsdp, {form}": train("fsdp", BEFORE, AFTER, f"{folder}/few", form=form, **FEW) for form in FORMS},
+            "fsdp": train("fsdp", BEFORE, AFTER, f"{folder}/fsdp"),
+            "ddp": train("ddp", BEFORE, AFTER, f"{folder}/fsdp"),
+            "fsdp from ddp": train("fsdp", BEFORE, AFTER, f"{folder}/ddp"),
+        },
+        "few": train("fsdp", BEFORE, AFTER, f"{folder}/few", **FEW),
     }
 
 
 def on_four(folder):
     return {
         "twenty": [twenty_steps(World(kind, torch.float32)) for kind in ("ddp", "hsdp")],
-        "resumed": {
-            f"{kind}, {form}": train(kind, BEFORE, AFTER, f"{folder}/fsdp", form=form)
-            for kind in ("fsdp", "hsdp")
-            for form in FORMS
-        },
-        "few": {f"hsdp, {form}": train("hsdp", BEFORE, AFTER, f"{folder}/few", form=form, **FEW) for form in FORMS},
-        "canonical": [
-            train("fsdp", BEFORE, AFTER, f"{folder}/canonical", form=form, basis="canonical") for form in FORMS
-        ],
+        "resumed": {kind: train(kind, BEFORE, AFTER, f"{folder}/fsdp") for kind in ("fsdp", "hsdp")},
+        "few": train("hsdp", BEFORE, AFTER, f"{folder}/few", **FEW),
+        "canonical": train("fsdp", BEFORE, AFTER, f"{folder}/canonical", basis="canonical"),
     }
 
 
@@ -381,18 +369,13 @@ def test_a_worker_refuses_the_shards_of_another_worker(behaved):
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # of dcp in one process
 def test_a_checkpoint_can_be_loaded_by_another_number_and_kind_of_workers(behaved, four, folder):
     undisturbed = train("one", 0, BEFORE + AFTER)
-    again = {
-        f"one from {kind}, {form}": train("one", BEFORE, AFTER, f"{folder}/{kind}", form=form)
-        for kind in ("fsdp", "ddp")
-        for form in FORMS
-    }
+    again = {f"one from {kind}": train("one", BEFORE, AFTER, f"{folder}/{kind}") for kind in ("fsdp", "ddp")}
     for resumed in [again, *(x["resumed"] for x in (*behaved, *four))]:
         for name, run_ in resumed.items():
             assert_goes_on(name, run_, undisturbed)
     canonical = train("one", 0, BEFORE + AFTER, basis="canonical")
-    for run_ in four[0]["canonical"]:
-        for got, expected in zip(run_["grads"], canonical["grads"][BEFORE:], strict=True):
-            assert error(got, expected) < 1e-10
+    for got, expected in zip(four[0]["canonical"]["grads"], canonical["grads"][BEFORE:], strict=True):
+        assert error(got, expected) < 1e-10
 
 
 def assert_goes_on(name, run_, undisturbed):
@@ -406,10 +389,9 @@ def assert_goes_on(name, run_, undisturbed):
 def test_a_basis_of_fewer_rows_than_its_rank_continues_too(behaved, four, folder):
     undisturbed = train("one", 0, BEFORE + AFTER, **FEW)
     assert undisturbed["state"]["basis"].shape[0] < FEW["rank"]
-    again = {form: train("one", BEFORE, AFTER, f"{folder}/few", form=form, **FEW) for form in FORMS}
-    for resumed in [again, *(x["few"] for x in (*behaved, *four))]:
-        for name, run_ in resumed.items():
-            assert_goes_on(name, run_, undisturbed)
+    again = train("one", BEFORE, AFTER, f"{folder}/few", **FEW)
+    for number, run_ in enumerate([again, *(x["few"] for x in (*behaved, *four))]):
+        assert_goes_on(f"run {number}", run_, undisturbed)
 
 
 @pytest.mark.slow
@@ -423,11 +405,10 @@ def test_workers_write_only_safetensors_and_json(behaved, folder):
 
 
 @pytest.mark.slow
-def test_malicious_shards_do_not_run_code_and_every_worker_names_the_file(behaved):
-    for messages, ran in (found["hostile files"] for found in behaved):
-        assert not ran
-        for (file, kind), message in messages.items():
-            assert message.startswith(file) and "another copy" in message and "\n" not in message, (kind, message)
+def test_every_worker_names_a_damaged_file(behaved):
+    for messages in (found["damaged files"] for found in behaved):
+        for file, message in messages.items():
+            assert message.startswith(file)
 
 
 @pytest.mark.slow
@@ -436,14 +417,6 @@ def test_workers_wait_for_each_other_and_fail_together(behaved, folder, kind):
     for messages, same in (found["in a hurry"][kind] for found in behaved):
         assert messages[:2] == ["no error"] * 2 and same
         assert messages[2].startswith(f"{folder}/hurry {kind} of worker 1/guide.json: ")
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("behaved")
-def test_a_checkpoint_without_a_guide_is_refused(folder):
-    guide = World("one").guide()
-    with pytest.raises(ValueError, match=r"no guide under 'other', only \['guide', 'model'\]"):
-        checkpoint.load(guide, f"{folder}/fsdp", key="other")
 
 
 def one_dies():
