@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from attittud_lab.compare import run as module
+from attittud_lab.compare import runs as module
 from attittud_lab.compare.run import compare
 from attittud_lab.config.load import loads
 from attittud_lab.config.schema import Config

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from attittud_lab.compare.candidates import Budget, Candidate, Tuned, Variant, run_dir
-from attittud_lab.compare.decide import content
+from attittud_lab.compare.content import content
 from attittud_lab.config.load import loads
 from attittud_lab.config.schema import StrategyConfig
 from attittud_lab.files import without_nan

@@ -54,7 +54,7 @@ def compare(
     with starting():
         from rich.console import Console
 
-        from attittud_lab.compare.run import Request
+        from attittud_lab.compare.advice import Request
         from attittud_lab.compare.run import compare as run
         from attittud_lab.compare.table import show
         from attittud_lab.report import write_report

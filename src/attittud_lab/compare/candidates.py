@@ -1,4 +1,7 @@
-"""The strategies that take part, the settings each is tuned in, and the folders of their runs."""
+"""The strategies that take part, the settings each is tuned in, and the folders of their runs.
+
+`run.py` trains them. The reproduction of the paper makes its runs from these functions too.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,10 @@ from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError
 from attittud_lab.strategies import completed, find, make_strategy
 
-PRIMARY_ONLY, MULTITASK = "primary_only", "multitask"
-"""The simple strategies, which always take part; differences are from the first."""
+PRIMARY_ONLY = "primary_only"
+"""The baseline, from which differences are taken. It always takes part."""
+MULTITASK = "multitask"
+"""The simple sum of the losses, which always takes part too."""
 PRIMARY_WEIGHT = "strategy.primary_weight"
 
 
@@ -34,7 +39,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Variant:
-    """One try: a factor on the auxiliary losses, and settings that differ from the configured ones."""
+    """One try: a factor on the auxiliary losses, and settings that replace the configured ones."""
 
     weight: float = 1.0
     changes: tuple[str, ...] = ()
@@ -66,73 +71,98 @@ class Tuned:
 
 
 def seeds(config: Config) -> list[int]:
+    """Return the seeds of the runs: seed, seed + 1, ..."""
     return [config.seed + i for i in range(config.compare.seeds)]
 
 
 def candidates(config: Config) -> list[Candidate]:
-    """primary_only, multitask, the configured strategy (unless it is a portfolio) and the strategies to compare it with.
+    """Return the strategies of a comparison.
 
-    Each is first tried on a toy model, since hours may pass before it runs.
+    These are primary_only, multitask, the configured strategy (unless it is a portfolio) and the
+    strategies to compare it with. Each is first tried on a toy model, since hours may pass before
+    it runs.
     """
     if not config.data.auxiliary:
-        raise InputError(
-            "data.auxiliary is empty, so there is nothing to compare; name a source there, or use --auxiliary PATH"
-        )
+        cure = "name a source there, or use --auxiliary PATH"
+        raise InputError(f"data.auxiliary is empty, so there is nothing to compare; {cure}")
     weights = {name: source.weight for name, source in config.data.auxiliary.items()}
-    simple = [StrategyConfig(name=name) for name in (PRIMARY_ONLY, MULTITASK)]
-    found: dict[str, Candidate] = {}
-    own = [] if find(config.strategy.name).trains_others else [config.strategy]
-    for entry in [*simple, *own, *config.compare.strategies]:
+    entries = [StrategyConfig(name=PRIMARY_ONLY), StrategyConfig(name=MULTITASK)]
+    if not find(config.strategy.name).trains_others:
+        entries.append(config.strategy)
+    entries += config.compare.strategies
+    by_label: dict[str, Candidate] = {}
+    for entry in entries:
         if find(entry.name).trains_others:
-            raise InputError(
-                f"compare.strategies: {entry.name} cannot be compared here, since it also trains on the validation labels and "
-                "takes about a dozen runs for each seed; leave it out, and see its leaderboard (`attittud train`) instead"
-            )
+            why = "since it also trains on the validation labels and takes about a dozen runs"
+            cure = "leave it out, and see its leaderboard (`attittud train`) instead"
+            reason = f"{entry.name} cannot be compared here, {why} for each seed"
+            raise InputError(f"compare.strategies: {reason}; {cure}")
         strategy = completed(entry, config.strategy)
         small = replace(strategy, rank=1)  # the toy model has only two parameters
         tuned = make_strategy(small, nn.Linear(1, 1), weights=weights, seed=0).needs_auxiliary
-        label = _label(strategy, completed(StrategyConfig(name=strategy.name), config.strategy))
-        found.setdefault(label, Candidate(label, strategy, tuned))
-    return list(found.values())
+        usual = completed(StrategyConfig(name=strategy.name), config.strategy)
+        label = _label(strategy, usual)
+        by_label.setdefault(label, Candidate(label, strategy, tuned))
+    return list(by_label.values())
 
 
 def _label(strategy: StrategyConfig, usual: StrategyConfig) -> str:
-    """The name, with the settings that differ from the default."""
+    """Return the name of a strategy, with the settings that differ from its usual ones."""
     words = [strategy.name]
-    for name in (entry.name for entry in fields(strategy)):
-        value = getattr(strategy, name)
-        if isinstance(value, EtaWeights):
-            text = ",".join(f"{weight:g}" for weight in (value.neutral, value.helpful, value.harmful))
-        else:
-            text = f"{value:g}" if isinstance(value, float) else str(value)
-        words += [f"{name}={text}"] if value != getattr(usual, name) else []
+    for entry in fields(strategy):
+        value = getattr(strategy, entry.name)
+        if value != getattr(usual, entry.name):
+            words.append(f"{entry.name}={_setting(value)}")
     return " ".join(words)
 
 
+def _setting(value: object) -> str:
+    """Return the value of a setting as it stands in a label."""
+    if isinstance(value, EtaWeights):
+        return f"{value.neutral:g},{value.helpful:g},{value.harmful:g}"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)
+
+
 def variants(strategy: StrategyConfig, settings: CompareConfig, *, tuned: bool) -> list[Variant]:
-    """All tries of a strategy. A strategy without a meaningful weight (`tuned` is False) is tuned in the other settings alone."""
+    """Return all tries of a strategy.
+
+    A strategy without a meaningful weight (`tuned` is False) is tuned in the other settings alone.
+    """
     weights = sorted(set(settings.weights)) if tuned else [1.0]
-    fixed = strategy.primary_weight is not None or not find(strategy.name).tunes_primary_weight
-    space = {path: values for path, values in settings.space.items() if not (fixed and path == PRIMARY_WEIGHT)}
-    return [Variant(weight, changes) for weight in weights for changes in _draws(space, settings.draws)]
+    space = dict(settings.space)
+    if strategy.primary_weight is not None or not find(strategy.name).tunes_primary_weight:
+        space.pop(PRIMARY_WEIGHT, None)
+    tries = []
+    for weight in weights:
+        tries += [Variant(weight, changes) for changes in _draws(space, settings.draws)]
+    return tries
 
 
 def _draws(space: Mapping[str, Sequence[str]], count: int) -> list[tuple[str, ...]]:
-    """Return the first value of every setting, then random combinations, none twice, in which every value has its turn.
+    """Return combinations of settings, as overrides; there are at most `count` of them, none twice.
 
-    They depend on the space only, so strategies with the same space try the same combinations.
+    The first has the first value of every setting. The others are random, but every value has its
+    turn. They depend on the space only, so strategies with the same space try the same
+    combinations.
     """
-    wanted = min(count, math.prod(len(set(values)) for values in space.values()))
-    columns = [_turns(path, values) for path, values in space.items()]
-    found: dict[tuple[str, ...], None] = {}
-    while len(found) < wanted:
-        found[tuple(f"{path}={next(column)}" for path, column in zip(space, columns, strict=True))] = None
-    return list(found)
+    most = min(count, math.prod(len(set(values)) for values in space.values()))
+    columns = {path: _turns(path, values) for path, values in space.items()}
+    draws: dict[tuple[str, ...], None] = {}
+    while len(draws) < most:
+        draw = tuple(f"{path}={next(column)}" for path, column in columns.items())
+        draws[draw] = None
+    return list(draws)
 
 
 def _turns(path: str, values: Sequence[str]) -> Iterator[str]:
-    """Return the first value, the others in random order, then all of them again and again: few draws see most values."""
-    order, rest = random.Random(mix("space", path)), list(values[1:])
+    """Yield the first value, the others in random order, then all of them again and again.
+
+    So few draws see most values.
+    """
+    order = random.Random(mix("space", path))
+    rest = list(values[1:])
     yield values[0]
     while True:
         order.shuffle(rest)
@@ -141,33 +171,51 @@ def _turns(path: str, values: Sequence[str]) -> Iterator[str]:
 
 
 def planned(config: Config, taking_part: Sequence[Candidate]) -> tuple[int, int]:
-    """The number of runs that tune the strategies and compare them at equal steps, and the number at equal seconds."""
+    """Return the number of runs at equal steps, with those for tuning, and at equal seconds."""
     settings = config.compare
-    tries = sum(len(variants(one.strategy, settings, tuned=one.tuned)) - 1 for one in taking_part)
+    more_tries = 0  # those that are not chosen
+    for candidate in taking_part:
+        more_tries += len(variants(candidate.strategy, settings, tuned=candidate.tuned)) - 1
     every = len(taking_part) * settings.seeds
-    # Without a budget multitask sets the time, so its runs at equal seconds are those at equal steps.
-    again = every if settings.budget else every - settings.seeds
-    return tries * settings.tuning_seeds + every, again if settings.equal == "both" else 0
+    at_steps = more_tries * settings.tuning_seeds + every
+    if settings.equal != "both":
+        return at_steps, 0
+    if settings.budget:
+        return at_steps, every
+    # Multitask sets the time, so its runs at equal seconds are those at equal steps.
+    return at_steps, every - settings.seeds
 
 
 def job(config: Config, candidate: Candidate, variant: Variant, budget: Budget) -> Config:
-    """The configuration of a run."""
-    training, weight = config.training, candidate.strategy.auxiliary_weight * variant.weight
-    phases = {
-        name: replace(getattr(training, name), steps=steps, epochs=None)
-        for name, steps in vars(budget).items()
-        if steps
-    }
+    """Return the configuration of a run, but for its seed."""
+    training = config.training
+    phases = {}
+    for name, steps in vars(budget).items():
+        if steps:
+            phases[name] = replace(getattr(training, name), steps=steps, epochs=None)
+    weight = candidate.strategy.auxiliary_weight * variant.weight
     strategy = replace(candidate.strategy, auxiliary_weight=weight)
-    return changed(replace(config, strategy=strategy, training=replace(training, **phases)), variant.changes)
+    config = replace(config, strategy=strategy, training=replace(training, **phases))
+    return changed(config, variant.changes)
 
 
-def run_dir(folder: Path, candidate: Candidate, variant: Variant, budget: Budget, seed: int) -> Path:
-    """Return the folder of a run; its path has everything that defines the run, so changed settings find reusable runs."""
-    tuned = [f"weight-{variant.weight:g}"] if candidate.tuned else []
-    changes = [_file_name(" ".join(variant.changes))] if variant.changes else []
-    steps = f"steps-{budget.guided}-{budget.finetune}"
-    return folder.joinpath("runs", _file_name(candidate.label), *tuned, *changes, steps, f"seed-{seed}")
+def run_dir(
+    folder: Path,
+    candidate: Candidate,
+    variant: Variant,
+    budget: Budget,
+    seed: int,
+) -> Path:
+    """Return the folder of a run.
+
+    Its path has everything that defines the run, so changed settings find reusable runs.
+    """
+    path = folder / "runs" / _file_name(candidate.label)
+    if candidate.tuned:
+        path /= f"weight-{variant.weight:g}"
+    if variant.changes:
+        path /= _file_name(" ".join(variant.changes))
+    return path / f"steps-{budget.guided}-{budget.finetune}" / f"seed-{seed}"
 
 
 def _file_name(text: str) -> str:

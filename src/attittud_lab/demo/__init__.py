@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attittud_lab.compare.candidates import PRIMARY_ONLY, Candidate, Tuned, Variant
-from attittud_lab.compare.decide import content, costs
+from attittud_lab.compare.content import content, costs
 from attittud_lab.compare.table import flat, percent
 from attittud_lab.config.load import load
 from attittud_lab.config.schema import Config

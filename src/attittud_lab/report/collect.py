@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import Any
 
 from attittud_lab.compare.candidates import PRIMARY_ONLY
-from attittud_lab.compare.decide import VERSION as COMPARISON
+from attittud_lab.compare.content import VERSION as COMPARISON
 from attittud_lab.compare.table import (
     about,
     badge,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from attittud_lab.compare.decide import Scores, decide, few_examples
+from attittud_lab.compare.decide import Scores, decide
 from tests.helpers.decisions import outcome, rows
 
 SEEDS = 6
@@ -28,10 +28,7 @@ def test_the_plain_sum_is_recommended_if_nothing_beats_it() -> None:
 def test_a_strategy_not_shown_to_beat_multitask_is_not_recommended_over_it() -> None:
     table = decide(rows(0.004, primary_only=0.8, multitask=0.85, flip=0.8505), 0.005)
     assert outcome(table) == ("use", "multitask")
-    assert (
-        "flip, the strategy with auxiliary data that is best on validation, differs from tuned multitask by +0.1"
-        in table.decision.text
-    )
+    assert "tuned multitask by +0.1" in table.decision.text
 
 
 def test_a_strategy_where_multitask_itself_fails() -> None:
@@ -130,13 +127,6 @@ def test_rows_are_compared_over_the_seeds_they_share() -> None:
     lame = Scores("flip", {0: 0.5, 3: 0.5}, {0: 0.8, 3: 0.8})
     table = decide([*figures, lame], 0.005)
     assert [row.to_primary_only.n for row in table.rows if row.label == "flip" and row.to_primary_only] == [2]
-
-
-@pytest.mark.parametrize(("count", "points"), [(24, "4.2 points"), (99, "1.0 points"), (100, "")])
-def test_small_test_sets_are_warned_of(count: int, points: str) -> None:
-    warning = few_examples(count, "accuracy")
-    assert bool(warning) == bool(points) and points in warning
-    assert bool(few_examples(count, "auc")) == bool(points) and "points" not in few_examples(count, "auc")
 
 
 @given(st.lists(st.floats(0, 1).map(lambda x: round(x, 3)), min_size=12, max_size=12), st.floats(0, 0.05))

@@ -1,0 +1,243 @@
+"""From finished runs to comparison.json: tables with intervals, costs, and what was tuned.
+
+`run.py` writes the content when all runs are there; the demo writes the content of its runs too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import fmean, median, median_low
+from typing import Any
+
+from attittud_lab.compare import words
+from attittud_lab.compare.candidates import MULTITASK, PRIMARY_ONLY, Tuned, seeds
+from attittud_lab.compare.decide import Scores, decide
+from attittud_lab.config.schema import Config
+from attittud_lab.errors import InputError
+from attittud_lab.runs.result import RunResult, provenance
+from attittud_lab.statistics import LEVEL, PROPORTION, summarise
+
+VERSION = 1
+"""The format of comparison.json."""
+
+ByLabel = dict[str, dict[int, RunResult]]
+"""The finished runs of every strategy, by seed."""
+
+
+def checked(result: RunResult) -> RunResult:
+    """Refuse a result from a damaged file: it would stop the comparison hours later."""
+    figures = (result.validation[result.metric], result.test[result.metric])
+    try:
+        has_time = 0 < seconds_per_step(result) < math.inf
+    except (ValueError, ZeroDivisionError):  # it has no guided phase, or one without steps
+        has_time = False
+    outside = any(value < 0 or value > 1 for value in figures)
+    if has_time and not outside:
+        return result
+    cure = "delete this folder, and the same command trains the run again"
+    path = result.run_dir / "result.json"
+    raise InputError(f"{path}: is damaged, or was not written by a run; {cure}")
+
+
+def seconds_per_step(result: RunResult) -> float:
+    """Return the seconds of a step of the guided phase, without evaluations.
+
+    In a portfolio it is a step of its trials.
+    """
+    (guided,) = (phase for phase in result.phases if phase["name"] in ("guided", "trials"))
+    return float(guided["seconds"] / guided["steps"])
+
+
+def costs(runs: Sequence[RunResult]) -> tuple[float, float]:
+    """Return the seconds of a guided step, and of all of fine-tuning, from runs of the same work.
+
+    These are medians, the lower of two in the middle: other work on the machine makes a run slower,
+    never faster.
+    """
+    finetune = []
+    for run in runs:
+        phases = [phase for phase in run.phases if phase["name"] == "finetune"]
+        finetune.append(sum(phase["seconds"] for phase in phases))
+    return median_low(map(seconds_per_step, runs)), median_low(finetune)
+
+
+def slow(runs: Iterable[RunResult]) -> dict[Path, float]:
+    """Return the runs of the same work that were much slower than the fastest, with the factor.
+
+    Much slower is more than `words.SPREAD` times as long for a step.
+    """
+    seconds = {run.run_dir: seconds_per_step(run) for run in runs}
+    fastest = min(seconds.values(), default=0.0)
+    if fastest <= 0:
+        return {}
+    factors = {path: each / fastest for path, each in seconds.items()}
+    return {path: factor for path, factor in factors.items() if factor > words.SPREAD}
+
+
+def content(
+    config: Config,
+    folder: Path,
+    rows: Sequence[Tuned],
+    at_steps: ByLabel,
+    at_seconds: tuple[float, ByLabel] | None = None,
+) -> dict[str, Any]:
+    """Return comparison.json without notes on diverged or slow runs.
+
+    `at_seconds` has the equal seconds and their runs.
+    """
+    first = at_steps[PRIMARY_ONLY][seeds(config)[0]]
+    multitask = next(row for row in rows if row.label == MULTITASK)
+    tables = [
+        {
+            "name": "Equal steps",
+            "about": words.equal_steps(_stopped(at_steps)),
+            **_table(config, folder, at_steps),
+        }
+    ]
+    if at_seconds is not None:
+        seconds, runs = at_seconds
+        by_budget = bool(config.compare.budget)
+        tables.append(
+            {
+                "name": "Equal seconds",
+                "about": words.equal_seconds(seconds, _stopped(runs), by_budget=by_budget),
+                "seconds": seconds,
+                **_table(config, folder, runs),
+            }
+        )
+    # A gain that vanishes when multitask has the same time is not a gain.
+    deciding = tables[-1]
+    return {
+        "version": VERSION,
+        "kind": "comparison",
+        "metric": first.metric,
+        "level": LEVEL,
+        "worthwhile": config.compare.worthwhile,
+        "seeds": seeds(config),
+        "examples": first.examples,
+        "tuning": _tuning(config, rows, len(multitask.validation)),
+        "diverged": [],
+        "costs": {row.label: _cost(row, multitask) for row in rows},
+        "slow": {},
+        "at_once": 1,
+        "tables": tables,
+        "decision": {**deciding["decision"], "table": deciding["name"]},
+        "made_with": provenance(("numpy", "scikit-learn", "scipy")),
+    }
+
+
+def _cost(row: Tuned, multitask: Tuned) -> dict[str, float]:
+    """Return the time of a step, in seconds and relative to multitask."""
+    seconds = row.seconds_per_step
+    return {
+        "seconds_per_step": seconds,
+        "to_multitask": seconds / multitask.seconds_per_step,
+    }
+
+
+def _stopped(runs: ByLabel) -> str:
+    """Say how many runs a limit ended before their last step; empty where none was."""
+    limits: list[set[str]] = []
+    for results in runs.values():
+        limits += [_limits(run) for run in results.values()]
+    return words.stopped_early(limits)
+
+
+def _limits(run: RunResult) -> set[str]:
+    """Return the limits that ended phases of a run."""
+    return {str(phase["stopped"]) for phase in run.phases if phase["stopped"]}
+
+
+def _tuning(config: Config, rows: Sequence[Tuned], tries: int) -> dict[str, Any]:
+    """Return the settings that were tried, their means on validation, and the chosen ones."""
+    settings = config.compare
+    tuning_seeds = seeds(config)[: settings.tuning_seeds]
+    weighted = [row for row in rows if row.candidate.tuned]
+    return {
+        "weights": sorted(set(settings.weights)),
+        "space": settings.space,
+        "seeds": tuning_seeds,
+        "runs_each": tries * len(tuning_seeds),
+        "chosen": {row.label: row.variant.weight for row in weighted},
+        "changes": {row.label: row.variant.changes for row in rows if row.variant.changes},
+        "validation": {row.label: _tries(row) for row in weighted},
+    }
+
+
+def _tries(row: Tuned) -> list[dict[str, Any]]:
+    tries = []
+    for variant, mean in row.validation.items():
+        entry: dict[str, Any] = {"weight": variant.weight, "mean": mean}
+        if variant.changes:
+            entry["changes"] = variant.changes
+        tries.append(entry)
+    return tries
+
+
+def _table(config: Config, folder: Path, runs: ByLabel) -> dict[str, Any]:
+    """Return rows and decision; a row has the figures of its runs beside those of `decide`."""
+    scores = []
+    for label, by_seed in runs.items():
+        if by_seed:
+            validation = {seed: run.validation[run.metric] for seed, run in by_seed.items()}
+            test = {seed: run.test[run.metric] for seed, run in by_seed.items()}
+            scores.append(Scores(label, validation, test))
+    first = next(iter(runs[PRIMARY_ONLY].values()))
+    table = asdict(decide(scores, config.compare.worthwhile, _worth(config, first)))
+    for row, score in zip(table["rows"], scores, strict=True):
+        by_seed = runs[score.label]
+        results = list(by_seed.values())
+        row["steps"] = _steps(results)
+        row["seconds"] = median(result.seconds for result in results)
+        row["labels"] = _labels(results)
+        row["values"] = {}
+        row["runs"] = {}
+        for seed, run in by_seed.items():
+            figures = {"validation": score.validation[seed], "test": score.test[seed]}
+            row["values"][str(seed)] = figures
+            row["runs"][str(seed)] = str(run.run_dir.relative_to(folder))
+    return table
+
+
+def _worth(config: Config, run: RunResult) -> float:
+    """Return what a test example is worth in the metric.
+
+    It is 0 for other metrics than accuracy, and where more seeds test more examples.
+    """
+    data = config.data
+    count = run.examples["test"]
+    other_examples = data.seed is None and data.test_seed is None
+    if run.metric != "accuracy" or not count or other_examples:
+        return 0.0
+    splits = 1
+    if data.subsets is not None and data.test_seed is None:
+        splits = min(data.subsets, len(seeds(config)))
+    return 1 / (count * splits)
+
+
+def _steps(results: list[RunResult]) -> dict[str, int]:
+    """Return the mean steps of each phase: patience may end the runs of some seeds earlier."""
+    by_phase: dict[str, list[int]] = {}
+    for result in results:
+        for phase in result.phases:
+            by_phase.setdefault(phase["name"], []).append(phase["steps"])
+    return {name: round(fmean(steps)) for name, steps in by_phase.items()}
+
+
+def _labels(results: list[RunResult]) -> dict[str, dict[str, Any]]:
+    """Return the test figure of each label where there are several labels at once.
+
+    A label is summarised over the runs in which its figure is defined.
+    """
+    prefix = f"{results[0].metric}/"
+    labels = {}
+    for name in results[0].test:
+        if name.startswith(prefix):
+            every = [result.test[name] for result in results]
+            values = [value for value in every if not math.isnan(value)]
+            summary = summarise(values or [math.nan], PROPORTION)
+            labels[name.removeprefix(prefix)] = asdict(summary) | {"values": values}
+    return labels

@@ -1,0 +1,394 @@
+"""What a comparison says: decisions, forecasts, announcements and warnings, as sentences.
+
+The other files of this room compute, and call these functions with what they have computed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from attittud_lab.compare.candidates import PRIMARY_ONLY, Candidate, Variant
+from attittud_lab.errors import InputError, counted, joined
+from attittud_lab.output.progress import readable
+from attittud_lab.statistics import FEWEST, POWER, ROUNDING, Difference
+
+FEW_EXAMPLES = 100
+"""With fewer test examples a single one is more than a point of accuracy."""
+SPREAD = 2.0
+"""On an idle machine the times of runs with the same work differ by less than this factor."""
+NAMED = 3
+"""Slow runs that a warning names."""
+_MEANINGS = {
+    "▲": f"shown to be better than {PRIMARY_ONLY} (Holm-corrected p below 0.05)",
+    "▼": f"shown to be worse than {PRIMARY_ONLY} (Holm-corrected p below 0.05)",
+    "=": "no difference shown",
+    "?": "too few seeds to tell",
+}
+_LIMITS = {"patience": "early stopping (patience)", "seconds": "the limit of seconds"}
+AFTER_EVERY_STRATEGY = "now that every strategy has been run once"
+"""The reason of the last forecast."""
+_COARSE = "Equal differences can come from a small test set: more test examples would tell more."
+
+
+# ------------------------------------------------------------------------------- the decision
+
+
+def points(difference: Difference) -> str:
+    """Return a difference in points (per cent of the metric).
+
+    The interval and the p-value follow if there are enough seeds. Where all seeds agree, an
+    interval of no width would look like certainty, so the text says that they agree.
+    """
+    mean = f"{100 * difference.mean:+.1f} points"
+    if math.isnan(difference.p):
+        return mean
+    p = f"p = {difference.p:.2g}"
+    if difference.std <= ROUNDING:
+        return f"{mean} (the same with all {difference.n} seeds, {p})"
+    low = f"{100 * difference.low:+.1f}"
+    high = f"{100 * difference.high:+.1f}"
+    return f"{mean} (95 % interval {low} to {high}, {p})"
+
+
+NOTHING_TO_COMPARE = "Cannot tell: no strategy has a finished seed in common with primary_only."
+
+
+def difference_of_best(label: str, other: str, difference: Difference) -> str:
+    """Say how the strategy that is best on validation differs from another one."""
+    best = f"{label}, the strategy with auxiliary data that is best on validation"
+    return f"{best}, differs from {other} by {points(difference)}"
+
+
+def no_help(best: str, gain: Difference, worthwhile: float) -> str:
+    """Say that a worthwhile gain is ruled out."""
+    about = difference_of_best(best, "primary_only", gain)
+    smallest = f"a gain of {100 * worthwhile:.2g} points is ruled out"
+    return f"The auxiliary data do not help: {about}, so {smallest}. Use primary_only."
+
+
+def unclear(best: str, gain: Difference, advice: str) -> str:
+    """Say that these seeds decide nothing, and what would."""
+    about = difference_of_best(best, "primary_only", gain)
+    return f"Cannot tell with {counted(gain.n, 'seed')}: {about}. {advice}"
+
+
+def use_best_multitask(gain: Difference) -> str:
+    """Say that multitask gains, and that no other strategy is better on validation."""
+    return (
+        f"Use multitask: it gains {points(gain)} over primary_only, and of the strategies with "
+        "auxiliary data it is the best on validation."
+    )
+
+
+def use_better(label: str, gain: Difference, extra: Difference) -> str:
+    """Say that a strategy gains over both baselines."""
+    gains = f"{points(gain)} over primary_only, and {points(extra)} over tuned multitask"
+    return f"Use {label}: it gains {gains}."
+
+
+def use_simple(gain: Difference) -> str:
+    """Say that multitask gains, and that the best strategy is not shown to be better."""
+    return (
+        f"Use multitask: it gains {points(gain)} over primary_only. "
+        "The strategy that is best on validation is not shown to be better."
+    )
+
+
+def use_unshown(label: str, gain: Difference) -> str:
+    """Say that a strategy gains, although it is not shown to beat multitask."""
+    return (
+        f"Use {label}: it gains {points(gain)} over primary_only. Tuned multitask is not shown to "
+        f"gain, and {label} is not shown to beat tuned multitask."
+    )
+
+
+def too_few_seeds(enough: int) -> str:
+    """Say that there is no interval yet."""
+    cure = f"raise compare.seeds to at least {enough}"
+    return f"Fewer than {FEWEST} seeds do not show how much results vary: {cure}."
+
+
+def too_few_examples(example: float, question: str) -> str:
+    """Say that more seeds alone cannot answer a question."""
+    one = f"A single test example is worth {100 * example:.1f} points"
+    return f"{one}, too much to {question}: more test examples are needed, not only more seeds."
+
+
+def no_number_of_seeds(question: str) -> str:
+    """Say that a question needs more seeds than is practical."""
+    instead = "more test examples or primary labels might"
+    return f"No practical number of seeds would {question}; {instead}."
+
+
+def seeds_would(question: str, seeds: int, *, as_measured: bool, coarse: bool) -> str:
+    """Say how many seeds would answer a question.
+
+    `as_measured`: if the true difference is the measured one. `coarse`: all differences are equal.
+    """
+    about = "If the true difference is the measured one, about" if as_measured else "About"
+    cases = f"in {POWER:.0%} of cases (compare.seeds={seeds})"
+    text = f"{about} {seeds} seeds would {question}, {cases}."
+    return f"{text} {_COARSE}" if coarse else text
+
+
+def show_difference(size: float) -> str:
+    """Return the question whether a difference of this size is there."""
+    return f"show a difference of {100 * size:.2g} points"
+
+
+def rule_out_gain(worthwhile: float) -> str:
+    """Return the question whether a worthwhile gain can be excluded."""
+    return f"rule out a gain of {100 * worthwhile:.2g} points"
+
+
+def few_examples(count: int, metric: str) -> str:
+    """Return a warning if the test set is small, else an empty text."""
+    if count >= FEW_EXAMPLES:
+        return ""
+    examples = counted(count, "test example is", "test examples are")
+    worth = ""
+    if metric == "accuracy" and count:
+        worth = f" One of them is {100 / count:.1f} points of accuracy."
+    return f"Warning: {examples} few.{worth} Small differences can therefore be luck."
+
+
+# --------------------------------------------------------------------------------- the tables
+
+
+def stopped_early(limits: Sequence[set[str]]) -> str:
+    """Say how many runs a limit ended before their last step; empty where none was.
+
+    `limits` has the names of the limits that ended each run.
+    """
+    names = sorted(set().union(*limits))
+    if not names:
+        return ""
+    ended = sum(1 for limit in limits if limit)
+    reasons = " or ".join(_LIMITS.get(name, name) for name in names)
+    return f"{reasons} ended {ended} of {len(limits)} runs earlier"
+
+
+def equal_steps(early: str) -> str:
+    """Say what a table at equal steps compares; `early` is the sentence about runs that ended."""
+    if early:
+        return f"every run makes at most the configured number of updates; {early}"
+    return "every strategy makes the configured number of updates"
+
+
+def equal_seconds(seconds: float, early: str, *, by_budget: bool) -> str:
+    """Say what a table at equal seconds compares."""
+    if by_budget:
+        why = "as the budget says"
+    else:
+        why = "the time that multitask needs for the configured updates"
+    if early:
+        return f"every run trains for at most about {readable(seconds)}, {why}; {early}"
+    return f"every run trains for about {readable(seconds)}, {why}"
+
+
+# ------------------------------------------------------------------- before and while it runs
+
+
+def run_name(candidate: Candidate, variant: Variant, seed: int) -> str:
+    """Return the name of a run in progress lines."""
+    weight = f" with weight {variant.weight:g}" if candidate.tuned else ""
+    return f"{candidate.label}{weight}, seed {seed}"
+
+
+def announcement(strategies: int, at_steps: int, at_seconds: int, *, quick: bool) -> str:
+    """Say how many runs a comparison has, at equal steps (with tuning) and at equal seconds."""
+    prefix = "--quick: " if quick else ""
+    runs = counted(at_steps + at_seconds, "run")
+    total = f"{prefix}{runs} of {counted(strategies, 'strategy', 'strategies')}"
+    if at_seconds:
+        purpose = (
+            f": {at_steps} to tune the strategies and to compare them at equal steps, "
+            f"and {at_seconds} to compare them at equal seconds"
+        )
+    else:
+        purpose = ", to tune them and to compare them at equal steps"
+    return f"{total}{purpose}. Finished runs are reused."
+
+
+def left_out(strategy: str) -> str:
+    """Say that the configured strategy is a portfolio, which cannot be compared here."""
+    return (
+        f"strategy: {strategy} does not take part, because it tries several strategies itself; "
+        "`attittud train` trains it"
+    )
+
+
+def ways_to_shorten(*, quick: bool, seeds: int | None, strategies: bool, workers: bool) -> str:
+    """Say how a comparison can be made shorter; empty if there is no way.
+
+    The arguments are the possible ways: --quick, a smaller number of seeds (None: there is none),
+    fewer strategies, several runs at a time.
+    """
+    ways = []
+    if quick:
+        ways.append("--quick (a smaller comparison)")
+    if seeds is not None:
+        ways.append(f"fewer seeds (compare.seeds={seeds})")
+    if strategies:
+        ways.append("fewer strategies ('compare.strategies=[auto]')")
+    if workers:
+        ways.append("several runs at a time (--workers 2)")
+    return f"To shorten it: {', '.join(ways)}. Finished runs are kept." if ways else ""
+
+
+def forecast_of_rest(seconds: float, runs: int, reason: str) -> str:
+    """Forecast the remaining runs."""
+    rest = counted(runs, "run")
+    return f"Forecast: about {readable(seconds)} for the remaining {rest}, {reason}."
+
+
+def forecast_of_all(seconds: float, reason: str) -> str:
+    """Forecast all runs before the first one."""
+    better = "A better forecast follows after whole runs."
+    return f"Forecast: about {readable(seconds)} in all, because {reason}. {better}"
+
+
+def after_one_run(label: str) -> str:
+    """Return the reason of a forecast after one run."""
+    return f"if all take as long as this run of {label}; the next forecast covers all strategies"
+
+
+def after_first_steps(label: str, step: float) -> str:
+    """Return the reason of a forecast from the first steps of a run."""
+    return f"because a step of {label} takes {step:.2g} s; the next forecast covers all strategies"
+
+
+def range_of_steps(low: tuple[str, float], high: tuple[str, float]) -> str:
+    """Say how long steps take: the cheapest and the dearest strategy with their seconds."""
+    cheapest = f"{low[1]:.2g} s ({low[0]})"
+    return f"a step takes from {cheapest} to {high[1]:.2g} s ({high[0]})"
+
+
+def no_baseline(label: str, alternative: str) -> InputError:
+    """Return the error for a baseline that diverged with every `alternative` (weight or seed)."""
+    reason = f"{label} diverged with every {alternative}, so there is nothing to compare with"
+    return InputError(f"{reason}; lower training.guided.lr")
+
+
+# ---------------------------------------------------------------------------- the next command
+
+
+def more_seeds(count: int, seconds: float) -> str:
+    """Say what a command with more seeds does."""
+    return f"adds {count} seeds in about {readable(seconds)} and keeps the finished runs"
+
+
+def whole_comparison(runs: int, seconds: float) -> str:
+    """Say what the command without --quick does."""
+    more = counted(runs, "more run")
+    return f"trains up to {more}, which take about {readable(seconds)}"
+
+
+def new_splits(seconds: float) -> str:
+    """Say what a command with another split for every seed does."""
+    return (
+        f"gives every seed its own test examples and takes about {readable(seconds)}; "
+        "a larger data.primary.test helps too"
+    )
+
+
+def more_test_labels(*, raise_test: bool) -> str:
+    """Say that only more labels help; `raise_test`: the setting does not use all examples."""
+    setting = ", or raise data.primary.test" if raise_test else ""
+    return f"label more test examples{setting}"
+
+
+# ---------------------------------------------------------------------------------- the notes
+
+
+def figures(metric: str, seeds: int, marks: Collection[str]) -> str:
+    """Say what the figures of a table are, and explain the marks in it."""
+    text = (
+        f"Figures are means of the test {metric} over {counted(seeds, 'seed')}. Differences are in "
+        "points; each compares runs with the same seed."
+    )
+    for sign, meaning in _MEANINGS.items():
+        if sign in marks:
+            text += f" {sign} {meaning}."
+    return text
+
+
+def arrow(sign: str, *, decided: bool) -> str:
+    """Explain the arrow at a row."""
+    if decided:
+        return f"{sign} marks the row of the decision."
+    return f"{sign} marks the strategy with auxiliary data that is best on validation."
+
+
+def cost_and_scatter(seeds: int) -> str:
+    """Explain the columns with the cost and with the intervals."""
+    if seeds < FEWEST:
+        scatter = f"With fewer than {FEWEST} seeds there is no interval and no test"
+        scatter += "; each seed is shown instead."
+    else:
+        scatter = "Intervals show how much results would vary with other seeds"
+        scatter += ", not with other data sets."
+    return f"Cost is the time of a step relative to multitask. {scatter}"
+
+
+def tuned(tuning: Mapping[str, Any]) -> str:
+    """Say what was tuned, from the entry `tuning` of comparison.json."""
+    weights = ", ".join(f"{weight:g}" for weight in tuning["weights"])
+    space = tuning["space"]
+    if tuning["runs_each"] > 1:
+        searched = "".join(f", {path} among {', '.join(space[path])}" for path in space)
+        return (
+            "Every strategy with auxiliary data chose its weight on validation among "
+            f"{weights}{searched}, in at most {tuning['runs_each']} runs."
+        )
+    fixed = "".join(f" and {path} {values[0]}" for path, values in space.items())
+    return f"Nothing was tuned: every strategy has the weight {weights}{fixed}."
+
+
+def wider_range(weight: float, *, smallest: bool) -> str:
+    """Say that multitask chose the first or the last weight."""
+    end = "smallest" if smallest else "largest"
+    cure = "a wider range in compare.weights would be fairer"
+    return f" Multitask chose {weight:g}, the {end} weight tried: {cure}."
+
+
+def always_diverged(labels: Sequence[str]) -> str:
+    """Say which strategies have no row."""
+    return f"Left out, because training diverged with every weight: {', '.join(labels)}."
+
+
+def lost_seeds(label: str, seeds: Sequence[str], table: str) -> str:
+    """Say which seeds of a row diverged."""
+    return (
+        f"{label} diverged with seed {', '.join(seeds)} at {table}: its row has only the "
+        "other seeds, and it is not recommended."
+    )
+
+
+def slow_runs(runs: Mapping[str, float], timed: Sequence[str], *, several: bool) -> str:
+    """Warn of slow runs; empty if there are none.
+
+    `runs` has their factors by path. `timed` are the tables that depend on seconds. `several`: more
+    than one run was trained at a time.
+    """
+    if not runs:
+        return ""
+    if not timed:
+        reason = "a step of the same strategy did not always take the same time"
+        return f"The costs are not reliable: {reason}."
+    wrong = joined(["the costs", *(f"the table at {name}" for name in timed)])
+    if several:
+        return f"Warning: several runs were trained at a time, so {wrong} are not reliable."
+    named = [f"{path} ({factor:.1f}×)" for path, factor in islice(runs.items(), NAMED)]
+    more = ""
+    if len(runs) > NAMED:
+        more = f" and {len(runs) - NAMED} more (`slow` in comparison.json)"
+    return (
+        f"Warning: in some runs a step took more than {SPREAD:g} times as long as in others of the "
+        "same strategy and length, perhaps because the machine was busy. So "
+        f"{wrong} are not reliable. Delete the folders of the slow runs, and give the same command "
+        f"again while nothing else runs: {', '.join(named)}{more}."
+    )

@@ -1,0 +1,53 @@
+"""comparison.json from finished runs, and damaged results."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from attittud_lab.compare.content import checked, costs, slow
+from attittud_lab.errors import InputError
+from attittud_lab.runs.result import RunResult
+from tests.helpers.made_up import made_up
+
+
+def run(seconds: float = 2.0, steps: int = 4, accuracy: float = 0.5, finetune: float = 1.0) -> RunResult:
+    phases = [
+        {"name": "guided", "steps": steps, "seconds": seconds, "stopped": None},
+        {"name": "finetune", "steps": 1, "seconds": finetune, "stopped": None},
+    ]
+    figures = {"accuracy": accuracy, "loss": 1.0}
+    return RunResult("flip", 0, "accuracy", figures, figures, phases, 1, {"test": 9}, Path(f"run-{seconds:g}"))
+
+
+def test_damaged_results_are_refused() -> None:
+    assert checked(run()) == run()
+    for damaged in (
+        run(seconds=0.0),
+        run(seconds=math.inf),
+        run(steps=0),
+        run(accuracy=1.5),
+        replace(run(), phases=[]),
+    ):
+        with pytest.raises(InputError, match=r"run-\w+/result\.json"):
+            checked(damaged)
+
+
+def test_costs_are_medians_and_slow_runs_are_named() -> None:
+    runs = [run(2.0), run(2.4, finetune=3.0), run(40.0, finetune=2.0), run(2.2, finetune=9.0)]
+    assert costs(runs) == (0.55, 2.0)  # the lower of two in the middle
+    assert slow(runs) == {Path("run-40"): pytest.approx(20.0)}
+    assert slow([]) == {} and slow([run(0.0), run(1.0)]) == {}
+
+
+def test_the_last_table_decides(tmp_path: Path) -> None:
+    base = [0.70, 0.71, 0.72, 0.71]
+    steps = {"primary_only": base, "multitask": [0.5] * 4, "flip": [0.80, 0.81, 0.82, 0.80]}
+    seconds = {**steps, "flip": [0.60, 0.61, 0.63, 0.60]}
+    result = made_up(tmp_path, steps, seconds)
+    assert result["tables"][0]["decision"]["outcome"] == "use"
+    assert (result["decision"]["outcome"], result["decision"]["table"]) == ("no_help", "Equal seconds")
+    row = result["tables"][1]["rows"][2]
+    assert row["values"]["2"] == {"validation": 0.63, "test": 0.63} and row["steps"] == {"guided": 7}
+    assert set(row["runs"]) == {"0", "1", "2", "3"} and (tmp_path / row["runs"]["1"]).is_dir()
