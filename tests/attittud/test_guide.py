@@ -15,7 +15,7 @@ from tests.helpers.zoo import Problem, problem
 M = 6
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
 SEED = 3  # data on which no direction is near a sign change
-SETTINGS = [(b, k) for b in BASES for k in (range(1, M + 1) if b in FULL_BASES else (10,))]
+SETTINGS = [(b, k) for b in BASES for k in ((1, 4, M) if b in FULL_BASES else (10,))]
 
 
 def test_oracle_jacobian_has_gradients_of_single_examples():
@@ -34,8 +34,9 @@ def test_oracle_jacobian_has_gradients_of_single_examples():
     assert distance(J, torch.cat([full[name].flatten(1) for name in names], 1)) < 1e-14
 
 
-@pytest.mark.parametrize("engine", ["loop", "batched"])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["fp64", "fp32"])
+@pytest.mark.parametrize(
+    ("engine", "dtype"), [("loop", torch.float64), ("loop", torch.float32), ("batched", torch.float64)], ids=str
+)
 @pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
 @pytest.mark.parametrize(("basis", "rank"), SETTINGS)
 def test_every_basis_and_preset_equals_the_oracle(basis, rank, include_mean, dtype, engine):
@@ -61,10 +62,9 @@ def test_every_basis_and_preset_equals_the_oracle(basis, rank, include_mean, dty
         assert error(p.grads(), want.grads) <= TOLERANCE[dtype], name
 
 
-@pytest.mark.parametrize("engine", ["loop", "batched"])
 @pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
 @pytest.mark.parametrize("basis", [b for b in BASES if b != "random"])
-def test_named_auxiliary_tasks_equal_the_oracle(basis, include_mean, engine):
+def test_named_auxiliary_tasks_equal_the_oracle(basis, include_mean):
     """Each task keeps its own signs, Eta and weight; one of them reaches only a part of the body."""
 
     def tasks(q: Problem):
@@ -82,7 +82,7 @@ def test_named_auxiliary_tasks_equal_the_oracle(basis, include_mean, engine):
         "primary_weight": 0.3,
     }
     want = expected(p.model, p.losses(), tasks(p), eta=eta, **options)
-    guide = Guide(p.model, eta={t: Eta(*e) for t, e in eta.items()}, engine=engine, **options)
+    guide = Guide(p.model, eta={t: Eta(*e) for t, e in eta.items()}, engine="loop", **options)
     guide.backward(primary=p.losses(), auxiliary=tasks(p))
     assert error(p.grads(), want.grads) <= 1e-10
     summed = expected(

@@ -9,7 +9,7 @@ from attittud.basis.orthonormal import _next_round, householder, jacobi, qr, sin
 from tests.helpers.watch import Waits
 from tests.helpers.zoo import problem
 
-SHAPES = [(1, 1), (2, 2), (3, 3), (7, 4), (4, 7), (13, 13), (26, 13), (40, 40), (65, 65)]
+SHAPES = [(1, 1), (7, 4), (4, 7), (40, 40)]
 KINDS = ["normal", "graded", "lower", "rank one", "zero", "equal", "tiny"]
 
 

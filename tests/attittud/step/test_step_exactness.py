@@ -45,14 +45,13 @@ def check(p: Problem, c: float, amp=nullcontext, **options) -> None:
         next(comparison, None)
 
 
-@pytest.mark.parametrize("c", [1, 0.5, 2, -1])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("c", "dtype"), [(1, torch.float32), (-0.5, torch.float32), (1, torch.float64)], ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_equal_weights_are_exact_in_full_precision(name, dtype, c):
     check(problem(name, dtype), c)
 
 
-@pytest.mark.parametrize("c", [1, 0.5, 2, -1])
+@pytest.mark.parametrize("c", [1, -0.5])
 @pytest.mark.parametrize("name", ["mlp", "cnn_batch_norm", "transformer", "tied_module", "frozen", "unused"])
 def test_equal_weights_are_exact_under_bf16_autocast(name, c):
     check(problem(name), c, amp=lambda: torch.autocast("cpu", torch.bfloat16))

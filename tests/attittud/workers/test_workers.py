@@ -41,8 +41,8 @@ CASES = {
         *cases("ddp held", *FEW, "named"),
     ],
     ("replicas", 4): [
-        *cases("ddp", *SCENARIOS, "unused"),
-        *cases("ddp", "sketch", "exact", dtype=torch.float32),
+        *cases("ddp", *BASES, *FEW[1:], "one forward", "auto, named, three verbs", "unused"),
+        *cases("ddp", "sketch", dtype=torch.float32),
     ],
     ("shards", 2): [
         *cases("fsdp", *(name for name in (*SCENARIOS, *MODELS) if name not in NOT_IN_SHARDS | COSTLY)),
