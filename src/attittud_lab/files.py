@@ -50,6 +50,7 @@ def write_atomically(path: Path, content: bytes, cure: str = OTHER_FOLDER) -> No
 
 
 def _part(path: Path) -> Path:
+    """Return the name under which a file is written; it says which process wrote it."""
     return path.with_name(f".{path.name}.{os.getpid()}.part")
 
 
@@ -63,6 +64,7 @@ def check_writable(path: Path, cure: str = OTHER_FOLDER) -> None:
 
 
 def write_json(path: Path, value: Any, cure: str = OTHER_FOLDER) -> None:
+    """Write a value as JSON that people can read."""
     write_atomically(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode(), cure)
 
 
@@ -96,6 +98,7 @@ def without_nan(value: Any) -> Any:
 
 
 def read_json(path: Path) -> Any:
+    """Read a JSON file; one that cannot be read is an input error that names it."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -104,15 +107,17 @@ def read_json(path: Path) -> Any:
 
 
 def read_format(path: Path, version: int) -> dict[str, Any]:
-    """Read a JSON file of our own. A file in another format is refused, because formats have no translations."""
+    """Read a JSON file of our own.
+
+    A file in another format is refused, because formats have no translations.
+    """
     values = read_json(path)
     written = values.get("version") if isinstance(values, dict) else None
     if type(written) is not int or written != version:
         name = "no format version" if written is None else f"format version {str(written)[:20]}"
-        raise InputError(
-            f"{path}: has {name}, but this version of attittud reads format version {version}; train again, or use the "
-            "version of attittud that wrote it"
-        )
+        reason = f"has {name}, but this version of attittud reads format version {version}"
+        cure = "train again, or use the version of attittud that wrote it"
+        raise InputError(f"{path}: {reason}; {cure}")
     return values  # type: ignore[no-any-return]  # a dict, since it has a version
 
 

@@ -57,11 +57,17 @@ def costs(runs: Sequence[RunResult]) -> tuple[float, float]:
     These are medians, the lower of two in the middle: other work on the machine makes a run slower,
     never faster.
     """
-    finetune = []
-    for run in runs:
-        phases = [phase for phase in run.phases if phase["name"] == "finetune"]
-        finetune.append(sum(phase["seconds"] for phase in phases))
-    return median_low(map(seconds_per_step, runs)), median_low(finetune)
+    step = median_low(map(seconds_per_step, runs))
+    return step, median_low(map(_finetune_seconds, runs))
+
+
+def _finetune_seconds(run: RunResult) -> float:
+    """Return the seconds of fine-tuning; 0 where there is none."""
+    seconds = 0.0
+    for phase in run.phases:
+        if phase["name"] == "finetune":
+            seconds += phase["seconds"]
+    return seconds
 
 
 def slow(runs: Iterable[RunResult]) -> dict[Path, float]:
@@ -71,10 +77,11 @@ def slow(runs: Iterable[RunResult]) -> dict[Path, float]:
     """
     seconds = {run.run_dir: seconds_per_step(run) for run in runs}
     fastest = min(seconds.values(), default=0.0)
-    if fastest <= 0:
-        return {}
-    factors = {path: each / fastest for path, each in seconds.items()}
-    return {path: factor for path, factor in factors.items() if factor > words.SPREAD}
+    factors = {}
+    for path, each in seconds.items():
+        if fastest > 0 and each > words.SPREAD * fastest:
+            factors[path] = each / fastest
+    return factors
 
 
 def content(
@@ -168,6 +175,7 @@ def _tuning(config: Config, rows: Sequence[Tuned], tries: int) -> dict[str, Any]
 
 
 def _tries(row: Tuned) -> list[dict[str, Any]]:
+    """Return the tries of a strategy with their means on validation; None where a run diverged."""
     tries = []
     for variant, mean in row.validation.items():
         entry: dict[str, Any] = {"weight": variant.weight, "mean": mean}

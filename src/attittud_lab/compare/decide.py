@@ -96,6 +96,12 @@ def decide(scores: Sequence[Scores], worthwhile: float, example: float = 0.0) ->
 
 
 def _decision(rows: Sequence[ComparedRow], worthwhile: float, example: float) -> Decision:
+    """Decide from the rows of a table.
+
+    The best row on validation is compared to primary_only. A gain that is ruled out ends the
+    search; a gain that is not shown asks for more seeds or examples. If it is shown, the simple
+    multitask is preferred unless the best row beats it, or multitask itself shows no gain.
+    """
     candidates = _candidates(rows)
     if not candidates:
         return Decision("unclear", None, words.NOTHING_TO_COMPARE, PRIMARY_ONLY)

@@ -104,6 +104,7 @@ class Forecast(Progress):
         self._progress.phase(name, steps, done)
 
     def advance(self, steps: int, values: Mapping[str, float]) -> None:
+        """Pass steps on, and forecast from them where there was no forecast yet."""
         self._progress.advance(steps, values)
         now = time.monotonic()
         if self._timed_since is None:  # the first steps, in which much is set up, do not count
@@ -147,6 +148,7 @@ class Forecast(Progress):
             self._say(words.forecast_of_rest(total, self._plan.left, reason), total)
 
     def _say(self, text: str, seconds: float) -> None:
+        """Say a forecast of so many seconds, and once after a long one how to shorten it."""
         self.say(text)
         if seconds >= LONG and self._plan.shorter:
             self.say(self._plan.shorter)

@@ -104,6 +104,11 @@ class Comparison:
             return self._run()
 
     def _run(self) -> dict[str, Any]:
+        """Tune, then compare at equal steps and, unless switched off, at equal seconds.
+
+        Runs that are the same are trained once: the tuning runs with the chosen settings count at
+        equal steps, and those at equal steps may count at equal seconds.
+        """
         write_atomically(self.folder / "config.yaml", dump(self.config).encode())
         budget = self.configured_budget()
         forecast = self._forecast(budget)

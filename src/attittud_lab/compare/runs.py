@@ -139,6 +139,7 @@ class Runs:
         return self._threads[key]
 
     def _add(self, path: Path, result: RunResult | None) -> None:
+        """Note a finished run; the ones that did not diverge are also sorted by their work."""
         self.results[path] = result
         if result is not None:
             run = self._begun[path]

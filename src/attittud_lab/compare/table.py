@@ -111,14 +111,16 @@ def _show_table(
     screen.say(f"{table['name']}: {about(table)}")
     chosen = decided_row(result, number)
     left_out: list[str] = []
-    shown = []
+    rows = []
     for row in table["rows"]:
         texts = cells(result, table, row)
         if texts["strategy"] == chosen:
             texts["strategy"] += DECIDED
         left_out = [name for name in hidden if name in texts]
-        shown.append({name: text for name, text in texts.items() if name not in hidden})
-    screen.table(shown, tight=True)
+        for name in left_out:
+            del texts[name]
+        rows.append(texts)
+    screen.table(rows, tight=True)
     labels = by_label(table)
     if labels:
         screen.say(f"{result['metric']} by label, {table['name'].lower()}, test %:")
@@ -210,7 +212,7 @@ def cells(
     few = len(result["seeds"]) < FEWEST
     texts = {
         "strategy": row["label"],
-        "weight": NOTHING if weight is None else f"{weight:g}",
+        "weight": _weight(weight),
         "test %": percent(test["mean"]),
         "std": percent(test["std"]),
         "single seeds" if few else "95 %": interval(test, tests),
@@ -232,7 +234,13 @@ def cells(
     return texts
 
 
+def _weight(weight: float | None) -> str:
+    """Return the tuned weight; a dash for a strategy without one."""
+    return NOTHING if weight is None else f"{weight:g}"
+
+
 def _p_value(difference: Mapping[str, Any]) -> str:
+    """Return the corrected p-value, rounded; a dash where there is none."""
     p = difference["p"]
     if difference["n"] < FEWEST or p is None or math.isnan(p):
         return NOTHING
@@ -262,6 +270,7 @@ def by_label(table: Mapping[str, Any]) -> list[dict[str, str]]:
 
 
 def _of_label(summary: Mapping[str, Any]) -> str:
+    """Return the mean of a label with its interval, or with single values where seeds are few."""
     mean = percent(summary["mean"])
     if not mean:
         return "undefined"
@@ -322,6 +331,7 @@ def bar(difference: Mapping[str, Any] | None, values: Sequence[float]) -> dict[s
 
 
 def _mark(difference: Mapping[str, Any]) -> str:
+    """Return the sign of a difference; too few seeds have no test."""
     return mark(difference["mean"], difference["p"] if difference["n"] >= FEWEST else None)
 
 

@@ -158,6 +158,7 @@ class _Composer(yaml.SafeLoader):
         self.name = name  # PyYAML's marks take it for the name of the file
 
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
+        """Compose a node; refuse aliases, tags and deep nesting."""
         event = self.peek_event()  # type: ignore[no-untyped-call]  # PyYAML has no types here
         if isinstance(event, yaml.AliasEvent):
             cure = "write the value again, or put it into a base: file"
@@ -215,6 +216,7 @@ def _tree(node: Node, path: str) -> Any:
 
 
 def _mapping(node: MappingNode, path: str) -> Branch:
+    """Convert a mapping; a key may be given only once."""
     branch = Branch()
     for key, value in node.value:
         origin = _origin(key)
@@ -230,6 +232,7 @@ def _mapping(node: MappingNode, path: str) -> Branch:
 
 
 def _scalar(text: str, quoted: bool, origin: str) -> Scalar | None:
+    """Return a text that knows where it stands; None for an unquoted null."""
     if text in ("", "~", "null", "Null", "NULL") and not quoted:
         return None
     try:

@@ -100,6 +100,7 @@ class Limits:
         )
 
     def _read(self, value: Any, kind: Any) -> Any:
+        """Return the number that a value stands for, if it is within the limits."""
         number = _number(value, kind)
         if isinstance(number, bool) or not isinstance(number, (int, float)):
             kinds = {int: "a whole number", float: "a number"}
@@ -133,6 +134,7 @@ def _number(value: Any, kind: Any) -> Any:
 
 
 def _flag(value: Any) -> bool:
+    """Read true or false; yes, on and 1 are refused, since YAML 1.1 and 1.2 disagree about them."""
     flag = value
     if isinstance(value, Scalar) and not value.quoted:
         flag = {"true": True, "false": False}.get(value.lower())
@@ -234,6 +236,10 @@ class Section:
     @model_validator(mode="wrap")
     @classmethod
     def _read(cls, value: Any, handler: Callable[[Any], Any]) -> Any:
+        """Read a mapping or a shorthand, and refuse unknown keys.
+
+        `handler` is pydantic's own validation. The keys that were written become `given`.
+        """
         if cls.shorthand and isinstance(value, str):
             value = {cls.shorthand: value}
         # The key "" is a bare scalar that got other settings later.

@@ -565,6 +565,7 @@ class _Schema(GenerateJsonSchema):
         return {"type": ["string", "number", "boolean"]}
 
     def dataclass_schema(self, schema: Any) -> JsonSchemaValue:
+        """Describe a section: its shorthand is allowed, and inherited fields are documented."""
         section: Any = schema["cls"]
         described = super().dataclass_schema(schema)
         properties = described["properties"]

@@ -43,6 +43,7 @@ class TensorBoard:
             self._usual_hook(failure)
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function of TensorBoard; a full disk is an input error that names the folder."""
         try:
             return function(*arguments)
         except OSError as error:
@@ -77,6 +78,7 @@ class Tracker:
         self._module.finish()
 
     def _failed(self, failure: str, cure: str, error: Exception) -> InputError:
+        """Return the error for a dashboard that raised its own."""
         reason = one_line(error, 200)
         return InputError(f"--log {self._package}: it {failure} ({reason}); {cure}")
 

@@ -268,6 +268,11 @@ class _Cluster(Place):
         self._command = _Command.this()
 
     def run(self, jobs: Iterable[Job], progress: Progress) -> Iterator[tuple[Job, Any]]:
+        """Submit jobs to Ray and yield their results.
+
+        Once in `EVERY` seconds it shows what the jobs have reported. If it ends early, it fetches
+        the checkpoints that unfinished jobs have sent.
+        """
         ray = self._ray
         todo = iter(jobs)
         busy: dict[Any, tuple[int, Job, Progress]] = {}

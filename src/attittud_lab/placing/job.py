@@ -85,7 +85,7 @@ class Place(ABC):
 
 
 class InThisProcess(Place):
-    """One job after the other."""
+    """One job after the other, with the progress that the user sees."""
 
     at_once = 1
 
@@ -130,6 +130,7 @@ class Reports(Progress):
         self.events: list[Event] = []
 
     def tell(self, *event: Any) -> None:
+        """Note an event, and send all unsent ones if enough time has passed."""
         self.events.append(event)
         if time.monotonic() - self._sent >= self._every:
             self._send(self.events)

@@ -65,6 +65,12 @@ class _Processes(Place):
         )
 
     def run(self, jobs: Iterable[Job], progress: Progress) -> Iterator[tuple[Job, Any]]:
+        """Run jobs in processes and yield their results.
+
+        Each process has one job at a time and answers through its connection: lists of events while
+        the job goes on, and an `Outcome` at its end. A connection that is closed instead means that
+        the process died; its job starts again in another one.
+        """
         todo = ((job, progress.alongside(job.name)) for job in jobs)
         again: list[tuple[Job, Progress]] = []  # jobs whose process died
         busy: dict[Connection, _Worker] = {}
@@ -104,6 +110,7 @@ class _Processes(Place):
                 self.workers.remove(worker)
 
     def _begin(self, job: Job, progress: Progress, busy: dict[Connection, _Worker]) -> _Worker:
+        """Give a job to an idle process; its data are stored once for all jobs that share them."""
         others = [worker.job.data for worker in busy.values()]
         stored = None if job.data is None else self._stored.over(job.data, others)
         worker = self._idle(busy)
@@ -111,6 +118,7 @@ class _Processes(Place):
         return worker
 
     def _idle(self, busy: dict[Connection, _Worker]) -> _Worker:
+        """Return a process without a job; it is started if all are busy."""
         for worker in self.workers:
             if worker.connection not in busy:
                 return worker
@@ -221,6 +229,7 @@ def _end_with_the_others() -> None:
 
 
 def _outlive_nobody() -> None:
+    """End this process when the first one has ended."""
     # While a job runs, nobody reads the connection that a killed process closes.
     first = parent_process()
     if first is not None:

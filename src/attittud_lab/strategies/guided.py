@@ -55,6 +55,11 @@ class Guided(Strategy):
         self._watches = self.guide.engine.needs_forward
 
     def check_batches(self, phase: str, settings: PhaseConfig) -> None:
+        """Refuse batches from which the basis cannot be built.
+
+        A basis from the per-example Jacobian needs two examples. Without a batch of its own, a step
+        of several micro-batches needs a basis that adds up over them.
+        """
         basis = self.guide.basis
         basis_batch = self.config.basis_batch
         examples = basis_batch or settings.primary_batch
@@ -71,6 +76,7 @@ class Guided(Strategy):
             )
 
     def step(self, losses: StepLosses) -> Telemetry:
+        """Make one step of the guide; errors about settings become input errors."""
         from attittud import UnsupportedError
 
         try:
@@ -86,6 +92,7 @@ class Guided(Strategy):
         return report.to_dict
 
     def _backward(self, losses: StepLosses) -> Report:
+        """Make a step of a single batch."""
         return self.guide.backward(
             losses.primary if self._watches else losses.primary(),
             losses.auxiliary(),
@@ -130,6 +137,7 @@ class Guided(Strategy):
         return self.guide.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state; its counters are checked, since they are read from a file."""
         judges = state.get("judges") or {}
         counts = [state[name] for name in ("since_refresh", "refreshes", "skipped_refreshes")]
         counts += [judges.get(name, 0) for name in ("age", "count")]
@@ -174,6 +182,7 @@ class AutoGuided(Guided):
         super().__init__(config, model, weights, seed, eta="auto", judge_every=config.judge_every)
 
     def remark(self) -> str | None:
+        """Say so if every weight was 0 at the end."""
         judges = self.guide.state_dict(include_basis=False)["judges"]
         if any(any(record["weights"]) for record in judges["records"].values()):
             return None

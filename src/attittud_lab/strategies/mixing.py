@@ -74,6 +74,7 @@ def _summed_gradients(
 
 
 def _gradient(loss: Tensor, parameters: Sequence[nn.Parameter]) -> Gradients:
+    """Return the gradient of one loss for each parameter."""
     import torch
 
     if not loss.requires_grad:  # all parameters that it reaches are frozen
@@ -91,6 +92,7 @@ def write(update: Tensor, shared: Sequence[nn.Parameter]) -> None:
 
 
 def _sum(first: Gradients, second: Gradients) -> Gradients:
+    """Add gradients parameter by parameter; None counts as zero."""
     sums: list[Tensor | None] = []
     for a, b in zip(first, second, strict=True):
         if a is None:
@@ -103,6 +105,7 @@ def _sum(first: Gradients, second: Gradients) -> Gradients:
 
 
 def _flat(gradient: Tensor | None, parameter: nn.Parameter) -> Tensor:
+    """Return a gradient as a vector; zeros where a loss does not reach the parameter."""
     if gradient is None:
         return parameter.new_zeros(parameter.numel())
     return gradient.reshape(-1)
@@ -123,6 +126,7 @@ def _ratio(value: Tensor, by: Tensor) -> Tensor:
 
 
 def _cosine(a: Tensor, b: Tensor) -> Tensor:
+    """Return ⟨a, b⟩ / (‖a‖ ‖b‖), or 0 if one of them is zero."""
     return _ratio(a.dot(b), a.norm() * b.norm())
 
 
@@ -149,6 +153,10 @@ class Mixed(Strategy):
             self.primary_weight = self.config.primary_weight
 
     def step(self, losses: StepLosses) -> Telemetry:
+        """Write weight · p + formula(p, a) into the shared parameters.
+
+        p is the primary gradient and a the sum of the weighted auxiliary ones.
+        """
         parts = losses.micro
         if not self.needs_auxiliary:
             for part in parts:
@@ -197,6 +205,7 @@ class Mixed(Strategy):
         return {name: tensor.clone() for name, tensor in self.memory.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state, whose values are checked, since they are read from a file."""
         for value in state.values():
             if getattr(value, "ndim", 0) != 1 or not value.is_floating_point():
                 raise ValueError("what the strategy keeps are vectors")
@@ -266,6 +275,7 @@ def formula(name: str, about: str, **settings: Any) -> Callable[[Formula], Formu
     needs_auxiliary=False,
 )
 def _all(_: Mixed, _primary: Tensor, auxiliary: Tensor) -> Tensor:
+    """Return a: the plain sum of the weighted gradients."""
     return auxiliary
 
 
@@ -274,6 +284,7 @@ def _all(_: Mixed, _primary: Tensor, auxiliary: Tensor) -> Tensor:
     f"{_GATE} its cosine with the primary gradient is >= 0",
 )
 def _gate(_: Mixed, primary: Tensor, auxiliary: Tensor) -> Tensor:
+    """Return a if cos(p, a) ≥ 0, else 0."""
     return (_cosine(primary, auxiliary) >= 0) * auxiliary
 
 
@@ -282,6 +293,7 @@ def _gate(_: Mixed, primary: Tensor, auxiliary: Tensor) -> Tensor:
     f"{_DU}: weight the auxiliary gradient by max(0, its cosine with the primary gradient)",
 )
 def _weighted_gate(_: Mixed, primary: Tensor, auxiliary: Tensor) -> Tensor:
+    """Return max(0, cos(p, a)) a."""
     return _cosine(primary, auxiliary).clamp(min=0) * auxiliary
 
 
@@ -326,6 +338,7 @@ class Symmetric(Strategy):
         self.resumable = resumable
 
     def step(self, losses: StepLosses) -> Telemetry:
+        """Write the aggregate of the task gradients, a tasks x parameters matrix."""
         import torch
 
         share = 1 / len(losses.micro)
@@ -343,6 +356,10 @@ class Symmetric(Strategy):
         return dict
 
     def _rows(self, losses: StepLosses, share: float) -> list[Tensor]:
+        """Return the losses of one micro-batch, the primary task's first.
+
+        `share` is the part of the micro-batch in the step. Auxiliary losses have their weights.
+        """
         tasks = []
         for name, loss in losses.auxiliary().items():
             tasks.append(loss * (self.weights[name] * share))

@@ -97,39 +97,12 @@ PATHS = [
 ]
 
 
-ODD = [
-    *(
-        "",
-        "~",
-        "null",
-        "None",
-        "true",
-        "yes",
-        "[",
-        "[]",
-        "{}",
-        "{a: b}",
-        "[[1, 2], {a: 3}]",
-        "'1'",
-        '"\\0"',
-        '"\\ud800"',
-    ),
-    *("1e-4", "1e999", "-1e400", "0x10", "1_000", "1__0", "9" * 5000, "1." + "0" * 5000, "-0", "+5", "1e1000000"),
-    *(
-        "hf:../x",
-        "../x",
-        "~nobody/x",
-        "/" * 5000,
-        "x" * 300,
-        "a\nb",
-        "*a",
-        "&a 1",
-        "!!python/none",
-        "{" * 40,
-        "[" * 4000,
-    ),
-    *("flip", "auto", "custom", "exact", "small-cnn", "wideresnet-22-4", "hf:", "timm:", "digits", "cuda:99", "\ufeff"),
-]
+WORDS = """
+~ null None true yes [ [] {} {a:b} '1' "\\0" "\\ud800" 1e-4 1e999 -1e400 0x10 1_000 1__0 -0 +5 1e1000000
+hf:../x ../x ~nobody/x *a !!python/none flip auto custom exact small-cnn wideresnet-22-4 hf: timm: digits cuda:99
+"""
+ODD = [*WORDS.split(), "", "{a: b}", "[[1, 2], {a: 3}]", "a\nb", "&a 1", "\ufeff", "9" * 5000, "1." + "0" * 5000]
+ODD += ["/" * 5000, "x" * 300, "{" * 40, "[" * 4000]
 
 
 VALUES = st.one_of(st.text(max_size=30), st.integers().map(str), st.floats().map(str), st.sampled_from(ODD))
