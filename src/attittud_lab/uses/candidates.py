@@ -1,0 +1,49 @@
+"""Which candidates are tried by default; a command may ask for others.
+
+Decided on 18 development pairs, by the test accuracy of the ensemble of all candidates. `pooled` adds nothing where
+`stacked` and `translated` are there. Kernels and boosting add 2 points on tables and nothing to features of a
+pretrained network. Extra trees add less than they cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from attittud_lab.uses import find_use
+from attittud_lab.uses.problem import Problem, SimpleCandidate
+
+ENCODED: Mapping[str, tuple[str, ...]] = {"linear": ("alone", "stacked", "translated")}
+"""The uses of each learner, for texts and images."""
+TABLES: Mapping[str, tuple[str, ...]] = {
+    "linear": ("alone", "stacked", "translated"),
+    "kernel": ("alone", "stacked"),
+    "boosting": ("alone", "stacked"),
+}
+"""The uses of each learner, for tables."""
+
+
+def default_candidates(
+    problem: Problem, features: str, uses: Mapping[str, tuple[str, ...]] = ENCODED
+) -> list[SimpleCandidate]:
+    """Return every learner with its uses, each with every source and with all sources together.
+
+    A use that cannot take some sources is tried with the others.
+
+    Args:
+        problem: its sources.
+        features: the name of the features.
+        uses: the uses of each learner.
+    """
+    result = []
+    for learner, names in uses.items():
+        for name in names:
+            use = find_use(name)
+            if not use.needs_sources:
+                result.append(SimpleCandidate(features, learner, name))
+                continue
+            possible = [one.name for one in problem.sources.values() if use.objection(problem, [one]) is None]
+            choices = [(source,) for source in possible]
+            if len(possible) > 1:
+                choices.append(tuple(possible))
+            result.extend(SimpleCandidate(features, learner, name, choice) for choice in choices)
+    return result

@@ -1,0 +1,39 @@
+"""The candidates that are tried by default."""
+
+import numpy as np
+
+from attittud_lab.learners import find_learner
+from attittud_lab.uses.candidates import ENCODED, TABLES, default_candidates
+from attittud_lab.uses.evaluate import evaluate
+from attittud_lab.uses.problem import Problem, SourceData
+
+
+def example(*sources):
+    generator = np.random.default_rng(0)
+    features = generator.normal(size=(30, 4)).astype(np.float32)
+    labels = np.arange(30) % 2
+    parts = {name: SourceData(name, features, labels, ["a", "b"], same) for name, same in sources}
+    return Problem(features, labels, ["a", "b"], sources=parts)
+
+
+def test_every_source_is_tried_and_all_together():
+    problem = example(("same", True), ("other", False))
+    choices = {}
+    for candidate in default_candidates(problem, "numbers", {"linear": ("alone", "pooled", "stacked")}):
+        choices.setdefault(candidate.use, []).append(candidate.sources)
+    everything = [("same",), ("other",), ("same", "other")]
+    assert choices == {"alone": [()], "pooled": [("same",)], "stacked": everything}
+
+
+def test_without_sources_the_learners_are_tried_alone():
+    candidates = default_candidates(example(), "numbers", TABLES)
+    assert [(one.learner, one.use) for one in candidates] == [(learner, "alone") for learner in TABLES]
+
+
+def test_all_default_candidates_can_be_evaluated():
+    problem = example(("same", True), ("other", False))
+    for uses in (ENCODED, TABLES):
+        assert all(find_learner(name).name == name for name in uses)
+    candidates = default_candidates(problem, "numbers")
+    labels = [one.candidate.label for one in evaluate(problem, np.arange(30) % 3, candidates)]
+    assert len(set(labels)) == len(candidates) == 7
