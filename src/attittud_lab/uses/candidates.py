@@ -42,7 +42,7 @@ def default_candidates(
                 result.append(SimpleCandidate(features, learner, name))
                 continue
             possible = [one.name for one in problem.sources.values() if use.objection(problem, [one]) is None]
-            choices = [(source,) for source in possible]
+            choices: list[tuple[str, ...]] = [(source,) for source in possible]
             if len(possible) > 1:
                 choices.append(tuple(possible))
             result.extend(SimpleCandidate(features, learner, name, choice) for choice in choices)
