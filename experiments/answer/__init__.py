@@ -17,7 +17,7 @@ DECLARED = Path(__file__).parent / "pairs.yaml"
 
 def pairs() -> dict[str, Pair]:
     """All declared pairs by name."""
-    from . import earlier, images, tables, texts  # noqa: F401  # they register builders
+    from . import earlier, held_out, images, tables, texts  # noqa: F401  # they register builders
     from .pair import BUILDERS
 
     declared = yaml.safe_load(DECLARED.read_text(encoding="utf-8"))

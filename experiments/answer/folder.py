@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from .archives import FOLDER, Archives
+
 
 class DataFolder:
     """The folder that holds `cifar10/`, `cifar100/`, `imdb/` and the others."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.archives = Archives(root / FOLDER)
         self.table = cache(self._table)
         self.column = cache(self._column)
 

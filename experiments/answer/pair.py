@@ -79,6 +79,10 @@ class Pair:
     make: Callable[[DataFolder], Examples]
     network: str = ""
     """The network from scratch, if it is not the usual one for the kind."""
+    held_out: bool = False
+    """Nothing may be tuned on it; `protocol.md` says when it is run."""
+    systematic: bool = False
+    """Whether a source has the primary classes with labels that are wrong by a rule."""
 
 
 BUILDERS: dict[str, Callable[[DataFolder], Examples]] = {}

