@@ -1,0 +1,302 @@
+"""All statistics of the fourth round, computed from the JSON files of `run`. protocol.md has the goals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from . import pairs
+from .pair import Pair
+from .references import METHODS as REFERENCES
+
+LEVEL = 0.05
+DEFAULT, BEFORE = "default", "before"
+BY_FOLDS, NO_AUXILIARY = "best by folds", "best without auxiliary data"
+WITHOUT_AUXILIARY = ("alone", "frozen", "autogluon")
+LEAST = {"alone": 2.0, "frozen": 1.0, "pooled": 1.5, "autogluon": 2.0, "autogluon_pooled": 2.0}
+"""The least mean over pairs, in points."""
+WORST, LEAST_BY_FOLDS, LEAST_WRONG = -1.0, 0.5, 3.0
+LEAST_BEFORE = {"image": 8.0, "text": 8.0, "table": 1.0}
+LEAST_AUROC, BINS = 0.85, 5
+ABLATIONS = (
+    ("without_pretrained", DEFAULT),
+    ("without_simple", DEFAULT),
+    ("without_networks", DEFAULT),
+    ("with_networks", DEFAULT),
+    ("with_attittud", "with_networks"),
+    ("without_translated", DEFAULT),
+    ("without_stacked", DEFAULT),
+    ("ensemble", DEFAULT),
+    ("single", DEFAULT),
+)
+SINGLE_RUNS = ("channel", "multitask", "own_head", "auto")
+
+Scores = dict[int, float]
+"""Accuracy in points by seed."""
+
+
+@dataclass
+class Results:
+    """Accuracies by pair and method, and what else the files say."""
+
+    scores: dict[str, dict[str, Scores]] = field(default_factory=dict)
+    folds: dict[str, dict[str, Scores]] = field(default_factory=dict)
+    chances: dict[tuple[str, int], float] = field(default_factory=dict)
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
+    revisions: set[str] = field(default_factory=set)
+
+    def methods(self) -> set[str]:
+        return {method for methods in self.scores.values() for method in methods}
+
+
+def read(out: Path) -> Results:
+    """Read all files; refuses quick tests, and methods that had other labels."""
+    results = Results()
+    labels: dict[tuple[str, int], str] = {}
+    for path in sorted(out.glob("results/*/*.json")):
+        facts = json.loads(path.read_text(encoding="utf-8"))
+        pair, seed, method = facts["pair"], facts["seed"], facts["method"]
+        if facts["quick"]:
+            raise SystemExit(f"{path}: a quick test is no measurement; remove it")
+        if labels.setdefault((pair, seed), facts["labels"]) != facts["labels"]:
+            raise SystemExit(f"{path}: {method} had other labels than the other methods")
+        results.revisions.add(str(facts["provenance"]["revision"]))
+        if facts["accuracy"] is None:
+            results.failed.append(f"{pair}, seed {seed}, {method}: {facts['error'][:200]}")
+            # A failure counts against the product.
+            worst = 1.0 if method in (BEFORE, *REFERENCES) else 0.0
+            facts |= {"accuracy": worst, "fold_accuracy": worst}
+        for table, figure in ((results.scores, "accuracy"), (results.folds, "fold_accuracy")):
+            of_pair = table.setdefault(pair, {}).setdefault(method, {})
+            of_pair[seed] = 100 * facts[figure]
+        results.seconds.setdefault(method, []).append(facts["seconds"])
+        if method == DEFAULT and facts.get("chance") is not None:
+            results.chances[pair, seed] = facts["chance"]
+    for name, methods in ((BY_FOLDS, REFERENCES), (NO_AUXILIARY, WITHOUT_AUXILIARY)):
+        for pair in results.scores:
+            best = best_by_folds(results, pair, methods)
+            if best:
+                results.scores[pair][name] = best
+    return results
+
+
+def best_by_folds(results: Results, pair: str, methods: Sequence[str]) -> Scores:
+    """For each seed the accuracy of the method with the highest accuracy on folds."""
+    scores, folds = results.scores[pair], results.folds[pair]
+    present = [method for method in methods if method in scores]
+    seeds = {seed for method in present for seed in scores[method]}
+    best = {}
+    for seed in sorted(seeds):
+        having = [method for method in present if seed in scores[method]]
+        best[seed] = scores[max(having, key=lambda method: folds[method][seed])][seed]
+    return best
+
+
+# ---------------------------------------------------------------------------------- statistics
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Differences of two methods, in points, over the pairs that have both."""
+
+    differences: dict[str, np.ndarray]
+    """By pair, one for each seed that both have."""
+
+    @property
+    def means(self) -> dict[str, float]:
+        return {pair: float(values.mean()) for pair, values in self.differences.items()}
+
+    def mean(self) -> tuple[float, float, float]:
+        """Mean over pairs and the ends of its 95 % interval."""
+        return interval([*self.means.values()])
+
+    def lost(self) -> list[str]:
+        """Pairs where a one-sided paired t-test shows a loss after Holm's correction."""
+        p_values = {pair: p_of_loss(values) for pair, values in self.differences.items()}
+        shown = []
+        for rank, pair in enumerate(sorted(p_values, key=lambda pair: p_values[pair])):
+            if p_values[pair] > LEVEL / (len(p_values) - rank):
+                break
+            shown.append(pair)
+        return shown
+
+
+def p_of_loss(differences: np.ndarray) -> float:
+    """One-sided p-value that the mean is below 0."""
+    from scipy import stats
+
+    if len(differences) < 2:
+        return 1.0
+    if np.ptp(differences) == 0:
+        return 0.0 if differences[0] < 0 else 1.0
+    return float(stats.ttest_1samp(differences, 0.0, alternative="less").pvalue)
+
+
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
+    from scipy import stats
+
+    mean = float(np.mean(values))
+    if len(values) < 2:
+        return mean, float("-inf"), float("inf")
+    half = stats.t.ppf(1 - LEVEL / 2, len(values) - 1) * np.std(values, ddof=1)
+    half /= np.sqrt(len(values))
+    return mean, mean - float(half), mean + float(half)
+
+
+def compare(results: Results, first: str, second: str, names: Iterable[str]) -> Comparison:
+    differences = {}
+    for pair in names:
+        methods = results.scores.get(pair, {})
+        if first in methods and second in methods:
+            seeds = sorted(methods[first].keys() & methods[second].keys())
+            if seeds:
+                values = [methods[first][seed] - methods[second][seed] for seed in seeds]
+                differences[pair] = np.array(values)
+    return Comparison(differences)
+
+
+def helped(results: Results) -> tuple[list[float], list[bool]]:
+    """The chance that was said, and whether auxiliary data helped, by pair and seed."""
+    chances, outcomes = [], []
+    for (pair, seed), chance in results.chances.items():
+        alone = results.scores[pair].get("uses_alone", {}).get(seed)
+        score = results.scores[pair][DEFAULT][seed]
+        if alone is not None and alone != score:
+            chances.append(chance)
+            outcomes.append(score > alone)
+    return chances, outcomes
+
+
+# ---------------------------------------------------------------------------------------- page
+
+
+def page(out: Path) -> str:
+    """All goals, comparisons and ablations as Markdown."""
+    results = read(out)
+    declared = {name: pair for name, pair in pairs().items() if name in results.scores}
+    parts = [
+        f"Revisions: {', '.join(sorted(results.revisions))}. Pairs: {len(declared)}.",
+        rows(("goal", "figure", "bound", ""), goals(results, declared)),
+        rows(("pair", *shown_methods(results)), means_by_pair(results, declared)),
+        rows(
+            ("row", "minus", "mean", "95 % interval", "shown to lose", "pairs"),
+            ablations(results, declared),
+        ),
+        reliability(results),
+        rows(("method", "median seconds", "runs"), times(results)),
+    ]
+    if results.failed:
+        parts.append("Failed:\n\n" + "\n".join(f"* {line}" for line in results.failed))
+    return "\n\n".join(part for part in parts if part)
+
+
+def rows(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    if not lines:
+        return ""
+    ruled = [head, ["---"] * len(head), *lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in ruled)
+
+
+def goals(results: Results, declared: dict[str, Pair]) -> list[list[str]]:
+    lines = []
+
+    def goal(name: str, figure: str, bound: str, met: bool) -> None:
+        lines.append([name, figure, bound, "met" if met else "**missed**"])
+
+    for method, least in LEAST.items():
+        comparison = compare(results, DEFAULT, method, declared)
+        if not comparison.differences:
+            goal(f"against {method}", "no results", "", False)
+            continue
+        lost = comparison.lost()
+        worst = min(comparison.means, key=lambda pair: comparison.means[pair])
+        mean, low, high = comparison.mean()
+        figure = comparison.means[worst]
+        goal(f"no pair lost to {method}", ", ".join(lost) or "none", "none", not lost)
+        goal(f"worst against {method}", f"{figure:+.1f} ({worst})", "≥ -1", figure >= WORST)
+        goal(f"mean over {method}", with_ends(mean, low, high), f"≥ +{least:g}", mean >= least)
+    wrong = [name for name, pair in declared.items() if pair.systematic]
+    kinds = {kind: [n for n, p in declared.items() if p.kind == kind] for kind in LEAST_BEFORE}
+    nets = kinds["image"] + kinds["text"]
+    for name, method, names, least in (
+        ("mean over the best by folds", BY_FOLDS, [*declared], LEAST_BY_FOLDS),
+        ("wrong by a rule, over the best without", NO_AUXILIARY, wrong, LEAST_WRONG),
+        ("mean over (a), texts and images", BEFORE, nets, LEAST_BEFORE["text"]),
+        ("mean over (a), tables", BEFORE, kinds["table"], LEAST_BEFORE["table"]),
+    ):
+        comparison = compare(results, DEFAULT, method, names)
+        if not comparison.differences:
+            goal(name, "no results", f"≥ +{least:g}", False)
+            continue
+        mean, low, high = comparison.mean()
+        met = mean >= least and (method != BY_FOLDS or low > 0)
+        goal(name, with_ends(mean, low, high), f"≥ +{least:g}", met)
+    chances, outcomes = helped(results)
+    if len(set(outcomes)) == 2:
+        from sklearn.metrics import roc_auc_score
+
+        area = float(roc_auc_score(outcomes, chances))
+        goal("AUROC of the chance", f"{area:.2f}", f"≥ {LEAST_AUROC}", area >= LEAST_AUROC)
+    else:
+        goal("AUROC of the chance", "no results", f"≥ {LEAST_AUROC}", False)
+    return lines
+
+
+def with_ends(mean: float, low: float, high: float) -> str:
+    return f"{mean:+.2f} ({low:+.2f} to {high:+.2f})"
+
+
+def shown_methods(results: Results) -> list[str]:
+    every = (DEFAULT, BEFORE, *REFERENCES, *dict(ABLATIONS), "primary_only", *SINGLE_RUNS)
+    return [method for method in every if method in results.methods()]
+
+
+def means_by_pair(results: Results, declared: dict[str, Pair]) -> list[list[str]]:
+    lines = []
+    for name in declared:
+        line = [name]
+        for method in shown_methods(results):
+            values = [*results.scores[name].get(method, {}).values()]
+            line.append(f"{np.mean(values):.1f}" if values else "")
+        lines.append(line)
+    return lines
+
+
+def ablations(results: Results, declared: dict[str, Pair]) -> list[list[str]]:
+    lines = []
+    singles = [(name, "primary_only") for name in SINGLE_RUNS]
+    for first, second in (*ABLATIONS, *singles):
+        comparison = compare(results, first, second, declared)
+        if comparison.differences:
+            mean, low, high = comparison.mean()
+            ends = f"{low:+.2f} to {high:+.2f}"
+            lost = ", ".join(comparison.lost()) or "none"
+            count = str(len(comparison.means))
+            lines.append([first, second, f"{mean:+.2f}", ends, lost, count])
+    return lines
+
+
+def reliability(results: Results) -> str:
+    """How often auxiliary data helped, by the chance that was said."""
+    chances, outcomes = helped(results)
+    numbers = np.minimum((np.array(chances) * BINS).astype(int), BINS - 1)
+    lines = []
+    for number in range(BINS):
+        inside = np.flatnonzero(numbers == number)
+        if len(inside):
+            told = np.mean([chances[row] for row in inside])
+            share = np.mean([outcomes[row] for row in inside])
+            lines.append([f"{told:.2f}", f"{share:.2f}", str(len(inside))])
+    return rows(("chance that was said", "share that was helped", "runs"), lines)
+
+
+def times(results: Results) -> list[list[str]]:
+    return [
+        [method, f"{np.median(seconds):.1f}", str(len(seconds))]
+        for method, seconds in sorted(results.seconds.items())
+    ]

@@ -1,0 +1,109 @@
+"""The runner of the fourth round and its statistics, on data of scikit-learn and made-up results."""
+
+import json
+
+import numpy as np
+import pytest
+
+from experiments.answer import run, table
+from experiments.answer.__main__ import main, numbers
+from experiments.answer.references import gradients
+
+PAIR = "wine_random"
+
+
+def test_results_are_made_once_and_methods_have_the_same_labels(tmp_path):
+    place = run.Place(tmp_path, None, None, None, quick=True)
+    methods = ["default", "alone"]
+    made = run.run_all([PAIR], [0], methods, place)
+    facts = {path.stem: json.loads(path.read_text()) for path in made}
+    assert set(facts) == {f"0-{method}" for method in methods}
+    assert len({result["labels"] for result in facts.values()}) == 1
+    assert facts["0-alone"]["accuracy"] > 0.85
+    assert facts["0-default"]["provenance"]["revision"]
+    assert run.run_all([PAIR], [0], methods, place) == []
+    with pytest.raises(SystemExit, match="0-"):
+        table.read(tmp_path)
+
+
+def write(out, pair, method, scores, folds=None, **more):
+    for seed, score in enumerate(scores):
+        facts = {"pair": pair, "seed": seed, "method": method, "labels": f"{pair}{seed}"}
+        facts |= {"quick": False, "seconds": 1.0, "provenance": {"revision": "abc"}}
+        facts |= {"accuracy": score, "fold_accuracy": score if folds is None else folds[seed]}
+        path = out / "results" / pair / f"{seed}-{method}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(facts | more))
+
+
+def test_the_table_says_which_goals_are_met(tmp_path):
+    better, worse = [0.80, 0.82, 0.81, 0.83], [0.70, 0.73, 0.71, 0.72]
+    write(tmp_path, "wine_random", "default", better, chance=0.9)
+    write(tmp_path, "wine_random", "alone", worse, folds=[0.9, 0.9, 0.9, 0.9])
+    write(tmp_path, "wine_random", "pooled", better, folds=[0.8, 0.8, 0.8, 0.95])
+    write(tmp_path, "wine_random", "uses_alone", worse)
+    write(tmp_path, "cancer_shifted", "default", worse, chance=0.2)
+    write(tmp_path, "cancer_shifted", "alone", better)
+    write(tmp_path, "cancer_shifted", "uses_alone", better)
+    results = table.read(tmp_path)
+    assert results.scores["wine_random"][table.BY_FOLDS] == pytest.approx({0: 70.0, 1: 73.0, 2: 71.0, 3: 83.0})
+    comparison = table.compare(results, "default", "alone", ["wine_random", "cancer_shifted"])
+    assert comparison.lost() == ["cancer_shifted"]
+    assert comparison.means["wine_random"] == pytest.approx(9.75 + 0.25)
+    page = table.page(tmp_path)
+    lines = {line.split(" | ")[0].strip("| "): line for line in page.splitlines()}
+    assert "missed" in lines["no pair lost to alone"]
+    assert "missed" in lines["against frozen"]
+    assert "| met |" in lines["AUROC of the chance"]
+
+
+def test_holm_divides_by_the_pairs_that_are_left():
+    differences = {name: np.array([0.0]) for name in "abc"}
+    p_values = {"a": 0.016, "b": 0.024, "c": 0.06}
+    with pytest.MonkeyPatch.context() as patch:
+        names = iter("abc")
+        patch.setattr(table, "p_of_loss", lambda _: p_values[next(names)])
+        assert table.Comparison(differences).lost() == ["a", "b"]
+
+
+def test_other_labels_are_refused(tmp_path):
+    write(tmp_path, PAIR, "default", [0.5])
+    write(tmp_path, PAIR, "alone", [0.5], labels="other")
+    with pytest.raises(SystemExit, match="default"):
+        table.read(tmp_path)
+
+
+def test_failures_count_against_the_product(tmp_path):
+    write(tmp_path, PAIR, "default", [None], error="full")
+    write(tmp_path, PAIR, "alone", [None], error="full")
+    results = table.read(tmp_path)
+    assert results.scores[PAIR]["default"] == {0: 0.0}
+    assert results.scores[PAIR]["alone"] == {0: 100.0}
+    assert len(results.failed) == 2
+
+
+def test_held_out_pairs_need_a_flag(tmp_path, monkeypatch):
+    command = ["answer", "run", "--pairs", "held_out", "--out", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", command)
+    with pytest.raises(SystemExit) as error:
+        main()
+    assert error.value.code == 2
+    assert numbers("0-2,7") == [0, 1, 2, 7]
+
+
+def test_gradient_histograms_know_the_direction_of_an_edge():
+    import io
+
+    import pyarrow as pa
+    from PIL import Image
+
+    values = []
+    for turned in (False, True):
+        pixels = np.zeros((32, 32), dtype=np.uint8)
+        pixels[:, 16:] = 255
+        file = io.BytesIO()
+        Image.fromarray(pixels.T if turned else pixels).save(file, "PNG")
+        values.append({"bytes": file.getvalue()})
+    upright, level = gradients(pa.table({"image": values})).reshape(2, -1, 9).sum(1)
+    assert upright.argmax() == 0
+    assert level.argmax() == 4
