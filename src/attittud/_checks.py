@@ -18,64 +18,6 @@ Fits = Callable[[Any], bool]
 T = TypeVar("T")
 
 
-def as_losses(losses: object, where: str, *, may_be_empty: bool = False, may_be_scalar: bool = False) -> Tensor:
-    """Check that losses are a vector with one entry for each example; the error names the cure.
-
-    `may_be_scalar`: a scalar is accepted too, because only the mean of the losses is used.
-    """
-    if losses is None:
-        raise TypeError(
-            f"{where}: got None. None is allowed on a worker without primary examples if there are other workers, and in "
-            "steps in which guide.primary_due is False; otherwise pass a vector of losses"
-        )
-    if not isinstance(losses, Tensor):
-        raise TypeError(f"{where}: expected a tensor of per-example losses, got {type(losses).__name__}")
-    if losses.ndim == 0 and may_be_scalar:
-        losses = losses[None]
-    if losses.ndim != 1:
-        shape = "a scalar" if losses.ndim == 0 else f"shape {tuple(losses.shape)}"
-        cure = (
-            "compute the loss with reduction='none'"
-            if losses.ndim == 0
-            else "average over all dimensions but the first, for example losses.flatten(1).mean(1)"
-        )
-        raise ValueError(
-            f"{where}: expected per-example primary losses (a vector, reduction='none'), got {shape}; {cure}"
-        )
-    if losses.shape[0] == 0 and not may_be_empty:
-        raise ValueError(f"{where}: got an empty vector of losses; a step needs at least one primary example")
-    check_graph(losses, where)
-    return losses
-
-
-def check_graph(loss: Tensor, where: str) -> None:
-    if not loss.requires_grad:
-        raise ValueError(
-            f"{where}: the loss has no graph (requires_grad is False), so nothing can be learned from it; compute it from "
-            "the model's output outside of torch.no_grad() and without detach() or item()"
-        )
-    if not loss.is_floating_point():
-        raise TypeError(f"{where}: the loss must be a real floating-point tensor, got {loss.dtype}")
-
-
-def check_auxiliary(tasks: Mapping[str, object], *, may_be_empty: bool = False) -> dict[str, Tensor]:
-    """Check the auxiliary losses and return them by name."""
-    if not tasks:
-        raise ValueError("auxiliary: got an empty dict; pass at least one named loss")
-    checked = {}
-    for name, loss in tasks.items():
-        where = f"auxiliary {name!r}"
-        if not isinstance(loss, Tensor):
-            raise TypeError(f"{where}: expected a loss tensor, got {type(loss).__name__}")
-        if loss.ndim > 1 or (loss.numel() == 0 and not may_be_empty):
-            raise ValueError(
-                f"{where}: expected a scalar loss or a vector of per-example losses, got {tuple(loss.shape)}"
-            )
-        check_graph(loss, where)
-        checked[name] = loss
-    return checked
-
-
 def check_callable(name: str, value: object) -> None:
     if value is not None and not callable(value):
         raise TypeError(
@@ -149,10 +91,8 @@ def _as_eta(eta: object, where: str) -> AnyEta:
     )
 
 
-def of_each(what: str, setting: T | dict[str, T], names: Collection[str]) -> dict[str, T]:
-    """Return the setting of each named auxiliary loss; a single value applies to all of them."""
-    if not isinstance(setting, dict):
-        return dict.fromkeys(names, setting)
+def of_each(what: str, setting: dict[str, T], names: Collection[str]) -> dict[str, T]:
+    """Return the setting of each named auxiliary loss."""
     for name in names:
         if name not in setting:
             raise ValueError(

@@ -15,13 +15,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import _engine_run_backward
+from torch.autograd.graph import _engine_run_backward as engine_run_backward
 from torch.nn.functional import _canonical_mask as canonical_mask
 from torch.nn.functional import _in_projection as in_projection  # type: ignore[attr-defined]
 from torch.nn.functional import _in_projection_packed as in_projection_packed  # type: ignore[attr-defined]
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
-__all__ = ["BatchNorm", "DisableTorchFunction", "canonical_mask", "in_projection", "in_projection_packed"]
+__all__ = [
+    "BatchNorm",
+    "DisableTorchFunction",
+    "canonical_mask",
+    "engine_run_backward",
+    "in_projection",
+    "in_projection_packed",
+]
 
 DisableTorchFunction = torch._C.DisableTorchFunction
 foreach_add_ = torch._foreach_add_
@@ -43,29 +50,14 @@ CUDA_GRAPH_TREES = "torch._inductor.cudagraph_trees"
 """The module behind torch.compile(mode="reduce-overhead"). If it is not loaded, nothing was compiled in that mode."""
 
 
-@contextmanager
-def in_this_thread() -> Iterator[None]:
-    """A context for backward passes, which then run in the thread that calls them.
+def empty_queue() -> None:
+    """Free the graph of a pass that has failed in this thread.
 
-    For a GPU torch would hand a pass to another thread. That helps models on several devices, but the parameters that a guide
-    decomposes are on one device. There, changing threads takes up to a tenth of an eager pass.
+    The pass leaves its remaining tasks, and with them its graph, in a queue of this thread until the next pass. Out of memory,
+    that pass might never come.
     """
-    with torch.autograd.set_multithreading_enabled(False):
-        try:
-            yield
-        except BaseException:
-            # A pass that fails leaves its remaining tasks, and with them its graph, in a queue of this thread until the next
-            # pass. Out of memory, that pass might never come.
-            with suppress(Exception), torch.enable_grad():
-                torch.zeros((), requires_grad=True).mul(1).backward()
-            raise
-
-
-def run_backward(*args: Any, **options: Any) -> tuple[Tensor | None, ...]:
-    """What torch.autograd.grad calls after it has checked every parameter."""
-    with in_this_thread():
-        found: tuple[Tensor | None, ...] = _engine_run_backward(*args, **options)
-        return found
+    with suppress(Exception), torch.enable_grad():
+        torch.zeros((), requires_grad=True).mul(1).backward()
 
 
 def of_all_rows(tensor: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The maths alone: project, split by sign, recombine. No autograd, no model.
+"""The maths alone: project, split by sign, recombine. No autograd, no model, no workers.
 
 Inside the span the two gradients are described by the k-vectors a = V g_aux and p = V g_prim. The update has the
 *correction form*
@@ -6,12 +6,15 @@ Inside the span the two gradients are described by the k-vectors a = V g_aux and
     neutral * g_aux + Vᵀ((eta_j - neutral) a_j)        eta_j = helpful or harmful
 
 which never forms the three parts as D-vectors. For equal weights the correction is exactly zero.
+
+`decompose` works on whole gradients, for papers, tests and notebooks. `combine` works on the numbers of a step alone.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -125,6 +128,142 @@ class Cosines:
         # A part that is zero gets cosine 0. If g_judge is zero the cosine is NaN, because it says nothing about the parts.
         nothing = (squares <= 64 * torch.finfo(dtype).eps * whole) & (judges.square > 0)
         return torch.where(nothing, torch.where(torch.isfinite(whole), 0.0, torch.nan), found).clamp(-1, 1)
+
+
+# ---------------------------------------------------------------------------------------------------- the numbers of a step
+
+
+@dataclass(frozen=True)
+class TaskNumbers:
+    """One auxiliary gradient in numbers; float64, summed over the workers."""
+
+    eta: Eta | Weights
+    weight: float
+    a: Tensor
+    """V g_aux (k)."""
+    square: Tensor | None
+    """‖g_aux‖²; None where the whole gradient never was in memory."""
+    inner: Tensor | None
+    """⟨g_prim, g_aux⟩; None where it is not known."""
+    judged: Tensor | None = None
+    """⟨g_judge, g_aux⟩ in a step that uses the judges."""
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """All gradients of a step in numbers; float64, summed over the workers. The update depends on nothing else."""
+
+    p: Tensor
+    """V g_prim (k)."""
+    square: Tensor | None
+    """‖g_prim‖²; None where the whole gradient never was in memory."""
+    tasks: Mapping[str, TaskNumbers]
+    judges: Judges | None = None
+
+
+@dataclass(frozen=True)
+class Combination:
+    """The update in numbers: Σ_t weight_t neutral_t g_aux_t + Vᵀ `rows` + `primary` g_prim."""
+
+    rows: Tensor
+    """Coefficients of the rows of V (k)."""
+    primary: Tensor
+    """The multiple of g_prim."""
+    p: Tensor
+    """V g_prim."""
+    square: Tensor
+    """‖g_prim‖², or NaN."""
+    residual: Tensor
+    """The norm of the part of g_prim outside of V, if this part is one more direction (1); else empty."""
+    tasks: Mapping[str, tuple[Tensor, Tensor, Tensor]]
+    """For each task its coefficients along all directions, ‖g_aux‖² and ⟨g_prim, g_aux⟩; NaN where they are not known."""
+    cosines: Mapping[str, Tensor]
+    """Cosines of each task's parts with the judges' gradient, in a step that uses the judges."""
+
+
+def combine(
+    numbers: Numbers,
+    primary_weight: float,
+    *,
+    include_mean: bool,
+    dtype: torch.dtype,
+    rounding: Tensor | None = None,
+) -> Combination:
+    """Compare the signs along every direction, and weigh the parts of each auxiliary gradient.
+
+        rows = Σ_t weight_t (eta_tj - neutral_t) a_tj        eta_tj = harmful_t if a_tj p_j < 0 else helpful_t
+
+    `include_mean` appends the residual of g_prim as one more direction (see `Residual`). `dtype`: the type of the gradients,
+    whose rounding decides which lengths count as zero. `rounding`: VVᵀ - I of rows that were rounded when they were stored.
+    """
+    p = numbers.p
+    square = _or_nan(numbers.square, p)
+    judges = numbers.judges
+    directions = p
+    residual = None
+    if include_mean:
+        residual = Residual.of(p, square, residual_tolerance(dtype), rounding)
+        directions = torch.cat([p, residual.norm[None]])
+    if residual is not None and judges is not None:
+        last = residual.coefficient(judges.rows, judges.primary)
+        judges = replace(judges, rows=torch.cat([judges.rows, last[None]]))
+    rows: Tensor | None = None
+    primary = torch.full((), primary_weight, dtype=torch.float64, device=p.device)
+    tasks = {}
+    cosines = {}
+    for name, task in numbers.tasks.items():
+        a = task.a
+        auxiliary_square = _or_nan(task.square, p)
+        inner = _or_nan(task.inner, p)
+        if residual is not None:
+            a = torch.cat([a, residual.coefficient(a, inner)[None]])
+        harmful = harmful_mask(a, directions)
+        if judges is not None and isinstance(task.eta, Weights) and task.judged is not None:
+            dots, squares = Cosines.parts(a, harmful, judges.rows)
+            products = Cosines(dots, squares, task.judged, auxiliary_square)
+            cosines[name] = products.values(judges, square, dtype)
+        change = correction(a, harmful, task.eta)
+        if task.weight != 1.0:
+            change = task.weight * change
+        if residual is not None:
+            in_span, multiple = residual.lift(change[-1])
+            change = change[:-1] + in_span
+            missing = _missing(task, inner, change * p, multiple * square, square, dtype)
+            primary = primary + multiple + missing
+        rows = change if rows is None else rows + change
+        tasks[name] = (a, auxiliary_square, inner)
+    assert rows is not None
+    outside = p[:0] if residual is None else residual.norm[None]
+    return Combination(rows, primary, p, square, outside, tasks, cosines)
+
+
+def _or_nan(number: Tensor | None, like: Tensor) -> Tensor:
+    """Return a number, or NaN on the device of `like` where the number is not known."""
+    if number is not None:
+        return number
+    return torch.full((), torch.nan, dtype=torch.float64, device=like.device)
+
+
+def _missing(
+    task: TaskNumbers, inner: Tensor, in_span: Tensor, along: Tensor, square: Tensor, dtype: torch.dtype
+) -> Tensor:
+    """The multiple of g_prim to add so that an auxiliary update does not oppose g_prim.
+
+    `inner`, `in_span` and `along` are inner products with g_prim: of the auxiliary gradient, of the correction in V, and of
+    the correction's multiple of g_prim. If g_prim lies almost in the span, its part outside looks like rounding and is dropped
+    as a direction. But a large auxiliary gradient may lie along this very part.
+    """
+    eta = task.eta
+    nothing = torch.zeros_like(square)
+    if isinstance(eta, Weights) or task.weight < 0 or not eta.helpful >= 0 >= eta.harmful:
+        return nothing
+    terms = torch.cat([(task.weight * eta.neutral * inner)[None], in_span, along[None]])
+    served = terms.sum()
+    lacking = served < -8 * torch.finfo(dtype).eps * terms.abs().sum()
+    return torch.where(lacking & (square > 0), -served / square, nothing)
+
+
+# ---------------------------------------------------------------------------------------------------- whole gradients
 
 
 @dataclass(frozen=True)

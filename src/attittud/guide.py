@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from attittud._checks import (
     VERSION,
-    AnyEta,
-    check_auxiliary,
     check_callable,
     check_choice,
     check_count,
@@ -35,9 +33,10 @@ from attittud.engine.base import logger
 from attittud.eta import Eta
 from attittud.report import Report, SkipWarning
 from attittud.step.auto import AutoWeights
+from attittud.step.gradients import TaskLoss, check_auxiliary
 from attittud.step.refresh import Losses, Refresher
-from attittud.step.shared import GraphMemory, Predicate, Shared
-from attittud.step.step import Given, GuideParts, Step
+from attittud.step.shared import GraphMemory, Predicate, Schedule, Shared
+from attittud.step.step import GuideParts, Step
 from attittud.workers import connect
 
 DEFAULT_RANK = 10
@@ -143,15 +142,17 @@ class Guide:
         wanted = "auto" in (self.eta.values() if isinstance(self.eta, dict) else [self.eta])
         self._auto = AutoWeights(self._shared, wanted, self.judge_every, seed, batch_norm)
         self._warn = SkipWarning()
+        self._schedule = Schedule()
         self._parts = GuideParts(
             self._shared,
+            self._schedule,
             self._refresher,
             self._auto,
-            GraphMemory(),
-            CapturedUpdate(),
+            self._warn,
+            graphs=GraphMemory(),
+            captured=CapturedUpdate(),
             primary=ReusedVector(),
             judges=ReusedVector(),
-            warn=self._warn,
         )
         self._step: Step | None = None
         self._told = False  # whether the warning about accumulation has been given
@@ -191,15 +192,16 @@ class Guide:
             refresh: True or False overrides the schedule.
         """
         if self._step is not None:
-            self._give_up()
+            self._give_up(self._step)
             raise RuntimeError(
                 "backward() was called between primary()/auxiliary() and combine(); use one form or the other. The "
                 "unfinished step is discarded."
             )
         if basis_losses is not None:
             check_callable("basis_losses", basis_losses)
-        with self._discard_on_error():
-            tasks = self._given(auxiliary)
+        step = None
+        try:
+            tasks = self._task_losses(auxiliary)
             step = self._begin(refresh)
             if self._shared.untouched and not self._told:
                 self._told = True
@@ -210,7 +212,11 @@ class Guide:
             skips = primary is None and not (step.refreshing or self._needs_primary())
             step.run(primary, tasks, basis_losses, skips=skips)
             report = step.finish(self.primary_weight)
-        self._step = None
+        except BaseException as error:
+            self._give_up(step)
+            _check_donated(error)
+            raise
+        self._parts.graphs.begin()
         return report
 
     def primary(
@@ -232,8 +238,8 @@ class Guide:
                 f"refresh={refresh} came too late: this step has begun {'with' if self._step.refreshing else 'without'} a "
                 "refresh; pass refresh= at the first call of the step"
             )
-        step = self._step or self._begin(refresh)
         with self._discard_on_error():
+            step = self._window(refresh)
             self._shared.update()
             skips = losses is None and not (step.refreshing or self._needs_primary())
             step.primary(losses, basis_losses, retain_graph=retain_graph, skips=skips)
@@ -244,8 +250,8 @@ class Guide:
         Call this once in a step, before the first `auxiliary` call.
         """
         with self._discard_on_error():
-            step = self._step or self._begin(None)
-            if step.tasks or step.judge is not None:
+            step = self._window(None)
+            if step.gradients.tasks or step.judge is not None:
                 raise RuntimeError(
                     "judge() was called twice, or after auxiliary(), in this step: auxiliary gradients are compared with the "
                     "judges' gradient. Call judge() once, before the first auxiliary(). The unfinished step is discarded."
@@ -255,8 +261,8 @@ class Guide:
     def auxiliary(self, loss: Tensor | Mapping[str, Tensor | None] | None, *, retain_graph: bool = False) -> None:
         """Add an auxiliary loss, or a dict of named losses, to this step. Calls add up until `combine`; graphs are freed."""
         with self._discard_on_error():
-            tasks = self._given(loss)
-            step = self._step or self._begin(None)
+            tasks = self._task_losses(loss)
+            step = self._window(None)
             self._check_judged(step, tasks)
             self._shared.update()
             step.auxiliary(tasks, retain_graph=retain_graph)
@@ -264,16 +270,16 @@ class Guide:
     def combine(self) -> Report:
         """Compare the signs, form the update and add it to `.grad`."""
         step = self._step
-        if step is None or step.primary_calls == 0:
+        if step is None or step.gradients.primary_calls == 0:
             raise RuntimeError("combine() before primary(): call primary(losses), then auxiliary(loss), then combine()")
-        if not step.tasks:
+        if not step.gradients.tasks:
             raise RuntimeError(
                 "combine() before auxiliary(): call auxiliary(loss) first (a step without auxiliary data needs no Guide); "
                 "the primary losses of this step are kept"
             )
         with self._discard_on_error():
             report = step.finish(self.primary_weight)
-        self._step = None
+            self._step = None
         return report
 
     # ------------------------------------------------------------------------------------------------ schedule
@@ -281,7 +287,7 @@ class Guide:
     @property
     def refresh_due(self) -> bool:
         """Whether the next step recomputes the basis, unless `refresh=` says otherwise."""
-        return self._refresher.due(self.refresh_every)
+        return self._schedule.due(self.refresh_every)
 
     @property
     def primary_due(self) -> bool:
@@ -299,7 +305,7 @@ class Guide:
 
     def replayed(self, *, refresh: bool, judge: bool = False) -> None:
         """Count a step that a CUDA graph has replayed, so that the schedule and `state_dict` stay correct."""
-        self._refresher.count_replay(refresh=refresh)
+        self._schedule.count_replay(refresh=refresh)
         self._auto.count_replay(judge=judge)
 
     @property
@@ -315,27 +321,45 @@ class Guide:
     @property
     def subspace(self) -> Subspace | None:
         """The basis in use; None before the first refresh. It is not a copy, so a refresh overwrites it."""
-        return self._refresher.subspace
+        return self._schedule.subspace
 
     # ------------------------------------------------------------------------------------------------ a step
+
+    def _window(self, refresh: bool | None) -> Step:
+        """The step to which the three verbs add, which begins with the first of them."""
+        if self._step is None:
+            self._step = self._begin(refresh)
+        return self._step
 
     def _begin(self, refresh: bool | None) -> Step:
         self._shared.update()
         if not self._shared.listing.parameters:
             raise ValueError("no parameter of the model requires a gradient; unfreeze some (requires_grad_(True))")
-        space = self._refresher.subspace
-        held = space is None or self._shared.holds(space.layout)
-        refreshing = self._refresher.decide(refresh, self.refresh_every, held=held)
+        schedule = self._schedule
+        if schedule.subspace is not None and not self._shared.holds(schedule.subspace.layout):
+            # Parameters were replaced (load_state_dict(assign=True), a conversion): the basis belongs to the old parameters.
+            schedule.forget()
+            self._parts.captured.forget()
+        if refresh is False and schedule.subspace is None:
+            raise ValueError(
+                "refresh=False before the first refresh: there is no basis yet; leave refresh=None in the first step"
+            )
+        refreshing = schedule.due(self.refresh_every) if refresh is None else refresh
         norms = refreshing or self.report_norms == "always"
-        self._step = step = Step(self._parts, refreshing, refresh is None, self.include_mean, norms)
-        return step
+        return Step(
+            self._parts,
+            refreshing=refreshing,
+            may_wait=refresh is None,
+            include_mean=self.include_mean,
+            norms=norms,
+        )
 
     def _needs_primary(self) -> bool:
         etas = self.eta.values() if isinstance(self.eta, dict) else [self.eta]
         signs = any(eta == "auto" or eta.helpful != eta.harmful for eta in etas)
         return signs or self.primary_weight != 0 or self.include_mean or self._auto.wanted
 
-    def _check_judged(self, step: Step, tasks: Mapping[str, Given]) -> None:
+    def _check_judged(self, step: Step, tasks: Mapping[str, TaskLoss]) -> None:
         self._auto.check([name for name, task in tasks.items() if task.eta == "auto"], asked=step.judge is not None)
 
     @contextmanager
@@ -344,40 +368,41 @@ class Guide:
         try:
             yield
         except BaseException as error:
-            self._give_up()
-            if isinstance(error, RuntimeError) and "donated" in str(error):
-                # The guide did not see that this code is compiled, because it is a function or a wrapper around the model.
-                keep_saved_tensors()
-                raise RuntimeError(
-                    "a compiled backward pass overwrites what a refresh needs again (torch's donated buffers). Donated buffers "
-                    "are switched off now: run the forward pass and this step once more. If you pass the compiled model to "
-                    "Guide, they are off from the start"
-                ) from error
+            self._give_up(self._step)
+            _check_donated(error)
             raise
         else:
             self._parts.graphs.begin()
 
-    def _give_up(self) -> None:
-        if self._step is not None:
-            self._step.give_up()
-            self._step = None
+    def _give_up(self, step: Step | None) -> None:
+        """Discard a step."""
+        self._step = None
+        if step is not None:
+            step.give_up()
 
-    def _given(self, auxiliary: Tensor | Mapping[str, Tensor | None] | None) -> dict[str, Given]:
-        given = auxiliary if isinstance(auxiliary, Mapping) else {SINGLE: auxiliary}
+    def _task_losses(self, auxiliary: Tensor | Mapping[str, Tensor | None] | None) -> dict[str, TaskLoss]:
+        """Return the auxiliary losses by name, with the settings of their tasks."""
+        named = auxiliary if isinstance(auxiliary, Mapping) else {SINGLE: auxiliary}
         workers = self._workers
-        filled = {
-            str(name): workers.losses(None, f"auxiliary {name!r}") if loss is None else loss
-            for name, loss in given.items()
-        }
-        if len(filled) < len(given):
+        filled = {}
+        for name, loss in named.items():
+            filled[str(name)] = workers.losses(None, f"auxiliary {name!r}") if loss is None else loss
+        if len(filled) < len(named):
             raise ValueError(
-                f"two auxiliary losses have the same name once str() is applied: {list(given)}; rename one"
+                f"two auxiliary losses have the same name once str() is applied: {list(named)}; rename one"
             )
         losses = check_auxiliary(filled, may_be_empty=workers.size > 1)
-        losses = workers.in_order(losses) if workers.size > 1 else losses
-        etas: dict[str, AnyEta] = of_each("eta", self.eta, losses)
-        weights = of_each("auxiliary_weight", self.auxiliary_weight, losses)
-        return {name: Given(loss, etas[name], weights[name]) for name, loss in losses.items()}
+        if workers.size > 1:
+            losses = workers.in_order(losses)
+        if isinstance(self.eta, dict):
+            etas = of_each("eta", self.eta, losses)
+        else:
+            etas = dict.fromkeys(losses, self.eta)
+        if isinstance(self.auxiliary_weight, dict):
+            weights = of_each("auxiliary_weight", self.auxiliary_weight, losses)
+        else:
+            weights = dict.fromkeys(losses, self.auxiliary_weight)
+        return {name: TaskLoss(loss, etas[name], weights[name]) for name, loss in losses.items()}
 
     # ------------------------------------------------------------------------------------------------ state
 
@@ -390,17 +415,30 @@ class Guide:
             raise RuntimeError("state_dict() between primary()/auxiliary() and combine(): finish the step first")
         self._shared.update()
         judges = {"judges": self._auto.state()} if self._auto.wanted else {}
-        return {"version": VERSION, **self._refresher.state(include_basis), **judges}
+        return {"version": VERSION, **self._refresher.state(self._schedule, include_basis), **judges}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict` of a guide with the same model and settings."""
         self._shared.update()
         check_state(state, self._refresher.settings, dict(self._shared.listing.named))
         judges = self._auto.read(state.get("judges"))
-        self._give_up()
-        self._refresher.load(state)
+        self._give_up(self._step)
+        self._refresher.load(state, self._schedule)
         self._auto.load(*judges)
         self._warn.restore(state["skipped_refreshes"])
+
+
+def _check_donated(error: BaseException) -> None:
+    """Raise a clear error if a step has failed because torch overwrote tensors that a refresh needs again."""
+    if not isinstance(error, RuntimeError) or "donated" not in str(error):
+        return
+    # The guide did not see that this code is compiled, because it is a function or a wrapper around the model.
+    keep_saved_tensors()
+    raise RuntimeError(
+        "a compiled backward pass overwrites what a refresh needs again (torch's donated buffers). Donated buffers "
+        "are switched off now: run the forward pass and this step once more. If you pass the compiled model to "
+        "Guide, they are off from the start"
+    ) from error
 
 
 def _check_rank(asked: int, basis: Basis, model: nn.Module) -> int:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attittud.decompose import Weights
+from attittud.decompose import Weights, harmful_mask
 
 SCORED = ("neutral", "helpful", "harmful", "auxiliary", "primary")
 """The gradients that get a score: the three parts, the whole auxiliary gradient and, for comparison, the primary gradient."""
@@ -53,6 +53,77 @@ class Split(NamedTuple):
             torch.where(harmful, squares, 0.0).sum(),
         )
         return cls(helpful_square, harmful_square, (active & harmful).sum(), active.sum())
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The numbers of a step from which its report is computed when it is read; float64."""
+
+    p: Tensor
+    """V g_prim (k)."""
+    square: Tensor
+    """‖g_prim‖²."""
+    residual: Tensor
+    """Norm of the part of g_prim outside of V if this part is one more direction (1), else empty."""
+    active: Tensor
+    """Which rows of V are not zero (k)."""
+    tasks: Mapping[str, tuple[Tensor, Tensor, Tensor]]
+    """The coefficients of g_aux along all directions, ‖g_aux‖² and ⟨g_prim, g_aux⟩."""
+
+    def gather(self) -> Gathered:
+        """Return all numbers as one new vector."""
+        each = [self.p, self.square, self.residual, self.active]
+        for numbers in self.tasks.values():
+            each.extend(numbers)
+        vector = torch.cat([tensor.double().reshape(-1) for tensor in each])
+        return Gathered(vector, [tensor.numel() for tensor in each], list(self.tasks))
+
+    def read(self) -> Comparison:
+        """Return the numbers."""
+        return self
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The numbers of a `Comparison` in one vector, which is split when they are read."""
+
+    vector: Tensor
+    sizes: list[int]
+    names: list[str]
+
+    def read(self) -> Comparison:
+        """Return the numbers."""
+        p, square, residual, active, *rest = self.vector.split(self.sizes)
+        triples = zip(rest[::3], rest[1::3], rest[2::3], strict=True)
+        tasks = {name: (a, aa[0], inner[0]) for name, (a, aa, inner) in zip(self.names, triples, strict=True)}
+        return Comparison(p, square[0], residual, active, tasks)
+
+
+def split_of(numbers: Comparison | Gathered, name: str) -> Split:
+    """Return the split of one task."""
+    read = numbers.read()
+    a = read.tasks[name][0]
+    active = torch.cat([read.active.bool(), read.residual > 0])
+    return Split.of(a, harmful_mask(a, torch.cat([read.p, read.residual])), active)
+
+
+def products_of(numbers: Comparison | Gathered, name: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Return ‖g_aux‖², ⟨g_prim, g_aux⟩ and ‖g_prim‖² of one task."""
+    read = numbers.read()
+    _, square, inner = read.tasks[name]
+    return square, inner, read.square
+
+
+def captured_primary_of(numbers: Comparison | Gathered) -> Tensor:
+    """Return the share of ‖g_prim‖² in the span."""
+    read = numbers.read()
+    share = ratio(read.p.square().sum() + read.residual.square().sum(), read.square)
+    return share.clamp(max=1.0) if read.residual.numel() else share
+
+
+def effective_rank_of(numbers: Comparison | Gathered) -> Tensor:
+    """Return the number of directions in use."""
+    return numbers.read().active.sum().long()
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from attittud import Guide, _torch, decompose
+from attittud import Guide, decompose
 from attittud import kernels as linalg
+from attittud.autograd import layout
 from attittud.engine.base import Jacobian
 from tests.helpers.on_gpu import DEVICE, ETA, NEEDS_GPU, STORED, Convolutions, Perceptron, Run, close
 
@@ -37,7 +38,7 @@ def test_passes_in_the_calling_thread_give_the_update_of_passes_in_torchs_thread
     updates, threads = [], []
     for own in (True, False):
         if not own:
-            monkeypatch.setattr(_torch, "in_this_thread", contextlib.nullcontext)
+            monkeypatch.setattr(layout, "in_this_thread", contextlib.nullcontext)
         torch.manual_seed(0)
         run = Run(Perceptron() if engine == "hooks" else Convolutions(), engine=engine)
         for refresh in (True, False, True, False):
@@ -78,7 +79,7 @@ def test_a_model_may_move_between_devices(eta):
         for _ in range(8):
             last, _ = step(run.guide)
             assert not last.refreshed
-        assert run.guide._refresher.index == number + 1
+        assert run.guide._schedule.index == number + 1
         if eta == "auto":
             assert last.tasks["auxiliary"].earned.weights.helpful > 0
 
@@ -246,7 +247,7 @@ def test_steps_work_in_fp16_with_a_scaler(model):
     scaler.update()
     assert torch.equal(run.parameters(), before)
     assert scaler.get_scale() == 2.0**9
-    assert int(run.guide._refresher.skipped) == 1
+    assert int(run.guide._schedule.skipped) == 1
 
 
 @pytest.mark.parametrize("engine", ["loop", "batched"])

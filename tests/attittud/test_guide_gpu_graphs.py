@@ -51,7 +51,7 @@ def replay_equals_eager(model, refreshes, **settings):
         assert got["effective_rank"] == want["effective_rank"]
         assert got["helpful"] == pytest.approx(want["helpful"], rel=1e-2, abs=1e-6)
     if refreshes:
-        assert int(graphed.guide._refresher.index) == int(eager.guide._refresher.index)
+        assert int(graphed.guide._schedule.index) == int(eager.guide._schedule.index)
 
 
 @pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
@@ -164,7 +164,7 @@ def test_captured_refresh_with_nan_keeps_the_basis():
     run.xp.fill_(torch.nan)
     graph.replay()
     assert torch.equal(run.guide.subspace.rows, before)
-    assert int(run.guide._refresher.skipped) == 1
+    assert int(run.guide._schedule.skipped) == 1
 
 
 # ---------------------------------------------------------------------------------------------- compiled models

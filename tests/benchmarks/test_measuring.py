@@ -125,7 +125,7 @@ def test_a_guide_refreshes_when_it_is_told_to():
     counts = []
     for refresh in (True, False, True, False):
         method.step(refresh)
-        counts.append(method.guide._refresher.count)
+        counts.append(method.guide._schedule.count)
     assert counts == [1, 1, 2, 2]
 
 

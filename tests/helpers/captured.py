@@ -25,7 +25,7 @@ class StandIn:
         if isinstance(self.phase.strategy, Guided):
             guide = self.phase.strategy.guide
             assert guide.subspace is not None
-            found += [guide._refresher.index, guide._refresher.skipped, guide.subspace.active]
+            found += [guide._schedule.index, guide._schedule.skipped, guide.subspace.active]
             found += [guide.subspace.rows] if guide.subspace.rows is not None else []
             for record in guide._auto.scores.values():
                 found += [record.moments, record.weights, record.skipped]
@@ -39,7 +39,7 @@ class StandIn:
         guide = getattr(self.phase.strategy, "guide", None)
         if guide is None:
             return None
-        refresher, hearings = guide._refresher, guide._auto
+        refresher, hearings = guide._schedule, guide._auto
         old = (refresher.age, refresher.count), (hearings.age, hearings.count)
         if new is not None:
             (refresher.age, refresher.count), (hearings.age, hearings.count) = new

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from operator import attrgetter, is_
 from typing import Any, cast
@@ -19,10 +20,13 @@ from attittud._torch import (
     ToCopyBackward,
     as_parts,
     concatenate,
+    empty_queue,
+    engine_run_backward,
     foreach_add_,
     foreach_copy_,
     foreach_zero_,
     input_metadata,
+    kept_graph,
     of_all_rows,
 )
 
@@ -381,6 +385,44 @@ class Share:
 
 
 EVERYTHING = Share()
+
+
+in_this_thread = partial(torch.autograd.set_multithreading_enabled, False)
+"""A context for backward passes, which then run in the thread that calls them.
+
+For a GPU torch would hand a pass to another thread. That helps models on several devices, but the parameters that a guide
+decomposes are on one device. There, changing threads takes up to a tenth of an eager pass.
+"""
+
+
+def run_backward(*args: Any, **options: Any) -> tuple[Tensor | None, ...]:
+    """What torch.autograd.grad calls after it has checked every parameter; in this thread."""
+    with in_this_thread():
+        try:
+            gradients: tuple[Tensor | None, ...] = engine_run_backward(*args, **options)
+        except BaseException:
+            empty_queue()
+            raise
+        return gradients
+
+
+def gradients_of(
+    losses: Tensor,
+    weights: Tensor,
+    parameters: Sequence[Tensor],
+    *,
+    retain_graph: bool,
+    into: Layout | None = None,
+) -> Sequence[Tensor | None]:
+    """Return the gradient of the weighted sum of losses for each parameter; None for a parameter that is not reached.
+
+    `into`: the caller copies gradients into a new vector of this layout, so they may still be in half precision.
+    """
+    if not parameters:
+        return ()
+    ends = parameters if into is None else unconverted(losses, into, parameters)
+    with kept_graph() if retain_graph else nullcontext():
+        return run_backward((losses,), (weights,), retain_graph, False, tuple(ends), True, accumulate_grad=False)
 
 
 @dataclass(frozen=True)

@@ -127,11 +127,6 @@ class Basis(ABC):
         """How many rows of length D a refresh works on in addition to the stored V."""
         return rank
 
-    @property
-    def takes_mean(self) -> bool:
-        """Whether the basis is built from the mean primary gradient, so that the mean of the losses is enough."""
-        return self.needs == "mean"
-
     def add(self, refresh: Refresh, jacobian: Jacobian) -> None:  # noqa: B027 - bases that need no Jacobian add nothing
         """Add the examples of one primary call; `refresh.put` keeps the rows collected so far."""
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial, reduce
-from operator import add
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from attittud.autograd.layout import Layout
 from attittud.basis.base import Basis, Refresh
-from attittud.basis.subspace import Finished, Subspace
+from attittud.basis.subspace import Subspace, TaskVector, Update
 from attittud.decompose import Cosines, Judges, Weights, correction, harmful_mask
 from attittud.kernels import chunk_size, dot
 from attittud.report import Split, TaskReport
-
-if TYPE_CHECKING:
-    from attittud.step.step import Gradients
 
 
 class Coordinates(Subspace):
@@ -26,69 +23,96 @@ class Coordinates(Subspace):
     def effective_rank(self) -> Tensor:
         return torch.full((), self.layout.total, device=self.layout.device)
 
+    def replace(self, rows: Tensor, finite: Tensor, layout: Layout | None = None) -> None:
+        self.finite = finite
+        if layout is not None:
+            self.layout = layout
+
     def coordinates(self, x: Tensor) -> Tensor:
         return x
 
     def squares(self, primary: Tensor, auxiliary: Tensor, *, include_mean: bool = False) -> Tensor:
-        found = []
+        squares = []
         for p, a in zip(self.layout.views(primary), self.layout.views(auxiliary), strict=True):
-            harmful, square = harmful_mask(a, p), a.double().square()
-            parts = torch.where(harmful, 0.0, square), torch.where(harmful, square, 0.0), torch.zeros_like(square)
-            found.append(torch.stack([part.sum() for part in parts]))
-        return torch.stack(found)
+            harmful = harmful_mask(a, p)
+            square = a.double().square()
+            helpful_part = torch.where(harmful, 0.0, square).sum()
+            harmful_part = torch.where(harmful, square, 0.0).sum()
+            squares.append(torch.stack([helpful_part, harmful_part, torch.zeros_like(helpful_part)]))
+        return torch.stack(squares)
 
-    def finish(self, step: Gradients, primary_weight: float) -> Finished:
-        step.sum_primary()
-        step.sum_tasks()
-        primary = step.primary_gradient
-        assert primary is not None
+    def update_(
+        self, primary: Tensor, tasks: Mapping[str, TaskVector], judges: Tensor | None, primary_weight: float
+    ) -> Update:
+        """Σ_t weight_t (eta_tj a_tj) + primary_weight g_prim, by coordinate j; all vectors are overwritten."""
         square = dot(primary, primary)
-        judges = (
-            None
-            if step.judges is None
-            else Judges(step.judges, dot(step.judges, step.judges), dot(step.judges, primary))
-        )
-        found, judged = {}, {}
-        for name, task in step.tasks.items():
-            assert task.flat is not None
-            inner, size, splits = dot(task.flat, primary), chunk_size(task.flat), []
-            if judges is not None and isinstance(task.eta, Weights):
-                judged[name] = (
-                    torch.zeros(2, 2, dtype=torch.float64, device=task.flat.device),
-                    dot(task.flat, judges.rows),
-                )
-            for at, (a, p) in enumerate(zip(task.flat.split(size), primary.split(size), strict=True)):
-                harmful = harmful_mask(a, p)
-                if judges is not None and name in judged:
-                    j = judges.rows[at * size : (at + 1) * size]
-                    judged[name][0].add_(torch.stack(Cosines.parts(a.double(), harmful, j.double())))
-                splits.append(Split.of(a, harmful, torch.ones_like(harmful)))
-                change = task.weight * correction(a, harmful, task.eta)
-                a.mul_(task.weight * task.eta.neutral).add_(change)
-            found[name] = Split(*(reduce(add, chunks) for chunks in zip(*splits, strict=True))), inner
-        updates = [task.flat for task in step.tasks.values() if task.flat is not None]
-        total = updates[0]
-        for other in updates[1:]:
-            total.add_(other)
+        compared = None
+        if judges is not None:
+            compared = Judges(judges, dot(judges, judges), dot(judges, primary))
+        splits = {}
+        inners = {}
+        judged = {}
+        for name, task in tasks.items():
+            inners[name] = dot(task.gradient, primary)
+            if compared is not None and isinstance(task.eta, Weights):
+                parts = torch.zeros(2, 2, dtype=torch.float64, device=primary.device)
+                judged[name] = (parts, dot(task.gradient, compared.rows))
+            splits[name] = _weigh_(task, primary, compared, judged[name][0] if name in judged else None)
+        total: Tensor | None = None
+        for task in tasks.values():
+            total = task.gradient if total is None else total.add_(task.gradient)
+        assert total is not None
         total.add_(primary.mul_(primary_weight))
         if self.workers.splits_columns:
-            numbers = [square, *(x for split, inner in found.values() for x in (*split, inner))]
-            numbers += [x for pair in judged.values() for x in pair]
-            self.workers.sum_numbers_(numbers + ([judges.square, judges.primary] if judges is not None else []))
-        reports, cosines = {}, {}
-        for name, (split, inner) in found.items():
+            numbers = [square]
+            for name, split in splits.items():
+                numbers += [*split, inners[name]]
+            for pair in judged.values():
+                numbers += pair
+            if compared is not None:
+                numbers += [compared.square, compared.primary]
+            self.workers.sum_numbers_(numbers)
+        reports = {}
+        cosines = {}
+        for name, split in splits.items():
             inside = split.helpful + split.harmful
-            reports[name] = TaskReport(partial(Split, *split), partial(_themselves, inside, inner, square))
-            if judges is not None and name in judged:
+            products = partial(_unchanged, (inside, inners[name], square))
+            reports[name] = TaskReport(partial(Split, *split), products)
+            if compared is not None and name in judged:
                 parts, whole = judged[name]
-                cosines[name] = Cosines(parts[0], parts[1], whole, inside).values(judges, square, self.layout.dtype)
-        return Finished(
-            total, reports, partial(torch.ones_like, square), partial(torch.Tensor.long, self.effective_rank), cosines
-        )
+                values = Cosines(parts[0], parts[1], whole, inside)
+                cosines[name] = values.values(compared, square, self.layout.dtype)
+        whole_span = partial(torch.ones_like, square)
+        rank = partial(torch.Tensor.long, self.effective_rank)
+        return Update(total, reports, whole_span, rank, cosines)
 
 
-def _themselves(square: Tensor, inner: Tensor, primary: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return square, inner, primary
+def _unchanged(products: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    return products
+
+
+def _weigh_(task: TaskVector, primary: Tensor, judges: Judges | None, parts: Tensor | None) -> Split:
+    """The gradient of a task becomes weight * eta_j * a_j, one chunk of coordinates after the other; returns its split.
+
+    `parts` (2 x 2), if given, collects the inner products of the helpful and the harmful part with the judges' gradient, and
+    the squared norms of both parts.
+    """
+    size = chunk_size(task.gradient)
+    total: Split | None = None
+    for at, (a, p) in enumerate(zip(task.gradient.split(size), primary.split(size), strict=True)):
+        harmful = harmful_mask(a, p)
+        if judges is not None and parts is not None:
+            j = judges.rows[at * size : (at + 1) * size]
+            parts.add_(torch.stack(Cosines.parts(a.double(), harmful, j.double())))
+        split = Split.of(a, harmful, torch.ones_like(harmful))
+        if total is None:
+            total = split
+        else:
+            total = Split(*[x + y for x, y in zip(total, split, strict=True)])
+        change = task.weight * correction(a, harmful, task.eta)
+        a.mul_(task.weight * task.eta.neutral).add_(change)
+    assert total is not None
+    return total
 
 
 class Canonical(Basis):

@@ -16,8 +16,8 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from attittud._torch import kept_graph, run_backward
-from attittud.autograd.layout import EVERYTHING, Layout, Share
+from attittud._torch import kept_graph
+from attittud.autograd.layout import EVERYTHING, Layout, Share, run_backward
 from attittud.kernels import gram, project
 
 logger = logging.getLogger("attittud")

@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attittud._torch import kept_graph, run_backward
-from attittud.autograd.layout import Layout, written_into
+from attittud._torch import kept_graph
+from attittud.autograd.layout import Layout, run_backward, written_into
 from attittud.engine.base import Checked, Engine, UnsupportedError, differing, logger, quiet_vmap
 from attittud.engine.loop import Loop
 

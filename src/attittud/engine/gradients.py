@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attittud._torch import run_backward
+from attittud.autograd.layout import run_backward
 from attittud.kernels import add_product_, kernels
 
 Steps = tuple[Sequence[int], Sequence[int]]

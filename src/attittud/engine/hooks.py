@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
-from attittud._torch import BatchNorm, DisableTorchFunction, run_backward
-from attittud.autograd.layout import Layout
+from attittud._torch import BatchNorm, DisableTorchFunction
+from attittud.autograd.layout import Layout, run_backward
 from attittud.engine.base import Checked, Jacobian, UnsupportedError, probe, verify
 from attittud.engine.gradients import PerExampleGradient, Pulled
 from attittud.engine.loop import Loop

@@ -9,8 +9,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from attittud._torch import CUDA_GRAPH_TREES, kept_graph, run_backward
-from attittud.autograd.layout import Layout, unconverted
+from attittud._torch import CUDA_GRAPH_TREES, kept_graph
+from attittud.autograd.layout import Layout, run_backward, unconverted
 from attittud.engine.base import Engine
 
 

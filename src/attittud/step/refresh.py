@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attittud._checks import as_losses, check_dense
+from attittud._checks import check_dense
 from attittud.autograd.forward import BatchNormMode, isolated_forward
 from attittud.autograd.layout import Layout, LossGraph, Share, walk
 from attittud.basis.base import Ahead, Basis, Refresh
 from attittud.basis.subspace import Subspace
 from attittud.engine.base import Engine, logger
-from attittud.step.shared import Shared
+from attittud.step.gradients import as_losses
+from attittud.step.shared import Schedule, Shared
 from attittud.workers.one import Workers
 
 Losses = Callable[[], Tensor]  # a function that computes losses when they are needed
@@ -71,7 +72,7 @@ def check_reaches(losses: Tensor, where: str, layout: Layout) -> LossGraph:
 
 
 class Refresher:
-    """Keeps the basis of a guide, and recomputes it in every n-th step."""
+    """Computes the basis of a guide in every n-th step."""
 
     def __init__(
         self,
@@ -83,47 +84,26 @@ class Refresher:
         dtype: torch.dtype | None,
         batch_norm: BatchNormMode,
     ) -> None:
-        self.shared, self.model, self.workers = shared, shared.listing.model, shared.workers
-        self.basis, self.engine = basis, engine
-        self.rank, self.seed, self.dtype, self.batch_norm = rank, seed, dtype, batch_norm
+        self.shared = shared
+        self.model = shared.listing.model
+        self.workers = shared.workers
+        self.basis = basis
+        self.engine = engine
+        self.rank = rank
+        self.seed = seed
+        self.dtype = dtype
+        self.batch_norm: BatchNormMode = batch_norm
         self.settings = {"basis": basis.name, "rank": rank, "basis_dtype": dtype and str(dtype), "seed": seed}
         """The settings that decide the meaning of a saved basis."""
-        self.subspace: Subspace | None = None
-        self._overwriting = False  # whether new rows are being written over the old ones
-        self.age: int | None = None  # how many steps have used the basis; None: there is no basis
-        self.count = 0
-        # Both tensors move to the device when it is known. The random numbers depend on `index`, which is a tensor because a
-        # captured refresh must draw new numbers at every replay.
-        self.index = torch.zeros((), dtype=torch.int64)
-        self.skipped = torch.zeros((), dtype=torch.int64)
         self._ahead = Ahead()
 
-    def decide(self, asked: bool | None, every: int, *, held: bool) -> bool:
-        """Whether the next step has a refresh. `held`: whether the model still has the parameters of the basis."""
-        if not held:
-            # Parameters were replaced (load_state_dict(assign=True), a conversion): the basis belongs to the old parameters.
-            self.subspace, self.age = None, None
-        if asked is False and self.subspace is None:
-            raise ValueError(
-                "refresh=False before the first refresh: there is no basis yet; leave refresh=None in the first step"
-            )
-        return self.due(every) if asked is None else asked
-
-    def due(self, every: int) -> bool:
-        return self.age is None or self.age >= every
-
-    def count_replay(self, *, refresh: bool) -> None:
-        """Count a step that a CUDA graph has replayed."""
-        self.age = 1 if refresh else (self.age or 0) + 1
-        self.count += refresh
-
-    def start(self, layout: Layout) -> Refresh:
+    def start(self, layout: Layout, schedule: Schedule) -> Refresh:
         """Start a new basis over the parameters of a layout."""
-        if self.subspace is None or layout is not self.subspace.layout:
+        if schedule.subspace is None or layout is not schedule.subspace.layout:
             check_dense(self.model, layout)
-        self.index, self.skipped = self.index.to(layout.device), self.skipped.to(layout.device)
-        ahead = self._ahead.begin(self.count, layout.device)
-        return Refresh(layout, self.rank, self.seed, self.index, self.workers, ahead)
+        schedule.move(layout.device)
+        ahead = self._ahead.begin(schedule.count, layout.device)
+        return Refresh(layout, self.rank, self.seed, schedule.index, self.workers, ahead)
 
     def take_in(
         self,
@@ -133,11 +113,13 @@ class Refresher:
         *,
         scaled: bool = False,
         complete: bool,
+        first: bool,
         parameters: Sequence[Tensor] = (),
     ) -> Sequence[Tensor | None] | None:
         """Add the examples behind `losses` to the new basis.
 
         `scaled`: these losses train the model and may carry a loss scale. `complete`: no further losses will follow.
+        `first`: the guide has no basis yet, so there must be memory for one.
         Returns the gradients of the mean loss for `parameters`, if the pass for J gives them to the bit, and has then freed the
         graph; otherwise None.
         """
@@ -146,7 +128,7 @@ class Refresher:
                 f"basis {self.basis.name!r} cannot be built from several primary() calls of one step; use a single call, pass "
                 "basis_losses=, or use basis='sketch'"
             )
-        if self.subspace is None and refresh.calls == 0 and self.basis.stored:
+        if first and refresh.calls == 0 and self.basis.stored:
             examples = losses.shape[0] * self.workers.size
             rank = min(self.rank, examples) if complete and self.basis.needs == "jacobian" else self.rank
             working = partial(self.basis.working_rows, examples=examples)
@@ -165,25 +147,34 @@ class Refresher:
             return jacobian.gradients
         return None
 
-    def take_in_from(self, refresh: Refresh, basis_losses: Losses) -> None:
-        """Add the examples of a callable to the new basis, in a forward pass that the library controls."""
-        seed = (self.seed * 1_000_003 + self.count) & (2**63 - 1)
+    def take_in_from(self, refresh: Refresh, basis_losses: Losses, *, number: int, first: bool) -> None:
+        """Add the examples of a callable to the new basis, in a forward pass that the library controls.
+
+        `number`: the number of refreshes so far. `first`: as for `take_in`.
+        """
+        seed = (self.seed * 1_000_003 + number) & (2**63 - 1)
         isolated = isolated_forward(self.model, self.batch_norm, seed)
         with isolated, self.engine.watch(self.model), torch.enable_grad():
             more = "return the losses of at least two examples, and preferably of many"
-            scalar, layout = self.basis.needs != "jacobian", refresh.layout
-            losses = losses_of(basis_losses, "basis_losses", more, self.workers, layout, may_be_scalar=scalar)
+            scalar = self.basis.needs != "jacobian"
+            losses = losses_of(basis_losses, "basis_losses", more, self.workers, refresh.layout, may_be_scalar=scalar)
             share = self.workers.shares([losses])[0]
-            self.take_in(refresh, losses, share, complete=True)
-            if self.basis.takes_mean:
+            self.take_in(refresh, losses, share, complete=True, first=first)
+            if self.basis.needs == "mean":
                 ones = torch.ones(1, losses.shape[0], device=losses.device) / share.count(losses)
                 refresh.put(self.workers.jacobian(self.engine, losses, refresh.layout, share).left(ones))
 
-    def fix(self, refresh: Refresh, *, may_wait: bool) -> Subspace | None:
-        """Orthonormalise the collected rows. None: there are too few examples, and the refresh may wait for a later step."""
+    def fix(self, refresh: Refresh, schedule: Schedule, *, may_wait: bool) -> Subspace | None:
+        """Orthonormalise the collected rows. None: there are too few examples, and the refresh may wait for a later step.
+
+        The old basis of the same parameters is overwritten, because a captured CUDA graph may refer to its memory.
+        """
+        old = schedule.subspace
+        if old is not None and not old.layout.same(refresh.layout):
+            old = None
         few = isinstance(refresh.examples, int) and refresh.examples < LEAST_EXAMPLES
         if self.basis.needs == "jacobian" and few:
-            if may_wait and self.subspace is not None and self.subspace.layout.same(refresh.layout):
+            if may_wait and old is not None:
                 return None
             raise ValueError(
                 "a refresh needs at least 2 primary examples to span a subspace, got 1; use a larger primary batch, "
@@ -191,29 +182,18 @@ class Refresher:
             )
         finite = self.basis.finish(refresh)
         assert refresh.rows is not None
-        if self.subspace is None or not self.subspace.layout.same(refresh.layout):
-            self.subspace = self.basis.subspace(refresh.layout, self.rank, self.workers, self.dtype)
-        self._overwriting = True
-        self.subspace.replace(refresh.rows, finite, refresh)
-        self._overwriting = False
-        return self.subspace
+        if old is None:
+            new = self.basis.subspace(refresh.layout, self.rank, self.workers, self.dtype)
+        else:
+            schedule.overwrite()
+            new = old
+        new.replace(refresh.rows, finite, refresh.layout)
+        return new
 
-    def close(self, *, refreshed: bool) -> None:
-        """End a step."""
-        assert self.subspace is not None
-        if refreshed:
-            self.skipped += ~self.subspace.finite
-            self.index += 1
-            self.count += 1
-        self.age = 1 if refreshed else (self.age or 0) + 1
-
-    def restore(self, subspace: Subspace | None, age: int | None, *, overwritten: bool) -> None:
-        """Go back to an earlier basis. If it has been `overwritten`, at least in part, the next step computes it again."""
-        self.subspace, self.age = subspace, None if overwritten or self._overwriting else age
-        self._overwriting = False
-
-    def state(self, include_basis: bool) -> dict[str, Any]:
-        space, reach = self.subspace, self.shared.auxiliary
+    def state(self, schedule: Schedule, include_basis: bool) -> dict[str, Any]:
+        """Return the basis and its age for `Guide.state_dict`."""
+        space = schedule.subspace
+        reach = self.shared.auxiliary
         named = dict(self.shared.listing.named)
         shared = {} if space is None else dict(zip(space.layout.names, space.layout.shapes, strict=True))
         if any(name not in named or tuple(named[name].shape) != shape for name, shape in shared.items()):
@@ -221,20 +201,22 @@ class Refresher:
                 "the state is saved without the basis, because some of its parameters are gone or have another name or size; "
                 "whoever loads it computes the basis again in the first step"
             )
-            space, shared = None, {}
+            space = None
+            shared = {}
         rows = space.rows if space is not None and include_basis else None
         return {
             "settings": self.settings,
-            "since_refresh": None if space is None else self.age,
-            "refreshes": int(self.index),
-            "skipped_refreshes": int(self.skipped),
+            "since_refresh": None if space is None else schedule.age,
+            "refreshes": int(schedule.index),
+            "skipped_refreshes": int(schedule.skipped),
             "shared": shared,
             "reached_by_auxiliary": None if reach is None else sorted(reach & named.keys()),
             "basis": None if rows is None or space is None else self.workers.pack(space.layout, rows),
             "worker": None if rows is None else self.workers.state_owner,
         }
 
-    def load(self, state: Mapping[str, Any]) -> None:
+    def load(self, state: Mapping[str, Any], schedule: Schedule) -> None:
+        """Continue from what `state` returned."""
         if state.get("worker") not in (None, self.workers.state_owner):
             raise ValueError(
                 f"this state holds the shards of worker {state['worker']} of a sharded basis (FSDP2), and no other worker can "
@@ -247,13 +229,9 @@ class Refresher:
             subspace = self.basis.subspace(layout, self.rank, self.workers, self.dtype)
             if state["basis"] is not None:
                 subspace.load(self.workers.unpack(layout, state["basis"]))
-        self.subspace = subspace
-        self.age = state["since_refresh"] if subspace is not None else None
         reach = state["reached_by_auxiliary"]
-        self.shared.restore(None if reach is None else set(reach))
-        self.count = state["refreshes"]
-        self.index = self.index.new_tensor(state["refreshes"])
-        self.skipped = self.skipped.new_tensor(state["skipped_refreshes"])
+        self.shared.remember(None if reach is None else set(reach))
+        schedule.load(subspace, state["since_refresh"], state["refreshes"], state["skipped_refreshes"])
 
 
 def _mean_weight(losses: Tensor, shrink: float | Tensor) -> float | None:

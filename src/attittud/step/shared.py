@@ -1,4 +1,7 @@
-"""Find the shared parameters, which both losses reach and whose gradients are decomposed, and write into `.grad`."""
+"""What a guide knows of its model between steps: the parameters, those that both losses reach, the basis and its age.
+
+The last stage of a step is here too: `Shared.write` adds the update to `.grad`.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from torch import Tensor, nn
 
 from attittud._torch import AccumulateGrad, foreach_add_, foreach_mul, next_sequence_number, sequence_number
 from attittud.autograd.layout import Layout, as_gradient, local, walk
+from attittud.basis.subspace import Subspace
 from attittud.workers.one import Workers
 
 Predicate = Callable[[str, nn.Parameter], bool]
@@ -87,12 +91,10 @@ class KnownGraph:
     retained: bool  # whether a later loss of the step shares a part of the graph, so that the graph may not be freed
     converts: bool  # whether some parameters are converted to half precision, as under autocast
 
-    def confirm(self, loss: Tensor, reached: set[str]) -> set[str]:
-        """Compare with the parameters that got a gradient; if they differ, walk the graph again."""
-        if reached != self.reached:
-            walk(loss)  # raises an error if an expected gradient is missing
-            self.reached = reached
-        return reached
+    def confirm(self, loss: Tensor, reached: set[str]) -> None:
+        """Walk the graph again, because the parameters that got a gradient are others than remembered."""
+        walk(loss)  # raises an error if an expected gradient is missing
+        self.reached = reached
 
 
 class GraphMemory:
@@ -144,6 +146,68 @@ class GraphMemory:
         return tuple(losses), *made
 
 
+class Schedule:
+    """The basis of a guide between steps, its age, and the number of refreshes so far.
+
+    A step changes nothing here before its update is written. The only exception is `overwrite`: rows of V are written in place.
+    """
+
+    def __init__(self) -> None:
+        self.subspace: Subspace | None = None
+        self.age: int | None = None
+        """How many steps have used the basis; None: there is no basis, or its rows are not complete."""
+        self.count = 0
+        # Both tensors move to the device when it is known. The random numbers depend on `index`, which is a tensor because a
+        # captured refresh must draw new numbers at every replay.
+        self.index = torch.zeros((), dtype=torch.int64)
+        self.skipped = torch.zeros((), dtype=torch.int64)
+
+    def due(self, every: int) -> bool:
+        """Whether the next step has a refresh."""
+        return self.age is None or self.age >= every
+
+    def forget(self) -> None:
+        """Drop the basis, because the model no longer has its parameters."""
+        self.age = None
+        self.subspace = None
+
+    def move(self, device: torch.device) -> None:
+        """Keep the counters on this device."""
+        self.index = self.index.to(device)
+        self.skipped = self.skipped.to(device)
+
+    def overwrite(self) -> None:
+        """Note that new rows are about to be written over the old ones. Until `close`, the next step has a refresh."""
+        self.age = None
+
+    def close(self, subspace: Subspace, *, refreshed: bool) -> None:
+        """End a step that has used this basis."""
+        if not refreshed:
+            self.age = (self.age or 0) + 1
+            return
+        self.age = None
+        self.subspace = subspace
+        self.skipped += ~subspace.finite
+        self.index += 1
+        self.count += 1
+        self.age = 1
+
+    def count_replay(self, *, refresh: bool) -> None:
+        """Count a step that a CUDA graph has replayed."""
+        self.age = 1 if refresh else (self.age or 0) + 1
+        self.count += refresh
+
+    def load(self, subspace: Subspace | None, age: int | None, refreshes: int, skipped: int) -> None:
+        """Continue from a saved state."""
+        self.age = None
+        self.subspace = subspace
+        self.count = refreshes
+        self.index = self.index.new_tensor(refreshes)
+        self.skipped = self.skipped.new_tensor(skipped)
+        if subspace is not None:
+            self.age = age
+
+
 class Shared:
     """Remembers the names of the parameters that the losses reach: parameters may be replaced, and a guide copied."""
 
@@ -156,8 +220,10 @@ class Shared:
         self._allowed = allowed(self.listing.named, parameters)
         self._latest: Layout | None = None  # the next step mostly has the same layout
         self._reached: dict[bytes, set[str]] = {}  # keyed by which trainable parameters have a gradient
+        self._reached_of: Any = None  # the list of trainable parameters that this is about
         self._held: tuple[Layout | None, Any] = None, None  # the last layout that was found to be the model's
-        self._aligned: tuple[Layout | None, list[int], list[int]] = None, [], []
+        self._aligned: tuple[Any, Any, list[int], list[int]] = None, None, [], []
+        """A layout, the trainable parameters, and the positions of the layout's and of all others among these."""
         self._written: tuple[nn.Parameter, int, int] | None = None
         """The first shared parameter, the id of its `.grad` and the version of this `.grad` after the last update."""
         self.untouched = False  # whether this `.grad` is unchanged: not set to None or zero, and not clipped
@@ -170,8 +236,6 @@ class Shared:
     def update(self) -> None:
         """Notice changes of the model."""
         if self.listing.update():
-            self._aligned = None, [], []
-            self._reached.clear()
             self._written = None  # its parameter may have left the model
         parameter, *written = self._written or (None,)
         found = None if parameter is None else parameter.grad
@@ -189,37 +253,41 @@ class Shared:
         same = wide == (layout.dtype == torch.float64) and layout.parameters[0].device == layout.device
         return same and list(map(Tensor.numel, layout.parameters)) == layout.numels
 
-    def reached(self, found: Sequence[Tensor | None]) -> set[str]:
+    def reached(self, gradients: Sequence[Tensor | None]) -> set[str]:
         """Return the names of the trainable parameters that have a gradient."""
-        pattern = bytes(map(is_not, found, repeat(None)))
-        if pattern not in self._reached:
-            if len(self._reached) > 64:  # layers are skipped at random
-                self._reached.clear()
-            named = zip(self.listing.trainable, pattern, strict=True)
-            self._reached[pattern] = {name for (name, _), there in named if there}
-        return self._reached[pattern]
+        trainable = self.listing.trainable
+        if self._reached_of is not trainable or len(self._reached) > 64:  # layers are skipped at random
+            self._reached = {}
+            self._reached_of = trainable
+        pattern = bytes(map(is_not, gradients, repeat(None)))
+        names = self._reached.get(pattern)
+        if names is None:
+            names = {name for (name, _), there in zip(trainable, pattern, strict=True) if there}
+            self._reached[pattern] = names
+        return names
 
-    def begin(self, primary: set[str], auxiliary: set[str] | None) -> Layout:
+    def begin(self, primary: set[str], auxiliary: set[str] | None) -> tuple[Layout, set[str] | None]:
         """Return the parameters of a refresh: both losses reach them, and `parameters=` of the guide includes them.
 
         `auxiliary`: parameters that the auxiliary losses of this step reach. None: these losses are not known yet. Then the
         parameters that earlier auxiliary losses reached are used, or in a first step all that the primary losses reach.
+
+        Also returns the parameters that auxiliary losses reach, on any worker; None in that first step.
         """
-        complete, known = auxiliary is not None, auxiliary if auxiliary is not None else self.auxiliary
+        complete = auxiliary is not None
+        known = auxiliary if auxiliary is not None else self.auxiliary
         primary, reached = self.workers.agree(
             self.listing.trainable, primary, known or set(), reset=True, complete=complete
         )
-        self.auxiliary = None if known is None else reached
-        pairs = [
-            (name, parameter)
-            for name, parameter in self.listing.trainable
-            if name in primary
-            and (self._allowed is None or name in self._allowed)
-            and (self.auxiliary is None or name in self.auxiliary)
-        ]
+        allowed_names = self._allowed
+        pairs = []
+        for name, parameter in self.listing.trainable:
+            allowed = allowed_names is None or name in allowed_names
+            if allowed and name in primary and (known is None or name in reached):
+                pairs.append((name, parameter))
         if self._latest is None or not self._latest.describes(pairs):
             self._latest = Layout(pairs)
-        return _not_empty(self._latest)
+        return _not_empty(self._latest), None if known is None else reached
 
     def narrowed(self, layout: Layout, primary: set[str], auxiliary: set[str]) -> Layout:
         """Return the parameters of a layout that the auxiliary losses reach too."""
@@ -227,44 +295,82 @@ class Shared:
         return _not_empty(Layout((name, parameter) for name, parameter in layout.named if name in reached))
 
     def settle(self, primary: set[str], auxiliary: set[str]) -> tuple[set[str], set[str]]:
-        """Return the parameters that the losses of any worker reach, once all losses of the step are known.
+        """Return the parameters that the losses of any worker reach, once all losses of the step are known."""
+        if self.workers.size == 1:
+            return primary, auxiliary
+        return self.workers.agree(self.listing.trainable, primary, auxiliary, complete=True)
 
-        The parameters that auxiliary losses reach are remembered.
-        """
-        auxiliary = auxiliary | (self.auxiliary or set())
-        if self.workers.size > 1:
-            primary, auxiliary = self.workers.agree(self.listing.trainable, primary, auxiliary, complete=True)
-        self.auxiliary = auxiliary | (self.auxiliary or set())
-        return primary, auxiliary
-
-    def restore(self, auxiliary: set[str] | None) -> None:
-        """Go back to the parameters that auxiliary losses were known to reach earlier."""
+    def remember(self, auxiliary: set[str] | None) -> None:
+        """Remember the parameters that auxiliary losses reach."""
         self.auxiliary = auxiliary
 
-    def split(self, layout: Layout, found: Sequence[Tensor | None]) -> tuple[list[Tensor | None], dict[str, Tensor]]:
+    def split(
+        self, layout: Layout, gradients: Sequence[Tensor | None]
+    ) -> tuple[list[Tensor | None], dict[str, Tensor]]:
         """Split the gradients of the trainable parameters: the layout's in its order, the others by name."""
         inside, outside = self._positions(layout)
-        rest = {self.listing.trainable[i][0]: g for i in outside if (g := found[i]) is not None}
-        return [found[i] if i >= 0 else None for i in inside], rest
+        rest = {}
+        for i in outside:
+            gradient = gradients[i]
+            if gradient is not None:
+                rest[self.listing.trainable[i][0]] = gradient
+        return [gradients[i] if i >= 0 else None for i in inside], rest
 
     def _positions(self, layout: Layout) -> tuple[list[int], list[int]]:
         """Positions of the layout's parameters among the trainable ones (-1: no longer trainable), and of all others."""
-        if self._aligned[0] is not layout:
+        trainable = self.listing.trainable
+        if self._aligned[0] is not layout or self._aligned[1] is not trainable:
             at = {id(parameter): i for i, parameter in enumerate(self.listing.parameters)}
             inside = [at.pop(id(parameter), -1) for parameter in layout.parameters]
-            self._aligned = layout, inside, list(at.values())
-        return self._aligned[1:]
+            self._aligned = layout, trainable, inside, list(at.values())
+        return self._aligned[2:]
 
     def write(self, layout: Layout, update: Tensor | list[Tensor], rest: Mapping[str, Tensor]) -> None:
-        """Add to `.grad` as `Tensor.backward` does; a missing `.grad` becomes a view of the update."""
+        """Add to `.grad` as `Tensor.backward` does; a missing `.grad` becomes a view of the update.
+
+        If an error or Ctrl-C comes in between, either every `.grad` is written or none is.
+        """
         inside, outside = self._positions(layout)
-        sharded, parameters = self.workers.splits_columns, layout.parameters
-        alike = len(set(map(attrgetter("dtype"), parameters))) == 1
+        parameters = layout.parameters
+        others = [(p, rest[name]) for name, p in map(self.listing.trainable.__getitem__, outside) if name in rest]
+        written = [p for p, i in zip(parameters, inside, strict=True) if i >= 0]  # the others are frozen now
+        written += [p for p, _ in others]
+        before = [p.grad for p in written]
+        versions = [grad._version for grad in before if grad is not None]
+        try:
+            self._add(layout, update, inside, others)
+        except BaseException:
+            # All older `.grad` are added to at once, at the end.
+            if versions == [grad._version for grad in before if grad is not None]:
+                for p, grad in zip(written, before, strict=True):
+                    p.grad = grad
+            raise
+        # (A frozen parameter keeps an older `.grad`.)
+        first = next((p for p, i in zip(parameters, inside, strict=True) if i >= 0), None)
+        grad = None if first is None else first.grad
+        self._written = None if first is None or grad is None else (first, id(grad), grad._version)
+        hooked = [p for p in self.listing.parameters if p._post_accumulate_grad_hooks]
+        if hooked:
+            ids = set(map(id, written))
+            _run_hooks([p for p in hooked if id(p) in ids])
+
+    def _add(
+        self,
+        layout: Layout,
+        update: Tensor | list[Tensor],
+        inside: list[int],
+        others: list[tuple[nn.Parameter, Tensor]],
+    ) -> None:
+        """Add the update over the shared parameters, and the gradients of others, to `.grad`."""
+        sharded = self.workers.splits_columns
+        parameters = layout.parameters
+        alike = len(set(map(_DTYPE, parameters))) == 1
         strides = list(map(Tensor.stride, map(local, parameters) if sharded else parameters))
         fresh = set(map(type, map(attrgetter("grad"), parameters))) == {NoneType}
         if isinstance(update, Tensor):
             update = layout.views(update.to(parameters[0].dtype) if alike else update)
-        old, new = list[Tensor](), list[Tensor]()
+        old = list[Tensor]()
+        new = list[Tensor]()
         fits = alike and update[0].dtype == parameters[0].dtype  # model.half() may have been called since
         if fresh and strides == layout.strides and fits and -1 not in inside and not sharded:
             for p, view in zip(parameters, update, strict=True):
@@ -273,22 +379,18 @@ class Shared:
             for p, view, own, laid_out, i in zip(parameters, update, strides, layout.strides, inside, strict=True):
                 if i >= 0:
                     _give(p, view, own == laid_out and not sharded, old, new)
-        others = [(p, rest[name]) for name, p in map(self.listing.trainable.__getitem__, outside) if name in rest]
         for p, value in others if sharded else _copied(others):
             _give(p, value, False, old, new)
         if old:
             foreach_add_(list(map(local, old)) if sharded else old, new)
-        # (A frozen parameter keeps an older `.grad`.)
-        first = next((p for p, i in zip(parameters, inside, strict=True) if i >= 0), None)
-        grad = None if first is None else first.grad
-        self._written = None if first is None or grad is None else (first, id(grad), grad._version)
-        hooked = [p for p in self.listing.parameters if p._post_accumulate_grad_hooks]
-        if hooked:  # for example, an optimizer may step during the backward pass
-            given = {*map(id, parameters), *[id(p) for p, _ in others]}
-            for p in [p for p in hooked if id(p) in given]:
-                if p.grad is not None:  # the hook of another parameter may have removed it
-                    for hook in p._post_accumulate_grad_hooks.values():
-                        hook(p)
+
+
+def _run_hooks(hooked: list[nn.Parameter]) -> None:
+    """Call the hooks that users have registered for complete gradients: an optimizer may step during the backward pass."""
+    for p in hooked:
+        if p.grad is not None:  # the hook of another parameter may have removed it
+            for hook in p._post_accumulate_grad_hooks.values():
+                hook(p)
 
 
 def _copied(pairs: list[tuple[nn.Parameter, Tensor]]) -> list[tuple[nn.Parameter, Tensor]]:

@@ -9,15 +9,14 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from attittud._torch import fsdp_modules, kept_graph, run_backward, unsharded
-from attittud.autograd.layout import EVERYTHING, Layout, Named, Share, is_sharded, unconverted
+from attittud._torch import fsdp_modules, unsharded
+from attittud.autograd.layout import EVERYTHING, Layout, Named, Share, gradients_of, is_sharded
 from attittud.engine.base import Engine, Jacobian
 
 
@@ -73,24 +72,7 @@ class Workers:
         """This worker's share of the examples of each loss."""
         return [EVERYTHING] * len(losses)
 
-    def gradients(
-        self,
-        losses: Tensor,
-        weights: Tensor,
-        parameters: Sequence[Tensor],
-        *,
-        retain_graph: bool,
-        into: Layout | None = None,
-    ) -> Sequence[Tensor | None]:
-        """Return the gradient of the weighted sum of losses for each parameter; None for a parameter that is not reached.
-
-        `into`: the caller copies gradients into a new vector of this layout, so they may still be in half precision.
-        """
-        if not parameters:
-            return ()
-        ends = parameters if into is None else unconverted(losses, into, parameters)
-        with kept_graph() if retain_graph else nullcontext():
-            return run_backward((losses,), (weights,), retain_graph, False, tuple(ends), True, accumulate_grad=False)
+    gradients = staticmethod(gradients_of)
 
     def jacobian(self, engine: Engine, losses: Tensor, layout: Layout, share: Share) -> Jacobian:
         return engine.jacobian(losses, layout)

@@ -3,7 +3,6 @@
 import copy
 import pickle
 from collections import Counter
-from dataclasses import replace
 from itertools import count
 from types import SimpleNamespace
 
@@ -15,8 +14,10 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from attittud import Eta, Guide
-from attittud.basis import captured, subspace
+from attittud.autograd.layout import Layout
+from attittud.basis import captured
 from attittud.basis.captured import ALIKE, CapturedUpdate
+from attittud.step import gradients as gradients_module
 from attittud.step import step as step_module
 from tests.helpers.on_gpu import NEEDS_GPU
 
@@ -52,43 +53,36 @@ def device(request, monkeypatch):
     """A stand-in for a graph on a CPU: its kernels run one by one, with everything but the gradients as it was captured."""
     if request.param == "cpu":
 
-        def played(self, step, primary_weight):
-            def read_and_written():
-                scores = [tensor for one in step.parts.auto.scores.values() for tensor in vars(one).values()]
-                return [*scores, *gradients(step)]
-
-            before = [(tensor, tensor.clone()) for tensor in read_and_written()]
-            numbers, scores = self._compute(step, primary_weight)
+        def played(_, work, vectors):
+            before = [(tensor, tensor.clone()) for tensor in [*work.changes, *vectors]]
+            numbers = work.compute(vectors)
             for tensor, old in before:  # under capture kernels do not run
                 tensor.copy_(old)
-            kept, ((name, task),) = copy.copy(step), step.tasks.items()
+            changed = [(tensor, tensor.clone()) for tensor in work.changes]
 
             def replay():
                 """Does again what was captured, to the gradients that now are at the same addresses."""
-                now = current[-1]
-                kept.primary_gradient, kept.judges = now.primary_gradient, now.judges
-                kept.tasks = {name: replace(task, flat=now.tasks[name].flat)}
                 with _disable_current_modes():
-                    again, changed = self._compute(kept, primary_weight)
-                    numbers.vector.copy_(again.vector)
-                    for (_, old), (_, new) in zip(scores, changed, strict=True):
-                        old.copy_(new)
+                    for tensor, old in changed:
+                        old.copy_(tensor)
+                    numbers.vector.copy_(work.compute(current[-1]).vector)
 
-            return captured.Captured(SimpleNamespace(replay=replay), numbers, scores)
+            return captured.Captured(SimpleNamespace(replay=replay), numbers, changed)
 
-        def noted(self, step, primary_weight):
-            current.append(step)
+        def noted(self, work, vectors):
+            current.append(vectors)
             try:
-                return finish(self, step, primary_weight)
+                return run(self, work, vectors)
             finally:
                 current.clear()
 
-        current, finish = [], CapturedUpdate.finish
-        monkeypatch.setattr(CapturedUpdate, "finish", noted)
+        current, run = [], CapturedUpdate.run
+        monkeypatch.setattr(CapturedUpdate, "run", noted)
         monkeypatch.setattr(CapturedUpdate, "_capture", played)
         # Addresses that do not change, as in a steady loop on a GPU.
         monkeypatch.setattr(captured, "_addresses", lambda vectors: tuple(range(len(vectors))))
-        for module in (captured, step_module):
+        monkeypatch.setattr(Layout, "on_gpu", True)
+        for module in (gradients_module, step_module):
             monkeypatch.setattr(module, "is_small", lambda layout: 4 * layout.size <= captured.LARGEST)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     # Another test of the process may have compiled a model, after which steps are not captured.
@@ -97,23 +91,17 @@ def device(request, monkeypatch):
     return request.param
 
 
-def gradients(step):
-    """The vectors of a step that a graph reads or overwrites."""
-    ((_, task),) = step.tasks.items()
-    return [vector for vector in (step.primary_gradient, task.flat, step.judges) if vector is not None]
-
-
 def served(monkeypatch):
     """Counts the steps that a graph finished."""
     found = []
-    finish = CapturedUpdate.finish
+    run = CapturedUpdate.run
 
     def counted(*given):
-        done = finish(*given)
+        done = run(*given)
         found.extend([] if done is None else [1])
         return done
 
-    monkeypatch.setattr(CapturedUpdate, "finish", counted)
+    monkeypatch.setattr(CapturedUpdate, "run", counted)
     return found
 
 
@@ -134,7 +122,7 @@ def train(model, *, steps=25, never=False, before=None, judged=None, **options):
         if before is not None:
             before(number, model, guide)
         if never:
-            guide._parts.captured._forget(None, ())
+            guide._parts.captured.forget()
         optimizer.zero_grad()
         primary, auxiliary = losses(model, number)
         judge = None if judged is None else lambda number=number: judged(model, number)
@@ -314,7 +302,7 @@ def test_another_name_and_missing_primary_losses_take_effect(device, monkeypatch
         guide, found = Guide(model, eta=Eta(1, 0.5, 0.5), primary_weight=0.0, rank=4, refresh_every=100), []
         for number in range(24):
             if never:
-                guide._parts.captured._forget(None, ())
+                guide._parts.captured.forget()
             model.zero_grad()
             primary, auxiliary = losses(model, number)
             needed = not 6 <= number < 12
@@ -448,11 +436,11 @@ def test_a_new_basis_is_noticed_even_at_the_address_of_the_old_one(device, monke
 
 
 def test_steps_run_without_a_graph_if_torch_cannot_capture(device, monkeypatch):
-    def captures(_, step, primary_weight):
+    def captures(_, work, vectors):
         tried.append(1)
         with monkeypatch.context() as idle:  # under capture kernels do not run
-            idle.setattr(subspace, "lift_", lambda rows, weights, x, *others: x)
-            step.subspace.compute(step.copied(None), primary_weight)
+            idle.setattr(gradients_module, "lift_", lambda rows, weights, x, *others: x)
+            work.compute(vectors)
         raise RuntimeError("operation not permitted")
 
     count, tried = served(monkeypatch), []
@@ -523,7 +511,7 @@ def test_accumulated_losses_use_the_graph_too(device, monkeypatch):
         guide, found = Guide(model, eta=Eta(1, 0.5, -1), rank=4, refresh_every=7), []
         for number in range(12):
             if never:
-                guide._parts.captured._forget(None, ())
+                guide._parts.captured.forget()
             model.zero_grad()
             for part in (number, number + 50):
                 guide.primary(losses(model, part)[0])

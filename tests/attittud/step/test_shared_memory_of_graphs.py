@@ -16,9 +16,9 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from attittud import Eta, Guide
+from attittud.autograd import layout
 from attittud.engine import loop
 from attittud.step.shared import NEAR, GraphMemory, ParameterListing
-from attittud.workers import one
 from tests.helpers.watch import Holding
 
 STEPS = 8
@@ -272,7 +272,7 @@ def nothing_remembered() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(GraphMemory, "recall", lambda self, losses: None)
         patch.setattr(ParameterListing, "_changed", lambda self: True)
-        for module in (loop, one):
+        for module in (loop, layout):
             patch.setattr(module, "unconverted", lambda loss, layout, parameters: list(parameters))
         yield
 
