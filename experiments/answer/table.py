@@ -16,7 +16,14 @@ from .references import METHODS as REFERENCES
 LEVEL = 0.05
 DEFAULT, BEFORE = "default", "before"
 BY_FOLDS, NO_AUXILIARY = "best by folds", "best without auxiliary data"
-WITHOUT_AUXILIARY = ("alone", "frozen", "autogluon")
+CHOICES = {
+    BY_FOLDS: REFERENCES,
+    f"{BY_FOLDS}, not AutoGluon": ("alone", "pooled", "frozen"),
+    NO_AUXILIARY: ("alone", "frozen", "autogluon"),
+    f"{NO_AUXILIARY}, not AutoGluon": ("alone", "frozen"),
+}
+"""Among what each of these chooses. AutoGluon's own validation score is too good: its ensemble is
+weighted by it. So it may win the choice unduly, and each choice is made without it too."""
 LEAST = {"alone": 2.0, "frozen": 1.0, "pooled": 1.5, "autogluon": 2.0, "autogluon_pooled": 2.0}
 """The least mean over pairs, in points."""
 WORST, LEAST_BY_FOLDS, LEAST_WRONG = -1.0, 0.5, 3.0
@@ -77,7 +84,7 @@ def read(out: Path) -> Results:
         results.seconds.setdefault(method, []).append(facts["seconds"])
         if method == DEFAULT and facts.get("chance") is not None:
             results.chances[pair, seed] = facts["chance"]
-    for name, methods in ((BY_FOLDS, REFERENCES), (NO_AUXILIARY, WITHOUT_AUXILIARY)):
+    for name, methods in CHOICES.items():
         for pair in results.scores:
             best = best_by_folds(results, pair, methods)
             if best:
@@ -223,9 +230,10 @@ def goals(results: Results, declared: dict[str, Pair]) -> list[list[str]]:
     wrong = [name for name, pair in declared.items() if pair.systematic]
     kinds = {kind: [n for n, p in declared.items() if p.kind == kind] for kind in LEAST_BEFORE}
     nets = kinds["image"] + kinds["text"]
+    by_folds, no_auxiliary = [*CHOICES][:2], [*CHOICES][2:]
     for name, method, names, least in (
-        ("mean over the best by folds", BY_FOLDS, [*declared], LEAST_BY_FOLDS),
-        ("wrong by a rule, over the best without", NO_AUXILIARY, wrong, LEAST_WRONG),
+        *[(f"mean over the {name}", name, [*declared], LEAST_BY_FOLDS) for name in by_folds],
+        *[(f"wrong, over the {name}", name, wrong, LEAST_WRONG) for name in no_auxiliary],
         ("mean over (a), texts and images", BEFORE, nets, LEAST_BEFORE["text"]),
         ("mean over (a), tables", BEFORE, kinds["table"], LEAST_BEFORE["table"]),
     ):
@@ -234,7 +242,7 @@ def goals(results: Results, declared: dict[str, Pair]) -> list[list[str]]:
             goal(name, "no results", f"≥ +{least:g}", False)
             continue
         mean, low, high = comparison.mean()
-        met = mean >= least and (method != BY_FOLDS or low > 0)
+        met = mean >= least and (method not in by_folds or low > 0)
         goal(name, with_ends(mean, low, high), f"≥ +{least:g}", met)
     chances, outcomes = helped(results)
     if len(set(outcomes)) == 2:
