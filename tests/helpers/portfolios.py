@@ -1,4 +1,4 @@
-"""A small portfolio on the embedded digits, and what it leaves behind."""
+"""Small portfolios of networks and of simple candidates, and what they leave behind."""
 
 import json
 import multiprocessing
@@ -15,6 +15,7 @@ import torch
 
 from attittud_lab.config.load import loads
 from attittud_lab.config.schema import Config
+from attittud_lab.output.progress import Progress
 from attittud_lab.portfolio import trial
 from attittud_lab.portfolio.run import run
 from attittud_lab.runs.folder import load_checkpoint
@@ -32,8 +33,28 @@ training:
 log_every: 4
 checkpoint_every: 3
 strategy: portfolio
-portfolio: {looks: 6, candidates: [multitask, {name: multitask, head: own}, pretrain]}
+portfolio: {looks: 6, learners: [network], candidates: [multitask, {name: multitask, head: own}, pretrain]}
 """
+
+
+SIMPLE = ["portfolio.learners=[linear]", "portfolio.features=[histogram]"]
+"""The same digits with simple candidates instead of networks."""
+
+
+class Told(Progress):
+    """Keeps the lines that a person would read."""
+
+    def __init__(self) -> None:
+        self.lines = list[str]()
+
+    def say(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def board(folder: Path) -> dict[str, Any]:
+    """The content of leaderboard.json."""
+    content: dict[str, Any] = json.loads((folder / "leaderboard.json").read_text())
+    return content
 
 
 def job(*changes: str) -> Config:
@@ -42,7 +63,7 @@ def job(*changes: str) -> Config:
 
 def train(folder: Path, *changes: str, **options: Any) -> Any:
     torch.set_num_threads(1)
-    return run(job(*changes), folder, **options)
+    return run(job(f"output={folder}-output", *changes), folder, **options)
 
 
 def train_saving_often(folder: Path, *changes: str) -> None:
@@ -75,20 +96,28 @@ def killed_at_random(folder: Path, *changes: str, kills: int) -> list[Path]:
     return folders
 
 
-def outcome(folder: Path) -> tuple[Any, ...]:
-    """All that a portfolio leaves but the clock's readings."""
-    result, board = (json.loads((folder / f"{name}.json").read_text()) for name in ("result", "leaderboard"))
-    model = json.loads((folder / "model.json").read_text())
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    for found in (*result["phases"], *lines, *board["candidates"], model, board["plan"]):
-        del found["seconds"]
-    for found in (board["model"], *board["candidates"]):
-        del found["seconds_per_prediction"]
-    del board["peak_disk"], board["peak_memory"]
-    weights = {path.name: path.read_bytes() for path in sorted(folder.glob("*.safetensors"))}
-    kept = load_checkpoint(folder / "out_of_fold.safetensors")
-    kept = {name: _plain(value) for name, value in kept.items()}
-    return result, board, model, lines, weights, kept, sorted(path.name for path in folder.iterdir())
+def outcome(folder: Path) -> dict[str, Any]:
+    """All that a portfolio leaves but the clock's readings, by file."""
+    parts: dict[str, Any] = {"files": sorted(path.name for path in folder.iterdir())}
+    for name in ("result", "leaderboard", "model"):
+        parts[name] = _without_clock(json.loads((folder / f"{name}.json").read_text()))
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    parts["metrics"] = [_without_clock(json.loads(line)) for line in lines]
+    for path in sorted([*folder.glob("member-*"), *folder.glob("features-*"), *folder.glob("weights.*")]):
+        parts[path.name] = path.read_bytes()
+    parts["out of fold"] = _plain(load_checkpoint(folder / "out_of_fold.safetensors"))
+    return parts
+
+
+CLOCK = ("seconds", "seconds_per_prediction", "peak_disk", "peak_memory")
+
+
+def _without_clock(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_clock(item) for name, item in value.items() if name not in CLOCK}
+    if isinstance(value, list):
+        return [_without_clock(item) for item in value]
+    return value
 
 
 def _plain(value: Any) -> Any:
@@ -97,7 +126,7 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, torch.Tensor) else value
 
 
-def of_patients(folder: Path) -> str:
+def of_patients(folder: Path, learner: str = "network") -> str:
     """A portfolio on tables of patients: several labels at once, groups, and four sources, one with other classes."""
     numbers = np.random.default_rng(0)
     for name, count, classes in [("own", 120, 3), ("s0", 60, 2), *((f"s{n}", 60, 3) for n in (1, 2, 3))]:
@@ -115,5 +144,5 @@ data:
 model: {{name: table-mlp, width: 8}}
 training: {{mode: joint, guided: {{steps: 4, primary_batch: 16, batch_size: 16}}}}
 strategy: portfolio
-portfolio: {{looks: 4, rungs: [{{at: 0.5, keep: 0.4}}]}}
+portfolio: {{looks: 4, learners: [{learner}], rungs: [{{at: 0.5, keep: 0.4}}]}}
 """

@@ -14,6 +14,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from attittud_lab.config.load import load
+from attittud_lab.runs.model import ModelFile
 from attittud_lab.training.train import run
 from tests.helpers.commands import call
 
@@ -41,6 +42,12 @@ def digits_run(folder: Path) -> Path:
     config = load(FILES / "jobs" / "several.yaml", ["training.guided.steps=2", "training.guided.evaluations=1"])
     run(config, run_dir=folder / "several")
     return folder / "several"
+
+
+def reseal(run: Path) -> None:
+    """Write the checksums of the files as they are now, as somebody who changed them on purpose would."""
+    about = json.loads((run / "model.json").read_text())
+    ModelFile(**about).sealed(run).write(run)
 
 
 def tested(run: Path) -> list[int] | None:

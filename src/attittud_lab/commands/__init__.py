@@ -139,14 +139,18 @@ def read_text(text: str, overrides: Sequence[str], name: str) -> Config:
 def known_names() -> Names:
     """Return a check for each kind of name; names that were registered from outside are known too."""
     from attittud import bases, engines
+    from attittud_lab import features
     from attittud_lab.data.tasks import OBJECTIVES
+    from attittud_lab.learners import learners
     from attittud_lab.models import find as find_model
     from attittud_lab.strategies import find as find_strategy
+    from attittud_lab.uses import uses
 
     objectives = [name for name, objective in OBJECTIVES.items() if not objective.derived]
     listed = {"basis": bases(), "engine": engines(), "objective": objectives}
+    listed |= {"learner": [*learners(), "network"], "use": uses()}
     found: dict[str, Callable[[str], object]] = {kind: partial(_check, kind, names) for kind, names in listed.items()}
-    return {"strategy": find_strategy, "model": find_model, **found}
+    return {"strategy": find_strategy, "model": find_model, "features": features.find, **found}
 
 
 def _check(kind: str, known: Sequence[str], name: str) -> None:

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from attittud_lab.data.tasks import Examples
     from attittud_lab.predict.inputs import Item
-    from attittud_lab.predict.model import Model
+    from attittud_lab.predict.model import Batch, Model
 
 MOST_NAMED = 20
 """The most broken pictures that are named."""
@@ -151,16 +150,16 @@ def _predict(
     with _broken_ones() as broken, shown, opened as write:
         shown.phase("predict", total, 0)
         while found := list(islice(items, AT_ONCE)):
-            batch, examples = _readable(model, found, broken)
+            batch, ready = _readable(model, found, broken)
             count += len(found)
             if broken and not skip_broken:
                 continue  # nothing is predicted any more, but all broken pictures are found
             if batch:
-                scores = model.scores(examples)
+                scores = model.scores(ready)
                 labels = model.labels(scores, THRESHOLD if threshold is None else threshold)
                 write(batch, labels, model.probabilities(scores))
                 if used is not None:
-                    seen += model.count_used([item.raw for item in batch], examples, used)
+                    seen += model.count_used([item.raw for item in batch], ready, used)
                 for item, label in zip(batch, labels, strict=True):
                     if item.truth is not None:
                         known += len(model.classes) if model.several else 1
@@ -200,25 +199,25 @@ def _broken_ones() -> Iterator[list[str]]:
             typer.echo(f"attittud: and {len(found) - MOST_NAMED} more", err=True)
 
 
-def _readable(model: Model, items: list[Item], broken: list[str]) -> tuple[list[Item], Examples]:
+def _readable(model: Model, items: list[Item], broken: list[str]) -> tuple[list[Item], Batch]:
     """Prepare a batch without its broken pictures, and add what is wrong with them to `broken`."""
 
-    def examples(some: list[Item]) -> Examples:
-        return model.examples([item.raw for item in some], [item.name for item in some])
+    def ready(some: list[Item]) -> Batch:
+        return model.batch([item.raw for item in some], [item.name for item in some])
 
     try:
-        return items, examples(items)
+        return items, ready(items)
     except InputError:
         if model.about.kind != "image":
             raise
     whole = []
     for item in items:
         try:
-            examples([item])
+            ready([item])
             whole.append(item)
         except InputError as error:
             broken.append(str(error))
-    return whole, examples(whole)
+    return whole, ready(whole)
 
 
 def _check_some(names: list[str], count: int, broken: int, *, skip_broken: bool) -> None:

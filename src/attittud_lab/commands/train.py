@@ -111,12 +111,12 @@ def _decided(run_dir: Path) -> list[str]:
     from attittud_lab.files import read_json
     from attittud_lab.portfolio.leaderboard import NAME
 
-    found = read_json(run_dir / NAME)
-    most = f"at most {found['peak_disk'] / 1e6:.3g} MB of disk"
-    if found.get("peak_memory"):
-        most += f" and {found['peak_memory'] / 1e6:.0f} MB of memory per process"
-    spent = f"the trials took as much training as {found['runs']:.1f} full runs, and {most}"
-    return [line for line in (spent, found["decision"], found.get("warning")) if line]
+    board = read_json(run_dir / NAME)
+    disk = f"{board['peak_disk'] / 1e6:.3g} MB of disk"
+    memory = f"{board['peak_memory'] / 1e6:.0f} MB of memory per process"
+    spent = f"at most {disk} and {memory} were needed"
+    lines = [spent, board["decision"], board["without_us"], board["warning"]]
+    return [line for line in lines if line]
 
 
 def _kept(run_dir: Path, *, fresh: bool) -> str:

@@ -471,12 +471,22 @@ def _usual_rungs() -> list[RungConfig]:
 
 @dataclass(frozen=True)
 class PortfolioConfig(Section):
-    """strategy: portfolio only: which strategies are tried on folds, and how a model is made."""
+    """strategy: portfolio only: what is tried on folds of the labels, and how a model is made."""
 
+    features: list[Annotated[str, known("features")]] | None = None
+    """how examples become numbers for simple learners; null tries tfidf and, where it is
+    installed, minilm on texts, efficientnet (or histogram, if that is not installed) on images,
+    columns on tables; hf:FOLDER and timm:NAME name others"""
+    learners: list[Annotated[str, known("learner")]] | None = None
+    """what is fitted: simple learners (linear, kernel, extra trees, boosting) and network, which
+    trains the model of `model:`; null tries those that helped on data of this kind"""
+    uses: list[Annotated[str, known("use")]] | None = None
+    """how simple learners use auxiliary data: alone (not at all), pooled, stacked, translated;
+    null tries all that fit"""
     candidates: list[CandidateConfig] | None = None
-    """strategies to try besides primary_only. null tries multitask with three weights, pretrain
-    and, if there are several sources, each source alone; if a source predicts the primary
-    classes, also multitask with a separate output layer for it"""
+    """strategies of networks to try besides primary_only. null tries multitask with three
+    weights, pretrain and, if there are several sources, each source alone; if a source predicts
+    the primary classes, also multitask with a separate output layer for it"""
     folds: Annotated[int, Limits(2, 20, "every candidate is trained once for each")] = 3
     """number of parts of the training and validation labels; each part is held out once"""
     one_split_above: Annotated[int, Limits(0, 10**12)] = 5000

@@ -42,6 +42,33 @@ class Prepared:
     """The groups of the primary training examples, where they are pooled and the source has any."""
     names: list[str] | None = None
     """What a person calls the primary training examples (files, or rows of the source), where they are pooled."""
+    parts: Parts | None = None
+    """Where the examples come from, for features that read them as they are."""
+
+    def inputs(self, name: str) -> Any:
+        """Return the examples as features read them: texts, images as the source has them, or columns of a table.
+
+        `name` is "primary" (with pooled data the validation examples come last), "test" or an auxiliary source.
+        """
+        if name == "primary":
+            examples = self.primary.examples
+        else:
+            examples = self.test if name == "test" else self.auxiliary[name].examples
+        if self.kind == "table":
+            return examples.inputs.cpu().numpy()
+        if WHITE in self.record:  # only the decoded pictures know how bright their source is
+            return list(examples.inputs.cpu().numpy())
+        assert self.parts is not None
+        if name == "primary":
+            parts = [self.parts.primary["train"], self.parts.primary["validation"]]
+        elif name == "test":
+            parts = [self.parts.primary["test"]]
+        else:
+            parts = [self.parts.auxiliary[name]]
+        raws = [raw for part in parts for raw in part.raws()]
+        if len(raws) > len(examples):  # the data are not pooled
+            raws = raws[: len(examples)]
+        return [str(raw) for raw in raws] if self.kind == "text" else raws
 
     @property
     def all_examples(self) -> list[Examples]:
@@ -99,7 +126,7 @@ def prepare(
         names = [name for part in both for name in part.listing.named(part.rows)]
         primary = replace(primary, examples=encoder.joined(primary.examples, validation))
         validation = validation.rows(torch.arange(0))
-    prepared = Prepared(train.listing.kind, primary, validation, test, auxiliary, record, groups, names)
+    prepared = Prepared(train.listing.kind, primary, validation, test, auxiliary, record, groups, names, parts)
     record["sha256"], record[DIGESTS] = _checksum(prepared), _digests(prepared, parts)
     return prepared
 

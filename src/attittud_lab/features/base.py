@@ -47,6 +47,11 @@ class FeatureMap(ABC):
     def plain(self) -> Plain:
         """Return everything but arrays, for a JSON file: settings, terms, and checksums of frozen weights."""
 
+    @property
+    def bytes(self) -> int:
+        """The size of the arrays and of a frozen network."""
+        return sum(tensor.nbytes for tensor in self.tensors().values())
+
     def tensors(self) -> dict[str, Tensor]:
         """Return the arrays of the map, for a safetensors file."""
         return {}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from torch import nn
 
-from attittud_lab.config.schema import CandidateConfig, Config, PhaseConfig
+from attittud_lab.config.schema import CandidateConfig, Config, PhaseConfig, to_dict
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import can_share, sharing
 from attittud_lab.errors import InputError, listed
@@ -39,6 +39,11 @@ class PortfolioCandidate:
 
     label: str
     strategy: CandidateConfig
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The strategy as it stands in leaderboard.json."""
+        return to_dict(self.strategy)
 
 
 def candidates(config: Config, data: Prepared) -> list[PortfolioCandidate]:
@@ -78,21 +83,6 @@ def named(entry: CandidateConfig, config: Config) -> PortfolioCandidate:
         if name not in ("auxiliary_weight", "head", "sources") and value != getattr(usual, name):
             words.append(f"{name}={value}")
     return PortfolioCandidate(", ".join(words), strategy)
-
-
-def legend(settings: Iterable[Mapping[str, Any]]) -> str:
-    """Explain what the labels of candidates with these settings mean; empty if they need no explanation."""
-    known = list(settings)
-    words = [
-        "a number is the weight of the auxiliary loss"
-        if any(one.get("auxiliary_weight", 1) != 1 for one in known)
-        else "",
-        "own head means a separate output layer for the auxiliary data"
-        if any(one.get("head") == "own" for one in known)
-        else "",
-    ]
-    said = ", and ".join(filter(None, words))
-    return f"in the names of candidates, {said}" if said else ""
 
 
 def _check(candidate: PortfolioCandidate, data: Prepared) -> None:

@@ -1,10 +1,10 @@
-"""From the trials to one model: the winner trained on all labels, or a mean of several networks."""
+"""From the chosen candidates to one model: its members, its description, and its test."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,93 +16,142 @@ from attittud_lab.data.prepare import Prepared
 from attittud_lab.files import write_atomically
 from attittud_lab.models.network import load_weights, predicts, save_weights
 from attittud_lab.portfolio.choose import HeldOut
-from attittud_lab.portfolio.leaderboard import Standing
-from attittud_lab.portfolio.trial import look_file, look_steps, phase_lengths
-from attittud_lab.predict.model import AT_ONCE, assembled
+from attittud_lab.portfolio.networks import Networks
+from attittud_lab.portfolio.standing import Standing, usable
+from attittud_lab.portfolio.trial import TrialResult, look_steps, phase_lengths
+from attittud_lab.predict.model import assembled
 from attittud_lab.runs.folder import save_checkpoint
 from attittud_lab.runs.model import WEIGHTS, Member, ModelFile
-from attittud_lab.training.evaluate import fitted_temperature, outputs_of, seconds_each
+from attittud_lab.training.evaluate import fitted_temperature
 from attittud_lab.training.train import model_file
 
 OUT_OF_FOLD = "out_of_fold.safetensors"
+TIMED = 32
+"""Examples of the batch whose prediction is timed."""
 
 
-def refitted(folder: Path, weights: Mapping[Path, float]) -> list[Member]:
-    """Return the members of a model whose networks were trained on all labels, from their files and shares."""
-    if len(weights) == 1:
-        write_atomically(folder / WEIGHTS, next(iter(weights)).read_bytes())
-        return [Member(weights=WEIGHTS, share=1.0)]
-    return _members(folder, weights)
+@dataclass
+class Members:
+    """The members of a model in a run folder: networks and simple models, each with its share."""
 
+    folder: Path
+    files: list[Member] = field(default_factory=list)
+    steps: int = 0
+    """Steps of the training on all labels."""
+    seconds: float = 0.0
+    parameters: int = 0
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    """Logged steps of the training on all labels, if a single network was trained."""
 
-def of_folds(
-    folder: Path, standings: Mapping[str, Standing], picks: Mapping[str, int], trials: Mapping[str, Sequence[Path]]
-) -> list[Member]:
-    """Return the members of an ensemble: for each picked candidate, the network of every fold after its best look."""
-    weights = dict[Path, float]()
-    for label, count in picks.items():
-        curve = standings[label].curve
-        assert curve is not None
-        weights |= {look_file(path, curve.best): count / len(trials[label]) for path in trials[label]}
-    return _members(folder, weights)
+    def add_networks(self, weights: Mapping[Path, float]) -> None:
+        """Add networks, from the files of their weights, with their shares."""
+        for path, share in weights.items():
+            name = f"member-{len(self.files)}.safetensors"
+            tensors = load_weights(path)
+            kept = {key: tensor for key, tensor in tensors.items() if predicts(key)}
+            save_weights(self.folder / name, kept)
+            self.parameters += sum(tensor.numel() for tensor in kept.values())
+            self.files.append(Member(kind="network", weights=name, share=share))
 
+    def add_refitted(self, networks: Networks, picks: Mapping[str, int], results: Mapping[str, TrialResult]) -> None:
+        """Add the networks that were trained on all labels."""
+        weights = {networks.trial(label, None) / WEIGHTS: float(n) for label, n in picks.items()}
+        self.add_networks(weights)
+        self.steps += sum(result.steps for result in results.values())
+        self.seconds += sum(result.seconds for result in results.values())
+        if len(results) == 1:
+            self.lines = next(iter(results.values())).lines
 
-def _members(folder: Path, weights: Mapping[Path, float]) -> list[Member]:
-    found = []
-    for number, (path, share) in enumerate(weights.items()):
-        name = f"member-{number}.safetensors"
-        save_weights(folder / name, {key: tensor for key, tensor in load_weights(path).items() if predicts(key)})
-        found.append(Member(weights=name, share=share / sum(weights.values())))
-    return found
+    def add_simple(self, plain: Mapping[str, Any], tensors: Mapping[str, Tensor], features: str, share: float) -> None:
+        """Add a simple model: its description and arrays, and the name of its features."""
+        stem = f"member-{len(self.files)}"
+        write_atomically(self.folder / f"{stem}.json", json.dumps(dict(plain)).encode())
+        save_weights(self.folder / f"{stem}.safetensors", dict(tensors))
+        self.parameters += sum(tensor.numel() for tensor in tensors.values())
+        member = Member(kind="simple", weights=f"{stem}.safetensors", share=share)
+        member["about"] = f"{stem}.json"
+        member["features"] = features
+        self.files.append(member)
+
+    @property
+    def shared(self) -> list[Member]:
+        """The members with shares that add up to 1."""
+        total = sum(member["share"] for member in self.files)
+        return [Member({**member, "share": member["share"] / total}) for member in self.files]
 
 
 def describe(
-    folder: Path, config: Config, data: Prepared, members: list[Member], scores: Tensor, held_out: HeldOut
+    folder: Path,
+    config: Config,
+    data: Prepared,
+    members: Members,
+    scores: Tensor,
+    held_out: HeldOut,
 ) -> ModelFile:
     """Return model.json without size and time; `scores` are the out-of-fold scores of the model."""
-    temperature = fitted_temperature(scores, held_out.targets)
-    count = len(held_out.targets)
-    return model_file(config, data, folder, members=members, temperature=temperature, calibrated_on=count)
+    return model_file(
+        config,
+        data,
+        folder,
+        members=members.shared,
+        temperature=fitted_temperature(scores, held_out.targets),
+        calibrated_on=len(held_out.targets),
+    )
 
 
 def tested(
     folder: Path, config: Config, data: Prepared, about: ModelFile, device: torch.device
 ) -> tuple[ModelFile, Tensor | None]:
     """Write model.json with size and time, and predict the test set (if there is one) as `attittud predict` would."""
-    module = assembled(folder, about, config, device).module
-    size = sum(tensor.nbytes for tensor in module.state_dict().values())
-    some = data.test if len(data.test) else data.primary.examples
-    about = replace(about, bytes=size, seconds=seconds_each(module, some, device))
+    model = assembled(folder, about, config, device)
+    part, examples = "primary", data.primary.examples
+    if len(data.test):
+        part, examples = "test", data.test
+    inputs = data.inputs(part) if model.simple else ()
+    some = examples.rows(torch.arange(min(TIMED, len(examples))))
+    seconds = model.seconds_each(lambda: model.with_features(inputs[:TIMED], some), len(some))
+    about = replace(about, bytes=model.bytes, seconds=seconds).sealed(folder)
     about.write(folder)
     if not len(data.test) or data.test.targets is None:
         return about, None
-    return about, outputs_of(module, data.test, device, batch_size=AT_ONCE, raw=True)
+    return about, model.scores(model.with_features(inputs, data.test))
 
 
 def where(config: Config, look: int) -> dict[str, Any]:
     """The phase and the step of a look."""
     step, lengths = look_steps(config)[look], phase_lengths(config)
     first, *later = lengths
-    behind = bool(later) and step > lengths[first]
-    return {"phase": later[0] if behind else first, "step": step - lengths[first] if behind else step}
+    if later and step > lengths[first]:
+        return {"phase": later[0], "step": step - lengths[first]}
+    return {"phase": first, "step": step}
 
 
 def write_metrics(
-    folder: Path, config: Config, lines: Sequence[Mapping[str, Any]], standing: Standing, metric: str
+    folder: Path,
+    networks: Networks | None,
+    lines: Sequence[Mapping[str, Any]],
+    winner: Standing,
+    metric: str,
 ) -> None:
-    """Write metrics.jsonl: the logged steps of the final training, and the out-of-fold figures of the best candidate."""
-    assert standing.curve is not None
-    found = [dict(line) for line in lines]
-    order = list(phase_lengths(config))
-    for look, (score, loss) in enumerate(zip(standing.curve.scores, standing.curve.losses, strict=True)):
-        place = where(config, look)
-        before = [
-            line["seconds"] for line in lines if line["phase"] == place["phase"] and line["step"] <= place["step"]
-        ]
-        seconds = before[-1] if before else 0.0
-        found.append({**place, "seconds": seconds, f"validation/{metric}": score, "validation/loss": loss})
-    found.sort(key=lambda line: (order.index(line["phase"]), line["step"]))
-    write_atomically(folder / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in found).encode())
+    """Write metrics.jsonl: the logged steps of the final training, and the winner's out-of-fold figures by look."""
+    if winner.simple or networks is None:
+        write_atomically(folder / "metrics.jsonl", b"")
+        return
+    curve = winner.curve
+    assert curve is not None
+    rows = [dict(line) for line in lines]
+    for look, (score, loss) in enumerate(zip(curve.scores, curve.losses, strict=True)):
+        place = where(networks.config, look)
+        seconds = 0.0
+        for line in lines:
+            if line["phase"] == place["phase"] and line["step"] <= place["step"]:
+                seconds = line["seconds"]
+        figures = {f"validation/{metric}": score, "validation/loss": loss}
+        rows.append({**place, "seconds": seconds, **figures})
+    order = list(phase_lengths(networks.config))
+    rows.sort(key=lambda row: (order.index(row["phase"]), row["step"]))
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    write_atomically(folder / "metrics.jsonl", text.encode())
 
 
 def write_predictions(
@@ -110,23 +159,19 @@ def write_predictions(
     standings: Sequence[Standing],
     held_out: HeldOut,
     rows: Tensor,
-    final: Tensor,
+    model: Tensor,
     names: list[str] | None = None,
-    compared: Mapping[str, Tensor] | None = None,
 ) -> None:
-    """Write out_of_fold.safetensors: for the held-out labels, the outputs of each candidate's best look and of the model.
+    """Write out_of_fold.safetensors: the scores of each candidate's best look and of the model, for held-out labels.
 
-    `names` are what a person calls these examples. `compared` are the outputs whose difference is the worth of the auxiliary
-    data: if the candidate stopped early, those of primary_only come from an earlier look than its best one.
+    `names` are what a person calls these examples.
     """
-    outputs = {standing.candidate.label: standing.outputs for standing in standings if standing.curve is not None}
-    state: dict[str, Any] = {
+    state = {
         "rows": rows,
         "targets": held_out.targets,
         "folds": torch.from_numpy(held_out.folds),
         "names": names,
-        "candidates": outputs,
-        "model": final,
-        "compared": dict(compared or {}),
+        "candidates": {standing.label: standing.outputs for standing in usable(standings)},
+        "model": model,
     }
     save_checkpoint(folder / OUT_OF_FOLD, state)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import warnings
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from attittud_lab.config.schema import Config
+from attittud_lab import features
+from attittud_lab.config.schema import Config, ModelConfig
 from attittud_lab.data.features import Features
 from attittud_lab.data.images import Pixels, decode_all
 from attittud_lab.data.prepare import DIGESTS, rows_bytes
@@ -26,14 +28,16 @@ from attittud_lab.data.splits import are_in, unpacked, words_of
 from attittud_lab.data.tasks import Examples
 from attittud_lab.data.texts import Reader
 from attittud_lab.errors import InputError, one_line
+from attittud_lab.features.base import FeatureMap, Matrix
 from attittud_lab.files import cannot_write, read_json
 from attittud_lab.models import find
 from attittud_lab.models.network import Network, load_weights, reader, trained_model
 from attittud_lab.predict import given
 from attittud_lab.predict.rows import encoded
-from attittud_lab.runs.model import ModelFile, read_model
+from attittud_lab.runs.model import ModelFile, features_files, read_model
 from attittud_lab.training.devices import choose_device, enough_memory
 from attittud_lab.training.evaluate import outputs_of
+from attittud_lab.uses.evaluate import SimpleModel
 
 AT_ONCE = 512
 """Inputs of a batch: as many as an evaluation has."""
@@ -45,42 +49,103 @@ class Classifier(nn.Module):
     """Probabilities (n x classes) of uint8 images, token numbers or features: the mean over its members."""
 
     def __init__(
-        self, members: Sequence[Network], shares: Sequence[float], *, several: bool, temperature: float
+        self,
+        members: Sequence[Network],
+        shares: Sequence[float],
+        *,
+        several: bool,
+        temperature: float,
     ) -> None:
         super().__init__()
-        self.members, self.several = nn.ModuleList(members), several
-        self.shares, self.temperature = list(shares), temperature
+        self.members = nn.ModuleList(members)
+        self.several = several
+        self.shares = list(shares)
+        """They add up to 1."""
+        self.temperature = temperature
 
     def forward(self, inputs: Tensor, raw: bool = False) -> Tensor:
         """With `raw`, the scores before they are divided by the temperature: for a single member, its outputs."""
         scores = [member(inputs, head="primary").float() for member in self.members]
+        mean: Tensor = scores[0]
         if len(scores) > 1:
-            parts = [share * self.likely(found) for share, found in zip(self.shares, scores, strict=True)]
-            mean = torch.stack(parts).sum(0)
-            scores = [torch.logit(mean, 1e-7) if self.several else mean.clamp(min=1e-30).log()]
-        return scores[0] if raw else self.likely(scores[0] / self.temperature)
+            mean = mean_scores(scores, self.shares, several=self.several)
+        if raw:
+            return mean
+        return probabilities_of(mean / self.temperature, several=self.several)
 
-    def likely(self, scores: Tensor) -> Tensor:
-        """Probabilities from scores."""
-        return scores.sigmoid() if self.several else scores.softmax(1)
+
+def probabilities_of(scores: Tensor, *, several: bool) -> Tensor:
+    """Return probabilities, n x classes, of scores; with several labels at once, of logits."""
+    return scores.sigmoid() if several else scores.softmax(1)
+
+
+def mean_scores(scores: Sequence[Tensor], shares: Sequence[float], *, several: bool) -> Tensor:
+    """Return the scores of a weighted mean of probabilities; the shares add up to 1."""
+    parts = []
+    for share, part in zip(shares, scores, strict=True):
+        parts.append(share * probabilities_of(part, several=several))
+    mean = torch.stack(parts).sum(0)
+    if several:
+        return torch.logit(mean, 1e-7)
+    return mean.clamp(min=1e-30).log()
+
+
+@dataclass
+class Batch:
+    """Inputs that are ready for a model."""
+
+    examples: Examples | None
+    """Tensors for networks, and the columns of tables; None if no member needs them."""
+    features: dict[str, Matrix]
+    """Rows for simple models, by the name of their features."""
+
+
+@dataclass
+class SimpleMember:
+    """A simple model among the members, its share, and the name of its features."""
+
+    model: SimpleModel
+    share: float
+    features: str
 
 
 class Model:
-    """What `attittud_lab.load` returns."""
+    """What `attittud_lab.load` returns: the mean of its members' probabilities."""
 
     def __init__(
         self,
         about: ModelFile,
         config: Config,
-        module: Classifier,
+        networks: Classifier | None,
+        simple: Sequence[SimpleMember],
+        maps: Mapping[str, FeatureMap],
         encoder: Reader | Features | None,
         device: torch.device,
     ) -> None:
-        self.about, self.config, self.module = about, config, module
-        """`module` gives probabilities for uint8 images, token numbers or features; its `members` are the networks."""
-        self.classes, self.several = list(about.classes), about.several
-        self._encoder, self._device = encoder, device
+        self.about = about
+        self.config = config
+        self.module = networks
+        """The mean of the networks, for uint8 images, token numbers or columns; None if there is no network."""
+        self.simple = list(simple)
+        self.network_share = 1.0 - sum(member.share for member in simple)
+        self.maps = dict(maps)
+        self.classes = list(about.classes)
+        self.several = about.several
+        self.temperature = about.temperature or 1.0
+        self._encoder = encoder
+        self._device = device
         self._told = set[str]()  # a column of new texts is worth one warning, not one in each batch
+
+    @property
+    def bytes(self) -> int:
+        """The size of all members and of their features."""
+        tensors: list[Tensor] = []
+        if self.module is not None:
+            tensors += self.module.state_dict().values()
+        for member in self.simple:
+            tensors += member.model.tensors().values()
+        total = sum(tensor.nbytes for tensor in tensors)
+        return total + sum(feature_map.bytes for feature_map in self.maps.values())
 
     @property
     def note(self) -> str | None:
@@ -95,11 +160,36 @@ class Model:
 
     def predict_proba(self, inputs: Any) -> npt.NDArray[np.float32]:
         """Return the probability of every class for each input, n x classes in the order of `classes`."""
-        found = [self.probabilities(scores) for scores in self._batches(inputs)]
-        return np.concatenate(found) if found else np.empty((0, len(self.classes)), dtype=np.float32)
+        parts = [self.probabilities(scores) for scores in self._batches(inputs)]
+        return np.concatenate(parts) if parts else np.empty((0, len(self.classes)), dtype=np.float32)
 
-    def examples(self, raws: Sequence[Any], names: Sequence[str]) -> Examples:
-        """Prepare one batch as in training; error messages use these names for the inputs."""
+    def batch(self, raws: Sequence[Any], names: Sequence[str]) -> Batch:
+        """Prepare some inputs as in training; error messages use these names for the inputs."""
+        examples = None
+        if self.module is not None or self.about.kind == "table":
+            examples = self._examples(raws, names)
+        inputs: Any = list(raws)
+        if self.about.kind == "table":
+            assert examples is not None
+            inputs = examples.inputs.numpy()
+        elif self.about.white is not None:
+            inputs = list(self._examples(raws, names).inputs.numpy())
+        try:
+            return self.with_features(inputs, examples)
+        except InputError as error:
+            if len(raws) > 1:
+                raise
+            raise InputError(f"{names[0]}: {error}") from None  # bytes have no name of their own
+
+    def with_features(self, inputs: Any, examples: Examples | None) -> Batch:
+        """Return a batch: the tensors, and the features of raw inputs (of the columns of a table)."""
+        features = {}
+        for name, feature_map in self.maps.items():
+            features[name] = feature_map.transform(inputs)
+        return Batch(examples, features)
+
+    def _examples(self, raws: Sequence[Any], names: Sequence[str]) -> Examples:
+        """Tensors for networks, and the columns of tables."""
         if self.about.kind == "image":
             channels, size, _ = self.about.shape
             return Examples(decode_all(raws, Pixels(channels, size, white=self.about.white), names), None)
@@ -110,33 +200,51 @@ class Model:
         bucket = self.config.data.buckets
         return Examples(rows, None, lengths if bucket else None, bucket or 1)
 
-    def count_used(self, raws: Sequence[Any], examples: Examples, used: npt.NDArray[np.uint64]) -> int:
+    def count_used(self, raws: Sequence[Any], batch: Batch, used: npt.NDArray[np.uint64]) -> int:
         """Count the inputs that are among the `used_examples` of the run; rows of a table are compared by their features."""
-        words = words_of(rows_bytes(examples) if self.about.kind == "table" else raws)
+        if self.about.kind == "table":
+            assert batch.examples is not None
+            words = words_of(rows_bytes(batch.examples))
+        else:
+            words = words_of(raws)
         return int(are_in(words, used).sum())
 
-    def scores(self, examples: Examples) -> Tensor:
-        """Return the raw scores of one batch, n x classes."""
-        with enough_memory(self._device, "free some of it, or use another device (--device cpu)"):
-            return outputs_of(self.module, examples, self._device, batch_size=AT_ONCE, raw=True)
+    def scores(self, batch: Batch) -> Tensor:
+        """Return the raw scores of a batch, n x classes: before they are divided by the temperature."""
+        parts = []
+        if self.module is not None:
+            assert batch.examples is not None
+            with enough_memory(self._device, "free some of it, or use another device (--device cpu)"):
+                raw = outputs_of(self.module, batch.examples, self._device, batch_size=AT_ONCE, raw=True)
+            parts.append((self.network_share, raw))
+        for member in self.simple:
+            raw = torch.from_numpy(member.model.scores(batch.features[member.features])).float()
+            parts.append((member.share, raw))
+        if len(parts) == 1:
+            return parts[0][1]
+        shares = [share for share, _ in parts]
+        scores = [part for _, part in parts]
+        return mean_scores(scores, shares, several=self.several)
 
     def labels(self, scores: Tensor, threshold: float = THRESHOLD) -> list[str] | list[list[str]]:
         """Return labels from raw scores, as an evaluation does: a temperature changes no label at the usual threshold."""
         if not self.several:
             return [self.classes[number] for number in scores.argmax(1).tolist()]
-        above = scores > self.module.temperature * float(torch.logit(torch.tensor(threshold, dtype=torch.float64)))
+        above = scores > self.temperature * float(torch.logit(torch.tensor(threshold, dtype=torch.float64)))
         return [[name for name, has in zip(self.classes, row, strict=True) if has] for row in above.tolist()]
 
     def probabilities(self, scores: Tensor) -> npt.NDArray[np.float32]:
         """Return probabilities from raw scores."""
-        found: npt.NDArray[np.float32] = self.module.likely(scores / self.module.temperature).numpy()
-        return found
+        probabilities = probabilities_of(scores / self.temperature, several=self.several)
+        array: npt.NDArray[np.float32] = probabilities.numpy()
+        return array
 
     def _batches(self, inputs: Any) -> Any:
         raws = self._raws(inputs)
         for start in range(0, len(raws), AT_ONCE):
             some = raws[start : start + AT_ONCE]
-            yield self.scores(self.examples(some, [f"input {start + position}" for position in range(len(some))]))
+            names = [f"input {start + position}" for position in range(len(some))]
+            yield self.scores(self.batch(some, names))
 
     def _raws(self, inputs: Any) -> list[Any]:
         """Return what a user hands in as a list: one input, a list of inputs, an array of images, or a data frame."""
@@ -147,12 +255,26 @@ class Model:
             return given.texts(inputs, column)
         return given.images(inputs, column, self.about.shape[0])
 
+    def seconds_each(self, batch: Callable[[], Batch], count: int) -> float:
+        """Return the seconds of one prediction of a batch of `count` inputs, the fastest of three tries."""
+        times = []
+        for _ in range(4):  # libraries choose their kernels in the first try
+            began = time.perf_counter()
+            self.scores(batch())
+            times.append(time.perf_counter() - began)
+        return min(times[1:]) / count
+
     def export(self, path: Path) -> None:
         """Write `module` as one `torch.export` program, with any number of inputs in a batch; the classes are in the file.
 
         The program reads scaled images (n x C x H x W, uint8), padded token numbers of texts (n x max_length, int32), or
         features of the rows of a table (n x F, float32).
         """
+        if self.module is None or self.simple:
+            raise InputError(
+                "this model has members that are not networks, and only networks can be exported; use `attittud predict`, "
+                "attittud_lab.load in Python, or train with portfolio.learners=[network]"
+            )
         module = self.module.cpu()
         if self.about.kind == "image":
             example = torch.randint(0, 256, (3, *self.about.shape), dtype=torch.uint8)
@@ -207,31 +329,72 @@ def assembled(folder: Path, about: ModelFile, config: Config, where: torch.devic
     settings = config.model
     if about.network is not None:
         settings = replace(settings, name=f"{settings.name.partition(':')[0]}:{folder / about.network}")
-    members = []
-    encoder: Reader | Features | None = reader(settings, config.data, None) if about.kind == "text" else None
+    networks = [member for member in about.members if member["kind"] == "network"]
+    encoder: Reader | Features | None = None
     if about.kind == "table":
         encoder = _stored_features(folder, about)
-    if about.kind not in find(settings.name)[0].reads or (about.kind == "text" and encoder is None):
-        raise InputError(
-            f"{folder}: model {settings.name} cannot read {about.kind}s; restore the folder, or train again"
-        )
-    for member in about.members:
-        path = folder / member["weights"]
-        weights = load_weights(path)
-        try:
-            members.append(trained_model(settings, about.kind, about.shape, weights))
-        except (LookupError, RuntimeError, TypeError, ValueError) as error:
-            found = f"{path}: does not fit model {settings.name} ({one_line(error, 200)})"
-            raise InputError(f"{found}; restore the folder from a backup, or train again") from None
-        if len(members[-1].heads["primary"].weight) != len(about.classes):  # type: ignore[arg-type]  # a tensor
-            raise InputError(f"{path}: has another number of classes than the run folder says; train again")
+    elif about.kind == "text" and networks:
+        encoder = reader(settings, config.data, None)
     total = sum(member["share"] for member in about.members)
-    shares = [member["share"] / total for member in about.members]
-    module = Classifier(members, shares, several=about.several, temperature=about.temperature or 1.0)
-    module = module.eval().requires_grad_(False).to(where)
-    if config.training.channels_last:
-        module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's annotation leaves memory_format out
-    return Model(about, config, module, encoder, where)
+    module = None
+    if networks:
+        unreadable = about.kind == "text" and encoder is None
+        if about.kind not in find(settings.name)[0].reads or unreadable:
+            raise InputError(
+                f"{folder}: model {settings.name} cannot read {about.kind}s; restore the folder, or train again"
+            )
+        members = [_network(folder / member["weights"], settings, about) for member in networks]
+        among_networks = sum(member["share"] for member in networks)
+        shares = [member["share"] / among_networks for member in networks]
+        module = Classifier(members, shares, several=about.several, temperature=about.temperature or 1.0)
+        module = module.eval().requires_grad_(False).to(where)
+        if config.training.channels_last:
+            module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's annotation leaves memory_format out
+    simple = []
+    maps: dict[str, FeatureMap] = {}
+    for member in about.members:
+        if member["kind"] == "simple":
+            name = member["features"]
+            if name not in maps:
+                maps[name] = _stored_map(folder, name, where)
+            simple.append(SimpleMember(_simple(folder, member), member["share"] / total, name))
+    return Model(about, config, module, simple, maps, encoder, where)
+
+
+def _network(path: Path, settings: ModelConfig, about: ModelFile) -> Network:
+    """Read one network from its weights."""
+    weights = load_weights(path)
+    try:
+        network = trained_model(settings, about.kind, about.shape, weights)
+    except (LookupError, RuntimeError, TypeError, ValueError) as error:
+        reason = f"{path}: does not fit model {settings.name} ({one_line(error, 200)})"
+        raise InputError(f"{reason}; restore the folder from a backup, or train again") from None
+    if len(network.heads["primary"].weight) != len(about.classes):  # type: ignore[arg-type]  # a tensor
+        raise InputError(f"{path}: has another number of classes than the run folder says; train again")
+    return network
+
+
+def _stored_map(folder: Path, name: str, where: torch.device) -> FeatureMap:
+    """Read how examples become the features of simple models."""
+    about, arrays = (folder / file for file in features_files(name))
+    try:
+        plain = read_json(about)
+        feature_map = features.restore(str(plain["name"]), plain["settings"], load_weights(arrays))
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        reason = f"{about}: does not say how examples become features ({one_line(error, 200)})"
+        raise InputError(f"{reason}; restore it from a backup, or train again with --fresh") from None
+    feature_map.to(str(where))
+    return feature_map
+
+
+def _simple(folder: Path, member: Mapping[str, Any]) -> SimpleModel:
+    """Read one simple model."""
+    path = folder / member["about"]
+    try:
+        return SimpleModel.restore(read_json(path), load_weights(folder / member["weights"]))
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        reason = f"{path}: does not describe a model ({type(error).__name__}: {one_line(error, 200)})"
+        raise InputError(f"{reason}; restore it from a backup, or train again with --fresh") from None
 
 
 def _stored_features(folder: Path, about: ModelFile) -> Features:

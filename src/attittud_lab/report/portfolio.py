@@ -2,404 +2,311 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from attittud_lab.errors import command, counted
 from attittud_lab.files import read_format, read_json
 from attittud_lab.output.progress import readable
-from attittud_lab.portfolio.candidates import PRIMARY_ONLY, legend
+from attittud_lab.portfolio import words
 from attittud_lab.portfolio.final import OUT_OF_FOLD
-from attittud_lab.portfolio.leaderboard import NAME, ROUGH, VERSION, points, ranking_words
+from attittud_lab.portfolio.leaderboard import NAME, VERSION
+from attittud_lab.report.cells import bar, difference, ends, milliseconds, percent, sure
+from attittud_lab.report.changes import changes, confusions
 from attittud_lab.report.pictures import looks
 from attittud_lab.runs.folder import load_checkpoint
 from attittud_lab.runs.model import size_words
 
-MOST_CLASSES = 25
-"""With more classes there is no room for a matrix, and the most frequent confusions are listed."""
-LISTED = 12
-"""Rows of a list: classes, confusions."""
 LIKELY = 2 / 3
 """Only a chance above this, or below its counterpart, is coloured: in between it says little."""
-EXAMPLES = 4
-"""Single examples that gained most, and as many that lost most."""
 
 
 def portfolio(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parts of a page; `result` is the content of result.json."""
-    found, kept = read_format(folder / NAME, VERSION), load_checkpoint(folder / OUT_OF_FOLD)
+    board = read_format(folder / NAME, VERSION)
+    kept = load_checkpoint(folder / OUT_OF_FOLD)
     classes = [str(name) for name in read_json(folder / "model.json")["classes"]]
-    about: dict[str, Any] = {"outcome": _outcome(found["worth"]), "about": "Decision", "text": found["decision"]}
-    about["next"] = {"command": command("predict", folder, "INPUTS"), "why": "predicts the label of new examples"}
-    if found.get("warning"):
-        about["warning"] = found["warning"]
-    if found["worth"] is not None and list(found["final"]["picks"]) == [PRIMARY_ONLY]:
-        about["meaning"] = "All auxiliary data were dropped: the model was trained on the primary examples alone."
-    columns, rows = _leaderboard(found, result)
-    names_mean = legend(row["settings"] for row in found["candidates"])
-    order = "Candidates that trained longer come first. Candidates that trained equally long are ordered by "
-    order += f"{ranking_words(found['metric'])}. If ranking scores are equal, the lower log-loss comes first. "
-    leaders = {
-        "name": "Leaderboard",
-        "about": f"A score is called out-of-fold because {_held_out(found)} predicted once, by a network that had not seen it. "
-        f"Bars show the difference from {PRIMARY_ONLY} after the same number of steps, in points with a 95 % interval. {order}In "
-        "the row of a candidate, size and prediction time are those of the model that it alone would give."
-        + (f" {names_mean[0].upper()}{names_mean[1:]}." if names_mean else ""),
-        "columns": columns,
-        "rows": rows,
-    }
+    sections = [_sources(board), *changes(board, kept, classes)]
     return {
         "kind": "portfolio",
-        "subtitle": "; ".join(_counts(found, result["examples"])),
-        "decision": about,
-        "tables": [leaders],
+        "subtitle": "; ".join(_counts(board, result["examples"])),
+        "decision": _decision(folder, board),
+        "tables": [_leaderboard(board, result)],
         "portfolio": {
-            "metric": found["metric"],
-            "facts": list(_facts(found, result)),
-            "chance": _chance(found["chance"]),
-            **_drawn(found),
-            "confusion": _matrix(kept, classes),
+            "metric": board["metric"],
+            "facts": list(_facts(board, result)),
+            "chance": _chance(board["chance"]),
+            "rows": _scores(board),
+            **_steps(board),
+            "confusion": confusions(kept, classes),
         },
-        "sections": [table for table in (_sources(found), *_gains(found, kept, classes)) if table],
-        "notes": list(_notes(found)),
+        "sections": [section for section in sections if section],
+        "notes": list(_notes(board)),
     }
 
 
-def _counts(found: Mapping[str, Any], examples: Mapping[str, int]) -> Iterator[str]:
-    test = counted(examples["test"], "test example") if found["tested"] else "no test set"
-    yield (
-        f"{found['labels']} labels in {found['folds']} folds, {test}"
-        if found["folds"] > 1
-        else (f"{found['labels']} labels, of which {found['validated']} are held out, {test}")
-    )
-    sources = [f"{count} in {name.removeprefix('auxiliary/')}" for name, count in examples.items() if "/" in name]
-    yield f"auxiliary: {', '.join(sources) or 'none'}"
+# ------------------------------------------------------------------------------- first screen
 
 
-def _held_out(found: Mapping[str, Any]) -> str:
-    if found["validated"] == found["labels"]:
-        return "every label was"
-    return f"each of the {found['validated']} labels that were held out (of {found['labels']}) was"
+def _decision(folder: Path, board: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the page begins with."""
+    about: dict[str, Any] = {
+        "outcome": outcome(board["worth"]),
+        "about": "Decision",
+        "text": board["decision"],
+        "next": {
+            "command": command("predict", folder, "INPUTS"),
+            "why": "predicts the label of new examples",
+        },
+    }
+    meaning = []
+    if board["without_us"]:
+        meaning.append(board["without_us"])
+    used = [row for row in board["candidates"] if row["picks"]]
+    if board["worth"] is not None and all(row["alone"] for row in used):
+        meaning.append("All auxiliary data were dropped: the model was trained on the primary examples alone.")
+    if meaning:
+        about["meaning"] = " ".join(meaning)
+    if board.get("warning"):
+        about["warning"] = board["warning"]
+    return about
 
 
-def _outcome(worth: Mapping[str, Any] | None) -> str:
+def outcome(worth: Mapping[str, Any] | None) -> str:
     """Return whether the auxiliary data helped, as the outcome of a comparison."""
     if worth is None or worth["low"] is None or worth["low"] <= 0 <= worth["high"]:
-        return "unclear"
-    if worth["low"] > 0 and worth["share"] < 1:  # it only helped at first
         return "unclear"
     return "use" if worth["low"] > 0 else "no_help"
 
 
-def _percent(value: float | None) -> str:
-    return "undefined" if value is None else f"{100 * value:.1f} %"
+def _counts(board: Mapping[str, Any], examples: Mapping[str, int]) -> Iterator[str]:
+    test = counted(examples["test"], "test example") if board["tested"] else "no test set"
+    if board["folds"] > 1:
+        yield f"{board['labels']} labels in {board['folds']} folds, {test}"
+    else:
+        yield f"{board['labels']} labels, of which {board['validated']} are held out, {test}"
+    sources = []
+    for name, count in examples.items():
+        if name.startswith("auxiliary/"):
+            sources.append(f"{count} in {name.removeprefix('auxiliary/')}")
+    yield f"auxiliary: {', '.join(sources) or 'none'}"
 
 
-def _points(value: float | None) -> str:
-    """Format a difference in points."""
-    return "undefined" if value is None else points(value)
-
-
-def _range(found: Mapping[str, Any], sign: str = "") -> str:
-    if found.get("low") is None or found.get("high") is None:
-        return "no interval"
-    low, high = (points(found[end]) if sign else f"{100 * found[end]:.1f}" for end in ("low", "high"))
-    return f"{low} to {high}"
-
-
-def _bar(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The bar of a difference."""
-    if not found or found["difference"] is None:
+def _chance(estimate: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if estimate is None:
         return None
-    low, high = found.get("low"), found.get("high")
-    mark = "?" if low is None or high is None else "▲" if low > 0 else "▼" if high < 0 else "="
-    return {"mean": found["difference"], "low": low, "high": high, "values": [found["difference"]], "mark": mark}
+    value = estimate["value"]
+    side = "around"
+    if value > LIKELY:
+        side = "above"
+    elif value < 1 - LIKELY:
+        side = "below"
+    rough = "" if estimate["calibrated"] else f"A rough figure: {words.ROUGH}."
+    return {"value": value, "text": f"{100 * value:.0f} %", "rough": rough, "side": side}
 
 
-# ------------------------------------------------------------------------------------------------------ first screen
-
-
-def _chance(found: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    rough = "" if found["calibrated"] else f"A rough figure: {ROUGH}."
-    side = "above" if found["value"] > LIKELY else "below" if found["value"] < 1 - LIKELY else "around"
-    return {"value": found["value"], "text": f"{100 * found['value']:.0f} %", "rough": rough, "side": side}
-
-
-def _facts(found: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+def _facts(board: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     """Yield what should be read first: a name, a figure and a remark each."""
-    metric, worth, own, model = found["metric"], found["worth"], found["final"]["out_of_fold"], found["model"]
+    metric, worth, model = board["metric"], board["worth"], board["model"]
+    own = board["final"]["out_of_fold"]
     if worth is not None:
-        helped = {"use": "helped", "no_help": "did not help", "unclear": "unclear"}[_outcome(worth)]
-        when = "" if worth["share"] == 1 else f", both after {worth['share']:.0%} of the steps"
-        remark = f"{helped}: 95 % interval {_range(worth, '+')}; {worth['best']} minus {PRIMARY_ONLY}{when}"
+        helped = {"use": "helped", "no_help": "did not help", "unclear": "unclear"}[outcome(worth)]
+        pair = f"{worth['best']} minus {worth['reference']}"
         yield {
             "name": "Worth of the auxiliary data",
-            "figure": f"{_points(worth['difference'])} points",
-            "remark": remark,
+            "figure": f"{difference(worth['difference'])} points",
+            "remark": f"{helped}: 95 % interval {ends(worth, '+')}; {pair}",
         }
-    guess = found.get("guess")
-    always = f"; a constant guess has {_percent(guess['score'])}" if guess else ""
-    chose = f"95 % interval {_range(own)}, on the labels that chose the model{always}"
-    yield {"name": f"Out-of-fold {metric}", "figure": _percent(own["score"]), "remark": chose}
-    if found["tested"]:
-        remark = f"{result['examples']['test']} test examples, used once"
-        yield {"name": f"Test {metric}", "figure": _percent(result["test"].get(metric)), "remark": remark}
-    count = "one network" if model["members"] == 1 else f"a mean of {model['members']} networks"
-    remark = f"{count}, {_milliseconds(model['seconds_per_prediction'])} for a prediction"
-    yield {"name": "The model", "figure": size_words(model["bytes"]), "remark": remark}
+    alone = next((row for row in board["candidates"] if row["without_us"]), None)
+    if alone is not None:
+        yield {
+            "name": "Without us",
+            "figure": percent(alone["score"]),
+            "remark": f"what you would have used instead: {alone['label']}",
+        }
+    guess = board["guess"]
+    yield {
+        "name": f"Out-of-fold {metric}",
+        "figure": percent(own["score"]),
+        "remark": f"95 % interval {ends(own)}, on the labels that chose the model; a constant guess "
+        f"has {percent(guess['score'])}",
+    }
+    if board["tested"]:
+        yield {
+            "name": f"Test {metric}",
+            "figure": percent(result["test"].get(metric)),
+            "remark": f"{result['examples']['test']} test examples, used once",
+        }
+    count = "one model" if model["members"] == 1 else f"a mean of {model['members']} models"
+    yield {
+        "name": "The model",
+        "figure": size_words(model["bytes"]),
+        "remark": f"{count}, {milliseconds(model['seconds_per_prediction'])} for a prediction",
+    }
 
 
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.2g} ms"
+# ----------------------------------------------------------------------------------- pictures
 
 
-def _starts(found: Mapping[str, Any]) -> dict[str, int]:
-    """The step before each phase, counted from the beginning."""
-    lengths = found["plan"]["steps"]
+def _starts(board: Mapping[str, Any]) -> dict[str, int]:
+    """The step before each phase of networks, counted from the beginning."""
+    lengths = board["networks"]["plan"]["steps"]
     return dict(zip(lengths, accumulate(lengths.values(), initial=0), strict=False))
 
 
-def _look_steps(found: Mapping[str, Any]) -> list[int]:
-    return [_starts(found)[look["phase"]] + look["step"] for look in found["looks"]]
+def _look_steps(board: Mapping[str, Any]) -> list[int]:
+    """The steps at which networks were evaluated."""
+    if board["networks"] is None:
+        return []
+    starts = _starts(board)
+    return [starts[look["phase"]] + look["step"] for look in board["networks"]["looks"]]
 
 
-def _drawn(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return scores with their intervals, and curves over steps, counted through all phases."""
-    starts, steps = _starts(found), _look_steps(found)
-    rows, final = [], found["final"]
+def _scores(board: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the score of each candidate with its interval, and the curve of a network over steps."""
+    steps = _look_steps(board)
+    rows: list[dict[str, Any]] = []
+    final = board["final"]
     if final["kind"] == "ensemble":
-        rows.append(
-            {"label": "the model: a mean", **final["out_of_fold"], "color": "accent", "remark": "", "curve": []}
-        )
-    look = looks([row["label"] for row in found["candidates"]])
-    for row in found["candidates"]:
+        model = {"label": "the model: a mean", **final["out_of_fold"], "color": "accent"}
+        rows.append({**model, "remark": "", "curve": []})
+    look = looks([row["label"] for row in board["candidates"]])
+    for row in board["candidates"]:
         if row["diverged"]:
             continue
-        early = row["steps"] < steps[-1]
-        rows.append(
-            {
-                "label": row["label"],
-                **{name: row[name] for name in ("score", "low", "high")},
-                **look[row["label"]],
-                "baseline": row["label"] == PRIMARY_ONLY,
-                "remark": f"stopped after {row['steps']} of {steps[-1]} steps" if early else "",
-                "curve": [list(point) for point in zip(steps, row["curve"]["score"], strict=False)],
-                "best": row["best"]["look"],
-                "chosen": row["picks"] > 0,
-            }
-        )
-    rungs = [
-        {"step": rung["step"], "text": f"{len(rung['kept'])} of {rung['candidates']} go on"}
-        for rung in found["rungs"][:-1]
-    ]
-    phases = [{"step": start, "text": name} for name, start in starts.items() if start]
-    return {"rows": rows, "rungs": rungs, "phases": phases, "steps": steps[-1]}
+        drawn = {name: row[name] for name in ("label", "score", "low", "high")}
+        drawn |= look[row["label"]]
+        drawn["baseline"] = row["reference"]
+        drawn["chosen"] = row["picks"] > 0
+        drawn["remark"] = "what you would have used instead" if row["without_us"] else ""
+        drawn["curve"] = []
+        if row["kind"] == "network":
+            if row["steps"] < steps[-1]:
+                drawn["remark"] = f"stopped after {row['steps']} of {steps[-1]} steps"
+            points = zip(steps, row["curve"]["score"], strict=False)
+            drawn["curve"] = [list(point) for point in points]
+            drawn["best"] = row["best"]["look"]
+        rows.append(drawn)
+    return rows
 
 
-# ------------------------------------------------------------------------------------------------------------ tables
+def _steps(board: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rungs and phases of networks, for the picture of scores by step."""
+    if board["networks"] is None:
+        return {"rungs": [], "phases": [], "steps": 0}
+    rungs = []
+    for rung in board["networks"]["rungs"][:-1]:
+        text = f"{len(rung['kept'])} of {rung['candidates']} go on"
+        rungs.append({"step": rung["step"], "text": text})
+    phases = [{"step": start, "text": name} for name, start in _starts(board).items() if start]
+    return {"rungs": rungs, "phases": phases, "steps": _look_steps(board)[-1]}
 
 
-def _leaderboard(found: Mapping[str, Any], result: Mapping[str, Any]) -> tuple[list[str], list[dict[str, Any]]]:
-    """Return a row for each candidate, and one for a mean of several, with size and time of the model it would become."""
-    metric, model, final = found["metric"], found["model"], found["final"]
-    columns = ["candidate", "ranking", metric, "95 %", "loss", f"minus {PRIMARY_ONLY}", "steps (best)"]
-    columns += ["training", "size", "prediction"]
-    rows, several, steps = list[dict[str, Any]](), final["kind"] == "ensemble", _look_steps(found)
-    if several:
+# ------------------------------------------------------------------------------------- tables
+
+
+def _leaderboard(board: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row for each candidate, and one for a mean of several."""
+    metric, model, final = board["metric"], board["model"], board["final"]
+    columns = ["candidate", "features", "learner", "use", metric, "95 %", "loss"]
+    columns += ["minus the best alone", "steps (best)", "time"]
+    rows: list[dict[str, Any]] = []
+    if final["kind"] == "ensemble":
         own, loss = final["out_of_fold"], result["validation"].get("loss")
-        cells = [f"the model: a mean of {model['members']} networks", "", _percent(own["score"]), _range(own)]
-        cells += [f"{loss:.3f}" if loss is not None else "", "", "", ""]
-        cells += [size_words(model["bytes"]), _milliseconds(model["seconds_per_prediction"])]
+        cells = [f"the model: a mean of {model['members']} models", "", "", ""]
+        cells += [percent(own["score"]), ends(own), "" if loss is None else f"{loss:.3f}", "", "", ""]
         rows.append({"cells": cells, "interval": None, "chosen": True})
-    about = "" if model["members"] == 1 else "about "
-    for row in found["candidates"]:
-        spent = [
-            readable(row["seconds"]),
-            size_words(row["bytes"]),
-            about + _milliseconds(row["seconds_per_prediction"]),
-        ]
-        if row["diverged"]:
-            rows.append(
-                {"cells": [row["label"], "diverged", "", "", "", "", str(row["steps"]), *spent], "interval": None}
-            )
-            continue
-        other = row.get("to_primary_only")
+    steps = _look_steps(board)
+    for row in board["candidates"]:
+        rows.append(_leaderboard_row(row, steps, chosen=row["label"] == final["winner"]))
+        rows[-1]["chosen"] = final["kind"] == "single" and rows[-1]["chosen"]
+    held_out = "every label was"
+    if board["validated"] != board["labels"]:
+        held_out = f"each of the {board['validated']} labels that were held out (of {board['labels']}) was"
+    about = (
+        f"A score is called out-of-fold because {held_out} predicted once, by a model that had not "
+        "seen it. Bars show the difference from the best candidate without auxiliary data, in points "
+        f"with a 95 % interval. Candidates are ordered by {words.ranking(metric)}. Networks that were "
+        "stopped early come last."
+    )
+    networks = [row["settings"] for row in board["candidates"] if row["kind"] == "network"]
+    legend = words.legend(networks)
+    if legend:
+        about += f" {legend[0].upper()}{legend[1:]}."
+    return {"name": "Leaderboard", "about": about, "columns": columns, "rows": rows}
+
+
+def _leaderboard_row(row: Mapping[str, Any], steps: list[int], *, chosen: bool) -> dict[str, Any]:
+    """Return the cells of a candidate."""
+    settings = row["settings"]
+    if row["kind"] == "simple":
+        use = " ".join([settings["use"], " + ".join(settings["sources"])]).strip()
+        parts = [settings["features"], settings["learner"], use]
+    else:
+        parts = ["", "network", settings["name"]]
+    if row["diverged"]:
+        cells = [row["label"], *parts, "diverged", "", "", "", str(row["steps"])]
+        return {"cells": [*cells, readable(row["seconds"])], "interval": None, "chosen": False}
+    gain = row.get("to_reference")
+    best = ""
+    if row["kind"] == "network":
         best = f"{row['steps']} ({steps[row['best']['look']]})"
-        gain = _points(other["difference"]) if other else "baseline"
-        ranking = _percent(row["ranking"]) if "ranking" in row else ""
-        cells = [row["label"], ranking, _percent(row["score"]), _range(row), f"{row['loss']:.3f}", gain, best, *spent]
-        chosen = not several and row["label"] == final["winner"]
-        rows.append({"cells": cells, "interval": _bar(other), "chosen": chosen})
-    return columns, rows
+    cells = [row["label"], *parts, percent(row["score"]), ends(row), f"{row['loss']:.3f}"]
+    cells += [difference(gain["difference"]) if gain else "baseline", best, readable(row["seconds"])]
+    return {"cells": cells, "interval": bar(gain), "chosen": chosen}
 
 
-def _sources(found: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return what each auxiliary source does alone, from candidates that differ only in their sources."""
-    entries = [row for row in found["candidates"] if not row["diverged"] and row["label"] != PRIMARY_ONLY]
-    single = [row for row in entries if row["settings"]["sources"] is not None]
-    if not single:
+def _sources(board: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the best candidate of each source alone, and of all sources together."""
+    best: dict[str, Mapping[str, Any]] = {}
+    for row in board["candidates"]:  # from the best to the worst
+        sources = row["settings"]["sources"]
+        if row["diverged"] or row["alone"] or "to_reference" not in row:
+            continue
+        best.setdefault("all sources" if sources is None else " + ".join(sources), row)
+    if len(best) < 2:
         return None
-    kinds = [_but_sources(row) for row in single]
-    rows = [row for row in entries if _but_sources(row) in kinds and row.get("to_primary_only")]
-    rows.sort(key=lambda row: row["to_primary_only"]["difference"] or 0.0, reverse=True)
-    table, words = [], []
-    for row in rows:
-        gain, names = row["to_primary_only"], row["settings"]["sources"]
-        sure = {"▲": "helped", "▼": "harmed"}.get((_bar(gain) or {"mark": ""})["mark"], "unclear")
-        name = "all sources" if names is None else " + ".join(names)
-        cells = [
-            name,
-            _points(gain["difference"]),
-            _range(gain, "+"),
-            sure,
-            counted(row["steps"], "step"),
-            row["label"],
-        ]
-        table.append({"cells": cells, "interval": _bar(gain)})
-        if names is not None and len(names) == 1:
-            words.append((name, _points(gain["difference"]), sure))
-    ends = dict.fromkeys((words[0], words[-1])) if words else ()
-    said = "; ".join(f"{name} alone {gain} ({sure})" for name, gain, sure in ends)
+    rows = []
+    parts = []
+    order = sorted(best.items(), key=lambda item: item[1]["to_reference"]["difference"] or 0.0)
+    for name, row in reversed(order):
+        gain = row["to_reference"]
+        cells = [name, difference(gain["difference"]), ends(gain, "+"), sure(gain), row["label"]]
+        rows.append({"cells": cells, "interval": bar(gain)})
+        parts.append(f"{name} {difference(gain['difference'])} ({sure(gain)})")
     return {
         "title": "Which auxiliary sources helped, and which harmed?",
-        "about": f"From best to worst: {said}. Each is compared with {PRIMARY_ONLY} after the same number of steps.",
-        "columns": ["source", f"minus {PRIMARY_ONLY}", "95 %", "", "after", "candidate"],
-        "rows": table,
+        "about": f"The best candidate with each source, from best to worst: {'; '.join(parts)}. Each is "
+        "compared with the best candidate without auxiliary data.",
+        "columns": ["source", "minus the best alone", "95 %", "", "candidate"],
+        "rows": rows,
     }
 
 
-def _but_sources(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row["settings"].items() if name != "sources"}
-
-
-# --------------------------------------------------------------------------------------------- classes and examples
-
-
-def _gains(found: Mapping[str, Any], kept: Mapping[str, Any], classes: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield the classes and single examples that gained or lost most between the two candidates of the worth.
-
-    Both are taken where the worth compares them, so that the tables add up to it.
-    """
-    candidates, targets, worth = kept["candidates"], kept["targets"], found["worth"]
-    if PRIMARY_ONLY not in candidates or worth is None:
-        return
-    compared = kept["compared"]
-    name, outputs, plain = worth["best"], compared[worth["best"]], compared[PRIMARY_ONLY]
-    when = "" if worth["share"] == 1 else f", both after {worth['share']:.0%} of the steps"
-    before, after = _right(plain, targets), _right(outputs, targets)
-    columns = ["class", "labels", f"recall of {PRIMARY_ONLY}", f"recall of {name}", "difference", "gained", "lost"]
-    rows = list[dict[str, Any]]()
-    for number, label in enumerate(classes):
-        of = (targets == number) if targets.ndim == 1 else (targets[:, number] == 1)
-        if not of.any():
-            continue
-        was, now = (part[of] if targets.ndim == 1 else part[of, number] for part in (before, after))
-        change = float(now.double().mean() - was.double().mean())
-        cells = [label, str(int(of.sum())), _percent(float(was.double().mean())), _percent(float(now.double().mean()))]
-        cells += [_points(change), str(int((now & ~was).sum())), str(int((was & ~now).sum()))]
-        rows.append({"cells": cells, "interval": _bar({"difference": change})})
-    rows.sort(key=lambda row: row["interval"]["mean"] if row["interval"] else 0.0, reverse=True)
-    shown = rows if len(rows) <= 2 * LISTED else rows[:LISTED] + rows[-LISTED:]
-    left = "" if len(shown) == len(rows) else f" The {len(rows) - len(shown)} classes between these are left out."
-    yield {
-        "title": f"Which classes gained, and which lost, against {PRIMARY_ONLY}?",
-        "about": f"Out-of-fold recall of {name} and of {PRIMARY_ONLY}{when}. Gained: labels that only {name} predicts correctly. "
-        f"Lost: labels that only {PRIMARY_ONLY} predicts correctly. A class with few labels proves nothing.{left}",
-        "columns": columns,
-        "rows": shown,
-    }
-    yield _single_examples(kept, classes, plain, outputs, name, when)
-
-
-def _right(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return which predictions are right: n, or n x labels."""
-    return outputs.argmax(1) == targets if targets.ndim == 1 else (outputs > 0) == (targets == 1)
-
-
-def _single_examples(
-    kept: Mapping[str, Any], classes: Sequence[str], plain: Tensor, outputs: Tensor, name: str, when: str
-) -> dict[str, Any]:
-    """Return the examples whose true class (or labels) became much more, or much less, probable."""
-    targets, several = kept["targets"], kept["targets"].ndim == 2
-    was, now = (_true_probability(part, targets) for part in (plain, outputs))
-    order = torch.argsort(was - now, stable=True).tolist()
-    shown = order if len(order) <= 2 * EXAMPLES else order[:EXAMPLES] + order[-EXAMPLES:]
-    names = kept["names"] or [f"row {row + 1}" for row in kept["rows"].tolist()]
-    found = []
-    for one in shown:
-        true, said = (targets[one] == 1, outputs[one] > 0) if several else (targets[one], outputs[one].argmax())
-        cells = [names[one], _label(true, classes), _percent(float(was[one])), _percent(float(now[one]))]
-        cells += [_points(float(now[one] - was[one])), _label(said, classes)]
-        found.append({"cells": cells, "interval": None})
-    what = "the right answer (the mean over the labels of an example)" if several else "the true class"
-    heading = "true labels" if several else "true class"
-    return {
-        "title": "Which examples changed most?",
-        "about": f"The out-of-fold probability of {what}, for {name} and {PRIMARY_ONLY}{when}. Rows are counted from 1.",
-        "columns": ["example", heading, PRIMARY_ONLY, name, "change", f"{name} predicts"],
-        "rows": found,
-    }
-
-
-def _true_probability(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the probability of each example's class; with several labels at once, the mean probability of their truth."""
-    if targets.ndim == 1:
-        return outputs.double().softmax(1).gather(1, targets[:, None])[:, 0]
-    likely = outputs.double().sigmoid()
-    return torch.where(targets == 1, likely, 1 - likely).mean(1)
-
-
-def _label(found: Tensor, classes: Sequence[str]) -> str:
-    """Name a class by its number, or all labels that are true."""
-    if found.ndim == 0:
-        return classes[int(found)]
-    return " + ".join(name for name, true in zip(classes, found.tolist(), strict=True) if true) or "none"
-
-
-def _matrix(kept: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any]:
-    """Count true and predicted classes; with several labels at once, return the four counts of each label."""
-    targets, outputs = kept["targets"], kept["model"]
-    if targets.ndim == 2:
-        said, is_ = outputs > 0, targets == 1
-        parts = (is_ & said, is_ & ~said, ~is_ & said, ~is_ & ~said)
-        counts = torch.stack([part.sum(0) for part in parts], 1).tolist()
-        columns = ["found", "missed", "false alarm", "correctly absent"]
-        return {"kind": "labels", "columns": ["label", *columns], "names": list(classes), "counts": counts}
-    total = len(classes)
-    table = torch.bincount(targets * total + outputs.argmax(1), minlength=total * total).reshape(total, total)
-    if total <= MOST_CLASSES:
-        return {"kind": "matrix", "columns": list(classes), "names": list(classes), "counts": table.tolist()}
-    wrong = table.clone().fill_diagonal_(0).flatten()
-    order = [place for place in wrong.argsort(descending=True, stable=True)[:LISTED].tolist() if wrong[place]]
-    pairs = [[classes[place // total], classes[place % total], int(wrong[place])] for place in order]
-    return {"kind": "pairs", "columns": ["true class", "predicted", "labels"], "names": [], "counts": pairs}
-
-
-def _notes(found: Mapping[str, Any]) -> Iterator[str]:
-    plan = found["plan"]
-    memory = f" and {found['peak_memory'] / 1e6:.0f} MB of memory per process" if found.get("peak_memory") else ""
-    yield (
-        f"The trials took as much training as {found['runs']:.1f} full runs; the final training is not counted. The forecast, "
-        f"which counts it, was {plan['runs']:.1f}. At most {found['peak_disk'] / 1e6:.3g} MB of disk{memory} were "
-        "needed. The training time of a candidate covers all its folds."
-    )
-    if plan["decided"]:
-        yield f"{plan['decided']}."
-    if found["not_validated"]:
-        names = ", ".join(map(str, found["not_validated"]))
-        yield f"These classes have too few examples to be held out and are used for training only: {names}."
-    for row in found["candidates"]:
+def _notes(board: Mapping[str, Any]) -> Iterator[str]:
+    simple, networks = board["simple"], board["networks"]
+    if simple is not None:
+        for line in simple["lines"]:
+            yield f"Features: {line}."
+    if networks is not None:
+        plan = networks["plan"]
+        yield (
+            f"The trials of networks took as much training as {networks['runs']:.1f} full runs; the "
+            f"final training is not counted. The forecast, which counts it, was {plan['runs']:.1f}. The "
+            "time of a candidate covers all its folds."
+        )
+        if plan["decided"]:
+            yield f"{plan['decided']}."
+    if board["not_validated"]:
+        names = ", ".join(map(str, board["not_validated"]))
+        yield (f"These classes have too few examples to be held out and are used for training only: {names}.")
+    for row in board["candidates"]:
         if row["diverged"]:
             yield f"{row['label']} diverged: {row['diverged']}"
+    end = "" if board["tested"] else " Without a test set, nothing shows how much."
     yield (
-        "Intervals show how much a score would vary with other examples of the same kind. They ignore that the same labels "
-        "chose the best candidate, which makes its score a little too good."
-        + ("" if found["tested"] else " Without a test set, nothing shows how much.")
+        "Intervals show how much a score would vary with other examples of the same kind. They ignore "
+        f"that the same labels chose the best candidate, which makes its score a little too good.{end}"
     )

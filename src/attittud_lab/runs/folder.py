@@ -9,7 +9,8 @@ weights.safetensors    the chosen model
 model.json             what predictions need to know about it, its temperature, its size and its speed
 plan.json, trials/     portfolio: what its budget decided, and the trials of an unfinished run
 leaderboard.json       portfolio: its candidates; out_of_fold.safetensors has their predictions for held-out labels
-member-N.safetensors   portfolio with a mean of several networks: these networks, instead of weights.safetensors
+member-N.safetensors   portfolio: the members of the model, instead of weights.safetensors; a simple model has a .json too
+features-NAME.*        portfolio: how examples become numbers for simple models
 network/               hf: models: the description and the tokenizer of the network
 result.json            the final figures; it is written last, so its presence means that the run is complete
 """
@@ -51,7 +52,8 @@ _FILES: tuple[str, ...] = ("result.json", "checkpoint.safetensors", "weights.saf
 _FILES += ("leaderboard.json", "out_of_fold.safetensors", "plan.json", "report.html", "report.json")
 _FILES += ("metrics.jsonl", "data.json", "run.json", "config.yaml")
 _TRIALS = "trials"  # a folder that nobody needs after the end of a run
-_MEMBERS = "member-*.safetensors"
+_PARTS = ("member-*", "features-*", "suspicious*.csv")
+"""Patterns of the files of a model with several members, and of its report."""
 VERSION = 1
 """The format of run.json, and of all files in the folder without a version of their own."""
 REMARK = "remark"
@@ -82,7 +84,7 @@ class RunFolder:
         self.trials_path = path / _TRIALS
         if self.trials_path.is_symlink():
             raise InputError(f"{self.trials_path}: is a link, but a run folder must hold its own files; remove it")
-        for file in (*(path / name for name in _FILES), *path.glob(_MEMBERS)):
+        for file in _own_files(path):
             link = file.is_symlink()  # writing would follow the link
             if link or (file.exists() and not file.is_file()):
                 what = "a link" if link else "not a regular file"
@@ -90,7 +92,7 @@ class RunFolder:
         # A run that left nothing to continue from does not block another run.
         if fresh or (self.about_path.exists() and not self._holds_results()):
             with _writing(path):
-                for file in (*(path / name for name in _FILES), *path.glob(_MEMBERS)):
+                for file in _own_files(path):
                     file.unlink(missing_ok=True)
                 _remove_trials(self.path)
         self._check_same_config()
@@ -211,6 +213,14 @@ def trained_once(path: Path, config: Config, train: Callable[[RunFolder], RunRes
 def _remove_trials(path: Path) -> None:
     if (path / _TRIALS).exists():
         shutil.rmtree(path / _TRIALS)
+
+
+def _own_files(path: Path) -> Iterator[Path]:
+    """Yield the files that a run may have written."""
+    for name in _FILES:
+        yield path / name
+    for pattern in _PARTS:
+        yield from path.glob(pattern)
 
 
 def _is_object(line: bytes) -> bool:

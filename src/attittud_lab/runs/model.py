@@ -5,10 +5,15 @@ A model is the weighted mean of its members; a run that trained one network has 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import hashlib
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
+from typing import (
+    Literal,
+    NotRequired,  # pydantic asks for this one before Python 3.12
+)
 
-from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
+from typing_extensions import TypedDict
 
 from attittud_lab.config.load import loads
 from attittud_lab.config.schema import Config, Kind
@@ -18,17 +23,22 @@ from attittud_lab.runs.result import typed
 
 NAME = "model.json"
 WEIGHTS = "weights.safetensors"
-VERSION = 1
+VERSION = 2
 """The format of model.json. Files in any other format are refused."""
 
 
 class Member(TypedDict):
-    """One network of a model."""
+    """One network or simple model among those whose mean is the model."""
 
+    kind: Literal["network", "simple"]
     weights: str
-    """Its file in the run folder."""
+    """Its file of arrays in the run folder."""
     share: float
     """The weight of its probabilities in the mean."""
+    about: NotRequired[str]
+    """Of a simple model: the file that describes it."""
+    features: NotRequired[str]
+    """Of a simple model: its features, described in features-NAME.json and features-NAME.safetensors."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +53,7 @@ class ModelFile:
     """Whether an example may have several of the classes at once."""
     white: int | None = None
     """The value of a white pixel in grey pictures of more than 8 bits; None if training had no such picture."""
-    members: list[Member] = field(default_factory=lambda: [Member(weights=WEIGHTS, share=1.0)])
+    members: list[Member] = field(default_factory=lambda: [Member(kind="network", weights=WEIGHTS, share=1.0)])
     temperature: float | None = None
     """Divides the scores, so that probabilities are calibrated; None where that could not be fitted."""
     calibrated_on: int = 0
@@ -54,10 +64,53 @@ class ModelFile:
     """Size of all members together."""
     seconds: float | None = None
     """Time of one prediction in a small batch, on the device that trained it."""
+    sha256: dict[str, str] = field(default_factory=dict)
+    """Checksums of the files that predictions read, by name."""
     version: int = VERSION
+
+    @property
+    def files(self) -> list[str]:
+        """The files in the run folder that predictions read, besides model.json and the network's description."""
+        names = []
+        for member in self.members:
+            names.append(member["weights"])
+            if "about" in member:
+                names.append(member["about"])
+            if "features" in member:
+                names += features_files(member["features"])
+        if self.kind == "table":
+            names.append("data.json")
+        return list(dict.fromkeys(names))
+
+    def sealed(self, folder: Path) -> ModelFile:
+        """Return the same with the checksums of its files."""
+        return replace(self, sha256={name: file_sha256(folder / name) for name in self.files})
+
+    def check_files(self, folder: Path) -> None:
+        """Refuse files that are not those that training wrote."""
+        for name in self.files:
+            path = folder / name
+            if not path.is_file():
+                raise InputError(f"{path}: is missing; restore it from a backup, or train again with --fresh")
+            if file_sha256(path) != self.sha256.get(name):
+                raise InputError(
+                    f"{path}: is not the file that training wrote (its checksum differs from the one in {NAME}); "
+                    "restore it from a backup, or train again with --fresh"
+                )
 
     def write(self, folder: Path) -> None:
         write_json(folder / NAME, vars(self))
+
+
+def features_files(name: str) -> list[str]:
+    """The files that describe the features of simple models: settings, then arrays."""
+    return [f"features-{name}.json", f"features-{name}.safetensors"]
+
+
+def file_sha256(path: Path) -> str:
+    """The checksum of a file; about a second for 1 GB."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def cost(folder: Path) -> str:
@@ -91,11 +144,14 @@ def read_model(folder: Path) -> tuple[ModelFile, Config]:
         sizes = {"image": 3, "text": 1, "table": 1}
         if len(found.shape) != sizes[found.kind] or min(found.shape) < 1 or not found.classes or not found.members:
             raise ValueError("shape, classes or members do not describe a model")
-        for name in [member["weights"] for member in found.members] + [found.network or "network"]:
+        for name in [*found.files, found.network or "network"]:
             if PurePath(name).name != name or name in ("", ".", ".."):
                 raise ValueError(f"{name[:80]!r} is not a file in the folder itself")
         if not all(0 < member["share"] < float("inf") for member in found.members):
             raise ValueError("a share is not a positive number")
+        for member in found.members:
+            if member["kind"] == "simple" and not {"about", "features"} <= member.keys():
+                raise ValueError("a simple model lacks its description or its features")
         if found.white is not None and found.white < 1:
             raise ValueError("white is not a positive number")
         if found.temperature is not None and not 0 < found.temperature < float("inf"):
@@ -103,6 +159,7 @@ def read_model(folder: Path) -> tuple[ModelFile, Config]:
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         found_out = f"{folder}: its files do not describe a model ({type(error).__name__}: {one_line(error, 200)})"
         raise InputError(f"{found_out}; restore them from a backup, or train again with --fresh") from None
+    found.check_files(folder)
     return found, config
 
 

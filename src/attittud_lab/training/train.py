@@ -207,7 +207,7 @@ class _Job:
         data = self.data
         test = evaluate(self.model, data.primary, data.test, self.device)
         save_weights(self.folder.path / WEIGHTS, self.model.state_dict())
-        self.describe().write(self.folder.path)
+        self.describe().sealed(self.folder.path).write(self.folder.path)
         examples = {"train": len(data.primary.examples), "validation": len(data.validation), "test": len(data.test)}
         return RunResult(
             strategy=self.config.strategy.name,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attittud_lab.config.load import dump, loads
-from attittud_lab.config.schema import CandidateConfig, Config, to_dict
+from attittud_lab.config.schema import CandidateConfig, Config
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import Examples, Task
 from attittud_lab.errors import InputError
@@ -16,7 +16,6 @@ from attittud_lab.portfolio.candidates import (
     data_for,
     fitted,
     greedy_sum,
-    legend,
     named,
     smaller_basis,
 )
@@ -44,21 +43,6 @@ def test_the_default_candidates_follow_from_the_data() -> None:
     assert labels(config, prepared()) == ["primary_only"]
     two = labels(config, prepared(["x", "y"], ["z", "w"]))
     assert two == [*BASE, "multitask, only s0", "multitask, only s1"]
-
-
-def test_names_of_candidates_are_explained_where_needed() -> None:
-    config, plain = loads("strategy: portfolio"), loads("portfolio: {candidates: [multitask]}")
-    number, head = (
-        "a number is the weight of the auxiliary loss",
-        "own head means a separate output layer for the auxiliary data",
-    )
-
-    def explained(config: Config, data: Prepared) -> str:
-        return legend(to_dict(entry.strategy) for entry in candidates(config, data))
-
-    assert explained(config, prepared(["x", "y"])) == f"in the names of candidates, {number}"
-    assert explained(config, prepared(["a", "b"])) == f"in the names of candidates, {number}, and {head}"
-    assert explained(plain, prepared(["a", "b"])) == ""
 
 
 def test_candidates_can_be_listed_in_the_configuration() -> None:

@@ -2,72 +2,192 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
+from safetensors import safe_open
 from sklearn.datasets import load_digits
 from torch.nn import functional as F
 
 import attittud_lab
-from attittud_lab.config.schema import CandidateConfig
-from attittud_lab.portfolio.candidates import named
+from attittud_lab.config.load import loads
+from attittud_lab.config.schema import Config
+from attittud_lab.errors import InputError
+from attittud_lab.portfolio import run as module
 from attittud_lab.portfolio.choose import Curve
 from attittud_lab.portfolio.final import where, write_metrics
-from attittud_lab.portfolio.leaderboard import Standing
+from attittud_lab.portfolio.networks import Networks
 from attittud_lab.portfolio.run import run
 from attittud_lab.runs.folder import load_checkpoint
 from attittud_lab.training.evaluate import fitted_temperature
-from tests.helpers.portfolios import job, train
+from tests.helpers.commands import call
+from tests.helpers.portfolios import SIMPLE, board, job, train
+from tests.helpers.simple_jobs import table_job, text_job
+from tests.helpers.standings import held, network, simple
 
 FINALS = {
-    "single": ["portfolio.final=single"],
-    "folds": ["portfolio.final=ensemble"],
-    "refit": ["portfolio.final=ensemble", "portfolio.members=refit"],
+    "one network": [],
+    "networks of folds": ["portfolio.final=ensemble"],
+    "networks on all labels": ["portfolio.final=ensemble", "portfolio.members=refit"],
+    "one simple model": ["portfolio.learners=[linear]"],
+    "simple models": ["portfolio.learners=[linear]", "portfolio.final=ensemble"],
+    "both": ["portfolio.learners=[linear, network]", "portfolio.final=ensemble"],
 }
 
 
-def images_of_the_test_set(folder: Path) -> tuple[np.ndarray, torch.Tensor]:
-    """The images and classes of the test set."""
-    bunch, record = load_digits(), json.loads((folder / "data.json").read_text())
-    rows = record["primary"]["test"]["rows"]
-    return np.round(bunch.images * (255 / 16)).astype(np.uint8)[rows], torch.from_numpy(bunch.target[rows])
+def config_of(data: str, folder: Path, *changes: str) -> Config:
+    if data == "images":
+        return job("portfolio.features=[histogram]", f"output={folder}/runs", *changes)
+    text = table_job(folder) if data == "tables" else text_job(folder)
+    networks = [] if any("learners" in change for change in changes) else ["portfolio.learners=[network]"]
+    return loads(text, [*networks, *changes])
 
 
-@pytest.mark.parametrize("kind", FINALS)
-def test_the_loaded_model_predicts_what_was_recorded(kind: str, tmp_path: Path) -> None:
-    result = train(tmp_path, *FINALS[kind])
-    model = attittud_lab.load(tmp_path)
-    images, targets = images_of_the_test_set(tmp_path)
-    board, about = (json.loads((tmp_path / name).read_text()) for name in ("leaderboard.json", "model.json"))
-    right = np.array(model.predict(images)) == targets.numpy().astype(str)
-    assert result.test["accuracy"] == pytest.approx(right.mean())
-    names = [f"input {i}" for i in range(len(images))]
-    loss = F.cross_entropy(model.scores(model.examples(list(images[:, None]), names)), targets)
-    assert result.test["loss"] == pytest.approx(float(loss), rel=1e-5)
-    picks, members = board["final"]["picks"], about["members"]
-    assert len(members) == {"single": 1, "folds": 3 * len(picks), "refit": len(picks)}[kind]
+def inputs_of_the_test_set(data: str, folder: Path, run_dir: Path) -> tuple[Any, list[str]]:
+    """The test examples as a user would have them, and their labels."""
+    rows = json.loads((run_dir / "data.json").read_text())["primary"]["test"]["rows"]
+    if data == "images":
+        bunch = load_digits()
+        images = np.round(bunch.images * (255 / 16)).astype(np.uint8)
+        return images[rows], [str(bunch.target[row]) for row in rows]
+    if data == "tables":
+        table = pq.read_table(folder / "own.parquet").to_pylist()
+        return [{"v": table[row]["v"]} for row in rows], [table[row]["label"] for row in rows]
+    texts = [json.loads(line) for line in (folder / "own.jsonl").read_text().splitlines()]
+    return [texts[row]["text"] for row in rows], [texts[row]["label"] for row in rows]
+
+
+def one_of_each(likely: dict[str, Any], _held_out: Any, best: str, _picks: int) -> dict[str, int]:
+    """Picks of an ensemble: the best candidate, and up to three others, of both kinds if there are any."""
+    networks = [label for label in likely if label == "primary_only" or label.startswith("multitask")]
+    others = [label for label in likely if label not in networks]
+    return {best: 3} | dict.fromkeys([*networks[:1], *others[-2:]], 1)
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [*(("images", kind) for kind in FINALS), *((d, k) for d in ("tables", "texts") for k in list(FINALS)[3:])],
+)
+def test_the_loaded_model_predicts_what_was_recorded(
+    data: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "greedy", one_of_each)
+    folder = tmp_path / "run"
+    result = run(config_of(data, tmp_path, *FINALS[kind]), folder)
+    content, about = board(folder), json.loads((folder / "model.json").read_text())
+    picks, members = content["final"]["picks"], about["members"]
+    if kind == "both":
+        assert {member["kind"] for member in members} == {"simple", "network"}
+    elif "networks" in kind or kind == "simple models":
+        assert len(members) > 1
+    else:
+        assert len(members) == len(picks) == 1
     assert sum(member["share"] for member in members) == pytest.approx(1)
-    assert board["final"]["kind"] == ("single" if kind == "single" else "ensemble")
-    kept = load_checkpoint(tmp_path / "out_of_fold.safetensors")
+    model = attittud_lab.load(folder)
+    inputs, labels = inputs_of_the_test_set(data, tmp_path, folder)
+    right = np.array(model.predict(inputs)) == np.array(labels)
+    assert result.test["accuracy"] == pytest.approx(right.mean())
+    names = [f"input {number}" for number in range(len(labels))]
+    targets = torch.tensor([model.classes.index(label) for label in labels])
+    scores = model.scores(model.batch(model._raws(inputs), names))
+    assert result.test["loss"] == pytest.approx(float(F.cross_entropy(scores, targets)), rel=1e-4)
+    # One example at a time gives the same probabilities.
+    likely = model.predict_proba(inputs)
+    alone = np.concatenate([model.predict_proba(inputs[number : number + 1]) for number in range(4)])
+    np.testing.assert_allclose(alone, likely[:4], atol=1e-5)
+    kept = load_checkpoint(folder / "out_of_fold.safetensors")
     assert about["temperature"] == pytest.approx(fitted_temperature(kept["model"], kept["targets"]))
-    assert about["calibrated_on"] == len(kept["targets"]) == board["validated"]
-    assert about["bytes"] == board["model"]["bytes"] > 0 and about["seconds"] > 0
-    assert all(row["bytes"] * len(members) == about["bytes"] for row in board["candidates"])
-    assert result.validation["accuracy"] == pytest.approx(
-        float((kept["model"].argmax(1) == kept["targets"]).float().mean())
-    )
-    assert not (tmp_path / "trials").exists() and board["peak_disk"] > 0
-    assert 20e6 < board["peak_memory"] < 100e9
+    assert about["calibrated_on"] == len(kept["targets"]) == content["validated"]
+    assert about["bytes"] == content["model"]["bytes"] > 0
+    assert about["seconds"] > 0
+    accuracy = float((kept["model"].argmax(1) == kept["targets"]).float().mean())
+    assert result.validation["accuracy"] == pytest.approx(accuracy)
+    assert not (folder / "trials").exists()
+    assert content["peak_disk"] > 0
+    assert 20e6 < content["peak_memory"] < 100e9
 
 
-def test_without_a_test_set_the_figures_that_chose_are_shown(tmp_path: Path) -> None:
-    result = train(tmp_path, "data.primary.test=0", "data.primary.validation=0")
-    assert result.test == {} and result.validation["accuracy"] > 0 and result.examples["test"] == 0
-    board = json.loads((tmp_path / "leaderboard.json").read_text())
-    assert board["tested"] is False and board["labels"] == 40
-    assert run(job("data.primary.test=0", "data.primary.validation=0"), tmp_path).skipped
-    assert attittud_lab.load(tmp_path).predict(np.zeros((2, 8, 8), dtype=np.uint8))
+def test_a_network_after_its_last_rung_can_be_chosen_among_simple_candidates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Networks.standing
+
+    def perfect(self: Networks, *rest: Any) -> Any:
+        standing = original(self, *rest)
+        held_out = self.setting.held_out
+        standing.outputs = 4 * F.one_hot(held_out.targets).float()
+        looks = standing.curve.scores
+        standing.curve = Curve.of([standing.outputs] * len(looks), held_out)
+        return standing
+
+    monkeypatch.setattr(Networks, "standing", perfect)
+    changes = ["portfolio.learners=[linear, network]", "portfolio.features=[histogram]"]
+    train(tmp_path, *changes, "portfolio.candidates=[multitask]")
+    content = board(tmp_path)
+    assert content["final"]["winner"] == "primary_only"
+    assert content["candidates"][0]["kind"] == "network"
+    assert content["worth"]["reference"] == "primary_only"
+
+
+def test_a_changed_byte_in_any_file_of_the_model_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(module, "greedy", one_of_each)
+    folder = tmp_path / "run"
+    run(config_of("tables", tmp_path, *FINALS["both"]), folder)
+    names = json.loads((folder / "model.json").read_text())["sha256"]
+    files = {path.name for path in folder.iterdir()}
+    assert {name for name in files if name.startswith(("member-", "features-"))} | {"data.json"} == set(names)
+    command = ("predict", str(folder), str(tmp_path / "own.parquet"), "-o", str(tmp_path / "out.csv"), "--quiet")
+    assert call(*command) == 0
+    draws = np.random.default_rng(0)
+    for name in names:
+        content = (folder / name).read_bytes()
+        changed = bytearray(content)
+        changed[draws.integers(len(changed))] ^= 1
+        capsys.readouterr()
+        for wrong in (bytes(changed), content[:-1], None):
+            (folder / name).unlink()
+            if wrong is not None:
+                (folder / name).write_bytes(wrong)
+            assert call(*command) == 2
+            assert name in capsys.readouterr().err
+        (folder / name).write_bytes(content)
+    assert call(*command) == 0
+
+
+def test_a_model_with_simple_members_is_not_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(config_of("tables", tmp_path, *FINALS["one simple model"]), tmp_path / "run")
+    with pytest.raises(InputError, match="not networks"):
+        attittud_lab.load(tmp_path / "run").export(tmp_path / "model.pt2")
+    assert call("predict", str(tmp_path / "run"), "--export", str(tmp_path / "model.pt2")) == 2
+    assert "not networks" in capsys.readouterr().err
+    assert not (tmp_path / "model.pt2").exists()
+
+
+@pytest.mark.parametrize("learners", [[], SIMPLE], ids=["networks", "simple"])
+def test_without_a_test_set_the_figures_that_chose_are_shown(learners: list[str], tmp_path: Path) -> None:
+    few = [*learners, "data.primary.test=0", "data.primary.validation=0"]
+    result = train(tmp_path / "run", *few)
+    assert result.test == {}
+    assert result.validation["accuracy"] > 0
+    content = board(tmp_path / "run")
+    assert content["tested"] is False
+    assert content["labels"] == 40
+    assert train(tmp_path / "run", *few).skipped
+    assert attittud_lab.load(tmp_path / "run").predict(np.zeros((2, 8, 8), dtype=np.uint8))
+
+
+def test_a_model_of_networks_holds_no_output_layer_of_the_auxiliary_data(tmp_path: Path) -> None:
+    train(tmp_path, "portfolio.final=ensemble", "portfolio.members=refit")
+    for path in tmp_path.glob("member-*.safetensors"):
+        with safe_open(path, "pt") as file:
+            heads = {name.split(".")[1] for name in file.keys() if name.startswith("heads.")}  # noqa: SIM118
+        assert heads == {"primary"}
 
 
 def test_an_evaluation_knows_its_phase_and_step() -> None:
@@ -80,8 +200,13 @@ def test_an_evaluation_knows_its_phase_and_step() -> None:
 def test_evaluations_have_the_seconds_of_their_own_phase(tmp_path: Path) -> None:
     lines = [{"phase": "guided", "step": step, "seconds": step / 10} for step in (4, 8, 12, 16, 20, 24)]
     lines += [{"phase": "finetune", "step": step, "seconds": step / 1000} for step in (4, 8, 12)]
-    candidate = named(CandidateConfig(name="multitask"), job())
-    write_metrics(tmp_path, job(), lines, Standing(candidate, curve=Curve([0.5] * 6, [1.0] * 6)), "accuracy")
-    found = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    looks = [line["seconds"] for line in found if "validation/loss" in line]
+    outputs = torch.zeros(6, 2)
+    held_out = held(torch.arange(6) % 2)
+    winner = network("multitask", outputs, held_out)
+    winner.curve = Curve([0.5] * 6, [1.0] * 6)
+    write_metrics(tmp_path, SimpleNamespace(config=job()), lines, winner, "accuracy")
+    written = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    looks = [line["seconds"] for line in written if "validation/loss" in line]
     assert looks == [0.4, 1.2, 1.6, 2.4, 0.004, 0.012]
+    write_metrics(tmp_path, None, [], simple("alone", outputs, held_out), "accuracy")
+    assert (tmp_path / "metrics.jsonl").read_text() == ""

@@ -18,6 +18,7 @@ import torch
 import attittud_lab
 from attittud_lab.errors import InputError
 from tests.helpers.commands import call
+from tests.helpers.predictions import reseal
 
 Row = dict[str, Any]
 
@@ -214,6 +215,8 @@ def test_a_run_folder_without_the_description_of_its_columns_is_refused(run: Pat
     before = path.read_text()
     for change in ({"table": None}, {"table": {"columns": []}}, {"table": {"columns": [{"name": 1}]}}):
         path.write_text(json.dumps(json.loads(before) | change))
+        reseal(run)
         with pytest.raises(InputError, match="does not say how rows become features"):
             attittud_lab.load(run)
     path.write_text(before)
+    reseal(run)

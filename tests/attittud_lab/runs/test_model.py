@@ -15,6 +15,9 @@ from tests.helpers.predictions import digits_run
 ABOUT = ModelFile(kind="image", shape=[1, 8, 8], classes=["1", "4", "7"], several=False, temperature=1.5)
 
 
+SIMPLE = {"kind": "simple", "weights": "a.safetensors", "share": 1.0, "about": "a.json", "features": "tfidf"}
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return digits_run(tmp_path_factory.mktemp("trained"))
@@ -26,11 +29,17 @@ def run(trained: Path, tmp_path: Path) -> Path:
 
 
 def test_model_json_is_read_back_as_written(run: Path) -> None:
-    members = [Member(weights="a.safetensors", share=0.25), Member(weights="b.safetensors", share=0.75)]
-    about = replace(ABOUT, members=members, calibrated_on=30, bytes=2_500_000, seconds=0.004)
+    names = ["a.safetensors", "b.safetensors", "b.json", "features-tfidf.json", "features-tfidf.safetensors"]
+    for name in names:
+        (run / name).write_text(name)
+    simple = Member(kind="simple", weights="b.safetensors", share=0.75, about="b.json", features="tfidf")
+    members = [Member(kind="network", weights="a.safetensors", share=0.25), simple]
+    about = replace(ABOUT, members=members, calibrated_on=30, bytes=2_500_000, seconds=0.004).sealed(run)
+    assert list(about.sha256) == names
     about.write(run)
-    found, config = read_model(run)
-    assert found == about and config.model.name == "mlp"
+    stored, config = read_model(run)
+    assert stored == about
+    assert config.model.name == "mlp"
     assert cost(run) == "2.5 MB, 4 ms for a prediction"
 
 
@@ -51,10 +60,14 @@ def test_a_folder_without_the_file_is_refused(run: Path) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"members": [{"weights": "../weights.safetensors", "share": 1.0}]},
-        {"members": [{"weights": "/etc/passwd", "share": 1.0}]},
-        {"members": [{"weights": "..", "share": 1.0}]},
-        {"members": [{"weights": "weights.safetensors", "share": -1.0}]},
+        {"members": [{"kind": "network", "weights": "../weights.safetensors", "share": 1.0}]},
+        {"members": [{"kind": "network", "weights": "/etc/passwd", "share": 1.0}]},
+        {"members": [{"kind": "network", "weights": "..", "share": 1.0}]},
+        {"members": [{"kind": "network", "weights": "weights.safetensors", "share": -1.0}]},
+        {"members": [{"kind": "oracle", "weights": "weights.safetensors", "share": 1.0}]},
+        {"members": [SIMPLE | {"about": "../a.json"}]},
+        {"members": [SIMPLE | {"features": "/../a"}]},
+        {"members": [{name: SIMPLE[name] for name in ("kind", "weights", "share")}]},
         {"members": []},
         {"network": "../../network"},
         {"temperature": 0.0},
@@ -71,6 +84,23 @@ def test_a_file_that_describes_no_model_is_refused(run: Path, wrong: dict[str, A
     ABOUT.write(run)
     (run / NAME).write_text(json.dumps(json.loads((run / NAME).read_text()) | wrong))
     with pytest.raises(InputError, match="do not describe a model"):
+        read_model(run)
+
+
+@pytest.mark.parametrize("change", ["a byte", "a checksum", "no checksum", "no file"])
+def test_a_file_that_training_did_not_write_is_refused(run: Path, change: str) -> None:
+    path = run / "weights.safetensors"
+    about = json.loads((run / NAME).read_text())
+    if change == "a byte":
+        content = bytearray(path.read_bytes())
+        content[-1] ^= 1
+        path.write_bytes(content)
+    elif change == "no file":
+        path.unlink()
+    else:
+        about["sha256"] = {} if change == "no checksum" else {path.name: "0" * 64}
+        (run / NAME).write_text(json.dumps(about))
+    with pytest.raises(InputError, match=r"weights\.safetensors"):
         read_model(run)
 
 

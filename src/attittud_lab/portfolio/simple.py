@@ -1,0 +1,334 @@
+"""The simple candidates of a portfolio: features x learner x use of the auxiliary data, tried on the folds of the labels.
+
+`run.py` calls this first. Each result is written to the folder of trials, so a run that was killed continues.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attittud_lab import features
+from attittud_lab.config.schema import Config
+from attittud_lab.data.prepare import Prepared
+from attittud_lab.data.tasks import can_share, mix, sharing
+from attittud_lab.errors import InputError
+from attittud_lab.features.base import FeatureMap
+from attittud_lab.features.compute import compute, seconds_for
+from attittud_lab.files import make_folder, write_atomically
+from attittud_lab.learners import learners
+from attittud_lab.models.network import save_weights
+from attittud_lab.output.progress import readable
+from attittud_lab.portfolio import budget, words
+from attittud_lab.portfolio.choose import Curve
+from attittud_lab.portfolio.final import Members
+from attittud_lab.portfolio.networks import Setting
+from attittud_lab.portfolio.standing import Standing
+from attittud_lab.runs.folder import load_checkpoint, save_checkpoint
+from attittud_lab.runs.model import features_files
+from attittud_lab.uses import find_use
+from attittud_lab.uses import uses as use_names
+from attittud_lab.uses.base import SourceModels
+from attittud_lab.uses.evaluate import Evaluation, evaluate, fit_final
+from attittud_lab.uses.problem import Problem, SimpleCandidate, SourceData
+
+ALONE = "alone"
+"""The use that is always tried."""
+NETWORK = "network"
+"""The name of the learner that trains the network of `model:`."""
+DEFAULT_LEARNERS = {
+    "text": ("linear",),
+    "image": ("linear", "kernel"),
+    "table": ("linear", "kernel", "extra trees", "boosting", NETWORK),
+}
+"""The learners that are tried by default, by the kind of data."""
+LABELLED = ("classify", "multi_label")
+"""The objectives of auxiliary data that have labels."""
+SHARE_FOR_FEATURES = 0.5
+"""An encoder is skipped if its features would take more than this share of the budget."""
+
+
+def chosen_learners(config: Config, data: Prepared) -> list[str]:
+    """Return the names of the learners that a job tries."""
+    named = config.portfolio.learners
+    if named is None:
+        return list(DEFAULT_LEARNERS[data.kind])
+    if not named:
+        choices = ", ".join([*learners(), NETWORK])
+        raise InputError(f"portfolio.learners: is empty, so nothing would be tried; name some of {choices}")
+    return list(dict.fromkeys(named))
+
+
+def wants_networks(config: Config, data: Prepared) -> bool:
+    return NETWORK in chosen_learners(config, data)
+
+
+def wants_simple(config: Config, data: Prepared) -> bool:
+    return any(name != NETWORK for name in chosen_learners(config, data))
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What the folds chose for a candidate."""
+
+    setting: dict[str, float]
+    temperature: float
+    seconds: float
+
+
+class SimpleCandidates:
+    """All simple candidates of a portfolio, with their out-of-fold results."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.standings: dict[str, Standing] = {}
+        self.candidates: dict[str, SimpleCandidate] = {}
+        self.chosen: dict[str, Chosen] = {}
+        """What the folds chose for each candidate."""
+        self.maps: dict[str, FeatureMap] = {}
+        self.problems: dict[str, Problem] = {}
+        self.source_models: dict[str, SourceModels] = {}
+        """Models of the sources, by features."""
+        self.seed = mix(setting.config.seed, "simple") % 2**32
+        self.lines: list[str] = []
+        """What was used, and what was not, in words."""
+
+    def run(self) -> None:
+        """Compute the features and try all candidates on them, cheap features first."""
+        setting = self.setting
+        choice = features.choose_features(setting.data.kind, setting.config.portfolio.features or ())
+        for line in choice.lines:
+            self.say(line)
+        for name in choice.names:
+            problem = self.prepare(name)
+            if problem is not None:
+                self.problems[name] = problem
+                self.evaluate(name, problem)
+
+    def say(self, line: str) -> None:
+        self.lines.append(line)
+        self.setting.progress.say(line)
+
+    # ------------------------------------------------------------------------------- features
+
+    def prepare(self, name: str) -> Problem | None:
+        """Compute one kind of features of all examples; None if that would take too long."""
+        data = self.setting.data
+        feature_map = features.build(name, data.kind)
+        inputs = {"primary": data.inputs("primary")}
+        for source in self.sources():
+            inputs[source] = data.inputs(source)
+        cache = Path(self.setting.config.output) / "features"
+        device = str(self.setting.device)
+        if feature_map.worth_keeping and not self.fits(feature_map, inputs, cache, device):
+            return None
+        rows = _joined([*inputs.values()])
+        feature_map.fit(rows)
+        matrix = compute(feature_map, rows, cache, device, self.setting.progress)
+        self.maps[name] = feature_map
+        parts = {}
+        start = 0
+        for source, some in inputs.items():
+            parts[source] = matrix[start : start + len(some)]
+            start += len(some)
+        return self.problem(parts)
+
+    def fits(self, feature_map: FeatureMap, inputs: Mapping[str, Any], cache: Path, device: str) -> bool:
+        """Whether there is time to compute these features; a line says so if it takes long, or too long."""
+        rows = _joined([*inputs.values()])
+        seconds = seconds_for(feature_map, rows, cache, device)
+        allowed, _ = budget.allowed(self.setting.config, self.setting.device)
+        if allowed is not None and seconds > SHARE_FOR_FEATURES * allowed:
+            limit = readable(allowed)
+            self.say(
+                f"{feature_map.name}: skipped, because its features would take about {readable(seconds)} of "
+                f"{limit}; to use them, raise portfolio.budget"
+            )
+            return False
+        if seconds > 5:
+            self.say(f"{feature_map.name}: its features take about {readable(seconds)}")
+        return True
+
+    def sources(self) -> list[str]:
+        """The auxiliary sources that have labels."""
+        tasks = self.setting.data.auxiliary
+        return [name for name, task in tasks.items() if task.objective in LABELLED]
+
+    def problem(self, parts: Mapping[str, Any]) -> Problem:
+        """The primary task and its sources as arrays; `parts` are features by source."""
+        data = self.setting.data
+        sources = {}
+        for name in self.sources():
+            task = data.auxiliary[name]
+            same = can_share(task, data.primary)
+            if same:
+                task = sharing(task, data.primary)
+            targets = task.examples.targets
+            assert targets is not None
+            labels = targets.cpu().numpy()
+            sources[name] = SourceData(name, parts[name], labels, list(task.classes), same)
+        targets = data.primary.examples.targets
+        assert targets is not None
+        primary = data.primary
+        return Problem(
+            parts["primary"],
+            targets.cpu().numpy(),
+            list(primary.classes),
+            primary.several,
+            sources,
+        )
+
+    # ----------------------------------------------------------------------------- candidates
+
+    def evaluate(self, name: str, problem: Problem) -> None:
+        """Try every learner with every use on these features."""
+        setting = self.setting
+        candidates = self.combinations(name, problem)
+        waiting = []
+        results = {}
+        for candidate in candidates:
+            self.candidates[candidate.label] = candidate
+            result = self.stored(candidate.label)
+            if result is None:
+                waiting.append(candidate)
+            else:
+                results[candidate.label] = result
+        setting.progress.phase(f"learners on {name}", len(candidates), len(results))
+        self.source_models[name] = SourceModels(problem.sources, self.seed)
+        running = evaluate(problem, setting.folds.of, waiting, self.seed)
+        for candidate in candidates:
+            if candidate.label in results:
+                outputs, chosen = results[candidate.label]
+            else:
+                outputs, chosen = self.result(next(running))
+                self.store(candidate.label, outputs, chosen)
+                setting.progress.advance(1, {})
+            self.add(candidate, outputs, chosen)
+            standing = self.standings[candidate.label]
+            setting.progress.say(words.standing_line(standing, setting.held_out.metric))
+
+    def combinations(self, name: str, problem: Problem) -> list[SimpleCandidate]:
+        """Return every learner with every use of each source, and of all sources together."""
+        config = self.setting.config
+        # Without auxiliary data: what all others are compared with.
+        wanted = list(dict.fromkeys([ALONE, *(config.portfolio.uses or use_names())]))
+        groups: list[tuple[str, ...]] = [(source,) for source in problem.sources]
+        if len(groups) > 1:
+            groups.append(tuple(problem.sources))
+        candidates = []
+        for learner in chosen_learners(config, self.setting.data):
+            if learner not in learners():
+                continue  # a network
+            for use in wanted:
+                if not find_use(use).needs_sources:
+                    candidates.append(SimpleCandidate(name, learner, use))
+                    continue
+                for group in groups:
+                    sources = [problem.sources[source] for source in group]
+                    if find_use(use).objection(problem, sources) is None:
+                        candidates.append(SimpleCandidate(name, learner, use, group))
+        return candidates
+
+    def result(self, evaluation: Evaluation) -> tuple[Tensor, Chosen]:
+        """The scores of the held-out labels, fold by fold, and what the folds chose."""
+        rows = self.setting.folds.validated
+        outputs = torch.from_numpy(evaluation.outputs[rows]).float()
+        chosen = Chosen(dict(evaluation.setting), evaluation.temperature, evaluation.seconds)
+        return outputs, chosen
+
+    def add(self, candidate: SimpleCandidate, outputs: Tensor, chosen: Chosen) -> None:
+        """Add a candidate with its out-of-fold scores."""
+        about = {
+            "features": candidate.features,
+            "learner": candidate.learner,
+            "use": candidate.use,
+            "sources": list(candidate.sources),
+            "setting": chosen.setting,
+        }
+        self.chosen[candidate.label] = chosen
+        self.standings[candidate.label] = Standing(
+            candidate.label,
+            about,
+            alone=not candidate.sources,
+            seconds=chosen.seconds,
+            outputs=outputs,
+            curve=Curve.of([outputs], self.setting.held_out),
+        )
+
+    def file(self, label: str) -> Path:
+        """The file of a candidate's result."""
+        name = f"{mix(label) % 16**12:012x}.safetensors"
+        return self.setting.folder.trials_path / "simple" / name
+
+    def store(self, label: str, outputs: Tensor, chosen: Chosen) -> None:
+        path = self.file(label)
+        make_folder(path.parent)
+        save_checkpoint(path, {"outputs": outputs, **vars(chosen)})
+
+    def stored(self, label: str) -> tuple[Tensor, Chosen] | None:
+        """Return what an earlier process found out about a candidate."""
+        path = self.file(label)
+        if not path.is_file():
+            return None
+        state = load_checkpoint(path)
+        outputs = state.pop("outputs")
+        return outputs, Chosen(**state)
+
+    # ---------------------------------------------------------------------------- final model
+
+    def add_members(self, members: Members, picks: Mapping[str, int]) -> None:
+        """Fit the picked candidates on all labels, and write them with their features."""
+        written = set()
+        began = time.monotonic()
+        for label, count in picks.items():
+            candidate = self.candidates[label]
+            chosen = self.chosen[label]
+            model = fit_final(
+                self.problems[candidate.features],
+                candidate,
+                chosen.setting,
+                chosen.temperature,
+                self.seed,
+                self.source_models[candidate.features],
+            )
+            name = file_name(candidate.features)
+            members.add_simple(model.plain(), model.tensors(), name, float(count))
+            if candidate.features not in written:
+                self.write_features(candidate.features, members.folder)
+                written.add(candidate.features)
+        members.seconds += time.monotonic() - began
+
+    def write_features(self, name: str, folder: Path) -> None:
+        """Write how examples become these features."""
+        feature_map = self.maps[name]
+        about, arrays = (folder / file for file in features_files(file_name(name)))
+        plain = {"name": name, "settings": feature_map.plain()}
+        write_atomically(about, json.dumps(plain).encode())
+        save_weights(arrays, feature_map.tensors())
+
+    def about(self) -> dict[str, Any]:
+        """What leaderboard.json says about simple candidates as a whole."""
+        return {"features": list(self.problems), "lines": self.lines}
+
+
+def file_name(features_name: str) -> str:
+    """Return the name of features as a part of a file name: hf:FOLDER has letters that no file may have."""
+    safe = "".join(letter if letter.isalnum() else "-" for letter in features_name)
+    if safe == features_name:
+        return safe
+    return f"{safe[-40:]}-{mix(features_name) % 16**8:08x}"
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """Return the inputs of several parts as one: a list, or an array of columns."""
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    return [example for part in parts for example in part]

@@ -1,0 +1,89 @@
+"""A candidate of a portfolio and its out-of-fold results, whatever made them: a simple learner or a network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from attittud_lab.portfolio.candidates import PortfolioCandidate
+from attittud_lab.portfolio.choose import Curve
+
+COMPLETE = 10**6
+"""The rung of a candidate whose training is complete: a simple learner, or a network after its last rung."""
+
+
+@dataclass
+class Standing:
+    """A candidate, how far it was trained, and what it predicts for held-out examples."""
+
+    label: str
+    settings: dict[str, Any]
+    """What defines the candidate, as it stands in leaderboard.json."""
+    alone: bool
+    """Whether it ignores the auxiliary data."""
+    network: PortfolioCandidate | None = None
+    """The strategy, if the candidate trains networks."""
+    rung: int = COMPLETE
+    """How many rungs it has reached; `COMPLETE` at the end of training."""
+    steps: int = 0
+    """Steps of each of its runs."""
+    seconds: float = 0.0
+    """Training time of all its runs."""
+    diverged: str | None = None
+    outputs: Tensor | None = None
+    """Out-of-fold scores at the best look, n x classes."""
+    curve: Curve | None = None
+    """None where it diverged. A simple learner has a single look."""
+
+    @property
+    def simple(self) -> bool:
+        return self.network is None
+
+
+def scores_of(standing: Standing) -> Tensor:
+    """Return the out-of-fold scores of a candidate that did not diverge."""
+    assert standing.outputs is not None
+    return standing.outputs
+
+
+def rank(standing: Standing) -> tuple[bool, int, tuple[float, float]]:
+    """Order candidates, larger is better: not diverged, then the rung reached, then score and log-loss."""
+    if standing.curve is None:
+        return (False, 0, (-math.inf, 0.0))
+    return (True, standing.rung, standing.curve.value)
+
+
+def usable(standings: Iterable[Standing]) -> list[Standing]:
+    """Return the candidates that did not diverge."""
+    return [standing for standing in standings if standing.curve is not None]
+
+
+def best_alone(standings: Iterable[Standing]) -> Standing | None:
+    """Return the best candidate that ignores the auxiliary data: what the others are compared with."""
+    alone = [standing for standing in usable(standings) if standing.alone]
+    return max(alone, key=rank, default=None)
+
+
+def best_with_auxiliary(standings: Iterable[Standing]) -> Standing | None:
+    """Return the best candidate that uses auxiliary data."""
+    others = [standing for standing in usable(standings) if not standing.alone]
+    return max(others, key=rank, default=None)
+
+
+def without_us(standings: Iterable[Standing]) -> Standing | None:
+    """Return what a user would have used instead: the best simple learner on the primary labels alone."""
+    simple = [s for s in usable(standings) if s.alone and s.simple]
+    return max(simple, key=rank, default=None)
+
+
+def lowest_losses(standings: Mapping[str, Standing]) -> dict[str, float]:
+    """Return the lowest smoothed log-loss of each candidate that has not diverged."""
+    losses = {}
+    for label, standing in standings.items():
+        if standing.curve is not None:
+            losses[label] = standing.curve.lowest_loss
+    return losses

@@ -1,0 +1,212 @@
+"""Sentences of a portfolio, for the terminal and for the report; nothing is computed here."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from attittud_lab.config.schema import Config
+from attittud_lab.errors import listed
+from attittud_lab.portfolio import budget
+from attittud_lab.portfolio.candidates import PRIMARY_ONLY, PortfolioCandidate
+from attittud_lab.portfolio.standing import Standing
+
+if TYPE_CHECKING:
+    import torch
+
+ROUGH = "it was calibrated for the default candidates, and this job has others"
+GUESSING = "The model is not shown to be better than guessing:"
+
+
+def points(value: float) -> str:
+    """Format a difference of shares in points, with a sign; adding 0 makes a negative zero positive."""
+    return f"{round(100 * value, 1) + 0.0:+.1f}"
+
+
+def interval(gain: Mapping[str, Any]) -> str:
+    """Say the 95 % interval of a difference, or why there is none."""
+    if "few_groups" in gain:
+        return f"no interval: only {gain['few_groups']} groups are held out"
+    return f"95 % interval {points(gain['low'])} to {points(gain['high'])}"
+
+
+# -------------------------------------------------------------------------------- while it runs
+
+
+def rare(names: Sequence[str]) -> str:
+    """Say which classes cannot be held out; empty if all can."""
+    if not names:
+        return ""
+    return f"these classes have too few examples to be held out and are used for training only: {listed(names)}"
+
+
+def standing_line(standing: Standing, metric: str) -> str:
+    """One line for a finished simple candidate."""
+    assert standing.curve is not None
+    score = standing.curve.scores[standing.curve.best]
+    return f"{standing.label}: out-of-fold {metric} {score:.4f}"
+
+
+def coming(
+    config: Config,
+    plan: budget.Plan,
+    folds: int,
+    at_once: int,
+    entries: Sequence[PortfolioCandidate],
+) -> str:
+    """Say how long the networks will take, and that some stop early."""
+    line = f"networks: {budget.forecast(plan, folds, at_once)}"
+    rungs = len(budget.rung_counts(config))
+    if rungs > 1 and len(entries) > 1:
+        line += (
+            f". Training has {rungs} rungs; after each but the last, only the best candidates and {PRIMARY_ONLY} go on"
+        )
+    return line
+
+
+def idle_cores(plan: budget.Plan, at_once: int, device: torch.device, long: float) -> str:
+    """Say that other cores could be used; empty if none is idle, or if it does not matter."""
+    # A container or a batch system may allow fewer cores than the machine has.
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    one_core_used = plan.threads == 1 and at_once == 1
+    worth_saying = device.type == "cpu" and cores > 1 and plan.seconds > long
+    if not (one_core_used and worth_saying):
+        return ""
+    return (
+        f"this uses one of {cores} cores; to train {cores} trials at a time, stop now and start "
+        f"again with --workers {cores}: finished trials are kept"
+    )
+
+
+def legend(settings: Iterable[Mapping[str, Any]]) -> str:
+    """Explain the labels of network candidates with these settings; empty if they need no explanation."""
+    rows = list(settings)
+    parts = []
+    if any(row.get("auxiliary_weight", 1) != 1 for row in rows):
+        parts.append("a number is the weight of the auxiliary loss")
+    if any(row.get("head") == "own" for row in rows):
+        parts.append("own head means a separate output layer for the auxiliary data")
+    if not parts:
+        return ""
+    return f"in the names of candidates, {', and '.join(parts)}"
+
+
+def rung_over(
+    number: int,
+    rungs: int,
+    share: float,
+    rung: Mapping[str, Any],
+    best: Standing,
+    metric: str,
+    left: str,
+) -> str:
+    """Say how a rung ended; `left` is the time that all later rungs take."""
+    curve = best.curve
+    assert curve is not None
+    shown = f"out-of-fold {metric} {curve.scores[curve.best]:.4f}"
+    score = f"{best.label} (ranking score {curve.value[0]:.4f}, {shown})"
+    over = f"rung {number + 1} of {rungs} is over, after {share:.0%} of the steps"
+    if number == rungs - 1:
+        return f"{over}; the best network is {score}"
+    kept = rung["kept"]
+    if rung["candidates"] > 1:
+        go_on = f"{len(kept)} of {rung['candidates']} candidates go on ({'; '.join(kept)})"
+    else:
+        go_on = f"the only candidate goes on ({'; '.join(kept)})"
+    return f"{over}; {go_on}; the best so far is {score}; about {left} left in all"
+
+
+def chance(estimate: Mapping[str, Any] | None, when: str = "") -> str:
+    """Say the chance that auxiliary data help; `when` says what it was estimated from."""
+    if estimate is None:
+        return ""
+    remarks = []
+    if when:
+        remarks.append(when)
+    if not estimate["calibrated"]:
+        remarks.append(f"rough: {ROUGH}")
+    more = f" ({'; '.join(remarks)})" if remarks else ""
+    return f"chance that the auxiliary data help: {estimate['value']:.0%}{more}"
+
+
+# ---------------------------------------------------------------------------------- at the end
+
+
+def ranking(metric: str) -> str:
+    """Say what ranks candidates."""
+    return (
+        f"their ranking score: the out-of-fold {metric}; for a network, the mean over the "
+        "evaluations around its best step"
+    )
+
+
+def model(final: str, winner: str, picks: Mapping[str, int]) -> str:
+    """Say what the model consists of."""
+    if final == "ensemble" and len(picks) > 1:
+        total = sum(picks.values())
+        parts = [f"{label} ({count} of {total})" for label, count in picks.items()]
+        return f"The model is a mean of {', '.join(parts)}."
+    return f"The model is {winner}, trained on all labels."
+
+
+def answer(gain: Mapping[str, Any]) -> str:
+    """Say in one clause whether the auxiliary data helped."""
+    if gain["low"] > 0:
+        return "The auxiliary data helped"
+    if gain["high"] < 0:
+        return "The auxiliary data did not help"
+    return "It is unclear whether the auxiliary data helped"
+
+
+def decision(
+    final: str,
+    winner: str,
+    picks: Mapping[str, int],
+    gain: Mapping[str, Any] | None,
+    metric: str,
+) -> str:
+    """Say whether the auxiliary data helped, and what was trained. Differences are in points."""
+    trained = model(final, winner, picks)
+    if gain is None:
+        return f"{trained} There was nothing to compare it with."
+    if math.isnan(gain["difference"]):
+        return f"What the auxiliary data were worth is not known: {metric} is not defined on these labels. {trained}"
+    sentence = (
+        f"{answer(gain)}: {points(gain['difference'])} points of out-of-fold {metric} "
+        f"({interval(gain)}). {trained} The points are the best candidate with auxiliary data "
+        f"({gain['best']}) minus the best without ({gain['reference']})."
+    )
+    if gain["of"] > 1:
+        sentence += " They may be a little too good, because the same held-out labels chose that candidate."
+    return sentence
+
+
+def without_us(row: Mapping[str, Any] | None, model: Mapping[str, Any], metric: str) -> str:
+    """Say what a user would have had without auxiliary data and without this program."""
+    if row is None:
+        return ""
+    return (
+        f"What you would have had without us: {row['label']}, out-of-fold {metric} "
+        f"{100 * row['score']:.1f} %; this model has {100 * model['score']:.1f} %."
+    )
+
+
+def guess(estimate: Mapping[str, Any], score: float, metric: str, cure: str) -> str:
+    """Say that a model is not shown to be better than a guess; empty if it is shown."""
+    if estimate["beaten"]:
+        return ""
+    if math.isnan(estimate["difference"]):
+        return f"{GUESSING} its out-of-fold {metric} is not defined on these labels. {cure}"
+    if estimate["class"]:
+        same = f"Always guessing {estimate['class']}, the most frequent class,"
+    else:
+        same = "The best constant guess"
+    return (
+        f"{GUESSING} its out-of-fold {metric} is {100 * score:.1f} %. {same} has "
+        f"{100 * estimate['score']:.1f} %. {cure}"
+    )

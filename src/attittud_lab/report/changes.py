@@ -1,0 +1,165 @@
+"""What the auxiliary data changed: classes and single examples, out of fold; and the confusions of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attittud_lab.report.cells import bar, difference, percent
+
+MOST_CLASSES = 25
+"""With more classes there is no room for a matrix, and the most frequent confusions are listed."""
+LISTED = 12
+"""Rows of a list: classes, confusions."""
+EXAMPLES = 4
+"""Single examples that gained most, and as many that lost most."""
+
+
+def changes(board: Mapping[str, Any], kept: Mapping[str, Any], classes: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield tables of the classes and examples that differ most between the two candidates of the worth."""
+    worth = board["worth"]
+    if worth is None:
+        return
+    pair = Pair(
+        before=kept["candidates"][worth["reference"]],
+        after=kept["candidates"][worth["best"]],
+        targets=kept["targets"],
+        reference=worth["reference"],
+        best=worth["best"],
+    )
+    yield pair.by_class(classes)
+    names = kept.get("names") or [f"example {int(row) + 1}" for row in kept["rows"]]
+    yield pair.by_example(classes, names)
+
+
+class Pair:
+    """Out-of-fold scores of two candidates, and the true labels."""
+
+    def __init__(self, before: Tensor, after: Tensor, targets: Tensor, reference: str, best: str) -> None:
+        self.before = before
+        self.after = after
+        self.targets = targets
+        self.reference = reference
+        self.best = best
+
+    def by_class(self, classes: Sequence[str]) -> dict[str, Any]:
+        """Return the recall of each class with both candidates, from the largest gain to the largest loss."""
+        was_right = is_right(self.before, self.targets)
+        now_right = is_right(self.after, self.targets)
+        rows = []
+        for number, label in enumerate(classes):
+            row = self._class_row(number, label, was_right, now_right)
+            if row is not None:
+                rows.append(row)
+        rows.sort(key=lambda row: row["interval"]["mean"], reverse=True)
+        shown = rows
+        left = ""
+        if len(rows) > 2 * LISTED:
+            shown = rows[:LISTED] + rows[-LISTED:]
+            left = f" The {len(rows) - len(shown)} classes between these are left out."
+        return {
+            "title": f"Which classes gained, and which lost, against {self.reference}?",
+            "about": f"Out-of-fold recall of {self.best} and of {self.reference}. Gained: labels that "
+            f"only {self.best} predicts correctly. Lost: labels that only {self.reference} predicts "
+            f"correctly. A class with few labels proves nothing.{left}",
+            "columns": ["class", "labels", "recall without", "recall with", "difference", "gained", "lost"],
+            "rows": shown,
+        }
+
+    def _class_row(self, number: int, label: str, was_right: Tensor, now_right: Tensor) -> dict[str, Any] | None:
+        """Return the row of a class; None if it has no examples."""
+        if self.targets.ndim == 1:
+            members = self.targets == number
+            was, now = was_right[members], now_right[members]
+        else:
+            members = self.targets[:, number] == 1
+            was, now = was_right[members, number], now_right[members, number]
+        if not members.any():
+            return None
+        before, after = float(was.double().mean()), float(now.double().mean())
+        change = after - before
+        cells = [label, str(int(members.sum())), percent(before), percent(after), difference(change)]
+        cells += [str(int((now & ~was).sum())), str(int((was & ~now).sum()))]
+        return {"cells": cells, "interval": bar({"difference": change})}
+
+    def by_example(self, classes: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
+        """Return the examples whose true class (or labels) became much more, or much less, probable."""
+        several = self.targets.ndim == 2
+        was = true_probability(self.before, self.targets)
+        now = true_probability(self.after, self.targets)
+        order = torch.argsort(was - now, stable=True).tolist()
+        if len(order) > 2 * EXAMPLES:
+            order = order[:EXAMPLES] + order[-EXAMPLES:]
+        rows = []
+        for number in order:
+            truth = self.targets[number]
+            predicted = self.after[number].argmax()
+            if several:
+                truth, predicted = truth == 1, self.after[number] > 0
+            cells = [names[number], label_words(truth, classes)]
+            cells += [percent(float(was[number])), percent(float(now[number]))]
+            cells += [difference(float(now[number] - was[number])), label_words(predicted, classes)]
+            rows.append({"cells": cells, "interval": None})
+        what = "the true class"
+        if several:
+            what = "the right answer (the mean over the labels of an example)"
+        heading = "true labels" if several else "true class"
+        return {
+            "title": "Which examples changed most?",
+            "about": f"The out-of-fold probability of {what}, with {self.reference} (before) and "
+            f"{self.best} (after). Rows are counted from 1.",
+            "columns": ["example", heading, "before", "after", "change", "predicted after"],
+            "rows": rows,
+        }
+
+
+def is_right(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return which predictions are right: n, or n x labels."""
+    if targets.ndim == 1:
+        return outputs.argmax(1) == targets
+    return (outputs > 0) == (targets == 1)
+
+
+def true_probability(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the probability of each example's class; with several labels at once, the mean over its labels."""
+    if targets.ndim == 1:
+        return outputs.double().softmax(1).gather(1, targets[:, None])[:, 0]
+    likely = outputs.double().sigmoid()
+    return torch.where(targets == 1, likely, 1 - likely).mean(1)
+
+
+def label_words(labels: Tensor, classes: Sequence[str]) -> str:
+    """Name a class by its number, or all labels that are true."""
+    if labels.ndim == 0:
+        return classes[int(labels)]
+    names = [name for name, true in zip(classes, labels.tolist(), strict=True) if true]
+    return " + ".join(names) or "none"
+
+
+def confusions(kept: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any]:
+    """Count true and predicted classes; with several labels at once, return the four counts of each label."""
+    targets, outputs = kept["targets"], kept["model"]
+    if targets.ndim == 2:
+        predicted, positive = outputs > 0, targets == 1
+        parts = [positive & predicted, positive & ~predicted, ~positive & predicted]
+        parts.append(~positive & ~predicted)
+        counts = torch.stack([part.sum(0) for part in parts], 1).tolist()
+        columns = ["label", "found", "missed", "false alarm", "correctly absent"]
+        return {"kind": "labels", "columns": columns, "names": list(classes), "counts": counts}
+    total = len(classes)
+    cells = torch.bincount(targets * total + outputs.argmax(1), minlength=total * total)
+    table = cells.reshape(total, total)
+    if total <= MOST_CLASSES:
+        names = list(classes)
+        return {"kind": "matrix", "columns": names, "names": names, "counts": table.tolist()}
+    wrong = table.clone().fill_diagonal_(0).flatten()
+    order = wrong.argsort(descending=True, stable=True)[:LISTED].tolist()
+    pairs = []
+    for place in order:
+        if wrong[place]:
+            pairs.append([classes[place // total], classes[place % total], int(wrong[place])])
+    columns = ["true class", "predicted", "labels"]
+    return {"kind": "pairs", "columns": columns, "names": [], "counts": pairs}

@@ -1,0 +1,109 @@
+"""Intervals from draws of the held-out examples, and the comparison with a constant guess."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from attittud_lab.portfolio.choose import HeldOut
+from attittud_lab.portfolio.intervals import Intervals, guess
+from tests.helpers.standings import held, outputs_right
+
+
+@pytest.mark.parametrize(
+    ("metric", "several"),
+    [("accuracy", False), ("macro_f1", False), ("accuracy", True), ("macro_f1", True), ("auc", True)],
+)
+def test_scores_of_draws_are_those_of_an_evaluation(metric: str, several: bool) -> None:
+    targets = torch.randint(2, (60, 3)) if several else torch.randint(3, (60,))
+    held_out, outputs = held(targets, metric), torch.randn(60, 3)
+    outputs = outputs.round() if metric == "auc" else outputs  # with ties
+    intervals = Intervals(held_out, None, 0)
+    scores = intervals.scores(outputs)[:20]
+    for score, drawn in zip(scores, intervals.draws, strict=False):
+        some = HeldOut(held_out.task, targets[drawn], held_out.folds[drawn], metric)
+        assert score == pytest.approx(some.figures(outputs[drawn])[metric], abs=1e-6)
+
+
+def test_the_interval_of_an_accuracy_is_that_of_a_proportion() -> None:
+    targets = torch.arange(400) % 2
+    outputs = outputs_right(targets, 0.75)
+    intervals = Intervals(held(targets, "accuracy"), None, 0)
+    low, high = intervals.ends(intervals.scores(outputs))
+    error = math.sqrt(0.75 * 0.25 / 400)
+    assert low == pytest.approx(0.75 - 1.96 * error, abs=0.012)
+    assert high == pytest.approx(0.75 + 1.96 * error, abs=0.012)
+    # The other model is always wrong, so the difference varies as much as the score.
+    assert intervals.error(outputs, outputs_right(targets, 0.0)) == pytest.approx(error, rel=0.15)
+    assert intervals.error(outputs, outputs) == 0
+    difference = intervals.difference(outputs, outputs_right(targets, 0.5))
+    assert difference["difference"] == pytest.approx(0.25)
+    assert 0.2 < difference["low"] < 0.25 < difference["high"] < 0.3
+
+
+def test_groups_are_drawn_whole_and_few_of_them_have_no_interval() -> None:
+    targets = torch.arange(400) % 2
+    outputs = outputs_right(targets, 0.75)
+    single = Intervals(held(targets, "accuracy"), None, 0)
+    low, high = single.ends(single.scores(outputs))
+    patients = Intervals(held(targets, "accuracy"), [f"g{i // 40}" for i in range(400)], 0)
+    wide = patients.ends(patients.scores(outputs))  # ten patients say less than 400 examples
+    assert wide[1] - wide[0] > 2 * (high - low)
+    few = Intervals(held(targets, "accuracy"), [f"g{i // 80}" for i in range(400)], 0)
+    assert few.few == 5
+    assert all(map(math.isnan, few.ends(few.scores(outputs))))
+    assert math.isnan(few.error(outputs, outputs_right(targets, 0.5)))
+
+
+def test_an_output_that_is_not_a_number_leaves_the_area_of_its_fold_undefined() -> None:
+    targets = torch.arange(120).reshape(60, 2) // 7 % 2
+    outputs = targets * 2.0 - 1
+    outputs[3, 0] = math.nan  # in fold 0; the other folds are predicted without an error
+    intervals = Intervals(held(targets, "auc"), None, 0)
+    assert set(intervals.scores(outputs)) == {1.0}
+    assert np.isnan(intervals.scores(torch.full((60, 2), math.nan))).all()
+
+
+def test_a_label_without_examples_lowers_score_and_interval_alike() -> None:
+    targets = torch.tensor([[1, 0, 0], [0, 1, 0]]).repeat(50, 1)
+    held_out, outputs = held(targets, "macro_f1"), targets * 2.0 - 1
+    low, high = Intervals.ends(Intervals(held_out, None, 0).scores(outputs))
+    assert low == high == pytest.approx(held_out.figures(outputs)["macro_f1"]) == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(("right", "beaten"), [(0.9, True), (0.52, False), (0.3, False)])
+def test_a_model_is_compared_with_the_most_frequent_class(right: float, beaten: bool) -> None:
+    targets = (torch.arange(300) % 5 > 2).long()  # three in five are class c0
+    compared = guess(outputs_right(targets, right), Intervals(held(targets, "accuracy"), None, 0))
+    assert compared["class"] == "c0"
+    assert compared["score"] == pytest.approx(0.6)
+    assert compared["difference"] == pytest.approx(right - 0.6, abs=1e-3)
+    assert compared["beaten"] == beaten
+
+
+def test_a_constant_guess_with_several_labels() -> None:
+    """Its area is one half; its F1 is that of all labels, since never giving a label would have an F1 of 0."""
+    targets = torch.arange(120).reshape(60, 2) // 7 % 2
+    area = guess(torch.zeros(60, 2), Intervals(held(targets, "auc"), None, 0))
+    assert area["class"] is None
+    assert area["score"] == pytest.approx(0.5)
+    assert not area["beaten"]
+    few = Intervals(held(targets, "accuracy"), [f"g{i % 2}" for i in range(60)], 0)  # no interval
+    assert guess(targets * 2.0 - 1, few)["beaten"]
+    assert not guess(1 - targets * 2.0, few)["beaten"]
+    rare = torch.zeros(300, 2, dtype=torch.int64)
+    rare[::5] = 1
+    intervals = Intervals(held(rare, "macro_f1"), None, 0)
+    compared = guess(torch.ones(300, 2), intervals)
+    assert compared["score"] == pytest.approx(1 / 3)
+    assert compared["difference"] == 0
+    assert not compared["beaten"]
+    assert guess(rare * 2.0 - 1, intervals)["beaten"]
+
+
+def test_a_score_that_is_not_defined_beats_no_guess() -> None:
+    none = torch.zeros(20, 2, dtype=torch.int64)  # the area needs positive examples
+    compared = guess(torch.randn(20, 2), Intervals(held(none, "auc"), None, 0))
+    assert math.isnan(compared["difference"])
+    assert compared["beaten"] is False

@@ -1,0 +1,180 @@
+"""Simple candidates in a portfolio: an independent computation with scikit-learn, labels at random, and bad names."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_union
+
+from attittud_lab.config.load import loads
+from attittud_lab.learners import learners
+from attittud_lab.learners.linear import PENALTIES
+from attittud_lab.portfolio import trial
+from attittud_lab.portfolio.run import run
+from attittud_lab.portfolio.simple import file_name
+from attittud_lab.runs.folder import load_checkpoint
+from attittud_lab.uses.pooled import WEIGHTS
+from tests.helpers.commands import call
+from tests.helpers.portfolios import board, of_patients
+from tests.helpers.simple_jobs import table_job, text_job
+
+Numbers = np.ndarray
+
+
+def trained(text: str, folder: Path, *changes: str) -> dict[str, Any]:
+    """Train a portfolio, and return its out-of-fold predictions."""
+    run(loads(text, changes), folder)
+    return load_checkpoint(folder / "out_of_fold.safetensors")
+
+
+def sklearn_scores(features: Numbers, labels: Numbers, weights: Numbers, new: Numbers, penalty: float) -> Numbers:
+    """Log-probabilities of new rows by scikit-learn, on features whose centred rows have length 1 on average."""
+    mean = features.mean(0)
+    scale = np.sqrt(np.square(features - mean).sum(1).mean())
+    model = LogisticRegression(C=1 / penalty, tol=1e-8, max_iter=5000)
+    model.fit((features - mean) / scale, labels, sample_weight=weights)
+    return model.predict_log_proba((new - mean) / scale)
+
+
+def recomputed(kept: dict[str, Any], features: Numbers, more: Numbers | None, more_labels: Numbers | None) -> Numbers:
+    """Out-of-fold log-probabilities of `alone`, or of `pooled` with rows of a source; features are in recorded order."""
+    labels, folds = kept["targets"].numpy(), kept["folds"].numpy()
+    settings = [(penalty, 0.0) for penalty in PENALTIES]
+    if more is not None:
+        settings = [(penalty, weight) for penalty in PENALTIES for weight in WEIGHTS]
+    best, lowest = None, np.inf
+    for penalty, weight in settings:
+        scores = np.empty((len(labels), labels.max() + 1))
+        for fold in np.unique(folds):
+            train = folds != fold
+            x, y, weights = features[train], labels[train], np.ones(train.sum())
+            if more is not None:
+                x, y = np.concatenate([x, more]), np.concatenate([y, more_labels])
+                weights = np.concatenate([weights, np.full(len(more), weight)])
+            scores[~train] = sklearn_scores(x, y, weights, features[~train], penalty)
+        loss = -scores[np.arange(len(labels)), labels].mean()
+        if loss < lowest:
+            best, lowest = scores, loss
+
+    def cooled_loss(log_temperature: float) -> float:
+        cooled = log_softmax(best / np.exp(log_temperature), axis=1)
+        return -cooled[np.arange(len(labels)), labels].mean()
+
+    temperature = np.exp(minimize_scalar(cooled_loss, bounds=(np.log(0.2), np.log(5)), method="bounded").x)
+    return log_softmax(best / temperature, axis=1)
+
+
+def read_lines(path: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def assert_same(outputs: Any, expected: Numbers) -> None:
+    np.testing.assert_allclose(np.exp(outputs.numpy()), np.exp(expected), atol=0.01)
+
+
+def test_out_of_fold_scores_of_a_table_are_those_of_scikit_learn(tmp_path: Path) -> None:
+    text = table_job(tmp_path)
+    kept = trained(text, tmp_path / "run")
+    data = trial.pooled_data(loads(text))
+    features = data.primary.examples.inputs.numpy()[kept["rows"].numpy()]
+    assert_same(kept["candidates"]["columns, linear, alone"], recomputed(kept, features, None, None))
+    more = data.auxiliary["more"]
+    assert more.classes == data.primary.classes
+    expected = recomputed(kept, features, more.examples.inputs.numpy(), more.examples.targets.numpy())
+    assert_same(kept["candidates"]["columns, linear, pooled more"], expected)
+    labels = {row["label"] for row in board(tmp_path / "run")["candidates"]}
+    assert "columns, linear, pooled other" not in labels
+    assert "columns, linear, stacked more + other" in labels
+
+
+def test_out_of_fold_scores_of_texts_are_those_of_scikit_learn(tmp_path: Path) -> None:
+    text = text_job(tmp_path)
+    kept = trained(text, tmp_path / "run")
+    own, more = (read_lines(tmp_path / name) for name in ("own.jsonl", "more.jsonl"))
+    names = [int(name.rpartition(" ")[2]) - 1 for name in kept["names"]]  # "own.jsonl, line 3"
+    used = json.loads((tmp_path / "run" / "data.json").read_text())["primary"]["train"]["rows"]
+    assert sorted(names) == sorted(used)
+    words = TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2), token_pattern=r"(?u)\b\w+\b", min_df=2)
+    letters = TfidfVectorizer(sublinear_tf=True, analyzer="char_wb", ngram_range=(2, 5), min_df=2)
+    both = make_union(words, letters)
+    both.fit([own[row]["text"] for row in used] + [row["text"] for row in more])  # no text of the test set
+    features = both.transform([own[row]["text"] for row in names]).toarray()
+    assert_same(kept["candidates"]["tfidf, linear, alone"], recomputed(kept, features, None, None))
+    expected = recomputed(
+        kept,
+        features,
+        both.transform([row["text"] for row in more]).toarray(),
+        np.array([int(row["label"] == "good") for row in more]),
+    )
+    assert_same(kept["candidates"]["tfidf, linear, pooled more"], expected)
+
+
+def test_random_labels_are_predicted_by_chance(tmp_path: Path) -> None:
+    """The mean accuracy of each candidate over several draws; a leak of one label in ten would be seen."""
+    draws, count = 6, 90
+    accuracies: dict[str, list[float]] = {}
+    every = f"portfolio.learners=[{', '.join(learners())}]"
+    for seed in range(draws):
+        folder = tmp_path / str(seed)
+        kept = trained(table_job(folder, count=count, seed=seed, random=True), folder / "run", every, f"seed={seed}")
+        for label, outputs in kept["candidates"].items():
+            right = (outputs.argmax(1) == kept["targets"]).double().mean()
+            accuracies.setdefault(label, []).append(float(right))
+    error = np.sqrt(2 / 9 / (count * draws))
+    means = {label: np.mean(values) for label, values in accuracies.items()}
+    assert all(len(values) == draws for values in accuracies.values())
+    assert max(means.values()) < 1 / 3 + 4 * error, means
+    assert board(tmp_path / "0" / "run")["warning"]
+
+
+def test_several_labels_groups_and_sources_with_other_labels(tmp_path: Path) -> None:
+    kept = trained(of_patients(tmp_path, "linear"), tmp_path / "run", "portfolio.final=ensemble")
+    content = board(tmp_path / "run")
+    assert content["metric"] == "auc"
+    labels = {row["label"] for row in content["candidates"]}
+    assert {"columns, linear, alone", "columns, linear, pooled s1", "columns, linear, stacked s0"} <= labels
+    assert "columns, linear, pooled s0" not in labels
+    # The labels follow from the columns, so candidates see more than a coin.
+    assert all(row["score"] > 0.6 for row in content["candidates"])
+    assert kept["model"].shape == (len(kept["rows"]), 3)
+
+
+def test_alone_is_always_tried(tmp_path: Path) -> None:
+    kept = trained(table_job(tmp_path), tmp_path / "run", "portfolio.uses=[pooled]")
+    assert list(kept["candidates"]) == ["columns, linear, alone", "columns, linear, pooled more"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "culprit", "nearest"),
+    [
+        ("portfolio.features=[tfidff]", "tfidff", "tfidf"),
+        ("portfolio.learners=[linaer]", "linaer", "linear"),
+        ("portfolio.uses=[poled]", "poled", "pooled"),
+        ("portfolio.features=[tfidf]", "tfidf", "columns"),  # it reads texts
+        ("portfolio.learners=[]", "portfolio.learners", "linear"),
+    ],
+)
+def test_bad_names_are_refused_before_anything_is_trained(
+    setting: str, culprit: str, nearest: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(table_job(tmp_path))
+    assert call("train", str(path), setting) == 2
+    told = capsys.readouterr().err
+    assert culprit in told
+    assert nearest in told
+    assert not list((tmp_path / "runs").rglob("result.json"))
+
+
+def test_names_of_features_are_parts_of_file_names(tmp_path: Path) -> None:
+    names = ["tfidf", "hf:some/encoder", "hf:some-encoder", "hf:" + "long/" * 100]
+    files = [file_name(name) for name in names]
+    assert len(set(files)) == len(names)
+    for name in files:
+        (tmp_path / f"features-{name}.json").touch()

@@ -1,0 +1,87 @@
+"""What changed between two candidates: recall by class, single examples, and confusions."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from attittud_lab.report.changes import EXAMPLES, LISTED, MOST_CLASSES, changes, confusions
+
+WORTH = {"worth": {"best": "pooled", "reference": "alone"}}
+
+
+def kept_of(targets: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> dict[str, Any]:
+    candidates = {"alone": before, "pooled": after}
+    return {"rows": torch.arange(len(targets)), "targets": targets, "candidates": candidates, "model": after}
+
+
+def tables(kept: dict[str, Any], classes: list[str]) -> list[list[list[str]]]:
+    return [[row["cells"] for row in table["rows"]] for table in changes(WORTH, kept, classes)]
+
+
+def test_gained_and_lost_labels_add_up_to_the_difference_of_two_recalls() -> None:
+    targets = torch.randint(3, (90,))
+    before, after = torch.randn(90, 3), torch.randn(90, 3)
+    by_class, _ = tables(kept_of(targets, before, after), ["a", "b", "c"])
+    for label, count, was, now, change, gained, lost in by_class:
+        members = targets == "abc".index(label)
+        assert int(count) == members.sum()
+        for outputs, cell in ((before, was), (after, now)):
+            recall = (outputs.argmax(1) == targets)[members].double().mean()
+            assert cell == f"{100 * recall:.1f} %"
+        assert float(change) == pytest.approx(100 * (int(gained) - int(lost)) / int(count), abs=0.051)
+    order = [float(row[4]) for row in by_class]
+    assert order == sorted(order, reverse=True)
+
+
+def test_examples_that_changed_most_come_first_and_last() -> None:
+    targets = torch.arange(40) % 2
+    before, after = torch.randn(40, 2), torch.randn(40, 2)
+    kept = kept_of(targets, before, after) | {"names": [f"photo {n}" for n in range(40)]}
+    _, examples = tables(kept, ["a", "b"])
+    right = torch.arange(40), targets
+    change = after.double().softmax(1)[right] - before.double().softmax(1)[right]
+    order = change.argsort(descending=True).tolist()
+    assert [row[0] for row in examples] == [f"photo {n}" for n in order[:EXAMPLES] + order[-EXAMPLES:]]
+    for row in examples:
+        number = int(row[0].removeprefix("photo "))
+        assert float(row[4]) == pytest.approx(100 * float(change[number]), abs=0.051)
+        assert row[1] == "ab"[targets[number]]
+        assert row[5] == "ab"[after[number].argmax()]
+
+
+def test_several_labels_at_once() -> None:
+    targets = torch.tensor([[1, 0], [1, 1], [0, 0]])
+    before, after = -torch.ones(3, 2), torch.tensor([[1.0, 1], [-1, 1], [-1, -1]])
+    kept = kept_of(targets, before, after)
+    by_class, examples = tables(kept, ["a", "b"])
+    assert [row[:2] + row[5:] for row in by_class] == [["b", "1", "1", "0"], ["a", "2", "1", "0"]]
+    assert {row[0]: (row[1], row[5]) for row in examples} == {
+        "example 1": ("a", "a + b"),
+        "example 2": ("a + b", "b"),
+        "example 3": ("none", "none"),
+    }
+    counted = confusions(kept, ["a", "b"])
+    assert counted["kind"] == "labels"
+    assert counted["counts"] == [[1, 1, 0, 1], [1, 0, 1, 1]]
+
+
+def test_confusions_are_a_matrix_or_with_many_classes_a_list() -> None:
+    targets, outputs = torch.randint(3, (60,)), torch.randn(60, 3)
+    counted = confusions({"targets": targets, "model": outputs}, ["a", "b", "c"])
+    counts = torch.tensor(counted["counts"])
+    assert counts.sum(1).tolist() == targets.bincount(minlength=3).tolist()
+    assert counts.diagonal().sum() == (outputs.argmax(1) == targets).sum()
+    names = [f"class {number}" for number in range(MOST_CLASSES + 1)]
+    shifted = torch.eye(len(names))[[1, *range(1, len(names))]]
+    counted = confusions({"targets": torch.arange(len(names)), "model": shifted}, names)
+    assert counted["kind"] == "pairs"
+    assert counted["counts"] == [["class 0", "class 1", 1]]
+
+
+def test_many_classes_are_shortened_and_without_a_worth_there_is_nothing() -> None:
+    targets = torch.arange(100)
+    kept = kept_of(targets, torch.randn(100, 100), torch.eye(100))
+    by_class, _ = tables(kept, [f"class {number}" for number in range(100)])
+    assert len(by_class) == 2 * LISTED
+    assert list(changes({"worth": None}, kept, [])) == []
