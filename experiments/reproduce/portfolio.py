@@ -142,14 +142,16 @@ def _both(progress: Progress, job: Job, kept: Results, folder: Path, deadline: f
 def _facts(result: RunResult, folder: Path) -> dict[str, Any]:
     """What a line keeps about one of the models."""
     about = read_json(folder / "leaderboard.json")
-    last = sum(phase["steps"] for phase in result.plain()["phases"][1:]) / sum(about["plan"]["steps"].values())
+    networks = about["networks"]
+    last = sum(phase["steps"] for phase in result.plain()["phases"][1:]) / sum(networks["plan"]["steps"].values())
     tried = {row["label"]: {name: row.get(name) for name in ("score", "loss", "steps")} for row in about["candidates"]}
     return {
         "validation": result.validation,
         "test": result.test,
         "labels": about["labels"],
-        "runs": round(about["runs"] + last, 3),
+        "runs": round(networks["runs"] + last, 3),
+        "rungs": networks["rungs"],
         **{name: about["final"][name] for name in ("winner", "picks")},
-        **{name: about[name] for name in ("chance", "worth", "model", "rungs")},
+        **{name: about[name] for name in ("chance", "worth", "model")},
         "candidates": tried,
     }

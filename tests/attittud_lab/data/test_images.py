@@ -250,8 +250,8 @@ def test_prediction_sees_the_pixels_of_training(tmp_path: Path, capsys: pytest.C
     assert model.about.white == 4095
     paths = sorted(folder.rglob("*.*"))
     rows = data.record["primary"]["test"]["rows"]
-    found = model.examples([paths[row] for row in rows], [str(row) for row in rows])
-    assert np.array_equal(found.inputs.numpy(), data.test.inputs.numpy())
+    batch = model.batch([paths[row] for row in rows], [str(row) for row in rows])
+    assert np.array_equal(batch.examples.inputs.numpy(), data.test.inputs.numpy())
     capsys.readouterr()
 
 
