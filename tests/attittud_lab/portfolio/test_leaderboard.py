@@ -6,8 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from attittud_lab.portfolio.intervals import Intervals
 from attittud_lab.portfolio.leaderboard import INTERCEPT, SLOPE, chance, rows, worth
@@ -38,23 +36,6 @@ def test_the_chance_follows_from_scores_and_losses() -> None:
     assert rough == estimate | {"calibrated": False}
     assert chance([plain], HELD) is None
     assert chance([pooled], HELD) is None
-
-
-@given(st.integers(1, 89), st.integers(1, 89), st.integers(1, 89))
-def test_the_chance_rises_with_the_score_of_the_auxiliary_candidate(plain: int, one: int, other: int) -> None:
-    alone = simple("alone", outputs_right(TARGETS, plain / 90), HELD)
-    values = []
-    for right in sorted((one, other)):
-        pooled = simple("pooled", outputs_right(TARGETS, right / 90), HELD, alone=False)
-        estimate = chance([alone, pooled], HELD)
-        assert estimate is not None
-        assert 0 < estimate["value"] < 1
-        values.append(estimate["value"])
-        if right == plain:  # equal outputs are no evidence
-            assert estimate["evidence"] == 0
-    # Paired losses may differ in sign and size, so the order holds where the lead itself changes sign.
-    if min(one, other) <= plain <= max(one, other):
-        assert values[0] <= values[1]
 
 
 def test_rows_have_the_order_of_the_ranking_and_say_what_each_candidate_is() -> None:

@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from attittud_lab.config.schema import CandidateConfig
 from attittud_lab.errors import InputError
 from attittud_lab.placing.processes import in_processes
 from attittud_lab.portfolio import budget, networks, trial
 from attittud_lab.portfolio.budget import Plan
-from attittud_lab.portfolio.candidates import named
 from attittud_lab.portfolio.networks import Networks
 from attittud_lab.runs.folder import load_checkpoint
 from attittud_lab.training.phase import DivergedError, Phase
@@ -125,25 +123,6 @@ def test_a_continued_run_trains_only_what_is_left_and_says_so(tmp_path: Path, mo
     assert "3 of 4" in line
     assert left in line
     assert [(one.candidate.label, one.fold) for one in trained if one.until == 12] == [("multitask", 1)]
-
-
-def test_a_run_that_stopped_in_the_sum_of_sources_counts_the_whole_rung(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    changes = [RUNGS, *TWO]
-    extra = named(CandidateConfig(name="multitask", head="own"), job(*changes))
-    monkeypatch.setattr(networks, "greedy_sum", lambda *_: extra)
-    train_until(lambda one: one.candidate == extra and one.fold == 1, tmp_path, *changes)
-    told = Told()
-    train(tmp_path, *changes, progress=told)
-    assert "5 of 6" in continued(told)[0]
-
-
-def test_rungs_that_end_at_the_same_look_continue_nothing(tmp_path: Path) -> None:
-    told = Told()
-    train(tmp_path, "portfolio.looks=2", *TWO, progress=told)
-    assert [rung["look"] for rung in board(tmp_path)["networks"]["rungs"]] == [0, 0, 1]
-    assert not continued(told)
 
 
 # ---------------------------------------------------------------------------------- diverging ones

@@ -320,15 +320,6 @@ def test_weights_of_another_network_are_refused(hostile: Path) -> None:
         attittud_lab.load(hostile)
 
 
-def test_a_folder_whose_kind_is_not_that_of_its_model_is_refused(runs: dict[str, Path], tmp_path: Path) -> None:
-    for name, other, shape in (("pictures", "text", [8]), ("words", "image", [1, 8, 8])):
-        run = shutil.copytree(runs[name], tmp_path / name)
-        about = json.loads((run / "model.json").read_text())
-        (run / "model.json").write_text(json.dumps({**about, "kind": other, "shape": shape}))
-        with pytest.raises(InputError, match=f"cannot read {other}s"):
-            attittud_lab.load(run)
-
-
 # ------------------------------------------------------------------------------------------------- export
 
 

@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 
-from attittud_lab.config.load import loads
 from attittud_lab.demo import QUALITIES, ROWS
 from attittud_lab.errors import InputError
 from attittud_lab.report import LARGEST, render, write_page, write_report
 from attittud_lab.report.collect import collect
-from attittud_lab.training.train import run
 from tests.helpers.browser import browser, show
 from tests.helpers.made_up import made_up
-from tests.helpers.reports import JOB, check_looks, clean, comparison, run_dir, texts
+from tests.helpers.reports import check_looks, clean, comparison, run_dir, texts
 
 __all__ = ["browser", "clean", "comparison", "run_dir"]  # fixtures
 EVIL = "<script>alert('x')</script>&\"'</style>"
@@ -185,16 +183,6 @@ def test_every_button_on_the_page_of_a_comparison_works(clean: Any, comparison: 
     assert "primary_batch: 16" in texts(clean, "pre")[0]
 
 
-def test_a_single_logged_step_is_shown_as_numbers(clean: Any, run_dir: Path, tmp_path: Path) -> None:
-    data = collect(run_dir, 1)
-    train = data["curves"][0][0]["train"]
-    show(clean, write_page(tmp_path, lambda _: data))
-    assert not clean.find_elements("css selector", ".uplot canvas")
-    shares = ", ".join(f"{part}: {100 * train[f'share/{part}'][0]:.1f} %" for part in ("helpful", "harmful", "neutral"))
-    assert f"{shares} (measured once, at step 32)." in texts(clean, "#charts p")
-    assert any(text.startswith("flip: ") and "measured once" in text for text in texts(clean, "#first p"))
-
-
 def test_a_run_in_which_auto_drops_everything_is_explained_with_a_next_command(run_dir: Path, tmp_path: Path) -> None:
     for name in ("run.json", "config.yaml", "result.json"):
         (tmp_path / name).write_bytes((run_dir / name).read_bytes())
@@ -235,13 +223,6 @@ def test_a_decision_comes_with_its_picture_and_the_next_command(tmp_path: Path) 
         assert ("All auxiliary data are dropped" in drawn) == (outcome == "no_help")
 
 
-def test_advice_without_a_command_is_shown(tmp_path: Path) -> None:
-    result = made_up(tmp_path, {"primary_only": BASE, "multitask": [0.7, 0.72, 0.71, 0.72]})
-    (tmp_path / "comparison.json").write_text(json.dumps(result | {"next": {"why": "label more test examples"}}))
-    page = render(collect(tmp_path, 10))
-    assert '<p class="next">Next: label more test examples.</p>' in page and "◀ best on validation</span>" in page
-
-
 @pytest.mark.parametrize("kind", ["run", "comparison"])
 def test_the_page_looks_right_on_screens_and_on_paper(
     clean: Any, comparison: Path, run_dir: Path, tmp_path: Path, kind: str
@@ -263,44 +244,6 @@ def test_the_page_of_the_demo_looks_right(clean: Any, tmp_path: Path) -> None:
     assert len(clean.find_elements("css selector", ".leaders circle")) == 3 * (len(ROWS) - 1)
     assert texts(clean, ".next") == [f"Next: {own['command']} {own['why']}."]
     assert clean.find_element("css selector", ".leaders circle").rect["y"] < 720
-
-
-def test_weights_of_auto_over_time_and_in_words(clean: Any, tmp_path: Path) -> None:
-    run(loads(JOB, ["data.auxiliary.less={path: digits, examples: 100}"]), strategy="auto", run_dir=tmp_path)
-    show(clean, write_report(tmp_path))
-    titles = [title for title in texts(clean, "#charts h2") if title.startswith("Weights")]
-    assert titles == [f"Weights of the three parts: {source}" for source in ("more", "less")]
-    words = [
-        text
-        for text in texts(clean, "#charts .about")
-        if "With weight 1 a part counts as in multitask training" in text
-    ]
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    for source, found in zip(("more", "less"), words, strict=True):
-        last = [line for line in lines if f"attittud/{source}/weight_neutral" in line][-1]
-        for part in ("neutral", "helpful", "harmful"):
-            weight = last[f"attittud/{source}/weight_{part}"]
-            meant = "counts fully" if weight >= 0.75 else "counts partly" if weight >= 0.25 else "is dropped"
-            assert f"the {part} part {meant}" in found
-
-
-@pytest.mark.parametrize("dark", [False, True])
-def test_colours_follow_the_system(clean: Any, comparison: Path, dark: bool) -> None:
-    show(clean, comparison / "report.html", dark=dark)
-    back, ink = (
-        sum(map(int, re.findall(r"\d+", clean.execute_script(f"return getComputedStyle(document.body).{name}"))[:3]))
-        for name in ("backgroundColor", "color")
-    )
-    assert (back < 150 < 600 < ink) if dark else (ink < 150 < 600 < back)
-
-
-def test_a_phone_need_not_scroll_sideways(clean: Any, comparison: Path) -> None:
-    show(clean, comparison / "report.html", width=375)
-    assert clean.execute_script("return document.documentElement.scrollWidth") <= 375
-    widths = clean.execute_script(
-        "return [...document.querySelectorAll('.uplot')].map((e) => e.getBoundingClientRect().right)"
-    )
-    assert len(widths) == 3 and max(widths) <= 375
 
 
 def test_markup_in_names_stays_text_in_the_browser(clean: Any, run_dir: Path, tmp_path: Path) -> None:
