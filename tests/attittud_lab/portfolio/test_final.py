@@ -70,7 +70,16 @@ def one_of_each(likely: dict[str, Any], _held_out: Any, best: str, _picks: int) 
 
 @pytest.mark.parametrize(
     ("data", "kind"),
-    [*(("images", kind) for kind in FINALS), *((d, k) for d in ("tables", "texts") for k in list(FINALS)[3:])],
+    [
+        ("images", "one network"),
+        ("images", "networks of folds"),
+        ("images", "networks on all labels"),
+        ("images", "both"),
+        ("tables", "one simple model"),
+        ("tables", "both"),
+        ("texts", "simple models"),
+        ("texts", "both"),
+    ],
 )
 def test_the_loaded_model_predicts_what_was_recorded(
     data: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

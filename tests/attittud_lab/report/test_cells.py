@@ -1,7 +1,5 @@
 """Cells of tables: undefined figures, missing intervals, and the mark of a bar."""
 
-import pytest
-
 from attittud_lab.report.cells import bar, difference, ends, milliseconds, percent, sure
 
 
@@ -14,22 +12,17 @@ def test_figures_that_are_not_there_are_named_not_shown() -> None:
     assert milliseconds(0.00123) == "1.2 ms"
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "mark", "word"),
-    [
+def test_the_mark_says_whether_zero_is_inside_of_the_interval() -> None:
+    for low, high, mark, word in [
         (0.01, 0.2, "▲", "helped"),
         (-0.2, -0.01, "▼", "harmed"),
         (-0.1, 0.1, "=", "unclear"),
         (None, None, "?", "unclear"),
-    ],
-)
-def test_the_mark_says_whether_zero_is_inside_of_the_interval(
-    low: float | None, high: float | None, mark: str, word: str
-) -> None:
-    gain = {"difference": 0.05, "low": low, "high": high}
-    drawn = bar(gain)
-    assert drawn is not None
-    assert (drawn["mark"], drawn["mean"], sure(gain)) == (mark, 0.05, word)
+    ]:
+        gain = {"difference": 0.05, "low": low, "high": high}
+        drawn = bar(gain)
+        assert drawn is not None
+        assert (drawn["mark"], drawn["mean"], sure(gain)) == (mark, 0.05, word)
 
 
 def test_a_baseline_and_an_undefined_difference_have_no_bar() -> None:
