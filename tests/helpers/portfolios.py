@@ -33,7 +33,7 @@ training:
 log_every: 4
 checkpoint_every: 3
 strategy: portfolio
-portfolio: {looks: 6, learners: [network], candidates: [multitask, {name: multitask, head: own}, pretrain]}
+portfolio: {final: single, looks: 6, learners: [network], candidates: [multitask, {name: multitask, head: own}, pretrain]}
 """
 
 
@@ -144,5 +144,5 @@ data:
 model: {{name: table-mlp, width: 8}}
 training: {{mode: joint, guided: {{steps: 4, primary_batch: 16, batch_size: 16}}}}
 strategy: portfolio
-portfolio: {{looks: 4, learners: [{learner}], rungs: [{{at: 0.5, keep: 0.4}}]}}
+portfolio: {{final: single, looks: 4, learners: [{learner}], rungs: [{{at: 0.5, keep: 0.4}}]}}
 """

@@ -481,8 +481,8 @@ class PortfolioConfig(Section):
     """what is fitted: simple learners (linear, kernel, extra trees, boosting) and network, which
     trains the model of `model:`; null tries those that helped on data of this kind"""
     uses: list[Annotated[str, known("use")]] | None = None
-    """how simple learners use auxiliary data: alone (not at all), pooled, stacked, translated;
-    null tries all that fit"""
+    """how simple learners use auxiliary data: alone (not at all, always tried), pooled, stacked,
+    translated; null tries those that helped"""
     candidates: list[CandidateConfig] | None = None
     """strategies of networks to try besides primary_only. null tries multitask with three
     weights, pretrain and, if there are several sources, each source alone; if a source predicts
@@ -499,7 +499,7 @@ class PortfolioConfig(Section):
     averaging: Annotated[float, Limits(0, 1)] = 0.1
     """weights are averaged with an exponential mean over this share of the run; 0 does not
     average"""
-    final: Literal["single", "ensemble"] = "single"
+    final: Literal["single", "ensemble"] = "ensemble"
     """single: the best candidate, trained on all labels; ensemble: a mean of several, larger,
     slower and often better"""
     members: Literal["folds", "refit"] = "folds"

@@ -34,9 +34,8 @@ from attittud_lab.portfolio.networks import Setting
 from attittud_lab.portfolio.standing import Standing
 from attittud_lab.runs.folder import load_checkpoint, save_checkpoint
 from attittud_lab.runs.model import features_files
-from attittud_lab.uses import find_use
-from attittud_lab.uses import uses as use_names
 from attittud_lab.uses.base import SourceModels
+from attittud_lab.uses.candidates import ENCODED, TABLES, default_candidates
 from attittud_lab.uses.evaluate import Evaluation, evaluate, fit_final
 from attittud_lab.uses.problem import Problem, SimpleCandidate, SourceData
 
@@ -44,23 +43,24 @@ ALONE = "alone"
 """The use that is always tried."""
 NETWORK = "network"
 """The name of the learner that trains the network of `model:`."""
-DEFAULT_LEARNERS = {
-    "text": ("linear",),
-    "image": ("linear", "kernel"),
-    "table": ("linear", "kernel", "extra trees", "boosting", NETWORK),
-}
-"""The learners that are tried by default, by the kind of data."""
+USUAL_USES = ("alone", "stacked", "translated")
+"""The uses of a learner that is named without them."""
 LABELLED = ("classify", "multi_label")
 """The objectives of auxiliary data that have labels."""
 SHARE_FOR_FEATURES = 0.5
 """An encoder is skipped if its features would take more than this share of the budget."""
 
 
+def default_uses(data: Prepared) -> Mapping[str, tuple[str, ...]]:
+    """Return the learners that are tried by default, each with its uses."""
+    return TABLES if data.kind == "table" else ENCODED
+
+
 def chosen_learners(config: Config, data: Prepared) -> list[str]:
     """Return the names of the learners that a job tries."""
     named = config.portfolio.learners
     if named is None:
-        return list(DEFAULT_LEARNERS[data.kind])
+        return list(default_uses(data))
     if not named:
         choices = ", ".join([*learners(), NETWORK])
         raise InputError(f"portfolio.learners: is empty, so nothing would be tried; name some of {choices}")
@@ -216,26 +216,21 @@ class SimpleCandidates:
             setting.progress.say(words.standing_line(standing, setting.held_out.metric))
 
     def combinations(self, name: str, problem: Problem) -> list[SimpleCandidate]:
-        """Return every learner with every use of each source, and of all sources together."""
-        config = self.setting.config
-        # Without auxiliary data: what all others are compared with.
-        wanted = list(dict.fromkeys([ALONE, *(config.portfolio.uses or use_names())]))
-        groups: list[tuple[str, ...]] = [(source,) for source in problem.sources]
-        if len(groups) > 1:
-            groups.append(tuple(problem.sources))
-        candidates = []
-        for learner in chosen_learners(config, self.setting.data):
+        """Return every learner with its uses of each source, and of all sources together."""
+        settings = self.setting.config.portfolio
+        usual = default_uses(self.setting.data)
+        chosen = {}
+        for learner in chosen_learners(self.setting.config, self.setting.data):
             if learner not in learners():
                 continue  # a network
-            for use in wanted:
-                if not find_use(use).needs_sources:
-                    candidates.append(SimpleCandidate(name, learner, use))
-                    continue
-                for group in groups:
-                    sources = [problem.sources[source] for source in group]
-                    if find_use(use).objection(problem, sources) is None:
-                        candidates.append(SimpleCandidate(name, learner, use, group))
-        return candidates
+            named: Sequence[str] = USUAL_USES
+            if settings.uses is not None:
+                named = settings.uses
+            elif settings.learners is None:
+                named = usual[learner]
+            # Without auxiliary data: what all others are compared with.
+            chosen[learner] = tuple(dict.fromkeys([ALONE, *named]))
+        return default_candidates(problem, name, chosen)
 
     def result(self, evaluation: Evaluation) -> tuple[Tensor, Chosen]:
         """The scores of the held-out labels, fold by fold, and what the folds chose."""

@@ -8,9 +8,12 @@ from collections.abc import Sequence
 from attittud_lab.portfolio.intervals import Intervals
 from attittud_lab.portfolio.standing import Standing, rank, scores_of, usable
 
+TIE = 0.5
+"""A lead of fewer standard errors than this says nothing; chosen on development pairs."""
+
 
 def choose_single(standings: Sequence[Standing], intervals: Intervals) -> Standing:
-    """Return the simplest candidate whose score is within a standard error of the best one's.
+    """Return the simplest candidate whose score is within half a standard error of the best one's.
 
     `standings` come in the order from simple to complex. Candidates without auxiliary data are
     simpler than all others, and simple learners are simpler than networks. Only candidates that
@@ -26,9 +29,9 @@ def choose_single(standings: Sequence[Standing], intervals: Intervals) -> Standi
 
 
 def _is_tie(standing: Standing, best: Standing, intervals: Intervals) -> bool:
-    """Whether a candidate is behind the best one by at most a standard error of the difference."""
+    """Whether a candidate is behind the best one by at most `TIE` standard errors of the difference."""
     lead = rank(best)[2][0] - rank(standing)[2][0]
     error = intervals.error(scores_of(best), scores_of(standing))
     if math.isnan(lead) or math.isnan(error):
         return False
-    return lead <= error
+    return lead <= TIE * error
