@@ -24,7 +24,7 @@ from attittud_lab.errors import InputError
 from attittud_lab.features.base import FeatureMap
 from attittud_lab.features.compute import compute, seconds_for
 from attittud_lab.files import make_folder, write_atomically
-from attittud_lab.learners import learners
+from attittud_lab.learners import find_learner, learners
 from attittud_lab.models.network import save_weights
 from attittud_lab.output.progress import readable
 from attittud_lab.portfolio import budget, words
@@ -221,8 +221,9 @@ class SimpleCandidates:
         usual = default_uses(self.setting.data)
         chosen = {}
         for learner in chosen_learners(self.setting.config, self.setting.data):
-            if learner not in learners():
-                continue  # a network
+            if learner == NETWORK:
+                continue
+            find_learner(learner)  # refuses an unknown name
             named: Sequence[str] = USUAL_USES
             if settings.uses is not None:
                 named = settings.uses

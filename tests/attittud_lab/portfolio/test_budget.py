@@ -1,5 +1,6 @@
 """Forecasts, and what a budget leaves out: steps first, then candidates, never primary_only."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,7 @@ def test_a_budget_can_be_a_number_of_runs() -> None:
 
 def test_the_forecast_counts_runs_and_time() -> None:
     config, entries = setting(None, steps=1500)
+    config = replace(config, portfolio=replace(config.portfolio, final="single"))
     assert rung_look(config, 0.2) == 2 and rung_look(config, 0.5) == 6 and rung_look(config, 0.001) == 0
     # 6 candidates to 3/15, of which 2 and primary_only go on to 7/15, 2 to the end, in 3 folds, and the last training.
     assert expected_runs(6, 3, config) == pytest.approx(3 * (6 * 3 + 3 * 4 + 2 * 8) / 15 + 1)

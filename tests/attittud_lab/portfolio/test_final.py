@@ -30,10 +30,10 @@ from tests.helpers.simple_jobs import table_job, text_job
 from tests.helpers.standings import held, network, simple
 
 FINALS = {
-    "one network": [],
+    "one network": ["portfolio.final=single"],
     "networks of folds": ["portfolio.final=ensemble"],
     "networks on all labels": ["portfolio.final=ensemble", "portfolio.members=refit"],
-    "one simple model": ["portfolio.learners=[linear]"],
+    "one simple model": ["portfolio.learners=[linear]", "portfolio.final=single"],
     "simple models": ["portfolio.learners=[linear]", "portfolio.final=ensemble"],
     "both": ["portfolio.learners=[linear, network]", "portfolio.final=ensemble"],
 }

@@ -79,7 +79,7 @@ def assert_same(outputs: Any, expected: Numbers) -> None:
 
 def test_out_of_fold_scores_of_a_table_are_those_of_scikit_learn(tmp_path: Path) -> None:
     text = table_job(tmp_path)
-    kept = trained(text, tmp_path / "run")
+    kept = trained(text, tmp_path / "run", "portfolio.uses=[pooled, stacked]")
     data = trial.pooled_data(loads(text))
     features = data.primary.examples.inputs.numpy()[kept["rows"].numpy()]
     assert_same(kept["candidates"]["columns, linear, alone"], recomputed(kept, features, None, None))
@@ -94,7 +94,7 @@ def test_out_of_fold_scores_of_a_table_are_those_of_scikit_learn(tmp_path: Path)
 
 def test_out_of_fold_scores_of_texts_are_those_of_scikit_learn(tmp_path: Path) -> None:
     text = text_job(tmp_path)
-    kept = trained(text, tmp_path / "run")
+    kept = trained(text, tmp_path / "run", "portfolio.uses=[pooled]")
     own, more = (read_lines(tmp_path / name) for name in ("own.jsonl", "more.jsonl"))
     names = [int(name.rpartition(" ")[2]) - 1 for name in kept["names"]]  # "own.jsonl, line 3"
     used = json.loads((tmp_path / "run" / "data.json").read_text())["primary"]["train"]["rows"]
@@ -118,7 +118,7 @@ def test_random_labels_are_predicted_by_chance(tmp_path: Path) -> None:
     """The mean accuracy of each candidate over several draws; a leak of one label in ten would be seen."""
     draws, count = 5, 90
     accuracies: dict[str, list[float]] = {}
-    every = "portfolio.learners=[linear, extra_trees]"  # tests/attittud_lab/uses has all learners
+    every = "portfolio.learners=[linear, extra trees]"  # tests/attittud_lab/uses has all learners
     for seed in range(draws):
         folder = tmp_path / str(seed)
         kept = trained(table_job(folder, count=count, seed=seed, random=True), folder / "run", every, f"seed={seed}")
@@ -133,7 +133,8 @@ def test_random_labels_are_predicted_by_chance(tmp_path: Path) -> None:
 
 
 def test_several_labels_groups_and_sources_with_other_labels(tmp_path: Path) -> None:
-    kept = trained(of_patients(tmp_path, "linear"), tmp_path / "run", "portfolio.final=ensemble")
+    changes = ["portfolio.final=ensemble", "portfolio.uses=[pooled, stacked]"]
+    kept = trained(of_patients(tmp_path, "linear"), tmp_path / "run", *changes)
     content = board(tmp_path / "run")
     assert content["metric"] == "auc"
     labels = {row["label"] for row in content["candidates"]}
