@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from attittud._torch import BatchNorm, concatenate, foreach_copy_
+from attittud._torch import BatchNorm, concatenate, foreach_copy_, undoing
 
 BatchNormMode = Literal["batch", "frozen"]
 
@@ -120,20 +120,22 @@ def _seeded(modules: list[nn.Module], seed: int, *, draws: bool) -> Iterator[lis
     # Only the generators that are restored: torch.manual_seed would seed all devices.
     generators = [torch.default_generator, *(torch.cuda.default_generators[d.index or 0] for d in devices)]
     states = inside = [(generator, generator.get_state()) for generator in generators]
-    try:
-        if draws or not known:
-            inside = [(generator.manual_seed(seed), generator.get_state()) for generator in generators]
-        random.seed(seed)
-        if numpy_random:
-            numpy_random.seed(seed & 0xFFFFFFFF)
-        yield inside if known else []
-    finally:
+
+    def restore() -> None:
         for generator, state in states:
             if _differs(generator, state):
                 generator.set_state(state)
         random.setstate(python_state)
         if numpy_random and numpy_state is not None:
             numpy_random.set_state(numpy_state)
+
+    with undoing(restore):
+        if draws or not known:
+            inside = [(generator.manual_seed(seed), generator.get_state()) for generator in generators]
+        random.seed(seed)
+        if numpy_random:
+            numpy_random.seed(seed & 0xFFFFFFFF)
+        yield inside if known else []
 
 
 @contextmanager
@@ -146,17 +148,8 @@ def _modes(modules: list[nn.Module], batch_norm: BatchNormMode) -> Iterator[None
     training = [module.training for module in modules]
     recurrent = [(m, m.training, m.dropout) for m in modules if isinstance(m, nn.RNNBase)]
     tracked = [(m, m.track_running_stats) for m in modules if batch_norm == "batch" and isinstance(m, BatchNorm)]
-    try:
-        for own in owned:
-            own["training"] = False
-        for rnn, mode, _ in recurrent:
-            # cuDNN has no backward pass for recurrent layers outside of training mode, so only their dropout is set to 0.
-            vars(rnn).update(training=mode, dropout=0.0)
-        for norm, _ in tracked:
-            # In training mode without tracking, BatchNorm uses statistics of the batch and writes nothing.
-            vars(norm).update(training=True, track_running_stats=False)
-        yield
-    finally:
+
+    def restore() -> None:
         silent = [found for module, found in zip(modules, registered, strict=True) if found and _is_silent(module)]
         for own, mode in zip(owned, training, strict=True):
             own["training"] = mode
@@ -169,6 +162,17 @@ def _modes(modules: list[nn.Module], batch_norm: BatchNormMode) -> Iterator[None
                 module._buffers.clear()
                 module._buffers.update(found or {})
         contents.restore({id(buffer) for found in silent for buffer in found.values()})
+
+    with undoing(restore):
+        for own in owned:
+            own["training"] = False
+        for rnn, mode, _ in recurrent:
+            # cuDNN has no backward pass for recurrent layers outside of training mode, so only their dropout is set to 0.
+            vars(rnn).update(training=mode, dropout=0.0)
+        for norm, _ in tracked:
+            # In training mode without tracking, BatchNorm uses statistics of the batch and writes nothing.
+            vars(norm).update(training=True, track_running_stats=False)
+        yield
 
 
 def _is_silent(module: nn.Module) -> bool:

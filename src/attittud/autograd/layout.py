@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -28,6 +28,7 @@ from attittud._torch import (
     input_metadata,
     kept_graph,
     of_all_rows,
+    undoing,
 )
 
 Named = Sequence[tuple[str, nn.Parameter]]
@@ -279,27 +280,24 @@ class Writing:
         self._size = 0
         self.closed = False  # whether later gradients pass
 
-    def hook(self, at: int) -> Callable[[Tensor | None], Tensor | None]:
+    def hook(self, at: int) -> _Take:
         """Make a hook that takes the gradient of parameter number `at` and returns zeros without memory to autograd."""
         parameter = self.layout.parameters[at]
-        nothing = self._zeros[parameter.dtype].expand_as(parameter)
+        return _Take(self, at, self._zeros[parameter.dtype].expand_as(parameter))
 
-        def take(gradient: Tensor | None) -> Tensor | None:
-            # A custom autograd.Function may return None. An interruption may have left this hook on the parameter.
-            if gradient is None or self.closed:
-                return None
-            self._take(at, gradient)
-            return nothing
-
-        return take
+    def close(self) -> None:
+        """Let later gradients pass, and remove the hooks."""
+        self.closed = True
+        remove_hooks(self.layout.parameters)
 
     def keep(self, found: Sequence[Tensor | None]) -> None:
         """Take the gradients that autograd returned for parameters without a hook."""
         for at, (gradient, hooked) in enumerate(zip(found, self.hooked, strict=True)):
             if gradient is not None and not hooked:
-                self._take(at, gradient)
+                self.take(at, gradient)
 
-    def _take(self, at: int, gradient: Tensor) -> None:
+    def take(self, at: int, gradient: Tensor) -> None:
+        """Write the gradient of parameter number `at`, now or together with later ones."""
         view = self.views[at]
         if gradient.layout != torch.strided:
             raise ValueError(sparse_message(self.layout.names[at]))
@@ -326,6 +324,22 @@ class Writing:
             foreach_zero_(missing)
 
 
+class _Take:
+    """A hook that hands the gradient of parameter number `at` to a `Writing`, and `zeros` to autograd."""
+
+    def __init__(self, writing: Writing, at: int, zeros: Tensor) -> None:
+        self.writing = writing
+        self.at = at
+        self.zeros = zeros
+
+    def __call__(self, gradient: Tensor | None) -> Tensor | None:
+        # A custom autograd.Function may return None.
+        if gradient is None or self.writing.closed:
+            return None
+        self.writing.take(self.at, gradient)
+        return self.zeros
+
+
 @contextmanager
 def written_into(
     layout: Layout,
@@ -348,17 +362,20 @@ def written_into(
     if returned:
         least = most // (4 * len(layout.names))
         writing.hooked = [view.numel() > least for view in writing.views]
-    handles = []
-    try:
+    with undoing(writing.close):
         for at, p in enumerate(layout.parameters):
             if writing.hooked[at] and p.requires_grad:
-                handles.append(p.register_hook(writing.hook(at)))
+                p.register_hook(writing.hook(at))
         yield writing
         writing.finish()
-    finally:
-        writing.closed = True
-        for handle in handles:
-            handle.remove()
+
+
+def remove_hooks(parameters: Iterable[Tensor]) -> None:
+    """Remove the hooks of `written_into` from parameters."""
+    for p in parameters:
+        hooks = p._backward_hooks or {}
+        for key in [key for key, hook in hooks.items() if isinstance(hook, _Take)]:
+            del hooks[key]
 
 
 @dataclass(frozen=True)
