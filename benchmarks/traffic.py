@@ -86,7 +86,8 @@ def replicas_refresh(s: Setting) -> Bytes:
     if s.workers == 1:
         return Bytes(0, 0)
     roles = (s.workers + 2 * s.tensors) * FLAG
-    return Bytes(rows * s.shared * s.itemsize, factors * NUMBER + roles)
+    checksums = 2 * s.workers * NUMBER
+    return Bytes(rows * s.shared * s.itemsize, factors * NUMBER + roles + checksums)
 
 
 def shards_step(s: Setting) -> Bytes:

@@ -211,7 +211,7 @@ class Guide:
             if judge is not None or self._auto.wanted:
                 step.ask(judge)
                 self._check_judged(step, tasks)
-            skips = primary is None and not (step.refreshing or self._needs_primary())
+            skips = self._skips(step, primary)
             step.run(primary, tasks, basis_losses, skips=skips)
             report = step.finish(self.primary_weight)
         except BaseException as error:
@@ -244,7 +244,7 @@ class Guide:
         with self._discard_on_error():
             step = self._window(refresh)
             self._shared.update()
-            skips = losses is None and not (step.refreshing or self._needs_primary())
+            skips = self._skips(step, losses)
             step.primary(losses, basis_losses, retain_graph=retain_graph, skips=skips)
 
     def judge(self, judge: Losses) -> None:
@@ -361,6 +361,13 @@ class Guide:
         etas = self.eta.values() if isinstance(self.eta, dict) else [self.eta]
         signs = any(eta == "auto" or eta.helpful != eta.harmful for eta in etas)
         return signs or self.primary_weight != 0 or self.include_mean or self._auto.wanted
+
+    def _skips(self, step: Step, primary: Tensor | Losses | None) -> bool:
+        """Whether a step leaves out the primary losses: it needs none, and no worker has any."""
+        if step.refreshing or self._needs_primary():
+            return False
+        skips = primary is None
+        return self._workers.all_skip(skips) if self._workers.size > 1 else skips
 
     def _check_judged(self, step: Step, tasks: Mapping[str, TaskLoss]) -> None:
         self._auto.check([name for name, task in tasks.items() if task.eta == "auto"], asked=step.judge is not None)

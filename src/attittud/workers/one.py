@@ -64,6 +64,10 @@ class Workers:
         """Return the losses, or stand-in losses for a worker without examples."""
         return losses
 
+    def all_skip(self, skips: bool) -> bool:
+        """Whether every worker leaves out its primary losses, in a step that needs none. `skips`: whether this one does."""
+        return skips
+
     def in_order(self, tasks: dict[str, Tensor]) -> dict[str, Tensor]:
         """Sort named losses into the order in which all workers exchange their values."""
         return tasks

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from attittud._torch import foreach_norm
 from attittud.autograd.layout import Layout, Named, Share
 from attittud.engine.base import Engine, Jacobian
 from attittud.workers.one import Workers
@@ -59,6 +60,18 @@ class Group(Workers):
         self.all_reduce_(counts, "the numbers of examples")
         first, total = counts[: self.number].sum(0), counts.sum(0)
         return [Share(first[j], total[j]) for j in range(len(losses))]
+
+    def all_skip(self, skips: bool) -> bool:
+        """Whether every worker leaves out its primary losses. This waits for the device."""
+        counts = torch.full((1,), int(skips), dtype=torch.int32, device=self.device)
+        count = int(self.all_reduce_(counts, "who has primary losses"))
+        if 0 < count < self.size and self.splits_columns:
+            raise ValueError(
+                f"primary: {count} of {self.size} workers got None and the others got losses, but a pass through a sharded "
+                "model (FSDP2) needs every worker. Pass None on all workers, or on a worker without examples an empty part of "
+                "the losses of any batch, losses[:0]"
+            )
+        return count == self.size
 
     def in_order(self, tasks: dict[str, Tensor]) -> dict[str, Tensor]:
         names = tuple(sorted(tasks))
@@ -125,32 +138,52 @@ class Replicas(Group):
         exchange, as in DistributedDataParallel.
         """
         every = [name for name, _ in named]
-        if not self._compared:
-            self._compare(named)
         if reset:
             self._agreed = None
         if self._agreed is not None and self._agreed[0] == every:
             return self._agreed[1:]
         reached = torch.tensor([[name in primary for name in every], [name in auxiliary for name in every]])
         message = torch.cat([self._guide_prints(named), reached.view(-1).int().to(self.device)])
-        found = self.all_reduce_(message, "what the losses reach").cpu()
-        self._check_same(found[: self.size])
-        either = found[self.size :].view(2, -1) > 0
-        primary, auxiliary = ({n for n, there in zip(every, row, strict=True) if there} for row in either.tolist())
-        if complete and bool(either.any(0).all()):
+        compares = reset or not self._compared
+        if compares:
+            message = torch.cat([message, self._checksums(named)])
+        summed = self.all_reduce_(message, "what the losses reach").cpu()
+        self._check_same(summed[: self.size])
+        rows = summed[self.size : self.size + 2 * len(every)].view(2, -1) > 0
+        if compares:
+            self._compare(summed[self.size + 2 * len(every) :])
+        primary, auxiliary = ({n for n, there in zip(every, row, strict=True) if there} for row in rows.tolist())
+        if complete and bool(rows.any(0).all()):
             self._agreed = every, primary, auxiliary
         return primary, auxiliary
 
-    def _compare(self, named: Named) -> None:
-        """Compare the parameters once: replicas with different parameters would get equal updates and stay different."""
-        parameters = [parameter.detach().double() for _, parameter in named]
-        sums = [torch.stack([x.sum(), x.square().sum()]) for x in parameters if x.numel()]
-        found = torch.zeros(self.size, 2, dtype=torch.float64, device=self.device)
-        found[self.number] = torch.stack(sums).sum(0).to(self.device) if sums else 0.0
-        every = self.all_reduce_(found, "a comparison of parameters").cpu()
+    def _checksums(self, named: Named) -> Tensor:
+        """Two checksums of the parameters at this worker's position and zeros elsewhere, as the bits of float64 numbers.
+
+        They are Σ_i ‖p_i‖² and Σ_i i ‖p_i‖², so that parameters in another order differ too.
+        """
+        checksums = torch.zeros(self.size, 2, dtype=torch.float64, device=self.device)
+        parameters = [parameter.detach() for _, parameter in named if parameter.numel()]
+        if parameters:
+            norms = torch.stack(foreach_norm(parameters, dtype=torch.float64)).to(self.device)
+            order = torch.arange(len(norms), dtype=torch.float64, device=self.device)
+            checksums[self.number] = torch.stack([norms.square().sum(), (order * norms.square()).sum()])
+        return checksums.view(-1).view(torch.int32)
+
+    def _compare(self, checksums: Tensor) -> None:
+        """Refuse replicas with different parameters: they would get equal updates and stay different."""
+        every = checksums.clone().view(torch.float64).view(self.size, 2)
         # Sums of the same numbers may round differently on different kinds of devices.
         same = torch.isclose(every, every[:1], rtol=1e-9, atol=0.0, equal_nan=True).all(1)
-        if others := [worker for worker, equal in enumerate(same.tolist()) if not equal]:
+        others = [worker for worker, equal in enumerate(same.tolist()) if not equal]
+        if others and self._compared:
+            raise ValueError(
+                f"workers {others} have other parameters than worker 0, although all started from the same: the replicas have "
+                "drifted apart since an earlier refresh. Every worker must make the same optimizer steps with the same settings, "
+                "and nothing else may change the parameters of one worker alone. Continue from a checkpoint that all workers "
+                "load, or copy the parameters: for p in model.parameters(): torch.distributed.broadcast(p.data, 0)"
+            )
+        if others:
             raise ValueError(
                 f"workers {others} start from other parameters than worker 0, and their replicas would stay different. Wrap the "
                 "model in DistributedDataParallel, which copies the parameters of worker 0, load the same weights on all "

@@ -1,5 +1,6 @@
 """Workers with a replica of the model each: what they do and refuse, apart from the update of the joined batch."""
 
+import functools
 import time
 import warnings
 
@@ -76,6 +77,52 @@ def late_between_refreshes():
     return w.grads[3]["heads.primary.weight"]
 
 
+UNNEEDED = {"eta": Eta(1, 0, 0), "primary_weight": 0.0, "refresh_every": 5}  # between refreshes, no primary losses
+
+
+def without_primary(kind, verbs):
+    """The gradients of three steps: all workers have primary losses, then only the first, then none."""
+    w = World(kind)
+    guide = w.guide(**UNNEEDED)
+    for i in range(3):
+        at = [w.share(0, 12), w.share(0, 8, [1] + [0] * (w.size - 1)), slice(0, 0)][i]
+        primary = w.losses(at) if at.start < at.stop else None
+        auxiliary = w.auxiliary(w.even(0, N))
+        assert guide.primary_due == (i == 0)
+        if verbs:
+            guide.primary(primary)
+            guide.auxiliary(auxiliary)
+            w.take(guide.combine())
+        else:
+            w.take(guide.backward(primary=primary, auxiliary=auxiliary))
+    return w.grads
+
+
+def refused_without_primary():
+    """Message where only one worker of a sharded model has primary losses."""
+    w = World("fsdp")
+    guide = w.guide(**UNNEEDED)
+    guide.backward(primary=w.losses(w.share(0, 12)), auxiliary=w.auxiliary(w.even(0, N)))
+    primary = w.losses(slice(0, 6))
+    return message_of(lambda: guide.backward(primary if w.number == 0 else None, w.auxiliary(w.even(0, N))))
+
+
+def drifting(kind):
+    """Messages of four steps; after the first, a parameter of worker 1 changes. The fourth has a refresh."""
+    w = World(kind)
+    guide = w.guide(refresh_every=3)
+    messages = []
+    for i in range(4):
+        step = functools.partial(guide.backward, w.losses(w.share(0, 12)), w.problem.loss(w.even(0, 12)))
+        messages.append(message_of(step))
+        w.optimizer.step()
+        w.optimizer.zero_grad()
+        if i == 0 and w.number == 1:
+            with torch.no_grad():
+                w.inner.body[0].bias[0] += 1e-4
+    return messages
+
+
 def behaviour():
     """Several checks that share one group of processes; each entry has its own test."""
     found = {"twenty": [twenty_steps(World("ddp", torch.float32), basis=b) for b in ("sketch", "exact", "random")]}
@@ -92,6 +139,11 @@ def behaviour():
     found["state"] = guide.state_dict()
     found["directions"] = directions()
     found["differing"], found["alone"], found["late"] = differing(), alone(), late_between_refreshes()
+    found["drifting"] = [drifting(kind) for kind in ("ddp", "group")]
+    for kind in ("ddp", "group"):
+        found[kind, False] = without_primary(kind, verbs=False)
+        found[kind, True] = without_primary(kind, verbs=True)
+    found["refused"] = refused_without_primary()
     return found
 
 
@@ -230,3 +282,27 @@ def test_replicas_with_different_parameters_are_refused(behaved):
 def test_a_basis_has_no_more_directions_than_all_workers_have_examples(behaved):
     for found in behaved:
         assert found["directions"] == [6, 8, 6, 8]
+
+
+@pytest.mark.parametrize("verbs", [False, True])
+@pytest.mark.parametrize("kind", ["ddp", "group"])
+def test_workers_decide_together_whether_a_step_has_primary_losses(behaved, kind, verbs):
+    """Where no step needs primary losses, some workers may have them and others not."""
+    alone = without_primary("one", verbs)
+    assert ["heads.primary.weight" in grads for grads in alone] == [True, True, False]
+    for found in behaved:
+        for ours, expected in zip(found[kind, verbs], alone, strict=True):
+            assert ours.keys() == expected.keys()
+            assert error(ours, expected) < 1e-12
+
+
+def test_a_sharded_model_refuses_primary_losses_of_some_workers_on_all_of_them(behaved):
+    for found in behaved:
+        assert "primary" in found["refused"] and "losses[:0]" in found["refused"]
+
+
+def test_replicas_that_drift_are_refused_at_the_next_refresh(behaved):
+    for found in behaved:
+        for *before, last in found["drifting"]:
+            assert before == ["no error"] * 3
+            assert "workers [1]" in last and "drifted" in last
