@@ -452,10 +452,10 @@ class LossGraph:
     several: set[Any]
     """Nodes that more than one edge leads to."""
 
-    @property
-    def converts(self) -> bool:
-        """Whether leaves are converted to half precision, as parameters are under autocast."""
-        return bool(_conversions(self.nodes, self.several))
+
+def converts(graph: LossGraph) -> bool:
+    """Whether leaves of a graph are converted to half precision, as parameters are under autocast."""
+    return bool(_conversions(graph.nodes, graph.several))
 
 
 def walk(loss: Tensor) -> LossGraph:

@@ -20,7 +20,7 @@ from torch import Tensor
 from attittud._checks import check_callable
 from attittud._torch import is_compiled
 from attittud.autograd.forward import BatchNormMode, isolated_forward
-from attittud.autograd.layout import Layout, written_into
+from attittud.autograd.layout import Layout, converts, written_into
 from attittud.autograd.reused import ReusedVector
 from attittud.decompose import Weights
 from attittud.report import SCORED, EarnedWeights
@@ -168,7 +168,7 @@ class AutoWeights:
         # The judges' losses must reach shared parameters. The graph is walked again only if the set of gradients has changed.
         reached = tuple(g is not None for g in found)
         if reached != self._reached and losses.numel() > 0 and not self.workers.splits_columns:
-            self.converts = check_reaches(losses, "judge", layout).converts
+            self.converts = converts(check_reaches(losses, "judge", layout))
         self._reached = reached
         if flat is None:
             flat = room.filled(layout, found) if layout.on_gpu else layout.flatten(found)

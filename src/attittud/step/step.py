@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from attittud._torch import CUDA_GRAPH_TREES, in_cuda_graphs, saved_by_compiled
-from attittud.autograd.layout import EVERYTHING, Layout, Share, walk, written_into
+from attittud.autograd.layout import EVERYTHING, Layout, Share, converts, walk, written_into
 from attittud.autograd.reused import ReusedVector
 from attittud.basis.base import Refresh
 from attittud.basis.captured import CapturedUpdate, Work, is_small
@@ -415,15 +415,17 @@ class Step:
     def fix(self) -> Subspace:
         """Fix the basis; later gradients are projected onto it. Then use the judges, who also need the shared parameters."""
         gradients = self.gradients
-        if gradients.subspace is None:
+        new = gradients.subspace is None
+        if new:
             gradients.fix(self._new_basis())
             self.refresh = None
         assert gradients.subspace is not None and gradients.layout is not None
         if self.judge is not None and gradients.judges is None:
             gradients.use_judges(self.parts.auto.gradient(self.judge, gradients.layout, self.parts.judges))
-        for name, waiting in gradients.take_waiting().items():
-            every = [waiting.get(key) for key, _ in self.shared.listing.trainable]
-            gradients.add_auxiliary(name, *self.shared.split(gradients.layout, every))
+        if new:
+            for name, waiting in gradients.take_waiting().items():
+                every = [waiting.get(key) for key, _ in self.shared.listing.trainable]
+                gradients.add_auxiliary(name, *self.shared.split(gradients.layout, every))
         return gradients.subspace
 
     def _new_basis(self) -> Subspace:
@@ -521,7 +523,7 @@ def _walked(step: Step, losses: Mapping[str, Tensor]) -> list[KnownGraph]:
     known = []
     for at, graph in enumerate(walked):
         retained = any(not graph.nodes.isdisjoint(later.nodes) for later in walked[at + 1 :])
-        known.append(KnownGraph(step.workers.names(graph.leaves, named), retained, graph.converts))
+        known.append(KnownGraph(step.workers.names(graph.leaves, named), retained, converts(graph)))
     return known
 
 

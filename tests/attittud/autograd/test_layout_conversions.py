@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attittud import Eta, Guide
-from attittud.autograd.layout import Layout, copy_each_, unconverted, walk
+from attittud.autograd.layout import Layout, converts, copy_each_, unconverted, walk
 from tests.helpers.on_gpu import NEEDS_GPU
 
 DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
@@ -87,7 +87,7 @@ def test_parameters_with_hooks_and_of_other_types_are_not_replaced():
     assert "body.weight" in names(p, p.losses(), handed)
     p.model.half()  # the vector is still float32, but gradients are now rounded to float16
     loss = F.linear(torch.ones(2, 12), p.model.body.weight.bfloat16().float()).square().mean(1)
-    assert walk(loss).converts and not names(p, loss, handed)
+    assert converts(walk(loss)) and not names(p, loss, handed)
 
 
 class Doubled(torch.autograd.Function):
@@ -119,8 +119,8 @@ class Doubled(torch.autograd.Function):
 )
 def test_only_the_conversion_of_a_parameter_to_half_precision_counts(used):
     weight = nn.Parameter(torch.ones(2, 3, 4, 4))
-    assert not walk(used(weight).to(torch.bfloat16).sum()).converts
-    assert walk(weight.bfloat16().sum()).converts and walk(weight.half().sum()).converts
+    assert not converts(walk(used(weight).to(torch.bfloat16).sum()))
+    assert converts(walk(weight.bfloat16().sum())) and converts(walk(weight.half().sum()))
 
 
 def test_a_function_with_an_attribute_variable_is_no_leaf():
