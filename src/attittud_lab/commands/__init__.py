@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import zip_longest
@@ -39,6 +40,8 @@ LabelColumn = Annotated[
 ]
 
 MOST_WORKERS = 1024
+SLOW = 2.0
+"""Seconds of silence after which a command says what it does."""
 _WORKERS = (
     "How many runs to train at the same time, each in its own process. A run may then take longer, but after the same number of "
     "steps its results are the same."
@@ -46,6 +49,7 @@ _WORKERS = (
 Workers = Annotated[int, typer.Option("--workers", metavar="N", help=_WORKERS)]
 _RAY = "Train on the Ray cluster at HOST:PORT or ray://HOST:PORT; without an address, on the cluster of this machine."
 Ray = Annotated[str | None, typer.Option("--ray", metavar="[ADDRESS]", help=_RAY)]
+OpenReport = Annotated[bool, typer.Option("--open", help="Open the report in the browser.")]
 _ADDRESS = re.compile(r"auto|ray://.+|[^\s=]+:\d+")
 
 
@@ -120,6 +124,30 @@ def placed(workers: int, ray: str | None) -> AbstractContextManager[Place]:
     if ray is not None:
         return on_ray(ray)
     return in_this_process() if workers == 1 else in_processes(workers)
+
+
+@contextmanager
+def told_if_slow(text: str) -> Iterator[None]:
+    """Show a line if the block takes long: importing torch on a busy machine may take half a minute."""
+    timer = threading.Timer(SLOW, typer.echo, (text,), {"err": True})
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def open_page(page: Path) -> None:
+    """Open a page in the user's browser. Where there is none, a line says so and nothing fails."""
+    import webbrowser
+
+    try:
+        opened = webbrowser.open(page.resolve().as_uri())
+    except (OSError, webbrowser.Error):
+        opened = False
+    if not opened:
+        typer.echo(f"--open: no browser can be opened here; open {page} yourself", err=True)
 
 
 def read(path: str | Path, overrides: Sequence[str] | None) -> Config:

@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attittud_lab.commands import Auxiliary, InputColumn, LabelColumn, Ray, Workers, key_values, placed, read, read_text
+from attittud_lab.commands import (
+    Auxiliary,
+    InputColumn,
+    LabelColumn,
+    OpenReport,
+    Ray,
+    Workers,
+    key_values,
+    open_page,
+    placed,
+    read,
+    read_text,
+)
 from attittud_lab.config import COMPARED
 from attittud_lab.errors import InputError, joined
 from attittud_lab.output.interrupts import interruptible, starting
@@ -164,6 +176,7 @@ def report(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Folder to write to, instead of RUN_DIR.")
     ] = None,
+    open_report: OpenReport = False,
 ) -> None:
     """Write report.html: results, learning curves, and how the auxiliary gradient relates to the primary task.
 
@@ -173,4 +186,7 @@ def report(
     with starting():
         from attittud_lab.report import write_report
 
-    typer.echo(str(write_report(run_dir, output, "choose another folder with --output")))
+    page = write_report(run_dir, output, "choose another folder with --output")
+    typer.echo(str(page))
+    if open_report:
+        open_page(page)

@@ -5,12 +5,23 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from attittud_lab.commands import CONFIG, Ray, Workers, key_values, placed, read
+from attittud_lab.commands import (
+    CONFIG,
+    OpenReport,
+    Ray,
+    Workers,
+    key_values,
+    open_page,
+    placed,
+    read,
+    told_if_slow,
+)
 from attittud_lab.errors import InputError, command, counted
 from attittud_lab.models import names as models
 from attittud_lab.output.interrupts import interruptible, starting
@@ -35,10 +46,11 @@ def train(
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over, even if the folder already holds a run.")] = False,
     workers: Workers = 1,
     ray: Ray = None,
+    open_report: OpenReport = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress, neither bars nor lines.")] = False,
 ) -> None:
     """Train a model: with one strategy, or with a portfolio that tries several strategies and keeps the best."""
-    with starting():
+    with starting(), nullcontext() if quiet else told_if_slow("loading torch and other libraries"):
         from rich.console import Console
 
         from attittud_lab.files import read_json
@@ -74,7 +86,9 @@ def train(
         typer.echo(f"attittud: {remark}", err=True)
     if several:
         typer.echo("\n".join(_decided(run_dir)))
-    _report(run_dir)
+    page = _report(run_dir)
+    if open_report and page is not None:
+        open_page(page)
     typer.echo(f"next: `{command('predict', run_dir, 'INPUTS')}` predicts the label of new examples")
     if settings.data.auxiliary and result.test:  # without a test set there is nothing to compare by
         compare = command("compare", config, *(overrides or ()))
@@ -97,13 +111,17 @@ def _show(result: RunResult, chooses: str) -> None:
     )
 
 
-def _report(run_dir: Path) -> None:
+def _report(run_dir: Path) -> Path | None:
+    """Write the report and return its page; None where it cannot be written."""
     from attittud_lab.report import write_report
 
     try:
-        typer.echo(f"report: {write_report(run_dir)} (`{command('report', run_dir)}` writes it again)")
+        page = write_report(run_dir)
     except InputError as error:  # the run itself is complete
         typer.echo(f"no report: {error}", err=True)
+        return None
+    typer.echo(f"report: {page} (`{command('report', run_dir)}` writes it again)")
+    return page
 
 
 def _decided(run_dir: Path) -> list[str]:

@@ -15,6 +15,9 @@ from attittud_lab.config.load import load
 from tests.helpers.commands import JOB, call
 from tests.helpers.processes import command
 
+SLOW_IMPORTS = "loading torch and other libraries\n"
+"""The first line on a busy machine."""
+
 
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,6 +58,20 @@ def test_train_writes_a_run_folder(capsys: pytest.CaptureFixture[str]) -> None:
     assert "finished earlier" in capsys.readouterr().out
     # The echo of the configuration can be trained again.
     assert call("train", str(folder / "config.yaml"), "output=again") == 0
+
+
+def test_a_line_is_there_while_libraries_are_imported() -> None:
+    Path("slow").mkdir()
+    Path("slow/torch.py").write_text("import time; time.sleep(600)\n")
+    paths = ["slow", *sys.path]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))}
+    words = [sys.executable, "-c", "from attittud_lab.cli import main; main()", "train", "job.yaml"]
+    with subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            assert "torch" in process.stderr.readline()
+        finally:
+            process.kill()
 
 
 def test_names_are_listed_without_torch() -> None:
@@ -200,7 +217,7 @@ def test_ctrl_c_and_sigterm_end_a_run_that_can_be_continued(number: signal.Signa
     os.kill(process.pid or 0, number)
     process.join(60)
     process.kill()
-    folder, err = metrics.parent, Path("err").read_text()
+    folder, err = metrics.parent, Path("err").read_text().removeprefix(SLOW_IMPORTS)
     kept = (folder / "checkpoint.safetensors").exists()
     words = f"the same command continues from the last checkpoint in {folder}" if kept else "there is no checkpoint yet"
     assert process.exitcode == code and err.startswith(f"attittud: {word}; {words}") and err.count("\n") == 1
