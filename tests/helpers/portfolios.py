@@ -109,7 +109,7 @@ def outcome(folder: Path) -> dict[str, Any]:
     return parts
 
 
-CLOCK = ("seconds", "seconds_per_prediction", "peak_disk", "peak_memory")
+CLOCK = ("seconds", "costs", "seconds_per_prediction", "peak_disk", "peak_memory")
 
 
 def _without_clock(value: Any) -> Any:

@@ -20,6 +20,7 @@ from attittud_lab.compare.forecast import Forecast
 from attittud_lab.compare.words import run_name
 from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.data.prepare import DIGESTS, Prepared, split_seed
+from attittud_lab.files import read_json, write_json
 from attittud_lab.models.network import files_read
 from attittud_lab.placing.job import Here, Job, Place
 from attittud_lab.runs.result import RunResult
@@ -27,6 +28,7 @@ from attittud_lab.training.phase import DivergedError
 from attittud_lab.training.train import load_data, threads_of
 from attittud_lab.training.train import run as train
 
+THREADS = "threads.json"
 KEPT_BYTES = 1 << 30
 """Bytes of data in memory above which the data of other splits are dropped.
 
@@ -61,6 +63,12 @@ class Runs:
         self._data: dict[str, Prepared] = {}
         self._digests: dict[str, str] = {}
         self._threads: dict[str, int] = {}
+        """Threads by model.
+
+        A file keeps them, so that later runs of a continued comparison have the same number.
+        """
+        if not fresh and (folder / THREADS).exists():
+            self._threads = dict(read_json(folder / THREADS))
         self._begun: dict[Path, Run] = {}
         self.seconds: list[float] = []
         """Seconds of the runs that were trained now, including evaluations and set-up."""
@@ -136,6 +144,7 @@ class Runs:
         key = json.dumps([to_dict(config.model), config.training.threads])
         if key not in self._threads:
             self._threads[key] = threads_of(config, data)
+            write_json(self.folder / THREADS, self._threads)
         return self._threads[key]
 
     def _add(self, path: Path, result: RunResult | None) -> None:

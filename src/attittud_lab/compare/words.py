@@ -12,7 +12,7 @@ from typing import Any
 
 from attittud_lab.compare.candidates import PRIMARY_ONLY, Candidate, Variant
 from attittud_lab.errors import InputError, counted, joined
-from attittud_lab.output.progress import readable
+from attittud_lab.output.progress import EARLY, MEASURED, readable, time_range
 from attittud_lab.statistics import FEWEST, POWER, ROUNDING, Difference
 
 FEW_EXAMPLES = 100
@@ -242,13 +242,13 @@ def ways_to_shorten(*, quick: bool, seeds: int | None, strategies: bool, workers
 def forecast_of_rest(seconds: float, runs: int, reason: str) -> str:
     """Forecast the remaining runs."""
     rest = counted(runs, "run")
-    return f"Forecast: about {readable(seconds)} for the remaining {rest}, {reason}."
+    return f"Forecast: {time_range(seconds, MEASURED)} for the remaining {rest}, {reason}."
 
 
 def forecast_of_all(seconds: float, reason: str) -> str:
     """Forecast all runs before the first one."""
     better = "A better forecast follows after whole runs."
-    return f"Forecast: about {readable(seconds)} in all, because {reason}. {better}"
+    return f"Forecast: {time_range(seconds, EARLY)} in all, because {reason}. {better}"
 
 
 def after_one_run(label: str) -> str:

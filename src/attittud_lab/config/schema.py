@@ -374,9 +374,9 @@ class TrainingConfig(Section):
     reset_head: Flag = False
     """start finetune with a fresh primary head"""
     threads: Annotated[int, Limits(1, 1024)] | None = field(default=None, metadata=LATER)
-    """CPU threads of a run; the last digits of its results depend on them. null: 1 for networks
-    below a million parameters, which more threads only slow down, else torch's own number on
-    the machine where the command is started"""
+    """CPU threads of a run; the last digits of its results depend on them. null: torch's own
+    number on the machine where the command is started, if a few timed steps are clearly faster
+    with it, else 1; the folder of the run records the choice"""
 
 
 def _compared() -> list[StrategyConfig]:

@@ -10,7 +10,7 @@ import math
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import BarColumn, TaskID
     from rich.progress import Progress as RichProgress
+
+
+EARLY = (0.8, 2.0)
+"""A forecast from a few timed steps: the outcome mostly lies between these multiples of it."""
+MEASURED = (0.8, 1.4)
+"""A forecast from finished runs: the outcome mostly lies between these multiples of it."""
 
 
 class Progress:
@@ -49,11 +55,11 @@ class Progress:
         They are not left, and say nothing about how long the others take.
         """
 
-    def stage(self, name: str, left: str = "") -> None:
-        """Begin a stage, such as a rung of a portfolio: runs are counted from 1 again.
+    def stage(self, name: str) -> None:
+        """Begin a stage, such as a rung of a portfolio: runs are counted from 1 again."""
 
-        `left` follows the time that is left.
-        """
+    def remaining(self, low: float, high: float) -> None:
+        """Forecast how many seconds everything that follows takes, all later stages included."""
 
     def say(self, text: str) -> None:
         """Show a line."""
@@ -159,9 +165,8 @@ class EvaluationLines(Says):
 class _Tally:
     """The runs of a stage: how many are planned and finished, and how long one takes."""
 
-    def __init__(self, name: str = "", left: str = "") -> None:
+    def __init__(self, name: str = "") -> None:
         self.name = name
-        self._left = left
         self.planned = 0
         self.finished = 0
         self._trained = 0
@@ -187,7 +192,9 @@ class _Tally:
             return ""
         each = (now - self._since) / self._trained
         seconds = each * (self.planned - self.finished)
-        return f", about {readable(seconds)} left{self._left}" if seconds else ""
+        if not seconds:
+            return ""
+        return f", {time_range(seconds, MEASURED)} left"
 
 
 class RunLines(Progress):
@@ -205,6 +212,8 @@ class RunLines(Progress):
         self.told = 0.0
         """When the last line was written."""
         self.tally = _Tally()
+        self._left = ""
+        """The time that everything takes, if it was forecast."""
         self._run = _RunLine(self)
 
     def comparison(self, runs: int) -> None:
@@ -213,8 +222,11 @@ class RunLines(Progress):
     def skipped(self, runs: int) -> None:
         self.tally.finished += runs
 
-    def stage(self, name: str, left: str = "") -> None:
-        self.tally = _Tally(f"{name}, ", f" {left}" if left else "")
+    def stage(self, name: str) -> None:
+        self.tally = _Tally(f"{name}, ")
+
+    def remaining(self, low: float, high: float) -> None:
+        self._left = f", {readable_range(low, high)} left in all" if high else ""
 
     def say(self, text: str) -> None:
         self.told = time.monotonic()
@@ -246,7 +258,7 @@ class RunLines(Progress):
         now = time.monotonic()
         place = ""
         if self.tally.planned:
-            left = self.tally.time_left(now)
+            left = self._left or self.tally.time_left(now)
             place = f"{self.tally.name}{self._noun} {number} of {self.tally.planned}{left}: "
         self.say(f"{now - self._began:7.1f} s  {place}{what}")
 
@@ -354,6 +366,7 @@ class Bars(_Display):
     def __init__(self) -> None:
         super().__init__()
         self._validation = ""
+        self._left = ""
         self._runs = self._bars.add_task("runs", visible=False, figures="")
 
     def phase(self, name: str, steps: int | None, done: int) -> None:
@@ -375,11 +388,14 @@ class Bars(_Display):
         # The first update of a stage only starts the clock of its pace.
         self._bars.update(self._runs, advance=runs)
 
-    def stage(self, name: str, left: str = "") -> None:
+    def remaining(self, low: float, high: float) -> None:
+        self._left = f"{readable_range(low, high)} left in all, " if high else ""
+
+    def stage(self, name: str) -> None:
         self._bars.reset(self._runs, description=name)
 
     def begin(self, what: str) -> None:
-        self._bars.update(self._runs, figures=what)
+        self._bars.update(self._runs, figures=f"{self._left}{what}")
         self._validation = ""
 
     def end(self) -> None:
@@ -467,6 +483,8 @@ def _figures(values: Mapping[str, float]) -> str:
 
 # ---------------------------------------------------------------------------------- durations
 
+_GRAINS = ((10, 1), (60, 5), (120, 10), (1200, 60), (7200, 300), (math.inf, 1800))
+"""Up to how many seconds a range is rounded to how many."""
 _SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _PART = r"(\d+(?:\.\d+)?)\s*([dhms])\s*"
 
@@ -504,6 +522,37 @@ def readable(seconds: float) -> str:
     if whole < 3600:
         return _two_units(whole, "min", "s")
     return _two_units(round(whole / 60), "h", "min")
+
+
+def readable_range(low: float, high: float) -> str:
+    """Return a range of durations, rounded outwards, which follows "about" or begins with it.
+
+    >>> readable_range(170, 290), readable_range(42, 130), readable_range(0.2, 7)
+    ('about 2 to 5 min', 'about 40 s to 3 min', 'less than 7 s')
+    """
+    least = _rounded(low, math.floor)
+    most = max(1, _rounded(high, math.ceil))
+    if least == 0:
+        return f"less than {readable(most)}"
+    if least == most:
+        return f"about {readable(most)}"
+    first, last = readable(least), readable(most)
+    number, *units = first.split()
+    if len(units) == 1 and last.split()[1:] == units:
+        first = number
+    return f"about {first} to {last}"
+
+
+def time_range(seconds: float, factors: tuple[float, float]) -> str:
+    """Return a forecast in words; `factors` are EARLY or MEASURED."""
+    low, high = factors
+    return readable_range(low * seconds, high * seconds)
+
+
+def _rounded(seconds: float, to_whole: Callable[[float], int]) -> int:
+    """Round seconds to what is worth saying about a time that is not known exactly."""
+    grain = next(grain for below, grain in _GRAINS if seconds < below)
+    return to_whole(seconds / grain) * grain
 
 
 def _two_units(count: int, large_unit: str, small_unit: str) -> str:

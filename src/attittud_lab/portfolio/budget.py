@@ -17,7 +17,7 @@ from attittud_lab.config.schema import Config
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.errors import InputError
 from attittud_lab.files import read_json, write_json
-from attittud_lab.output.progress import parse_duration, readable
+from attittud_lab.output.progress import EARLY, parse_duration, time_range
 from attittud_lab.portfolio.candidates import PRIMARY_ONLY, PortfolioCandidate, config_for, data_for
 from attittud_lab.portfolio.choose import kept_count
 from attittud_lab.portfolio.trial import look_steps, phase_lengths
@@ -53,6 +53,8 @@ class Plan:
     """What the budget changed, in words; empty if it was enough."""
     sums: bool = False
     """Whether a sum of the best sources may join after the first rung; the forecast counts it."""
+    costs: dict[str, float] = field(default_factory=dict)
+    """Forecast seconds of a full run, by candidate."""
 
     def write(self, folder: Path) -> None:
         write_json(folder / NAME, asdict(self))
@@ -123,21 +125,23 @@ def _seconds(phase: Phase, device: torch.device) -> float:
     return (time.perf_counter() - began) / TIMED
 
 
-def expected_runs(count: int, folds: int, config: Config, done: int = 0) -> float:
+def expected_runs(count: int, folds: int, config: Config, done: int = 0, spare: int = 1) -> float:
     """Count the full runs of `count` candidates, some of which stop early, and of the final training.
 
-    `done` rungs are over, and only what comes after them counts.
+    `done` rungs are over, and only what comes after them counts. `spare` is 0 if primary_only is
+    among the best after the first rung, so that it needs no place of its own.
     """
-    lengths, total, alive = _rung_lengths(config), 0.0, count
+    lengths, total, alive = rung_lengths(config), 0.0, count
     for number, length in list(enumerate(lengths))[done:]:
         total += alive * length
         if number < len(lengths) - 1:
-            alive = min(alive, kept_count(alive, config.portfolio.rungs[number].keep) + (1 if number == 0 else 0))
+            best = kept_count(alive, config.portfolio.rungs[number].keep)
+            alive = min(alive, best + (spare if number == 0 else 0))
     last = 1.0 if config.portfolio.final == "single" else float(config.portfolio.members == "refit") * alive
     return total * folds + last
 
 
-def _rung_lengths(config: Config) -> list[float]:
+def rung_lengths(config: Config) -> list[float]:
     """The share of the steps that each rung takes."""
     ends = [*(rung_share(config, rung.at) for rung in config.portfolio.rungs), 1.0]
     return [end - before for before, end in pairwise([0.0, *ends])]
@@ -209,7 +213,8 @@ def plan(
     kept = [entry.label for entry in entries[:count]]
     decided = f"portfolio.budget: {'; '.join(words)}" if words else ""
     took = (runs_of(count), needed(count, share))
-    return Plan(steps, kept, config.training.threads or 1, *took, left_out, decided, summed(count))
+    by_label = {label: costs.run(label, lengths, 0) * share + costs.look * looks for label in kept}
+    return Plan(steps, kept, config.training.threads or 1, *took, left_out, decided, summed(count), by_label)
 
 
 def _share(needed: Callable[[int, float], float], count: int, seconds: float) -> float:
@@ -233,17 +238,12 @@ def allowed(config: Config, device: torch.device) -> tuple[float | None, float |
         raise InputError(f"{found}; write for example 30m, 1h30m or 12 runs") from None
 
 
-def left(found: Plan, alive: int, folds: int, config: Config, done: int, at_once: int = 1, trials: int = 0) -> str:
-    """Forecast the time that is left after `done` rungs and `trials` trials of the next one, if `alive` candidates go on."""
-    runs = expected_runs(alive, folds, config, done) - trials * _rung_lengths(config)[done]
-    return readable(max(found.seconds * runs / found.runs / at_once, 1))
-
-
 def forecast(found: Plan, folds: int, at_once: int = 1) -> str:
-    """Describe the plan in words; `at_once` trials run at the same time."""
+    """Describe the plan in words, with a range of times; `at_once` trials run at the same time."""
     many = f"{len(found.candidates)} candidate strateg{'ies' if len(found.candidates) > 1 else 'y'}"
     many += ", and one more with all sources that help," if found.sums else ""
     parts = f"{folds} folds of the labels" if folds > 1 else "one split of the labels"
     runs = f"{found.runs:.0f}" if found.runs >= 5 else f"{found.runs:.1f}"
     take = "takes" if len(found.candidates) == 1 and not found.sums else "take"
-    return f"{many} on {parts} {take} as long as about {runs} full runs: {readable(max(found.seconds / at_once, 1))}"
+    time = time_range(found.seconds / at_once, EARLY)
+    return f"{many} on {parts} {take} as long as about {runs} full runs: {time}"

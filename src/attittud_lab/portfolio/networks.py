@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
+from time import monotonic
 from typing import Any
 
 import torch
@@ -29,6 +31,8 @@ from attittud_lab.portfolio.candidates import (
     PRIMARY_ONLY,
     PortfolioCandidate,
     candidates,
+    config_for,
+    data_for,
     fitted,
     greedy_sum,
     may_sum,
@@ -36,6 +40,7 @@ from attittud_lab.portfolio.candidates import (
 )
 from attittud_lab.portfolio.choose import Curve, HeldOut, survivors
 from attittud_lab.portfolio.folds import Folds, fold_data
+from attittud_lab.portfolio.pace import Pace
 from attittud_lab.portfolio.standing import COMPLETE, Standing, lowest_losses
 from attittud_lab.portfolio.trial import (
     CHECKPOINT,
@@ -100,6 +105,7 @@ class Networks:
         """Plan, say what will happen, and train rung by rung."""
         setting = self.setting
         self.plan = self.planned()
+        self.pace = Pace(self.plan, self.config, setting.folds.count, setting.place.at_once)
         alone = words.idle_cores(self.plan, setting.place.at_once, setting.device, LONG)
         lines = [
             words.coming(self.config, self.plan, setting.folds.count, setting.place.at_once, self.entries)
@@ -118,16 +124,22 @@ class Networks:
         setting = self.setting
         plan = Plan.read(setting.folder.path)
         if plan is None:
-            threads = threads_of(self.config, setting.data)
-            config = fitted(self.config, setting.folds.smallest, phase_lengths(self.config), threads)
             fold = fold_data(setting.data, setting.folds, 0)
+            threads = self.threads_on(fold)
+            config = fitted(self.config, setting.folds.smallest, phase_lengths(self.config), threads)
             costs = budget.measure(self.entries, config, fold, setting.device)
             sums = may_sum(config, setting.data)
             plan = budget.plan(self.entries, config, setting.folds.count, costs, setting.device, sums=sums)
             plan.write(setting.folder.path)
+        setting.folder.note("threads", plan.threads)
         self.entries = [entry for entry in self.entries if entry.label in plan.candidates]
         self.config = fitted(self.config, setting.folds.smallest, plan.steps, plan.threads)
         return plan
+
+    def threads_on(self, fold: Prepared) -> int:
+        """Choose the threads of all trials, by steps of a candidate that uses auxiliary data if one does."""
+        entry = self.entries[min(1, len(self.entries) - 1)]
+        return threads_of(config_for(entry, self.config, self.config.seed), data_for(entry, fold))
 
     # ---------------------------------------------------------------------------------- rungs
 
@@ -137,7 +149,11 @@ class Networks:
         looks = [count - 1 for count in budget.rung_counts(self.config)]
         alive = list(self.entries)
         for number, look in enumerate(looks):
-            self.begin(f"rung {number + 1} of {len(looks)}", "in this rung", alive)
+            labels = [entry.label for entry in alive]
+            if self.plan.sums and number == 0:
+                labels.append("a sum of sources")  # it may join
+            self.begin(f"rung {number + 1} of {len(looks)}", len(alive))
+            self.pace.begin(number, labels)
             alive = self.train_rung(alive, number, steps[look])
             kept = self.keep(alive, number, last=number == len(looks) - 1)
             rung = {"look": look, "step": steps[look], "candidates": len(alive), "kept": kept}
@@ -153,7 +169,7 @@ class Networks:
         """Train the candidates up to the end of a rung; a sum of the best sources may join the first."""
         done = self.count_done(alive, until)
         jobs = len(alive) * self.setting.folds.count
-        self.say_done(number, done, jobs, len(alive) + (self.plan.sums and number == 0))
+        self.say_done(number, done, jobs)
         self.train(alive, number, until)
         if number > 0:
             return alive
@@ -161,10 +177,11 @@ class Networks:
         if extra is None:
             return alive
         alive = [*alive, extra]
+        self.pace.join([entry.label for entry in alive])
         if done == jobs:  # the earlier process may have stopped in this sum
             done += self.count_done([extra], until)
             jobs += self.setting.folds.count
-            self.say_done(number, done, jobs, len(alive))
+            self.say_done(number, done, jobs)
         self.train([extra], number, until)
         return alive
 
@@ -181,11 +198,11 @@ class Networks:
         share = 1.0 if last else self.config.portfolio.rungs[number].keep
         return survivors(values, share, PRIMARY_ONLY)
 
-    def begin(self, stage: str, left: str, entries: Sequence[PortfolioCandidate]) -> None:
-        """Show that a stage begins, in which all folds of these candidates are trained."""
+    def begin(self, stage: str, candidates: int) -> None:
+        """Show that a stage begins, in which all folds of so many candidates are trained."""
         self.jobs = 0
-        self.expected = len(entries) * self.setting.folds.count
-        self.setting.progress.stage(stage, left)
+        self.expected = candidates * self.setting.folds.count
+        self.setting.progress.stage(stage)
 
     def say_rung(self, number: int, rungs: int, share: float) -> None:
         """Show a line about a rung that is over."""
@@ -193,8 +210,8 @@ class Networks:
         best = self.standings[rung["kept"][0]]
         left = ""
         if number < rungs - 1:
-            folds, at_once = self.setting.folds.count, self.setting.place.at_once
-            left = budget.left(self.plan, len(rung["kept"]), folds, self.config, number + 1, at_once)
+            self.pace.begin(number + 1, rung["kept"])
+            left = self.pace.words()
         metric = self.setting.held_out.metric
         line = words.rung_over(number, rungs, share, rung, best, metric, left)
         self.setting.progress.say(line)
@@ -215,21 +232,21 @@ class Networks:
         """Count the trials of some candidates that are done before they are trained up to a step."""
         if not self.continues:
             return 0
-        return sum(stored(job) is not None for job in self.trials(entries, until))
+        done = 0
+        for job in self.trials(entries, until):
+            if stored(job) is not None:
+                self.pace.skip(job.candidate.label, job.fold)
+                done += 1
+        return done
 
-    def say_done(self, rung: int, done: int, jobs: int, alive: int) -> None:
+    def say_done(self, rung: int, done: int, jobs: int) -> None:
         """Say how many trials of a rung an earlier process finished, and how long the others take.
 
         Nothing is said about a rung that is finished, since the line about its end follows.
         """
-        if not 0 < done < jobs:
-            return
-        folds, at_once = self.setting.folds.count, self.setting.place.at_once
-        left = budget.left(self.plan, alive, folds, self.config, rung, at_once, done)
-        rungs = len(budget.rung_counts(self.config))
-        self.setting.progress.say(
-            f"continuing: {done} of {jobs} trials of rung {rung + 1} of {rungs} are done; about {left} left in all"
-        )
+        if 0 < done < jobs:
+            rungs = len(budget.rung_counts(self.config))
+            self.setting.progress.say(words.continuing(done, jobs, rung, rungs, self.pace.words()))
 
     def train(self, entries: Sequence[PortfolioCandidate], rung: int, until: int) -> None:
         """Train all folds of some candidates up to a step."""
@@ -269,10 +286,15 @@ class Networks:
         they say nothing about the pace.
         """
         setting = self.setting
-        done = {job.folder for job in jobs if stored(job) is not None}
+        done = set()
+        for job in jobs:
+            if stored(job) is not None:
+                done.add(job.folder)
+                self.pace.skip(job.candidate.label, job.fold)
         self.jobs += len(jobs)
         setting.progress.comparison(max(self.jobs, self.expected))
         setting.progress.skipped(len(done))
+        setting.progress.remaining(*self.pace.left())
         calls = [self.call(job) for job in jobs if job.folder not in done]
         running = iter(setting.place.run(calls, setting.progress))
         results: dict[Path, TrialResult] = {}
@@ -283,12 +305,21 @@ class Networks:
                 yield result
                 continue
             while job.folder not in results:
-                call, result = next(running)
+                call, (result, seconds) = next(running)
                 assert call.folder is not None
                 results[call.folder] = result
+                self.count(call.arguments[0], result, seconds)
             yield results.pop(job.folder)
         for _ in running:  # the place ends its work
             pass
+
+    def count(self, job: TrialJob, result: TrialResult, seconds: float) -> None:
+        """Let a trial that has just ended say how long the others take."""
+        if result.diverged:
+            self.pace.skip(job.candidate.label, job.fold)
+        else:
+            self.pace.finish(job.candidate.label, job.fold, seconds)
+        self.setting.progress.remaining(*self.pace.left())
 
     def call(self, job: TrialJob) -> Job:
         """Describe a trial to the place that runs it."""
@@ -348,7 +379,8 @@ class Networks:
             until = steps[standing.curve.best]
             folder = self.trial(label, None)
             jobs.append(TrialJob(self.config, standing.network, None, until, folder))
-        self.begin("final training", "", ())
+        self.begin("final training", 0)
+        self.pace.begin_final(labels, fmean(job.until for job in jobs) / steps[-1])
         results = dict(zip(labels, self.execute(jobs), strict=True))
         for label, result in results.items():
             self.peak_memory = max(self.peak_memory, result.memory)
@@ -371,9 +403,11 @@ def _steps(config: Config, data: Prepared) -> dict[str, int]:
     return steps
 
 
-def trial_at(here: Here, job: TrialJob) -> TrialResult:
-    """Run a trial where it takes place."""
-    return run_trial(replace(job, folder=here.folder), here.data, here.progress)
+def trial_at(here: Here, job: TrialJob) -> tuple[TrialResult, float]:
+    """Run a trial where it takes place; returns its result and the seconds, set-up included."""
+    began = monotonic()
+    result = run_trial(replace(job, folder=here.folder), here.data, here.progress)
+    return result, monotonic() - began
 
 
 def peak_size(folder: RunFolder) -> int:

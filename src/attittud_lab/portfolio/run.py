@@ -39,7 +39,7 @@ from attittud_lab.portfolio.winner import choose_single
 from attittud_lab.runs.folder import RunFolder, trained_once
 from attittud_lab.runs.result import PhaseSummary, RunResult
 from attittud_lab.training.devices import choose_device, on_device
-from attittud_lab.training.train import chosen_metric, default_run_dir, threads_of
+from attittud_lab.training.train import chosen_metric, default_run_dir
 
 MOST_TESTED = 20_000
 """So many test examples show whether a model is better than guessing; draws of more would take minutes."""
@@ -135,8 +135,7 @@ class Portfolio:
 
     def run(self) -> RunResult:
         """Try all candidates, cheap ones first; then choose, train on all labels, and write."""
-        threads = threads_of(self.config, self.data)
-        self.folder.begin(self.data.record, self.setting.device, threads)
+        self.folder.begin(self.data.record, self.setting.device, self.config.training.threads)
         self.folder.truncate(0)  # the report of an unfinished run expects this file
         continues = any(self.folder.trials_path.glob(f"*/*/{RESULT}"))
         make_folder(self.folder.trials_path)

@@ -83,6 +83,12 @@ def idle_cores(plan: budget.Plan, at_once: int, device: torch.device, long: floa
     )
 
 
+def continuing(done: int, jobs: int, rung: int, rungs: int, left: str) -> str:
+    """Say how many trials of a rung an earlier process finished, and how long the rest takes."""
+    where = f"{done} of {jobs} trials of rung {rung + 1} of {rungs}"
+    return f"continuing: {where} are done; {left} left in all"
+
+
 def legend(settings: Iterable[Mapping[str, Any]]) -> str:
     """Explain the labels of network candidates with these settings; empty if they need no explanation."""
     rows = list(settings)
@@ -105,7 +111,7 @@ def rung_over(
     metric: str,
     left: str,
 ) -> str:
-    """Say how a rung ended; `left` is the time that all later rungs take."""
+    """Say how a rung ended; `left` is the time that all later rungs take, in words."""
     curve = best.curve
     assert curve is not None
     shown = f"out-of-fold {metric} {curve.scores[curve.best]:.4f}"
@@ -118,7 +124,7 @@ def rung_over(
         go_on = f"{len(kept)} of {rung['candidates']} candidates go on ({'; '.join(kept)})"
     else:
         go_on = f"the only candidate goes on ({'; '.join(kept)})"
-    return f"{over}; {go_on}; the best so far is {score}; about {left} left in all"
+    return f"{over}; {go_on}; the best so far is {score}; {left} left in all"
 
 
 def chance(estimate: Mapping[str, Any] | None, when: str = "") -> str:

@@ -140,8 +140,11 @@ class RunFolder:
             raise InputError(f"{self.about_path}: threads is {found!r}, which no run writes; {_OVER}")
         return found
 
-    def begin(self, record: Mapping[str, Any], device: torch.device, threads: int) -> None:
-        """Write what is known before the first step, or check that a continued run has the same data."""
+    def begin(self, record: Mapping[str, Any], device: torch.device, threads: int | None) -> None:
+        """Write what is known before the first step, or check that a continued run has the same data.
+
+        `threads` is None where a portfolio chooses the number later, and notes it then.
+        """
         rows = self.path / "data.json"
         # Through JSON, so that both sides of the comparison have the same types.
         plain = json.loads(json.dumps(record))

@@ -13,10 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from statistics import median
+from time import perf_counter
 from typing import Any, Generic, TypeVar
 
 import torch
-from torch import nn
 
 from attittud_lab.config.schema import Config
 from attittud_lab.data.prepare import Prepared
@@ -32,8 +33,15 @@ Record = Callable[[Callable[[], T]], tuple[T, Replay]]
 _LESS = (
     "lower training.guided.batch_size and primary_batch, raise training.guided.accumulate, or choose a smaller model"
 )
-SMALL = 1_000_000
-"""Number of parameters below which several threads make a step on a CPU slower, because they wait for each other."""
+CLEARLY_FASTER = 0.9
+"""Several threads are used if they take at most this share of the time that one thread takes."""
+MEASURED_STEPS = 5
+"""How many steps are timed with each number of threads."""
+MEASURED_SECONDS = 2.0
+"""No further steps are timed after so many seconds.
+
+On a busy machine a step of two threads may take a second.
+"""
 WARM_UP = 3
 """How many steps of a kind run before it is recorded: libraries choose their kernels, optimizers make their state."""
 
@@ -62,10 +70,30 @@ def single_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def chosen_threads(config: Config, model: nn.Module, usual: int) -> int:
-    """Choose the threads of a run whose folder has none: they depend on the model, never on other work on the machine."""
-    small = sum(parameter.numel() for parameter in model.parameters()) < SMALL
-    return config.training.threads or (1 if small else usual)
+def fastest_threads(step: Callable[[], object], usual: int) -> int:
+    """Return `usual` if so many threads make a step clearly faster than one thread, else 1.
+
+    Threads wait for each other. On a busy machine that can make a small step a hundred times
+    slower.
+    The two numbers take turns, so that other work on the machine slows both.
+    """
+    if usual == 1:
+        return 1
+    seconds: dict[int, list[float]] = {1: [], usual: []}
+    began = perf_counter()
+    # Libraries choose their kernels, and threads start, in the first round.
+    for number in range(1 + MEASURED_STEPS):
+        for threads, times in seconds.items():
+            torch.set_num_threads(threads)
+            before = perf_counter()
+            step()
+            if number > 0:
+                times.append(perf_counter() - before)
+        if number > 0 and perf_counter() - began > MEASURED_SECONDS:
+            break
+    if median(seconds[usual]) <= CLEARLY_FASTER * median(seconds[1]):
+        return usual
+    return 1
 
 
 def on_device(data: Prepared, device: torch.device) -> Prepared:

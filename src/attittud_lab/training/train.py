@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,8 @@ from attittud_lab.runs.result import PhaseSummary, RunResult, typed
 from attittud_lab.training.devices import (
     captures,
     choose_device,
-    chosen_threads,
     enough_memory,
+    fastest_threads,
     on_device,
     own_stream,
     repeatable,
@@ -39,7 +39,7 @@ from attittud_lab.training.evaluate import (
     outputs_of,
     seconds_each,
 )
-from attittud_lab.training.phase import Phase
+from attittud_lab.training.phase import DivergedError, Phase
 
 
 def default_run_dir(config: Config, name: str) -> Path:
@@ -129,11 +129,10 @@ def run(
     def train(folder: RunFolder) -> RunResult:
         device = choose_device(config.device)
         prepared = on_device(data or load_data(config), device)
-        usual = torch.get_num_threads()
+        count = folder.threads() or threads or threads_of(config, prepared)
         with conditions(config, prepared, device), ExitStack() as opened:
             job = _Job(config, prepared, device, folder, progress or Progress())
-            recorded = folder.threads()
-            torch.set_num_threads(recorded or threads or chosen_threads(config, job.model, usual))
+            torch.set_num_threads(count)
             # Opened last, so that a run that is refused, or was finished before, does not appear in a dashboard.
             job.logs = [opened.enter_context(closing(open_log(name, path, to_dict(config)))) for name in logs]
             return job.run()
@@ -142,12 +141,32 @@ def run(
 
 
 def threads_of(config: Config, data: Prepared) -> int:
-    """The number of threads of a run, known before it begins."""
+    """Choose the number of threads of a new run.
+
+    It is the configured one, or the faster one in a short measurement. The measurement changes
+    neither the data nor the state of random numbers. Whoever calls this records the number, so that
+    a continued run does not depend on a second measurement.
+    """
     usual = torch.get_num_threads()
     if config.training.threads is not None:
         return config.training.threads
-    with single_thread():
-        return chosen_threads(config, build_model(config.model, data, config.seed), usual)
+    if usual == 1:
+        return 1
+    device = choose_device(config.device)
+    with conditions(config, data, device):
+        placed = on_device(data, device)
+        model = new_model(config, placed, device)
+        metric = chosen_metric(config, placed, placed.validation.targets)
+        phase = Phase(phase_names(config)[0], config, placed, model, device, metric)
+
+        def step() -> None:
+            phase.step()
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+
+        with suppress(DivergedError):  # the run itself will say so
+            return fastest_threads(step, usual)
+    return 1
 
 
 def model_file(config: Config, data: Prepared, folder: Path, **figures: Any) -> ModelFile:

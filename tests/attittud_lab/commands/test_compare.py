@@ -47,9 +47,9 @@ def test_compare_runs_with_a_configuration(tmp_path: Path, capsys: pytest.Captur
     at_steps = "8 to tune the strategies and to compare them at equal steps"
     assert first.startswith(f"14 runs of 3 strategies: {at_steps}, and 6 to compare them at equal seconds. ")
     assert [line for line in lines if "run 1 of 14: primary_only, seed 0" in line] == lines[1:2]
-    assert sum(bool(re.search(f"run \\d+ of (14|{runs})(, about .* left)?: ", line)) for line in lines) == runs
+    assert sum(bool(re.search(f"run \\d+ of (14|{runs})(, .* left)?: ", line)) for line in lines) == runs
     assert sum("validation accuracy" in line for line in lines) >= runs
-    forecasts = [line for line in lines if line.startswith("Forecast: about ")]
+    forecasts = [line for line in lines if line.startswith("Forecast: ")]
     assert ", because a step takes from " in forecasts[0] and forecasts[0] == lines[0]
     assert "the remaining 11 runs, now that every strategy has been run once" in forecasts[1] and len(forecasts) == 2
 

@@ -47,7 +47,7 @@ def test_train_predict_and_report(kind: str, capsys: pytest.CaptureFixture[str])
         if row["kind"] == "simple":
             assert f"{row['label']}: out-of-fold accuracy {row['score']:.4f}" in err
     # Each rung counts its own trials: 2 candidates on 3 folds, as long as both go on.
-    pattern = r" s  rung (\d) of 3, trial (\d+) of (\d+)(?:, about .* left in this rung)?: .*, fold \d\n"
+    pattern = r" s  rung (\d) of 3, trial (\d+) of (\d+)(?:, [^,]* left in all)?: .*, fold \d\n"
     trials = [tuple(map(int, found)) for found in re.findall(pattern, err)]
     counts = {rung: many for rung, _, many in trials}
     assert trials == [(rung, n + 1, many) for rung, many in counts.items() for n in range(many)]

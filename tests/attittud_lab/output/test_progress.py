@@ -124,7 +124,7 @@ def test_runs_that_were_finished_earlier_say_nothing_about_the_pace(clock: Simpl
     out = io.StringIO()
     lines = RunLines(Console(file=out, width=200), noun="trial")
     for shown in (lines, Bars()):
-        shown.stage("rung 1 of 2", "in this rung")
+        shown.stage("rung 1 of 2")
         shown.comparison(5)
         shown.skipped(3)
         for name in ("four", "five"):
@@ -134,7 +134,7 @@ def test_runs_that_were_finished_earlier_say_nothing_about_the_pace(clock: Simpl
             shown.end()
     assert out.getvalue().splitlines() == [
         "    0.0 s  rung 1 of 2, trial 4 of 5: four",
-        "    8.0 s  rung 1 of 2, trial 5 of 5, about 8 s left in this rung: five",
+        "    8.0 s  rung 1 of 2, trial 5 of 5, about 6 to 15 s left: five",
     ]
 
 
@@ -205,14 +205,14 @@ def test_runs_at_the_same_time_have_a_line_when_they_end(clock: SimpleNamespace)
         f"{'':11}one, seed 0: guided 5/10 steps, 0:00:05 left, validation accuracy 0.500, loss 1.000",
         "a line",
         "    5.0 s  run 1 of 3: two, seed 0",
-        "   10.0 s  run 2 of 3, about 10 s left: one, seed 0: validation accuracy 0.600, loss 0.900",
+        "   10.0 s  run 2 of 3, about 8 to 15 s left: one, seed 0: validation accuracy 0.600, loss 0.900",
     ]
 
 
 def test_runs_one_after_another_have_lines_for_evaluations(clock: SimpleNamespace) -> None:
     out = io.StringIO()
     lines = RunLines(Console(file=out, width=200), noun="trial")
-    lines.stage("rung 1 of 2", "in this rung")
+    lines.stage("rung 1 of 2")
     lines.comparison(3)
     clock.now += 60  # what comes before the first run says nothing about the runs
     for name in ("one", "two"):
@@ -225,17 +225,20 @@ def test_runs_one_after_another_have_lines_for_evaluations(clock: SimpleNamespac
         lines.end()
     lines.begin("three")
     lines.stage("final training")  # counts from 1 again, and knows nothing about the time of its runs
-    lines.comparison(1)
+    lines.comparison(2)
     lines.begin("four")
+    lines.remaining(90, 200)  # somebody else knows more
+    lines.begin("five")
     assert out.getvalue().splitlines() == [
         "   60.0 s  rung 1 of 2, trial 1 of 3: one",
         f"{'':11}guided 5/10 steps, 0:00:04 left, validation accuracy 0.500",
         f"{'':11}guided 10/10 steps, 0:00:00 left, validation accuracy 0.750",
-        "   68.0 s  rung 1 of 2, trial 2 of 3, about 16 s left in this rung: two",
+        "   68.0 s  rung 1 of 2, trial 2 of 3, about 10 to 25 s left: two",
         f"{'':11}guided 5/10 steps, 0:00:04 left, validation accuracy 0.500",
         f"{'':11}guided 10/10 steps, 0:00:00 left, validation accuracy 0.750",
-        "   76.0 s  rung 1 of 2, trial 3 of 3, about 8 s left in this rung: three",
-        "   76.0 s  final training, trial 1 of 1: four",
+        "   76.0 s  rung 1 of 2, trial 3 of 3, about 6 to 15 s left: three",
+        "   76.0 s  final training, trial 1 of 2: four",
+        "   76.0 s  final training, trial 1 of 2, about 90 s to 4 min left in all: five",
     ]
 
 

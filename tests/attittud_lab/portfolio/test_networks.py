@@ -12,9 +12,10 @@ import torch
 
 from attittud_lab.errors import InputError
 from attittud_lab.placing.processes import in_processes
-from attittud_lab.portfolio import budget, networks, trial
+from attittud_lab.portfolio import networks, trial
 from attittud_lab.portfolio.budget import Plan
 from attittud_lab.portfolio.networks import Networks
+from attittud_lab.portfolio.pace import Pace
 from attittud_lab.runs.folder import load_checkpoint
 from attittud_lab.training.phase import DivergedError, Phase
 from tests.helpers.portfolios import Told, board, job, outcome, train
@@ -111,17 +112,20 @@ def test_a_continued_run_trains_only_what_is_left_and_says_so(tmp_path: Path, mo
     train_until(lambda one: one.candidate.label == "multitask" and one.fold == 1, tmp_path, *changes)
     plan = Plan.read(tmp_path)
     assert plan is not None
-    plan = replace(plan, seconds=100 * plan.runs)  # so that a full run takes 100 s
+    plan = replace(plan, costs=dict.fromkeys(plan.candidates, 100.0))  # so that a full run takes 100 s
     plan.write(tmp_path)
     trained = list[trial.TrialJob]()
     original = networks.run_trial
     monkeypatch.setattr(networks, "run_trial", lambda one, *rest: (trained.append(one), original(one, *rest))[1])
     told = Told()
     train(tmp_path, *changes, progress=told)
-    left = budget.left(plan, 2, 2, job(*changes), 0, 1, 3)
+    pace = Pace(plan, job(*changes), 2, 1)
+    pace.begin(0, ["primary_only", "multitask"])
+    for label, fold in (("primary_only", 0), ("primary_only", 1), ("multitask", 0)):
+        pace.skip(label, fold)
     (line,) = continued(told)
     assert "3 of 4" in line
-    assert left in line
+    assert pace.words() in line
     assert [(one.candidate.label, one.fold) for one in trained if one.until == 12] == [("multitask", 1)]
 
 
