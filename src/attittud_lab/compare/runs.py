@@ -84,6 +84,7 @@ class Runs:
             if sum(data.bytes for data in self._data.values()) > KEPT_BYTES:
                 self._data.clear()
             data = load_data(self.config, seed, list(self._data.values()))
+            data = replace(data, parts=None)  # they cannot be handed to other processes
             self._digests[key] = data.record.pop(DIGESTS)
             self._data[key] = data
         return self._data[key]
