@@ -35,6 +35,7 @@ QUALITIES = {
 }
 """Qualities by their name in the table, with the `label_noise` of the auxiliary source."""
 _HALVES = ["training.mode=two_phase", "training.guided.steps={half}", "training.finetune.steps={half}"]
+_SIMPLE = ["portfolio.features=[histogram]"]
 ROWS: dict[str, tuple[str, list[str]]] = {
     PRIMARY_ONLY: ("ignores the auxiliary data", []),
     "pretrain": (
@@ -53,9 +54,13 @@ ROWS: dict[str, tuple[str, list[str]]] = {
         "a control: multitask, but the auxiliary task has its own output layer",
         ["strategy=multitask", "data.auxiliary.others.share_head=false"],
     ),
+    "simple_learner": (
+        "what you would use instead: gradient histograms and logistic regression on the primary labels alone",
+        ["strategy=portfolio", *_SIMPLE, "portfolio.uses=[alone]"],
+    ),
     "portfolio": (
-        "tries several strategies on folds of the labels and trains the best on all labels: about ten runs",
-        [],
+        "what `attittud train` does: the simple learner, alone, stacked and with translated labels, on folds",
+        ["strategy=portfolio", *_SIMPLE],
     ),
 }
 """The rows: what each does, and its settings where they differ from the strategy of the same name."""

@@ -110,6 +110,6 @@ def test_a_plan_is_saved_and_read_again(tmp_path: Path) -> None:
 def test_a_small_budget_is_respected(tmp_path: Path) -> None:
     result = train(tmp_path, "portfolio.budget=0.02s", "portfolio.candidates=[multitask]")
     found = Plan.read(tmp_path)
-    assert found is not None and found.decided.startswith("portfolio.budget: to fit into it, steps are cut to")
+    assert found is not None and "portfolio.budget" in found.decided
     assert sum(found.steps.values()) < 36 and result.steps < 6 * 36
     assert job().training.threads is None and found.threads == 1
