@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
+from statistics import median_low
 from typing import Any
 
 from rich import box
@@ -144,10 +145,13 @@ def _comparison(quality: str, seeds: int, folder: Path, found: dict[Cell, RunRes
     rows = []
     for row, by_seed in runs.items():
         candidate = Candidate(row, settings.strategy, row != PRIMARY_ONLY)
-        each, later = costs(list(by_seed.values()))
-        each *= (
-            by_seed[0].steps / runs[PRIMARY_ONLY][0].steps
-        )  # the cost of a row with several runs is the cost of all its runs
+        trained = list(by_seed.values())
+        if trained[0].steps:
+            each, later = costs(trained)
+            # A row with several runs costs as much as all of them.
+            each *= trained[0].steps / runs[PRIMARY_ONLY][0].steps
+        else:  # a simple learner makes no steps
+            each, later = median_low(run.seconds for run in trained) / runs[PRIMARY_ONLY][0].steps, 0.0
         rows.append(Tuned(candidate, Variant(), {Variant(): None}, each, later))
     made = content(settings, folder, rows, runs)
     for decision in (made["decision"], *(table["decision"] for table in made["tables"])):
