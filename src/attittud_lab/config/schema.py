@@ -475,7 +475,7 @@ class PortfolioConfig(Section):
 
     features: list[Annotated[str, known("features")]] | None = None
     """how examples become numbers for simple learners; null tries tfidf and, where it is
-    installed, minilm on texts, efficientnet (or histogram, if that is not installed) on images,
+    installed, minilm on texts, histogram and, where it is installed, efficientnet on images,
     columns on tables; hf:FOLDER and timm:NAME name others"""
     learners: list[Annotated[str, known("learner")]] | None = None
     """what is fitted: simple learners (linear, kernel, extra trees, boosting) and network, which

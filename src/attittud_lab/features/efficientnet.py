@@ -42,6 +42,10 @@ class EfficientNetFeatures(FeatureMap):
     def to(self, device: str) -> None:
         self._device = device
 
+    @property
+    def network(self) -> Any:
+        return self._network
+
     def transform(self, inputs: Any, progress: Progress | None = None) -> npt.NDArray[np.float32]:
         network = frozen(self._network, self._device)
 

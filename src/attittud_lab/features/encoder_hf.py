@@ -53,7 +53,7 @@ class TextEncoder:
         self._folder = folder
 
     @cached_property
-    def _network(self) -> Any:
+    def network(self) -> Any:
         return load_network(self._folder)
 
     @cached_property
@@ -62,7 +62,7 @@ class TextEncoder:
 
     def encode(self, texts: Sequence[str], device: str, progress: Progress | None) -> npt.NDArray[np.float32]:
         """Return n x width. Texts of similar length share a batch, so few tokens are padding."""
-        network = frozen(self._network, device)
+        network = frozen(self.network, device)
         rows = np.empty((len(texts), int(network.config.hidden_size)), dtype=np.float32)
         if not texts:
             return rows
@@ -88,7 +88,7 @@ class TextEncoder:
 
     def _room(self) -> int:
         """Return how many tokens the encoder reads; RoBERTa numbers positions from after its padding token."""
-        config = self._network.config
+        config = self.network.config
         positions = getattr(config, "max_position_embeddings", None) or TOKENS
         if positions < TOKENS + 2:
             positions -= (getattr(config, "pad_token_id", None) or 0) + 1
@@ -149,6 +149,10 @@ class EncoderFeatures(FeatureMap):
             return encode_images(network, inputs, preparation, self._device, progress)
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
             raise cannot_encode(f"hf:{self._folder.name}", error) from None
+
+    @property
+    def network(self) -> Any:
+        return self._texts.network if self.reads == "text" else self._image_network
 
     @cached_property
     def _image_network(self) -> HFImageBody:

@@ -40,6 +40,10 @@ class MiniLMFeatures(FeatureMap):
     def transform(self, inputs: Any, progress: Progress | None = None) -> npt.NDArray[np.float32]:
         return self._encoder.encode(inputs, self._device, progress)
 
+    @property
+    def network(self) -> Any:
+        return self._encoder.network
+
     @cached_property
     def _folder(self) -> HFFolder:
         package = optional(_PACKAGE, "pretrained", "features 'minilm'")

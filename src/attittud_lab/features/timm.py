@@ -50,6 +50,10 @@ class TimmFeatures(FeatureMap):
             cure = "check the name, and that its weights are in the cache or can be fetched"
             raise InputError(f"features {name!r} cannot be built ({reason}); {cure}") from None
 
+    @property
+    def network(self) -> Any:
+        return self._network
+
     def transform(self, inputs: Any, progress: Progress | None = None) -> npt.NDArray[np.float32]:
         network = frozen(self._network, self._device)
         try:

@@ -169,7 +169,7 @@ def _scores(board: Mapping[str, Any]) -> list[dict[str, Any]]:
     steps = _look_steps(board)
     rows: list[dict[str, Any]] = []
     final = board["final"]
-    if final["kind"] == "ensemble":
+    if final["kind"] == "ensemble" and len(final["picks"]) > 1:
         model = {"label": "the model: a mean", **final["out_of_fold"], "color": "accent"}
         rows.append({**model, "remark": "", "curve": []})
     look = looks([row["label"] for row in board["candidates"]])
@@ -213,7 +213,7 @@ def _leaderboard(board: Mapping[str, Any], result: Mapping[str, Any]) -> dict[st
     columns = ["candidate", "features", "learner", "use", metric, "95 %", "loss"]
     columns += ["minus the best alone", "steps (best)", "time"]
     rows: list[dict[str, Any]] = []
-    if final["kind"] == "ensemble":
+    if final["kind"] == "ensemble" and len(final["picks"]) > 1:
         own, loss = final["out_of_fold"], result["validation"].get("loss")
         cells = [f"the model: a mean of {model['members']} models", "", "", ""]
         cells += [percent(own["score"]), ends(own), "" if loss is None else f"{loss:.3f}", "", "", ""]

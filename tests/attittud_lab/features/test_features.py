@@ -33,7 +33,7 @@ def test_what_is_tried_follows_from_what_is_installed(monkeypatch: pytest.Monkey
             features.choose_features(kind, [name])
     monkeypatch.setattr(features, "find_spec", lambda name: name)
     assert features.default_features("text") == ["tfidf", "minilm"]
-    assert features.default_features("image") == ["efficientnet"]
+    assert features.default_features("image") == ["histogram", "efficientnet"]
 
 
 @pytest.mark.parametrize(
