@@ -127,13 +127,17 @@ def _report(run_dir: Path) -> Path | None:
 def _decided(run_dir: Path) -> list[str]:
     """Return what a portfolio says at its end."""
     from attittud_lab.files import read_json
+    from attittud_lab.portfolio import words
     from attittud_lab.portfolio.leaderboard import NAME
+    from attittud_lab.portfolio.suspicious import FILE
 
     board = read_json(run_dir / NAME)
     disk = f"{board['peak_disk'] / 1e6:.3g} MB of disk"
     memory = f"{board['peak_memory'] / 1e6:.0f} MB of memory per process"
     spent = f"at most {disk} and {memory} were needed"
     lines = [spent, board["decision"], board["without_us"], board["warning"]]
+    lines += words.clearest(board["translations"])
+    lines.append(words.suspicious(board["suspicious"], str(run_dir / FILE)))
     return [line for line in lines if line]
 
 

@@ -34,6 +34,8 @@ from attittud_lab.portfolio.networks import (
 )
 from attittud_lab.portfolio.simple import SimpleCandidates, wants_networks, wants_simple
 from attittud_lab.portfolio.standing import Standing, scores_of, usable
+from attittud_lab.portfolio.suspicious import suspicious
+from attittud_lab.portfolio.translations import translations
 from attittud_lab.portfolio.trial import RESULT, peak_memory, phase_lengths, pooled_data
 from attittud_lab.portfolio.winner import choose_single
 from attittud_lab.runs.folder import RunFolder, trained_once
@@ -176,6 +178,8 @@ class Portfolio:
             "bytes": about.bytes or 0,
             "seconds_per_prediction": about.seconds or 0.0,
         }
+        board["translations"] = translations(self.simple, self.data.groups, self.config.seed)
+        board["suspicious"] = suspicious(self.simple, self.data, folder)
         self.write_predictions(board, scores)
         write_json(folder / NAME, without_nan(board))
         return self.result(members, scores, tested)

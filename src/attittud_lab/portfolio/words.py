@@ -216,3 +216,25 @@ def guess(estimate: Mapping[str, Any], score: float, metric: str, cure: str) -> 
         f"{GUESSING} its out-of-fold {metric} is {100 * score:.1f} %. {same} has "
         f"{100 * estimate['score']:.1f} %. {cure}"
     )
+
+
+# ------------------------------------------------------------------------- translated labels
+
+
+def translation(source: str, label: str, name: str, meaning: Mapping[str, Any]) -> str:
+    """Say what a label of a source means, such as "what web calls cat is 61 % dog to you (52 to 70 %)"."""
+    ends = f"{100 * meaning['low']:.0f} to {100 * meaning['high']:.0f} %"
+    return f"what {source} calls {label} is {100 * meaning['value']:.0f} % {name} to you ({ends})"
+
+
+def clearest(tables: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the clearest sentence about each source that has one."""
+    return [table["sentences"][0]["text"] for table in tables if table["sentences"]]
+
+
+def suspicious(lists: Iterable[Mapping[str, Any]], file: str) -> str:
+    """Say how many labels look wrong, by source; empty if none does."""
+    parts = [f"{one['listed']} of {one['examined']} in {one['source']}" for one in lists if one["listed"]]
+    if not parts:
+        return ""
+    return f"auxiliary labels that look wrong: {', '.join(parts)} ({file})"

@@ -16,6 +16,7 @@ from attittud_lab.portfolio.leaderboard import NAME, VERSION
 from attittud_lab.report.cells import bar, difference, ends, milliseconds, percent, sure
 from attittud_lab.report.changes import changes, confusions
 from attittud_lab.report.pictures import looks
+from attittud_lab.report.translations import suspects, translated
 from attittud_lab.runs.folder import load_checkpoint
 from attittud_lab.runs.model import size_words
 
@@ -40,6 +41,8 @@ def portfolio(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
             "chance": _chance(board["chance"]),
             "rows": _scores(board),
             **_steps(board),
+            "translations": translated(board),
+            "suspects": suspects(board),
             "confusion": confusions(kept, classes),
         },
         "sections": [section for section in sections if section],

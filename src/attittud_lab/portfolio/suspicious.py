@@ -1,0 +1,252 @@
+"""Auxiliary examples whose labels look wrong, as suspicious.csv and for the report.
+
+The label of an example gets a probability of being right, from models that were not trained on that
+example. Measurements of this and of other scores are in docs/appendix/suspicious-labels.md.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from attittud_lab.data.prepare import Prepared
+from attittud_lab.files import write_atomically
+from attittud_lab.learners import Numbers, Setting
+from attittud_lab.learners.base import rows_of
+from attittud_lab.portfolio.simple import SimpleCandidates
+from attittud_lab.portfolio.translations import best_features
+from attittud_lab.predict.outputs import harmless
+from attittud_lab.uses.base import SourceModels, fit_source
+from attittud_lab.uses.evaluate import fit_final
+from attittud_lab.uses.landmarks import with_fewer_columns
+from attittud_lab.uses.problem import LabelNumbers, Problem, SimpleCandidate, SourceData
+from attittud_lab.uses.translated import Translation
+
+FILE = "suspicious.csv"
+COLUMNS = ("source", "example", "label", "proposed label", "probability", "probability of the label")
+RATE = 0.1
+"""Labels are listed as long as at most this share of them is expected to be right."""
+PARTS = 5
+"""A source is divided into this many parts; each is judged by models of the others."""
+MOST_EXAMINED = 10_000
+"""Of a larger source, so many examples are drawn at random."""
+SHOWN = 8
+"""Examples of a source that the report shows."""
+MOST_PICTURED = 5
+"""Sources whose examples the report shows: the page must stay small."""
+SIDE = 64
+"""The longest side of a small picture, in pixels."""
+LETTERS = 120
+"""Letters of a text that the report shows."""
+USUAL: Setting = {"penalty": 0.1, "weight": 1.0}
+"""The setting of a translated linear learner that the portfolio did not try."""
+RowNumbers = npt.NDArray[np.int64]
+
+
+def suspicious(simple: SimpleCandidates | None, data: Prepared, folder: Path) -> list[dict[str, Any]]:
+    """Write suspicious.csv; returns what leaderboard.json says about each source that was examined.
+
+    Sources with several labels at once are left out.
+    """
+    features = best_features(simple)
+    if simple is None or features is None:
+        return []
+    problem = with_fewer_columns(simple.problems[features], simple.seed)
+    rows: list[list[str]] = []
+    lists = []
+    for source in problem.sources.values():
+        if source.several:
+            continue
+        suspects = examine(problem, source, simple.seed, *settings_of(simple, features, source))
+        names = example_names(data, source.name, suspects.rows)
+        for position, name in enumerate(names):
+            rows.append(suspects.cells(source, position, name))
+        shown = min(SHOWN, len(suspects.rows)) if len(lists) < MOST_PICTURED else 0
+        pictures = shown_inputs(data, source.name, suspects.rows[:shown])
+        lists.append(
+            {
+                "source": source.name,
+                "examined": suspects.examined,
+                "examples": len(source.labels),
+                "listed": len(suspects.rows),
+                "same_classes": source.same_classes,
+                "rate": RATE,
+                "top": [
+                    suspects.about(source, position, names[position]) | picture
+                    for position, picture in enumerate(pictures)
+                ],
+            }
+        )
+    if lists:
+        write_csv(folder / FILE, rows)
+    return lists
+
+
+def settings_of(simple: SimpleCandidates, features: str, source: SourceData) -> tuple[Setting, float]:
+    """Return the setting and the temperature that the folds chose for the translated source, or the usual ones."""
+    chosen = simple.chosen.get(translated(features, source).label)
+    if chosen is None:
+        return USUAL, 1.0
+    return chosen.setting, chosen.temperature
+
+
+def translated(features: str, source: SourceData) -> SimpleCandidate:
+    return SimpleCandidate(features, "linear", "translated", (source.name,))
+
+
+# -------------------------------------------------------------------------------- one source
+
+
+@dataclass(frozen=True)
+class Suspects:
+    """Examples whose labels look wrong, the least probable label first."""
+
+    rows: RowNumbers
+    """Numbers in the source."""
+    proposed: RowNumbers
+    """The most probable class of each."""
+    probability: Numbers
+    """Of the proposed class."""
+    label_probability: Numbers
+    """Of the label that the example has."""
+    examined: int
+    """How many examples with labels were examined."""
+
+    def cells(self, source: SourceData, position: int, name: str) -> list[str]:
+        """Return a row of the file."""
+        about = self.about(source, position, name)
+        texts = [harmless(text) for text in (source.name, name, about["label"], about["proposed"])]
+        return [*texts, f"{about['probability']:.6g}", f"{about['label_probability']:.6g}"]
+
+    def about(self, source: SourceData, position: int, name: str) -> dict[str, Any]:
+        row = self.rows[position]
+        return {
+            "example": name,
+            "label": str(source.classes[source.labels[row]]),
+            "proposed": str(source.classes[self.proposed[position]]),
+            "probability": float(self.probability[position]),
+            "label_probability": float(self.label_probability[position]),
+        }
+
+
+def examine(
+    problem: Problem, source: SourceData, seed: int, setting: Setting = USUAL, temperature: float = 1.0
+) -> Suspects:
+    """Find the labels of a source that look wrong.
+
+    The list is the longest in which the mean probability of a label being right is at most `RATE`:
+    the false discovery rate, as far as the probabilities are right.
+    """
+    rows = np.flatnonzero(source.labels >= 0)
+    generator = np.random.default_rng(seed)
+    if len(rows) > MOST_EXAMINED:
+        rows = np.sort(generator.permutation(rows)[:MOST_EXAMINED])
+    part = _some(source, rows)
+    likely = probabilities(problem, part, generator, seed, setting, temperature)
+    right = likely[np.arange(len(rows)), part.labels]
+    proposed = likely.argmax(axis=1)
+    differing = np.flatnonzero(proposed != part.labels)
+    order = differing[np.argsort(right[differing], kind="stable")]
+    means = np.cumsum(right[order]) / np.arange(1, len(order) + 1)
+    order = order[: int((means <= RATE).sum())]
+    return Suspects(rows[order], proposed[order], likely[order].max(axis=1), right[order], len(rows))
+
+
+def probabilities(
+    problem: Problem,
+    source: SourceData,
+    generator: np.random.Generator,
+    seed: int,
+    setting: Setting = USUAL,
+    temperature: float = 1.0,
+) -> Numbers:
+    """Return the probability of each class of the source for each of its examples, rows x classes.
+
+    An example gets it from models of the other parts of the source. If the classes are the primary
+    ones, it is q(c) ∝ p(c|x) C[c, a], with p of the linear learner with the use *translated*, and
+    the channel C. So a label is compared with the primary classes, even if the whole source calls
+    them by other names. With other classes it is the prediction of a model of the source, as in
+    confident learning (Northcutt et al., 2021).
+    """
+    part = generator.permutation(len(source.labels)) % PARTS
+    likely = np.zeros((len(source.labels), len(source.classes)))
+    for number in range(PARTS):
+        judged = np.flatnonzero(part == number)
+        others = np.flatnonzero(part != number)
+        if not len(judged) or not len(others):
+            continue
+        training = _some(source, others)
+        features = rows_of(source.features, judged)
+        if source.same_classes:
+            smaller = replace(problem, sources={source.name: training})
+            models = SourceModels(smaller.sources, seed)
+            candidate = translated("", source)
+            model = fit_final(smaller, candidate, setting, temperature, seed, models)
+            channel = Translation.estimate(training, smaller, models, seed).channel
+            scores = torch.from_numpy(model.scores(features))
+            labels = torch.from_numpy(source.labels[judged])
+            likely[judged] = channel.posterior(scores, labels).numpy()
+        else:
+            likely[judged] = np.exp(fit_source(training, seed).scores(features))
+    return likely
+
+
+def _some(source: SourceData, rows: RowNumbers) -> SourceData:
+    """Return the source with some of its examples."""
+    labels: LabelNumbers = source.labels[rows]
+    return replace(source, features=rows_of(source.features, rows), labels=labels)
+
+
+# ------------------------------------------------------------------- what a person sees of it
+
+
+def write_csv(path: Path, rows: Sequence[Sequence[str]]) -> None:
+    """Write the list. Every cell is in quotes, so that a line break in a name does not begin a row."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
+    writer.writerow(COLUMNS)
+    writer.writerows(rows)
+    write_atomically(path, text.getvalue().encode("utf-8", "surrogateescape"))
+
+
+def example_names(data: Prepared, source: str, rows: RowNumbers) -> list[str]:
+    """Return what a person calls these examples: files, or rows of the source."""
+    if data.parts is None:
+        return [f"{source}, row {row + 1}" for row in rows.tolist()]
+    part = data.parts.auxiliary[source]
+    return part.listing.named(part.rows[rows])
+
+
+def shown_inputs(data: Prepared, source: str, rows: RowNumbers) -> list[dict[str, str]]:
+    """Return a small picture, the beginning of the text, or nothing for a row of a table."""
+    if data.kind == "text" and data.parts is not None:
+        part = data.parts.auxiliary[source]
+        return [{"text": str(text)[:LETTERS]} for text in part.listing.fetch(part.rows[rows])]
+    if data.kind == "image":
+        pixels = data.auxiliary[source].examples.inputs[torch.from_numpy(rows)]
+        return [{"picture": small_picture(image)} for image in pixels.cpu()]
+    return [{} for _ in rows]
+
+
+def small_picture(pixels: Tensor) -> str:
+    """Return an image (channels x height x width, uint8) as the source of an HTML image."""
+    from PIL import Image
+
+    array = pixels.permute(1, 2, 0).contiguous().numpy()
+    if array.shape[2] == 1:
+        array = array[:, :, 0]
+    image = Image.fromarray(array)
+    image.thumbnail((SIDE, SIDE))
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=85)
+    return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()

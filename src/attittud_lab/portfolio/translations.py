@@ -1,0 +1,349 @@
+"""What the labels of auxiliary sources mean for the primary classes, with intervals and as sentences.
+
+`run.py` calls `translations` at the end, for leaderboard.json. The report shows the tables, and the
+terminal prints the clearest sentence of each source.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attittud_lab.data.tasks import mix
+from attittud_lab.learners import Numbers
+from attittud_lab.portfolio import words
+from attittud_lab.portfolio.intervals import FEWEST_GROUPS
+from attittud_lab.portfolio.simple import SimpleCandidates
+from attittud_lab.portfolio.standing import rank, usable
+from attittud_lab.uses.base import SourceModels
+from attittud_lab.uses.landmarks import with_fewer_columns
+from attittud_lab.uses.problem import LabelNumbers, Problem, SourceData
+from attittud_lab.uses.translated import Translation, label_shares
+
+DRAWS = 200
+"""How many draws of the primary labels an interval is made from."""
+MOST_NAMES = 25
+"""With more classes or labels there is no room for a matrix, and the largest entries are listed."""
+LISTED = 12
+"""Entries of such a list."""
+PERMUTATIONS, MANY = 10, 5000
+"""Permutations of the labels in each draw. With more labels than the second number one is enough."""
+SENTENCES = 5
+"""The clearest translations of a source, at most."""
+_CLOSED = 1e-12
+"""A mutual information below this is rounding."""
+
+
+def translations(simple: SimpleCandidates | None, groups: Sequence[str] | None, seed: int) -> list[dict[str, Any]]:
+    """Return the table of each source that has labels, for leaderboard.json.
+
+    `groups` are those of the primary examples, if there are any. Sources are translated on the
+    features of the best simple candidate.
+    """
+    features = best_features(simple)
+    if simple is None or features is None:
+        return []
+    problem = with_fewer_columns(simple.problems[features], simple.seed)
+    counts = draw_counts(len(problem.labels), groups, mix(seed, "translations"))
+    models = SourceModels(problem.sources, simple.seed)
+    tables = []
+    for source in problem.sources.values():
+        table = translate(problem, source, models, counts, simple.seed)
+        tables.append({"features": features, **table})
+    return tables
+
+
+def best_features(simple: SimpleCandidates | None) -> str | None:
+    """Return the features of the best simple candidate; None if there is no such candidate."""
+    if simple is None:
+        return None
+    best = max(usable(simple.standings.values()), key=rank, default=None)
+    if best is None:
+        return None
+    return simple.candidates[best.label].features
+
+
+# -------------------------------------------------------------------------------- one source
+
+
+def translate(
+    problem: Problem, source: SourceData, models: SourceModels, counts: Numbers | None, seed: int
+) -> dict[str, Any]:
+    """Return the table of a source.
+
+    Rows are the primary classes, and columns the labels of the source. An entry is C[c, a] of the
+    label channel. Where an example has several labels at once, each label is a yes/no question with
+    a channel of its own, and an entry is the probability of yes for an example with yes.
+    """
+    translation = Translation.estimate(source, problem, models, seed)
+    matrix = translation.channel.matrix.numpy()
+    openness = translation.channel.openness.numpy()
+    probabilities = source_probabilities(problem, source, models)
+    shares = label_shares(source.labelled)
+    if not source.several:
+        matrix, openness = matrix[None], openness[None]
+        probabilities, shares = probabilities[:, None], shares[None]
+    labels = problem.labels
+    if not problem.several:
+        matrix, openness, labels = matrix[:, None], openness[:, None], labels[:, None]
+    # matrix: sources x tasks x classes x labels; openness: sources x tasks
+    cells: list[Cell] = []
+    channels = []
+    for number in range(matrix.shape[0]):
+        for task in range(matrix.shape[1]):
+            channel = Channel(
+                matrix[number, task],
+                float(openness[number, task]),
+                shares[number],
+                probabilities[:, number],
+                labels[:, task],
+            )
+            drawn = channel.drawn(counts)
+            row = task if problem.several else None
+            column = number if source.several else None
+            of = [] if row is None else [str(problem.classes[row])]
+            of += [] if column is None else [str(source.classes[column])]
+            channels.append({"of": of, "value": channel.openness, **_ends(drawn.openness, channel.openness)})
+            cells += channel.cells(drawn, row, column)
+    return _table(problem, source, channels, cells)
+
+
+def source_probabilities(problem: Problem, source: SourceData, models: SourceModels) -> Numbers:
+    """Return what the source's model predicts for primary examples.
+
+    Shape n x labels; with several labels at once n x labels x 2, for no and yes.
+    """
+    scores = models.model(source.name).scores(problem.features)
+    if not source.several:
+        return np.asarray(np.exp(scores))
+    yes = 0.5 * (1 + np.tanh(0.5 * scores))
+    return np.stack([1 - yes, yes], axis=-1)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """How often a primary class has an auxiliary label, and what the label means."""
+
+    row: int
+    column: int
+    value: float
+    """C[c, a]."""
+    ends: dict[str, float | None]
+    meaning: float
+    """p(c|a) ∝ C[c, a] times the share of c: the share of class c among examples with this label."""
+    meaning_ends: dict[str, float | None]
+    share: float
+    """The share of class c among the primary labels: what the meaning is compared with."""
+    spread: float
+    """π(a), the share of the label in the source: what the value is compared with."""
+    is_open: bool
+    """Whether the interval of the channel's openness is above 0."""
+
+    @property
+    def clearness(self) -> float:
+        """How far the meaning is above the share of the class, at the low end of its interval."""
+        low = self.meaning_ends["low"]
+        return -math.inf if low is None else low - self.share
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A channel in each draw of the primary labels; empty arrays without draws."""
+
+    openness: Numbers
+    matrix: Numbers
+    """draws x classes x labels."""
+    meaning: Numbers
+
+
+@dataclass(frozen=True)
+class Channel:
+    """One label channel with the predictions and labels that it was estimated from."""
+
+    matrix: Numbers
+    """C, classes x labels."""
+    openness: float
+    shares: Numbers
+    """π, one for each label."""
+    probabilities: Numbers
+    """p_s(a|x) for the primary examples, n x labels."""
+    labels: LabelNumbers
+    """Class numbers of the primary examples, n; -1 where there is none."""
+
+    def drawn(self, counts: Numbers | None) -> Drawn:
+        """Estimate the channel again in each draw; `counts` says how often an example was drawn, draws x n.
+
+        Copies of an example raise the mutual information I of a draw, and also that of permuted
+        labels, Ī. So the information beyond chance is T = I − Ī of the same draw, and with the Ī of
+        all examples λ = max(0, T / (T + Ī)). For all examples this is 1 − Ī / I.
+        """
+        classes, width = self.matrix.shape
+        if counts is None:
+            return Drawn(np.empty(0), np.empty((0, classes, width)), np.empty((0, classes, width)))
+        by_chance = self.information_by_chance(np.ones((1, counts.shape[1]), dtype=counts.dtype))[0]
+        sums = self.sums(counts, self.labels)
+        beyond = (information(sums) - self.information_by_chance(counts)).clip(min=0)
+        openness = beyond / np.maximum(beyond + by_chance, _CLOSED)
+        sizes = self.class_counts(counts)
+        estimate = (sums + self.shares) / (sizes + 1)[:, :, None]
+        weight = openness[:, None, None]
+        matrix = weight * estimate + (1 - weight) * self.shares
+        return Drawn(openness, matrix, meanings(matrix, sizes))
+
+    def information_by_chance(self, counts: Numbers) -> Numbers:
+        """Return the mean mutual information in each draw over permutations of the labels."""
+        observed = np.flatnonzero(self.labels >= 0)
+        generator = np.random.default_rng(len(observed))
+        permutations = PERMUTATIONS if len(observed) <= MANY else 1
+        total = np.zeros(len(counts))
+        for _ in range(permutations):
+            labels = self.labels.copy()
+            labels[observed] = generator.permutation(labels[observed])
+            total += information(self.sums(counts, labels))
+        return total / permutations
+
+    def sums(self, counts: Numbers, labels: LabelNumbers) -> Numbers:
+        """Sum the probabilities of the examples of each class: draws x classes x labels."""
+        parts = []
+        for number in range(len(self.matrix)):
+            rows = labels == number
+            parts.append(counts[:, rows] @ self.probabilities[rows])
+        return np.stack(parts, axis=1)
+
+    def class_counts(self, counts: Numbers) -> Numbers:
+        """Count the examples of each class: draws x classes."""
+        columns = [counts[:, self.labels == number].sum(axis=1) for number in range(len(self.matrix))]
+        return np.stack(columns, axis=1)
+
+    def cells(self, drawn: Drawn, row: int | None, column: int | None) -> list[Cell]:
+        """Return all entries; of a yes/no question, in this row or column, the entry of yes."""
+        sizes = self.class_counts(np.ones((1, len(self.labels))))
+        meaning = meanings(self.matrix[None], sizes)[0]
+        low = _ends(drawn.openness, self.openness)["low"]
+        class_shares = sizes[0] / max(1.0, sizes.sum())
+        cells = []
+        for number in range(len(self.matrix)) if row is None else (1,):
+            for label in range(len(self.shares)) if column is None else (1,):
+                cells.append(
+                    Cell(
+                        number if row is None else row,
+                        label if column is None else column,
+                        float(self.matrix[number, label]),
+                        _ends(drawn.matrix[:, number, label], self.matrix[number, label]),
+                        float(meaning[number, label]),
+                        _ends(drawn.meaning[:, number, label], meaning[number, label]),
+                        float(class_shares[number]),
+                        float(self.shares[label]),
+                        low is not None and low > 0,
+                    )
+                )
+        return cells
+
+
+def meanings(matrix: Numbers, sizes: Numbers) -> Numbers:
+    """Return p(c|a) ∝ C[c, a] n_c for each label, from draws x classes x labels and draws x classes."""
+    joint = matrix * sizes[:, :, None]
+    return np.asarray(joint / np.maximum(joint.sum(axis=1, keepdims=True), _CLOSED))
+
+
+def information(sums: Numbers) -> Numbers:
+    """Return the mutual information of class and label, in nats, of draws x classes x labels sums."""
+    total = np.maximum(sums.sum(axis=(1, 2), keepdims=True), _CLOSED)
+    joint = sums / total
+    independent = joint.sum(axis=1, keepdims=True) * joint.sum(axis=2, keepdims=True)
+    ratio = np.where(joint > 0, joint / np.where(independent > 0, independent, 1), 1.0)
+    return np.asarray((joint * np.log(ratio)).sum(axis=(1, 2)))
+
+
+def draw_counts(examples: int, groups: Sequence[str] | None, seed: int) -> Numbers | None:
+    """Draw the examples with replacement, or whole groups of them, and count how often each was drawn.
+
+    Returns draws x n; None if there are too few groups for an interval.
+    """
+    generator = np.random.default_rng(seed)
+    if groups is None:
+        number_of: npt.NDArray[np.int64] = np.arange(examples)
+    else:
+        number_of = np.unique(groups, return_inverse=True)[1]
+        if number_of.max() + 1 < FEWEST_GROUPS:
+            return None
+    units = int(number_of.max()) + 1
+    counts = np.empty((DRAWS, examples), dtype=np.float32)
+    for draw in range(DRAWS):
+        drawn = np.bincount(generator.integers(units, size=units), minlength=units)
+        counts[draw] = drawn[number_of]
+    return counts
+
+
+def _ends(draws: Numbers, value: float) -> dict[str, float | None]:
+    """Return the ends of the 95 % interval, which contains the value itself; None without draws."""
+    if not len(draws):
+        return {"low": None, "high": None}
+    low, high = np.quantile(draws, [0.025, 0.975])
+    return {"low": min(float(low), float(value)), "high": max(float(high), float(value))}
+
+
+# ------------------------------------------------------------------------------- the content
+
+
+def _table(
+    problem: Problem, source: SourceData, channels: list[dict[str, Any]], cells: list[Cell]
+) -> dict[str, Any]:
+    """Return what leaderboard.json says about a source."""
+    small = max(len(problem.classes), len(source.classes)) <= MOST_NAMES
+    if problem.several:
+        sizes = (problem.labels == 1).sum(axis=0)
+    else:
+        sizes = np.bincount(problem.labels[problem.labels >= 0], minlength=len(problem.classes))
+    if not small:
+        cells_shown = sorted(cells, key=lambda cell: cell.spread - cell.value)[:LISTED]
+    else:
+        cells_shown = cells
+    return {
+        "source": source.name,
+        "classes": [str(name) for name in problem.classes],
+        "counts": sizes.tolist(),
+        "labels": [str(name) for name in source.classes],
+        "several": problem.several or source.several,
+        "openness": channels,
+        "whole": small,
+        "entries": [_entry(cell) for cell in cells_shown],
+        "sentences": _sentences(problem, source, cells),
+    }
+
+
+def _entry(cell: Cell) -> dict[str, Any]:
+    return {
+        "class": cell.row,
+        "label": cell.column,
+        "value": cell.value,
+        **cell.ends,
+        "meaning": cell.meaning,
+    }
+
+
+def _sentences(problem: Problem, source: SourceData, cells: list[Cell]) -> list[dict[str, Any]]:
+    """Return the clearest translations, one for each label at most.
+
+    A translation is clear if its channel is open, and if the whole interval of its meaning is above
+    the share of the class.
+    """
+    best: dict[int, Cell] = {}
+    for cell in cells:
+        if not cell.is_open or cell.clearness <= 0:
+            continue
+        if cell.column not in best or cell.meaning > best[cell.column].meaning:
+            best[cell.column] = cell
+    clearest = sorted(best.values(), key=lambda cell: cell.clearness, reverse=True)
+    sentences = []
+    for cell in clearest[:SENTENCES]:
+        label, name = str(source.classes[cell.column]), str(problem.classes[cell.row])
+        meaning = {"value": cell.meaning, **cell.meaning_ends}
+        text = words.translation(source.name, label, name, meaning)
+        sentences.append({"label": label, "class": name, **meaning, "text": text})
+    return sentences

@@ -1,0 +1,88 @@
+"""What the labels of auxiliary sources mean, and which of them look wrong: parts of a portfolio's page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attittud_lab.errors import counted
+from attittud_lab.report.cells import ends, percent
+
+SUSPICIOUS = "suspicious.csv"
+
+
+def translated(board: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the matrix and the sentences of each source; `board` is the content of leaderboard.json."""
+    return [_source(table) for table in board["translations"]]
+
+
+def _source(table: Mapping[str, Any]) -> dict[str, Any]:
+    sentences = [sentence["text"] for sentence in table["sentences"]]
+    about: dict[str, Any] = {
+        "source": table["source"],
+        "openness": [_openness(channel) for channel in table["openness"]],
+        "sentences": sentences,
+        "remark": "" if sentences else "No label has a clear meaning for your classes.",
+        "several": table["several"],
+    }
+    if table["whole"]:
+        return about | {"kind": "matrix", "columns": table["labels"], "rows": _matrix(table)}
+    rows = []
+    for entry in table["entries"]:
+        names = [table["classes"][entry["class"]], table["labels"][entry["label"]]]
+        rows.append([*names, percent(entry["value"]), ends(entry)])
+    return about | {"kind": "list", "columns": ["your class", "label", "share", "95 %"], "rows": rows}
+
+
+def _openness(channel: Mapping[str, Any]) -> str:
+    """Say λ with its interval, and of which labels it is."""
+    of = f" of {' and '.join(channel['of'])}" if channel["of"] else ""
+    low, high = channel["low"], channel["high"]
+    interval = "no interval" if low is None else f"{low:.2f} to {high:.2f}"
+    return f"λ{of} = {channel['value']:.2f} ({interval})"
+
+
+def _matrix(table: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of the matrix: a cell has a text, a shade, and a title with its interval and count."""
+    rows = []
+    for number, name in enumerate(table["classes"]):
+        count = counted(table["counts"][number], "label")
+        rows.append({"name": name, "count": count, "cells": [None] * len(table["labels"])})
+    for entry in table["entries"]:
+        row = rows[entry["class"]]
+        label = table["labels"][entry["label"]]
+        title = (
+            f"{percent(entry['value'])} (95 %: {ends(entry)}) of {row['name']} is called {label}, from "
+            f"{row['count']} of yours; {percent(entry['meaning'])} of what is called {label} is {row['name']}"
+        )
+        share = round(100 * entry["value"])
+        row["cells"][entry["label"]] = {"text": str(share), "share": share, "title": title}
+    return rows
+
+
+def suspects(board: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the examples of each source whose labels look most wrong, with pictures or texts."""
+    parts = []
+    for one in board["suspicious"]:
+        if not one["listed"]:
+            continue
+        examined = counted(one["examined"], "label")
+        if one["examined"] < one["examples"]:
+            examined += f", drawn at random from {one['examples']} examples"
+        judge = "compared with your classes" if one["same_classes"] else "compared with the source's other labels"
+        about = (
+            f"{one['source']}: {one['listed']} of {examined} look wrong, {judge}. By the models' probabilities, "
+            f"at most {100 * one['rate']:.0f} % of these are right after all. All are in {SUSPICIOUS}."
+        )
+        parts.append({"about": about, "examples": [_example(example) for example in one["top"]]})
+    return parts
+
+
+def _example(example: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "name": example["example"],
+        "text": example.get("text", ""),
+        "picture": example.get("picture", ""),
+        "label": example["label"],
+        "proposed": f"{example['proposed']} ({percent(example['probability'])})",
+    }
