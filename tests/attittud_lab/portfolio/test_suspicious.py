@@ -1,0 +1,100 @@
+"""Labels that look wrong: planted ones are found, and the file holds no formula."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+from attittud_lab.config.load import loads
+from attittud_lab.portfolio import suspicious
+from attittud_lab.portfolio.run import run
+from attittud_lab.portfolio.suspicious import FILE, RATE, Suspects, examine, probabilities, small_picture, write_csv
+from attittud_lab.report import write_report
+from attittud_lab.uses.problem import Problem, SourceData
+from tests.helpers.portfolios import board
+from tests.helpers.simple_jobs import table_job, text_job
+
+PRIMARY, CLASSES = 60, 3
+
+
+def example(*, same_classes: bool, shift: int = 0, wrong: float = 0.2) -> tuple[Problem, np.ndarray, np.ndarray]:
+    """A source with wrong labels: the problem, the right labels of the source, and which of its labels are wrong."""
+    generator = np.random.default_rng(0)
+    features = generator.normal(size=(PRIMARY + 600, 6)).astype(np.float32)
+    right = features[:, :CLASSES].argmax(axis=1)
+    labels = right[PRIMARY:].copy()
+    planted = generator.random(600) < wrong
+    labels[planted] = (labels[planted] + generator.integers(1, CLASSES, planted.sum())) % CLASSES
+    names = ["a", "b", "c"] if same_classes else ["x", "y", "z"]
+    source = SourceData("web", features[PRIMARY:], (labels + shift) % CLASSES, names, same_classes)
+    problem = Problem(features[:PRIMARY], right[:PRIMARY], ["a", "b", "c"], False, {"web": source})
+    return problem, right[PRIMARY:], planted
+
+
+@pytest.mark.parametrize(("same_classes", "shift"), [(True, 0), (False, 0), (False, 1)])
+def test_planted_labels_are_found(same_classes: bool, shift: int) -> None:
+    problem, _, planted = example(same_classes=same_classes, shift=shift)
+    source = problem.sources["web"]
+    likely = probabilities(problem, source, np.random.default_rng(0), 0)
+    np.testing.assert_allclose(likely.sum(axis=1), 1)
+    of_label = likely[np.arange(len(planted)), source.labels]
+    assert roc_auc_score(planted, -of_label) > 0.85
+    suspects = examine(problem, source, 0)
+    assert suspects.label_probability.mean() <= RATE
+    assert (np.diff(suspects.label_probability) >= 0).all()
+    assert (suspects.proposed != source.labels[suspects.rows]).all()
+    assert planted[suspects.rows].mean() > 0.7
+
+
+def test_labels_that_are_all_wrong_are_all_suspicious() -> None:
+    problem, right, _ = example(same_classes=True, shift=1, wrong=0.0)
+    suspects = examine(problem, problem.sources["web"], 0)
+    assert len(suspects.rows) > 500
+    assert (suspects.proposed == right[suspects.rows]).mean() > 0.9
+
+
+def test_of_a_large_source_some_examples_are_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suspicious, "MOST_EXAMINED", 100)
+    problem, _, _ = example(same_classes=True, shift=1)
+    suspects = examine(problem, problem.sources["web"], 0)
+    assert suspects.examined == 100
+    assert suspects.rows.max() > 100
+
+
+def test_no_cell_is_a_formula_or_begins_a_row(tmp_path: Path) -> None:
+    source = SourceData("=web", np.zeros((1, 1), dtype=np.float32), np.array([0]), ["+a", "-b"])
+    suspects = Suspects(np.array([0]), np.array([1]), np.array([0.9]), np.array([0.1]), 1)
+    write_csv(tmp_path / FILE, [suspects.cells(source, 0, "@first\r\n=second")])
+    with (tmp_path / FILE).open(newline="") as file:
+        heading, row = csv.reader(file)
+    assert len(heading) == len(row) == 6
+    assert row == ["'=web", "'@first\r\n=second", "'+a", "'-b", "0.9", "0.1"]
+
+
+def test_a_small_picture_is_an_image() -> None:
+    for channels in (1, 3):
+        picture = small_picture(torch.zeros(channels, 200, 100, dtype=torch.uint8))
+        assert picture.startswith("data:image/jpeg;base64,")
+        assert len(picture) < 3000
+
+
+@pytest.mark.parametrize("job", [table_job, text_job])
+def test_a_portfolio_writes_the_list_and_the_report_shows_it(job: Any, tmp_path: Path) -> None:
+    run(loads(job(tmp_path)), tmp_path / "run")
+    page = write_report(tmp_path / "run").read_text()
+    content = board(tmp_path / "run")
+    sources = ["more", "other"] if job is table_job else ["more"]
+    assert [table["source"] for table in content["translations"]] == sources
+    assert [one["source"] for one in content["suspicious"]] == sources
+    with (tmp_path / "run" / FILE).open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == sum(one["listed"] for one in content["suspicious"])
+    shown = json.loads((tmp_path / "run" / "report.json").read_text())["portfolio"]
+    assert len(shown["translations"]) == len(sources)
+    assert 'id="translations"' in page
+    assert ('id="suspicious"' in page) == bool(rows)
