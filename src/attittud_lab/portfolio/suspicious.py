@@ -36,6 +36,8 @@ FILE = "suspicious.csv"
 COLUMNS = ("source", "example", "label", "proposed label", "probability", "probability of the label")
 RATE = 0.1
 """Labels are listed as long as at most this share of them is expected to be right."""
+SURE = 0.5
+"""The proposed class of a listed label has at least this probability."""
 PARTS = 5
 """A source is divided into this many parts; each is judged by models of the others."""
 MOST_EXAMINED = 10_000
@@ -48,8 +50,8 @@ SIDE = 64
 """The longest side of a small picture, in pixels."""
 LETTERS = 120
 """Letters of a text that the report shows."""
-USUAL: Setting = {"penalty": 0.1, "weight": 1.0}
-"""The setting of a translated linear learner that the portfolio did not try."""
+SETTING: Setting = {"penalty": 0.1, "weight": 1.0}
+"""Of the translated linear learner. A setting and a temperature from the folds found no more wrong labels."""
 RowNumbers = npt.NDArray[np.int64]
 
 
@@ -63,11 +65,11 @@ def suspicious(simple: SimpleCandidates | None, data: Prepared, folder: Path) ->
         return []
     problem = with_fewer_columns(simple.problems[features], simple.seed)
     rows: list[list[str]] = []
-    lists = []
+    lists: list[dict[str, Any]] = []
     for source in problem.sources.values():
         if source.several:
             continue
-        suspects = examine(problem, source, simple.seed, *settings_of(simple, features, source))
+        suspects = examine(problem, source, simple.seed)
         names = example_names(data, source.name, suspects.rows)
         for position, name in enumerate(names):
             rows.append(suspects.cells(source, position, name))
@@ -90,18 +92,6 @@ def suspicious(simple: SimpleCandidates | None, data: Prepared, folder: Path) ->
     if lists:
         write_csv(folder / FILE, rows)
     return lists
-
-
-def settings_of(simple: SimpleCandidates, features: str, source: SourceData) -> tuple[Setting, float]:
-    """Return the setting and the temperature that the folds chose for the translated source, or the usual ones."""
-    chosen = simple.chosen.get(translated(features, source).label)
-    if chosen is None:
-        return USUAL, 1.0
-    return chosen.setting, chosen.temperature
-
-
-def translated(features: str, source: SourceData) -> SimpleCandidate:
-    return SimpleCandidate(features, "linear", "translated", (source.name,))
 
 
 # -------------------------------------------------------------------------------- one source
@@ -139,37 +129,30 @@ class Suspects:
         }
 
 
-def examine(
-    problem: Problem, source: SourceData, seed: int, setting: Setting = USUAL, temperature: float = 1.0
-) -> Suspects:
+def examine(problem: Problem, source: SourceData, seed: int) -> Suspects:
     """Find the labels of a source that look wrong.
 
-    The list is the longest in which the mean probability of a label being right is at most `RATE`:
-    the false discovery rate, as far as the probabilities are right.
+    Another class must have a probability of at least `SURE`. The list is the longest in which the
+    mean probability of the labels is at most `RATE`. With the primary classes this is the false
+    discovery rate, as far as the probabilities are right. With other classes there is no such rate:
+    a model of the source predicts its labels, right or wrong.
     """
     rows = np.flatnonzero(source.labels >= 0)
     generator = np.random.default_rng(seed)
     if len(rows) > MOST_EXAMINED:
         rows = np.sort(generator.permutation(rows)[:MOST_EXAMINED])
     part = _some(source, rows)
-    likely = probabilities(problem, part, generator, seed, setting, temperature)
+    likely = probabilities(problem, part, generator, seed)
     right = likely[np.arange(len(rows)), part.labels]
     proposed = likely.argmax(axis=1)
-    differing = np.flatnonzero(proposed != part.labels)
+    differing = np.flatnonzero((proposed != part.labels) & (likely.max(axis=1) >= SURE))
     order = differing[np.argsort(right[differing], kind="stable")]
     means = np.cumsum(right[order]) / np.arange(1, len(order) + 1)
     order = order[: int((means <= RATE).sum())]
     return Suspects(rows[order], proposed[order], likely[order].max(axis=1), right[order], len(rows))
 
 
-def probabilities(
-    problem: Problem,
-    source: SourceData,
-    generator: np.random.Generator,
-    seed: int,
-    setting: Setting = USUAL,
-    temperature: float = 1.0,
-) -> Numbers:
+def probabilities(problem: Problem, source: SourceData, generator: np.random.Generator, seed: int) -> Numbers:
     """Return the probability of each class of the source for each of its examples, rows x classes.
 
     An example gets it from models of the other parts of the source. If the classes are the primary
@@ -190,8 +173,8 @@ def probabilities(
         if source.same_classes:
             smaller = replace(problem, sources={source.name: training})
             models = SourceModels(smaller.sources, seed)
-            candidate = translated("", source)
-            model = fit_final(smaller, candidate, setting, temperature, seed, models)
+            candidate = SimpleCandidate("", "linear", "translated", (source.name,))
+            model = fit_final(smaller, candidate, SETTING, seed=seed, models=models)
             channel = Translation.estimate(training, smaller, models, seed).channel
             scores = torch.from_numpy(model.scores(features))
             labels = torch.from_numpy(source.labels[judged])

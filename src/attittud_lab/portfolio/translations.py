@@ -185,7 +185,7 @@ class Channel:
         classes, width = self.matrix.shape
         if counts is None:
             return Drawn(np.empty(0), np.empty((0, classes, width)), np.empty((0, classes, width)))
-        by_chance = self.information_by_chance(np.ones((1, counts.shape[1]), dtype=counts.dtype))[0]
+        by_chance = self.information_by_chance(np.ones((1, counts.shape[1])))[0]
         sums = self.sums(counts, self.labels)
         beyond = (information(sums) - self.information_by_chance(counts)).clip(min=0)
         openness = beyond / np.maximum(beyond + by_chance, _CLOSED)
@@ -273,7 +273,7 @@ def draw_counts(examples: int, groups: Sequence[str] | None, seed: int) -> Numbe
         if number_of.max() + 1 < FEWEST_GROUPS:
             return None
     units = int(number_of.max()) + 1
-    counts = np.empty((DRAWS, examples), dtype=np.float32)
+    counts = np.empty((DRAWS, examples))
     for draw in range(DRAWS):
         drawn = np.bincount(generator.integers(units, size=units), minlength=units)
         counts[draw] = drawn[number_of]
@@ -291,9 +291,7 @@ def _ends(draws: Numbers, value: float) -> dict[str, float | None]:
 # ------------------------------------------------------------------------------- the content
 
 
-def _table(
-    problem: Problem, source: SourceData, channels: list[dict[str, Any]], cells: list[Cell]
-) -> dict[str, Any]:
+def _table(problem: Problem, source: SourceData, channels: list[dict[str, Any]], cells: list[Cell]) -> dict[str, Any]:
     """Return what leaderboard.json says about a source."""
     small = max(len(problem.classes), len(source.classes)) <= MOST_NAMES
     if problem.several:

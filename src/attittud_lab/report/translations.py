@@ -69,10 +69,15 @@ def suspects(board: Mapping[str, Any]) -> list[dict[str, Any]]:
         examined = counted(one["examined"], "label")
         if one["examined"] < one["examples"]:
             examined += f", drawn at random from {one['examples']} examples"
-        judge = "compared with your classes" if one["same_classes"] else "compared with the source's other labels"
+        if one["same_classes"]:
+            judge = "compared with your classes"
+            remark = f"By the models' probabilities, about {100 * one['rate']:.0f} % of these are right after all"
+        else:
+            judge = "compared with the other labels of the source"
+            remark = "Many of these may be right after all"
         about = (
-            f"{one['source']}: {one['listed']} of {examined} look wrong, {judge}. By the models' probabilities, "
-            f"at most {100 * one['rate']:.0f} % of these are right after all. All are in {SUSPICIOUS}."
+            f"{one['source']}: {one['listed']} of {examined} look wrong, {judge}. {remark}, so look "
+            f"before you change one. All are in {SUSPICIOUS}."
         )
         parts.append({"about": about, "examples": [_example(example) for example in one["top"]]})
     return parts
