@@ -37,7 +37,7 @@ def test_the_demo_trains_and_prints_its_table(tmp_path, monkeypatch, capsys):
     code, out, err = run(*QUICK, "--out", str(path), capsys=capsys)
     assert code == 0
     # Without a terminal: a line for each run, with how far it is and how long it will take.
-    runs = re.findall(r"run (\d+) of (\d+)(, about [^:]* left)?: ", err)
+    runs = re.findall(r"run (\d+) of (\d+)(, (?:about|less than) [^:]* left)?: ", err)
     assert [number for number, _, _ in runs] == [str(n + 1) for n in range(len(runs))] and runs[-1][0] == runs[-1][1]
     assert all(left for _, _, left in runs[1:-1])
     saved = json.loads(path.read_text())
