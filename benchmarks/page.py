@@ -154,9 +154,7 @@ def notes(results: Results) -> str:
     lines = ["* For another n, add 1/n of a refresh to a plain step."]
     absolute = absolute_means(results)
     if absolute:
-        lines.append(
-            f'* "Mean" comes from steps in pairs. The median times of the whole run give {absolute} instead.'
-        )
+        lines.append(f'* "Mean" comes from steps in pairs. The median times of the whole run give {absolute} instead.')
     alone = [f.over[10] for f in every_figure(results) if f.method == MultitaskInOneThread.name]
     if alone:
         text = f"{min(alone):.2f} to {max(alone):.2f} times as long"
