@@ -14,7 +14,9 @@ def test_a_plain_step_calls_the_same_number_of_our_functions_for_any_number_of_t
 
 def test_under_autocast_a_plain_step_calls_hardly_more_of_our_functions():
     own, every = calls(198, half=True)
-    assert own <= 150 and every <= 6_000  # a step looks at each node of its graphs
+    # A step looks at each node of its graphs. Some calls are made only if another test has loaded
+    # torch's CUDA graph trees.
+    assert own <= 165 and every <= 6_000
     assert calls(774, half=True)[0] == own
 
 
