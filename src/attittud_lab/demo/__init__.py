@@ -65,6 +65,8 @@ ROWS: dict[str, tuple[str, list[str]]] = {
     ),
 }
 """The rows: what each does, and its settings where they differ from the strategy of the same name."""
+ALONE = (PRIMARY_ONLY, "simple_learner")
+"""The rows that ignore the auxiliary data."""
 ETA = "Eta (a, b, c) below are the weights of the neutral, the helpful and the harmful part of the auxiliary gradient."
 WIDE = 112  # width of a terminal in which every row of the table fits into one line
 STYLES = {"▲": "green", "▼": "red"}
@@ -106,17 +108,17 @@ def job_of(cell: Cell, steps: int, folder: Path) -> Job:
 def run_all(seeds: int, steps: int, workers: int, folder: Path, progress: Progress) -> dict[str, Any]:
     """Run the demo and return a comparison with a table for every quality."""
     first, *others = QUALITIES
-    todo = [cell for cell in product(ROWS, QUALITIES, range(seeds)) if cell[0] != PRIMARY_ONLY or cell[1] == first]
+    todo = [cell for cell in product(ROWS, QUALITIES, range(seeds)) if cell[0] not in ALONE or cell[1] == first]
     began, processor, found = time.perf_counter(), 0.0, dict[Cell, RunResult]()
     progress.comparison(len(todo))
     with in_processes(workers) as place:
         for job, (result, seconds) in place.run((job_of(cell, steps, folder) for cell in todo), progress):
             found[job.arguments[0]] = result
             processor += seconds
-    # primary_only ignores the auxiliary data, so one quality stands for all.
-    found |= {
-        (PRIMARY_ONLY, quality, seed): found[PRIMARY_ONLY, first, seed] for quality in others for seed in range(seeds)
-    }
+    # These ignore the auxiliary data, so one quality stands for all.
+    for row, quality, seed in product(ALONE, others, range(seeds)):
+        if row in ROWS:
+            found[row, quality, seed] = found[row, first, seed]
     parts = {quality: _comparison(quality, seeds, folder, found) for quality in QUALITIES}
     tables = []
     for quality, part in parts.items():

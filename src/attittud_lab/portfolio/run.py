@@ -32,7 +32,7 @@ from attittud_lab.portfolio.networks import (
     full_runs,
     peak_size,
 )
-from attittud_lab.portfolio.simple import SimpleCandidates, wants_networks, wants_simple
+from attittud_lab.portfolio.simple import SimpleCandidates, few_threads, wants_networks, wants_simple
 from attittud_lab.portfolio.standing import Standing, scores_of, usable
 from attittud_lab.portfolio.suspicious import suspicious
 from attittud_lab.portfolio.translations import translations
@@ -178,8 +178,9 @@ class Portfolio:
             "bytes": about.bytes or 0,
             "seconds_per_prediction": about.seconds or 0.0,
         }
-        board["translations"] = translations(self.simple, self.data.groups, self.config.seed)
-        board["suspicious"] = suspicious(self.simple, self.data, folder)
+        with few_threads():
+            board["translations"] = translations(self.simple, self.data.groups, self.config.seed)
+            board["suspicious"] = suspicious(self.simple, self.data, folder)
         self.write_predictions(board, scores)
         write_json(folder / NAME, without_nan(board))
         return self.result(members, scores, tested)

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from attittud_lab import features
@@ -34,6 +36,7 @@ from attittud_lab.portfolio.networks import Setting
 from attittud_lab.portfolio.standing import Standing
 from attittud_lab.runs.folder import load_checkpoint, save_checkpoint
 from attittud_lab.runs.model import features_files
+from attittud_lab.training.devices import single_thread
 from attittud_lab.uses.base import SourceModels
 from attittud_lab.uses.candidates import ENCODED, TABLES, default_candidates
 from attittud_lab.uses.evaluate import Evaluation, evaluate, fit_final
@@ -84,6 +87,16 @@ class Chosen:
     seconds: float
 
 
+@contextmanager
+def few_threads() -> Iterator[None]:
+    """Compute with one thread inside the block: products are so small that several wait for each other.
+
+    Two processes with two threads each took thirty seconds for a fit of one second.
+    """
+    with single_thread(), threadpool_limits(limits=1):
+        yield
+
+
 class SimpleCandidates:
     """All simple candidates of a portfolio, with their out-of-fold results."""
 
@@ -111,7 +124,8 @@ class SimpleCandidates:
             problem = self.prepare(name)
             if problem is not None:
                 self.problems[name] = problem
-                self.evaluate(name, problem)
+                with few_threads():
+                    self.evaluate(name, problem)
 
     def say(self, line: str) -> None:
         self.lines.append(line)
@@ -132,7 +146,8 @@ class SimpleCandidates:
             return None
         rows = _joined([*inputs.values()])
         feature_map.fit(rows)
-        matrix = compute(feature_map, rows, cache, device, self.setting.progress)
+        with nullcontext() if feature_map.network is not None else few_threads():
+            matrix = compute(feature_map, rows, cache, device, self.setting.progress)
         self.maps[name] = feature_map
         parts = {}
         start = 0
@@ -282,6 +297,10 @@ class SimpleCandidates:
 
     def add_members(self, members: Members, picks: Mapping[str, int]) -> None:
         """Fit the picked candidates on all labels, and write them with their features."""
+        with few_threads():
+            self._add_members(members, picks)
+
+    def _add_members(self, members: Members, picks: Mapping[str, int]) -> None:
         written = set()
         began = time.monotonic()
         for label, count in picks.items():
