@@ -196,6 +196,10 @@ class Portfolio:
         """Return the best candidate, the number of picks of each, and the model's out-of-fold scores."""
         settings = self.config.portfolio
         standings = usable(self.standings.values())
+        if not self.standings:
+            raise InputError(
+                "portfolio: no features fit into the time; raise portfolio.budget, or name other portfolio.features"
+            )
         if not standings:
             why = next(iter(self.standings.values())).diverged
             raise InputError(f"the final training of every remaining candidate diverged: {why}")
@@ -271,11 +275,13 @@ class Portfolio:
 
         table = rows(standings, intervals, where, picks)
         alone = next((row for row in table if row["without_us"]), None)
+        network_wins = not self.standings[winner].simple
+        of_folds = network_wins and settings.final == "ensemble" and settings.members == "folds"
         board = {
             "version": VERSION,
             "metric": metric,
             "seed": self.config.seed,
-            "decision": words.decision(settings.final, winner, picks, gain, metric),
+            "decision": words.decision(settings.final, winner, picks, gain, metric, of_folds=of_folds),
             "without_us": words.without_us(alone, model, metric),
             "warning": words.guess(guessed, model["score"], metric, _cure(self.config, self.data)),
             "guess": guessed,

@@ -142,9 +142,9 @@ class SimpleCandidates:
             inputs[source] = data.inputs(source)
         cache = Path(self.setting.config.output) / "features"
         device = str(self.setting.device)
-        if feature_map.worth_keeping and not self.fits(feature_map, inputs, cache, device):
-            return None
         rows = _joined([*inputs.values()])
+        if feature_map.worth_keeping and not self.fits(feature_map, rows, cache, device):
+            return None
         feature_map.fit(rows)
         with nullcontext() if feature_map.network is not None else few_threads():
             matrix = compute(feature_map, rows, cache, device, self.setting.progress)
@@ -156,9 +156,8 @@ class SimpleCandidates:
             start += len(some)
         return self.problem(parts)
 
-    def fits(self, feature_map: FeatureMap, inputs: Mapping[str, Any], cache: Path, device: str) -> bool:
+    def fits(self, feature_map: FeatureMap, rows: Any, cache: Path, device: str) -> bool:
         """Whether there is time to compute these features; a line says so if it takes long, or too long."""
-        rows = _joined([*inputs.values()])
         seconds = seconds_for(feature_map, rows, cache, device)
         allowed, _ = budget.allowed(self.setting.config, self.setting.device)
         if allowed is not None and seconds > SHARE_FOR_FEATURES * allowed:

@@ -41,7 +41,7 @@ SURE = 0.5
 PARTS = 5
 """A source is divided into this many parts; each is judged by models of the others."""
 MOST_EXAMINED = 10_000
-"""Of a larger source, so many examples are drawn at random."""
+"""How many examples of a larger source are drawn at random."""
 SHOWN = 8
 """Examples of a source that the report shows."""
 MOST_PICTURED = 5
@@ -51,7 +51,7 @@ SIDE = 64
 LETTERS = 120
 """Letters of a text that the report shows."""
 SETTING: Setting = {"penalty": 0.1, "weight": 1.0}
-"""Of the translated linear learner. A setting and a temperature from the folds found no more wrong labels."""
+"""The setting of the translated linear learner. A setting and a temperature from the folds found no more wrong labels."""
 RowNumbers = npt.NDArray[np.int64]
 
 
@@ -106,9 +106,9 @@ class Suspects:
     proposed: RowNumbers
     """The most probable class of each."""
     probability: Numbers
-    """Of the proposed class."""
+    """The probability of the proposed class."""
     label_probability: Numbers
-    """Of the label that the example has."""
+    """The probability of the label that the example has."""
     examined: int
     """How many examples with labels were examined."""
 

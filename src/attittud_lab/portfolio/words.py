@@ -151,12 +151,14 @@ def ranking(metric: str) -> str:
     )
 
 
-def model(final: str, winner: str, picks: Mapping[str, int]) -> str:
-    """Say what the model consists of."""
+def model(final: str, winner: str, picks: Mapping[str, int], *, of_folds: bool = False) -> str:
+    """Say what the model consists of; `of_folds`: its networks are those of the folds."""
     if final == "ensemble" and len(picks) > 1:
         total = sum(picks.values())
         parts = [f"{label} ({count} of {total})" for label, count in picks.items()]
         return f"The model is a mean of {', '.join(parts)}."
+    if of_folds:
+        return f"The model is a mean of the networks of {winner}, one from each fold."
     return f"The model is {winner}, trained on all labels."
 
 
@@ -175,9 +177,11 @@ def decision(
     picks: Mapping[str, int],
     gain: Mapping[str, Any] | None,
     metric: str,
+    *,
+    of_folds: bool = False,
 ) -> str:
     """Say whether the auxiliary data helped, and what was trained. Differences are in points."""
-    trained = model(final, winner, picks)
+    trained = model(final, winner, picks, of_folds=of_folds)
     if gain is None:
         return f"{trained} There was nothing to compare it with."
     if math.isnan(gain["difference"]):

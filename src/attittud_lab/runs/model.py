@@ -36,9 +36,9 @@ class Member(TypedDict):
     share: float
     """The weight of its probabilities in the mean."""
     about: NotRequired[str]
-    """Of a simple model: the file that describes it."""
+    """The file that describes a simple model."""
     features: NotRequired[str]
-    """Of a simple model: its features, described in features-NAME.json and features-NAME.safetensors."""
+    """The features of a simple model, described in features-NAME.json and features-NAME.safetensors."""
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ def test_the_decision_names_both_candidates_and_the_members() -> None:
     text = words.decision("single", "linear, pooled", {"linear, pooled": 1}, GAIN, "accuracy")
     assert all(part in text for part in ("linear, pooled", "linear, alone", "+5.6", "+1.0 to +9.0"))
     mean = words.decision("ensemble", "a", {"a": 2, "b": 1}, None, "accuracy")
+    assert "all labels" not in words.decision("ensemble", "a", {"a": 1}, None, "accuracy", of_folds=True)
     assert "a (2 of 3)" in mean
     assert "b (1 of 3)" in mean
     for change in ({"difference": math.nan}, {"few_groups": 2, "low": math.nan, "high": math.nan}):
