@@ -1,1 +1,3 @@
-"""What a step costs: ATTITTUD, the plain multitask step and other libraries on the same models and data."""
+"""What a step costs: ATTITTUD, the plain multitask step and other libraries on the same models and
+data.
+"""

@@ -37,15 +37,23 @@ def points(job: str, settings: dict[str, Any]) -> Measurements:
     if job == "calls":
         return {name: partial(calls.measure, *setting) for name, setting in calls.POINTS.items()}
     if job == "passes":
-        return {passes.name(*item): partial(passes.measure, *item, **settings) for item in passes.points(quick)}
-    return {point.name: partial(steps.measure, job, point, **settings) for point in steps.points(SPECS[job], quick)}
+        return {
+            passes.name(*item): partial(passes.measure, *item, **settings)
+            for item in passes.points(quick)
+        }
+    return {
+        point.name: partial(steps.measure, job, point, **settings)
+        for point in steps.points(SPECS[job], quick)
+    }
 
 
 def device(name: str) -> str:
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:  # torch without CUDA has the latter
-        raise argparse.ArgumentTypeError(f"no device {name!r} here ({str(error).splitlines()[0]})") from error
+        raise argparse.ArgumentTypeError(
+            f"no device {name!r} here ({str(error).splitlines()[0]})"
+        ) from error
     return name
 
 
@@ -65,16 +73,25 @@ def arguments() -> argparse.Namespace:
         "point; points that are already there are not measured again. `python -m benchmarks.page` makes "
         "docs/cost.md from them.",
     )
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: a check that all of it runs, in seconds")
     parser.add_argument(
-        "--only", nargs="+", choices=JOBS, default=JOBS, metavar="JOB", help=f"of {', '.join(JOBS)} (default: all)"
+        "--quick", action="store_true", help="tiny sizes: a check that all of it runs, in seconds"
+    )
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=JOBS,
+        default=JOBS,
+        metavar="JOB",
+        help=f"of {', '.join(JOBS)} (default: all)",
     )
     parser.add_argument(
         "--again",
         action="store_true",
         help="measure points that are already there once more, and keep both (eager and judges only)",
     )
-    parser.add_argument("--base", action="store_true", help="only the base point of each job, no sweeps")
+    parser.add_argument(
+        "--base", action="store_true", help="only the base point of each job, no sweeps"
+    )
     parser.add_argument("--budget", type=float, help="start no further point after so many seconds")
     parser.add_argument(
         "--out",
@@ -97,28 +114,40 @@ def arguments() -> argparse.Namespace:
     )
     given = parser.parse_args()
     if given.again and not set(given.only) <= REPEATED:
-        parser.error(f"--again needs --only with {' or '.join(sorted(REPEATED))}: pages join runs of these only")
+        parser.error(
+            f"--again needs --only with {' or '.join(sorted(REPEATED))}: pages join runs of these only"
+        )
     return given
 
 
 def main() -> None:
     given = arguments()
-    # Warnings about vmap without a batching rule and about Opacus' hooks on token numbers: the figures show what is slow.
+    # Warnings about vmap without a batching rule and about Opacus' hooks on token numbers: the
+    # figures show what is slow.
     warnings.filterwarnings("ignore", message=".*batching rule.*|.*backward hook is firing.*")
     start = time.perf_counter()
     quick = given.quick or given.device == "cpu"
     if quick and not given.quick:
         print("No GPU: tiny sizes, as with --quick. The figures say nothing about a real model.")
     if given.device == "cpu":
-        torch.set_num_threads(1)  # on a busy machine several threads wait for each other longer than tiny sizes take
+        torch.set_num_threads(
+            1
+        )  # on a busy machine several threads wait for each other longer than tiny sizes take
     keep = given.out is not None or not quick
     out = given.out or RESULTS
     about = provenance(given.device, given.seed, quick)
-    settings = {"device": given.device, "quick": quick, "seed": given.seed, "seconds": 0.2 if quick else given.seconds}
+    settings = {
+        "device": given.device,
+        "quick": quick,
+        "seed": given.seed,
+        "seconds": 0.2 if quick else given.seconds,
+    }
     measured = {}
     for job in given.only:
         # The number of calls is the same for all sizes and devices.
-        record = Record(out if keep else None, job, about | {"quick": False} if job == "calls" else about)
+        record = Record(
+            out if keep else None, job, about | {"quick": False} if job == "calls" else about
+        )
         measured[job] = record.data
         todo = list(points(job, settings).items())
         for name, action in todo[:1] if given.base and job in SPECS else todo:
@@ -126,7 +155,9 @@ def main() -> None:
             if point in record:
                 continue
             if given.budget is not None and time.perf_counter() - start > given.budget:
-                print(f"{job}: {point} and what follows is left for another run, the budget is spent")
+                print(
+                    f"{job}: {point} and what follows is left for another run, the budget is spent"
+                )
                 break
             print(f"{job}: {point} ({time.perf_counter() - start:.0f} s)", flush=True)
             try:

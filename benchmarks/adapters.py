@@ -1,10 +1,11 @@
-"""The time that an adapter adds to a guided step: the same calls inside a framework and in a hand-written loop.
+"""The time that an adapter adds to a guided step: the same calls inside a framework and in a
+hand-written loop.
 
     python benchmarks/adapters.py benchmarks/adapters.json      # needs a GPU, about two minutes
 
-GPT-2 small, 16 primary and 16 auxiliary sequences of 64 to 128 random tokens, rank 10, a refresh every 10 steps. Milliseconds of
-a step without the optimizer, the mean over three whole refresh intervals after one to warm up. The jobs take turns; the better of
-two rounds counts.
+GPT-2 small, 16 primary and 16 auxiliary sequences of 64 to 128 random tokens, rank 10, a refresh
+every 10 steps. Milliseconds of a step without the optimizer, the mean over three whole refresh
+intervals after one to warm up. The jobs take turns; the better of two rounds counts.
 """
 
 from __future__ import annotations
@@ -38,8 +39,16 @@ def sequences(count: int, seed: int) -> list[dict[str, Tensor]]:
     data = []
     for _ in range(count):
         tokens = torch.randint(VOCABULARY, (LENGTH,), generator=random)
-        counts = torch.arange(LENGTH) < torch.randint(LENGTH // 2, LENGTH + 1, (1,), generator=random)
-        data.append({"input_ids": tokens, "attention_mask": counts.long(), "labels": tokens.where(counts, -100)})
+        counts = torch.arange(LENGTH) < torch.randint(
+            LENGTH // 2, LENGTH + 1, (1,), generator=random
+        )
+        data.append(
+            {
+                "input_ids": tokens,
+                "attention_mask": counts.long(),
+                "labels": tokens.where(counts, -100),
+            }
+        )
     return data
 
 
@@ -92,7 +101,9 @@ def trainer(precision: str, *, guided: bool) -> float:
         **chosen,
     )
     more = {"auxiliary_datasets": {"auxiliary": AUXILIARY}, "guide": GUIDE} if guided else {}
-    run = (AttittudTrainer if guided else Trainer)(model=model(), args=arguments, train_dataset=PRIMARY, **more)
+    run = (AttittudTrainer if guided else Trainer)(
+        model=model(), args=arguments, train_dataset=PRIMARY, **more
+    )
     run.training_step = clock(run.training_step)
     run.train()
     return clock.milliseconds
@@ -104,13 +115,20 @@ def losses_by_hand(network: Any, step: int, precision: str) -> tuple[Tensor, Ten
     with torch.autocast("cuda", kind, enabled=kind is not None):
         logits = network(**primary).logits
         loss = network(**auxiliary).loss
-    return per_sequence(logits, labels, reduction="sum") * (BATCH / labels[:, 1:].ne(-100).sum()), loss
+    return per_sequence(logits, labels, reduction="sum") * (
+        BATCH / labels[:, 1:].ne(-100).sum()
+    ), loss
 
 
 def by_hand(precision: str, *, joint: bool = False) -> float:
-    """The Trainer frees the primary graph before it builds the auxiliary one; `joint` holds both, as Lightning's example."""
+    """The Trainer frees the primary graph before it builds the auxiliary one; `joint` holds both,
+    as Lightning's example.
+    """
     network, clock = model(), Clock()
-    guide, optimizer = Guide(network, **GUIDE), torch.optim.AdamW(network.parameters(), lr=5e-5, fused=True)
+    guide, optimizer = (
+        Guide(network, **GUIDE),
+        torch.optim.AdamW(network.parameters(), lr=5e-5, fused=True),
+    )
     kind = PRECISIONS[precision]
 
     def step(number: int) -> None:
@@ -122,7 +140,9 @@ def by_hand(precision: str, *, joint: bool = False) -> float:
         labels = inputs.pop("labels")
         with torch.autocast("cuda", kind, enabled=kind is not None):
             logits = network(**inputs).logits
-        losses = per_sequence(logits, labels, reduction="sum") * (BATCH / labels[:, 1:].ne(-100).sum())
+        losses = per_sequence(logits, labels, reduction="sum") * (
+            BATCH / labels[:, 1:].ne(-100).sum()
+        )
         guide.primary(losses)
         del logits, losses
         with torch.autocast("cuda", kind, enabled=kind is not None):
@@ -173,7 +193,9 @@ def lightning(precision: str) -> float:
         "enable_checkpointing": False,
         "enable_model_summary": False,
     }
-    pl.Trainer(max_epochs=1, devices=1, accelerator="gpu", precision=names[precision], **quiet).fit(Module())
+    pl.Trainer(max_epochs=1, devices=1, accelerator="gpu", precision=names[precision], **quiet).fit(
+        Module()
+    )
     return clock.milliseconds
 
 
@@ -201,7 +223,8 @@ def main() -> None:
     about = {
         "what": __doc__,
         "milliseconds": found,
-        "versions": {name: version(name) for name in packages} | {"python": platform.python_version()},
+        "versions": {name: version(name) for name in packages}
+        | {"python": platform.python_version()},
         "hardware": torch.cuda.get_device_name(),
         "revision": os.environ.get("ATTITTUD_REVISION"),
     }

@@ -30,17 +30,26 @@ POINTS = {
 def network(tensors: int) -> nn.ModuleDict:
     torch.manual_seed(0)
     blocks = (nn.Sequential(nn.Linear(16, 16), nn.ReLU()) for _ in range((tensors - 4) // 2))
-    model = nn.ModuleDict({"body": nn.Sequential(*blocks), "primary": nn.Linear(16, 3), "other": nn.Linear(16, 2)})
+    model = nn.ModuleDict(
+        {"body": nn.Sequential(*blocks), "primary": nn.Linear(16, 3), "other": nn.Linear(16, 2)}
+    )
     assert len(list(model.parameters())) == tensors
     return model
 
 
 def calls(
-    tensors: int, *, verbs: bool = False, engine: str = "loop", refresh: bool = False, half: bool = False
+    tensors: int,
+    *,
+    verbs: bool = False,
+    engine: str = "loop",
+    refresh: bool = False,
+    half: bool = False,
 ) -> tuple[int, int]:
-    """The number of our own functions that a step calls, and of all functions, including C functions.
+    """The number of our own functions that a step calls, and of all functions, including C
+    functions.
 
-    `refresh`: in a step with a refresh, where the forward pass of the primary losses is counted too if an engine watches it.
+    `refresh`: in a step with a refresh, where the forward pass of the primary losses is counted too
+        if an engine watches it.
     `half`: forward passes under autocast. A step then looks at each node of their graphs.
     """
     model = network(tensors)

@@ -1,25 +1,30 @@
-"""Eager steps, where Python between the kernels counts: the steps of all methods take turns in one process.
+"""Eager steps, where Python between the kernels counts: the steps of all methods take turns in one
+process.
 
     python -m benchmarks --only eager            # all models
     python -m benchmarks.eager --only wrn22      # one model, with options; prints what it finds
 
 Two things are measured at the base point of each model:
 
-* the median time of each kind of step, over rounds in which every method has its turn: a plain step that is not timed, because
-  it follows a step of another method, then a refresh and three plain steps. What a refresh adds is its median difference to the
-  plain step that follows it. The slowest methods have their turn in every third round. A multitask step, also after one that is
-  not timed, comes before and after each turn, and both kinds of step are divided by the mean of these two, because the speed of
-  a machine changes within seconds;
-* the plain step of a guide over two backward passes without one. They take turns, and the ratio is the median over at least 200
-  pairs, with the 95 % interval of that median. Some pairs are measured after each round, because a machine may stay slow for
-  many seconds.
+* the median time of each kind of step, over rounds in which every method has its turn: a plain step
+  that is not timed, because it follows a step of another method, then a refresh and three plain
+  steps. What a refresh adds is its median difference to the plain step that follows it. The slowest
+  methods have their turn in every third round. A multitask step, also after one that is not timed,
+  comes before and after each turn, and both kinds of step are divided by the mean of these two,
+  because the speed of a machine changes within seconds;
+* the plain step of a guide over two backward passes without one. They take turns, and the ratio is
+  the median over at least 200 pairs, with the 95 % interval of that median. Some pairs are measured
+  after each round, because a machine may stay slow for many seconds.
 
-The process stays on the fastest cores of the machine (`FastCores`), because on a shared machine cores differ.
+The process stays on the fastest cores of the machine (`FastCores`), because on a shared machine
+cores differ.
 
-A guide runs backward passes in the thread that calls it. By default torch uses another thread, which is mostly slower. So
-multitask and the two passes are measured in both ways. All other libraries use the default.
+A guide runs backward passes in the thread that calls it. By default torch uses another thread,
+which is mostly slower. So multitask and the two passes are measured in both ways. All other
+libraries use the default.
 
-On a noisy machine, `--again` measures a model once more. Pages show the mean of all runs at one revision.
+On a noisy machine, `--again` measures a model once more. Pages show the mean of all runs at one
+revision.
 """
 
 from __future__ import annotations
@@ -54,7 +59,10 @@ RARE_EVERY = 3
 RARE = ("authors' algorithm", "TorchJD sketch, one by one", "TorchJD PCGrad", "Opacus + SVD")
 VMAPPED = "TorchJD sketch, vmapped"
 IN_ONE_THREAD = (MultitaskInOneThread, TwoPassesInOneThread)
-OVER = {"plain_over_two_passes": "two passes", "plain_over_two_passes_in_one_thread": TwoPassesInOneThread.name}
+OVER = {
+    "plain_over_two_passes": "two passes",
+    "plain_over_two_passes_in_one_thread": TwoPassesInOneThread.name,
+}
 """What plain steps are compared with, by the name under which the ratios are stored."""
 
 
@@ -82,15 +90,23 @@ def measure(
             rows[label] = {} if method.same_as is None else {"same_as": method.same_as}
             if method.same_as is None:
                 ready[label] = method
-        except Exception as error:  # a peer that is missing, or an engine that refuses this model, is a result
+        except (
+            Exception
+        ) as error:  # a peer that is missing, or an engine that refuses this model, is a result
             rows[label] = {"note": note(error)}
             print(f"    {label}: {rows[label]['note']}", flush=True)
     # Where TorchJD cannot use vmap, its other sketch is the one to compare with.
-    rare = RARE if VMAPPED in ready else tuple(label for label in RARE if not label.startswith("TorchJD sketch"))
+    rare = (
+        RARE
+        if VMAPPED in ready
+        else tuple(label for label in RARE if not label.startswith("TorchJD sketch"))
+    )
     turns: dict[str, list[Turn]] = {label: [] for label in ready}
 
     def multitask() -> float:
-        """The seconds of a multitask step. As in every turn, an untimed step comes first, because it follows another method."""
+        """The seconds of a multitask step. As in every turn, an untimed step comes first, because
+        it follows another method.
+        """
         ready["multitask"].step(False)
         return seconds_of(partial(ready["multitask"].step, False), work.device)
 
@@ -102,13 +118,19 @@ def measure(
         for label, method in ready.items():
             if label not in rare or done % RARE_EVERY == 0:
                 method.step(False)
-                refresh = seconds_of(partial(method.step, True), work.device) if method.has_refresh else None
+                refresh = (
+                    seconds_of(partial(method.step, True), work.device)
+                    if method.has_refresh
+                    else None
+                )
                 steps = [seconds_of(partial(method.step, False), work.device) for _ in range(PLAIN)]
                 after = multitask()
                 turns[label].append(Turn(steps, refresh, (before + after) / 2))
                 before = after
         done, spent = done + 1, spent + time.perf_counter() - start
-        paired.measure(math.ceil(pairs * min(1.0, max(done / rounds, spent / seconds))) - paired.count)
+        paired.measure(
+            math.ceil(pairs * min(1.0, max(done / rounds, spent / seconds))) - paired.count
+        )
     paired.measure(pairs - paired.count)
     for label, found in turns.items():
         rows[label] = summary(found)
@@ -125,13 +147,23 @@ class Turn:
 
 
 def summary(turns: Sequence[Turn]) -> dict[str, Any]:
-    """Medians over the turns of a method: seconds, and ratios to the multitask steps next to each turn."""
+    """Medians over the turns of a method: seconds, and ratios to the multitask steps next to each
+    turn.
+    """
     times = {"step": statistics.median([seconds for turn in turns for seconds in turn.plain])}
-    over = {"step": statistics.median([seconds / turn.multitask for turn in turns for seconds in turn.plain])}
-    added = [(turn.refresh - turn.plain[0], turn.multitask) for turn in turns if turn.refresh is not None]
+    over = {
+        "step": statistics.median(
+            [seconds / turn.multitask for turn in turns for seconds in turn.plain]
+        )
+    }
+    added = [
+        (turn.refresh - turn.plain[0], turn.multitask) for turn in turns if turn.refresh is not None
+    ]
     if added:
         times["refresh"] = times["step"] + statistics.median([more for more, _ in added])
-        over["refresh"] = over["step"] + statistics.median([more / beside for more, beside in added])
+        over["refresh"] = over["step"] + statistics.median(
+            [more / beside for more, beside in added]
+        )
     return {"eager": times, "over_multitask": over, "rounds": len(turns)}
 
 
@@ -142,21 +174,29 @@ class Pairs:
         self.ready, self.device = ready, device
         self.guided = [label for label in PAIRED if label in ready]
         self.orders = list(permutations((*OVER.values(), *self.guided)))
-        self.found: dict[str, dict[str, list[float]]] = {key: {label: [] for label in self.guided} for key in OVER}
+        self.found: dict[str, dict[str, list[float]]] = {
+            key: {label: [] for label in self.guided} for key in OVER
+        }
         self.count = 0
 
     def measure(self, pairs: int) -> None:
         for _ in range(pairs):
             # Neighbouring orders hardly differ, so every seventh is taken.
             order = self.orders[7 * self.count % len(self.orders)]
-            turn = {label: seconds_of(partial(self.ready[label].step, False), self.device) for label in order}
+            turn = {
+                label: seconds_of(partial(self.ready[label].step, False), self.device)
+                for label in order
+            }
             for key, base in OVER.items():
                 for label in self.guided:
                     self.found[key][label].append(turn[label] / turn[base])
             self.count += 1
 
     def ratios(self) -> dict[str, dict[str, dict[str, float]]]:
-        return {key: {label: median(of) for label, of in labels.items()} for key, labels in self.found.items()}
+        return {
+            key: {label: median(of) for label, of in labels.items()}
+            for key, labels in self.found.items()
+        }
 
 
 def median(values: list[float]) -> dict[str, float]:
@@ -164,23 +204,52 @@ def median(values: list[float]) -> dict[str, float]:
     ordered, n = sorted(values), len(values)
     reach = 0.98 * math.sqrt(n)
     low, high = max(0, math.floor(n / 2 - reach)), min(n - 1, math.ceil(n / 2 + reach))
-    return {"median": statistics.median(ordered), "low": ordered[low], "high": ordered[high], "n": n}
+    return {
+        "median": statistics.median(ordered),
+        "low": ordered[low],
+        "high": ordered[high],
+        "n": n,
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.eager", description=__doc__)
     parser.add_argument(
-        "--only", nargs="+", choices=MODELS, default=MODELS, metavar="MODEL", help=f"of {', '.join(MODELS)}"
+        "--only",
+        nargs="+",
+        choices=MODELS,
+        default=MODELS,
+        metavar="MODEL",
+        help=f"of {', '.join(MODELS)}",
     )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--pairs", type=int, default=PAIRS, help=f"pairs of single steps (default: {PAIRS})")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"turns of all kinds of steps (default: {ROUNDS})")
     parser.add_argument(
-        "--seconds", type=float, default=40.0, help="begin no further round after so long (default: 40)"
+        "--pairs", type=int, default=PAIRS, help=f"pairs of single steps (default: {PAIRS})"
     )
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: a check that all of it runs")
-    parser.add_argument("--again", action="store_true", help="measure models that are in eager.json once more")
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="write eager.json there; models in it are skipped")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=ROUNDS,
+        help=f"turns of all kinds of steps (default: {ROUNDS})",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=40.0,
+        help="begin no further round after so long (default: 40)",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="tiny sizes: a check that all of it runs"
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="measure models that are in eager.json once more"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="write eager.json there; models in it are skipped",
+    )
     given = parser.parse_args()
     warnings.filterwarnings("ignore", message=".*batching rule.*|.*backward hook is firing.*")
     quick = given.quick or given.device == "cpu"
@@ -189,7 +258,9 @@ def main() -> None:
         point = record.next_run(name) if given.again else name
         if point not in record:
             settings = {"pairs": given.pairs, "rounds": given.rounds, "seconds": given.seconds}
-            record.measure(point, partial(measure, name, device=given.device, quick=quick, seed=0, **settings))
+            record.measure(
+                point, partial(measure, name, device=given.device, quick=quick, seed=0, **settings)
+            )
         print(point, json.dumps(record.data["points"][point], indent=1), flush=True)
 
 

@@ -1,4 +1,6 @@
-"""Numbers that follow from measured times: what a refresh costs, what a step costs on average, memory above multitask."""
+"""Numbers that follow from measured times: what a refresh costs, what a step costs on average,
+memory above multitask.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ TORCHJD = ("TorchJD sketch, one by one", "TorchJD sketch, vmapped")
 
 @dataclass(frozen=True)
 class Figures:
-    """One method at one point. Times in seconds; ratios are over the multitask step in the same mode."""
+    """One method at one point. Times in seconds; ratios are over the multitask step in the same
+    mode.
+    """
 
     job: str
     point: str
@@ -60,7 +64,8 @@ def figures(job: str, point: str, data: dict[str, Any]) -> Iterator[Figures]:
             has_refresh = "refresh" in row.get("eager", {}) or "peak_refresh" in row
             if mode == "graph" and has_refresh and "refresh" not in times:
                 continue
-            # Ratios to multitask steps next to each turn, where they were measured, are more precise than ratios of medians.
+            # Ratios to multitask steps next to each turn, where they were measured, are more
+            # precise than ratios of medians.
             ratios = row.get("over_multitask") if mode == "eager" else None
             ratios = ratios or {kind: seconds / base for kind, seconds in times.items()}
             yield Figures(
@@ -75,7 +80,9 @@ def figures(job: str, point: str, data: dict[str, Any]) -> Iterator[Figures]:
             )
 
 
-def _vectors(row: dict[str, Any], multitask: dict[str, Any], kind: str, size: int | None) -> float | None:
+def _vectors(
+    row: dict[str, Any], multitask: dict[str, Any], kind: str, size: int | None
+) -> float | None:
     peak, base = row.get(f"peak_{kind}"), multitask.get("peak_step")
     return None if peak is None or base is None or size is None else (peak - base) / (4 * size)
 
@@ -109,13 +116,24 @@ def ours(found: list[Figures], mode: str) -> dict[str, Figures]:
     return {
         f.method: f
         for f in found
-        if f.mode == mode and f.method.startswith("attittud") and f.refresh is not None and "frozen" not in f.method
+        if f.mode == mode
+        and f.method.startswith("attittud")
+        and f.refresh is not None
+        and "frozen" not in f.method
     }
 
 
 def table(results: Results) -> str:
     """Everything in Markdown, one row per method."""
-    head = ["workload", "point", "method", "mode", "step ms", "refresh ms", *(f"n={n}" for n in EVERY)]
+    head = [
+        "workload",
+        "point",
+        "method",
+        "mode",
+        "step ms",
+        "refresh ms",
+        *(f"n={n}" for n in EVERY),
+    ]
     head += ["memory", "in refresh"]
     eager = [
         found
@@ -133,13 +151,17 @@ def table(results: Results) -> str:
     for point, data in results.get("passes", {}).get("points", {}).items():
         for mode in MODES:
             if mode in data:
-                times = "; ".join(f"{name} {1e3 * value:.3f} ms" for name, value in data[mode]["seconds"].items())
+                times = "; ".join(
+                    f"{name} {1e3 * value:.3f} ms" for name, value in data[mode]["seconds"].items()
+                )
                 lines.append(["passes", point, times, mode, *([""] * 7)])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def in_a_graph(point: dict[str, Any]) -> dict[str, float]:
-    """Seconds of the passes, in a CUDA graph if there was one, because a graph measures the device alone."""
+    """Seconds of the passes, in a CUDA graph if there was one, because a graph measures the device
+    alone.
+    """
     mode = next(mode for mode in MODES if mode in point)
     times: dict[str, float] = point[mode]["seconds"]
     return times

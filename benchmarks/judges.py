@@ -1,13 +1,15 @@
-"""What eta="auto" costs: a step in which 16 judges are asked, one without them, and a step with a fixed Eta.
+"""What eta="auto" costs: a step in which 16 judges are asked, one without them, and a step with a
+fixed Eta.
 
     python -m benchmarks --only judges
 
-A user pays the mean over `judge_every` steps. On a GPU the steps are also measured as CUDA graphs. The judges' own forward and
-backward pass, without a guide, is measured too: asking them cannot cost less.
+A user pays the mean over `judge_every` steps. On a GPU the steps are also measured as CUDA graphs.
+The judges' own forward and backward pass, without a guide, is measured too: asking them cannot cost
+less.
 
-The speed of a machine changes within seconds. So what judges add is divided by the multitask step of the same round, and the
-median over the rounds is taken. On a noisy machine, `--again` measures once more; pages show the mean of all runs at one
-revision.
+The speed of a machine changes within seconds. So what judges add is divided by the multitask step
+of the same round, and the median over the rounds is taken. On a noisy machine, `--again` measures
+once more; pages show the mean of all runs at one revision.
 """
 
 from __future__ import annotations
@@ -34,12 +36,16 @@ def actions(work: Workload) -> dict[str, Callable[[], None]]:
     x, y = work.primary[0][:JUDGES], work.primary[1][:JUDGES]
 
     def judge() -> Tensor:
-        with torch.autocast(work.device.type, work.half or torch.bfloat16, enabled=work.half is not None):
+        with torch.autocast(
+            work.device.type, work.half or torch.bfloat16, enabled=work.half is not None
+        ):
             logits = work.model(x, "primary")
         return F.cross_entropy(logits.float(), y, reduction="none")
 
     guides = {
-        "fixed": Guide(work.model, eta=Eta(neutral=1, helpful=1, harmful=0), rank=work.spec.k, engine="loop"),
+        "fixed": Guide(
+            work.model, eta=Eta(neutral=1, helpful=1, harmful=0), rank=work.spec.k, engine="loop"
+        ),
         "auto": Guide(work.model, eta="auto", rank=work.spec.k, engine="loop", judge_every=1),
     }
 
@@ -49,7 +55,10 @@ def actions(work: Workload) -> dict[str, Callable[[], None]]:
             (work.losses("primary").mean() + work.losses("auxiliary").mean()).backward()
         else:
             guides[name].backward(
-                work.losses("primary"), work.losses("auxiliary").mean(), judge=judge if asked else None, refresh=refresh
+                work.losses("primary"),
+                work.losses("auxiliary").mean(),
+                judge=judge if asked else None,
+                refresh=refresh,
             )
         work.optimizer.step()
 
@@ -79,7 +88,9 @@ def measure(name: str, *, device: str, quick: bool, seed: int, seconds: float) -
     ways = {"eager": plain}
     if work.device.type == "cuda":
         pool = torch.cuda.graph_pool_handle()
-        ways["graph"] = {name: captured(action, work.device, pool) for name, action in plain.items()}
+        ways["graph"] = {
+            name: captured(action, work.device, pool) for name, action in plain.items()
+        }
     # Eager steps depend on the processor, whose speed changes more than the GPU's.
     most = {"eager": (5, seconds) if quick else (500, 6 * seconds), "graph": (100, seconds)}
     times: dict[str, dict[str, list[float]]] = {}
@@ -90,17 +101,23 @@ def measure(name: str, *, device: str, quick: bool, seed: int, seconds: float) -
         "judges": JUDGES,
         "judge_every": JUDGE_EVERY,
         "rounds": {mode: len(found["multitask"]) for mode, found in times.items()},
-        "seconds": {mode: {name: statistics.median(of) for name, of in found.items()} for mode, found in times.items()},
+        "seconds": {
+            mode: {name: statistics.median(of) for name, of in found.items()}
+            for mode, found in times.items()
+        },
         "shares": {mode: _shares(found) for mode, found in times.items()},
     }
 
 
 def _shares(times: Mapping[str, list[float]]) -> dict[str, float]:
-    """Medians over the rounds: what judges add on average, and the part of it that is their own pass."""
+    """Medians over the rounds: what judges add on average, and the part of it that is their own
+    pass.
+    """
     whole = zip(times["auto, judges asked"], times["auto"], times["multitask"], strict=True)
     alone = zip(times[ALONE], times["multitask"], strict=True)
     return {
-        "added": statistics.median((asked - auto) / multitask for asked, auto, multitask in whole) / JUDGE_EVERY,
+        "added": statistics.median((asked - auto) / multitask for asked, auto, multitask in whole)
+        / JUDGE_EVERY,
         "alone": statistics.median(own / multitask for own, multitask in alone) / JUDGE_EVERY,
     }
 

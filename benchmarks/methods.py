@@ -1,7 +1,9 @@
-"""The methods that are measured: every way to make one training step, with and without a refresh of its basis.
+"""The methods that are measured: every way to make one training step, with and without a refresh of
+its basis.
 
-All share a workload's model, data and optimizer. `step(refresh)` is a whole training step: forward passes, backward
-passes, the update of the weights. What a refresh costs is the difference between the two kinds of step.
+All share a workload's model, data and optimizer. `step(refresh)` is a whole training step: forward
+passes, backward passes, the update of the weights. What a refresh costs is the difference between
+the two kinds of step.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ class Method(ABC):
 
     @property
     def same_as(self) -> str | None:
-        """The name of another method whose code this one runs after its first refresh. Then only the other is measured."""
+        """The name of another method whose code this one runs after its first refresh. Then only
+        the other is measured.
+        """
         return None
 
     @property
@@ -71,7 +75,10 @@ class TwoPasses(Method):
     has_refresh = False
 
     def backward(self, refresh: bool) -> None:
-        primary, auxiliary = self.work.losses("primary").mean(), self.work.losses("auxiliary").mean()
+        primary, auxiliary = (
+            self.work.losses("primary").mean(),
+            self.work.losses("auxiliary").mean(),
+        )
         primary.backward()
         auxiliary.backward()
 
@@ -116,7 +123,9 @@ class Guided(Method):
 
     @property
     def same_as(self) -> str | None:
-        """The engine that `auto` has chosen, and `loop` for `batched` where torch cannot vectorise the backward pass."""
+        """The engine that `auto` has chosen, and `loop` for `batched` where torch cannot vectorise
+        the backward pass.
+        """
         engine, chosen = self.guide.engine, None
         if isinstance(engine, Auto):
             chosen = engine.chosen
@@ -132,16 +141,24 @@ class Guided(Method):
         primary = losses if self.watches else losses()
         auxiliary = self.work.losses("auxiliary").mean()
         basis_losses = losses if self.frozen else None
-        self.guide.backward(primary=primary, auxiliary=auxiliary, basis_losses=basis_losses, refresh=refresh)
+        self.guide.backward(
+            primary=primary, auxiliary=auxiliary, basis_losses=basis_losses, refresh=refresh
+        )
 
 
 class Plain(Method):
-    """The decomposition in plain torch, as papers write it: J's span, then the three parts as vectors of length D."""
+    """The decomposition in plain torch, as papers write it: J's span, then the three parts as
+    vectors of length D.
+    """
 
     def __init__(self, work: Workload, k: int) -> None:
         super().__init__(work, k)
         self.shared = list(work.shared().values())
-        self.own = [p for p in work.model.parameters() if p.requires_grad and all(p is not q for q in self.shared)]
+        self.own = [
+            p
+            for p in work.model.parameters()
+            if p.requires_grad and all(p is not q for q in self.shared)
+        ]
         self.basis: Tensor | None = None
 
     @abstractmethod
@@ -168,7 +185,9 @@ class Plain(Method):
         harmful = self.basis.T @ torch.where(agree, 0.0, a)
         neutral = g_a - helpful - harmful
         update = ETA.neutral * neutral + ETA.helpful * helpful + ETA.harmful * harmful + g_p
-        for parameter, part in zip(self.shared, update.split([p.numel() for p in self.shared]), strict=True):
+        for parameter, part in zip(
+            self.shared, update.split([p.numel() for p in self.shared]), strict=True
+        ):
             parameter.grad = torch.empty_like(parameter).copy_(part.view(parameter.shape))
         for parameter, x, y in zip(self.own, of_primary[count:], of_auxiliary[count:], strict=True):
             parameter.grad = x if y is None else y if x is None else x + y
@@ -179,7 +198,9 @@ def flat(gradients: tuple[Tensor, ...]) -> Tensor:
 
 
 class Authors(Plain):
-    """The released algorithm: for each row a forward pass, a weighted backward pass, one-pass Gram-Schmidt."""
+    """The released algorithm: for each row a forward pass, a weighted backward pass, one-pass
+    Gram-Schmidt.
+    """
 
     name = "authors' algorithm"
     in_graph = True
@@ -196,7 +217,9 @@ class Authors(Plain):
 
 
 class TorchJD(Plain):
-    """TorchJD's `jac` with Π as `jac_outputs` on the graph of the primary losses, orthonormalised as ours is."""
+    """TorchJD's `jac` with Π as `jac_outputs` on the graph of the primary losses, orthonormalised
+    as ours is.
+    """
 
     chunk: ClassVar[int | None] = None
     name = "TorchJD sketch, vmapped"
@@ -205,7 +228,13 @@ class TorchJD(Plain):
         from torchjd.autojac import jac
 
         weights = self.gaussian(losses.shape[0])
-        found = jac(losses, self.shared, jac_outputs=weights, retain_graph=True, parallel_chunk_size=self.chunk)
+        found = jac(
+            losses,
+            self.shared,
+            jac_outputs=weights,
+            retain_graph=True,
+            parallel_chunk_size=self.chunk,
+        )
         rows = torch.cat([block.reshape(self.k, -1).float() for block in found], dim=1)
         del found
         orthonormalise_(rows)
@@ -234,23 +263,33 @@ class TorchJDPCGrad(Method):
 
         work, model = self.work, self.work.model
         m = work.primary[1].shape[0]
-        with torch.autocast(work.device.type, work.half or torch.bfloat16, enabled=work.half is not None):
-            # It wants the last features that the tasks share, so the body sees both batches at once.
+        with torch.autocast(
+            work.device.type, work.half or torch.bfloat16, enabled=work.half is not None
+        ):
+            # It wants the last features that the tasks share, so the body sees both batches at
+            # once.
             features = model.body(torch.cat([work.primary[0], work.auxiliary[0]]))
             logits = model.primary(features[:m]), model.auxiliary(features[m:])
         labels = work.primary[1], work.auxiliary[1]
         losses = [F.cross_entropy(x.float(), y) for x, y in zip(logits, labels, strict=True)]
-        shared = [p for name, p in model.named_parameters() if name.startswith("body.") and p.requires_grad]
+        shared = [
+            p
+            for name, p in model.named_parameters()
+            if name.startswith("body.") and p.requires_grad
+        ]
         mtl_backward(losses, features=features, shared_params=shared, parallel_chunk_size=1)
         jac_to_grad(shared, self.aggregator)
         for parameter in shared:
-            # Its gradients are contiguous whatever the parameter is (channels_last), and fused optimizers insist on that.
+            # Its gradients are contiguous whatever the parameter is (channels_last), and fused
+            # optimizers insist on that.
             if parameter.grad is not None and parameter.grad.stride() != parameter.stride():
                 parameter.grad = torch.empty_like(parameter).copy_(parameter.grad)
 
 
 class Opacus(Plain):
-    """Opacus' per-example gradients (m x D) and their top-k singular vectors, by the m x m Gram matrix."""
+    """Opacus' per-example gradients (m x D) and their top-k singular vectors, by the m x m Gram
+    matrix.
+    """
 
     name = "Opacus + SVD"
 
@@ -280,7 +319,9 @@ class Opacus(Plain):
 
 
 def methods_for(work: Workload, k: int, engines: list[str]) -> dict[str, Callable[[], Method]]:
-    """Makers of all methods for a workload, by name; a maker raises where a method is not available."""
+    """Makers of all methods for a workload, by name; a maker raises where a method is not
+    available.
+    """
 
     def guided(engine: str, frozen: bool = False) -> Callable[[], Method]:
         return lambda: Guided(work, k, engine, frozen=frozen)

@@ -110,14 +110,18 @@ def costs(results: Results) -> str:
         eager = results.get("eager", {}).get("points", {}).get(job, {})
         runs = f"; mean of {eager['runs']} runs" if "runs" in eager else ""
         cells = [f"{NAMES[job]} (k = {data['k']}, m = {data['m']}{runs})"]
-        cells.append(" / ".join(f"{multitask[mode]:.1f}" for mode in ("eager", "graph") if mode in multitask))
+        cells.append(
+            " / ".join(f"{multitask[mode]:.1f}" for mode in ("eager", "graph") if mode in multitask)
+        )
         ratios = eager.get("plain_over_two_passes", {})
         alone = eager.get("plain_over_two_passes_in_one_thread", {})
         cells.append(" / ".join(f"{slowest(pairs):.2f}" for pairs in (ratios, alone) if pairs))
         auto = default(found, data["methods"])
         cells.append(f"{auto.over[10]:.2f}" if auto else "")
         best = min(ours(found, "graph").values(), key=lambda f: f.over[10], default=None)
-        cells.append(f"{best.over[10]:.2f} ({best.method.removeprefix('attittud ')})" if best else "")
+        cells.append(
+            f"{best.over[10]:.2f} ({best.method.removeprefix('attittud ')})" if best else ""
+        )
         memory = (auto.memory_step, auto.memory_refresh) if auto else ()
         sizes = [f"{value * 4 * data['D'] / 1e9:.2f}" for value in memory if value is not None]
         rows.append(f"| {' | '.join([*cells, ' / '.join(sizes)])} |")
@@ -128,7 +132,9 @@ def costs(results: Results) -> str:
 
 
 def absolute_means(results: Results) -> str:
-    """Mean eager steps over multitask steps, both as median times instead of ratios of steps in pairs."""
+    """Mean eager steps over multitask steps, both as median times instead of ratios of steps in
+    pairs.
+    """
     words = []
     for job, data, measured in bases(results):
         auto = default(measured, data["methods"])
@@ -154,7 +160,9 @@ def notes(results: Results) -> str:
     lines = ["* For another n, add 1/n of a refresh to a plain step."]
     absolute = absolute_means(results)
     if absolute:
-        lines.append(f'* "Mean" comes from steps in pairs. The median times of the whole run give {absolute} instead.')
+        lines.append(
+            f'* "Mean" comes from steps in pairs. The median times of the whole run give {absolute} instead.'
+        )
     alone = [f.over[10] for f in every_figure(results) if f.method == MultitaskInOneThread.name]
     if alone:
         text = f"{min(alone):.2f} to {max(alone):.2f} times as long"
@@ -164,22 +172,35 @@ def notes(results: Results) -> str:
         ]
     eager = results.get("eager", {}).get("points", {}).values()
     if any(below_one(slowest(point.get("plain_over_two_passes", {}))) for point in eager):
-        lines.append('* Where "plain" is below 1, its first figure also compares threads; the second does not.')
+        lines.append(
+            '* Where "plain" is below 1, its first figure also compares threads; the second does not.'
+        )
     autos = [default(found, data["methods"]) for _, data, found in bases(results)]
     if any(below_one(f.over[10]) for f in autos if f is not None):
-        lines.append("* A mean below 1 is no gain: such steps wait for Python, whose speed varies on a shared machine.")
+        lines.append(
+            "* A mean below 1 is no gain: such steps wait for Python, whose speed varies on a shared machine."
+        )
     rows = []
     point = results.get("judges", {}).get("points", {}).get("wrn22")
     if point is not None:
         shares = {mode: overhead(point, mode) for mode in WORDS}
         who = f'{point["judges"]} judges of [`eta="auto"`](which-weights.md) in every {point["judge_every"]}th step'
-        added = {mode: f"{100 * share:.1f} %" for mode, share in shares.items() if share is not None}
+        added = {
+            mode: f"{100 * share:.1f} %" for mode, share in shares.items() if share is not None
+        }
         runs = len(overheads(point, "eager"))
         several = f"; mean of {runs} runs" if runs > 1 else ""
         rows.append((f"added by {who}, as a share of a multitask step{several}", added))
     if rows:
-        lines += ["", f"| {NAMES['wrn22']} | {' | '.join(WORDS.values())} |", "|---" * (1 + len(WORDS)) + "|"]
-        lines += [f"| {what} | {' | '.join(figures.get(mode, '–') for mode in WORDS)} |" for what, figures in rows]
+        lines += [
+            "",
+            f"| {NAMES['wrn22']} | {' | '.join(WORDS.values())} |",
+            "|---" * (1 + len(WORDS)) + "|",
+        ]
+        lines += [
+            f"| {what} | {' | '.join(figures.get(mode, '–') for mode in WORDS)} |"
+            for what, figures in rows
+        ]
     return "\n".join(lines)
 
 
@@ -201,7 +222,11 @@ def refreshes(results: Results) -> str:
                 continue
             times = []
             for mode in ("eager", "graph"):
-                here = [f.refresh for f in found if f.method in names and f.mode == mode and f.refresh is not None]
+                here = [
+                    f.refresh
+                    for f in found
+                    if f.method in names and f.mode == mode and f.refresh is not None
+                ]
                 times.append(f"{1e3 * min(here):.1f}" if here else "–")
             cells.append(" / ".join(times))
         rows.append(f"| {' | '.join([NAMES[job], *cells])} |")
@@ -214,9 +239,17 @@ def refreshes(results: Results) -> str:
 def growth(results: Results) -> str:
     """The measured growth of times."""
     powers = {engine: growth_with_k(results, engine).values() for engine in ("loop", "hooks")}
-    texts = [f"{min(found):.2f} to {max(found):.2f} with `{name}`" for name, found in powers.items() if found]
+    texts = [
+        f"{min(found):.2f} to {max(found):.2f} with `{name}`"
+        for name, found in powers.items()
+        if found
+    ]
     lines = (
-        [f"* In CUDA graphs, the time of a refresh grows like k to the power of {', '.join(texts)}."] if texts else []
+        [
+            f"* In CUDA graphs, the time of a refresh grows like k to the power of {', '.join(texts)}."
+        ]
+        if texts
+        else []
     )
     return "\n".join(
         [
@@ -235,13 +268,17 @@ def hardware(results: Results) -> list[str]:
         machine = about["hardware"].get("name")
         if machine is not None:
             versions = about["versions"]
-            revisions = {str(point.get("revision") or about["revision"]) for point in result["points"].values()}
-            found.setdefault(f"{machine}, Python {versions['python']}, torch {versions['torch']}", set()).update(
-                revisions
-            )
-    return [f"{machine}, revision {', '.join(sorted(revisions))}" for machine, revisions in found.items()] or [
-        "nothing yet"
-    ]
+            revisions = {
+                str(point.get("revision") or about["revision"])
+                for point in result["points"].values()
+            }
+            found.setdefault(
+                f"{machine}, Python {versions['python']}, torch {versions['torch']}", set()
+            ).update(revisions)
+    return [
+        f"{machine}, revision {', '.join(sorted(revisions))}"
+        for machine, revisions in found.items()
+    ] or ["nothing yet"]
 
 
 def cores(results: Results) -> str:
@@ -251,7 +288,9 @@ def cores(results: Results) -> str:
     if not spreads or len(spreads) < len(points) or max(spreads) < 1.1:
         return ""
     slowest = f"the slowest took up to {max(spreads):.1f} times as long"
-    return f"\nThe machine is shared: only its {FastCores.USED} fastest cores were used ({slowest})."
+    return (
+        f"\nThe machine is shared: only its {FastCores.USED} fastest cores were used ({slowest})."
+    )
 
 
 def main() -> None:

@@ -25,14 +25,19 @@ def name(k: int, size: int) -> str:
     return f"k={k} D={size}"
 
 
-def measure(k: int, size: int, *, device: str, quick: bool, seed: int, seconds: float) -> dict[str, Any]:
+def measure(
+    k: int, size: int, *, device: str, quick: bool, seed: int, seconds: float
+) -> dict[str, Any]:
     where = torch.device(device)
     torch.manual_seed(seed)
     rows = torch.randn(k, size, device=where)
     orthonormalise_(rows)
     x, y = torch.randn(size, device=where), torch.randn(size, device=where)
     # Factors of 1 leave the gradients of a repeated call as large as they were.
-    weights, factor = torch.randn(k, device=where).double() * 1e-3, torch.ones((), device=where).double()
+    weights, factor = (
+        torch.randn(k, device=where).double() * 1e-3,
+        torch.ones((), device=where).double(),
+    )
     again = torch.randn(k, size, device=where)
     bandwidth = copy_bandwidth(where, size=k * size)
     actions: dict[str, Action] = {
@@ -52,20 +57,33 @@ def measure(k: int, size: int, *, device: str, quick: bool, seed: int, seconds: 
         torch.cuda.synchronize()
         peak = torch.cuda.max_memory_allocated() - before
     repeats = 5 if quick else 30
-    found = {"eager": _mode(interleaved(actions, where, repeats=repeats, limit=seconds), k * size, bandwidth)}
+    found = {
+        "eager": _mode(
+            interleaved(actions, where, repeats=repeats, limit=seconds), k * size, bandwidth
+        )
+    }
     if where.type == "cuda":
         # Where the device alone is measured: launching takes as long for any D.
         pool = torch.cuda.graph_pool_handle()
         graphs = {what: captured(action, where, pool) for what, action in actions.items()}
-        found["graph"] = _mode(interleaved(graphs, where, repeats=repeats, limit=seconds), k * size, bandwidth)
-    return {"k": k, "D": size, "copy_bytes_per_second": bandwidth, "orthonormalise_extra_bytes": peak, **found}
+        found["graph"] = _mode(
+            interleaved(graphs, where, repeats=repeats, limit=seconds), k * size, bandwidth
+        )
+    return {
+        "k": k,
+        "D": size,
+        "copy_bytes_per_second": bandwidth,
+        "orthonormalise_extra_bytes": peak,
+        **found,
+    }
 
 
 def _mode(times: dict[str, float], elements: int, bandwidth: float) -> dict[str, Any]:
     read = 4 * elements / bandwidth
     return {
         "seconds": times,
-        "projection_and_correction_over_two_reads": (times["projection"] + times["correction"]) / (2 * read),
+        "projection_and_correction_over_two_reads": (times["projection"] + times["correction"])
+        / (2 * read),
         # Twice: a read for the Gram matrix, a read and a write for the transformation.
         "orthonormalise_over_its_traffic": times["orthonormalise"] / (6 * read),
     }

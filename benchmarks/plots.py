@@ -38,7 +38,9 @@ def _mean_step(job: str, found: list[Figures], path: Path) -> None:
         return
     figure = Figure(figsize=(6, 0.28 * len(shown) + 1))
     axes = figure.subplots()
-    axes.barh([f"{f.method} ({f.mode})" for f in shown], [f.over[10] for f in shown], color="#4477aa")
+    axes.barh(
+        [f"{f.method} ({f.mode})" for f in shown], [f.over[10] for f in shown], color="#4477aa"
+    )
     axes.axvline(1, color="black", linewidth=0.8)
     axes.invert_yaxis()
     axes.set_xlabel("mean step over the multitask step, a refresh every 10 steps")
@@ -54,7 +56,9 @@ def _passes(points: list[dict[str, object]], path: Path) -> None:
         fixed = max(p["D"] for p in points) if key == "k" else 10
         line = sorted((p for p in points if p[other] == fixed), key=lambda p: p[key])
         for name in ("projection", "correction", "orthonormalise"):
-            axes.plot([p[key] for p in line], [1e3 * in_a_graph(p)[name] for p in line], "o-", label=name)
+            axes.plot(
+                [p[key] for p in line], [1e3 * in_a_graph(p)[name] for p in line], "o-", label=name
+            )
         axes.set(xlabel=key, ylabel="ms", xscale="log", yscale="log", title=f"{other} = {fixed:,}")
     axes.legend()
     _save(figure, path)

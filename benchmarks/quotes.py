@@ -1,4 +1,6 @@
-"""Sentences elsewhere in the docs that quote measured figures; `python -m benchmarks.page` keeps their numbers up to date."""
+"""Sentences elsewhere in the docs that quote measured figures; `python -m benchmarks.page` keeps
+their numbers up to date.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ class Quote:
 
     def put(self, text: str) -> str:
         """The text with the measured numbers in the sentence."""
-        words = [re.escape(word).replace(r"\{\}", r"(\d+(?:\.\d+)?)") for word in self.sentence.split()]
+        words = [
+            re.escape(word).replace(r"\{\}", r"(\d+(?:\.\d+)?)") for word in self.sentence.split()
+        ]
         found = re.findall(r"\s+".join(words), text)
         if len(found) != 1:
             raise ValueError(f"{self.file} should have this sentence once: {self.sentence}")
@@ -43,21 +47,27 @@ def quotes(results: Results) -> list[Quote]:
         if (auto := default(list(figures(job, *base)), base[1]["methods"]))
     ]
     if len(numbers) == 2:
-        sentence = (
-            "takes {} times as long as a multitask step for RoBERTa-base with 512 tokens (rank 10), and {} times for a"
-        )
+        sentence = "takes {} times as long as a multitask step for RoBERTa-base with 512 tokens (rank 10), and {} times for a"
         found.append(Quote("README.md", sentence, numbers))
     base = base_point(results, "wrn22")
-    steps = {f.mode: f"{1e3 * f.step:.0f}" for f in figures("wrn22", *base) if f.method == "multitask"} if base else {}
+    steps = (
+        {f.mode: f"{1e3 * f.step:.0f}" for f in figures("wrn22", *base) if f.method == "multitask"}
+        if base
+        else {}
+    )
     if {"graph", "eager"} <= steps.keys():
         sentence = "a multitask step of a WideResNet-22-4 takes {} ms instead of {} ([cost]"
         found.append(Quote("docs/training.md", sentence, [steps["graph"], steps["eager"]]))
     point = results.get("judges", {}).get("points", {}).get("wrn22")
     if point is not None:
-        shares = [share for mode in ("graph", "eager") if (share := overhead(point, mode)) is not None]
+        shares = [
+            share for mode in ("graph", "eager") if (share := overhead(point, mode)) is not None
+        ]
         if len(shares) == 2:
             sentence = "16 judges add {} % of the multitask step in CUDA graphs and {} % without"
-            found.append(Quote("docs/appendix/auto.md", sentence, [f"{100 * share:.1f}" for share in shares]))
+            found.append(
+                Quote("docs/appendix/auto.md", sentence, [f"{100 * share:.1f}" for share in shares])
+            )
     return found
 
 

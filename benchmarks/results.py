@@ -1,4 +1,6 @@
-"""Results on disk: one JSON per job, with all that is needed to judge or repeat it; written after every point."""
+"""Results on disk: one JSON per job, with all that is needed to judge or repeat it; written after
+every point.
+"""
 
 from __future__ import annotations
 
@@ -35,23 +37,39 @@ def provenance(device: str, seed: int, quick: bool) -> dict[str, Any]:
     hardware: dict[str, Any] = {"device": device, "cores": os.cpu_count()}
     if device.startswith("cuda"):
         properties = torch.cuda.get_device_properties(device)
-        hardware |= {"name": properties.name, "memory": properties.total_memory, "cuda": torch.version.cuda}
-    return {"versions": versions, "hardware": hardware, "seed": seed, "quick": quick, "revision": revision()}
+        hardware |= {
+            "name": properties.name,
+            "memory": properties.total_memory,
+            "cuda": torch.version.cuda,
+        }
+    return {
+        "versions": versions,
+        "hardware": hardware,
+        "seed": seed,
+        "quick": quick,
+        "revision": revision(),
+    }
 
 
 def revision() -> str | None:
-    """The revision of the code: ATTITTUD_REVISION where the sources travel without their history."""
+    """The revision of the code: ATTITTUD_REVISION where the sources travel without their
+    history.
+    """
     if "ATTITTUD_REVISION" in os.environ:
         return os.environ["ATTITTUD_REVISION"]
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     try:
-        return subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(
+            command, cwd=HERE, capture_output=True, text=True, check=True
+        ).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
 
 
 class Record:
-    """The points of one job; existing points are kept and not measured again. Each names the revision that made it."""
+    """The points of one job; existing points are kept and not measured again. Each names the
+    revision that made it.
+    """
 
     def __init__(self, folder: Path | None, job: str, about: dict[str, Any]) -> None:
         """Without a folder nothing is kept."""
@@ -60,17 +78,24 @@ class Record:
         self.data: dict[str, Any] = {"job": job, "provenance": about, "points": {}}
         if self.path is not None and self.path.exists():
             found = json.loads(self.path.read_text())
-            if found["provenance"]["hardware"] == about["hardware"] and found["provenance"]["quick"] == about["quick"]:
+            if (
+                found["provenance"]["hardware"] == about["hardware"]
+                and found["provenance"]["quick"] == about["quick"]
+            ):
                 self.data = found
             else:
-                print(f"{job}: what {self.path} holds was measured on something else; the first point replaces it")
+                print(
+                    f"{job}: what {self.path} holds was measured on something else; the first point replaces it"
+                )
 
     def __contains__(self, point: str) -> bool:
         return point in self.data["points"]
 
     def next_run(self, point: str) -> str:
         """The name of a further measurement of a point."""
-        return next(name for n in count(1) if (name := f"{point}{RUN}{n}" if n > 1 else point) not in self)
+        return next(
+            name for n in count(1) if (name := f"{point}{RUN}{n}" if n > 1 else point) not in self
+        )
 
     def measure(self, point: str, action: Callable[[], dict[str, Any]]) -> None:
         """Run one measurement, note how long it took and free its memory."""
@@ -102,7 +127,9 @@ def load(folder: Path = RESULTS) -> dict[str, dict[str, Any]]:
         results["eager"]["points"] = joined(results["eager"]["points"])
     if "judges" in results:
         several = by_point(results["judges"]["points"])
-        results["judges"]["points"] = {name: runs[-1] | {"runs": runs} for name, runs in several.items()}
+        results["judges"]["points"] = {
+            name: runs[-1] | {"runs": runs} for name, runs in several.items()
+        }
     for job, times in results.get("eager", {}).get("points", {}).items():
         point = results.get(job, {}).get("points", {}).get(f"k={times['k']} m={times['m']}")
         if point is None:
@@ -122,12 +149,15 @@ def by_point(points: Mapping[str, dict[str, Any]]) -> dict[str, list[dict[str, A
     for name, point in points.items():
         runs.setdefault(name.partition(RUN)[0], []).append(point)
     return {
-        name: [run for run in found if run.get("revision") == found[-1].get("revision")] for name, found in runs.items()
+        name: [run for run in found if run.get("revision") == found[-1].get("revision")]
+        for name, found in runs.items()
     }
 
 
 def joined(points: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Join several runs of a model at one revision: means of their figures, weighted by the number of pairs for ratios."""
+    """Join several runs of a model at one revision: means of their figures, weighted by the number
+    of pairs for ratios.
+    """
     return {name: _join(runs) for name, runs in by_point(points).items()}
 
 
@@ -138,10 +168,19 @@ def _join(runs: list[dict[str, Any]]) -> dict[str, Any]:
     methods = {}
     for name, row in last["methods"].items():
         rows = [run["methods"][name] for run in runs if "eager" in run["methods"].get(name, {})]
-        keys = [key for key in ("eager", "over_multitask") if rows and all(key in found for found in rows)]
-        methods[name] = row | {key: {kind: fmean(r[key][kind] for r in rows) for kind in rows[-1][key]} for key in keys}
+        keys = [
+            key
+            for key in ("eager", "over_multitask")
+            if rows and all(key in found for found in rows)
+        ]
+        methods[name] = row | {
+            key: {kind: fmean(r[key][kind] for r in rows) for kind in rows[-1][key]} for key in keys
+        }
     ratios = {
-        key: {name: _mean_ratio([run[key][name] for run in runs if name in run.get(key, {})]) for name in last[key]}
+        key: {
+            name: _mean_ratio([run[key][name] for run in runs if name in run.get(key, {})])
+            for name in last[key]
+        }
         for key in last
         if key.startswith("plain_over_two_passes")
     }
@@ -151,5 +190,8 @@ def _join(runs: list[dict[str, Any]]) -> dict[str, Any]:
 def _mean_ratio(found: list[dict[str, float]]) -> dict[str, float]:
     """The mean of median ratios and of their intervals, weighted by the number of pairs."""
     pairs = [ratio["n"] for ratio in found]
-    mean = {key: fmean([ratio[key] for ratio in found], weights=pairs) for key in ("median", "low", "high")}
+    mean = {
+        key: fmean([ratio[key] for ratio in found], weights=pairs)
+        for key in ("median", "low", "high")
+    }
     return mean | {"n": sum(pairs)}

@@ -3,9 +3,10 @@
     python -m benchmarks.step_hashes --write hashes.json      # before
     python -m benchmarks.step_hashes --compare hashes.json    # after
 
-Each configuration trains a small model for five steps. Its hash covers parameters, buffers, gradients and the report of every
-step; one with two workers has half a hash from each. Only public names of the library are used, so that the script runs on both
-sides of a refactoring. Another processor or another version of torch may round differently: compare on one machine.
+Each configuration trains a small model for five steps. Its hash covers parameters, buffers,
+gradients and the report of every step; one with two workers has half a hash from each. Only public
+names of the library are used, so that the script runs on both sides of a refactoring. Another
+processor or another version of torch may round differently: compare on one machine.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ from typing import Any
 
 # Some virtual machines announce AMX and then kill the process that uses it.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # otherwise cuBLAS may add in another order every time
+os.environ.setdefault(
+    "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+)  # otherwise cuBLAS may add in another order every time
 
 import torch
 import torch.distributed as dist
@@ -52,21 +55,35 @@ from benchmarks.results import revision
 REPORTED = {
     *("neutral", "helpful", "harmful", "agreement", "captured_auxiliary", "cosine"),
     *("captured_primary", "effective_rank", "refreshed", "skipped_refreshes"),
-    *("weight_neutral", "weight_helpful", "weight_harmful", "score_neutral", "score_helpful", "score_harmful"),
+    *(
+        "weight_neutral",
+        "weight_helpful",
+        "weight_harmful",
+        "score_neutral",
+        "score_helpful",
+        "score_harmful",
+    ),
     *("score_auxiliary", "score_primary", "error_auxiliary", "skipped_hearings"),
 }
 RENAMED = {"skipped_scores": "skipped_hearings"}  # a new name does not change a hash either
 ETA = Eta(neutral=0.9, helpful=1.1, harmful=-0.5)
-SIZES = {"primary": (14, 9, 12, 6, 10), "auxiliary": (8, 11, 5, 13, 9)}  # the sizes of batches in steps 0 to 4
-EVENT = 3  # the step before which something happens: in mid-interval, since the basis is new in steps 0, 2 and 4
+SIZES = {
+    "primary": (14, 9, 12, 6, 10),
+    "auxiliary": (8, 11, 5, 13, 9),
+}  # the sizes of batches in steps 0 to 4
+# the step before which something happens: in mid-interval, since the basis is new in steps 0, 2 and
+# 4
+EVENT = 3
 
-# ---------------------------------------------------------------------------------------------------- models
+# ------------------------------------------------------------------------------------------- models
 
 
 class Function(nn.Module):
     """A module from a function of itself and its input."""
 
-    def __init__(self, forward: Callable[[Any, Any], Tensor], **parts: nn.Module | nn.Parameter) -> None:
+    def __init__(
+        self, forward: Callable[[Any, Any], Tensor], **parts: nn.Module | nn.Parameter
+    ) -> None:
         super().__init__()
         for name, part in parts.items():
             setattr(self, name, part)
@@ -81,18 +98,29 @@ class TwoHeads(nn.Module):
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
-        self.body, self.heads = body, nn.ModuleDict({"primary": nn.Linear(6, 3), "auxiliary": nn.Linear(6, 4)})
+        self.body, self.heads = (
+            body,
+            nn.ModuleDict({"primary": nn.Linear(6, 3), "auxiliary": nn.Linear(6, 4)}),
+        )
 
     def forward(self, x: Tensor, head: str) -> Any:
         hidden = self.body(x)
-        return [layer(hidden) for layer in self.heads.values()] if head == "both" else self.heads[head](hidden)
+        return (
+            [layer(hidden) for layer in self.heads.values()]
+            if head == "both"
+            else self.heads[head](hidden)
+        )
 
 
 def perceptron(*between: nn.Module, width: int = 6) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(5, width), *between, nn.Tanh(), nn.Linear(width, width), nn.Tanh())
+    return nn.Sequential(
+        nn.Linear(5, width), *between, nn.Tanh(), nn.Linear(width, width), nn.Tanh()
+    )
 
 
-def convolutions(norm: Callable[[int], nn.Module] = nn.BatchNorm2d, **options: Any) -> nn.Sequential:
+def convolutions(
+    norm: Callable[[int], nn.Module] = nn.BatchNorm2d, **options: Any
+) -> nn.Sequential:
     first = [nn.Conv2d(2, 4, 3, padding=1), norm(4), nn.ReLU(inplace=True)]
     second = [nn.Conv2d(4, 4, 3, **({"padding": 1} | options)), norm(4), nn.ReLU()]
     return nn.Sequential(*first, *second, Function(lambda _, x: x.mean((2, 3))), nn.Linear(4, 6))
@@ -105,13 +133,17 @@ def sequences(layer: nn.Module, last: Callable[[Any], Tensor]) -> nn.Sequential:
 
 def checkpointed() -> nn.Module:
     def forward(self: Any, x: Tensor) -> Tensor:
-        return checkpoint(lambda h: self.inner(self.dropout(h)).tanh(), self.enter(x).tanh(), use_reentrant=False)
+        return checkpoint(
+            lambda h: self.inner(self.dropout(h)).tanh(), self.enter(x).tanh(), use_reentrant=False
+        )
 
     return Function(forward, enter=nn.Linear(5, 6), inner=nn.Linear(6, 6), dropout=nn.Dropout(0.2))
 
 
 def raw() -> nn.Module:
-    """Parameters without a layer: one transposed, a scalar, a token, one without elements, in several products."""
+    """Parameters without a layer: one transposed, a scalar, a token, one without elements, in
+    several products.
+    """
     values = [torch.randn(5, 4).t(), torch.randn(4), torch.tensor(0.7), torch.randn(4, 4)]
     values += [torch.randn(1, 1, 3), torch.randn(2, 4, 3), torch.randn(3, 2), torch.ones(0, 6)]
 
@@ -131,16 +163,30 @@ BODIES: dict[str, Callable[[], nn.Module]] = {
     "dropout": lambda: perceptron(nn.Dropout(0.3), Function(lambda _, x: F.dropout(x, 0.2))),
     "noise": lambda: perceptron(Function(lambda _, x: x + 0.1 * torch.randn_like(x))),
     "cnn": convolutions,
-    "cnn_group_norm": lambda: convolutions(lambda n: nn.GroupNorm(2, n), groups=2, stride=2, bias=False),
-    "cnn_instance_norm": lambda: convolutions(partial(nn.InstanceNorm2d, affine=True), padding="same", dilation=2),
-    "channels_last": lambda: convolutions(lambda _: nn.Identity()).to(memory_format=torch.channels_last),
+    "cnn_group_norm": lambda: convolutions(
+        lambda n: nn.GroupNorm(2, n), groups=2, stride=2, bias=False
+    ),
+    "cnn_instance_norm": lambda: convolutions(
+        partial(nn.InstanceNorm2d, affine=True), padding="same", dilation=2
+    ),
+    "channels_last": lambda: convolutions(lambda _: nn.Identity()).to(
+        memory_format=torch.channels_last
+    ),
     "channels_last_batch_norm": lambda: convolutions().to(memory_format=torch.channels_last),
-    "embedding": lambda: nn.Sequential(nn.Embedding(1100, 3, padding_idx=1), nn.Flatten(), nn.Linear(12, 6)),
-    "tied": lambda: nn.Sequential(nn.Embedding(4, 6), Function(lambda _, x: x.mean(1)), nn.Linear(6, 6), nn.Tanh()),
-    "transformer": lambda: sequences(nn.TransformerEncoderLayer(6, 2, 12, 0.1, batch_first=True), lambda x: x.mean(1)),
+    "embedding": lambda: nn.Sequential(
+        nn.Embedding(1100, 3, padding_idx=1), nn.Flatten(), nn.Linear(12, 6)
+    ),
+    "tied": lambda: nn.Sequential(
+        nn.Embedding(4, 6), Function(lambda _, x: x.mean(1)), nn.Linear(6, 6), nn.Tanh()
+    ),
+    "transformer": lambda: sequences(
+        nn.TransformerEncoderLayer(6, 2, 12, 0.1, batch_first=True), lambda x: x.mean(1)
+    ),
     "lstm": lambda: sequences(nn.LSTM(6, 6, batch_first=True), lambda x: x[0][:, -1]),
     "checkpointed": checkpointed,
-    "reused": lambda: Function(lambda self, x: self.b(self.b(self.a(x)).tanh()), a=nn.Linear(5, 6), b=nn.Linear(6, 6)),
+    "reused": lambda: Function(
+        lambda self, x: self.b(self.b(self.a(x)).tanh()), a=nn.Linear(5, 6), b=nn.Linear(6, 6)
+    ),
     "raw": raw,
     "frozen": perceptron,
     "unused": perceptron,
@@ -159,7 +205,7 @@ def inputs(model: str) -> Tensor:
     return x.to(memory_format=torch.channels_last) if model.startswith("channels") else x
 
 
-# ---------------------------------------------------------------------------------------------------- a configuration
+# ---------------------------------------------------------------------------------- a configuration
 
 
 @dataclass(frozen=True)
@@ -167,7 +213,9 @@ class Case:
     """One configuration. Its name says all that is not as usual."""
 
     device: str = "cpu"
-    kind: str = "one"  # "group", "ddp", "fsdp": two workers; "aot_eager", "inductor": a compiled model
+    kind: str = (
+        "one"  # "group", "ddp", "fsdp": two workers; "aot_eager", "inductor": a compiled model
+    )
     engine: str = "loop"
     basis: str = "sketch"
     dtype: str = "float32"
@@ -183,8 +231,14 @@ class Case:
     def name(self) -> str:
         values = {each.name: getattr(self, each.name) for each in fields(self)[:-1]}
         always = ("engine", "basis", "dtype", "model")
-        kept = {name: value for name, value in values.items() if name in always or value != getattr(Case, name)}
-        words = [value if isinstance(value, str) else f"{name}={value}" for name, value in kept.items()]
+        kept = {
+            name: value
+            for name, value in values.items()
+            if name in always or value != getattr(Case, name)
+        }
+        words = [
+            value if isinstance(value, str) else f"{name}={value}" for name, value in kept.items()
+        ]
         words += [f"{name}={value}".replace("torch.", "") for name, value in self.guide.items()]
         return "/".join(words).replace(" ", "")
 
@@ -206,7 +260,7 @@ class Case:
         return given | ({"parameters": lambda name, _: name.startswith(prefix)} if prefix else {})
 
 
-# ---------------------------------------------------------------------------------------------------- a run
+# -------------------------------------------------------------------------------------------- a run
 
 
 def wrapped(model: Any, kind: str) -> nn.Module:
@@ -226,7 +280,9 @@ def wrapped(model: Any, kind: str) -> nn.Module:
 
 
 class Run:
-    """A model in training with a guide. Of 24 examples the last 16 may be for the basis and the last 8 for judges."""
+    """A model in training with a guide. Of 24 examples the last 16 may be for the basis and the
+    last 8 for judges.
+    """
 
     def __init__(self, case: Case) -> None:
         self.case, self.index, self.hash = case, 0, hashlib.sha256()
@@ -238,7 +294,10 @@ class Run:
         self.data = {}
         for head in SIZES:
             x, y = inputs(case.model), torch.randint(3, (24,))
-            self.data[head] = x.to(case.device, dtype if x.is_floating_point() else x.dtype), y.to(case.device)
+            self.data[head] = (
+                x.to(case.device, dtype if x.is_floating_point() else x.dtype),
+                y.to(case.device),
+            )
         self.model = wrapped(self.inner, case.kind)
         self.guide = self.make_guide()
 
@@ -249,10 +308,16 @@ class Run:
     def region(self, where: str) -> AbstractContextManager[Any]:
         """Autocast where the case wants it; without its cache, which CUDA graphs do not allow."""
         wanted = self.case.autocast == where
-        return torch.autocast(self.case.device, torch.bfloat16, cache_enabled=False) if wanted else nullcontext()
+        return (
+            torch.autocast(self.case.device, torch.bfloat16, cache_enabled=False)
+            if wanted
+            else nullcontext()
+        )
 
     def batch(self, head: str) -> tuple[int, int]:
-        """Which examples the step takes. Compiled models and captured graphs want batches of one size."""
+        """Which examples the step takes. Compiled models and captured graphs want batches of one
+        size.
+        """
         fixed = self.case.kind in ("aot_eager", "inductor") or self.case.form == "captured"
         return (0, 12) if fixed else (self.index, self.index + SIZES[head][self.index])
 
@@ -269,7 +334,9 @@ class Run:
         return math.isnan(self.case.scale) and self.index == 2
 
     def losses(self, head: str, examples: tuple[int, int] | None = None) -> Any:
-        """Losses of some examples or of the batch. A worker without examples passes what its kind of model demands."""
+        """Losses of some examples or of the batch. A worker without examples passes what its kind
+        of model demands.
+        """
         at = self.rows(head, *(examples or self.batch(head)))
         if at.start == at.stop and self.case.kind != "fsdp":
             return None
@@ -296,7 +363,9 @@ class Run:
     def tasks(self) -> dict[str, Tensor]:
         """Two named losses that reach different heads; the second one may come in late."""
         late = self.case.form == "named_late" and self.index < 2
-        return {"near": self.auxiliary()} | ({} if late else {"far": self.losses("primary", (2, 7))})
+        return {"near": self.auxiliary()} | (
+            {} if late else {"far": self.losses("primary", (2, 7))}
+        )
 
     def both(self) -> tuple[Tensor, Tensor]:
         """Both losses from one forward pass."""
@@ -316,7 +385,9 @@ class Run:
         self.index += 1
 
     def descend(self) -> None:
-        """Take a step of SGD, which keeps no state; the learning rate undoes the scale of the losses."""
+        """Take a step of SGD, which keeps no state; the learning rate undoes the scale of the
+        losses.
+        """
         scale = self.case.scale if self.case.scale > 0 else 1.0
         torch.optim.SGD(self.inner.parameters(), lr=0.1 / scale).step()
 
@@ -331,14 +402,19 @@ class Run:
             self.hash.update(bits(gradient))
         self.hash.update(f"{self.guide.refresh_due} {self.guide.judge_due}".encode())
         reported = [(name.rpartition("/"), number) for name, number in report.to_dict().items()]
-        named = {f"{task}{slash}{RENAMED.get(name, name)}": number for (task, slash, name), number in reported}
+        named = {
+            f"{task}{slash}{RENAMED.get(name, name)}": number
+            for (task, slash, name), number in reported
+        }
         for name, number in sorted(named.items()):
             if name.split("/")[-1] in REPORTED:
                 self.hash.update(f"{name} {float(number).hex()}".encode())
 
 
 def bits(x: Any) -> bytes:
-    """The numbers of a tensor, or of this worker's shard. All NaNs count as the same: their spare bits are not a result."""
+    """The numbers of a tensor, or of this worker's shard. All NaNs count as the same: their spare
+    bits are not a result.
+    """
     if x is None:
         return b"none"
     x = (x.to_local() if hasattr(x, "to_local") else x).detach().cpu()
@@ -346,11 +422,13 @@ def bits(x: Any) -> bytes:
     return str(x.dtype).encode() + x.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
-# ---------------------------------------------------------------------------------------------------- forms and events
+# --------------------------------------------------------------------------------- forms and events
 
 
 def backward(words: str, run: Run) -> Report:
-    """Call the one verb: with losses or a callable, with a form of auxiliary losses, and with more."""
+    """Call the one verb: with losses or a callable, with a form of auxiliary losses, and with
+    more.
+    """
     primary, auxiliary, *more = words.split()
     retired = run.case.event == "retire" and run.index >= EVENT
     given = {name: getattr(run, name) for name in more if name != "judge" or not retired}
@@ -359,7 +437,9 @@ def backward(words: str, run: Run) -> Report:
 
 
 def verbs(order: str, run: Run) -> Report:
-    """Call the verbs in an order. Capital letters take in the whole batch, small ones half of it."""
+    """Call the verbs in an order. Capital letters take in the whole batch, small ones half of
+    it.
+    """
     guide = run.guide
     calls: dict[str, Callable[[], None]] = {
         "P": lambda: guide.primary(run.primary()),
@@ -367,7 +447,9 @@ def verbs(order: str, run: Run) -> Report:
         "B": lambda: guide.primary(run.primary(), basis_losses=run.basis_losses),
         "p": lambda: guide.primary(run.half("primary", second=False)),
         "q": lambda: guide.primary(run.half("primary", second=True)),
-        "b": lambda: guide.primary(run.half("primary", second=False), basis_losses=run.basis_losses),
+        "b": lambda: guide.primary(
+            run.half("primary", second=False), basis_losses=run.basis_losses
+        ),
         "A": lambda: guide.auxiliary(run.auxiliary()),
         "T": lambda: guide.auxiliary(run.tasks()),
         "a": lambda: guide.auxiliary(run.half("auxiliary", second=False)),
@@ -394,14 +476,26 @@ def asked_refresh(run: Run) -> Report:
 
 BACKWARD = (
     {"plain": "losses auxiliary", "vector": "losses vector", "callable": "callable auxiliary"}
-    | {"basis_losses": "losses auxiliary basis_losses", "callable_basis_losses": "callable auxiliary basis_losses"}
+    | {
+        "basis_losses": "losses auxiliary basis_losses",
+        "callable_basis_losses": "callable auxiliary basis_losses",
+    }
     | {"named": "losses tasks", "named_late": "losses tasks", "named_callable": "callable tasks"}
     | {"judged": "losses auxiliary judge", "judged_callable": "callable auxiliary judge"}
     | {"judged_named": "losses tasks judge"}
 )
 VERBS = (
-    {"three_verbs": "PA", "callable_in_verbs": "CA", "basis_losses_in_verbs": "BA", "auxiliary_first": "AP"}
-    | {"accumulated": "pqac", "auxiliary_first_accumulated": "acpq", "accumulated_basis_losses": "baqc"}
+    {
+        "three_verbs": "PA",
+        "callable_in_verbs": "CA",
+        "basis_losses_in_verbs": "BA",
+        "auxiliary_first": "AP",
+    }
+    | {
+        "accumulated": "pqac",
+        "auxiliary_first_accumulated": "acpq",
+        "accumulated_basis_losses": "baqc",
+    }
     | {"named_in_verbs": "PT", "named_accumulated": "pqnfnf", "named_growing_primary": "bnfqnf"}
     | {"judged_in_verbs": "PJA", "judged_named_in_verbs": "PJT", "judged_accumulated": "Jpqac"}
 )
@@ -444,7 +538,9 @@ EVENTS: dict[str, Callable[[Any], object]] = {
     "resume_without_basis": partial(resume, how="no basis"),
     "resume_from_checkpoint": partial(resume, how="checkpoint"),
     "freeze": lambda run: run.inner.body[0].weight.requires_grad_(False),
-    "assign": lambda run: run.inner.load_state_dict(copy.deepcopy(run.inner.state_dict()), assign=True),
+    "assign": lambda run: run.inner.load_state_dict(
+        copy.deepcopy(run.inner.state_dict()), assign=True
+    ),
 }
 
 
@@ -480,7 +576,11 @@ def replay(case: Case) -> str:
             run.inner.zero_grad()
             with torch.cuda.graph(graph):
                 report = step(refresh)
-            captured[refresh] = graph, report, run.gradients()  # each graph writes into its own gradients
+            captured[refresh] = (
+                graph,
+                report,
+                run.gradients(),
+            )  # each graph writes into its own gradients
         for refresh in (False, True, False, True, True, False):
             for x in (part for pair in run.data.values() for part in pair):
                 x.copy_(x.roll(1, 0))
@@ -497,31 +597,59 @@ def split(case: Case) -> str:
     """Hash the pure maths on plain tensors."""
     torch.manual_seed(0)
     gradients = torch.randn(2, 40, dtype=getattr(torch, case.dtype))
-    parts = decompose(*gradients, torch.linalg.qr(torch.randn(40, 5, dtype=gradients.dtype)).Q.T, **case.guide)
+    parts = decompose(
+        *gradients, torch.linalg.qr(torch.randn(40, 5, dtype=gradients.dtype)).Q.T, **case.guide
+    )
     found = (parts.neutral, parts.helpful, parts.harmful, parts.combine(ETA))
     return hashlib.sha256(b"".join(map(bits, found))).hexdigest()[:16]
 
 
-# ---------------------------------------------------------------------------------------------------- all configurations
+# ------------------------------------------------------------------------------- all configurations
 
 NAN, TYPES = float("nan"), ("float32", "float64", "bfloat16")
 OF_EXAMPLES, OTHERS = ("sketch", "svd", "exact"), ("mean", "random", "canonical")
 BASES, FOUR = (*OF_EXAMPLES, *OTHERS), ("sketch", "exact", "mean", "canonical")
-CALLABLE, OTHER_FORMS = ([form for form in FORMS if ("callable" in form) == wanted] for wanted in (True, False))
-SEVERAL = ("named", "judged_named", "accumulated", "named_accumulated", "auxiliary_first", "judged_accumulated")
+CALLABLE, OTHER_FORMS = (
+    [form for form in FORMS if ("callable" in form) == wanted] for wanted in (True, False)
+)
+SEVERAL = (
+    "named",
+    "judged_named",
+    "accumulated",
+    "named_accumulated",
+    "auxiliary_first",
+    "judged_accumulated",
+)
 MEAN: list[Any] = [{"include_mean": True}]
-SETTINGS: list[Any] = [{"rank": 30}, {"rank": 1}, {"primary_weight": 0.0}, {"parameters": "body.2"}, *MEAN]
+SETTINGS: list[Any] = [
+    {"rank": 30},
+    {"rank": 1},
+    {"primary_weight": 0.0},
+    {"parameters": "body.2"},
+    *MEAN,
+]
 SETTINGS += [{"auxiliary_weight": 0.5, "refresh_every": 1}]
-STORED: list[Any] = [{"basis_dtype": dtype} for dtype in (torch.bfloat16, torch.float16, torch.float64)]
+STORED: list[Any] = [
+    {"basis_dtype": dtype} for dtype in (torch.bfloat16, torch.float16, torch.float64)
+]
 MODES: list[Any] = [{"batch_norm": "batch"}, {"batch_norm": "frozen"}]
 Grid = dict[str, Sequence[Any]]  # one configuration for every choice of one value per field
 ALONE: list[Grid] = [
-    {"engine": ("loop", "batched", "hooks"), "basis": OF_EXAMPLES, "dtype": TYPES, "model": ("mlp", "cnn_group_norm")},
+    {
+        "engine": ("loop", "batched", "hooks"),
+        "basis": OF_EXAMPLES,
+        "dtype": TYPES,
+        "model": ("mlp", "cnn_group_norm"),
+    },
     {"basis": OTHERS, "dtype": TYPES},
     {"engine": ("loop", "batched"), "model": tuple(BODIES)},
     # "hooks" has no rules for recurrent layers and einsum.
     {"engine": ["hooks"], "model": [name for name in BODIES if name not in ("lstm", "raw")]},
-    {"engine": ["auto"], "basis": ["svd"], "model": ("wide", "cnn", "lstm", "raw", "tied", "transformer", "noise")},
+    {
+        "engine": ["auto"],
+        "basis": ["svd"],
+        "model": ("wide", "cnn", "lstm", "raw", "tied", "transformer", "noise"),
+    },
     {"basis": BASES, "guide": SETTINGS},
     {"basis": BASES[:-1], "guide": STORED},
     {"engine": ["hooks"], "basis": ["exact"], "model": ["transformer"], "guide": SETTINGS},
@@ -529,8 +657,18 @@ ALONE: list[Grid] = [
     {"form": SEVERAL, "basis": ("exact", "canonical")},
     {"form": CALLABLE, "engine": ["hooks"], "basis": ("sketch", "svd")},
     {"form": CALLABLE, "engine": ["auto"], "model": ["wide"]},
-    {"form": ["basis_losses"], "basis": ("svd", "mean"), "model": ("noise", "cnn", "lstm"), "guide": MODES},
-    {"form": ("judged", "judged_named"), "basis": ("sketch", "svd", "random"), "model": ["noise"], "guide": MEAN},
+    {
+        "form": ["basis_losses"],
+        "basis": ("svd", "mean"),
+        "model": ("noise", "cnn", "lstm"),
+        "guide": MODES,
+    },
+    {
+        "form": ("judged", "judged_named"),
+        "basis": ("sketch", "svd", "random"),
+        "model": ["noise"],
+        "guide": MEAN,
+    },
     {"form": ("judged", "judged_named"), "model": ["transformer"], "guide": [{"judge_every": 2}]},
     {"event": tuple(EVENTS), "basis": FOUR},
     {"event": ("resume", "resume_without_basis", "retire"), "form": ["judged"]},
@@ -538,20 +676,50 @@ ALONE: list[Grid] = [
     {"model": ["norms"], "guide": [{"preset": name} for name in presets()]},
     {"scale": (0.0, 65536.0, 1e-18, NAN), "basis": ("sketch", "exact", "canonical")},
     {"scale": (0.0, 1e10, NAN), "engine": ["hooks"], "basis": ["exact"]},
-    {"autocast": ["forward16"], "engine": ("loop", "batched", "hooks"), "model": ("mlp", "cnn_group_norm", "norms")},
-    {"autocast": ["step16"], "engine": ("loop", "hooks"), "basis": ("sketch", "svd"), "model": ["transformer"]},
-    {"engine": ["none"], "basis": ["given"], "dtype": TYPES[:2], "form": ["decompose"], "guide": [{}, *MEAN]},
+    {
+        "autocast": ["forward16"],
+        "engine": ("loop", "batched", "hooks"),
+        "model": ("mlp", "cnn_group_norm", "norms"),
+    },
+    {
+        "autocast": ["step16"],
+        "engine": ("loop", "hooks"),
+        "basis": ("sketch", "svd"),
+        "model": ["transformer"],
+    },
+    {
+        "engine": ["none"],
+        "basis": ["given"],
+        "dtype": TYPES[:2],
+        "form": ["decompose"],
+        "guide": [{}, *MEAN],
+    },
 ]
 COMPILED: list[Grid] = [
     {"kind": ["inductor"], "basis": ("sketch", "svd"), "model": ["norms"]},
-    {"kind": ["aot_eager"], "engine": ("batched", "auto"), "basis": ("sketch", "exact"), "model": ["norms"]},
+    {
+        "kind": ["aot_eager"],
+        "engine": ("batched", "auto"),
+        "basis": ("sketch", "exact"),
+        "model": ["norms"],
+    },
 ]
 KINDS = ("group", "ddp", "fsdp")
 TOGETHER: list[Grid] = [
     {"kind": KINDS, "basis": BASES, "engine": ["auto"], "form": ["vector"]},
-    {"kind": KINDS, "guide": [*SETTINGS[-3:], *STORED[:1], {"report_norms": "always"}], "dtype": ["float64"]},
-    {"kind": KINDS, "form": ("plain", "basis_losses", "named", "named_late", "judged", "judged_named_in_verbs")},
-    {"kind": KINDS, "form": ("three_verbs", "auxiliary_first", "accumulated", "interleaved", "one_forward")},
+    {
+        "kind": KINDS,
+        "guide": [*SETTINGS[-3:], *STORED[:1], {"report_norms": "always"}],
+        "dtype": ["float64"],
+    },
+    {
+        "kind": KINDS,
+        "form": ("plain", "basis_losses", "named", "named_late", "judged", "judged_named_in_verbs"),
+    },
+    {
+        "kind": KINDS,
+        "form": ("three_verbs", "auxiliary_first", "accumulated", "interleaved", "one_forward"),
+    },
     {"kind": KINDS, "basis": ["canonical"], "form": ("named", "judged")},
     {"kind": KINDS, "model": ("wide", "transformer", "unused", "checkpointed", "cnn_group_norm")},
     {"kind": KINDS, "form": ("vector", "basis_losses", "named"), "shares": [(1, 0)]},
@@ -568,7 +736,11 @@ TOGETHER: list[Grid] = [
 CAPTURED: list[Grid] = [
     {"basis": BASES, "guide": [{}, *MEAN]},
     {"engine": ["batched"], "basis": OF_EXAMPLES, "model": ["norms"]},
-    {"engine": ("loop", "hooks"), "model": ("wide", "norms", "channels_last"), "autocast": ("", "step16")},
+    {
+        "engine": ("loop", "hooks"),
+        "model": ("wide", "norms", "channels_last"),
+        "autocast": ("", "step16"),
+    },
     {"basis": ("sketch", "canonical"), "guide": [{"eta": "auto", "judge_every": 1}]},
     {"guide": STORED[:1]},
 ]
@@ -581,11 +753,17 @@ def cases_of(grids: Sequence[Grid], **fixed: Any) -> Iterator[Case]:
 
 
 def seen(case: Case) -> Case:
-    """Give losses so that the engine sees the forward pass, where it has to; there BatchNorm may not mix examples."""
+    """Give losses so that the engine sees the forward pass, where it has to; there BatchNorm may
+    not mix examples.
+    """
     if case.form != "plain" or case.engine not in ("hooks", "auto"):
         return case
     mixes = case.engine != "auto" and case.model in ("cnn", "channels_last_batch_norm")
-    return replace(case, form="basis_losses", guide=MODES[1]) if mixes else replace(case, form="callable")
+    return (
+        replace(case, form="basis_losses", guide=MODES[1])
+        if mixes
+        else replace(case, form="callable")
+    )
 
 
 def selected(only: str, quick: bool, skip_compiled: bool) -> list[Case]:
@@ -599,11 +777,13 @@ def selected(only: str, quick: bool, skip_compiled: bool) -> list[Case]:
     return list({case.name: case for case in cases if fnmatch(case.name, only)}.values())
 
 
-# ---------------------------------------------------------------------------------------------------- the command
+# -------------------------------------------------------------------------------------- the command
 
 
 def hash_each(cases: Sequence[Case], where: str = "", file: Path | None = None) -> dict[str, str]:
-    """Hash cases in this process. Cases that raise are left out, with a line that names the reason and the engine."""
+    """Hash cases in this process. Cases that raise are left out, with a line that names the reason
+    and the engine.
+    """
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # about skipped refreshes, vmap and compilers
     logger, messages = logging.getLogger("attittud"), logging.handlers.BufferingHandler(sys.maxsize)
@@ -618,8 +798,15 @@ def hash_each(cases: Sequence[Case], where: str = "", file: Path | None = None) 
         try:
             found[case.name] = {"captured": replay, "decompose": split}.get(case.form, train)(case)
         except Exception as error:
-            engines = [line for line in (record.getMessage() for record in messages.buffer) if "engine" in line]
-            last, reason = [case.engine, *engines][-1], f"{type(error).__name__}: {error}".splitlines()[0]
+            engines = [
+                line
+                for line in (record.getMessage() for record in messages.buffer)
+                if "engine" in line
+            ]
+            last, reason = (
+                [case.engine, *engines][-1],
+                f"{type(error).__name__}: {error}".splitlines()[0],
+            )
             sys.stderr.write(f"{where}{case.name} raised ({last}): {reason}\n")
         if file is not None:
             file.write_text(json.dumps(found))
@@ -644,9 +831,14 @@ def hash_all(cases: Sequence[Case]) -> dict[str, str]:
         with tempfile.TemporaryDirectory() as folder:
             try:
                 torch.multiprocessing.spawn(work, (folder, together), nprocs=2)
-            except (ProcessRaisedException, ProcessExitedException) as error:  # one raised, the other waited in vain
+            except (
+                ProcessRaisedException,
+                ProcessExitedException,
+            ) as error:  # one raised, the other waited in vain
                 sys.stderr.write(f"the workers ended early: {error}\n")
-            first, second = (json.loads(Path(folder, f"{number}.json").read_text()) for number in (0, 1))
+            first, second = (
+                json.loads(Path(folder, f"{number}.json").read_text()) for number in (0, 1)
+            )
         found |= {name: f"{first[name][:8]}{second[name][:8]}" for name in first if name in second}
     return found
 
@@ -654,21 +846,31 @@ def hash_all(cases: Sequence[Case]) -> dict[str, str]:
 def machine() -> dict[str, str | None]:
     """What the bits may depend on, and the revision of the code."""
     path = Path("/proc/cpuinfo")
-    about = re.findall(r"(?m)^(?:model name|cpu family|model)\s*: (.*)$", path.read_text() if path.exists() else "")
+    about = re.findall(
+        r"(?m)^(?:model name|cpu family|model)\s*: (.*)$", path.read_text() if path.exists() else ""
+    )
     return {
         "torch": torch.__version__,
-        "processor": " ".join([*(about[:3] or [platform.processor()]), torch.backends.cpu.get_cpu_capability()]),
+        "processor": " ".join(
+            [*(about[:3] or [platform.processor()]), torch.backends.cpu.get_cpu_capability()]
+        ),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "python": platform.python_version(),
         "revision": revision(),
     }
 
 
-def compare(found: Mapping[str, str], here: Mapping[str, Any], saved: Mapping[str, Any], wanted: set[str]) -> int:
-    """Say what differs from a file; 1 if anything does, or if a configuration that was hashed there raises here."""
+def compare(
+    found: Mapping[str, str], here: Mapping[str, Any], saved: Mapping[str, Any], wanted: set[str]
+) -> int:
+    """Say what differs from a file; 1 if anything does, or if a configuration that was hashed there
+    raises here.
+    """
     for name in ("torch", "processor", "device"):
         if saved[name] != here[name]:
-            print(f"warning: {name} is {here[name]!r}, in the file {saved[name]!r}: numbers may lawfully differ")
+            print(
+                f"warning: {name} is {here[name]!r}, in the file {saved[name]!r}: numbers may lawfully differ"
+            )
     before = saved["hashes"]
     differ = [name for name, value in found.items() if before.get(name, value) != value]
     raised = [name for name in before if name in wanted and name not in found]
@@ -681,12 +883,24 @@ def compare(found: Mapping[str, str], here: Mapping[str, Any], saved: Mapping[st
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.step_hashes", description=__doc__.split("\n")[0])
-    parser.add_argument("--write", type=Path, metavar="FILE", help="write the hashes into a JSON file")
-    parser.add_argument("--compare", type=Path, metavar="FILE", help="list what differs from a file")
-    parser.add_argument("--only", default="*", metavar="PATTERN", help="names to hash, such as 'hooks/*'")
-    parser.add_argument("--quick", action="store_true", help="about 40 configurations in one process")
-    parser.add_argument("--skip-compiled", action="store_true", help="without torch.compile, which is slow")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.step_hashes", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument(
+        "--write", type=Path, metavar="FILE", help="write the hashes into a JSON file"
+    )
+    parser.add_argument(
+        "--compare", type=Path, metavar="FILE", help="list what differs from a file"
+    )
+    parser.add_argument(
+        "--only", default="*", metavar="PATTERN", help="names to hash, such as 'hooks/*'"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="about 40 configurations in one process"
+    )
+    parser.add_argument(
+        "--skip-compiled", action="store_true", help="without torch.compile, which is slow"
+    )
     given = parser.parse_args()
     cases = selected(given.only, given.quick, given.skip_compiled)
     here, found = machine(), hash_all(cases)
@@ -694,7 +908,9 @@ def main() -> int:
     if given.write:
         given.write.write_text(text)
     if given.compare:
-        return compare(found, here, json.loads(given.compare.read_text()), {case.name for case in cases})
+        return compare(
+            found, here, json.loads(given.compare.read_text()), {case.name for case in cases}
+        )
     if not given.write:
         print(text, end="")
     return 0

@@ -25,7 +25,9 @@ CYCLES = ("wrn22", "roberta512")
 
 @dataclass(frozen=True)
 class Point:
-    """One setting. A `full` point has all methods, the others only those whose growth is of interest."""
+    """One setting. A `full` point has all methods, the others only those whose growth is of
+    interest.
+    """
 
     k: int
     m: int
@@ -50,7 +52,9 @@ def points(spec: Spec, quick: bool) -> Iterator[Point]:
 class Bench:
     """Measures one point of one workload."""
 
-    def __init__(self, spec: Spec, point: Point, *, device: str, quick: bool, seed: int, seconds: float) -> None:
+    def __init__(
+        self, spec: Spec, point: Point, *, device: str, quick: bool, seed: int, seconds: float
+    ) -> None:
         self.point, self.quick, self.limit = point, quick, seconds
         self.work = Workload(spec, m=point.m, device=device, tiny=quick, seed=seed)
         self.device = self.work.device
@@ -61,7 +65,11 @@ class Bench:
         engines = ENGINES if self.point.full else ["loop", "hooks"]
         makers = methods_for(self.work, self.point.k, engines)
         if not self.point.full:
-            makers = {name: make for name, make in makers.items() if name.startswith(("multitask", "attittud"))}
+            makers = {
+                name: make
+                for name, make in makers.items()
+                if name.startswith(("multitask", "attittud"))
+            }
         bandwidth = copy_bandwidth(self.device, size=1 << (16 if self.quick else 28))
         flops = self.work.flops()
         self.settle()
@@ -82,16 +90,22 @@ class Bench:
         }
 
     def settle(self) -> None:
-        """Let the optimizer allocate its state, which would otherwise count as memory of the first method."""
+        """Let the optimizer allocate its state, which would otherwise count as memory of the first
+        method.
+        """
         losses = self.work.losses("primary").mean() + self.work.losses("auxiliary").mean()
         losses.backward()
         self.work.optimizer.step()
         self.work.optimizer.zero_grad(set_to_none=True)
 
     def prepare(self, name: str, make: Any) -> None:
-        """Build a method, run each kind of its steps and note the memory; a method that cannot run is noted with the reason."""
+        """Build a method, run each kind of its steps and note the memory; a method that cannot run
+        is noted with the reason.
+        """
         row = self.rows[name] = {}
-        self.work.optimizer.zero_grad(set_to_none=True)  # the gradients of an earlier method would count as memory
+        self.work.optimizer.zero_grad(
+            set_to_none=True
+        )  # the gradients of an earlier method would count as memory
         base = allocated(self.device)
         try:
             method = make()
@@ -105,7 +119,9 @@ class Bench:
                 if peak is not None:
                     row["peak_refresh" if refresh else "peak_step"] = peak - base
                     row["with_model"] = peak
-        except Exception as error:  # a peer that is missing, refuses this model or breaks on it is a result
+        except (
+            Exception
+        ) as error:  # a peer that is missing, refuses this model or breaks on it is a result
             row["note"] = note(error)
             self.work.optimizer.zero_grad(set_to_none=True)
             error.__traceback__ = None
@@ -121,7 +137,11 @@ class Bench:
         return {"refresh" if kind else "step": partial(method.step, kind) for kind in method.kinds}
 
     def time(self, mode: str, actions: dict[str, dict[str, Action]]) -> None:
-        every = {(name, kind): action for name, kinds in actions.items() for kind, action in kinds.items()}
+        every = {
+            (name, kind): action
+            for name, kinds in actions.items()
+            for kind, action in kinds.items()
+        }
         times = interleaved(
             {f"{name}|{kind}": action for (name, kind), action in every.items()},
             self.device,
@@ -133,7 +153,9 @@ class Bench:
             self.rows[name].setdefault(mode, {})[kind] = value
 
     def graphs(self) -> None:
-        """Time the steps as CUDA graphs, and a whole cycle of one refresh and nine steps against ten multitask steps."""
+        """Time the steps as CUDA graphs, and a whole cycle of one refresh and nine steps against
+        ten multitask steps.
+        """
         found: dict[str, dict[str, Action]] = {}
         pool = torch.cuda.graph_pool_handle()
         for name, method in self.ready.items():
@@ -149,13 +171,23 @@ class Bench:
                     torch.cuda.synchronize(self.device)
         self.time("graph", found)
         if self.point.full and self.work.spec.name in CYCLES:
-            ours = {name: kinds for name, kinds in found.items() if name.startswith(("multitask", "attittud"))}
-            cycles = {name: {"steps": partial(cycle, kinds)} for name, kinds in ours.items() if "step" in kinds}
+            ours = {
+                name: kinds
+                for name, kinds in found.items()
+                if name.startswith(("multitask", "attittud"))
+            }
+            cycles = {
+                name: {"steps": partial(cycle, kinds)}
+                for name, kinds in ours.items()
+                if "step" in kinds
+            }
             self.time("cycle", cycles)
 
 
 def warm_up(method: Method) -> None:
-    """Run refreshes and plain steps until all is compiled, and what a guide captures by itself is captured."""
+    """Run refreshes and plain steps until all is compiled, and what a guide captures by itself is
+    captured.
+    """
     for refresh in method.kinds:
         for _ in range(2 if refresh else 5):
             method.step(refresh)
@@ -171,6 +203,8 @@ def cycle(kinds: dict[str, Action]) -> None:
         kinds["refresh" if number == 0 and "refresh" in kinds else "step"]()
 
 
-def measure(job: str, point: Point, *, device: str, quick: bool, seed: int, seconds: float) -> dict[str, Any]:
+def measure(
+    job: str, point: Point, *, device: str, quick: bool, seed: int, seconds: float
+) -> dict[str, Any]:
     spec = SPECS[job].tiny() if quick else SPECS[job]
     return Bench(spec, point, device=device, quick=quick, seed=seed, seconds=seconds).run()

@@ -50,9 +50,7 @@ SETTING = (
     "examples behind the basis, and every n-th step refreshes. Sweeps change k or m (column *point* of [All "
     "methods](#all-methods)); n is 1, 4 and 10 everywhere."
 )
-TORCHJD_STEP = (
-    "TorchJD computes rows of ΠJ. The rest of that step is our own code in plain torch, slower than a guide's."
-)
+TORCHJD_STEP = "TorchJD computes rows of ΠJ. The rest of that step is our own code in plain torch, slower than a guide's."
 CYCLES = (
     "In CUDA graphs the mean steps of WRN-22-4 and of RoBERTa with 512 tokens were measured as whole cycles: a refresh and nine "
     "steps against ten multitask steps. All other mean steps are added up from the times of single steps."
@@ -91,19 +89,33 @@ def tables(results: Results, plots: list[str]) -> str:
 
 
 def machines(results: Results) -> list[str]:
-    """One sentence for each machine and its versions, with the revisions that were measured on it."""
+    """One sentence for each machine and its versions, with the revisions that were measured on
+    it.
+    """
     found: dict[str, set[str]] = {}
     for result in results.values():
         about = result["provenance"]
         versions = ", ".join(
-            f"{name} {value}" for name, value in about["versions"].items() if value and name != "attittud"
+            f"{name} {value}"
+            for name, value in about["versions"].items()
+            if value and name != "attittud"
         )
         machine = about["hardware"].get("name", about["hardware"]["device"])
-        revisions = {point.get("revision") or about["revision"] for point in result["points"].values()}
-        found.setdefault(f"{machine}; {versions}; seed {about['seed']}", set()).update(map(str, revisions))
-    lines = [f"{machine}; revision {', '.join(sorted(revisions))}." for machine, revisions in sorted(found.items())]
+        revisions = {
+            point.get("revision") or about["revision"] for point in result["points"].values()
+        }
+        found.setdefault(f"{machine}; {versions}; seed {about['seed']}", set()).update(
+            map(str, revisions)
+        )
+    lines = [
+        f"{machine}; revision {', '.join(sorted(revisions))}."
+        for machine, revisions in sorted(found.items())
+    ]
     named = set().union(*found.values()) if found else set()
-    lines += [f"Revision {r} was never published; {LOST[r]} contains its work." for r in sorted(named & LOST.keys())]
+    lines += [
+        f"Revision {r} was never published; {LOST[r]} contains its work."
+        for r in sorted(named & LOST.keys())
+    ]
     return lines or ["No results have been committed yet."]
 
 
@@ -118,12 +130,17 @@ def workloads(results: Results) -> str:
             rows.append(f"| {job} | {spec.about} | {sizes} |")
     if not rows:
         return ""
-    head = ["| workload | model | primary + auxiliary examples | D | all parameters |", "|---|---|---|---|---|"]
+    head = [
+        "| workload | model | primary + auxiliary examples | D | all parameters |",
+        "|---|---|---|---|---|",
+    ]
     return "\n".join([*head, *rows, "", SETTING])
 
 
 def predicted(results: Results) -> str:
-    """Times from counted FLOPs and bytes, at the rate of the multitask step and the bandwidth of a copy in the same run."""
+    """Times from counted FLOPs and bytes, at the rate of the multitask step and the bandwidth of a
+    copy in the same run.
+    """
     rows = []
     for job in results:
         base = base_point(results, job) if job in SPECS else None
@@ -138,7 +155,9 @@ def predicted(results: Results) -> str:
                 known = guess is not None and "refresh" in found
                 measured = found["refresh"] - found["step"] if known else 0.0
                 cells += (
-                    [f"{1e3 * guess:.1f}", f"{1e3 * measured:.1f}", f"{measured / guess:.2f}"] if known else [""] * 3
+                    [f"{1e3 * guess:.1f}", f"{1e3 * measured:.1f}", f"{measured / guess:.2f}"]
+                    if known
+                    else [""] * 3
                 )
             if any(cells):
                 rows.append(f"| {job} | {method} | {' | '.join(cells)} |")
@@ -178,7 +197,9 @@ def rounds(results: Results) -> str:
     if not all(found.values()):
         return ""
     usual, rare = (f"{min(counts)} to {max(counts)}" for counts in found.values())
-    return f" Eager figures are medians over {usual} rounds, those of {', '.join(RARE)} over {rare}."
+    return (
+        f" Eager figures are medians over {usual} rounds, those of {', '.join(RARE)} over {rare}."
+    )
 
 
 def methods(results: Results) -> str:
@@ -201,10 +222,18 @@ def methods(results: Results) -> str:
         for point, data in result["points"].items() if job in SPECS else ():
             for name, row in data["methods"].items():
                 noted = [(name, row["note"])] if "note" in row else []
-                noted += [(name, f"it uses the engine of {row['same_as']}")] if "same_as" in row else []
-                noted += [(f"{name}, {kind} as a graph", text) for kind, text in row.get("graph_notes", {}).items()]
+                noted += (
+                    [(name, f"it uses the engine of {row['same_as']}")] if "same_as" in row else []
+                )
+                noted += [
+                    (f"{name}, {kind} as a graph", text)
+                    for kind, text in row.get("graph_notes", {}).items()
+                ]
                 for what, note in noted:
                     reasons.setdefault((job, what, note), []).append(point)
-    notes = [f"* {job}, {what} ({', '.join(points)}): {note}" for (job, what, note), points in reasons.items()]
+    notes = [
+        f"* {job}, {what} ({', '.join(points)}): {note}"
+        for (job, what, note), points in reasons.items()
+    ]
     left_out = "\n\nNot measured, and why:\n\n" + "\n".join(notes) if notes else ""
     return head + "\n".join(rows) + left_out

@@ -18,8 +18,9 @@ Action = Callable[[], object]
 class FastCores:
     """Keeps the threads of this process on the fastest cores of a shared machine.
 
-    Other users of such a machine make some cores half as fast, for seconds or minutes. An eager step is as fast as the core of
-    its thread. Without this, a method whose thread happens to be on a slow core would look slow.
+    Other users of such a machine make some cores half as fast, for seconds or minutes. An eager
+    step is as fast as the core of its thread. Without this, a method whose thread happens to be on
+    a slow core would look slow.
     """
 
     USED = 4  # a step uses two threads in turn
@@ -29,10 +30,13 @@ class FastCores:
         self._all = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         self._last = float("-inf")
         self.spread = 1.0
-        """How many times as long as the fastest core the slowest core took, when they were last compared."""
+        """How many times as long as the fastest core the slowest core took, when they were last
+        compared.
+        """
 
     def choose(self, device: torch.device) -> None:
-        """Compare the cores, unless this was done a short time ago, and move all threads to the fastest ones.
+        """Compare the cores, unless this was done a short time ago, and move all threads to the
+        fastest ones.
 
         Measurements on a CPU have no use for this: they are only a check that everything runs.
         """
@@ -79,7 +83,8 @@ def seconds(action: Action, device: torch.device) -> float:
 def rounds(
     actions: Mapping[str, Action], device: torch.device, *, repeats: int, limit: float
 ) -> dict[str, list[float]]:
-    """Seconds of each action in every round; they take turns, so that a drift of the clock affects all of them.
+    """Seconds of each action in every round; they take turns, so that a drift of the clock affects
+    all of them.
 
     Stops before `repeats` rounds when `limit` seconds are over, but not before three.
     """
@@ -90,15 +95,21 @@ def rounds(
         if done >= 3 and time.perf_counter() - start > limit:
             break
         names = list(actions)
-        for name in (*names[done % len(names) :], *names[: done % len(names)]):  # each is the first one in some rounds
+        for name in (
+            *names[done % len(names) :],
+            *names[: done % len(names)],
+        ):  # each is the first one in some rounds
             found[name].append(seconds(actions[name], device))
     return found
 
 
-def interleaved(actions: Mapping[str, Action], device: torch.device, *, repeats: int, limit: float) -> dict[str, float]:
+def interleaved(
+    actions: Mapping[str, Action], device: torch.device, *, repeats: int, limit: float
+) -> dict[str, float]:
     """Median seconds of each action, over `rounds`."""
     return {
-        name: statistics.median(times) for name, times in rounds(actions, device, repeats=repeats, limit=limit).items()
+        name: statistics.median(times)
+        for name, times in rounds(actions, device, repeats=repeats, limit=limit).items()
     }
 
 
@@ -120,7 +131,8 @@ def peak_bytes(action: Action, device: torch.device) -> int | None:
 
 
 def captured(action: Action, device: torch.device, pool: tuple[int, int]) -> Action:
-    """The action as a CUDA graph; it has been run before, so that nothing is built for the first time.
+    """The action as a CUDA graph; it has been run before, so that nothing is built for the first
+    time.
 
     Graphs of one pool share their memory: each is a whole step that needs nothing of the others.
     """

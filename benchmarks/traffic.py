@@ -1,7 +1,9 @@
-"""How many bytes workers exchange, as formulas; `python -m benchmarks.traffic` prints the table of docs/appendix/traffic.md.
+"""How many bytes workers exchange, as formulas; `python -m benchmarks.traffic` prints the table of
+docs/appendix/traffic.md.
 
-The size of a collective is the size of its tensor: the sum in an all-reduce, the whole tensor in an all-gather or
-reduce-scatter. A ring of W workers sends 2(W-1)/W of it per worker for an all-reduce and (W-1)/W for the others.
+The size of a collective is the size of its tensor: the sum in an all-reduce, the whole tensor in an
+all-gather or reduce-scatter. A ring of W workers sends 2(W-1)/W of it per worker for an all-reduce
+and (W-1)/W for the others.
 """
 
 from __future__ import annotations
@@ -48,18 +50,24 @@ class Setting:
 
 @dataclass(frozen=True)
 class Bytes:
-    """Payload of the collectives of one step: D-sized sums, and everything that does not grow with the model."""
+    """Payload of the collectives of one step: D-sized sums, and everything that does not grow with
+    the model.
+    """
 
     large: int
     small: int
 
 
 def replicas_step(s: Setting, *, norms: bool = False) -> Bytes:
-    """One step on replicas (DistributedDataParallel); `norms` as in the steps whose report states them."""
+    """One step on replicas (DistributedDataParallel); `norms` as in the steps whose report states
+    them.
+    """
     if s.workers == 1:
         return Bytes(0, 0)
     counts = s.workers * (1 + s.tasks)
-    alone = norms and s.tasks == 1  # the task's gradient is summed separately, so no k-vector has to be summed
+    alone = (
+        norms and s.tasks == 1
+    )  # the task's gradient is summed separately, so no k-vector has to be summed
     if s.basis == "canonical":
         vectors, numbers = 1 + s.tasks, 0
     elif s.include_mean or norms:
@@ -91,7 +99,9 @@ def replicas_refresh(s: Setting) -> Bytes:
 
 
 def shards_step(s: Setting) -> Bytes:
-    """One step on shards (FSDP2), without the exchanges of the forward and backward passes themselves."""
+    """One step on shards (FSDP2), without the exchanges of the forward and backward passes
+    themselves.
+    """
     if s.workers == 1:
         return Bytes(0, 0)
     numbers = 1 + s.tasks * (5 if s.basis == "canonical" else 2) + (1 + s.tasks) * s.directions
@@ -99,7 +109,9 @@ def shards_step(s: Setting) -> Bytes:
 
 
 def shards_refresh(s: Setting) -> Bytes:
-    """A refresh of the bases `sketch`, `mean` and `random` on shards, without its backward passes."""
+    """A refresh of the bases `sketch`, `mean` and `random` on shards, without its backward
+    passes.
+    """
     if s.workers == 1:
         return Bytes(0, 0)
     k = s.directions
@@ -110,7 +122,8 @@ def shards_refresh(s: Setting) -> Bytes:
 def shards_passes(s: Setting) -> tuple[int, int]:
     """Backward passes of a step on shards, and how many more a refresh takes.
 
-    Each reduces and scatters one gradient and, unless the parameters were kept after the forward pass, gathers them.
+    Each reduces and scatters one gradient and, unless the parameters were kept after the forward
+    pass, gathers them.
     """
     return 1 + s.tasks, {"sketch": s.rank, "exact": s.examples}.get(s.basis, 0)
 
@@ -125,17 +138,27 @@ def in_words(count: float) -> str:
 
 
 def table() -> str:
-    """Bytes that each worker sends, for 100 M to 70 B parameters on 1 to 1,024 workers; rank 10, one auxiliary loss.
+    """Bytes that each worker sends, for 100 M to 70 B parameters on 1 to 1,024 workers; rank 10,
+    one auxiliary loss.
 
     A refresh is stated without the step it happens in.
     """
-    kinds = [f"{kind}: {what}" for kind in ("DDP", "FSDP2") for what in ("alone", "step", "refresh", "V")]
-    lines = ["| " + " | ".join(["parameters", "workers", *kinds]) + " |", "|---" * (2 + len(kinds)) + "|"]
+    kinds = [
+        f"{kind}: {what}" for kind in ("DDP", "FSDP2") for what in ("alone", "step", "refresh", "V")
+    ]
+    lines = [
+        "| " + " | ".join(["parameters", "workers", *kinds]) + " |",
+        "|---" * (2 + len(kinds)) + "|",
+    ]
     for size, name in ((10**8, "100 M"), (10**9, "1 B"), (7 * 10**9, "7 B"), (70 * 10**9, "70 B")):
         for workers in (1, 8, 64, 1024):
             s = Setting(size, workers=workers)
             ring = (workers - 1) / workers
-            step, refresh, stated = replicas_step(s), replicas_refresh(s), replicas_step(s, norms=True)
+            step, refresh, stated = (
+                replicas_step(s),
+                replicas_refresh(s),
+                replicas_step(s, norms=True),
+            )
             passes, more = shards_passes(s)
             one_pass = 2 * ring * size * s.itemsize  # gather and scatter
             forward = ring * size * s.itemsize
@@ -150,7 +173,9 @@ def table() -> str:
                 more * one_pass + 2 * ring * at_refresh.small,
                 s.rank * size * s.itemsize / workers,
             ]
-            lines.append(f"| {name} | {workers:,} | " + " | ".join(in_words(cell) for cell in cells) + " |")
+            lines.append(
+                f"| {name} | {workers:,} | " + " | ".join(in_words(cell) for cell in cells) + " |"
+            )
     return "\n".join(lines)
 
 

@@ -1,4 +1,6 @@
-"""Models and data of the benchmarks: random weights and inputs, since only time and memory are measured."""
+"""Models and data of the benchmarks: random weights and inputs, since only time and memory are
+measured.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ class Spec:
     m: int
     auxiliary: int
     build: Callable[[bool], tuple[nn.Module, tuple[int, ...], int]]
-    """Whether a tiny version is wanted -> the body, the shape of one example, the width of its features."""
+    """Whether a tiny version is wanted -> the body, the shape of one example, the width of its
+    features.
+    """
     about: str
     """For readers."""
     vocabulary: int | None = None
@@ -75,7 +79,9 @@ class Workload:
 
         def batch(count: int) -> tuple[Tensor, Tensor]:
             if images:
-                x = torch.randn(count, *shape, device=self.device).to(memory_format=torch.channels_last)
+                x = torch.randn(count, *shape, device=self.device).to(
+                    memory_format=torch.channels_last
+                )
             else:
                 # Not 0 to 3: some models take these for padding and the like.
                 x = torch.randint(4, spec.vocabulary or 0, (count, *shape), device=self.device)
@@ -92,7 +98,9 @@ class Workload:
     def losses(self, head: str, model: nn.Module | None = None) -> Tensor:
         """Per-example losses of a head's batch."""
         x, y = self.primary if head == "primary" else self.auxiliary
-        with torch.autocast(self.device.type, self.half or torch.bfloat16, enabled=self.half is not None):
+        with torch.autocast(
+            self.device.type, self.half or torch.bfloat16, enabled=self.half is not None
+        ):
             logits = (model or self.model)(x, head)
         return F.cross_entropy(logits.float(), y, reduction="none")
 
@@ -113,8 +121,11 @@ class Workload:
             with FlopCounterMode(display=False) as counter, torch.no_grad():
                 self.losses("primary")
         except Exception:
-            # torch 2.11 cannot count attention with fewer key heads than query heads: two per weight and token then.
-            body = sum(p.numel() for name, p in self.model.named_parameters() if name.startswith("body."))
+            # torch 2.11 cannot count attention with fewer key heads than query heads: two per
+            # weight and token then.
+            body = sum(
+                p.numel() for name, p in self.model.named_parameters() if name.startswith("body.")
+            )
             return 2 * body * self.primary[0][0].numel()
         return counter.get_total_flops() // self.primary[1].shape[0]
 
@@ -138,8 +149,9 @@ def _resnet18(tiny: bool) -> tuple[nn.Module, tuple[int, ...], int]:
 def _unmasked() -> str:
     """Attention by torch for batches without padding.
 
-    Transformers looks at the tokens to see that nothing has to be masked, which it cannot do inside of a CUDA graph:
-    there it would mask all the same, with kernels that take twice as long, and graphs could not be compared with eager.
+    Transformers looks at the tokens to see that nothing has to be masked, which it cannot do inside
+    of a CUDA graph: there it would mask all the same, with kernels that take twice as long, and
+    graphs could not be compared with eager.
     """
     from transformers import AttentionInterface
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -152,9 +164,18 @@ def _roberta(length: int) -> Callable[[bool], tuple[nn.Module, tuple[int, ...], 
     def build(tiny: bool) -> tuple[nn.Module, tuple[int, ...], int]:
         from transformers import RobertaConfig, RobertaModel
 
-        sizes: dict[str, Any] = {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}
+        sizes: dict[str, Any] = {
+            "vocab_size": 50265,
+            "max_position_embeddings": 514,
+            "type_vocab_size": 1,
+        }
         if tiny:
-            small = {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+            small = {
+                "vocab_size": 64,
+                "hidden_size": 16,
+                "intermediate_size": 32,
+                "num_hidden_layers": 2,
+            }
             sizes |= {**small, "num_attention_heads": 2}
         config = RobertaConfig(**sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
         config._attn_implementation = _unmasked()
@@ -169,10 +190,20 @@ def _decoder(tiny: bool) -> tuple[nn.Module, tuple[int, ...], int]:
     from transformers import LlamaConfig, LlamaModel
 
     # TinyLlama's sizes: 1.1 billion parameters.
-    sizes = {"vocab_size": 32000, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22}
+    sizes = {
+        "vocab_size": 32000,
+        "hidden_size": 2048,
+        "intermediate_size": 5632,
+        "num_hidden_layers": 22,
+    }
     sizes |= {"num_attention_heads": 32, "num_key_value_heads": 4, "max_position_embeddings": 2048}
     if tiny:
-        sizes |= {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
+        sizes |= {
+            "vocab_size": 64,
+            "hidden_size": 16,
+            "intermediate_size": 32,
+            "num_hidden_layers": 2,
+        }
         sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1}
     config = LlamaConfig(**sizes, use_cache=False)
     config._attn_implementation = _unmasked()

@@ -1,4 +1,6 @@
-"""How Sphinx makes the site: `make docs`. Nothing is taken from elsewhere, so pages work from the disk and without a network."""
+"""How Sphinx makes the site: `make docs`. Nothing is taken from elsewhere, so pages work from the
+disk and without a network.
+"""
 
 import re
 import sys
@@ -28,8 +30,12 @@ napoleon_google_docstring = True
 
 
 def name_files_outside(_: object, page: str, source: list[str]) -> None:
-    """Markdown files elsewhere in the repository are no pages of the site: name them instead of a link."""
-    out = re.escape("../" * (page.count("/") + 1))  # from the folder of the page to the root of the repository
+    """Markdown files elsewhere in the repository are no pages of the site: name them instead of a
+    link.
+    """
+    out = re.escape(
+        "../" * (page.count("/") + 1)
+    )  # from the folder of the page to the root of the repository
     source[0] = re.sub(rf"\[([^]]*)\]\({out}([\w/-]+\.md)\)", r"\1 (`\2`)", source[0])
 
 

@@ -1,4 +1,6 @@
-"""Write the table of docs/demo.json into docs/appendix/demo.md. After `attittud demo --out docs/demo.json`."""
+"""Write the table of docs/demo.json into docs/appendix/demo.md. After `attittud demo --out
+docs/demo.json`.
+"""
 
 import json
 from collections.abc import Mapping
@@ -25,13 +27,19 @@ def markdown(result: Mapping[str, Any]) -> str:
 
 def counts(result: Mapping[str, Any]) -> str:
     """Return a table that counts for each column how many rows gain, lose, and do neither."""
-    marks = [[sign for _, sign, _ in cells] for label, cells in grid(result).items() if label != PRIMARY_ONLY]
+    marks = [
+        [sign for _, sign, _ in cells]
+        for label, cells in grid(result).items()
+        if label != PRIMARY_ONLY
+    ]
     lines = [
         [f"of the {len(marks)} other rows", "gain", "lose", "no significant difference"],
         ["---"] * 4,
     ]
     for column, table in enumerate(result["tables"]):
-        lines.append([table["name"], *(str(sum(signs[column] == sign for signs in marks)) for sign in "▲▼=")])
+        lines.append(
+            [table["name"], *(str(sum(signs[column] == sign for signs in marks)) for sign in "▲▼=")]
+        )
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

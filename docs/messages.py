@@ -1,4 +1,6 @@
-"""A directive of the site: lists every message of errors and warnings in the source, so that readers can search for theirs."""
+"""A directive of the site: lists every message of errors and warnings in the source, so that
+readers can search for theirs.
+"""
 
 import ast
 from collections.abc import Iterator
@@ -13,9 +15,13 @@ FEWEST = 4  # words; shorter texts are parts of other messages
 
 
 def text(node: ast.expr) -> str:
-    """Return a text of the source, with … for what is put into it; nothing for other expressions."""
+    """Return a text of the source, with … for what is put into it; nothing for other
+    expressions.
+    """
     if isinstance(node, ast.JoinedStr):
-        return "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
+        return "".join(
+            part.value if isinstance(part, ast.Constant) else "…" for part in node.values
+        )
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
@@ -43,7 +49,10 @@ class Messages(SphinxDirective):
             self.env.note_dependency(str(path))
             if lines := sorted(set(messages(path))):
                 found.append(nodes.rubric(text=str(path.relative_to(SOURCE))))
-                items = (nodes.list_item("", nodes.paragraph("", "", nodes.literal(text=line))) for line in lines)
+                items = (
+                    nodes.list_item("", nodes.paragraph("", "", nodes.literal(text=line)))
+                    for line in lines
+                )
                 found.append(nodes.bullet_list("", *items))
         return found
 

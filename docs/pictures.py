@@ -1,8 +1,9 @@
 """The pictures of README and docs, and the run that the README shows.
 
-`python docs/pictures.py` draws docs/decomposition.svg. `python docs/pictures.py FOLDER` writes two sets of pictures into an
-empty folder, runs the commands of the README on them, keeps what they print in docs/example.txt, and takes docs/report.png,
-the first screen of the report, with a headless Chromium.
+`python docs/pictures.py` draws docs/decomposition.svg. `python docs/pictures.py FOLDER` writes two
+sets of pictures into an empty folder, runs the commands of the README on them, keeps what they
+print in docs/example.txt, and takes docs/report.png, the first screen of the report, with a
+headless Chromium.
 """
 
 import shlex
@@ -55,14 +56,27 @@ def arrow(end: torch.Tensor, color: str) -> str:
 def decomposition() -> str:
     """Return the picture of one decomposition, which the library computes."""
     parts = decompose(AUXILIARY, PRIMARY, basis=torch.eye(3)[:2])
-    drawn = {GREY: AUXILIARY, PURPLE: PRIMARY, GREEN: parts.helpful, RED: parts.harmful, BLUE: parts.neutral}
+    drawn = {
+        GREY: AUXILIARY,
+        PURPLE: PRIMARY,
+        GREEN: parts.helpful,
+        RED: parts.harmful,
+        BLUE: parts.neutral,
+    }
     shape = 'viewBox="0 0 10 10" refX="8" refY="5" markerWidth="6" markerHeight="6" orient="auto"'
-    heads = (f'    <marker id="a{c[1:]}" {shape}><path d="M0 0L10 5L0 10z" fill="{c}"/></marker>' for c in drawn)
+    heads = (
+        f'    <marker id="a{c[1:]}" {shape}><path d="M0 0L10 5L0 10z" fill="{c}"/></marker>'
+        for c in drawn
+    )
     span = path((-1.54, -0.46, 0), (1.72, -0.46, 0), (1.72, 1.45, 0), (-1.54, 1.45, 0), close="z")
     lines = path((-1.55, 0, 0), (1.55, 0, 0)) + path((0, -0.46, 0), (0, 1.44, 0))
     harmful, inside, helpful = (-1.0, 0.0, 0.0), (-1.0, 1.0, 0.0), (0.0, 1.0, 0.0)
     box = path(harmful, inside, helpful) + path(inside, (-1, 1, 1), (0, 0, 1))
-    weights = [("η_neutral · neutral", BLUE), ("+ η_helpful · helpful", GREEN), ("+ η_harmful · harmful", RED)]
+    weights = [
+        ("η_neutral · neutral", BLUE),
+        ("+ η_helpful · helpful", GREEN),
+        ("+ η_harmful · harmful", RED),
+    ]
     weights.append(("+ primary_weight · g_primary", PURPLE))
     return "\n".join(
         [
@@ -94,7 +108,10 @@ def decomposition() -> str:
             word(500, 40, "update =", GREY),
             "  </g>",
             "  <g>",
-            *(word(500, 66 + 24 * number, text, color) for number, (text, color) in enumerate(weights)),
+            *(
+                word(500, 66 + 24 * number, text, color)
+                for number, (text, color) in enumerate(weights)
+            ),
             "  </g>",
             "</svg>\n",
         ]
@@ -102,14 +119,18 @@ def decomposition() -> str:
 
 
 def screenshot(page: Path, target: Path) -> None:
-    """Take the first screen of a page; twice as many pixels, so that it is sharp on all displays."""
+    """Take the first screen of a page; twice as many pixels, so that it is sharp on all
+    displays.
+    """
     from selenium import webdriver
 
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium") or shutil.which("google-chrome") or ""
     for flag in ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"):
         options.add_argument(flag)
-    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(shutil.which("chromedriver")))
+    browser = webdriver.Chrome(
+        options=options, service=webdriver.ChromeService(shutil.which("chromedriver"))
+    )
     try:
         size = {"width": WIDTH, "height": HEIGHT, "deviceScaleFactor": 2, "mobile": False}
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
@@ -123,23 +144,36 @@ def screenshot(page: Path, target: Path) -> None:
 
 
 def write_digits(folder: Path) -> None:
-    """Write scikit-learn's digits as pictures: of each digit 20 as primary data, 100 as auxiliary data and 2 new ones."""
+    """Write scikit-learn's digits as pictures: of each digit 20 as primary data, 100 as auxiliary
+    data and 2 new ones.
+    """
     import numpy as np
     from sklearn.datasets import load_digits
 
     digits = load_digits()
-    order = np.random.default_rng(0).permutation(len(digits.images))  # neighbours are by the same writers
+    order = np.random.default_rng(0).permutation(
+        len(digits.images)
+    )  # neighbours are by the same writers
     images, labels = digits.images[order], digits.target[order]
     for digit in range(10):
         for number, pixels in enumerate(images[labels == digit][:122]):
-            name = "pictures" if number < 20 else "other_pictures" if number < 120 else "new_pictures"
-            target = folder / name / ("" if name == "new_pictures" else f"digit_{digit}") / f"{digit}-{number}.png"
+            name = (
+                "pictures" if number < 20 else "other_pictures" if number < 120 else "new_pictures"
+            )
+            target = (
+                folder
+                / name
+                / ("" if name == "new_pictures" else f"digit_{digit}")
+                / f"{digit}-{number}.png"
+            )
             target.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray((pixels * 255 / 16).astype("uint8")).save(target)
 
 
 def example(folder: Path) -> str:
-    """Run the commands of the README in a folder and return what they print; lines of progress are left out."""
+    """Run the commands of the README in a folder and return what they print; lines of progress are
+    left out.
+    """
     write_digits(folder)
     printed = []
     for command in COMMANDS:

@@ -3,8 +3,8 @@
     python examples/accelerate_loop.py runs/accelerate            # train; or `accelerate launch examples/accelerate_loop.py ...`
     python examples/accelerate_loop.py runs/accelerate --resume   # go on after a kill, with the same losses
 
-The task, with 32 examples: do the first two of six numbers have the same sign? The auxiliary data are 256 examples of the same
-question about the second and third number.
+The task, with 32 examples: do the first two of six numbers have the same sign? The auxiliary data
+are 256 examples of the same question about the second and third number.
 """
 
 from __future__ import annotations
@@ -63,14 +63,16 @@ def train(
 ) -> list[float]:
     """Returns the summed loss of every step taken."""
     accelerator = Accelerator(
-        dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True, data_seed=0), **settings
+        dataloader_config=DataLoaderConfiguration(use_seedable_sampler=True, data_seed=0),
+        **settings,
     )
     set_seed(0)
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     data = {"primary": signs(32, first=0, seed=1), "auxiliary": signs(256, first=1, seed=2)}
     loaders = {
-        name: accelerator.prepare(DataLoader(part, batch_size=batch_size, shuffle=True)) for name, part in data.items()
+        name: accelerator.prepare(DataLoader(part, batch_size=batch_size, shuffle=True))
+        for name, part in data.items()
     }
     model, optimizer = accelerator.prepare(model, optimizer)
 
@@ -78,14 +80,20 @@ def train(
     guide = Guide(model, rank=4, refresh_every=3, **(strategy or preset("flip")))
     latest = Latest()
     # save_state and load_state then hold the guide too, in files that cannot run code.
-    accelerator.register_save_state_pre_hook(lambda _, __, path: checkpoint.save(guide, f"{path}/guide"))
-    accelerator.register_load_state_pre_hook(lambda _, path: checkpoint.load(guide, f"{path}/guide"))
+    accelerator.register_save_state_pre_hook(
+        lambda _, __, path: checkpoint.save(guide, f"{path}/guide")
+    )
+    accelerator.register_load_state_pre_hook(
+        lambda _, path: checkpoint.load(guide, f"{path}/guide")
+    )
     done = 0
     if resume:
         done = max(int(path.name.removeprefix("step_")) for path in folder.glob("step_*"))
         accelerator.load_state(str(folder / f"step_{done}"))
     batches = {name: endless(loader, MICRO_BATCHES * done) for name, loader in loaders.items()}
-    scale = (lambda loss: loss) if accelerator.scaler is None else accelerator.scaler.scale  # float16 only
+    scale = (
+        (lambda loss: loss) if accelerator.scaler is None else accelerator.scaler.scale
+    )  # float16 only
 
     def losses(name: str) -> Tensor:
         x, y = next(batches[name])
@@ -108,9 +116,12 @@ def train(
         optimizer.zero_grad()
         curve.append(total)
         numbers = latest.numbers()  # on several workers the shares of the last refresh
-        accelerator.log({"loss": total, **numbers}, step=step)  # to the trackers, where there are any
+        accelerator.log(
+            {"loss": total, **numbers}, step=step
+        )  # to the trackers, where there are any
         shares = [
-            f"{part} {numbers.get(f'attittud/share_{part}', 0):.2f}" for part in ("neutral", "helpful", "harmful")
+            f"{part} {numbers.get(f'attittud/share_{part}', 0):.2f}"
+            for part in ("neutral", "helpful", "harmful")
         ]
         accelerator.print(f"step {step}: loss {total:.4f}, {', '.join(shares)}")
         if step % 5 == 0:
@@ -122,7 +133,9 @@ def train(
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path, help="where checkpoints go")
-    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in the folder")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on from the last checkpoint in the folder"
+    )
     options = parser.parse_args(arguments)
     train(options.folder, resume=options.resume)
 

@@ -3,9 +3,10 @@
     python examples/guard_trainer.py runs/guard                  # KL to the model before training
     python examples/guard_trainer.py runs/guard --guard a_gem    # or none
 
-The model, tiny and from random weights, first learns to count upwards. Then it learns to count by threes, while 16 sentences
-that count upwards are protected. The last lines show what it forgot (share 1), and what averages of the weights before and after
-would have forgotten. This says nothing about which method is better: see docs/guard.md.
+The model, tiny and from random weights, first learns to count upwards. Then it learns to count by
+threes, while 16 sentences that count upwards are protected. The last lines show what it forgot
+(share 1), and what averages of the weights before and after would have forgotten. This says nothing
+about which method is better: see docs/guard.md.
 """
 
 from __future__ import annotations
@@ -27,8 +28,13 @@ class Guarded(GuardMixin, SFTTrainer):
 
 def make_start(folder: str, **settings: Any) -> Any:
     """A model that counts upwards."""
-    args = SFTConfig(folder, **(DEFAULTS | {"max_steps": 60, "learning_rate": 2e-2, "save_strategy": "no"} | settings))
-    trainer = SFTTrainer(make_model(), args, train_dataset=text(256, [1], seed=1), processing_class=make_tokenizer())
+    args = SFTConfig(
+        folder,
+        **(DEFAULTS | {"max_steps": 60, "learning_rate": 2e-2, "save_strategy": "no"} | settings),
+    )
+    trainer = SFTTrainer(
+        make_model(), args, train_dataset=text(256, [1], seed=1), processing_class=make_tokenizer()
+    )
     trainer.train()
     return trainer.model
 

@@ -3,8 +3,8 @@
     python examples/lightning_module.py runs/lightning            # train
     python examples/lightning_module.py runs/lightning --resume   # go on after a kill, with the same losses
 
-The task: which of two points lies closer to the origin, from 32 labelled pairs. The auxiliary data are 256 pairs with a third of
-the labels wrong.
+The task: which of two points lies closer to the origin, from 32 labelled pairs. The auxiliary data
+are 256 pairs with a third of the labels wrong.
 """
 
 from __future__ import annotations
@@ -30,11 +30,15 @@ def points(count: int, wrong: float, seed: int) -> TensorDataset:
     random = torch.Generator().manual_seed(seed)
     x = torch.randn(count, 2, 3, generator=random)
     y = x.square().sum(2).argmin(1)
-    return TensorDataset(x.flatten(1), torch.where(torch.rand(count, generator=random) < wrong, 1 - y, y))
+    return TensorDataset(
+        x.flatten(1), torch.where(torch.rand(count, generator=random) < wrong, 1 - y, y)
+    )
 
 
 class EpochSampler(RandomSampler):
-    """An order that depends on the epoch alone, so that a resumed run sees the same batches. Lightning sets the epoch."""
+    """An order that depends on the epoch alone, so that a resumed run sees the same batches.
+    Lightning sets the epoch.
+    """
 
     def __init__(self, data: TensorDataset) -> None:
         super().__init__(data, generator=torch.Generator())
@@ -46,7 +50,12 @@ class EpochSampler(RandomSampler):
 class Closer(AttittudMixin, LightningModule):
     def __init__(self, **guide: Any) -> None:
         super().__init__()
-        self.guide_settings = {"eta": Eta(neutral=1, helpful=1, harmful=0), "rank": 4, "refresh_every": 3, **guide}
+        self.guide_settings = {
+            "eta": Eta(neutral=1, helpful=1, harmful=0),
+            "rank": 4,
+            "refresh_every": 3,
+            **guide,
+        }
         self.body = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh())
         self.heads = nn.ModuleDict({"primary": nn.Linear(16, 2), "auxiliary": nn.Linear(16, 2)})
 
@@ -71,13 +80,21 @@ class Closer(AttittudMixin, LightningModule):
         return torch.optim.Adam(self.parameters(), lr=1e-2)
 
     def train_dataloader(self) -> CombinedLoader:
-        data = {"primary": points(32, wrong=0, seed=1), "auxiliary": points(256, wrong=0.33, seed=2)}
-        loaders = {name: DataLoader(part, batch_size=8, sampler=EpochSampler(part)) for name, part in data.items()}
+        data = {
+            "primary": points(32, wrong=0, seed=1),
+            "auxiliary": points(256, wrong=0.33, seed=2),
+        }
+        loaders = {
+            name: DataLoader(part, batch_size=8, sampler=EpochSampler(part))
+            for name, part in data.items()
+        }
         return CombinedLoader(loaders, mode="min_size")
 
 
 def make_trainer(folder: str, callbacks: Sequence[Callback] = (), **settings: Any) -> Trainer:
-    last = ModelCheckpoint(folder, filename="last", enable_version_counter=False, save_on_train_epoch_end=True)
+    last = ModelCheckpoint(
+        folder, filename="last", enable_version_counter=False, save_on_train_epoch_end=True
+    )
     defaults = {"max_epochs": 5, "accelerator": "auto", "devices": 1, "log_every_n_steps": 1}
     return Trainer(
         default_root_dir=folder,
@@ -90,7 +107,9 @@ def make_trainer(folder: str, callbacks: Sequence[Callback] = (), **settings: An
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", help="where checkpoints go")
-    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in the folder")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on from the last checkpoint in the folder"
+    )
     options = parser.parse_args(arguments)
     seed_everything(0)
     last = str(Path(options.folder) / "last.ckpt") if options.resume else None

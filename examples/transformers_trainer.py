@@ -3,8 +3,9 @@
     python examples/transformers_trainer.py runs/trainer            # train
     python examples/transformers_trainer.py runs/trainer --resume   # go on after a kill, with the same losses
 
-The task: continue a sequence of numbers that goes up by one. There are 16 such sequences; the auxiliary data have 256, half of
-them going down instead. The model is tiny and starts at random, so nothing is downloaded.
+The task: continue a sequence of numbers that goes up by one. There are 16 such sequences; the
+auxiliary data have 256, half of them going down instead. The model is tiny and starts at random, so
+nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -35,12 +36,20 @@ def sequences(count: int, steps: Sequence[int], seed: int) -> list[dict[str, tor
     return data
 
 
-def make_trainer(folder: str, callbacks: Sequence[TrainerCallback] = (), **settings: object) -> AttittudTrainer:
+def make_trainer(
+    folder: str, callbacks: Sequence[TrainerCallback] = (), **settings: object
+) -> AttittudTrainer:
     """Everything here but the two marked lines is what a stock Trainer takes."""
     set_seed(0)
     model = GPT2LMHeadModel(
         GPT2Config(
-            vocab_size=NUMBERS, n_positions=LENGTH, n_embd=32, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0
+            vocab_size=NUMBERS,
+            n_positions=LENGTH,
+            n_embd=32,
+            n_layer=2,
+            n_head=2,
+            bos_token_id=0,
+            eos_token_id=0,
         )
     )
     defaults = {
@@ -66,7 +75,9 @@ def make_trainer(folder: str, callbacks: Sequence[TrainerCallback] = (), **setti
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", help="where checkpoints go")
-    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in the folder")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on from the last checkpoint in the folder"
+    )
     options = parser.parse_args(arguments)
     make_trainer(options.folder).train(resume_from_checkpoint=options.resume or None)
 

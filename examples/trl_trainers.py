@@ -3,9 +3,9 @@
     python examples/trl_trainers.py sft runs/sft            # train; or dpo
     python examples/trl_trainers.py sft runs/sft --resume   # go on after a kill, with the same losses
 
-The task: with SFT, 16 sentences teach the model to count upwards; with DPO, 16 pairs teach it to prefer that to counting
-downwards. The auxiliary data are 256 sentences, half of them downwards. The model is tiny and starts at random, so nothing is
-downloaded.
+The task: with SFT, 16 sentences teach the model to count upwards; with DPO, 16 pairs teach it to
+prefer that to counting downwards. The auxiliary data are 256 sentences, half of them downwards. The
+model is tiny and starts at random, so nothing is downloaded.
 """
 
 from __future__ import annotations
@@ -86,7 +86,10 @@ def pairs(count: int, seed: int) -> Dataset:
     """Two ways to go on: upwards is the better one."""
     up, down = counting(count, [1], seed), counting(count, [-1], seed)
     first = [sentence.split()[0] for sentence in up]
-    rest = {name: [" ".join(s.split()[1:]) for s in side] for name, side in (("chosen", up), ("rejected", down))}
+    rest = {
+        name: [" ".join(s.split()[1:]) for s in side]
+        for name, side in (("chosen", up), ("rejected", down))
+    }
     return Dataset.from_dict({"prompt": [f"{word} " for word in first], **rest})
 
 
@@ -117,7 +120,9 @@ def make_sft(folder: str, guide: Any = GUIDE, **settings: Any) -> GuidedSFT:
 def make_dpo(folder: str, guide: Any = GUIDE, **settings: Any) -> GuidedDPO:
     """The auxiliary data are no pairs but plain text, so they bring their own collator and loss."""
     tokenizer = make_tokenizer()
-    tokens = text(256, [1, -1], seed=2).map(lambda row: tokenizer(row["text"]), remove_columns="text")
+    tokens = text(256, [1, -1], seed=2).map(
+        lambda row: tokenizer(row["text"]), remove_columns="text"
+    )
     return GuidedDPO(
         model=make_model(),
         ref_model=make_model(),
@@ -138,7 +143,9 @@ def main(arguments: Sequence[str] | None = None) -> Trainer:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("trainer", choices=MAKE, help="sft: SFTTrainer; dpo: DPOTrainer")
     parser.add_argument("folder", help="where checkpoints go")
-    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in the folder")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on from the last checkpoint in the folder"
+    )
     options = parser.parse_args(arguments)
     trainer = MAKE[options.trainer](options.folder)
     trainer.train(resume_from_checkpoint=options.resume or None)

@@ -1,16 +1,20 @@
-"""What all tests share: one thread per worker, kernels that run everywhere, no time limit per example, a fixed seed."""
+"""What all tests share: one thread per worker, kernels that run everywhere, no time limit per
+example, a fixed seed.
+"""
 
 import os
 import signal
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A shell starts what it runs in the background deaf to Ctrl-C, and children inherit that: tests send it to some.
+    # A shell starts what it runs in the background deaf to Ctrl-C, and children inherit that: tests
+    # send it to some.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Two workers with a thread per core each are slower than two with one. In the environment and before torch is imported,
-# so that processes started by a test inherit it.
+# Two workers with a thread per core each are slower than two with one. In the environment and
+# before torch is imported, so that processes started by a test inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Some virtual machines announce AMX and then kill the process that uses it (bf16 convolutions and LSTMs do).
+# Some virtual machines announce AMX and then kill the process that uses it (bf16 convolutions and
+# LSTMs do).
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import pytest
@@ -19,8 +23,11 @@ from hypothesis import settings
 
 torch.set_num_threads(1)
 
-# No deadline: the first example pays for torch's warm-up. In CI always the same examples: a failure is the change's.
-settings.register_profile("attittud", deadline=None, derandomize="CI" in os.environ, print_blob=True)
+# No deadline: the first example pays for torch's warm-up. In CI always the same examples: a failure
+# is the change's.
+settings.register_profile(
+    "attittud", deadline=None, derandomize="CI" in os.environ, print_blob=True
+)
 settings.load_profile("attittud")
 
 

@@ -30,7 +30,7 @@ Rows = Tensor
 """Row numbers of a source, int64."""
 
 
-# -------------------------------------------------------------------------------- random choices
+# ----------------------------------------------------------------------------------- random choices
 
 
 def generator(purpose: str) -> torch.Generator:
@@ -73,7 +73,7 @@ def above_median(values: Tensor) -> Tensor:
     return (values > values.median(0).values).long()
 
 
-# --------------------------------------------------------------------------------------- sources
+# ------------------------------------------------------------------------------------------ sources
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,9 @@ def vectors(
     *,
     standardise: bool = True,
 ) -> Source:
-    """A data set of scikit-learn as a list column; columns are standardised with the pool's rows."""
+    """A data set of scikit-learn as a list column; columns are standardised with the pool's
+    rows.
+    """
     from sklearn.model_selection import train_test_split
 
     rows = np.arange(len(x))
@@ -376,7 +378,9 @@ def amazon(data: DataFolder) -> Source:
 
 
 TRAIN_VOTES, ALL_VOTES = 2347, 3847
-"""Rows before the first number have votes and are for training, those before the second for tests."""
+"""Rows before the first number have votes and are for training, those before the second for
+tests.
+"""
 
 
 def helpful_reviews(data: DataFolder) -> Source:
@@ -390,7 +394,7 @@ def helpful_reviews(data: DataFolder) -> Source:
     return Source(source.names, source.read, source.labels, rows[:TRAIN_VOTES], test)
 
 
-# ------------------------------------------------------------------------------------------ tasks
+# -------------------------------------------------------------------------------------------- tasks
 
 
 @dataclass
@@ -478,7 +482,7 @@ def numbered(name: str, count: int) -> tuple[str, ...]:
     return tuple(f"{name}_{number}" for number in range(count))
 
 
-# ------------------------------------------------------------------------------ pairs of images
+# ---------------------------------------------------------------------------------- pairs of images
 
 
 CIFAR10_PIXELS = 121.01866912841797, 61.77666091918945
@@ -579,7 +583,7 @@ def cat_vs_dog(data: DataFolder) -> Examples:
     return Examples(pool, test, {"others": Part(*images, labels[rows], tuple(names))})
 
 
-# ------------------------------------------------------------------------------- pairs of texts
+# ----------------------------------------------------------------------------------- pairs of texts
 
 
 @builder
@@ -639,7 +643,7 @@ def helpful_shops(data: DataFolder) -> Examples:
     return task.examples(auxiliary=task.other(rows, shops, numbered("auxiliary", 4)))
 
 
-# ------------------------------------------------------------------------------ pairs of tables
+# ---------------------------------------------------------------------------------- pairs of tables
 
 
 @builder

@@ -25,7 +25,7 @@ SIZE, GREY_SIZE, IMAGENET_SIZE, XRAY_SIZE = 32, 32, 64, 64
 """Pixels of a side."""
 
 
-# --------------------------------------------------------------------------------- unused rows
+# -------------------------------------------------------------------------------------- unused rows
 
 
 class NamesOnly(DataFolder):
@@ -58,7 +58,7 @@ def unused(data: DataFolder, dataset: str, split: str, labels: np.ndarray) -> np
     return np.where(is_used, -1, labels)
 
 
-# -------------------------------------------------------------------------------------- images
+# ------------------------------------------------------------------------------------------- images
 
 
 def pictures(
@@ -230,7 +230,9 @@ def framed(pixels: np.ndarray) -> np.ndarray:
 
 @builder
 def handwriting_sources(data: DataFolder) -> Examples:
-    """MNIST's digits; scikit-learn's are enlarged to 20 pixels, the size of MNIST's without frames."""
+    """MNIST's digits; scikit-learn's are enlarged to 20 pixels, the size of MNIST's without
+    frames.
+    """
     from PIL import Image
     from sklearn.datasets import load_digits
 
@@ -257,7 +259,7 @@ def handwriting_sources(data: DataFolder) -> Examples:
     return Examples(pool, test, {"other_hands": right, "mirrored": mirrored})
 
 
-# --------------------------------------------------------------------------------------- texts
+# -------------------------------------------------------------------------------------------- texts
 
 PLACES = {
     "tweet": "tweets",
@@ -377,7 +379,7 @@ def reviews_strangers(data: DataFolder) -> Examples:
     return Examples(both["train"], both["test"], sources)
 
 
-# -------------------------------------------------------------------------------------- tables
+# ------------------------------------------------------------------------------------------- tables
 
 
 def table(

@@ -62,7 +62,9 @@ class Examples:
 
 @dataclass(frozen=True)
 class Pair:
-    """A scarce primary task and the auxiliary data that are offered to it, as `pairs.yaml` has it."""
+    """A scarce primary task and the auxiliary data that are offered to it, as `pairs.yaml` has
+    it.
+    """
 
     name: str
     about: str

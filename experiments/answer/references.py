@@ -73,7 +73,7 @@ def reference(
     return result | {"seconds": time.perf_counter() - started}
 
 
-# ----------------------------------------------------------------------------- simple learners
+# ---------------------------------------------------------------------------------- simple learners
 
 
 def simple(method: str, problem: Problem, seed: int, cache: Path) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def learners(
         )
 
 
-# ------------------------------------------------------------------------------------ features
+# ----------------------------------------------------------------------------------------- features
 
 
 def matrices(
@@ -295,7 +295,7 @@ def frozen_texts(table: Any) -> np.ndarray:
     return np.concatenate(features)
 
 
-# ----------------------------------------------------------------------------------- AutoGluon
+# ---------------------------------------------------------------------------------------- AutoGluon
 
 AUTOGLUON = """
 import json, sys

@@ -118,7 +118,9 @@ def exists(method: str, pair: Pair, folder: Path) -> bool:
 
 
 def one(pair: Pair, folder: Path, seed: int, method: str, place: Place) -> dict[str, Any]:
-    """The result of a method, with everything that one needs to repeat it. A failure is a result."""
+    """The result of a method, with everything that one needs to repeat it. A failure is a
+    result.
+    """
     started = time.perf_counter()
     rows = labelled_rows(folder, seed)
     try:
@@ -175,7 +177,7 @@ def checksum(rows: Sequence[int]) -> str:
     return sha256(json.dumps(rows).encode()).hexdigest()[:16]
 
 
-# --------------------------------------------------------------------------------- the product
+# -------------------------------------------------------------------------------------- the product
 
 
 def overrides(method: str, pair: Pair, folder: Path) -> list[str]:

@@ -1,4 +1,6 @@
-"""All statistics of the fourth round, computed from the JSON files of `run`. protocol.md has the goals."""
+"""All statistics of the fourth round, computed from the JSON files of `run`. protocol.md has the
+goals.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +106,7 @@ def best_by_folds(results: Results, pair: str, methods: Sequence[str]) -> Scores
     return best
 
 
-# ---------------------------------------------------------------------------------- statistics
+# --------------------------------------------------------------------------------------- statistics
 
 
 @dataclass(frozen=True)
@@ -179,7 +181,7 @@ def helped(results: Results) -> tuple[list[float], list[bool]]:
     return chances, outcomes
 
 
-# ---------------------------------------------------------------------------------------- page
+# --------------------------------------------------------------------------------------------- page
 
 
 def page(out: Path) -> str:

@@ -28,11 +28,20 @@ class Claim:
     flat: bool = False
 
 
-def judged(claims: Sequence[Claim], rows: Mapping[str, Row]) -> list[tuple[Claim, Difference | None, str]]:
-    """Every claim with our paired difference and its outcome; p-values are Holm-corrected over the claims that were tested."""
-    found = [rows[c.first].minus(rows[c.second]) if c.first in rows and c.second in rows else None for c in claims]
+def judged(
+    claims: Sequence[Claim], rows: Mapping[str, Row]
+) -> list[tuple[Claim, Difference | None, str]]:
+    """Every claim with our paired difference and its outcome; p-values are Holm-corrected over the
+    claims that were tested.
+    """
+    found = [
+        rows[c.first].minus(rows[c.second]) if c.first in rows and c.second in rows else None
+        for c in claims
+    ]
     adjusted = iter(holm([difference.p for difference in found if difference is not None]))
-    corrected = [None if d is None else Difference(**(vars(d) | {"p": next(adjusted)})) for d in found]
+    corrected = [
+        None if d is None else Difference(**(vars(d) | {"p": next(adjusted)})) for d in found
+    ]
     return [
         (claim, d, DIVERGED if d is None and _lost(claim, rows) else verdict(d, flat=claim.flat))
         for claim, d in zip(claims, corrected, strict=True)
@@ -40,9 +49,13 @@ def judged(claims: Sequence[Claim], rows: Mapping[str, Row]) -> list[tuple[Claim
 
 
 def _lost(claim: Claim, rows: Mapping[str, Row]) -> bool:
-    """Whether there is nothing to wait for: a row has no run at all, or both were run with seeds of which too few are left."""
+    """Whether there is nothing to wait for: a row has no run at all, or both were run with seeds of
+    which too few are left.
+    """
     pair = [rows[name] for name in (claim.first, claim.second) if name in rows]
-    common = set.intersection(*({*row.runs, *row.diverged} for row in pair)) if len(pair) == 2 else ()
+    common = (
+        set.intersection(*({*row.runs, *row.diverged} for row in pair)) if len(pair) == 2 else ()
+    )
     return any(not row.runs for row in pair) or len(common) >= FEWEST
 
 
@@ -57,10 +70,11 @@ def verdict(difference: Difference | None, *, flat: bool = False) -> str:
 
 
 def spread_falls(rows: Mapping[int, Row]) -> tuple[int, str, str]:
-    """Whether the standard deviation over seeds is smaller in the last row than in the first: seeds, verdict, figures.
+    """Whether the standard deviation over seeds is smaller in the last row than in the first:
+    seeds, verdict, figures.
 
-    Both rows have the same seeds, so the test is Pitman and Morgan's for paired values: where two variances are equal,
-    sum and difference are uncorrelated.
+    Both rows have the same seeds, so the test is Pitman and Morgan's for paired values: where two
+    variances are equal, sum and difference are uncorrelated.
     """
     if len(rows) < 2:
         return 0, MISSING, ""
@@ -69,7 +83,10 @@ def spread_falls(rows: Mapping[int, Row]) -> tuple[int, str, str]:
     if len(seeds) < 3:
         return len(seeds), MISSING, ""
     a, b = ([values[seed] for seed in seeds] for values in (first, last))
-    sums, differences = [x + y for x, y in zip(a, b, strict=True)], [x - y for x, y in zip(a, b, strict=True)]
+    sums, differences = (
+        [x + y for x, y in zip(a, b, strict=True)],
+        [x - y for x, y in zip(a, b, strict=True)],
+    )
     p = 1.0  # of values that are all the same, or differ by the same
     if min(stdev(sums), stdev(differences)) > ROUNDING:
         from scipy.stats import pearsonr
@@ -79,7 +96,11 @@ def spread_falls(rows: Mapping[int, Row]) -> tuple[int, str, str]:
     if p < ALPHA:
         said = "holds" if stdev(b) < stdev(a) else "does not hold: the opposite is significant"
     figures = f"std {100 * stdev(a):.1f} at {at}, {100 * stdev(b):.1f} at {end}"
-    return len(seeds), said, f"{figures}; Pitman-Morgan test over {len(seeds)} common seeds, p = {p:.3f}"
+    return (
+        len(seeds),
+        said,
+        f"{figures}; Pitman-Morgan test over {len(seeds)} common seeds, p = {p:.3f}",
+    )
 
 
 def against_paper(ours: Summary, mean: float, half: float) -> str:
@@ -97,7 +118,10 @@ def so_many(count: int) -> str:
 
 
 def claim_table(claims: Sequence[Claim], rows: Mapping[str, Row]) -> str:
-    lines = ["| claim | paper | ours, points | 95 % | n | p | outcome |", "|---|---|---|---|---|---|---|"]
+    lines = [
+        "| claim | paper | ours, points | 95 % | n | p | outcome |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for claim, found, said in judged(claims, rows):
         paper = "" if claim.points is None else f"{claim.points:+.1f}"
         lines.append(f"| {claim.text} | {paper} | {' | '.join(difference_cells(found))} | {said} |")
@@ -108,7 +132,12 @@ def difference_cells(found: Difference | None) -> list[str]:
     if found is None:
         return ["", "", "", ""]
     interval = f"{100 * found.low:+.1f} to {100 * found.high:+.1f}"
-    return [f"{100 * found.mean:+.1f}", interval, str(found.n), "< 0.001" if found.p < 0.001 else f"{found.p:.3f}"]
+    return [
+        f"{100 * found.mean:+.1f}",
+        interval,
+        str(found.n),
+        "< 0.001" if found.p < 0.001 else f"{found.p:.3f}",
+    ]
 
 
 def summary_cells(found: Summary | None) -> list[str]:

@@ -25,13 +25,19 @@ SUPERCLASSES = 20
 WIDTH = 128
 FLIP = "flip-primary_weight=0.1"
 JOINT = ("pcgrad", "multitask", FLIP)
-"""Rows of the paper that use both kinds of data at once; the other two are far below in its table."""
+"""Rows of the paper that use both kinds of data at once; the other two are far below in its
+table.
+"""
 MORE = {
     "orthogonal-primary_weight=0.1": "ATTITTUD (1, 0, 0), primary_weight 0.1",
     "drop_harmful-primary_weight=0.1": "ATTITTUD (1, 1, 0), primary_weight 0.1",
 }
 NAMES = {label: name for label, (name, _) in printed.MULTICIFAR.items()} | MORE
-SHORT = NAMES | {FLIP: "ATTITTUD (1, 1, −1)"} | {label: name.partition(", primary")[0] for label, name in MORE.items()}
+SHORT = (
+    NAMES
+    | {FLIP: "ATTITTUD (1, 1, −1)"}
+    | {label: name.partition(", primary")[0] for label, name in MORE.items()}
+)
 """What figures and claims call the rows."""
 ABOUT = """\
 Each of CIFAR-100's superclasses in turn is the primary task; the other 95 classes are auxiliary data. The settings of every row
@@ -61,7 +67,9 @@ CLAIMS = [
     *(Claim(f"{SHORT[label]} beats multitask", label, "multitask") for label in MORE),
 ]
 SO_FAR = "**{done} of {all} superclasses have all their runs so far; figures and verdicts may still move.**"
-DECLARED = "The assumption that the protocol declares, that the other two rows are never best, is not true"
+DECLARED = (
+    "The assumption that the protocol declares, that the other two rows are never best, is not true"
+)
 BEST = "ATTITTUD (1, 1, −1) is best on more superclasses than chance gives"
 
 
@@ -70,19 +78,28 @@ def lines() -> list[Line]:
 
 
 def column() -> Part:
-    """Return rows whose runs are kept by superclass. A second seed counts once all rows have it for all 20 superclasses."""
+    """Return rows whose runs are kept by superclass. A second seed counts once all rows have it for
+    all 20 superclasses.
+    """
     config = load(CONFIGS / f"{NAME}.yaml", ["data.primary.classes=null"])  # each part has its own
     by_seed: dict[int, list[Line]] = {}
     for line in lines():
         by_seed.setdefault(seed_of(line), []).append(line)
-    found = Part(config, {}, tries(by_seed.pop(config.seed, []), lambda line: line["part"]), SEARCHED)
+    found = Part(
+        config, {}, tries(by_seed.pop(config.seed, []), lambda line: line["part"]), SEARCHED
+    )
     found.choose()
     for _, further in sorted(by_seed.items()):
         more = {
-            (row.label, row.changes): row for rows in tries(further, lambda line: line["part"]).values() for row in rows
+            (row.label, row.changes): row
+            for rows in tries(further, lambda line: line["part"]).values()
+            for row in rows
         }
         same = {label: more.get((label, row.changes)) for label, row in found.rows.items()}
-        if all(row is not None and len({*row.runs, *row.diverged}) >= SUPERCLASSES for row in same.values()):
+        if all(
+            row is not None and len({*row.runs, *row.diverged}) >= SUPERCLASSES
+            for row in same.values()
+        ):
             for label, row in same.items():
                 assert row is not None
                 found.rows[label] = _joined(found.rows[label], row)
@@ -90,18 +107,25 @@ def column() -> Part:
 
 
 def _joined(first: Row, second: Row) -> Row:
-    """Return a row with the mean of the test figures of two seeds for every superclass that both have."""
+    """Return a row with the mean of the test figures of two seeds for every superclass that both
+    have.
+    """
 
     def mean(key: Key) -> dict[str, Any]:
         tests = [row.runs[key]["result"]["test"] for row in (first, second)]
-        return {"result": first.runs[key]["result"] | {"test": {n: fmean(t[n] for t in tests) for n in tests[0]}}}
+        return {
+            "result": first.runs[key]["result"]
+            | {"test": {n: fmean(t[n] for t in tests) for n in tests[0]}}
+        }
 
     runs = {key: mean(key) for key in first.runs if key in second.runs}
     return Row(first.label, first.changes, runs, first.diverged | second.diverged)
 
 
 def best_counts(rows: Sequence[Row]) -> tuple[int, dict[str, float]]:
-    """Return on how many superclasses each row is best, equal ones sharing it, and how many superclasses all rows have."""
+    """Return on how many superclasses each row is best, equal ones sharing it, and how many
+    superclasses all rows have.
+    """
     names = set.intersection(*(set(row.runs) for row in rows)) if rows else set()
     counts = {row.label: 0.0 for row in rows}
     for name in names:
@@ -113,16 +137,20 @@ def best_counts(rows: Sequence[Row]) -> tuple[int, dict[str, float]]:
 
 
 def chance(count: float, n: int, rows: int) -> float:
-    """Return the probability that one of so many equal rows is best on at least so many superclasses."""
+    """Return the probability that one of so many equal rows is best on at least so many
+    superclasses.
+    """
     from scipy.stats import binom
 
     return float(binom.sf(int(count) - 1, n, 1 / rows))
 
 
 def chances(found: Part) -> list[str]:
-    """Return what chance gives the paper's row where three rows are equal, as declared, and where all five are.
+    """Return what chance gives the paper's row where three rows are equal, as declared, and where
+    all five are.
 
-    A shared superclass makes a count that no chance gives: the numbers below and above it each have a column.
+    A shared superclass makes a count that no chance gives: the numbers below and above it each have
+    a column.
     """
     from scipy.stats import binom
 
@@ -136,17 +164,29 @@ def chances(found: Part) -> list[str]:
         ("it, PCGrad and multitask are equal, the others never best (declared)", len(JOINT)),
         ("all five rows are equal", len(printed.MULTICIFAR)),
     ):
-        tails = [chance(low, n, rows), *(float(binom.cdf(most, n, 1 / rows)) for most in sorted({low, high}))]
+        tails = [
+            chance(low, n, rows),
+            *(float(binom.cdf(most, n, 1 / rows)) for most in sorted({low, high})),
+        ]
         lines.append([about, f"{n / rows:.1f}", *(f"{p:.3f}" for p in tails)])
-    head = ["if", "chance gives", f"P(at least {low})", *(f"P(at most {most})" for most in sorted({low, high}))]
+    head = [
+        "if",
+        "chance gives",
+        f"P(at least {low})",
+        *(f"P(at most {most})" for most in sorted({low, high})),
+    ]
     others = [
-        f"{NAMES[label]} is best on {n:g} superclasses" for label, n in counts.items() if label not in JOINT and n
+        f"{NAMES[label]} is best on {n:g} superclasses"
+        for label, n in counts.items()
+        if label not in JOINT and n
     ]
     return [table(head, lines), *([f"{DECLARED}: {', '.join(others)}."] if others else [])]
 
 
 def best_verdict(found: Part) -> tuple[int, str, str]:
-    """Return superclasses, outcome and figures of the paper's claim that its row is best on 11 of 20."""
+    """Return superclasses, outcome and figures of the paper's claim that its row is best on 11 of
+    20.
+    """
     rows = [found.rows[label] for label in printed.MULTICIFAR if label in found.rows]
     n, counts = best_counts(rows)
     if len(rows) < len(printed.MULTICIFAR) or n < SUPERCLASSES:
@@ -157,14 +197,30 @@ def best_verdict(found: Part) -> tuple[int, str, str]:
 
 
 def outcome(found: Part) -> list[str]:
-    """Return what the claims say together, for those who read no table; nothing until all have been judged."""
+    """Return what the claims say together, for those who read no table; nothing until all have been
+    judged.
+    """
     judgements = judged(CLAIMS, found.claimed)
-    every = [(claim, difference, said) for claim, difference, said in judgements if difference is not None]
+    every = [
+        (claim, difference, said)
+        for claim, difference, said in judgements
+        if difference is not None
+    ]
     if len(every) < len(judgements) or not set(printed.MULTICIFAR) <= set(found.rows):
         return []
-    less = [said for claim, _, said in every if claim.first in (FLIP, *MORE) and claim.second == "multitask"]
-    better, worse = (sum(said.startswith(word) for said in less) for word in ("holds", "does not hold"))
-    leads = [(claim.points, d) for claim, d, _ in every if claim.first == FLIP and claim.points is not None]
+    less = [
+        said
+        for claim, _, said in every
+        if claim.first in (FLIP, *MORE) and claim.second == "multitask"
+    ]
+    better, worse = (
+        sum(said.startswith(word) for said in less) for word in ("holds", "does not hold")
+    )
+    leads = [
+        (claim.points, d)
+        for claim, d, _ in every
+        if claim.first == FLIP and claim.points is not None
+    ]
     outside = sum(100 * d.high < points for points, d in leads)
     means = [
         [SHORT[label], f"{100 * found.rows[label].summary.mean:.1f}", str(paper)]
@@ -176,7 +232,11 @@ def outcome(found: Part) -> list[str]:
         f"{so_many(worse)} significantly worse. The paper's leads of (1, 1, −1) over vanilla pre-training, PCGrad and "
         f"multitask are above our 95 % interval in {outside} of {len(leads)} comparisons."
     )
-    return [textwrap.fill(text, WIDTH, subsequent_indent="  "), "", table([name, "ours", "paper"], means)]
+    return [
+        textwrap.fill(text, WIDTH, subsequent_indent="  "),
+        "",
+        table([name, "ours", "paper"], means),
+    ]
 
 
 def gaps(found: Part) -> list[str]:
@@ -184,7 +244,9 @@ def gaps(found: Part) -> list[str]:
     labels = ("primary_only", "pretrain")
     if not all(label in found.rows for label in labels):
         return []
-    none, pretrain = (100 * found.rows[label].summary.mean - printed.MULTICIFAR[label][1] for label in labels)
+    none, pretrain = (
+        100 * found.rows[label].summary.mean - printed.MULTICIFAR[label][1] for label in labels
+    )
     return [GAPS.format(none=none, pretrain=pretrain)]
 
 
@@ -211,13 +273,27 @@ def section() -> str:
     return "\n\n".join(
         [
             "## Table 2, MultiCifar100",
-            ABOUT.format(five=SUPERCLASSES / len(printed.MULTICIFAR), seven=SUPERCLASSES / len(NAMES)),
+            ABOUT.format(
+                five=SUPERCLASSES / len(printed.MULTICIFAR), seven=SUPERCLASSES / len(NAMES)
+            ),
             *([SO_FAR.format(done=done, all=SUPERCLASSES)] if 0 < done < SUPERCLASSES else []),
             *shown(
-                "multicifar100", "Test accuracy of seven rows on 20 superclasses, and their differences from multitask"
+                "multicifar100",
+                "Test accuracy of seven rows on 20 superclasses, and their differences from multitask",
             ),
             table(
-                ["row", "paper", "ours", "std", "95 %", "n", "best of 5", "of 7", "settings chosen on validation"], rows
+                [
+                    "row",
+                    "paper",
+                    "ours",
+                    "std",
+                    "95 %",
+                    "n",
+                    "best of 5",
+                    "of 7",
+                    "settings chosen on validation",
+                ],
+                rows,
             ),
             *gaps(found),
             claim_table(CLAIMS, found.claimed),

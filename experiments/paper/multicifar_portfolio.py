@@ -1,4 +1,6 @@
-"""`strategy: portfolio` on four superclasses of MultiCifar100, apart from the table but compared with its rows."""
+"""`strategy: portfolio` on four superclasses of MultiCifar100, apart from the table but compared
+with its rows.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ it was stopped on {stopped} of {n} superclasses. This may be another reason.
 The intervals are over {n} superclasses with one seed each. To be significant, a mean must be {needed:.1f} times as large as
 the standard deviation of the differences. The p-values are not corrected, and we draw no conclusion."""
 COST = "The portfolios took {own:.0f} minutes on the device and the table {table:.0f}: {both:.0f} of the 60 minutes planned."
-NOT_RUN = f"`python -m experiments.reproduce {NAME} --data FOLDER` runs it; the protocol below says how."
+NOT_RUN = (
+    f"`python -m experiments.reproduce {NAME} --data FOLDER` runs it; the protocol below says how."
+)
 
 
 def lines() -> list[Line]:
@@ -54,7 +58,9 @@ def lines() -> list[Line]:
 def rows() -> dict[str, Row]:
     """Both kinds of model as rows of the table, by superclass."""
     runs = {
-        final: {line["part"]: {"result": line["result"] | line["portfolio"][final]} for line in lines()}
+        final: {
+            line["part"]: {"result": line["result"] | line["portfolio"][final]} for line in lines()
+        }
         for final in FINALS
     }
     return {final: Row(final, "", some) for final, some in runs.items() if some}
@@ -70,7 +76,10 @@ def section() -> str:
     known = {label: of_table[label] for label in multicifar.SHORT if label in of_table}
     own = rows()
     differences = [
-        [multicifar.SHORT[label], *(cell for final in FINALS for cell in _cells(own[final].minus(row)))]
+        [
+            multicifar.SHORT[label],
+            *(cell for final in FINALS for cell in _cells(own[final].minus(row))),
+        ]
         for label, row in known.items()
     ]
     head = [text for final in FINALS for text in (f"`{final}` minus it", "95 %", "p")]
@@ -85,21 +94,34 @@ def section() -> str:
         runs = fmean(line["portfolio"]["single"]["runs"] for line in found)
         device = (own_minutes / len(found)) / (minutes / len(multicifar.lines()))
         stopped = sum(_stopped(line) for line in found)
-        known_now = {"runs": runs, "device": device, "stopped": stopped, "n": len(found), "needed": needed}
+        known_now = {
+            "runs": runs,
+            "device": device,
+            "stopped": stopped,
+            "n": len(found),
+            "needed": needed,
+        }
         bullets = [f"* {cause}" for cause in CAUSES.format(**known_now).split("\n\n")]
-        parts.append("\n".join(textwrap.fill(text, WIDTH, subsequent_indent="  ") for text in bullets))
+        parts.append(
+            "\n".join(textwrap.fill(text, WIDTH, subsequent_indent="  ") for text in bullets)
+        )
     parts.append(COST.format(own=own_minutes, table=minutes, both=own_minutes + minutes))
     return "\n\n".join(parts)
 
 
 def _stopped(line: Line) -> bool:
     """Whether the first rung was the last of pre-training."""
-    steps = {label: tried["steps"] for label, tried in line["portfolio"]["single"].get("candidates", {}).items()}
+    steps = {
+        label: tried["steps"]
+        for label, tried in line["portfolio"]["single"].get("candidates", {}).items()
+    }
     return bool(steps) and steps["pretrain"] == min(steps.values()) < max(steps.values())
 
 
 def used_labels(of_table: Mapping[str, Row]) -> dict[str, int]:
-    """How many labels of a superclass a portfolio has, and what a row of the table takes them for."""
+    """How many labels of a superclass a portfolio has, and what a row of the table takes them
+    for.
+    """
     row = next(iter(of_table.values()))
     about: Line = next(iter(row.runs.values()))["result"]["examples"]
     labels: int = lines()[0]["portfolio"]["single"]["labels"]
@@ -115,15 +137,26 @@ def by_superclass(found: list[Line], of_table: Mapping[str, Row]) -> str:
         values |= {final: own[final]["test"][line["result"]["metric"]] for final in FINALS}
         for label, value in values.items():
             columns.setdefault(label, []).append(value)
-        shown = [f"{100 * values[label]:.1f}" if label in values else "" for label in (*of_table, *FINALS)]
-        picked = ", ".join(f"{label} x {n}" if n > 1 else label for label, n in own["ensemble"]["picks"].items())
-        lined.append([part, *shown, own["single"]["winner"], picked, f"{own['single']['runs']:.1f}"])
+        shown = [
+            f"{100 * values[label]:.1f}" if label in values else ""
+            for label in (*of_table, *FINALS)
+        ]
+        picked = ", ".join(
+            f"{label} x {n}" if n > 1 else label for label, n in own["ensemble"]["picks"].items()
+        )
+        lined.append(
+            [part, *shown, own["single"]["winner"], picked, f"{own['single']['runs']:.1f}"]
+        )
     means = [
         f"{100 * fmean(columns[label]):.1f}" if len(columns.get(label, ())) == len(found) else ""
         for label in (*of_table, *FINALS)
     ]
     lined.append(["mean", *means, "", "", ""])
-    head = ["superclass", *(multicifar.SHORT[label] for label in of_table), *(f"`{final}`" for final in FINALS)]
+    head = [
+        "superclass",
+        *(multicifar.SHORT[label] for label in of_table),
+        *(f"`{final}`" for final in FINALS),
+    ]
     return table([*head, "`single` is", "`ensemble` has", "full runs"], lined)
 
 

@@ -1,4 +1,6 @@
-"""docs/appendix/reproduction.md, its plots, and lines of docs/paper.md: `python -m experiments.paper.page` makes them."""
+"""docs/appendix/reproduction.md, its plots, and lines of docs/paper.md: `python -m
+experiments.paper.page` makes them.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,28 @@ from experiments.reproduce.results import read_lines
 
 from . import multicifar, multicifar_portfolio, printed, readme, table1, table3
 from .claims import MISSING, Claim, against_paper, judged, spread_falls, table
-from .figure2 import RANK_CLAIMS, SAMPLES_CLAIMS, SPREAD, by_samples, rank, rank_rows, samples, samples_rows
+from .figure2 import (
+    RANK_CLAIMS,
+    SAMPLES_CLAIMS,
+    SPREAD,
+    by_samples,
+    rank,
+    rank_rows,
+    samples,
+    samples_rows,
+)
 from .plots import DOCS, PLOTS, draw
 from .rows import HERE, RESULTS, Row
-from .table2 import CHOSEN_CLAIMS, MORE_CLAIMS, NAMES, TABLE2_CLAIMS, everything, outcome, table2, with_chosen
+from .table2 import (
+    CHOSEN_CLAIMS,
+    MORE_CLAIMS,
+    NAMES,
+    TABLE2_CLAIMS,
+    everything,
+    outcome,
+    table2,
+    with_chosen,
+)
 from .table4 import FIGURE3_CLAIMS, TABLE4_CLAIMS, best_rows, captured, shares, table4
 
 PAGE = DOCS / "reproduction.md"
@@ -84,7 +104,9 @@ def page() -> str:
 
 
 def in_short() -> str:
-    """Every claim with its outcome, and our means with the paper's; one line for a study on other data with one outcome."""
+    """Every claim with its outcome, and our means with the paper's; one line for a study on other
+    data with one outcome.
+    """
     found, column = everything(), multicifar.column()
     rows = with_chosen(found)
     groups = [
@@ -125,7 +147,11 @@ def in_short() -> str:
             *(["\n".join(told)] if told else []),
             f"We tested {sum(count.values())} claims, the paper's and further ones. Their outcomes are: {counted}.",
             table(["", "claim", "n", "outcome"], lines),
-            *([f"Claims that wait for their runs, in the sections below: {waiting}."] if waiting else []),
+            *(
+                [f"Claims that wait for their runs, in the sections below: {waiting}."]
+                if waiting
+                else []
+            ),
         ]
     )
 
@@ -141,7 +167,9 @@ def verdicts(where: str, claims: Sequence[Claim], rows: Mapping[str, Row]) -> li
 def at_once(lines: list[list[str]]) -> list[list[str]]:
     """One line instead of all, where they differ only in the claim."""
     where, _, *rest = lines[0]
-    return [[where, f"all {len(lines)}", *rest]] if all(line[2:] == rest for line in lines) else lines
+    return (
+        [[where, f"all {len(lines)}", *rest]] if all(line[2:] == rest for line in lines) else lines
+    )
 
 
 def beside(ours: Row | None, mean: float, half: float) -> list[str]:
@@ -153,11 +181,15 @@ def beside(ours: Row | None, mean: float, half: float) -> list[str]:
 
 def every_line() -> Iterator[tuple[str, dict[str, Any]]]:
     """All results, with the experiment of each."""
-    return ((path.stem, line) for path in sorted(RESULTS.glob("*.jsonl")) for line in read_lines(path))
+    return (
+        (path.stem, line) for path in sorted(RESULTS.glob("*.jsonl")) for line in read_lines(path)
+    )
 
 
 def diverged() -> list[str]:
-    """Every run without a result, so that none is silently missing from a table; empty where all have results."""
+    """Every run without a result, so that none is silently missing from a table; empty where all
+    have results.
+    """
     found = {  # once, though other parts may have a copy of the line
         line["fingerprint"]: [experiment, f"`{line['run']}`", line["diverged"]]
         for experiment, line in every_line()
@@ -165,7 +197,9 @@ def diverged() -> list[str]:
     }
     lines = found.values()
     head = ["experiment", "run", "what happened"]
-    about = "No mean counts these runs, and no search can choose them; the tables have the other seeds."
+    about = (
+        "No mean counts these runs, and no search can choose them; the tables have the other seeds."
+    )
     return [f"## Runs that diverged\n\n{about}\n\n{table(head, lines)}"] if lines else []
 
 
@@ -190,7 +224,16 @@ def costs() -> str:
     lines = [[*key, str(len(values)), f"{sum(values) / 60:.1f}"] for key, values in sums.items()]
     if not lines:
         return f"## What it cost\n\nNothing has been run: {MISSING}."
-    head = ["experiment", "device", "made with", "compiled", "repeatable bit by bit", "side by side", "runs", "minutes"]
+    head = [
+        "experiment",
+        "device",
+        "made with",
+        "compiled",
+        "repeatable bit by bit",
+        "side by side",
+        "runs",
+        "minutes",
+    ]
     every = list(itertools.chain(*sums.values()))
     one = " (a portfolio counts as one)" if multicifar_portfolio.lines() else ""
     in_all = f"In all, {len(every)} runs{one} took {sum(every) / 60:.1f} minutes. {five_rows()}"
@@ -198,7 +241,9 @@ def costs() -> str:
 
 
 def made_again() -> list[str]:
-    """Whether runs of which there is more than one line had the same figures each time; nothing where there is none."""
+    """Whether runs of which there is more than one line had the same figures each time; nothing
+    where there is none.
+    """
     every: dict[str, dict[str, str]] = {}
     for _, line in every_line():
         if line.get("diverged") is None:
@@ -210,7 +255,9 @@ def made_again() -> list[str]:
         return []
     same = sum(len(set(found)) == 1 for found in times)
     often = f"{len(times)} runs were made more than once, up to {max(map(len, times))} times"
-    return [f"{often}. {same} of these {len(times)} gave the same figures to the last digit every time."]
+    return [
+        f"{often}. {same} of these {len(times)} gave the same figures to the last digit every time."
+    ]
 
 
 def five_rows() -> str:
@@ -227,7 +274,9 @@ def five_rows() -> str:
 def protocol() -> str:
     """The protocols as they were written down, below this page's headings."""
     texts = []
-    for path in sorted(HERE.glob("protocol*.md"), key=lambda path: path.stem):  # the first tables come first
+    for path in sorted(
+        HERE.glob("protocol*.md"), key=lambda path: path.stem
+    ):  # the first tables come first
         title, _, text = path.read_text(encoding="utf-8").partition("\n")
         texts.append(f"#{title}\n{text.replace(chr(10) + '## ', chr(10) + '### ')}".rstrip())
     return "\n\n".join(texts)

@@ -17,7 +17,9 @@ PLOTS = DOCS / "reproduction"
 
 def shown(name: str, text: str = "") -> list[str]:
     """A figure in the page, if there is one; `text` is for those who cannot see it."""
-    return [f"![{text or name}](reproduction/{name}.svg)"] if (PLOTS / f"{name}.svg").exists() else []
+    return (
+        [f"![{text or name}](reproduction/{name}.svg)"] if (PLOTS / f"{name}.svg").exists() else []
+    )
 
 
 def draw(folder: Path) -> None:
@@ -65,11 +67,18 @@ def _save(figure: Any, path: Path) -> None:
 
 
 def _beside_multitask(path: Path) -> None:
-    """Every row of Table 2 with its seeds and the paper's, and how far it is from multitask over the seeds of both."""
+    """Every row of Table 2 with its seeds and the paper's, and how far it is from multitask over
+    the seeds of both.
+    """
     from .table2 import NAMES, everything
 
-    found, names = everything().rows, {label: name for label, (name, *_) in printed.TABLE2.items()} | NAMES
-    rows = {label: found[label] for label in reversed(names) if label in found and found[label].runs}
+    found, names = (
+        everything().rows,
+        {label: name for label, (name, *_) in printed.TABLE2.items()} | NAMES,
+    )
+    rows = {
+        label: found[label] for label in reversed(names) if label in found and found[label].runs
+    }
     if "multitask" not in rows or len(rows) < 2:
         return
     figure, (left, right) = _figure(9, 2, height=0.8 + 0.28 * len(rows))
@@ -80,22 +89,45 @@ def _beside_multitask(path: Path) -> None:
         left.errorbar(100 * ours.mean, at, xerr=_half(ours), label="ours, and its seeds", **solid)
         if label in printed.TABLE2:
             _, mean, half = printed.TABLE2[label]
-            left.errorbar(mean, at - 0.3, xerr=half, fmt="D", capsize=2, color="#cc6677", markersize=4, label="paper")
+            left.errorbar(
+                mean,
+                at - 0.3,
+                xerr=half,
+                fmt="D",
+                capsize=2,
+                color="#cc6677",
+                markersize=4,
+                label="paper",
+            )
         difference = row.minus(rows["multitask"])
         if label != "multitask" and difference is not None:
             right.errorbar(100 * difference.mean, at, xerr=_half(difference), **solid)
             right.annotate(
-                f"{difference.n} seeds", (1.02, at), xycoords=("axes fraction", "data"), va="center", fontsize=7
+                f"{difference.n} seeds",
+                (1.02, at),
+                xycoords=("axes fraction", "data"),
+                va="center",
+                fontsize=7,
             )
     left.set_yticks(range(len(rows)), [names[label] for label in rows])
     left.set(xlabel="test accuracy, 95 % interval", title="Cat-vs-Dog")
     right.set(
-        xlabel="points, 95 % interval", title="less multitask, over common seeds", yticks=[], ylim=left.get_ylim()
+        xlabel="points, 95 % interval",
+        title="less multitask, over common seeds",
+        yticks=[],
+        ylim=left.get_ylim(),
     )
     right.axvline(0, color="#999999", linestyle="--", linewidth=1)
     figure.tight_layout()
     handles = dict(zip(*reversed(left.get_legend_handles_labels()), strict=True))
-    figure.legend(handles.values(), handles.keys(), loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=2, fontsize=7)
+    figure.legend(
+        handles.values(),
+        handles.keys(),
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0.0),
+        ncols=2,
+        fontsize=7,
+    )
     _save(figure, path)
 
 
@@ -104,7 +136,9 @@ MARKERS = "xv^osDP"
 
 
 def _by_superclass(path: Path) -> None:
-    """Draw every row of MultiCifar100 on every superclass, and how far those with auxiliary data are from multitask."""
+    """Draw every row of MultiCifar100 on every superclass, and how far those with auxiliary data
+    are from multitask.
+    """
     from .multicifar import SHORT, column
 
     found = column().rows
@@ -117,9 +151,20 @@ def _by_superclass(path: Path) -> None:
     figure, (left, right) = _figure(9, 2, height=1 + 0.34 * len(order))
     for n, (label, (color, marker)) in enumerate(looks.items()):
         shift = 0.11 * (len(looks) / 2 - 0.5 - n)  # rows that are equal must not hide each other
-        points = [(100 * test[label][name], at + shift) for at, name in enumerate(order) if name in test.get(label, ())]
+        points = [
+            (100 * test[label][name], at + shift)
+            for at, name in enumerate(order)
+            if name in test.get(label, ())
+        ]
         if points:
-            left.plot(*zip(*points, strict=True), marker, color=color, markersize=3.5, label=SHORT[label], linestyle="")
+            left.plot(
+                *zip(*points, strict=True),
+                marker,
+                color=color,
+                markersize=3.5,
+                label=SHORT[label],
+                linestyle="",
+            )
     left.set_yticks(range(len(order)), [str(name).replace("_", " ") for name in order])
     left.set(xlabel="test accuracy, %", title="MultiCifar100", ylim=(-0.6, len(order) - 0.4))
     for at in range(1, len(order)):
@@ -129,12 +174,25 @@ def _by_superclass(path: Path) -> None:
         difference = rows[label].minus(rows["multitask"])
         if difference is not None:
             color, marker = looks[label]
-            pairs = [100 * (test[label][name] - test["multitask"][name]) for name in order if name in test[label]]
+            pairs = [
+                100 * (test[label][name] - test["multitask"][name])
+                for name in order
+                if name in test[label]
+            ]
             right.plot(pairs, [at - 0.1] * len(pairs), "o", **FAINT | {"color": color})
-            right.errorbar(100 * difference.mean, at, xerr=_half(difference), fmt=marker, capsize=3, color=color)
+            right.errorbar(
+                100 * difference.mean,
+                at,
+                xerr=_half(difference),
+                fmt=marker,
+                capsize=3,
+                color=color,
+            )
     right.set_yticks(range(len(compared)), [SHORT[label] for label in reversed(compared)])
     right.set(
-        xlabel="points by superclass, mean with 95 % interval", title="less multitask", ylim=(-0.5, len(compared) - 0.5)
+        xlabel="points by superclass, mean with 95 % interval",
+        title="less multitask",
+        ylim=(-0.5, len(compared) - 0.5),
     )
     right.axvline(0, color="#999999", linestyle="--", linewidth=1)
     figure.tight_layout()
@@ -144,29 +202,62 @@ def _by_superclass(path: Path) -> None:
 
 
 def _lines(parts: dict[int, tuple[Part, dict[int, str]]], what: str, path: Path) -> None:
-    """Means with intervals, every seed as a faint dot, and multitask's mean in the same setting to compare with."""
+    """Means with intervals, every seed as a faint dot, and multitask's mean in the same setting to
+    compare with.
+    """
     from .figure2 import with_results
 
-    made = {size: (found, rows) for size, (found, labels) in parts.items() if (rows := with_results(found, labels))}
+    made = {
+        size: (found, rows)
+        for size, (found, labels) in parts.items()
+        if (rows := with_results(found, labels))
+    }
     if not made:
         return
     figure, axes = _figure(3.6 * len(made), len(made))
     for ax, (size, (found, rows)) in zip(axes, made.items(), strict=True):
         if "multitask" in found.rows:
             mean = 100 * found.rows["multitask"].summary.mean
-            ax.axhline(mean, color="#999999", linestyle="--", linewidth=1, label="multitask, primary_weight 1")
-        dots = [(1.08 * number, 100 * value) for number, row in rows.items() for value in row.test.values()]
+            ax.axhline(
+                mean,
+                color="#999999",
+                linestyle="--",
+                linewidth=1,
+                label="multitask, primary_weight 1",
+            )
+        dots = [
+            (1.08 * number, 100 * value)
+            for number, row in rows.items()
+            for value in row.test.values()
+        ]
         ax.plot(*zip(*dots, strict=True), "o", label="its seeds", **FAINT)
         summaries = [row.summary for row in rows.values()]
         half = [_half(found) for found in summaries]
         means = [100 * s.mean for s in summaries]
-        ax.errorbar(list(rows), means, yerr=half, fmt="o-", capsize=3, color="#4477aa", label="ATTITTUD (1, 0, 0)")
-        ax.set(xlabel=what, ylabel="test accuracy, 95 % interval", title=f"{size:,} per class", xscale="log")
+        ax.errorbar(
+            list(rows),
+            means,
+            yerr=half,
+            fmt="o-",
+            capsize=3,
+            color="#4477aa",
+            label="ATTITTUD (1, 0, 0)",
+        )
+        ax.set(
+            xlabel=what,
+            ylabel="test accuracy, 95 % interval",
+            title=f"{size:,} per class",
+            xscale="log",
+        )
         ax.set_xticks(list(rows), [str(number) for number in rows])
         ax.minorticks_off()
     figure.tight_layout()
     figure.legend(
-        *axes[0].get_legend_handles_labels(), loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3, fontsize=7
+        *axes[0].get_legend_handles_labels(),
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0.0),
+        ncols=3,
+        fontsize=7,
     )
     _save(figure, path)
 
@@ -176,9 +267,17 @@ def _captured(groups: dict[str, list[Row]], path: Path) -> None:
     for ax, side in zip(axes, ("auxiliary", "primary"), strict=True):
         for basis, rows in groups.items():
             curves = [line["curves"] for row in rows for line in row.runs.values()]
-            points = [fmean(values) for values in zip(*(curve[f"captured_{side}"] for curve in curves), strict=True)]
+            points = [
+                fmean(values)
+                for values in zip(*(curve[f"captured_{side}"] for curve in curves), strict=True)
+            ]
             ax.plot(curves[0]["step"], [100 * point for point in points], label=basis)
-        ax.set(xlabel="step", ylabel="squared norm in the basis, per cent", title=f"{side} gradient", ylim=(-3, 103))
+        ax.set(
+            xlabel="step",
+            ylabel="squared norm in the basis, per cent",
+            title=f"{side} gradient",
+            ylim=(-3, 103),
+        )
     axes[0].legend(fontsize=7)
     figure.tight_layout()
     _save(figure, path)

@@ -1,8 +1,11 @@
-"""The numbers that the paper prints, in per cent (accuracy, F1 or AUC); ± is its 95 % interval of the mean over 5 seeds."""
+"""The numbers that the paper prints, in per cent (accuracy, F1 or AUC); ± is its 95 % interval of
+the mean over 5 seeds.
+"""
 
 from __future__ import annotations
 
-# Table 1 by task, under the names that table1.py gives to our rows. Its encoder is RoBERTa, its labels are all.
+# Table 1 by task, under the names that table1.py gives to our rows. Its encoder is RoBERTa, its
+# labels are all.
 TABLE1 = {
     "imdb": {
         "primary_only": ("RoBERTa, plain fine-tuning", 95.4, 0.14),
@@ -29,7 +32,8 @@ TABLE2 = {
     "orthogonal": ("Ours, η = (1, 0, 0), η_prim = 0.01", 67.1, 1.31),
 }
 
-# Mean over the 20 superclasses, no interval printed. It says of its own row that it is best on 11 of 20.
+# Mean over the 20 superclasses, no interval printed. It says of its own row that it is best on 11
+# of 20.
 MULTICIFAR = {
     "primary_only": ("No pre-training", 57.6),
     "pretrain": ("Vanilla pre-training", 70.2),
@@ -62,6 +66,18 @@ FINDINGS = ("Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Effusion")
 TABLE5 = {
     "No-Pretraining": ((76.0, 1.82), (74.9, 2.34), (83.2, 2.26), (79.5, 1.27), (77.9, 1.88)),
     "Pretrained": ((79.0, 3.66), (75.8, 4.04), (85.3, 1.86), (82.6, 0.76), (84.4, 0.75)),
-    "Pretrained + Ours (50k)": ((81.6, 1.38), (78.0, 2.13), (85.6, 2.32), (85.2, 1.23), (83.4, 1.80)),
-    "Pretrained + Ours (100k)": ((81.8, 0.80), (80.7, 1.79), (84.9, 1.36), (84.7, 1.78), (84.3, 0.65)),
+    "Pretrained + Ours (50k)": (
+        (81.6, 1.38),
+        (78.0, 2.13),
+        (85.6, 2.32),
+        (85.2, 1.23),
+        (83.4, 1.80),
+    ),
+    "Pretrained + Ours (100k)": (
+        (81.8, 0.80),
+        (80.7, 1.79),
+        (84.9, 1.36),
+        (84.7, 1.78),
+        (84.3, 0.65),
+    ),
 }

@@ -1,4 +1,6 @@
-"""The sentences of docs/paper.md about MultiCifar100, from the results; the page's command writes them."""
+"""The sentences of docs/paper.md about MultiCifar100, from the results; the page's command writes
+them.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +17,24 @@ LINK = "[The full record](appendix/reproduction.md)"
 WIDTH = 160
 _WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _BULLET = re.compile(r"^\* \*\*MultiCifar100\*\*.*?(?=^\* )", re.MULTILINE | re.DOTALL)
-_NOT_RUN = re.compile(r"^\[[^]]*\]\([^)]*reproduction\.md\) has every.*?no copy\.\n", re.MULTILINE | re.DOTALL)
+_NOT_RUN = re.compile(
+    r"^\[[^]]*\]\([^)]*reproduction\.md\) has every.*?no copy\.\n", re.MULTILINE | re.DOTALL
+)
 
 
 def written(text: str) -> str:
-    """The text of a page with what the results say now; as it is where nothing of MultiCifar100 has been run."""
+    """The text of a page with what the results say now; as it is where nothing of MultiCifar100 has
+    been run.
+    """
     rows = multicifar.column().rows
     done, _ = multicifar.best_counts([*rows.values()])
     if not done:
         return text
     for pattern, sentence in ((_BULLET, bullet(rows, done)), (_NOT_RUN, not_run(done))):
         if len(pattern.findall(text)) != 1:
-            raise ValueError(f"a page has not exactly one place for {sentence.split(':')[0]!r}; restore it")
+            raise ValueError(
+                f"a page has not exactly one place for {sentence.split(':')[0]!r}; restore it"
+            )
         own = f"{textwrap.fill(sentence, WIDTH, subsequent_indent='  ' if sentence[0] == '*' else '', break_on_hyphens=False)}\n"
         text = pattern.sub(lambda _, own=own: own, text)
     return text
@@ -36,7 +44,9 @@ def bullet(rows: dict[str, Row], done: int) -> str:
     common = set.intersection(*(set(row.runs) for row in rows.values()))
     ours = f"{100 * fmean(rows[multicifar.FLIP].test[name] for name in common):.1f}"
     all_ = multicifar.SUPERCLASSES
-    how_many = f"all {all_} superclasses" if done == all_ else f"{done} of {all_} superclasses so far"
+    how_many = (
+        f"all {all_} superclasses" if done == all_ else f"{done} of {all_} superclasses so far"
+    )
     return (
         f"* **MultiCifar100** (Table 2, {how_many}, one seed): the paper's best row, (1, 1, −1), has {ours} % here and "
         f"{printed.MULTICIFAR[multicifar.FLIP][1]} % in the paper. Here it is {_to_multitask(rows)}."
@@ -82,9 +92,7 @@ def _portfolio(rows: dict[str, Row]) -> str:
 
 def not_run(done: int) -> str:
     left = multicifar.SUPERCLASSES - done
-    missing = (
-        f"{_WORDS[left] if left < len(_WORDS) else left} superclass{'es' if left > 1 else ''} of MultiCifar100, and "
-    )
+    missing = f"{_WORDS[left] if left < len(_WORDS) else left} superclass{'es' if left > 1 else ''} of MultiCifar100, and "
     return (
         f"{LINK} has every table and figure next to the paper's, with intervals and an outcome "
         f"for each claim. It also lists what was not run: {missing if left else ''}CheXpert itself, because we had no copy."

@@ -1,4 +1,6 @@
-"""Rows of tables from the lines of results: which runs belong together, and which settings a search chose."""
+"""Rows of tables from the lines of results: which runs belong together, and which settings a search
+chose.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +44,16 @@ class Row:
         return all(seed in self.runs for seed in seeds)
 
     def merit(self, seeds: Sequence[Key]) -> tuple[bool, float, float]:
-        """What rows are chosen by; one that diverged with some seeds is known by the others, the lucky ones."""
+        """What rows are chosen by; one that diverged with some seeds is known by the others, the
+        lucky ones.
+        """
         return not self.diverged, *self.validation(seeds)
 
     @property
     def settings(self) -> str:
-        """What the row was run with, in short; a head that is not trained chooses the model whatever was drawn."""
+        """What the row was run with, in short; a head that is not trained chooses the model
+        whatever was drawn.
+        """
         text = readable(self.changes)
         trained = self.label not in names() or find(self.label).trains_head
         return text if trained else re.sub("keeps [a-z]+", "lowest loss of an untrained head", text)
@@ -98,7 +104,9 @@ class Part:
         return sum(row.over(self.tuning) for row in self.tried.get(label, ())) >= draws(self.config)
 
     def choose(self) -> None:
-        """Fill in the rows: of every label whose search is over the settings with the best mean on validation."""
+        """Fill in the rows: of every label whose search is over the settings with the best mean on
+        validation.
+        """
         for label, every in self.tried.items():
             whole = [row for row in every if row.whole(self.tuning)]
             if whole and self.searched(label):
@@ -106,12 +114,16 @@ class Part:
 
     @property
     def claimed(self) -> dict[str, Row]:
-        """What claims are judged by: rows with results and, without a run, those that diverged with every setting."""
+        """What claims are judged by: rows with results and, without a run, those that diverged with
+        every setting.
+        """
         lost = [label for label in self.tried if label not in self.rows and self.searched(label)]
         return self.rows | {label: Row(label, "") for label in lost}
 
     def best(self, labels: Sequence[str]) -> Row | None:
-        """The one that is better on validation, over the seeds that all have; none until all are there, or have diverged."""
+        """The one that is better on validation, over the seeds that all have; none until all are
+        there, or have diverged.
+        """
         found = [self.rows[label] for label in labels if label in self.rows]
         seeds = sorted(set.intersection(*(set(row.runs) for row in found))) if found else []
         over = all(self.searched(label) for label in labels)
@@ -124,7 +136,11 @@ def part(experiment: str, name: str, file: str | None = None, also: Sequence[str
     `also` are parts with the same search, which have further strategies or seeds.
     """
     config = load(CONFIGS / f"{file or name}.yaml")
-    lines = [line for line in read_lines(RESULTS / f"{experiment}.jsonl") if line["part"] in (name, *also)]
+    lines = [
+        line
+        for line in read_lines(RESULTS / f"{experiment}.jsonl")
+        if line["part"] in (name, *also)
+    ]
     tuning = [config.seed + i for i in range(config.compare.tuning_seeds)]
     found = Part(config, {}, tries(lines, seed_of), tuning)
     found.choose()

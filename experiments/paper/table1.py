@@ -1,4 +1,6 @@
-"""The section on Table 1: document classification with masked language modelling on its own and on swapped text."""
+"""The section on Table 1: document classification with masked language modelling on its own and on
+swapped text.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,13 @@ ETAS = {"flip": "ATTITTUD (1, 1, −1)", "orthogonal": "ATTITTUD (1, 0, 0)"}
 _MORE = {**ETAS, "multitask": "multitask", "auto": "`auto`"}
 MORE = {**_MORE, **{SWAPPED + label: f"{name}, swapped text" for label, name in _MORE.items()}}
 OURS, PLAIN = "ours", "primary_only"
-_NAMES = {PLAIN: "plain fine-tuning", "pretrain": "TAPT", OURS: "ours", "multitask": "multitask", "auto": "`auto`"}
+_NAMES = {
+    PLAIN: "plain fine-tuning",
+    "pretrain": "TAPT",
+    OURS: "ours",
+    "multitask": "multitask",
+    "auto": "`auto`",
+}
 COST = (
     "A column of the paper's Table 1 is one task with one number of labels. It takes all rows with own and with swapped text, "
     "five seeds, and the search."
@@ -43,11 +51,15 @@ graphs. Without graphs, launching kernels takes most of the time, and `hooks` la
 
 
 def claims(task: str) -> list[Claim]:
-    """The paper's, with its differences and in its order; then what a baseline and `auto` have to say."""
+    """The paper's, with its differences and in its order; then what a baseline and `auto` have to
+    say.
+    """
     means = {label: mean for label, (_, mean, _) in printed.TABLE1[task].items()}
 
     def better(where: str, first: str, second: str) -> Claim:
-        points = round(means[first] - means[second], 1) if first in means and second in means else None
+        points = (
+            round(means[first] - means[second], 1) if first in means and second in means else None
+        )
         if points is not None and points < 0:  # what the paper found is the opposite
             first, second, points = second, first, -points
         names = [_NAMES[label.removeprefix(SWAPPED)] for label in (first, second)]
@@ -72,7 +84,10 @@ def claims(task: str) -> list[Claim]:
 def column(task: str, labels: str) -> Part:
     """Own and swapped text under one roof, and which rows are ours."""
     file = part_name(task, labels, swapped=False)
-    found, other = (part("table1-text", part_name(task, labels, swapped=swapped), file) for swapped in (False, True))
+    found, other = (
+        part("table1-text", part_name(task, labels, swapped=swapped), file)
+        for swapped in (False, True)
+    )
     plain = [side for side in (found, other) if PLAIN in side.rows]
     if plain:  # it reads neither text, so its runs are the same: take the part with more runs
         further = max(plain, key=lambda side: len(side.rows[PLAIN].runs))
@@ -89,7 +104,11 @@ def column(task: str, labels: str) -> Part:
 def groups() -> list[tuple[str, list[Claim], dict[str, Row]]]:
     """All claims with their rows."""
     return [
-        (f"Table 1, smaller encoder: {TASKS[task]}, {SIZES[labels]}", claims(task), column(task, labels).claimed)
+        (
+            f"Table 1, smaller encoder: {TASKS[task]}, {SIZES[labels]}",
+            claims(task),
+            column(task, labels).claimed,
+        )
         for labels in LABELS
         for task in FOLDERS
     ]
@@ -97,22 +116,30 @@ def groups() -> list[tuple[str, list[Claim], dict[str, Row]]]:
 
 def section() -> str:
     columns = [_column(task, labels) for labels in LABELS for task in FOLDERS]
-    return "\n\n".join(["## Table 1, text", ABOUT, *columns, "### What it takes", COST, cost(), REFRESH])
+    return "\n\n".join(
+        ["## Table 1, text", ABOUT, *columns, "### What it takes", COST, cost(), REFRESH]
+    )
 
 
 def cost() -> str:
     """Minutes of the device by column, runs of the search among them."""
     lines = reader.read_lines(reader.RESULTS / "table1-text.jsonl")
     columns = {
-        f"{TASKS[task]}, {SIZES[labels]}": [part_name(task, labels, swapped=swapped) for swapped in (False, True)]
+        f"{TASKS[task]}, {SIZES[labels]}": [
+            part_name(task, labels, swapped=swapped) for swapped in (False, True)
+        ]
         for labels, task in itertools.product(LABELS, FOLDERS)
     }
     found = []
     for title, names in {**columns, "masked-word heads, once for all columns": ["start"]}.items():
         runs = {line["fingerprint"]: line for line in lines if line["part"] in names}.values()
-        minutes = sum(line["seconds"] / line["made_with"].get("side_by_side", 1) for line in runs) / 60
+        minutes = (
+            sum(line["seconds"] / line["made_with"].get("side_by_side", 1) for line in runs) / 60
+        )
         devices = sorted({line["made_with"]["device"] for line in runs})
-        cells = [str(len(runs)), f"{minutes:.1f}", ", ".join(devices)] if runs else ["0", MISSING, ""]
+        cells = (
+            [str(len(runs)), f"{minutes:.1f}", ", ".join(devices)] if runs else ["0", MISSING, ""]
+        )
         found.append([title, *cells])
     return table(["column", "runs", "minutes", "device"], found)
 

@@ -13,15 +13,18 @@ from .tables import beside_paper, beyond_paper, searched
 TABLE2_CLAIMS = [
     Claim("vanilla pre-training beats none", "pretrain", "primary_only", 10.9),
     Claim("multitask beats vanilla pre-training", "multitask", "pretrain", 0.8),
-    Claim("PCGrad beats vanilla pre-training (the paper's table says the opposite)", "pcgrad", "pretrain", -0.3),
+    Claim(
+        "PCGrad beats vanilla pre-training (the paper's table says the opposite)",
+        "pcgrad",
+        "pretrain",
+        -0.3,
+    ),
     Claim("ATTITTUD (1, 0, 0) beats vanilla pre-training", "orthogonal", "pretrain", 2.6),
     Claim("ATTITTUD (1, 0, 0) beats PCGrad", "orthogonal", "pcgrad", 2.9),
     Claim("ATTITTUD (1, 0, 0) beats multitask", "orthogonal", "multitask", 1.8),
 ]
 SEEDS = "Rows may have different numbers of seeds (n). Do not compare their means: the claims compare the seeds that both have."
-UNCORRECTED = (
-    "Each interval is for a single comparison; the p-values of the claims are corrected for the number of claims."
-)
+UNCORRECTED = "Each interval is for a single comparison; the p-values of the claims are corrected for the number of claims."
 RELEASED = """\
 *As released* is vanilla pre-training with the rule of the authors' release: the primary head is not trained during
 pre-training, and the lowest loss of that head chooses the model. In the other row of vanilla pre-training the head learns
@@ -72,7 +75,11 @@ def everything() -> Part:
 def table2() -> str:
     found = everything()
     best = best_two(found)
-    names = " and ".join(NAMES[label] for label in best) if best else f"{MISSING}, as their runs are not complete"
+    names = (
+        " and ".join(NAMES[label] for label in best)
+        if best
+        else f"{MISSING}, as their runs are not complete"
+    )
     rows = with_chosen(found)
     return "\n\n".join(
         [
@@ -99,15 +106,35 @@ def table2() -> str:
 
 
 def outcome(found: Part) -> list[str]:
-    """What the claims say together, for those who read no table; nothing until all have been judged."""
+    """What the claims say together, for those who read no table; nothing until all have been
+    judged.
+    """
     rows = with_chosen(found)
-    judgements = [each for claims in (TABLE2_CLAIMS, CHOSEN_CLAIMS, MORE_CLAIMS) for each in judged(claims, rows)]
-    every = [(claim, difference, said) for claim, difference, said in judgements if difference is not None]
+    judgements = [
+        each
+        for claims in (TABLE2_CLAIMS, CHOSEN_CLAIMS, MORE_CLAIMS)
+        for each in judged(claims, rows)
+    ]
+    every = [
+        (claim, difference, said)
+        for claim, difference, said in judgements
+        if difference is not None
+    ]
     if len(every) < len(judgements):
         return []
-    less = [(100 * d.mean, said) for claim, d, said in every if claim.first in ATTITTUD and claim.second == "multitask"]
-    better, worse = (sum(said.startswith(word) for _, said in less) for word in ("holds", "does not hold"))
-    leads = [(claim.points, d) for claim, d, _ in every if claim.first in ("orthogonal", CHOSEN) and claim.points]
+    less = [
+        (100 * d.mean, said)
+        for claim, d, said in every
+        if claim.first in ATTITTUD and claim.second == "multitask"
+    ]
+    better, worse = (
+        sum(said.startswith(word) for _, said in less) for word in ("holds", "does not hold")
+    )
+    leads = [
+        (claim.points, d)
+        for claim, d, _ in every
+        if claim.first in ("orthogonal", CHOSEN) and claim.points
+    ]
     outside = sum(100 * d.high < points for points, d in leads)
     fair, released = rows["pretrain"], rows["pretrain_as_released"]
     points, interval, n, _ = difference_cells(fair.minus(released))
@@ -133,24 +160,36 @@ def outcome(found: Part) -> list[str]:
 def by_subset(found: Part) -> str:
     """Rows that have more than one subset; each mean has its count of seeds."""
     lines = []
-    for label, name in {**{label: name for label, (name, *_) in printed.TABLE2.items()}, **MORE}.items():
+    for label, name in {
+        **{label: name for label, (name, *_) in printed.TABLE2.items()},
+        **MORE,
+    }.items():
         values: dict[int, list[float]] = {}
         for seed, value in found.rows[label].test.items() if label in found.rows else ():
             values.setdefault(found.rows[label].runs[seed]["split"], []).append(value)
         if len(values) > 1:
-            cells = [f"{100 * fmean(values[s]):.1f} ({len(values[s])})" if s in values else "" for s in range(3)]
+            cells = [
+                f"{100 * fmean(values[s]):.1f} ({len(values[s])})" if s in values else ""
+                for s in range(3)
+            ]
             lines.append([name, *cells])
     return table(["row", "subset 0", "subset 1", "subset 2"], lines) if lines else MISSING
 
 
 def best_two(found: Part) -> list[str]:
-    """Labels of the rows of ATTITTUD that get more seeds, chosen by validation; none until all rows have five seeds."""
+    """Labels of the rows of ATTITTUD that get more seeds, chosen by validation; none until all rows
+    have five seeds.
+    """
     seeds = range(5)
     rows = [found.rows[label] for label in ATTITTUD if label in found.rows]
-    if not all(found.searched(label) for label in ATTITTUD) or not all(row.over(seeds) for row in rows):
+    if not all(found.searched(label) for label in ATTITTUD) or not all(
+        row.over(seeds) for row in rows
+    ):
         return []
     whole = [row for row in rows if row.whole(seeds)]
-    return [row.label for row in sorted(whole, key=lambda row: row.validation(seeds), reverse=True)[:2]]
+    return [
+        row.label for row in sorted(whole, key=lambda row: row.validation(seeds), reverse=True)[:2]
+    ]
 
 
 def with_chosen(found: Part) -> dict[str, Row]:

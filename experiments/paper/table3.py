@@ -26,10 +26,19 @@ MORE = {
 }
 CLAIMS = [
     Claim("pre-training on photographs beats none", "primary_only", "none", 3.1),
-    Claim("ATTITTUD (1, 0, −1) beats pretrained", "orthogonal_flip-primary_weight=0", "primary_only", 1.9),
+    Claim(
+        "ATTITTUD (1, 0, −1) beats pretrained",
+        "orthogonal_flip-primary_weight=0",
+        "primary_only",
+        1.9,
+    ),
     Claim("ATTITTUD (1, 1, −1) beats pretrained", "flip-primary_weight=0", "primary_only"),
     Claim("ATTITTUD (1, 0, 0) beats pretrained", "orthogonal-primary_weight=0", "primary_only"),
-    Claim("ATTITTUD (1, 0, −1) beats the same photographs unguided", "orthogonal_flip-primary_weight=0", "pretrain"),
+    Claim(
+        "ATTITTUD (1, 0, −1) beats the same photographs unguided",
+        "orthogonal_flip-primary_weight=0",
+        "pretrain",
+    ),
     Claim("ATTITTUD (1, 0, −1) beats multitask", "orthogonal_flip-primary_weight=0", "multitask"),
     Claim("`auto` beats pretrained", "auto", "primary_only"),
 ]
@@ -70,7 +79,10 @@ def by_finding(found: Part) -> str:
     lines = []
     names = {label: name for label, (name, _, _) in printed.TABLE3.items()}
     of_paper = {"none": ["No-Pretraining"], "primary_only": ["Pretrained"]}
-    of_paper["orthogonal_flip-primary_weight=0"] = ["Pretrained + Ours (50k)", "Pretrained + Ours (100k)"]
+    of_paper["orthogonal_flip-primary_weight=0"] = [
+        "Pretrained + Ours (50k)",
+        "Pretrained + Ours (100k)",
+    ]
     for label, name in (names | MORE).items():
         lines += [
             [f"paper: {theirs}", *(f"{mean} ± {half}" for mean, half in printed.TABLE5[theirs])]

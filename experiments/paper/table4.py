@@ -1,4 +1,6 @@
-"""Table 4, which basis is best, and Figure 3, how much of a gradient lies in it: from the same runs."""
+"""Table 4, which basis is best, and Figure 3, how much of a gradient lies in it: from the same
+runs.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ TABLE4_CLAIMS = [
         Claim(f"`sketch` beats `{b}`", "sketch", b, round(62.2 - printed.TABLE4[b][1], 1))
         for b in ("canonical", "random", "mean")
     ),
-    *(Claim(f"`{b}` beats `sketch`", b, "sketch") for b in ("svd", "exact", "sketch, mean included")),
+    *(
+        Claim(f"`{b}` beats `sketch`", b, "sketch")
+        for b in ("svd", "exact", "sketch, mean included")
+    ),
 ]
 FIGURE3_CLAIMS = [
     Claim(f"`sketch` holds more of the {side} gradient than `{b}`", f"sketch/{side}", f"{b}/{side}")
@@ -51,13 +56,18 @@ def labels(basis: str) -> list[str]:
 
 
 def best_rows() -> dict[str, Row]:
-    """By basis, as in the paper: of the two Etas the one that is better on validation, over the seeds that both have.
+    """By basis, as in the paper: of the two Etas the one that is better on validation, over the
+    seeds that both have.
 
     Where both diverged, a row without a run.
     """
     found = everything()
     best = {basis: found.best(labels(basis)) for basis in printed.TABLE4}
-    lost = {basis: Row(basis, "") for basis in printed.TABLE4 if missing(found, *labels(basis)) == DIVERGED}
+    lost = {
+        basis: Row(basis, "")
+        for basis in printed.TABLE4
+        if missing(found, *labels(basis)) == DIVERGED
+    }
     return lost | {basis: row for basis, row in best.items() if row is not None}
 
 
@@ -67,21 +77,33 @@ def table4() -> str:
         chosen = best[basis] if basis in best and best[basis].runs else None
         ours = chosen.summary if chosen else None
         met = against_paper(ours, mean, half) if ours and mean is not None else ""
-        eta = "" if chosen is None else "(1, 1, −1)" if chosen.label.startswith("flip") else "(1, 1, 0)"
+        eta = (
+            ""
+            if chosen is None
+            else "(1, 1, −1)"
+            if chosen.label.startswith("flip")
+            else "(1, 1, 0)"
+        )
         cells = summary_cells(ours) if ours else [missing(found, *labels(basis)), "", "", "0"]
-        lines.append([f"`{basis}`", name, "" if mean is None else f"{mean} ± {half}", *cells, met, eta])
+        lines.append(
+            [f"`{basis}`", name, "" if mean is None else f"{mean} ± {half}", *cells, met, eta]
+        )
     return "\n\n".join(
         [
             "## Table 4, bases",
             TABLE4,
-            table(["basis", "in the paper", "paper", "ours", "std", "95 %", "n", "intervals", "Eta"], lines),
+            table(
+                ["basis", "in the paper", "paper", "ours", "std", "95 %", "n", "intervals", "Eta"],
+                lines,
+            ),
             claim_table(TABLE4_CLAIMS, best),
         ]
     )
 
 
 def shares() -> dict[str, Row]:
-    """Captured shares instead of accuracies, by basis and side; for each seed the mean over its runs.
+    """Captured shares instead of accuracies, by basis and side; for each seed the mean over its
+    runs.
 
     Of a basis with which all diverged, rows without a run.
     """
@@ -96,7 +118,8 @@ def shares() -> dict[str, Row]:
                 for seed, line in rows[label].runs.items() if label in rows else ():
                     values.setdefault(seed, []).append(fmean(line["curves"][f"captured_{side}"]))
             runs = {
-                seed: {"result": {"metric": "share", "test": {"share": fmean(some)}}} for seed, some in values.items()
+                seed: {"result": {"metric": "share", "test": {"share": fmean(some)}}}
+                for seed, some in values.items()
             }
             if runs or missing(every, *labels(basis)) == DIVERGED:
                 found[f"{basis}/{side}"] = Row(basis, "", runs)
@@ -112,7 +135,9 @@ def captured() -> str:
         sides = [found.get(f"{basis}/{side}") for side in ("auxiliary", "primary")]
         cells = [f"{100 * row.summary.mean:.2f}" if row and row.runs else "" for row in sides]
         runs = sum(len(rows[label].runs) for label in labels(basis) if label in rows)
-        lines.append([f"`{basis}`", *(cells if runs else [missing(every, *labels(basis)), ""]), str(runs)])
+        lines.append(
+            [f"`{basis}`", *(cells if runs else [missing(every, *labels(basis)), ""]), str(runs)]
+        )
     return "\n\n".join(
         [
             "## Figure 3: how much of a gradient lies in the basis",

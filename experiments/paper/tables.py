@@ -14,15 +14,21 @@ Printed = tuple[str, float, float]
 
 
 def beside_paper(found: Part, printed: Mapping[str, Printed], *, same_data: bool = True) -> str:
-    """Rows by label, ours with the paper's; on other data than the paper's there is nothing for intervals to agree about."""
+    """Rows by label, ours with the paper's; on other data than the paper's there is nothing for
+    intervals to agree about.
+    """
     met = ["intervals"] if same_data else []
     lines = []
     for label, (name, mean, half) in printed.items():
         row = found.rows.get(label)
         ours = row.summary if row else None
         agrees = [against_paper(ours, mean, half) if ours else ""] if same_data else []
-        lines.append([name, f"{mean} ± {half}", *cells(found, label), *agrees, settings(found, label)])
-    return table(["row", "paper", "ours", "std", "95 %", "n", *met, "settings chosen on validation"], lines)
+        lines.append(
+            [name, f"{mean} ± {half}", *cells(found, label), *agrees, settings(found, label)]
+        )
+    return table(
+        ["row", "paper", "ours", "std", "95 %", "n", *met, "settings chosen on validation"], lines
+    )
 
 
 def beyond_paper(found: Part, names: Mapping[str, str]) -> str:
@@ -69,10 +75,16 @@ def searched(found: Part) -> str:
         for row in rows
         if row.over(found.tuning)
     ]
-    return table(["strategy", "settings", "validation", ""], lines) if lines else f"The search: {MISSING}."
+    return (
+        table(["strategy", "settings", "validation", ""], lines)
+        if lines
+        else f"The search: {MISSING}."
+    )
 
 
 def summarise_figures(row: Row, name: str) -> str:
     """Mean and half of the 95 % interval over seeds of another figure than the metric."""
     found = summarise(list(row.figures(name).values()))
-    return f"{100 * found.mean:.1f}" + (f" ± {100 * (found.high - found.mean):.1f}" if found.n >= FEWEST else "")
+    return f"{100 * found.mean:.1f}" + (
+        f" ± {100 * (found.high - found.mean):.1f}" if found.n >= FEWEST else ""
+    )

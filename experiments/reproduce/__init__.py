@@ -1,1 +1,3 @@
-"""The paper's experiments, run again: configurations, results that outlive their folders, miniature data to try it."""
+"""The paper's experiments, run again: configurations, results that outlive their folders, miniature
+data to try it.
+"""

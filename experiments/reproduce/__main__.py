@@ -1,4 +1,6 @@
-"""`python -m experiments.reproduce`: the paper's experiments, run again. Inside a checkout, from its root."""
+"""`python -m experiments.reproduce`: the paper's experiments, run again. Inside a checkout, from
+its root.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ HERE = Path(__file__).parents[1]
 
 def reproduce(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="An experiment, or several; without it, they are listed.")
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="An experiment, or several; without it, they are listed."
+        ),
     ] = None,
     overrides: Annotated[
         list[str] | None,
@@ -34,15 +39,24 @@ def reproduce(
         ),
     ] = None,
     model: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Folder with a pretrained text encoder, for table1-text.")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Folder with a pretrained text encoder, for table1-text."
+        ),
     ] = None,
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="A smoke test on made-up data on the CPU: seconds, and no result of interest."),
+        typer.Option(
+            "--quick",
+            help="A smoke test on made-up data on the CPU: seconds, and no result of interest.",
+        ),
     ] = False,
     budget: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Begin no run that would not be over after this time, such as 9m or 500s."),
+        typer.Option(
+            metavar="TIME",
+            help="Begin no run that would not be over after this time, such as 9m or 500s.",
+        ),
     ] = None,
     workers: Annotated[
         int,
@@ -54,7 +68,11 @@ def reproduce(
     ] = 1,
     beside: Annotated[
         int,
-        typer.Option(metavar="N", min=0, help="Number of other processes on the device. The results record it too."),
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Number of other processes on the device. The results record it too.",
+        ),
     ] = 0,
     part: Annotated[
         list[str] | None,
@@ -64,30 +82,39 @@ def reproduce(
         ),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Only the first N seeds; the others can be run later.")
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Only the first N seeds; the others can be run later."
+        ),
     ] = None,
-    configs: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder with the configurations.")] = HERE / "configs",
+    configs: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Folder with the configurations.")
+    ] = HERE / "configs",
     results: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="Folder for the results. Default: experiments/results; with --quick WORK/results."
+            metavar="FOLDER",
+            help="Folder for the results. Default: experiments/results; with --quick WORK/results.",
         ),
     ] = None,
-    work: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for run folders and their weights.")] = Path(
-        "runs/reproduce"
-    ),
+    work: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Folder for run folders and their weights.")
+    ] = Path("runs/reproduce"),
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bars.")] = False,
 ) -> None:
-    """Run one of the paper's experiments again, with the strategies, the search and the training of `attittud compare`.
+    """Run one of the paper's experiments again, with the strategies, the search and the training of
+    `attittud compare`.
 
-    After every run a line is added to RESULTS/NAME.jsonl, also if the run diverged. A run that has a line there is not
-    repeated, even if another machine made it. `python -m experiments.paper.page` turns the lines into
-    docs/appendix/reproduction.md, next to the paper's own numbers.
+    After every run a line is added to RESULTS/NAME.jsonl, also if the run diverged. A run that has
+    a line there is not repeated, even if another machine made it. `python -m
+    experiments.paper.page` turns the lines into docs/appendix/reproduction.md, next to the paper's
+    own numbers.
 
-    An experiment consists of one or several parts. Every part is a whole comparison: primary_only, multitask and the
-    configuration's own strategy are in it whatever compare.strategies says, and runs that another part has made are copied
-    into its lines. A line does not tell which settings were changed by KEY=VALUE. So keep results with another model, other
-    data or other training apart: use `--results FOLDER`.
+    An experiment consists of one or several parts. Every part is a whole comparison: primary_only,
+    multitask and the configuration's own strategy are in it whatever compare.strategies says, and
+    runs that another part has made are copied into its lines. A line does not tell which settings
+    were changed by KEY=VALUE. So keep results with another model, other data or other training
+    apart: use `--results FOLDER`.
     """
     from rich.console import Console
     from rich.table import Table
@@ -104,14 +131,20 @@ def reproduce(
     if name is None:
         table = Table(box=None, show_header=False)
         for known, experiment in EXPERIMENTS.items():
-            encoder = "" if experiment.encoder is None else "; --model: a folder with a text encoder"
+            encoder = (
+                "" if experiment.encoder is None else "; --model: a folder with a text encoder"
+            )
             table.add_row(known, f"{experiment.about}. --data: {experiment.data}{encoder}")
-        table.add_row(portfolio.NAME, f"{portfolio.ABOUT}. --data: {EXPERIMENTS[portfolio.TABLE].data}")
+        table.add_row(
+            portfolio.NAME, f"{portfolio.ABOUT}. --data: {EXPERIMENTS[portfolio.TABLE].data}"
+        )
         console.print(table)
         return
     names = [name, *(word for word in overrides or [] if "=" not in word)]
     if portfolio.NAME in names and len(names) > 1:
-        raise InputError(f"{portfolio.NAME} is run alone; leave {listed(n for n in names if n != portfolio.NAME)} out")
+        raise InputError(
+            f"{portfolio.NAME} is run alone; leave {listed(n for n in names if n != portfolio.NAME)} out"
+        )
     alone = names == [portfolio.NAME]
     name = portfolio.TABLE if alone else name
     for name in [] if alone else names:
@@ -120,8 +153,12 @@ def reproduce(
                 f"there is no experiment {name!r}; choose one of {', '.join([*EXPERIMENTS, portfolio.NAME])}"
             )
     if data is None and not quick:
-        encoder = "" if EXPERIMENTS[name].encoder is None else " and that with a text encoder by --model"
-        raise InputError(f"name the folder with {EXPERIMENTS[name].data} by --data{encoder}, or try it with --quick")
+        encoder = (
+            "" if EXPERIMENTS[name].encoder is None else " and that with a text encoder by --model"
+        )
+        raise InputError(
+            f"name the folder with {EXPERIMENTS[name].data} by --data{encoder}, or try it with --quick"
+        )
     results = results or (work / "results" if quick else HERE / "results")
     settings: dict[str, Any] = {
         "configs": configs,
@@ -136,7 +173,9 @@ def reproduce(
         "side_by_side": workers + beside,
     }
     with ExitStack() as stack:
-        stack.enter_context(interruptible(lambda: f"finished runs are kept in {results}, the same command goes on"))
+        stack.enter_context(
+            interruptible(lambda: f"finished runs are kept in {results}, the same command goes on")
+        )
         if alone:
             del settings["model"], settings["seeds"]  # it has no encoder, and one seed
             said = Progress() if quiet else Says()
@@ -149,19 +188,25 @@ def reproduce(
                 progress = stack.enter_context(Bars())
             outcome = run(names, data, progress=progress, **settings)
     if outcome.missing:
-        console.print(f"The time was too short for all of {', '.join(outcome.missing)}; the same command goes on.")
+        console.print(
+            f"The time was too short for all of {', '.join(outcome.missing)}; the same command goes on."
+        )
     for path in outcome.results:
         console.print(f"Results: {path}", soft_wrap=True)
 
 
 def build() -> typer.Typer:
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
+    app = typer.Typer(
+        add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown"
+    )
     app.command(cls=Command)(reproduce)
     return app
 
 
 def main(arguments: list[str] | None = None) -> None:
-    run_and_exit(build, sys.argv[1:] if arguments is None else arguments, "python -m experiments.reproduce")
+    run_and_exit(
+        build, sys.argv[1:] if arguments is None else arguments, "python -m experiments.reproduce"
+    )
 
 
 if __name__ == "__main__":

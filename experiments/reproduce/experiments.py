@@ -1,4 +1,6 @@
-"""The experiments by name: which configurations they are made of, and which settings their parts change."""
+"""The experiments by name: which configurations they are made of, and which settings their parts
+change.
+"""
 
 from __future__ import annotations
 
@@ -38,17 +40,23 @@ class Experiment:
     data: str
     """What the folder with the data holds, in words."""
     miniature: Callable[[Path], Path]
-    """Writes made-up data in the same layout below a folder, and returns the one to take for the data."""
+    """Writes made-up data in the same layout below a folder, and returns the one to take for the
+    data.
+    """
     quick: tuple[str, ...] = ()
     """What --quick changes beyond the usual."""
     quick_parts: tuple[str, ...] = ()
     """Parts that --quick runs, if not all."""
     encoder: Callable[[Path], Path] | None = None
-    """For an experiment that needs a pretrained text encoder (--model): writes a tiny one below a folder, for --quick."""
+    """For an experiment that needs a pretrained text encoder (--model): writes a tiny one below a
+    folder, for --quick.
+    """
     start: Callable[[Path], Part] | None = None
     """A run from whose weights, seed by seed, all others start that have `model.weights` set."""
     searched: Sequence[str] | None = None
-    """Parts whose validation examples choose the settings of all parts; None: each part has its own search."""
+    """Parts whose validation examples choose the settings of all parts; None: each part has its own
+    search.
+    """
     runs_of: str | None = None
     """The experiment in whose runs it is measured, if not in its own."""
 
@@ -74,7 +82,9 @@ def _chest_xray(file: str, folder: Path) -> Part:
 
 
 def superclasses(folder: Path) -> dict[str, list[str]]:
-    """The fine classes of every coarse one, from the columns of CIFAR-100 as the dataset hub has it."""
+    """The fine classes of every coarse one, from the columns of CIFAR-100 as the dataset hub has
+    it.
+    """
     listings = []
     for column in ("fine_label", "coarse_label"):
         config = SourceConfig(path=str(folder), split="train", label=column)
@@ -86,7 +96,9 @@ def superclasses(folder: Path) -> dict[str, list[str]]:
         found[coarse.classes[a]].append(fine.classes[b])
     empty = [name for name, classes in found.items() if not classes]
     if empty:
-        raise InputError(f"{folder}: no training image is of the coarse class {empty[0]!r}; these are not CIFAR-100's")
+        raise InputError(
+            f"{folder}: no training image is of the coarse class {empty[0]!r}; these are not CIFAR-100's"
+        )
     twice = [name for name in fine.classes if sum(name in names for names in found.values()) != 1]
     if twice:
         raise InputError(
@@ -95,12 +107,21 @@ def superclasses(folder: Path) -> dict[str, list[str]]:
     return found
 
 
-SEARCHED = ("aquatic_mammals", "household_electrical_devices", "large_natural_outdoor_scenes", "reptiles")
-"""Superclasses whose validation images choose the settings for all: every fifth in alphabetical order."""
+SEARCHED = (
+    "aquatic_mammals",
+    "household_electrical_devices",
+    "large_natural_outdoor_scenes",
+    "reptiles",
+)
+"""Superclasses whose validation images choose the settings for all: every fifth in alphabetical
+order.
+"""
 
 
 def declared(names: Sequence[str], parts: Sequence[str], folder: Path) -> list[str]:
-    """Return superclasses that the protocol names, all of which the data must have: no other may stand in for one of them."""
+    """Return superclasses that the protocol names, all of which the data must have: no other may
+    stand in for one of them.
+    """
     missing = [name for name in names if name not in parts]
     if missing:
         raise InputError(
@@ -130,11 +151,15 @@ _CIFAR10 = ("the parquet files of CIFAR-10", partial(write_miniature, kind="cifa
 EXPERIMENTS: dict[str, Experiment] = {
     "table2-cat-vs-dog": Experiment(
         "Table 2, Cat-vs-Dog: the five rows of the paper, then further baselines and the other three Etas, then more seeds",
-        _files("table2-cat-vs-dog", *(f"table2-cat-vs-dog-{part}" for part in ("more", "zero", "15"))),
+        _files(
+            "table2-cat-vs-dog", *(f"table2-cat-vs-dog-{part}" for part in ("more", "zero", "15"))
+        ),
         *_CIFAR10,
     ),
     "table4-bases": Experiment(
-        "Table 4: six bases with Eta (1, 1, 0) and (1, 1, -1)", _files("table4-bases", "table4-bases-exact"), *_CIFAR10
+        "Table 4: six bases with Eta (1, 1, 0) and (1, 1, -1)",
+        _files("table4-bases", "table4-bases-exact"),
+        *_CIFAR10,
     ),
     "figure2-samples": Experiment(
         "Figure 2, left: accuracy against m, the examples that build a basis of rank 5",
@@ -172,7 +197,8 @@ EXPERIMENTS: dict[str, Experiment] = {
     "table3-chest-xray": Experiment(
         "Tables 3 and 5 on open chest X-rays with photographs: none, pretrained, and ATTITTUD with three Etas after it",
         lambda folder: {
-            name: _chest_xray(f"{name}.yaml", folder) for name in ("table3-chest-xray-none", "table3-chest-xray")
+            name: _chest_xray(f"{name}.yaml", folder)
+            for name in ("table3-chest-xray-none", "table3-chest-xray")
         },
         f"folders {' and '.join(CHEST_XRAY)} of parquet files",
         write_chest_xray,

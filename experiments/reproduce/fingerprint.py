@@ -13,19 +13,25 @@ from attittud_lab.config.schema import Config
 from attittud_lab.runs.folder import comparable
 
 START_PARTS = 3
-"""FINGERPRINT/seed-{seed}/weights.safetensors: where the weights lie that all runs of an experiment start from."""
+"""FINGERPRINT/seed-{seed}/weights.safetensors: where the weights lie that all runs of an experiment
+start from.
+"""
 
 
 def fingerprint(config: Config) -> str:
-    """Return a hash of the settings that decide a run's result, without where the data lie or what is logged.
+    """Return a hash of the settings that decide a run's result, without where the data lie or what
+    is logged.
 
-    A Hugging Face model counts by the name of its folder, weights to start from by the last START_PARTS parts of their path,
-    which name the run that made them. Auxiliary texts do not count in a run that does not train on them. Auxiliary images do:
-    all images are normalised by their mean and deviation.
+    A Hugging Face model counts by the name of its folder, weights to start from by the last
+    START_PARTS parts of their path, which name the run that made them. Auxiliary texts do not count
+    in a run that does not train on them. Auxiliary images do: all images are normalised by their
+    mean and deviation.
     """
     plain = comparable(config)
     _forget_later(config, plain)
-    if config.strategy.name == PRIMARY_ONLY and all(x.objective == "masked_lm" for x in config.data.auxiliary.values()):
+    if config.strategy.name == PRIMARY_ONLY and all(
+        x.objective == "masked_lm" for x in config.data.auxiliary.values()
+    ):
         plain["data"]["auxiliary"] = {}
     for name in ("device", "log_every", "log_layers", "checkpoint_every"):
         del plain[name]
@@ -40,7 +46,9 @@ def fingerprint(config: Config) -> str:
 
 
 def _forget_later(config: Any, plain: dict[str, Any]) -> None:
-    """Remove settings that came after the first committed results, where they have their default."""
+    """Remove settings that came after the first committed results, where they have their
+    default.
+    """
     for entry in fields(config):
         value = getattr(config, entry.name)
         default = entry.default if entry.default_factory is MISSING else entry.default_factory()

@@ -1,4 +1,6 @@
-"""Made-up data in the layout of the dataset hub (CIFAR-10, CIFAR-100, chest X-rays): to try an experiment in seconds."""
+"""Made-up data in the layout of the dataset hub (CIFAR-10, CIFAR-100, chest X-rays): to try an
+experiment in seconds.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,17 @@ CHEST_XRAY = ("nih_chest_xray", "tiny_imagenet")
 
 
 def write_miniature(folder: Path, kind: str) -> Path:
-    """A folder of parquet files: `kind` is cifar10 or cifar100. Classes are noisy patterns, so there is something to learn."""
+    """A folder of parquet files: `kind` is cifar10 or cifar100. Classes are noisy patterns, so
+    there is something to learn.
+    """
     target = folder / f"miniature-{kind}"
     target.mkdir(parents=True, exist_ok=True)
     if kind == "cifar10":
         # Cats and dogs: enough for 120 to train and 80 to validate.
-        for split, counts in (("train", [100 if name in ("cat", "dog") else 12 for name in TEN]), ("test", [20] * 10)):
+        for split, counts in (
+            ("train", [100 if name in ("cat", "dog") else 12 for name in TEN]),
+            ("test", [20] * 10),
+        ):
             labels = np.repeat(np.arange(10), counts)
             _write(target, split, {"label": labels}, {"label": list(TEN)}, labels)
         return target
@@ -39,7 +46,9 @@ def write_miniature(folder: Path, kind: str) -> Path:
 
 
 def write_chest_xray(folder: Path) -> Path:
-    """X-rays with five findings, several of a patient, in three splits; and photographs of ten classes."""
+    """X-rays with five findings, several of a patient, in three splits; and photographs of ten
+    classes.
+    """
     import pyarrow as pa
 
     target = folder / "miniature-chest-xray"
@@ -51,7 +60,11 @@ def write_chest_xray(folder: Path) -> Path:
         random = np.random.default_rng(first)
         labels = (random.random((count, 5)) < 0.3).astype(np.int8)
         images = _images(np.tensordot(labels, patterns, 1) / 3, random)
-        columns = {"image": images, "labels": labels.tolist(), "patient": 1000 * first + np.arange(count) // 4}
+        columns = {
+            "image": images,
+            "labels": labels.tolist(),
+            "patient": 1000 * first + np.arange(count) // 4,
+        }
         names = ["Atelectasis", "Cardiomegaly", "Consolidation", "Edema", "Effusion"]
         table = pa.table(columns).replace_schema_metadata({"class_names": json.dumps(names)})
         save_table(table, x_rays / f"{split}-00000-of-00001.parquet")
@@ -61,7 +74,11 @@ def write_chest_xray(folder: Path) -> Path:
 
 
 def _write(
-    folder: Path, split: str, columns: dict[str, np.ndarray], names: dict[str, list[str]], labels: np.ndarray
+    folder: Path,
+    split: str,
+    columns: dict[str, np.ndarray],
+    names: dict[str, list[str]],
+    labels: np.ndarray,
 ) -> None:
     import pyarrow as pa
 
@@ -70,15 +87,22 @@ def _write(
     images = _images(patterns[labels], random)
     order = random.permutation(len(labels))
     features = {column: {"names": names[column], "_type": "ClassLabel"} for column in columns}
-    metadata = {"huggingface": json.dumps({"info": {"features": {"img": {"_type": "Image"}, **features}}})}
+    metadata = {
+        "huggingface": json.dumps({"info": {"features": {"img": {"_type": "Image"}, **features}}})
+    }
     table = pa.table(
-        {"img": [images[i] for i in order], **{name: values[order] for name, values in columns.items()}}
+        {
+            "img": [images[i] for i in order],
+            **{name: values[order] for name, values in columns.items()},
+        }
     ).replace_schema_metadata(metadata)
     save_table(table, folder / f"{split}-00000-of-00001.parquet")
 
 
 def save_table(table: pa.Table, path: Path) -> None:
-    """In one instant: processes that share the runs all write these files, while others read them."""
+    """In one instant: processes that share the runs all write these files, while others read
+    them.
+    """
     from pyarrow import parquet
 
     content = io.BytesIO()
@@ -92,7 +116,11 @@ def _images(signals: np.ndarray, random: np.random.Generator) -> list[dict[str, 
 
     images: list[dict[str, bytes | None]] = []
     for signal in signals:
-        pixels = (0.3 * signal + 0.7 * random.integers(0, 256, (SIZE, SIZE, 3))).clip(0, 255).astype(np.uint8)
+        pixels = (
+            (0.3 * signal + 0.7 * random.integers(0, 256, (SIZE, SIZE, 3)))
+            .clip(0, 255)
+            .astype(np.uint8)
+        )
         file = io.BytesIO()
         Image.fromarray(pixels).save(file, "PNG")
         images.append({"bytes": file.getvalue(), "path": None})

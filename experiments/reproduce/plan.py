@@ -1,4 +1,6 @@
-"""The runs of an experiment: first a search on validation, then all seeds with the settings that it chose."""
+"""The runs of an experiment: first a search on validation, then all seeds with the settings that it
+chose.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from attittud_lab.compare.candidates import Budget, Candidate, Variant, candidates, job, run_dir, variants
+from attittud_lab.compare.candidates import (
+    Budget,
+    Candidate,
+    Variant,
+    candidates,
+    job,
+    run_dir,
+    variants,
+)
 from attittud_lab.config.schema import Config
 from experiments.reproduce.results import Job, Line, merit
 
@@ -15,7 +25,9 @@ Find = Callable[[Job], Line | None]
 
 @dataclass(eq=False)  # two plans are the same if they are the same object
 class Plan:
-    """Comparisons that share one search. Most have one part; the search of others is made on some parts for all."""
+    """Comparisons that share one search. Most have one part; the search of others is made on some
+    parts for all.
+    """
 
     experiment: str
     parts: Mapping[str, Config]
@@ -33,25 +45,32 @@ class Plan:
     def __post_init__(self) -> None:
         first = self.parts[self.searched[0]]
         self.candidates = candidates(first)
-        self.variants = {c.label: variants(c.strategy, first.compare, tuned=c.tuned) for c in self.candidates}
+        self.variants = {
+            c.label: variants(c.strategy, first.compare, tuned=c.tuned) for c in self.candidates
+        }
         self.seeds = [first.seed + i for i in range(first.compare.seeds)][: self.most]
         self.tuning_seeds = self.seeds[: first.compare.tuning_seeds]
 
     def jobs(self, find: Find, share: float = 0.0) -> Iterator[Job]:
-        """Yield all runs that are known to be needed, the most urgent first; the search may not have chosen yet.
+        """Yield all runs that are known to be needed, the most urgent first; the search may not
+        have chosen yet.
 
-        `share` says how far down the list of parts to begin, from 0 to 1, so that processes that share the work read
-        different data.
+        `share` says how far down the list of parts to begin, from 0 to 1, so that processes that
+        share the work read different data.
         """
         yield from self._search(share)
-        chosen = [(c, variant) for c in self.candidates if (variant := self.chosen(c, find)) is not None]
+        chosen = [
+            (c, variant) for c in self.candidates if (variant := self.chosen(c, find)) is not None
+        ]
         for seed in self.seeds:
             for part in _turned(self.wanted, share):
                 for candidate, variant in chosen:
                     yield self.job(part, candidate, variant, seed)
 
     def missing(self, find: Find) -> set[str]:
-        """Return the wanted parts of which runs are missing; all of them while the search is not over."""
+        """Return the wanted parts of which runs are missing; all of them while the search is not
+        over.
+        """
         if any(find(job) is None for job in self._search(0.0)):
             return set(self.wanted)
         return {job.part for job in self.jobs(find) if find(job) is None}
@@ -67,16 +86,22 @@ class Plan:
         most = max(map(len, self.variants.values()))
         for part in _turned(self.searched, share):
             for seed in self.tuning_seeds:
-                for number in range(most):  # strategies take turns: an interrupted search has as many tries of each
+                for number in range(
+                    most
+                ):  # strategies take turns: an interrupted search has as many tries of each
                     for candidate in self.candidates:
                         for variant in self.variants[candidate.label][number : number + 1]:
                             yield self.job(part, candidate, variant, seed)
 
     def chosen(self, candidate: Candidate, find: Find) -> Variant | None:
-        """Return the settings with the best mean on validation; None where the search is not over, or all diverged."""
+        """Return the settings with the best mean on validation; None where the search is not over,
+        or all diverged.
+        """
         tries = {
             variant: [
-                find(self.job(part, candidate, variant, seed)) for part in self.searched for seed in self.tuning_seeds
+                find(self.job(part, candidate, variant, seed))
+                for part in self.searched
+                for seed in self.tuning_seeds
             ]
             for variant in self.variants[candidate.label]
         }
@@ -84,7 +109,11 @@ class Plan:
             return next(iter(tries))
         if any(line is None for lines in tries.values() for line in lines):
             return None
-        whole = {variant: lines for variant, lines in tries.items() if not any("diverged" in line for line in lines)}
+        whole = {
+            variant: lines
+            for variant, lines in tries.items()
+            if not any("diverged" in line for line in lines)
+        }
         return max(whole, key=lambda variant: merit(whole[variant]), default=None)
 
     def job(self, part: str, candidate: Candidate, variant: Variant, seed: int) -> Job:

@@ -1,8 +1,9 @@
-"""`strategy: portfolio` on four superclasses of MultiCifar100 that had no part in the search, apart from the paper's table.
+"""`strategy: portfolio` on four superclasses of MultiCifar100 that had no part in the search, apart
+from the paper's table.
 
-A superclass has two models from the same trials: `ensemble`, the mean of networks of the folds, and `single`, the winner trained
-once more on all labels. Both are the product's. Trials lie in a folder until the line of their superclass is written, so a
-command that was stopped goes on from there.
+A superclass has two models from the same trials: `ensemble`, the mean of networks of the folds, and
+`single`, the winner trained once more on all labels. Both are the product's. Trials lie in a folder
+until the line of their superclass is written, so a command that was stopped goes on from there.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ class _Named(Progress):
 
 
 class _Timed(Trials):
-    """Shared trials that stop when the time is over and remember how long all calls took together."""
+    """Shared trials that stop when the time is over and remember how long all calls took
+    together.
+    """
 
     def __init__(self, folder: Path, data: Prepared, deadline: float | None) -> None:
         super().__init__(folder, data)
@@ -89,11 +92,17 @@ def run_portfolios(
     side_by_side: int = 1,
     workers: int = 1,
 ) -> Outcome:
-    """Run what is missing, one superclass in each process; no trial begins after `budget` seconds."""
+    """Run what is missing, one superclass in each process; no trial begins after `budget`
+    seconds.
+    """
     deadline = None if budget is None else time.time() + budget
-    folder, settings = inputs(TABLE, EXPERIMENTS[TABLE], data, None, work if quick else None, overrides)
+    folder, settings = inputs(
+        TABLE, EXPERIMENTS[TABLE], data, None, work if quick else None, overrides
+    )
     parts = EXPERIMENTS[TABLE].parts(folder)
-    every = list(parts)[-1:] if quick else declared(OTHERS, list(parts), folder)  # made-up data have other names
+    every = (
+        list(parts)[-1:] if quick else declared(OTHERS, list(parts), folder)
+    )  # made-up data have other names
     for part in only:
         if part not in every:
             raise InputError(f"--part {part}: there is no such part; {NAME} has {', '.join(every)}")
@@ -106,11 +115,17 @@ def run_portfolios(
         found = {call.name: done for call, done in place.run(calls, progress)}
     names = [call.name for call in calls]
     finished = [name for name in names if found[name]]
-    return Outcome(finished, [name for name in names if not found[name]], [results / f"{NAME}.jsonl"])
+    return Outcome(
+        finished, [name for name in names if not found[name]], [results / f"{NAME}.jsonl"]
+    )
 
 
-def _work(here: Here, job: Job, results: Path, work: Path, side_by_side: int, deadline: float | None) -> bool:
-    """Write the line of a superclass, unless it is there; False where time is over or another process is at it."""
+def _work(
+    here: Here, job: Job, results: Path, work: Path, side_by_side: int, deadline: float | None
+) -> bool:
+    """Write the line of a superclass, unless it is there; False where time is over or another
+    process is at it.
+    """
     kept = Results(results, work / "locks", side_by_side)
     if kept.find(job) is not None:
         return True
@@ -125,7 +140,9 @@ def _work(here: Here, job: Job, results: Path, work: Path, side_by_side: int, de
     return True
 
 
-def _both(progress: Progress, job: Job, kept: Results, folder: Path, deadline: float | None) -> None:
+def _both(
+    progress: Progress, job: Job, kept: Results, folder: Path, deadline: float | None
+) -> None:
     """Train both models of a superclass and write its line."""
     config, trials_folder = job.config, folder / "trials"
     data = on_device(load_data(config, pooled=True), choose_device(config.device))
@@ -133,7 +150,9 @@ def _both(progress: Progress, job: Job, kept: Results, folder: Path, deadline: f
     found, about = dict[str, RunResult](), dict[str, Any]()
     for final in FINALS:
         own = replace(config, portfolio=replace(config.portfolio, final=final))
-        found[final] = portfolio.run(own, folder / final, data=data, progress=progress, execute=trials.execute)
+        found[final] = portfolio.run(
+            own, folder / final, data=data, progress=progress, execute=trials.execute
+        )
         about[final] = _facts(found[final], folder / final)
     kept.keep(job, folder / "single", found["single"], trials.passed, portfolio=about)
     shutil.rmtree(trials_folder)
@@ -143,8 +162,13 @@ def _facts(result: RunResult, folder: Path) -> dict[str, Any]:
     """What a line keeps about one of the models."""
     about = read_json(folder / "leaderboard.json")
     networks = about["networks"]
-    last = sum(phase["steps"] for phase in result.plain()["phases"][1:]) / sum(networks["plan"]["steps"].values())
-    tried = {row["label"]: {name: row.get(name) for name in ("score", "loss", "steps")} for row in about["candidates"]}
+    last = sum(phase["steps"] for phase in result.plain()["phases"][1:]) / sum(
+        networks["plan"]["steps"].values()
+    )
+    tried = {
+        row["label"]: {name: row.get(name) for name in ("score", "loss", "steps")}
+        for row in about["candidates"]
+    }
     return {
         "validation": result.validation,
         "test": result.test,

@@ -1,4 +1,5 @@
-"""Results of runs in files of one line each, small enough to be committed; a run whose line is there is not repeated.
+"""Results of runs in files of one line each, small enough to be committed; a run whose line is
+there is not repeated.
 
 The line of a run that diverged has the reason under `diverged`, and null for its result.
 """
@@ -22,7 +23,14 @@ from attittud_lab.runs.result import RunResult
 from experiments.reproduce.fingerprint import fingerprint
 
 Line = dict[str, Any]
-CURVES = ("captured_auxiliary", "captured_primary", "helpful", "harmful", "neutral", "effective_rank")
+CURVES = (
+    "captured_auxiliary",
+    "captured_primary",
+    "helpful",
+    "harmful",
+    "neutral",
+    "effective_rank",
+)
 EARNED = ("weight_neutral", "weight_helpful", "weight_harmful")
 """What `auto` logs in addition."""
 POINTS = 16
@@ -59,13 +67,19 @@ def read_lines(path: Path) -> list[Line]:
 
 @dataclass
 class Results:
-    """All results in a folder, one file for each experiment. A run counts for every experiment that has the same one."""
+    """All results in a folder, one file for each experiment. A run counts for every experiment that
+    has the same one.
+    """
 
     folder: Path
     locks: Path
-    """Folder with a lock for every run that a process is training; the lock is gone with the process, however it ends."""
+    """Folder with a lock for every run that a process is training; the lock is gone with the
+    process, however it ends.
+    """
     side_by_side: int = 1
-    """Processes that share the device; a line records the number, since its seconds depend on it."""
+    """Processes that share the device; a line records the number, since its seconds depend on
+    it.
+    """
     _known: dict[str, Line] = field(default_factory=dict, repr=False)
     _written: dict[tuple[str, str, str], str] = field(default_factory=dict, repr=False)
     _sizes: dict[Path, int] = field(default_factory=dict, repr=False)
@@ -116,8 +130,12 @@ class Results:
     def release(self, job: Job) -> None:
         self._claims.pop(job.fingerprint).release()
 
-    def keep(self, job: Job, folder: Path, result: RunResult | str, seconds: float, **more: Any) -> None:
-        """Write the line of a run that has ended; a text as `result` says how it diverged. `more` are further entries."""
+    def keep(
+        self, job: Job, folder: Path, result: RunResult | str, seconds: float, **more: Any
+    ) -> None:
+        """Write the line of a run that has ended; a text as `result` says how it diverged. `more`
+        are further entries.
+        """
         about = read_json(folder / "run.json")
         del about["config"], about["version"]
         if self.side_by_side > 1:
@@ -135,36 +153,51 @@ class Results:
         self._write(job, line if finished else line | {"diverged": result})
 
     def _write(self, job: Job, line: Mapping[str, Any]) -> None:
-        whole = {"part": job.part, "run": job.run} | {k: v for k, v in line.items() if k not in ("part", "run")}
+        whole = {"part": job.part, "run": job.run} | {
+            k: v for k, v in line.items() if k not in ("part", "run")
+        }
         self._known[job.fingerprint] = whole
         self._written[job.experiment, job.part, job.run] = job.fingerprint
         path = self.path(job.experiment)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with path.open("ab", buffering=0) as file:  # a line at once: other processes may read and write here
+            with path.open(
+                "ab", buffering=0
+            ) as file:  # a line at once: other processes may read and write here
                 file.write((json.dumps(whole) + "\n").encode())
         except OSError as error:
             raise cannot_write(path, error) from None
 
 
 def merit(lines: Iterable[Line]) -> tuple[float, float]:
-    """Return what a search chooses by: the mean of the metric on validation and, for ties, the negative mean loss."""
+    """Return what a search chooses by: the mean of the metric on validation and, for ties, the
+    negative mean loss.
+    """
     results = [line["result"] for line in lines]
     metric = results[0]["metric"]
-    return fmean(r["validation"][metric] for r in results), -fmean(r["validation"]["loss"] for r in results)
+    return fmean(r["validation"][metric] for r in results), -fmean(
+        r["validation"]["loss"] for r in results
+    )
 
 
 def curves(path: Path) -> dict[str, list[float]]:
-    """Read what a guided phase logged about its basis and weights, in at most `POINTS` means; empty where it has no basis."""
+    """Read what a guided phase logged about its basis and weights, in at most `POINTS` means; empty
+    where it has no basis.
+    """
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    logged = [line for line in lines if line["phase"] == "guided" and "attittud/captured_primary" in line]
+    logged = [
+        line for line in lines if line["phase"] == "guided" and "attittud/captured_primary" in line
+    ]
     if not logged:
         return {}
     size = -(-len(logged) // POINTS)
     chunks = [logged[i : i + size] for i in range(0, len(logged), size)]
     found = {"step": [_mean(line["step"] for line in chunk) for chunk in chunks]}
     names = [*CURVES, *(name for name in EARNED if f"attittud/{name}" in logged[0])]
-    return found | {name: [_mean(line[f"attittud/{name}"] for line in chunk) for chunk in chunks] for name in names}
+    return found | {
+        name: [_mean(line[f"attittud/{name}"] for line in chunk) for chunk in chunks]
+        for name in names
+    }
 
 
 def _mean(values: Iterable[float]) -> float:

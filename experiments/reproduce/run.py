@@ -17,7 +17,8 @@ from experiments.reproduce.plan import Plan
 from experiments.reproduce.results import Results
 from experiments.reproduce.runner import Clock, Outcome, Runner
 
-# Small enough for a few seconds on a CPU. What a configuration says about its strategies stays as it is.
+# Small enough for a few seconds on a CPU. What a configuration says about its strategies stays as
+# it is.
 QUICK = (
     "model.name=mlp",
     "model.width=8",
@@ -45,7 +46,10 @@ QUICK = (
 
 def parts(name: str, data: Path, configs: Path, overrides: Sequence[str]) -> dict[str, Config]:
     """Return the configurations of an experiment's comparisons, by part."""
-    return {part: read_part(configs, found, overrides) for part, found in EXPERIMENTS[name].parts(data).items()}
+    return {
+        part: read_part(configs, found, overrides)
+        for part, found in EXPERIMENTS[name].parts(data).items()
+    }
 
 
 def read_part(configs: Path, part: Part, overrides: Sequence[str]) -> Config:
@@ -75,13 +79,17 @@ def reproduce(
     share: float = 0.0,
     model: Path | None = None,
 ) -> Outcome:
-    """Run what is missing of some experiments, in this order; `budget` are seconds in all, `work` is for run folders.
+    """Run what is missing of some experiments, in this order; `budget` are seconds in all, `work`
+    is for run folders.
 
-    `only` are the parts to run, in this order; without it all of them. `seeds` limits their seeds to so many. Several
-    processes may do the same at once: none trains what another is training, and each waits for all of it. `side_by_side`
-    says how many share the device, `share` which of several parts to begin with. `model` is the folder of a text encoder.
+    `only` are the parts to run, in this order; without it all of them. `seeds` limits their seeds
+    to so many. Several processes may do the same at once: none trains what another is training, and
+    each waits for all of it. `side_by_side` says how many share the device, `share` which of
+    several parts to begin with. `model` is the folder of a text encoder.
     """
-    runner = Runner(Results(results, work / "locks", side_by_side), work, progress, Clock(budget), share)
+    runner = Runner(
+        Results(results, work / "locks", side_by_side), work, progress, Clock(budget), share
+    )
     plans: dict[str, Plan] = {}
     for name in names:
         experiment, made_up = EXPERIMENTS[name], work if quick else None
@@ -90,17 +98,30 @@ def reproduce(
         if experiment.start is not None:
             start = read_part(configs, experiment.start(folder), settings)
             found = {part: runner.started(archive, start, config) for part, config in found.items()}
-        wanted = experiment.quick_parts if quick and experiment.quick_parts and not only else tuple(found)
+        wanted = (
+            experiment.quick_parts
+            if quick and experiment.quick_parts and not only
+            else tuple(found)
+        )
         for group in [[part] for part in found] if experiment.searched is None else [list(found)]:
             searched = group
             if experiment.searched is not None:  # made-up data have other names
                 searched = group[:1] if quick else declared(experiment.searched, group, folder)
             chosen = [part for part in only or wanted if part in group]
-            plan = Plan(archive, {part: found[part] for part in group}, searched, chosen, runner.steps, seeds)
+            plan = Plan(
+                archive,
+                {part: found[part] for part in group},
+                searched,
+                chosen,
+                runner.steps,
+                seeds,
+            )
             plans |= {part: plan for part in group if part not in plans}
     for part in only:
         if part not in plans:
-            raise InputError(f"--part {part}: there is no such part; {', '.join(names)} has {', '.join(plans)}")
+            raise InputError(
+                f"--part {part}: there is no such part; {', '.join(names)} has {', '.join(plans)}"
+            )
     ordered = dict.fromkeys(plans[part] for part in only or plans)
     return runner.run([plan for plan in ordered if plan.wanted])
 
@@ -113,12 +134,16 @@ def inputs(
     made_up: Path | None,
     overrides: Sequence[str],
 ) -> tuple[Path, list[str]]:
-    """Return the folder with the data and the settings that all parts share; made-up data are written below `made_up`."""
+    """Return the folder with the data and the settings that all parts share; made-up data are
+    written below `made_up`.
+    """
     settings = list(overrides)
     if made_up is not None:
         data, settings = experiment.miniature(made_up), [*QUICK, *experiment.quick, *overrides]
     if data is None or not data.is_dir():
-        raise InputError(f"--data {data}: there is no such folder; give the one with {experiment.data}, or --quick")
+        raise InputError(
+            f"--data {data}: there is no such folder; give the one with {experiment.data}, or --quick"
+        )
     if experiment.encoder is not None:
         encoder = model if made_up is None else experiment.encoder(made_up)
         if encoder is None or not encoder.is_dir():
@@ -131,22 +156,36 @@ def inputs(
     return data, settings
 
 
-def side_by_side(count: int, names: Sequence[str], data: Path | None, *, quiet: bool, **settings: Any) -> Outcome:
+def side_by_side(
+    count: int, names: Sequence[str], data: Path | None, *, quiet: bool, **settings: Any
+) -> Outcome:
     """Call `reproduce` in `count` processes at once: small networks leave much of a GPU idle.
 
-    Processes take turns on a GPU unless its multi-process service (MPS) runs; then their kernels overlap.
+    Processes take turns on a GPU unless its multi-process service (MPS) runs; then their kernels
+    overlap.
     """
-    jobs = [Job(f"worker {n + 1}", _work, (n, count, names, data, quiet, settings)) for n in range(count)]
+    jobs = [
+        Job(f"worker {n + 1}", _work, (n, count, names, data, quiet, settings))
+        for n in range(count)
+    ]
     with in_processes(count) as place:
         outcomes: list[Outcome] = [outcome for _, outcome in place.run(jobs, Progress())]
     finished = {part for outcome in outcomes for part in outcome.finished}
     every = [*outcomes[0].finished, *outcomes[0].missing]
-    done, left = ([part for part in every if (part in finished) is wanted] for wanted in (True, False))
+    done, left = (
+        [part for part in every if (part in finished) is wanted] for wanted in (True, False)
+    )
     return Outcome(done, left, outcomes[0].results)
 
 
 def _work(
-    _: Here, number: int, count: int, names: Sequence[str], data: Path | None, quiet: bool, settings: dict[str, Any]
+    _: Here,
+    number: int,
+    count: int,
+    names: Sequence[str],
+    data: Path | None,
+    quiet: bool,
+    settings: dict[str, Any],
 ) -> Outcome:
     from rich.console import Console
 

@@ -1,4 +1,6 @@
-"""Trains the runs of plans in one process: what is missing and no other process is at, until the time is over."""
+"""Trains the runs of plans in one process: what is missing and no other process is at, until the
+time is over.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ from experiments.reproduce.results import Job, Results
 WAIT = 0.5
 """Seconds between two looks at what other processes are doing."""
 KEPT_BYTES = 1 << 30
-"""With so much data in memory, the data of other parts are dropped, and read again when they are needed."""
+"""With so much data in memory, the data of other parts are dropped, and read again when they are
+needed.
+"""
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,12 @@ class Clock:
         self._took: list[float] = []
 
     def over(self) -> bool:
-        """Return whether a run that takes as long as the longest one so far would not end in time."""
-        usual = self._took[1:] or self._took  # the first run of a process may have compiled its network
+        """Return whether a run that takes as long as the longest one so far would not end in
+        time.
+        """
+        usual = (
+            self._took[1:] or self._took
+        )  # the first run of a process may have compiled its network
         return self._end is not None and time.monotonic() + max(usual, default=0.0) > self._end
 
     def took(self, seconds: float) -> None:
@@ -64,16 +72,31 @@ class Runner:
     share: float = 0.0
     _data: dict[str, Prepared] = field(default_factory=dict, repr=False)
     _starts: dict[str, tuple[str, Config]] = field(default_factory=dict, repr=False)
-    """By the path of their weights: the experiment and the configuration of runs that others start from."""
+    """By the path of their weights: the experiment and the configuration of runs that others start
+    from.
+    """
 
     def run(self, plans: Sequence[Plan]) -> Outcome:
-        """Train until nothing is missing or the time is over. Runs that other processes are at are waited for."""
-        known = {job.fingerprint for plan in plans for job in plan.jobs(self.results.find) if self.results.find(job)}
+        """Train until nothing is missing or the time is over. Runs that other processes are at are
+        waited for.
+        """
+        known = {
+            job.fingerprint
+            for plan in plans
+            for job in plan.jobs(self.results.find)
+            if self.results.find(job)
+        }
         self.progress.comparison(sum(plan.count for plan in plans) - len(known))
         missing = self._missing(plans)
         while missing and not self.clock.over():
             job = next(
-                (job for plan in plans for job in plan.jobs(self.results.find, self.share) if self._take(job)), None
+                (
+                    job
+                    for plan in plans
+                    for job in plan.jobs(self.results.find, self.share)
+                    if self._take(job)
+                ),
+                None,
             )
             if job is None:
                 time.sleep(WAIT)
@@ -83,7 +106,9 @@ class Runner:
         every = [part for plan in plans for part in plan.wanted]
         files = dict.fromkeys(self.results.path(plan.experiment) for plan in plans)
         return Outcome(
-            [part for part in every if part not in missing], [part for part in every if part in missing], [*files]
+            [part for part in every if part not in missing],
+            [part for part in every if part in missing],
+            [*files],
         )
 
     def _missing(self, plans: Sequence[Plan]) -> set[str]:
@@ -122,7 +147,9 @@ class Runner:
             self.results.release(job)
 
     def _prepared(self, config: Config) -> Prepared:
-        key = json.dumps([to_dict(config.data), split_seed(config.data, config.seed), config.model.name])
+        key = json.dumps(
+            [to_dict(config.data), split_seed(config.data, config.seed), config.model.name]
+        )
         if key not in self._data:
             if sum(data.bytes for data in self._data.values()) > KEPT_BYTES:
                 self._data.clear()
@@ -136,13 +163,17 @@ class Runner:
         counts = [phase.steps for phase in (guided, finetune) if phase is not None]
         if any(phase is not None and phase.epochs is not None for phase in (guided, finetune)):
             data = self._prepared(config)
-            batches = {name: source.batch_size or guided.batch_size for name, source in sources.items()}
+            batches = {
+                name: source.batch_size or guided.batch_size for name, source in sources.items()
+            }
             phases = {"guided": guided} | ({} if finetune is None else {"finetune": finetune})
             counts = [phase_steps(name, phase, data, batches) for name, phase in phases.items()]
         return Budget(counts[0], counts[1] if finetune is not None else 0)
 
     def started(self, experiment: str, start: Config, config: Config) -> Config:
-        """Return a configuration whose runs start from the weights of `start`, seed by seed, if it starts from any."""
+        """Return a configuration whose runs start from the weights of `start`, seed by seed, if it
+        starts from any.
+        """
         if config.model.weights is None:
             return config
         # Named by its fingerprint, so that other settings are another start.
@@ -152,7 +183,9 @@ class Runner:
         return replace(config, model=replace(config.model, weights=weights))
 
     def _start(self, job: Job) -> bool:
-        """Train what a run starts from, unless it is there; False where another process is at it."""
+        """Train what a run starts from, unless it is there; False where another process is at
+        it.
+        """
         if job.config.model.weights not in self._starts:
             return True
         experiment, config = self._starts[job.config.model.weights]

@@ -14,7 +14,22 @@ FOLDERS = {"imdb": "imdb", "amazon": "amazon_helpful"}
 """Tasks, each with its folder inside the data folder."""
 LABELS = {"500": "500", "full": "null"}
 _GOOD, _BAD = ("good", "great", "lovely", "fine"), ("bad", "poor", "awful", "dull")
-_PLAIN = ("a", "the", "film", "story", "really", "again", "what", "plot", "and", "was", "it", "very", ",", ".")
+_PLAIN = (
+    "a",
+    "the",
+    "film",
+    "story",
+    "really",
+    "again",
+    "what",
+    "plot",
+    "and",
+    "was",
+    "it",
+    "very",
+    ",",
+    ".",
+)
 _LENGTH = 16
 
 
@@ -23,12 +38,17 @@ def part_name(task: str, labels: str, *, swapped: bool) -> str:
 
 
 def text_parts(folder: Path) -> Mapping[str, tuple[str, list[str]]]:
-    """Both tasks with few and with all labels, each with its own text and with the other task's text."""
+    """Both tasks with few and with all labels, each with its own text and with the other task's
+    text.
+    """
     other = {"imdb": "amazon", "amazon": "imdb"}
     return {
         part_name(task, labels, swapped=swapped): (
             f"table1-text-{task}-{labels}.yaml",
-            [f"data.primary.path={_place(folder, task)}", *_text(folder, other[task] if swapped else task)],
+            [
+                f"data.primary.path={_place(folder, task)}",
+                *_text(folder, other[task] if swapped else task),
+            ],
         )
         for labels in LABELS
         for task in FOLDERS
@@ -61,7 +81,7 @@ def _text(folder: Path, task: str) -> list[str]:
     ]
 
 
-# ------------------------------------------------------------------------------------------------ in miniature
+# ------------------------------------------------------------------------------------- in miniature
 
 
 def write_texts(folder: Path) -> Path:
@@ -71,7 +91,9 @@ def write_texts(folder: Path) -> Path:
     target = folder / "miniature-text"
     for task, place in FOLDERS.items():
         (target / place).mkdir(parents=True, exist_ok=True)
-        splits = {"train": 160, "test": 40, "unsupervised": 60} | ({"validation": 40} if task == "amazon" else {})
+        splits = {"train": 160, "test": 40, "unsupervised": 60} | (
+            {"validation": 40} if task == "amazon" else {}
+        )
         for split, count in splits.items():
             draw = random.Random(f"{task} {split}")
             texts = []
@@ -100,12 +122,20 @@ def write_encoder(folder: Path) -> Path:
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_GOOD, *_BAD, *_PLAIN]
     (own / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
     transformers.BertTokenizer(str(own / "vocab.txt")).save_pretrained(own)
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
-    config = transformers.BertConfig(vocab_size=len(words), max_position_embeddings=_LENGTH, **sizes)
+    sizes = {
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 8,
+    }
+    config = transformers.BertConfig(
+        vocab_size=len(words), max_position_embeddings=_LENGTH, **sizes
+    )
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
         transformers.BertModel(config).save_pretrained(own)
-    # Processes that share the runs all come here: a file is there in one instant, and the same from each.
+    # Processes that share the runs all come here: a file is there in one instant, and the same from
+    # each.
     target.mkdir(exist_ok=True)
     for file in own.iterdir():
         file.replace(target / file.name)
@@ -113,5 +143,10 @@ def write_encoder(folder: Path) -> Path:
     return target
 
 
-QUICK = (f"data.max_length={_LENGTH}", "strategy.rank=2", "strategy.basis_batch=8", "compare.strategies=[pretrain]")
+QUICK = (
+    f"data.max_length={_LENGTH}",
+    "strategy.rank=2",
+    "strategy.basis_batch=8",
+    "compare.strategies=[pretrain]",
+)
 QUICK_PARTS = (part_name("imdb", "500", swapped=False), part_name("amazon", "full", swapped=True))

@@ -67,7 +67,9 @@ def _until(result: TrialResult, job: TrialJob) -> TrialResult:
     done = min(result.steps, job.until)
     share = done / result.steps if result.steps else 1.0
     looks = sum(step <= done for step in look_steps(job.config))
-    return replace(result, steps=done, seconds=result.seconds * share, outputs=result.outputs[:looks])
+    return replace(
+        result, steps=done, seconds=result.seconds * share, outputs=result.outputs[:looks]
+    )
 
 
 def _link(source: Path, target: Path) -> None:

@@ -102,7 +102,9 @@ def of_each(what: str, setting: dict[str, T], names: Collection[str]) -> dict[st
     return {name: setting[name] for name in names}
 
 
-def check_state(state: Mapping[str, Any], settings: Mapping[str, Any], named: Mapping[str, Tensor]) -> None:
+def check_state(
+    state: Mapping[str, Any], settings: Mapping[str, Any], named: Mapping[str, Tensor]
+) -> None:
     """Check that a saved state has today's format and fits the guide that loads it."""
     version = state.get("version") if isinstance(state, Mapping) else None
     if type(version) is not int or version != VERSION:
@@ -126,7 +128,9 @@ def check_state(state: Mapping[str, Any], settings: Mapping[str, Any], named: Ma
     for name in (*shapes, *(state["reached_by_auxiliary"] or ())):
         here = tuple(named[name].shape) if name in named else "no such parameter"
         if here != shapes.get(name, here) or name not in named:
-            what = f"has shape {shapes[name]}" if name in shapes else "is reached by auxiliary losses"
+            what = (
+                f"has shape {shapes[name]}" if name in shapes else "is reached by auxiliary losses"
+            )
             raise ValueError(
                 f"the state belongs to another model: there, parameter {name!r:.200} {what}; here: {here}. Build the guide on "
                 "the model of the saved run"
@@ -138,13 +142,23 @@ def check_state(state: Mapping[str, Any], settings: Mapping[str, Any], named: Ma
         )
 
 
-def _covers(basis: Tensor | Mapping[str, Tensor] | None, shapes: Mapping[str, tuple[int, ...]], rank: int) -> bool:
+def _covers(
+    basis: Tensor | Mapping[str, Tensor] | None, shapes: Mapping[str, tuple[int, ...]], rank: int
+) -> bool:
     if basis is None:
         return True
     if isinstance(basis, Tensor):
-        return basis.ndim == 2 and len(basis) <= rank and basis.shape[1] == sum(map(math.prod, shapes.values())) > 0
+        return (
+            basis.ndim == 2
+            and len(basis) <= rank
+            and basis.shape[1] == sum(map(math.prod, shapes.values())) > 0
+        )
     rows = {len(tensor) for tensor in basis.values()}
-    return {name: tuple(x.shape[1:]) for name, x in basis.items()} == shapes and len(rows) == 1 and max(rows) <= rank
+    return (
+        {name: tuple(x.shape[1:]) for name, x in basis.items()} == shapes
+        and len(rows) == 1
+        and max(rows) <= rank
+    )
 
 
 VERSION = 1

@@ -1,6 +1,7 @@
 """All private names of torch that we use: check this file when a new release of torch comes out.
 
-(Attributes that torch's own documentation mentions, such as `Tensor._version` or `Module._buffers`, are not listed here.)
+(Attributes that torch's own documentation mentions, such as `Tensor._version` or `Module._buffers`,
+are not listed here.)
 """
 
 from __future__ import annotations
@@ -36,8 +37,12 @@ foreach_copy_ = torch._foreach_copy_
 foreach_mul = torch._foreach_mul
 foreach_norm = torch._foreach_norm
 foreach_zero_ = torch._foreach_zero_
-concatenate = torch._C._nn.flatten_dense_tensors  # two or more tensors of one type as one new vector, in one call
-as_parts = torch._C._nn.unflatten_dense_tensors  # the reverse: a contiguous view for each tensor, in its shape
+concatenate = (
+    torch._C._nn.flatten_dense_tensors
+)  # two or more tensors of one type as one new vector, in one call
+as_parts = (
+    torch._C._nn.unflatten_dense_tensors
+)  # the reverse: a contiguous view for each tensor, in its shape
 _NODES: Any = torch._C._functions
 AccumulateGrad = _NODES.AccumulateGrad  # the node of a leaf
 ToCopyBackward = _NODES.ToCopyBackward0  # the node of a tensor that was converted to another type
@@ -48,14 +53,16 @@ next_sequence_number = torch._C._autograd._get_sequence_nr
 input_metadata = attrgetter("_input_metadata")
 """For each input of a node, the type and the device of the gradient that arrives there."""
 CUDA_GRAPH_TREES = "torch._inductor.cudagraph_trees"
-"""The module behind torch.compile(mode="reduce-overhead"). If it is not loaded, nothing was compiled in that mode."""
+"""The module behind torch.compile(mode="reduce-overhead"). If it is not loaded, nothing was
+compiled in that mode.
+"""
 
 
 def empty_queue() -> None:
     """Free the graph of a pass that has failed in this thread.
 
-    The pass leaves its remaining tasks, and with them its graph, in a queue of this thread until the next pass. Out of memory,
-    that pass might never come.
+    The pass leaves its remaining tasks, and with them its graph, in a queue of this thread until
+    the next pass. Out of memory, that pass might never come.
     """
     with suppress(Exception), torch.enable_grad():
         torch.zeros((), requires_grad=True).mul(1).backward()
@@ -94,7 +101,8 @@ def restore_thread(before: Sequence[Any]) -> None:
         torch.set_autocast_enabled(kind, enabled)
         torch.set_autocast_dtype(kind, dtype)
     if not any(autocast[:2]):
-        # No region of autocast is open. Until the depth is 0, torch would keep the converted parameters of this one.
+        # No region of autocast is open. Until the depth is 0, torch would keep the converted
+        # parameters of this one.
         while _autocast_nesting() > 0:
             torch.autocast_decrement_nesting()
         torch.clear_autocast_cache()
@@ -102,7 +110,9 @@ def restore_thread(before: Sequence[Any]) -> None:
 
 @contextmanager
 def undoing(undo: Callable[[], object]) -> Iterator[None]:
-    """Call `undo` after the block, and after an error once more: Ctrl-C may come within the first call."""
+    """Call `undo` after the block, and after an error once more: Ctrl-C may come within the first
+    call.
+    """
     try:
         try:
             yield
@@ -114,7 +124,9 @@ def undoing(undo: Callable[[], object]) -> Iterator[None]:
 
 
 def of_all_rows(tensor: Tensor) -> Tensor:
-    """Inside of `torch.func.vmap`, return the tensor of all rows, rows first; return any other tensor as it is."""
+    """Inside of `torch.func.vmap`, return the tensor of all rows, rows first; return any other
+    tensor as it is.
+    """
     at = torch._C._functorch.maybe_get_bdim(tensor)
     if at < 0:
         return tensor
@@ -123,7 +135,9 @@ def of_all_rows(tensor: Tensor) -> Tensor:
 
 
 def add_hook(tensor: Tensor, hook: Callable[[Any], Tensor | None]) -> Callable[[], object]:
-    """`tensor.register_hook(hook)` in a fifth of its time, for a tensor that is no leaf; returns a function that removes it."""
+    """`tensor.register_hook(hook)` in a fifth of its time, for a tensor that is no leaf; returns a
+    function that removes it.
+    """
     if tensor._backward_hooks is not None or tensor.grad_fn is None:
         remove: Callable[[], object] = tensor.register_hook(hook).remove
         return remove
@@ -138,14 +152,15 @@ def packs_saved_tensors() -> bool:
     return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
 
 
-# ---------------------------------------------------------------------------------------------------- torch.compile
+# ------------------------------------------------------------------------------------ torch.compile
 
 
 def keep_saved_tensors(model: nn.Module | None = None) -> None:
-    """Allow several backward passes through the graph of a compiled model; without a model, through all compiled code.
+    """Allow several backward passes through the graph of a compiled model; without a model, through
+    all compiled code.
 
-    By default a compiled backward pass may overwrite tensors that the forward pass saved ("donated buffers"), and torch
-    refuses retain_graph=True.
+    By default a compiled backward pass may overwrite tensors that the forward pass saved ("donated
+    buffers"), and torch refuses retain_graph=True.
     """
     if model is None or is_compiled(model):
         from torch._functorch import config
@@ -157,11 +172,16 @@ def keep_saved_tensors(model: nn.Module | None = None) -> None:
 
 def is_compiled(model: nn.Module) -> bool:
     """Whether a model, or a module of it, was compiled."""
-    return any(type(m).__name__ == "OptimizedModule" or m._compiled_call_impl is not None for m in model.modules())
+    return any(
+        type(m).__name__ == "OptimizedModule" or m._compiled_call_impl is not None
+        for m in model.modules()
+    )
 
 
 def in_cuda_graphs() -> bool:
-    """Whether passes may run as CUDA graphs (mode="reduce-overhead"), which reuse the same memory every time."""
+    """Whether passes may run as CUDA graphs (mode="reduce-overhead"), which reuse the same memory
+    every time.
+    """
     trees = sys.modules.get(CUDA_GRAPH_TREES)
     if trees is None:
         return False
@@ -176,10 +196,12 @@ def in_cuda_graphs() -> bool:
 
 @contextmanager
 def kept_graph() -> Iterator[None]:
-    """Run code compiled with mode="reduce-overhead" kernel by kernel, for a backward pass that keeps its graph.
+    """Run code compiled with mode="reduce-overhead" kernel by kernel, for a backward pass that
+    keeps its graph.
 
-    The CUDA graphs of that mode assume that saved tensors are freed in the backward pass. If the tensors are kept, torch
-    frees memory that it does not own ("invalid device pointer"). Torch itself runs kernel by kernel when it skips a CUDA graph.
+    The CUDA graphs of that mode assume that saved tensors are freed in the backward pass. If the
+    tensors are kept, torch frees memory that it does not own ("invalid device pointer"). Torch
+    itself runs kernel by kernel when it skips a CUDA graph.
     """
     trees = sys.modules.get(CUDA_GRAPH_TREES)
     if trees is None:  # nothing was compiled in that mode
@@ -192,12 +214,15 @@ def kept_graph() -> Iterator[None]:
 
 
 def saved_by_compiled(nodes: set[Any]) -> list[Tensor]:
-    """Return the tensors that compiled code saved for its backward pass. Hold them while other forward passes run first.
+    """Return the tensors that compiled code saved for its backward pass. Hold them while other
+    forward passes run first.
 
-    The CUDA graphs of mode="reduce-overhead" do not see tensors that only autograd holds. When they record another function
-    they treat such tensors as freed and reuse their memory (https://github.com/pytorch/pytorch/pull/194124).
+    The CUDA graphs of mode="reduce-overhead" do not see tensors that only autograd holds. When they
+    record another function they treat such tensors as freed and reuse their memory
+    (https://github.com/pytorch/pytorch/pull/194124).
 
-    Tensors that hooks have packed away are left out, because unpacking each of them would run activation checkpointing again.
+    Tensors that hooks have packed away are left out, because unpacking each of them would run
+    activation checkpointing again.
     """
     if not in_cuda_graphs():
         return []
@@ -206,19 +231,30 @@ def saved_by_compiled(nodes: set[Any]) -> list[Tensor]:
 
 
 def _packed(node: Any) -> bool:
-    """Whether hooks have packed away the tensors that a node saved; False if torch lacks these private names."""
-    return any(getattr(saved, "unpack_hook", None) is not None for saved in getattr(node, "_raw_saved_tensors", ()))
+    """Whether hooks have packed away the tensors that a node saved; False if torch lacks these
+    private names.
+    """
+    return any(
+        getattr(saved, "unpack_hook", None) is not None
+        for saved in getattr(node, "_raw_saved_tensors", ())
+    )
 
 
-# ---------------------------------------------------------------------------------------------------- FSDP2
+# -------------------------------------------------------------------------------------------- FSDP2
 
 
 def fsdp_modules(model: nn.Module) -> list[Any]:
     """The modules that FSDP2 has sharded, of this model and of all other models in this process."""
-    fsdp = sys.modules.get("torch.distributed.fsdp")  # importing it takes as long as importing torch
+    fsdp = sys.modules.get(
+        "torch.distributed.fsdp"
+    )  # importing it takes as long as importing torch
     states = sys.modules.get("torch.distributed._composable_state")
     modules = {*model.modules(), *getattr(states, "_module_state_mapping", ())}
-    return [] if fsdp is None else [module for module in modules if isinstance(module, fsdp.FSDPModule)]
+    return (
+        []
+        if fsdp is None
+        else [module for module in modules if isinstance(module, fsdp.FSDPModule)]
+    )
 
 
 def fsdp_groups(modules: Sequence[Any]) -> Iterator[Any]:

@@ -126,7 +126,9 @@ class LabelChannel:
         matrix = torch.stack(matrices, dim=1).reshape(*size, classes, shares.shape[-1])
         return cls(matrix, torch.stack(opennesses, dim=1).reshape(size), shares)
 
-    def loss(self, logits: Tensor, labels: Tensor, reduction: Literal["mean", "none"] = "mean") -> Tensor:
+    def loss(
+        self, logits: Tensor, labels: Tensor, reduction: Literal["mean", "none"] = "mean"
+    ) -> Tensor:
         """Compute −log Σ_c p(c|x) C[c, a] for auxiliary examples x with labels a.
 
         The gradient at the logits of an example is p − q, where q is the posterior. With several
@@ -248,7 +250,9 @@ class LabelChannel:
         return table[source, codes], log_shares[source, codes], is_open
 
 
-def _sums_by_class(log_probs: Tensor, rows: Tensor, assignments: list[Tensor], classes: int) -> Tensor:
+def _sums_by_class(
+    log_probs: Tensor, rows: Tensor, assignments: list[Tensor], classes: int
+) -> Tensor:
     """Sum the probabilities of the source over the examples of each class.
 
     Rows are added to the sum of their class. This is faster than a product with one-hot labels,
@@ -299,7 +303,9 @@ def _check_source(log_probs: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
         )
     totals = log_probs.float().logsumexp(dim=-1)
     if not (totals.abs() < 0.1).all():  # bfloat16 rounds by less; NaN is refused too
-        raise ValueError("source_log_probs: rows are not log-probabilities; apply log_softmax to the logits")
+        raise ValueError(
+            "source_log_probs: rows are not log-probabilities; apply log_softmax to the logits"
+        )
     shares = shares.detach().to("cpu", torch.float64)
     if shares.shape != log_probs.shape[1:]:
         raise ValueError(

@@ -1,9 +1,11 @@
-"""Save a guide in files that any number and kind of workers can load: shards under FSDP2, replicas, or one process.
+"""Save a guide in files that any number and kind of workers can load: shards under FSDP2, replicas,
+or one process.
 
     checkpoint.save(guide, folder)      # safetensors and JSON; every worker calls it
     checkpoint.load(guide, folder)
 
-The basis is saved by parameter, and each worker writes its shards. Neither format can hold code, so `load` runs none.
+The basis is saved by parameter, and each worker writes its shards. Neither format can hold code, so
+`load` runs none.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.hf_storage import (
+    HuggingFaceStorageReader,
+    HuggingFaceStorageWriter,
+)
 from torch.distributed.checkpoint.state_dict_loader import load as load_entries
 from torch.distributed.checkpoint.state_dict_saver import save as save_entries
 
@@ -37,36 +42,45 @@ __all__ = ["load", "save"]
 STATE = "guide.json"
 BASIS = "basis"  # a folder
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
-CURE = (
-    "use another copy of the checkpoint, or continue without the guide's state: the next step then recomputes the basis"
-)
+CURE = "use another copy of the checkpoint, or continue without the guide's state: the next step then recomputes the basis"
 
 
 def save(
-    guide: Guide, folder: str | PathLike[str], *, writes: bool | None = None, files: Mapping[str, Any] | None = None
+    guide: Guide,
+    folder: str | PathLike[str],
+    *,
+    writes: bool | None = None,
+    files: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a guide into a folder; every worker must call this, between two steps.
 
     Args:
         guide: the guide.
         folder: created if needed. An older guide in it is replaced; other files stay.
-        writes: whether this worker writes the files that all workers share; by default the first worker does.
+        writes: whether this worker writes the files that all workers share; by default the first
+            worker does.
         files: further JSON files to write into the folder, by name.
     """
     safetensors = _import_safetensors("save")
     state, basis = _parts(guide)
     if writes is None:
-        writes = not (dist.is_available() and dist.is_initialized()) or dist.get_rank(_group(guide)) == 0
+        writes = (
+            not (dist.is_available() and dist.is_initialized()) or dist.get_rank(_group(guide)) == 0
+        )
     folder, rows = Path(folder), next((tensor.shape[0] for tensor in basis.values()), None)
     if writes:
-        # Without its JSON file a folder counts as incomplete. Shards of an older guide must not stay among the new shards.
+        # Without its JSON file a folder counts as incomplete. Shards of an older guide must not
+        # stay among the new shards.
         (folder / BASIS).mkdir(parents=True, exist_ok=True)
         for old in [folder / STATE, *(folder / BASIS).glob("*.safetensors")]:
             old.unlink(missing_ok=True)
     if basis and guide.sharded:
-        # torch starts with an exchange between the workers, so no worker writes before the old files are gone. It returns
-        # when all workers have written.
-        save_entries(basis, storage_writer=HuggingFaceStorageWriter(str(folder / BASIS), save_distributed=True))
+        # torch starts with an exchange between the workers, so no worker writes before the old
+        # files are gone. It returns when all workers have written.
+        save_entries(
+            basis,
+            storage_writer=HuggingFaceStorageWriter(str(folder / BASIS), save_distributed=True),
+        )
     elif basis and writes:
         safetensors.save_file(basis, folder / BASIS / "rows.safetensors")
     if writes:
@@ -82,7 +96,9 @@ def load(guide: Guide, folder: str | PathLike[str]) -> None:
     basis: dict[str, Tensor] = {}
     with together(guide):
         if not (folder / STATE).is_file():
-            raise FileNotFoundError(f"{folder}: there is no guide in this folder, because it has no {STATE}; {CURE}")
+            raise FileNotFoundError(
+                f"{folder}: there is no guide in this folder, because it has no {STATE}; {CURE}"
+            )
         state = read_json(folder / STATE)
         rows = state.pop("rows", None)
         if rows is not None:
@@ -94,7 +110,9 @@ def load(guide: Guide, folder: str | PathLike[str]) -> None:
 
 
 def _parts(guide: Guide) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return a guide's state as plain data, and a copy of its basis by parameter (empty if no basis is stored)."""
+    """Return a guide's state as plain data, and a copy of its basis by parameter (empty if no basis
+    is stored).
+    """
     state = guide.state_dict(include_basis=False)
     del state["basis"], state["worker"]
     space = guide.subspace
@@ -118,11 +136,13 @@ def _import_safetensors(verb: str) -> Any:
         ) from error
 
 
-# ------------------------------------------------------------------------------------------------ workers
+# ------------------------------------------------------------------------------------------ workers
 
 
 def _group(guide: Guide) -> dist.ProcessGroup | None:
-    """The workers that share a guide's files. For a sharded guide these are all workers, because torch writes all shards."""
+    """The workers that share a guide's files. For a sharded guide these are all workers, because
+    torch writes all shards.
+    """
     return None if guide.sharded else getattr(guide._workers, "group", None)
 
 
@@ -139,7 +159,8 @@ def gather(guide: Guide, message: str | None) -> list[str | None]:
 def together(guide: Guide) -> Iterator[None]:
     """Read files on all workers: after all of them have saved, and before any of them saves again.
 
-    An error on one worker is raised on all workers, which would otherwise wait for it forever in the next step.
+    An error on one worker is raised on all workers, which would otherwise wait for it forever in
+    the next step.
     """
     gather(guide, None)
     try:
@@ -152,7 +173,7 @@ def together(guide: Guide) -> Iterator[None]:
             raise UnreadableError(message)
 
 
-# ------------------------------------------------------------------------------------------------ reading
+# ------------------------------------------------------------------------------------------ reading
 
 
 class UnreadableError(ValueError):
@@ -168,9 +189,15 @@ def reading(path: Path) -> Iterator[None]:
         raise
     except (Exception, CheckpointException) as error:
         # A CheckpointException holds the errors of all workers.
-        first = next(iter(error.failures.values()))[0] if isinstance(error, CheckpointException) else error
+        first = (
+            next(iter(error.failures.values()))[0]
+            if isinstance(error, CheckpointException)
+            else error
+        )
         reason = " ".join(f"{type(first).__name__} {first}".split())[:200]
-        raise UnreadableError(f"{path}: cannot be read as part of a guide's checkpoint ({reason}); {CURE}") from None
+        raise UnreadableError(
+            f"{path}: cannot be read as part of a guide's checkpoint ({reason}); {CURE}"
+        ) from None
 
 
 def restore(guide: Guide, state: Mapping[str, Any], source: object) -> None:
@@ -191,13 +218,19 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _allocate(guide: Guide, folder: Path, rows: int) -> dict[str, Tensor]:
-    """Allocate memory for this worker's part of a saved basis of so many rows, after checking the sizes."""
+    """Allocate memory for this worker's part of a saved basis of so many rows, after checking the
+    sizes.
+    """
     safetensors = _import_safetensors("load")
     for file in sorted(folder.glob("*.safetensors")):
         with reading(file), safetensors.safe_open(file, "pt"):
-            pass  # this check names a damaged file; torch reads the same headers below, but its error names no file
+            # this check names a damaged file; torch reads the same headers below, but its error
+            # names no file
+            pass
     with reading(folder):
-        described: Mapping[str, Any] = HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+        described: Mapping[str, Any] = (
+            HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
+        )
         parameters = dict(guide._workers.named(guide.model))
         basis = {}
         for name, entry in described.items():
@@ -229,7 +262,9 @@ def _fill(guide: Guide, folder: Path, basis: dict[str, Tensor]) -> None:
     reader = HuggingFaceStorageReader(str(folder))
     with reading(folder), warnings.catch_warnings():
         # torch warns if there is only one process.
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
+        warnings.filterwarnings(
+            "ignore", message="torch.distributed is disabled", category=UserWarning
+        )
         load_entries(dict(basis), storage_reader=reader, planner=planner, no_dist=not guide.sharded)
         for name, rows in basis.items():
             # Every worker checks its own part, because a damaged shard may be on one worker alone.

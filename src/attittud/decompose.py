@@ -1,13 +1,14 @@
 """The maths alone: project, split by sign, recombine. No autograd, no model, no workers.
 
-Inside the span the two gradients are described by the k-vectors a = V g_aux and p = V g_prim. The update has the
-*correction form*
+Inside the span the two gradients are described by the k-vectors a = V g_aux and p = V g_prim. The
+update has the *correction form*
 
     neutral * g_aux + Vᵀ((eta_j - neutral) a_j)        eta_j = helpful or harmful
 
 which never forms the three parts as D-vectors. For equal weights the correction is exactly zero.
 
-`decompose` works on whole gradients, for papers, tests and notebooks. `combine` works on the numbers of a step alone.
+`decompose` works on whole gradients, for papers, tests and notebooks. `combine` works on the
+numbers of a step alone.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from attittud.eta import Eta
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights of eta="auto": like an `Eta`, but as numbers on the device, each between 0 and 1."""
+    """The weights of eta="auto": like an `Eta`, but as numbers on the device, each between 0 and
+    1.
+    """
 
     neutral: Tensor
     helpful: Tensor
@@ -32,15 +35,19 @@ class Weights:
 
 
 def harmful_mask(a: Tensor, p: Tensor) -> Tensor:
-    """Mask of the directions in which the auxiliary and the primary coefficient have opposite signs.
+    """Mask of the directions in which the auxiliary and the primary coefficient have opposite
+    signs.
 
-    It multiplies the signs rather than the coefficients, because a * p underflows for small gradients.
+    It multiplies the signs rather than the coefficients, because a * p underflows for small
+    gradients.
     """
     return torch.sign(a) * torch.sign(p) < 0
 
 
 def correction(a: Tensor, harmful: Tensor, eta: Eta | Weights) -> Tensor:
-    """Coefficients (eta_j - neutral) a_j of the correction Vᵀ(...); exactly zero for three equal weights."""
+    """Coefficients (eta_j - neutral) a_j of the correction Vᵀ(...); exactly zero for three equal
+    weights.
+    """
     return torch.where(harmful, (eta.harmful - eta.neutral) * a, (eta.helpful - eta.neutral) * a)
 
 
@@ -48,19 +55,23 @@ def correction(a: Tensor, harmful: Tensor, eta: Eta | Weights) -> Tensor:
 class Residual:
     """g_prim as one more basis row, described by k-vectors alone: no vector of length D is formed.
 
-    The row is r/‖r‖ with r = g_prim - Vᵀp, so p_{k+1} = ‖r‖ and a_{k+1} = (⟨g_prim, g_aux⟩ - pᵀa)/‖r‖. It is dropped
-    (norm = 0) when g_prim already lies in the span up to rounding.
+    The row is r/‖r‖ with r = g_prim - Vᵀp, so p_{k+1} = ‖r‖ and a_{k+1} = (⟨g_prim, g_aux⟩ -
+    pᵀa)/‖r‖. It is dropped (norm = 0) when g_prim already lies in the span up to rounding.
     """
 
     p: Tensor
     norm: Tensor
 
     @classmethod
-    def of(cls, p: Tensor, primary_square: Tensor, tolerance: float, rounding: Tensor | None = None) -> Residual:
+    def of(
+        cls, p: Tensor, primary_square: Tensor, tolerance: float, rounding: Tensor | None = None
+    ) -> Residual:
         """`primary_square` is ‖g_prim‖²; `tolerance` is relative to ‖g_prim‖.
 
-        `rounding`: VVᵀ - I of rows that were rounded when they were stored. With such rows ‖r‖² is not just the difference
-        of the squares, which may almost vanish although r does not. An r as small as the rounding counts as zero.
+        `rounding`: VVᵀ - I of rows that were rounded when they were stored. With such rows ‖r‖² is
+            not just the difference
+        of the squares, which may almost vanish although r does not. An r as small as the rounding
+        counts as zero.
         """
         square, least = primary_square - p.square().sum(), tolerance**2 * primary_square
         if rounding is not None:
@@ -80,7 +91,9 @@ class Residual:
 
 
 def residual_tolerance(dtype: torch.dtype) -> float:
-    """Below this, ‖r‖/‖g_prim‖ counts as rounding: ‖r‖² is a difference of squares, which loses half of the digits."""
+    """Below this, ‖r‖/‖g_prim‖ counts as rounding: ‖r‖² is a difference of squares, which loses
+    half of the digits.
+    """
     return 4 * math.sqrt(torch.finfo(dtype).eps)
 
 
@@ -113,24 +126,32 @@ class Cosines:
     def parts(a: Tensor, harmful: Tensor, judges: Tensor) -> tuple[Tensor, Tensor]:
         """`dots` and `squares` from the coefficients of g_aux and of g_judge in the basis."""
         both = torch.stack([a * judges, a.square()])
-        split = torch.stack([torch.where(harmful, 0.0, both).sum(1), torch.where(harmful, both, 0.0).sum(1)], dim=1)
+        split = torch.stack(
+            [torch.where(harmful, 0.0, both).sum(1), torch.where(harmful, both, 0.0).sum(1)], dim=1
+        )
         return split[0], split[1]
 
     def values(self, judges: Judges, primary_square: Tensor, dtype: torch.dtype) -> Tensor:
-        """Cosines of the three parts, g_aux and g_prim with g_judge; NaN where g_judge is zero or a value is not finite.
+        """Cosines of the three parts, g_aux and g_prim with g_judge; NaN where g_judge is zero or a
+        value is not finite.
 
         A part whose squared norm is only rounding, for gradients of this `dtype`, has cosine 0.
         """
         dots = [self.inner - self.dots.sum(), *self.dots, self.inner, judges.primary]
-        squares = torch.stack([self.square - self.squares.sum(), *self.squares, self.square, primary_square])
+        squares = torch.stack(
+            [self.square - self.squares.sum(), *self.squares, self.square, primary_square]
+        )
         whole = torch.stack([*[self.square] * 4, primary_square])
         found = torch.stack(dots) / (squares.clamp(min=0).sqrt() * judges.square.sqrt())
-        # A part that is zero gets cosine 0. If g_judge is zero the cosine is NaN, because it says nothing about the parts.
+        # A part that is zero gets cosine 0. If g_judge is zero the cosine is NaN, because it says
+        # nothing about the parts.
         nothing = (squares <= 64 * torch.finfo(dtype).eps * whole) & (judges.square > 0)
-        return torch.where(nothing, torch.where(torch.isfinite(whole), 0.0, torch.nan), found).clamp(-1, 1)
+        return torch.where(
+            nothing, torch.where(torch.isfinite(whole), 0.0, torch.nan), found
+        ).clamp(-1, 1)
 
 
-# ---------------------------------------------------------------------------------------------------- the numbers of a step
+# ---------------------------------------------------------------------------- the numbers of a step
 
 
 @dataclass(frozen=True)
@@ -151,7 +172,9 @@ class TaskNumbers:
 
 @dataclass(frozen=True)
 class Numbers:
-    """All gradients of a step in numbers; float64, summed over the workers. The update depends on nothing else."""
+    """All gradients of a step in numbers; float64, summed over the workers. The update depends on
+    nothing else.
+    """
 
     p: Tensor
     """V g_prim (k)."""
@@ -174,9 +197,13 @@ class Combination:
     square: Tensor
     """‖g_prim‖², or NaN."""
     residual: Tensor
-    """The norm of the part of g_prim outside of V, if this part is one more direction (1); else empty."""
+    """The norm of the part of g_prim outside of V, if this part is one more direction (1); else
+    empty.
+    """
     tasks: Mapping[str, tuple[Tensor, Tensor, Tensor]]
-    """For each task its coefficients along all directions, ‖g_aux‖² and ⟨g_prim, g_aux⟩; NaN where they are not known."""
+    """For each task its coefficients along all directions, ‖g_aux‖² and ⟨g_prim, g_aux⟩; NaN where
+    they are not known.
+    """
     cosines: Mapping[str, Tensor]
     """Cosines of each task's parts with the judges' gradient, in a step that uses the judges."""
 
@@ -193,8 +220,9 @@ def combine(
 
         rows = Σ_t weight_t (eta_tj - neutral_t) a_tj        eta_tj = harmful_t if a_tj p_j < 0 else helpful_t
 
-    `include_mean` appends the residual of g_prim as one more direction (see `Residual`). `dtype`: the type of the gradients,
-    whose rounding decides which lengths count as zero. `rounding`: VVᵀ - I of rows that were rounded when they were stored.
+    `include_mean` appends the residual of g_prim as one more direction (see `Residual`). `dtype`:
+    the type of the gradients, whose rounding decides which lengths count as zero. `rounding`: VVᵀ -
+    I of rows that were rounded when they were stored.
     """
     p = numbers.p
     square = _or_nan(numbers.square, p)
@@ -245,13 +273,20 @@ def _or_nan(number: Tensor | None, like: Tensor) -> Tensor:
 
 
 def _missing(
-    task: TaskNumbers, inner: Tensor, in_span: Tensor, along: Tensor, square: Tensor, dtype: torch.dtype
+    task: TaskNumbers,
+    inner: Tensor,
+    in_span: Tensor,
+    along: Tensor,
+    square: Tensor,
+    dtype: torch.dtype,
 ) -> Tensor:
     """The multiple of g_prim to add so that an auxiliary update does not oppose g_prim.
 
-    `inner`, `in_span` and `along` are inner products with g_prim: of the auxiliary gradient, of the correction in V, and of
-    the correction's multiple of g_prim. If g_prim lies almost in the span, its part outside looks like rounding and is dropped
-    as a direction. But a large auxiliary gradient may lie along this very part.
+    `inner`, `in_span` and `along` are inner products with g_prim: of the auxiliary gradient, of the
+        correction in V, and of
+    the correction's multiple of g_prim. If g_prim lies almost in the span, its part outside looks
+    like rounding and is dropped as a direction. But a large auxiliary gradient may lie along this
+    very part.
     """
     eta = task.eta
     nothing = torch.zeros_like(square)
@@ -263,7 +298,7 @@ def _missing(
     return torch.where(lacking & (square > 0), -served / square, nothing)
 
 
-# ---------------------------------------------------------------------------------------------------- whole gradients
+# ---------------------------------------------------------------------------------- whole gradients
 
 
 @dataclass(frozen=True)
@@ -292,16 +327,20 @@ class Decomposition:
 
     def combine(self, eta: Eta) -> Tensor:
         """The re-weighted auxiliary gradient (add `primary_weight * g_prim` for the update)."""
-        return eta.neutral * self.gradient + self.basis.T @ correction(self.coefficients, self.mask, eta)
+        return eta.neutral * self.gradient + self.basis.T @ correction(
+            self.coefficients, self.mask, eta
+        )
 
 
 def decompose(
     g_aux: Tensor, g_prim: Tensor, basis: Tensor, *, include_mean: bool = False, check: bool = False
 ) -> Decomposition:
-    """Split `g_aux` (D) along the rows of `basis` (k x D, orthonormal; zero rows are ignored), compared with `g_prim` (D).
+    """Split `g_aux` (D) along the rows of `basis` (k x D, orthonormal; zero rows are ignored),
+    compared with `g_prim` (D).
 
-    `include_mean` appends the part of `g_prim` outside of the span as a last row; only then is the neutral part
-    orthogonal to `g_prim` for every basis. `check` verifies that the rows are orthonormal or zero.
+    `include_mean` appends the part of `g_prim` outside of the span as a last row; only then is the
+    neutral part orthogonal to `g_prim` for every basis. `check` verifies that the rows are
+    orthonormal or zero.
 
     >>> import torch
     >>> parts = decompose(torch.tensor([1.0, -2.0, 3.0]), torch.tensor([1.0, 1.0, 0.0]), torch.eye(3)[:2])
@@ -314,12 +353,16 @@ def decompose(
             "flatten and concatenate the gradients first"
         )
     if basis.ndim != 2 or basis.shape[1] != g_aux.shape[0]:
-        raise ValueError(f"basis must be k x {g_aux.shape[0]} like the gradients, got {tuple(basis.shape)}")
+        raise ValueError(
+            f"basis must be k x {g_aux.shape[0]} like the gradients, got {tuple(basis.shape)}"
+        )
     if check:
         _check_orthonormal(basis)
     if include_mean:
         residual = g_prim - basis.T @ (basis @ g_prim)
-        residual = residual - basis.T @ (basis @ residual)  # a second time: g_prim may lie almost in the span
+        residual = residual - basis.T @ (
+            basis @ residual
+        )  # a second time: g_prim may lie almost in the span
         norm = torch.linalg.vector_norm(residual)
         # r is formed explicitly, so it is exact up to a few roundings of g_prim.
         kept = norm > 32 * torch.finfo(g_prim.dtype).eps * torch.linalg.vector_norm(g_prim)

@@ -13,10 +13,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Eta:
-    """Weights of the neutral, helpful and harmful part of an auxiliary gradient, in the paper's order.
+    """Weights of the neutral, helpful and harmful part of an auxiliary gradient, in the paper's
+    order.
 
-    1 keeps a part, 0 drops it, a negative weight reverses it. No choice is safe for every auxiliary data set: wrong labels,
-    for example, often do their harm in the neutral part.
+    1 keeps a part, 0 drops it, a negative weight reverses it. No choice is safe for every auxiliary
+    data set: wrong labels, for example, often do their harm in the neutral part.
 
     >>> Eta(neutral=1, helpful=1, harmful=-1)
     Eta(neutral=1.0, helpful=1.0, harmful=-1.0)
@@ -35,7 +36,9 @@ class Eta:
                     "write for example Eta(neutral=1, helpful=1, harmful=-1)"
                 )
             if not math.isfinite(value):
-                raise ValueError(f"Eta.{field.name} must be finite, got {value!r}; use 0 to drop a part")
+                raise ValueError(
+                    f"Eta.{field.name} must be finite, got {value!r}; use 0 to drop a part"
+                )
             object.__setattr__(self, field.name, float(value))
 
 
@@ -43,7 +46,8 @@ _PRESETS: dict[str, dict[str, Any]] = {
     "primary_only": {"eta": Eta(neutral=0, helpful=0, harmful=0), "primary_weight": 1.0},
     "pretrain": {"eta": Eta(neutral=1, helpful=1, harmful=1), "primary_weight": 0.0},
     "multitask": {"eta": Eta(neutral=1, helpful=1, harmful=1), "primary_weight": 1.0},
-    # One-sided PCGrad compares with the current mean gradient, so its basis is recomputed in every step.
+    # One-sided PCGrad compares with the current mean gradient, so its basis is recomputed in every
+    # step.
     "pcgrad": {"eta": Eta(neutral=1, helpful=1, harmful=0), "basis": "mean", "refresh_every": 1},
     "drop_harmful": {"eta": Eta(neutral=1, helpful=1, harmful=0)},
     "orthogonal": {"eta": Eta(neutral=1, helpful=0, harmful=0)},
@@ -68,7 +72,9 @@ def preset(name: str) -> dict[str, Any]:
 
 
 def choose(what: str, name: object, table: Mapping[str, T]) -> T:
-    """Look up a name in a table; the error for an unknown name suggests the closest name and lists all valid names."""
+    """Look up a name in a table; the error for an unknown name suggests the closest name and lists
+    all valid names.
+    """
     if isinstance(name, str) and name in table:
         return table[name]
     near = get_close_matches(str(name), table, n=1)

@@ -59,7 +59,8 @@ ACCUMULATED = (
 
 
 class Guide:
-    """Fills `.grad` from a primary and an auxiliary loss. It splits the auxiliary gradient and re-weights the parts.
+    """Fills `.grad` from a primary and an auxiliary loss. It splits the auxiliary gradient and
+    re-weights the parts.
 
     >>> model = nn.Linear(4, 3)
     >>> guide = Guide(model, eta=Eta(neutral=1, helpful=1, harmful=0), rank=2)
@@ -70,32 +71,40 @@ class Guide:
     torch.Size([3, 4])
 
     Args:
-        model: the module whose parameters are trained. It is not wrapped. A `DistributedDataParallel` model provides its
-            process group, and a model under `fully_shard` (FSDP2) its mesh.
-        eta: weights of the neutral, helpful and harmful part, as an `Eta`, as three numbers, or by the name of a preset such
-            as "flip"; for named auxiliary losses also a dict of these. "auto" sets every weight, between 0 and 1, from
-            held-out primary examples (`judge=` of `backward`).
-        primary_weight: weight of the mean primary gradient in the update of shared parameters. The primary task's own
-            parameters (its head) always receive its gradient with weight 1.
-        basis: the subspace in which gradients are compared: "sketch", "svd", "exact", "mean", "random" or "canonical".
+        model: the module whose parameters are trained. It is not wrapped. A
+            `DistributedDataParallel` model provides its process group, and a model under
+            `fully_shard` (FSDP2) its mesh.
+        eta: weights of the neutral, helpful and harmful part, as an `Eta`, as three numbers, or by
+            the name of a preset such as "flip"; for named auxiliary losses also a dict of these.
+            "auto" sets every weight, between 0 and 1, from held-out primary examples (`judge=` of
+            `backward`).
+        primary_weight: weight of the mean primary gradient in the update of shared parameters. The
+            primary task's own parameters (its head) always receive its gradient with weight 1.
+        basis: the subspace in which gradients are compared: "sketch", "svd", "exact", "mean",
+            "random" or "canonical".
         rank: the dimension k of the basis (ignored by "mean" and "canonical").
         refresh_every: recompute the basis in every n-th step.
-        include_mean: append the current mean primary gradient as the last direction, so that the neutral part is
-            orthogonal to it.
-        engine: how products with the per-example Jacobian are computed: "auto", "loop", "batched" or "hooks".
-        parameters: the parameters that may be decomposed (an iterable, or a predicate of name and parameter). All other
-            parameters that both losses reach receive auxiliary_weight * g_aux + primary_weight * g_prim.
-        batch_norm: what BatchNorm uses in the forward passes of `basis_losses` and `judge`: statistics of the "batch", or
-            "frozen" ones.
-        basis_dtype: storage type of the basis, for example torch.bfloat16. The basis is computed in float32 or float64.
+        include_mean: append the current mean primary gradient as the last direction, so that the
+            neutral part is orthogonal to it.
+        engine: how products with the per-example Jacobian are computed: "auto", "loop", "batched"
+            or "hooks".
+        parameters: the parameters that may be decomposed (an iterable, or a predicate of name and
+            parameter). All other parameters that both losses reach receive auxiliary_weight * g_aux
+            + primary_weight * g_prim.
+        batch_norm: what BatchNorm uses in the forward passes of `basis_losses` and `judge`:
+            statistics of the "batch", or "frozen" ones.
+        basis_dtype: storage type of the basis, for example torch.bfloat16. The basis is computed in
+            float32 or float64.
         auxiliary_weight: weight of the auxiliary loss, or a dict of weights for named losses.
-        process_group: the workers that train replicas of the model together. The update equals the update of one process
-            that has the examples of all workers; the guide does all reductions itself.
+        process_group: the workers that train replicas of the model together. The update equals the
+            update of one process that has the examples of all workers; the guide does all
+            reductions itself.
         seed: seed of the bases' random numbers; the global random state is never touched.
         judge_every: with eta="auto", use the judges in every n-th step.
-        report_norms: on several replicas, `neutral`, `captured_auxiliary`, `captured_primary` and `cosine` of a report cost a
-            second all-reduce of the size of the model. "refresh" computes them only in steps with a refresh or with judges,
-            "always" in every step; in other steps they are NaN.
+        report_norms: on several replicas, `neutral`, `captured_auxiliary`, `captured_primary` and
+            `cosine` of a report cost a second all-reduce of the size of the model. "refresh"
+            computes them only in steps with a refresh or with judges, "always" in every step; in
+            other steps they are NaN.
     """
 
     def __init__(
@@ -139,7 +148,9 @@ class Guide:
         self.basis_dtype = basis_dtype
         keep_saved_tensors(model)
         self._shared = Shared(self.model, self._workers, parameters)
-        self._refresher = Refresher(self._shared, self.basis, self.engine, self.rank, seed, basis_dtype, batch_norm)
+        self._refresher = Refresher(
+            self._shared, self.basis, self.engine, self.rank, seed, basis_dtype, batch_norm
+        )
         wanted = "auto" in (self.eta.values() if isinstance(self.eta, dict) else [self.eta])
         self._auto = AutoWeights(self._shared, wanted, self.judge_every, seed, batch_norm)
         self._warn = SkipWarning()
@@ -159,13 +170,24 @@ class Guide:
         self._told = False  # whether the warning about accumulation has been given
 
     def __repr__(self) -> str:
-        """Return the settings that results depend on, for logs. They must be the same on all workers."""
+        """Return the settings that results depend on, for logs. They must be the same on all
+        workers.
+        """
         of_basis = ("rank", "refresh_every", "include_mean", "batch_norm", "basis_dtype", "seed")
-        plain = ("eta", "primary_weight", "auxiliary_weight", *of_basis, "judge_every", "report_norms")
-        named = {"basis": self.basis.name, "engine": self.engine.name} | {name: getattr(self, name) for name in plain}
+        plain = (
+            "eta",
+            "primary_weight",
+            "auxiliary_weight",
+            *of_basis,
+            "judge_every",
+            "report_norms",
+        )
+        named = {"basis": self.basis.name, "engine": self.engine.name} | {
+            name: getattr(self, name) for name in plain
+        }
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in named.items())})"
 
-    # ------------------------------------------------------------------------------------------------ verbs
+    # ---------------------------------------------------------------------------------------- verbs
 
     def backward(
         self,
@@ -179,17 +201,21 @@ class Guide:
         """Add the update to `.grad`, as `Tensor.backward` adds a gradient.
 
         Args:
-            primary: per-example losses of the primary task (a vector); their mean is the objective. The basis "mean" also
-                accepts the mean itself, a scalar. A callable that computes and returns the losses lets the engine `hooks` see
-                the forward pass. Pass None on a worker that has no primary examples in this step while others have some, and
-                on every worker in a step for which `primary_due` is False.
-            auxiliary: the auxiliary loss (a scalar, or a vector whose mean is taken), or a dict of named losses. Vectors
-                are averaged over the examples of all workers, scalars over the workers.
-            basis_losses: a callable that returns per-example losses of other primary examples, from which the basis is
-                then built. It is called only when a refresh is due. These losses need no loss scale.
-            judge: with eta="auto", a callable that returns the losses (a vector) of the judges: primary examples that neither
-                train the model nor build its basis. It is called every `judge_every` steps. Without it the weights stay as
-                they are, so the judges may join the training set later.
+            primary: per-example losses of the primary task (a vector); their mean is the objective.
+                The basis "mean" also accepts the mean itself, a scalar. A callable that computes
+                and returns the losses lets the engine `hooks` see the forward pass. Pass None on a
+                worker that has no primary examples in this step while others have some, and on
+                every worker in a step for which `primary_due` is False.
+            auxiliary: the auxiliary loss (a scalar, or a vector whose mean is taken), or a dict of
+                named losses. Vectors are averaged over the examples of all workers, scalars over
+                the workers.
+            basis_losses: a callable that returns per-example losses of other primary examples, from
+                which the basis is then built. It is called only when a refresh is due. These losses
+                need no loss scale.
+            judge: with eta="auto", a callable that returns the losses (a vector) of the judges:
+                primary examples that neither train the model nor build its basis. It is called
+                every `judge_every` steps. Without it the weights stay as they are, so the judges
+                may join the training set later.
             refresh: True or False overrides the schedule.
         """
         if self._step is not None:
@@ -230,10 +256,12 @@ class Guide:
         refresh: bool | None = None,
         retain_graph: bool = False,
     ) -> None:
-        """Add per-example primary losses, or a callable that returns them, to this step. Their graph is freed.
+        """Add per-example primary losses, or a callable that returns them, to this step. Their
+        graph is freed.
 
-        Calls add up until `combine`. For N micro-batches divide the losses by N, as in plain PyTorch. In a step with a refresh
-        all `primary` calls contribute to the basis, which the first `auxiliary` call after them fixes.
+        Calls add up until `combine`. For N micro-batches divide the losses by N, as in plain
+        PyTorch. In a step with a refresh all `primary` calls contribute to the basis, which the
+        first `auxiliary` call after them fixes.
         """
         check_callable("basis_losses", basis_losses)
         if self._step is not None and refresh is not None and refresh != self._step.refreshing:
@@ -248,7 +276,8 @@ class Guide:
             step.primary(losses, basis_losses, retain_graph=retain_graph, skips=skips)
 
     def judge(self, judge: Losses) -> None:
-        """With eta="auto": set the callable that returns the judges' losses. It is called only in steps that use the judges.
+        """With eta="auto": set the callable that returns the judges' losses. It is called only in
+        steps that use the judges.
 
         Call this once in a step, before the first `auxiliary` call.
         """
@@ -261,8 +290,12 @@ class Guide:
                 )
             step.ask(judge)
 
-    def auxiliary(self, loss: Tensor | Mapping[str, Tensor | None] | None, *, retain_graph: bool = False) -> None:
-        """Add an auxiliary loss, or a dict of named losses, to this step. Calls add up until `combine`; graphs are freed."""
+    def auxiliary(
+        self, loss: Tensor | Mapping[str, Tensor | None] | None, *, retain_graph: bool = False
+    ) -> None:
+        """Add an auxiliary loss, or a dict of named losses, to this step. Calls add up until
+        `combine`; graphs are freed.
+        """
         with self._discard_on_error():
             tasks = self._task_losses(loss)
             step = self._window(None)
@@ -274,7 +307,9 @@ class Guide:
         """Compare the signs, form the update and add it to `.grad`."""
         step = self._step
         if step is None or step.gradients.primary_calls == 0:
-            raise RuntimeError("combine() before primary(): call primary(losses), then auxiliary(loss), then combine()")
+            raise RuntimeError(
+                "combine() before primary(): call primary(losses), then auxiliary(loss), then combine()"
+            )
         if not step.gradients.tasks:
             raise RuntimeError(
                 "combine() before auxiliary(): call auxiliary(loss) first (a step without auxiliary data needs no Guide); "
@@ -285,7 +320,7 @@ class Guide:
             self._step = None
         return report
 
-    # ------------------------------------------------------------------------------------------------ schedule
+    # ------------------------------------------------------------------------------------- schedule
 
     @property
     def refresh_due(self) -> bool:
@@ -294,10 +329,11 @@ class Guide:
 
     @property
     def primary_due(self) -> bool:
-        """Whether the next step needs primary losses. If not, leave out their forward pass and pass None.
+        """Whether the next step needs primary losses. If not, leave out their forward pass and pass
+        None.
 
-        A step between refreshes needs none if primary_weight is 0, include_mean is False, no eta is "auto", and helpful and
-        harmful have the same weight, so that no sign matters.
+        A step between refreshes needs none if primary_weight is 0, include_mean is False, no eta is
+        "auto", and helpful and harmful have the same weight, so that no sign matters.
         """
         return self.refresh_due or self._needs_primary()
 
@@ -307,13 +343,17 @@ class Guide:
         return self._auto.due
 
     def replayed(self, *, refresh: bool, judge: bool = False) -> None:
-        """Count a step that a CUDA graph has replayed, so that the schedule and `state_dict` stay correct."""
+        """Count a step that a CUDA graph has replayed, so that the schedule and `state_dict` stay
+        correct.
+        """
         self._schedule.count_replay(refresh=refresh)
         self._auto.count_replay(judge=judge)
 
     @property
     def shared_parameters(self) -> dict[str, nn.Parameter]:
-        """The parameters that are decomposed, in the order of V's columns; empty before the first refresh."""
+        """The parameters that are decomposed, in the order of V's columns; empty before the first
+        refresh.
+        """
         return {} if self.subspace is None else dict(self.subspace.layout.named)
 
     @property
@@ -323,10 +363,12 @@ class Guide:
 
     @property
     def subspace(self) -> Subspace | None:
-        """The basis in use; None before the first refresh. It is not a copy, so a refresh overwrites it."""
+        """The basis in use; None before the first refresh. It is not a copy, so a refresh
+        overwrites it.
+        """
         return self._schedule.subspace
 
-    # ------------------------------------------------------------------------------------------------ a step
+    # --------------------------------------------------------------------------------------- a step
 
     def _window(self, refresh: bool | None) -> Step:
         """The step to which the three verbs add, which begins with the first of them."""
@@ -337,10 +379,13 @@ class Guide:
     def _begin(self, refresh: bool | None) -> Step:
         self._shared.update()
         if not self._shared.listing.parameters:
-            raise ValueError("no parameter of the model requires a gradient; unfreeze some (requires_grad_(True))")
+            raise ValueError(
+                "no parameter of the model requires a gradient; unfreeze some (requires_grad_(True))"
+            )
         schedule = self._schedule
         if schedule.subspace is not None and not self._shared.holds(schedule.subspace.layout):
-            # Parameters were replaced (load_state_dict(assign=True), a conversion): the basis belongs to the old parameters.
+            # Parameters were replaced (load_state_dict(assign=True), a conversion): the basis
+            # belongs to the old parameters.
             schedule.forget()
             self._parts.captured.forget()
         if refresh is False and schedule.subspace is None:
@@ -370,11 +415,16 @@ class Guide:
         return self._workers.all_skip(skips) if self._workers.size > 1 else skips
 
     def _check_judged(self, step: Step, tasks: Mapping[str, TaskLoss]) -> None:
-        self._auto.check([name for name, task in tasks.items() if task.eta == "auto"], asked=step.judge is not None)
+        self._auto.check(
+            [name for name, task in tasks.items() if task.eta == "auto"],
+            asked=step.judge is not None,
+        )
 
     @contextmanager
     def _discard_on_error(self) -> Iterator[None]:
-        """Discard a step that fails half-way. Unless it fails after the update was written, `.grad` has not been changed."""
+        """Discard a step that fails half-way. Unless it fails after the update was written, `.grad`
+        has not been changed.
+        """
         settings = [read() for read in THREAD_SETTINGS]
         try:
             yield
@@ -393,13 +443,17 @@ class Guide:
         if step is not None:
             step.give_up()
 
-    def _task_losses(self, auxiliary: Tensor | Mapping[str, Tensor | None] | None) -> dict[str, TaskLoss]:
+    def _task_losses(
+        self, auxiliary: Tensor | Mapping[str, Tensor | None] | None
+    ) -> dict[str, TaskLoss]:
         """Return the auxiliary losses by name, with the settings of their tasks."""
         named = auxiliary if isinstance(auxiliary, Mapping) else {SINGLE: auxiliary}
         workers = self._workers
         filled = {}
         for name, loss in named.items():
-            filled[str(name)] = workers.losses(None, f"auxiliary {name!r}") if loss is None else loss
+            filled[str(name)] = (
+                workers.losses(None, f"auxiliary {name!r}") if loss is None else loss
+            )
         if len(filled) < len(named):
             raise ValueError(
                 f"two auxiliary losses have the same name once str() is applied: {list(named)}; rename one"
@@ -417,18 +471,26 @@ class Guide:
             weights = dict.fromkeys(losses, self.auxiliary_weight)
         return {name: TaskLoss(loss, etas[name], weights[name]) for name, loss in losses.items()}
 
-    # ------------------------------------------------------------------------------------------------ state
+    # ---------------------------------------------------------------------------------------- state
 
     def state_dict(self, include_basis: bool = True) -> dict[str, Any]:
-        """Return everything that a resumed run needs; with the basis, it continues bit for bit like a run that never stopped.
+        """Return everything that a resumed run needs; with the basis, it continues bit for bit like
+        a run that never stopped.
 
-        The basis is copied, because a refresh overwrites the basis in use. Without a basis the first step refreshes.
+        The basis is copied, because a refresh overwrites the basis in use. Without a basis the
+        first step refreshes.
         """
         if self._step is not None:
-            raise RuntimeError("state_dict() between primary()/auxiliary() and combine(): finish the step first")
+            raise RuntimeError(
+                "state_dict() between primary()/auxiliary() and combine(): finish the step first"
+            )
         self._shared.update()
         judges = {"judges": self._auto.state()} if self._auto.wanted else {}
-        return {"version": VERSION, **self._refresher.state(self._schedule, include_basis), **judges}
+        return {
+            "version": VERSION,
+            **self._refresher.state(self._schedule, include_basis),
+            **judges,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict` of a guide with the same model and settings."""
@@ -442,10 +504,13 @@ class Guide:
 
 
 def _check_donated(error: BaseException) -> None:
-    """Raise a clear error if a step has failed because torch overwrote tensors that a refresh needs again."""
+    """Raise a clear error if a step has failed because torch overwrote tensors that a refresh needs
+    again.
+    """
     if not isinstance(error, RuntimeError) or "donated" not in str(error):
         return
-    # The guide did not see that this code is compiled, because it is a function or a wrapper around the model.
+    # The guide did not see that this code is compiled, because it is a function or a wrapper around
+    # the model.
     keep_saved_tensors()
     raise RuntimeError(
         "a compiled backward pass overwrites what a refresh needs again (torch's donated buffers). Donated buffers "

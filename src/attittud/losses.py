@@ -1,4 +1,6 @@
-"""Per-example losses: vectors with one entry for each example, as a `Guide` needs them for the primary task."""
+"""Per-example losses: vectors with one entry for each example, as a `Guide` needs them for the
+primary task.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,9 @@ def per_sequence(
 ) -> Tensor:
     """Cross-entropy of each sequence: the mean over its tokens that count.
 
-    `per_sequence(...).mean()` gives every sequence the same weight, whereas the mean over all tokens of a batch gives long
-    sequences more weight. For the mean over tokens, use `reduction="sum"` and divide by the average number of tokens per
-    sequence in the batch.
+    `per_sequence(...).mean()` gives every sequence the same weight, whereas the mean over all
+    tokens of a batch gives long sequences more weight. For the mean over tokens, use
+    `reduction="sum"` and divide by the average number of tokens per sequence in the batch.
 
     >>> logits, labels = torch.zeros(2, 3, 5), torch.tensor([[1, 2, -100], [0, 4, 3]])
     >>> per_sequence(logits, labels)
@@ -33,10 +35,11 @@ def per_sequence(
 
     Args:
         logits: m x T x C.
-        labels: m x T class numbers; `ignore_index` where a token does not count. A sequence without a token that counts
-            has loss 0.
-        shift: True if token t is predicted at position t - 1, as in causal language models; False if a label belongs to
-            the logits at its own position (masked language models, token classification, encoder-decoder models).
+        labels: m x T class numbers; `ignore_index` where a token does not count. A sequence without
+            a token that counts has loss 0.
+        shift: True if token t is predicted at position t - 1, as in causal language models; False
+            if a label belongs to the logits at its own position (masked language models, token
+            classification, encoder-decoder models).
         ignore_index: the label of tokens that do not count.
         reduction: "mean" or "sum" over the tokens of a sequence.
 
@@ -51,7 +54,9 @@ def per_sequence(
     if shift:
         # Shifting the labels rather than the logits saves a copy of the largest tensor.
         labels = F.pad(labels[:, 1:], (0, 1), value=ignore_index)
-    flat = F.cross_entropy(_full(logits.flatten(0, 1)), labels.flatten(), reduction="none", ignore_index=ignore_index)
+    flat = F.cross_entropy(
+        _full(logits.flatten(0, 1)), labels.flatten(), reduction="none", ignore_index=ignore_index
+    )
     total = flat.view(labels.shape).sum(dim=1)
     if reduction == "sum":
         return total
@@ -59,13 +64,20 @@ def per_sequence(
 
 
 def per_sequence_kl(
-    logits: Tensor, start_logits: Tensor, labels: Tensor, *, shift: bool = True, ignore_index: int = -100
+    logits: Tensor,
+    start_logits: Tensor,
+    labels: Tensor,
+    *,
+    shift: bool = True,
+    ignore_index: int = -100,
 ) -> Tensor:
-    """Divergence KL(start ‖ now) of each sequence, from the logits of the start model and of the current model.
+    """Divergence KL(start ‖ now) of each sequence, from the logits of the start model and of the
+    current model.
 
-    As in `per_sequence`, the labels say which tokens count, and each entry is the mean over the tokens of one sequence. At the
-    start model the true gradient is zero, but its computed value is rounding noise, which normalisation would turn into a
-    direction. So tokens whose two distributions differ by rounding alone get a gradient of exactly zero.
+    As in `per_sequence`, the labels say which tokens count, and each entry is the mean over the
+    tokens of one sequence. At the start model the true gradient is zero, but its computed value is
+    rounding noise, which normalisation would turn into a direction. So tokens whose two
+    distributions differ by rounding alone get a gradient of exactly zero.
 
     >>> logits, labels = torch.zeros(2, 3, 5), torch.tensor([[1, 2, -100], [0, 4, 3]])
     >>> per_sequence_kl(logits, logits, labels)
@@ -76,7 +88,9 @@ def per_sequence_kl(
             f"per_sequence_kl takes logits m x T x C twice and labels m x T, got {tuple(logits.shape)}, "
             f"{tuple(start_logits.shape)} and {tuple(labels.shape)}; both models must see the same batch, with padding"
         )
-    counted = (F.pad(labels[:, 1:], (0, 1), value=ignore_index) if shift else labels) != ignore_index
+    counted = (
+        F.pad(labels[:, 1:], (0, 1), value=ignore_index) if shift else labels
+    ) != ignore_index
     now, start = (F.log_softmax(_full(x), dim=-1) for x in (logits, start_logits.detach()))
     before = start.exp()
     divergence = (before * (start - now)).sum(dim=-1)
@@ -85,11 +99,14 @@ def per_sequence_kl(
     return total / counted.sum(dim=1).clamp(min=1)
 
 
-def per_example(logits: Tensor, labels: Tensor, *, problem_type: ProblemType | None = None) -> Tensor:
-    """Loss of each example of a classifier or regressor with logits m x C (or m), averaged over its outputs.
+def per_example(
+    logits: Tensor, labels: Tensor, *, problem_type: ProblemType | None = None
+) -> Tensor:
+    """Loss of each example of a classifier or regressor with logits m x C (or m), averaged over its
+    outputs.
 
-    Without `problem_type`, a single logit means squared error, integer labels (m) mean cross-entropy, and other labels
-    (m x C) mean independent yes/no decisions.
+    Without `problem_type`, a single logit means squared error, integer labels (m) mean
+    cross-entropy, and other labels (m x C) mean independent yes/no decisions.
 
     >>> per_example(torch.zeros(2, 4), torch.tensor([1, 3]))
     tensor([1.3863, 1.3863])

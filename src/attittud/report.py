@@ -13,7 +13,9 @@ from torch import Tensor
 from attittud.decompose import Weights, harmful_mask
 
 SCORED = ("neutral", "helpful", "harmful", "auxiliary", "primary")
-"""The gradients that get a score: the three parts, the whole auxiliary gradient and, for comparison, the primary gradient."""
+"""The gradients that get a score: the three parts, the whole auxiliary gradient and, for
+comparison, the primary gradient.
+"""
 
 
 @dataclass(frozen=True)
@@ -23,22 +25,30 @@ class EarnedWeights:
     weights: Weights
     """The weights of this step, earned in earlier steps."""
     score: Tensor
-    """Running means of the cosines between the `SCORED` gradients and the judges' gradient, including this step."""
+    """Running means of the cosines between the `SCORED` gradients and the judges' gradient,
+    including this step.
+    """
     error: Tensor
     """Standard errors of these means."""
     skipped: Tensor
-    """How often the judges' gradient was zero, NaN or Inf so far; no score changed in these steps."""
+    """How often the judges' gradient was zero, NaN or Inf so far; no score changed in these
+    steps.
+    """
 
     def to_dict(self) -> dict[str, float | int]:
         """Return plain numbers. Waits for the device."""
         weights = {f"weight_{name}": getattr(self.weights, name) for name in SCORED[:3]}
         scores = {f"score_{name}": value for name, value in zip(SCORED, self.score, strict=True)}
-        found = plain({**weights, **scores, "error_auxiliary": self.error[3], "skipped_scores": self.skipped})
+        found = plain(
+            {**weights, **scores, "error_auxiliary": self.error[3], "skipped_scores": self.skipped}
+        )
         return found | {"skipped_scores": int(found["skipped_scores"])}
 
 
 class Split(NamedTuple):
-    """Squared norms of the helpful and the harmful part, the number of harmful directions, and of all directions in use."""
+    """Squared norms of the helpful and the harmful part, the number of harmful directions, and of
+    all directions in use.
+    """
 
     helpful: Tensor
     harmful: Tensor
@@ -64,7 +74,9 @@ class Comparison:
     square: Tensor
     """‖g_prim‖²."""
     residual: Tensor
-    """Norm of the part of g_prim outside of V if this part is one more direction (1), else empty."""
+    """Norm of the part of g_prim outside of V if this part is one more direction (1), else
+    empty.
+    """
     active: Tensor
     """Which rows of V are not zero (k)."""
     tasks: Mapping[str, tuple[Tensor, Tensor, Tensor]]
@@ -95,7 +107,10 @@ class Gathered:
         """Return the numbers."""
         p, square, residual, active, *rest = self.vector.split(self.sizes)
         triples = zip(rest[::3], rest[1::3], rest[2::3], strict=True)
-        tasks = {name: (a, aa[0], inner[0]) for name, (a, aa, inner) in zip(self.names, triples, strict=True)}
+        tasks = {
+            name: (a, aa[0], inner[0])
+            for name, (a, aa, inner) in zip(self.names, triples, strict=True)
+        }
         return Comparison(p, square[0], residual, active, tasks)
 
 
@@ -128,12 +143,13 @@ def effective_rank_of(numbers: Comparison | Gathered) -> Tensor:
 
 @dataclass(frozen=True)
 class TaskReport:
-    """One auxiliary task compared with the primary task. Norms are of the unweighted mean auxiliary gradient.
+    """One auxiliary task compared with the primary task. Norms are of the unweighted mean auxiliary
+    gradient.
 
-    Values are computed when they are read, so an unread report costs nothing. `neutral`, `captured_auxiliary` and `cosine`
-    need the whole gradient. They are NaN where it never was in memory as a whole: for a task whose micro-batches
-    alternate with another task's, and on several replicas in steps without a refresh and without judges (see `report_norms` of
-    `Guide`).
+    Values are computed when they are read, so an unread report costs nothing. `neutral`,
+    `captured_auxiliary` and `cosine` need the whole gradient. They are NaN where it never was in
+    memory as a whole: for a task whose micro-batches alternate with another task's, and on several
+    replicas in steps without a refresh and without judges (see `report_norms` of `Guide`).
     """
 
     _split: Callable[[], Split]
@@ -155,12 +171,16 @@ class TaskReport:
 
     @property
     def helpful(self) -> Tensor:
-        """Norm of the helpful part, which lies along directions in which both gradients have the same sign."""
+        """Norm of the helpful part, which lies along directions in which both gradients have the
+        same sign.
+        """
         return self._parts.helpful.sqrt()
 
     @property
     def harmful(self) -> Tensor:
-        """Norm of the harmful part, which lies along directions in which the two gradients have opposite signs."""
+        """Norm of the harmful part, which lies along directions in which the two gradients have
+        opposite signs.
+        """
         return self._parts.harmful.sqrt()
 
     @property
@@ -195,13 +215,19 @@ def plain(named: Mapping[str, Tensor]) -> dict[str, float]:
     # (The counters of a guide that has just been loaded move to the device at its next refresh.)
     first, values = next(iter(named.values())), named.values()
     return dict(
-        zip(named, torch.stack([value.to(first.device, torch.float64) for value in values]).tolist(), strict=True)
+        zip(
+            named,
+            torch.stack([value.to(first.device, torch.float64) for value in values]).tolist(),
+            strict=True,
+        )
     )
 
 
 @dataclass
 class SkipWarning:
-    """Warns about refreshes that found NaN or Inf: once for each increase, and only when a report is read."""
+    """Warns about refreshes that found NaN or Inf: once for each increase, and only when a report
+    is read.
+    """
 
     seen: int = 0
 
@@ -221,10 +247,12 @@ class SkipWarning:
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """What happened in one step. `tasks` has the norms, `agreement`, `captured_auxiliary` and `cosine` of each auxiliary task.
+    """What happened in one step. `tasks` has the norms, `agreement`, `captured_auxiliary` and
+    `cosine` of each auxiliary task.
 
-    The values here cover all tasks. The three norms are roots of summed squares, shares refer to summed squares, and
-    `agreement` and `cosine` are means over the tasks. With a single auxiliary loss they equal the values of its task.
+    The values here cover all tasks. The three norms are roots of summed squares, shares refer to
+    summed squares, and `agreement` and `cosine` are means over the tasks. With a single auxiliary
+    loss they equal the values of its task.
     """
 
     _captured: Callable[[], Tensor]
@@ -261,12 +289,16 @@ class Report:
 
     @property
     def helpful(self) -> Tensor:
-        """Norm of the helpful part, which lies along directions in which both gradients have the same sign."""
+        """Norm of the helpful part, which lies along directions in which both gradients have the
+        same sign.
+        """
         return self._root_sum("helpful")
 
     @property
     def harmful(self) -> Tensor:
-        """Norm of the harmful part, which lies along directions in which the two gradients have opposite signs."""
+        """Norm of the harmful part, which lies along directions in which the two gradients have
+        opposite signs.
+        """
         return self._root_sum("harmful")
 
     @property
@@ -293,12 +325,17 @@ class Report:
         return f"{type(self).__name__}({', '.join(numbers)})"
 
     def to_dict(self) -> dict[str, float | int | bool]:
-        """Return plain numbers for a logger, with the numbers of named tasks under `name/...`. Waits for the device."""
+        """Return plain numbers for a logger, with the numbers of named tasks under `name/...`.
+        Waits for the device.
+        """
         found = {name: getattr(self, name) for name in TASK_VALUES}
         if len(self.tasks) > 1:
             for task, report in self.tasks.items():
                 found |= {f"{task}/{name}": getattr(report, name) for name in TASK_VALUES}
-        last = {name: getattr(self, name) for name in ("captured_primary", "effective_rank", "skipped_refreshes")}
+        last = {
+            name: getattr(self, name)
+            for name in ("captured_primary", "effective_rank", "skipped_refreshes")
+        }
         numbers = plain(found | last)
         count = int(numbers["skipped_refreshes"])
         self._warn(count)
@@ -306,7 +343,9 @@ class Report:
         for task, report in self.tasks.items():
             if report.earned is not None:
                 prefix = "" if len(self.tasks) == 1 else f"{task}/"
-                values |= {f"{prefix}{name}": value for name, value in report.earned.to_dict().items()}
+                values |= {
+                    f"{prefix}{name}": value for name, value in report.earned.to_dict().items()
+                }
         return values | {
             "captured_primary": numbers["captured_primary"],
             "effective_rank": int(numbers["effective_rank"]),

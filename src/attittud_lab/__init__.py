@@ -13,7 +13,8 @@ __all__ = ["load"]
 
 
 def load(run: str | os.PathLike[str], device: str = "auto") -> Model:
-    """The trained model in the folder of a run, with `predict`, `predict_proba`, `classes` and `module`.
+    """The trained model in the folder of a run, with `predict`, `predict_proba`, `classes` and
+    `module`.
 
     >>> model = attittud_lab.load("runs/attittud/auto/seed-0")  # doctest: +SKIP
     >>> model.predict(["a/picture.png"])  # doctest: +SKIP

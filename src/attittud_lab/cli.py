@@ -1,7 +1,8 @@
-"""The command line: registers commands, runs them and ends them. Each command is a file in `attittud_lab.commands`.
+"""The command line: registers commands, runs them and ends them. Each command is a file in
+`attittud_lab.commands`.
 
-The libraries of the command line are an extra, so nothing here imports them before it is called. No command imports torch
-before it runs, so that `--help` is quick.
+The libraries of the command line are an extra, so nothing here imports them before it is called. No
+command imports torch before it runs, so that `--help` is quick.
 """
 
 from __future__ import annotations
@@ -21,8 +22,16 @@ if TYPE_CHECKING:
 EXTRA = "attittud[cli]"
 _LONGEST = 4000  # characters of a message
 _NO_INTEGER = "Input should be a valid integer, unable to parse string as an integer"
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # of standard output: files have messages of their own
-_UNUSABLE = {errno.EACCES: "may not be read", errno.EPERM: "may not be read", errno.ENAMETOOLONG: "cannot be a path"}
+_FULL = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EIO,
+)  # of standard output: files have messages of their own
+_UNUSABLE = {
+    errno.EACCES: "may not be read",
+    errno.EPERM: "may not be read",
+    errno.ENAMETOOLONG: "cannot be a path",
+}
 
 
 def build() -> typer.Typer:
@@ -37,7 +46,10 @@ def build() -> typer.Typer:
     from attittud_lab.commands.train import train
 
     app = typer.Typer(
-        cls=CommandGroup, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown"
+        cls=CommandGroup,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="markdown",
     )
 
     app.callback()(attittud)
@@ -51,8 +63,12 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     run_and_exit(build, (sys.argv[1:] if arguments is None else arguments) or ["--help"])
 
 
-def run_and_exit(build: Callable[[], typer.Typer], arguments: list[str], name: str = "attittud") -> NoReturn:
-    """Exit with 2 and a paragraph on what to change when the input was wrong, with 130 after Ctrl-C, 143 after SIGTERM."""
+def run_and_exit(
+    build: Callable[[], typer.Typer], arguments: list[str], name: str = "attittud"
+) -> NoReturn:
+    """Exit with 2 and a paragraph on what to change when the input was wrong, with 130 after
+    Ctrl-C, 143 after SIGTERM.
+    """
     with signals() as ending:
         try:
             code = _run(build, arguments, name)
@@ -87,14 +103,19 @@ def _run(build: Callable[[], typer.Typer], arguments: list[str], name: str) -> i
     except OSError as error:
         if error.errno in _FULL and error.filename is None:
             sys.stdout = None  # Python would try once more at its end
-            _end(f"the output cannot be written ({error.strerror}); free some space, or write it elsewhere")
+            _end(
+                f"the output cannot be written ({error.strerror}); free some space, or write it elsewhere"
+            )
         # A user's path that cannot be read. (A path that cannot be written raises InputError.)
         if error.errno not in _UNUSABLE or error.filename is None:
             raise
         cure = "change its permissions, or name another file"
-        _end(f"{short(str(error.filename), 300)}: {_UNUSABLE[error.errno]} ({error.strerror}); {cure}")
+        _end(
+            f"{short(str(error.filename), 300)}: {_UNUSABLE[error.errno]} ({error.strerror}); {cure}"
+        )
     except Exception as error:
-        # A newer typer has its own copy of Click, an older one uses Click itself; both have usage errors with this method.
+        # A newer typer has its own copy of Click, an older one uses Click itself; both have usage
+        # errors with this method.
         if not hasattr(error, "format_message"):
             raise
         command = getattr(getattr(error, "ctx", None), "command_path", name)
@@ -103,7 +124,9 @@ def _run(build: Callable[[], typer.Typer], arguments: list[str], name: str) -> i
         if option and said.startswith("No such option"):
             near = nearest(option, (name for name in known or () if name != "--help"))
             hint = (
-                f"did you mean {near}?" if near else "settings of a configuration are written KEY=VALUE, without dashes"
+                f"did you mean {near}?"
+                if near
+                else "settings of a configuration are written KEY=VALUE, without dashes"
             )
             said = f"no such option: {option}; {hint}"
         _end(f"{said} (`{command} --help` shows what is allowed)")

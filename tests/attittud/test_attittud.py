@@ -9,6 +9,8 @@ def test_every_public_name_is_documented() -> None:
     things = {name: getattr(attittud, name) for name in attittud.__all__}
     for name, owner in list(things.items()):
         for member, value in vars(owner).items() if inspect.isclass(owner) else ():
-            if not member.startswith("_") and (inspect.isroutine(value) or isinstance(value, property)):
+            if not member.startswith("_") and (
+                inspect.isroutine(value) or isinstance(value, property)
+            ):
                 things[f"{name}.{member}"] = value
     assert not [name for name, thing in things.items() if not inspect.getdoc(thing)]

@@ -97,14 +97,18 @@ def test_examples_in_several_chunks_give_the_formulas(monkeypatch: pytest.Monkey
 
 @given(seed=st.integers(0, 1000), classes=st.integers(2, 6), labels=st.integers(1, 6))
 @settings(max_examples=30, deadline=None)
-def test_renamed_classes_and_labels_permute_the_matrix(seed: int, classes: int, labels: int) -> None:
+def test_renamed_classes_and_labels_permute_the_matrix(
+    seed: int, classes: int, labels: int
+) -> None:
     log_probs, primary, shares = drawn(seed, classes=classes, labels=labels)
     channel = LabelChannel.estimate(log_probs, primary, shares, classes=classes)
     torch.testing.assert_close(channel.matrix.sum(1), torch.ones(classes, dtype=torch.float64))
     assert 0 <= channel.openness <= 1
     rows = torch.randperm(classes, generator=torch.Generator().manual_seed(seed))
     columns = torch.randperm(labels, generator=torch.Generator().manual_seed(seed))
-    renamed = LabelChannel.estimate(log_probs[:, columns], rows.argsort()[primary], shares[columns], classes=classes)
+    renamed = LabelChannel.estimate(
+        log_probs[:, columns], rows.argsort()[primary], shares[columns], classes=classes
+    )
     torch.testing.assert_close(renamed.matrix, channel.matrix[rows][:, columns])
     torch.testing.assert_close(renamed.openness, channel.openness)
 
@@ -251,7 +255,9 @@ def test_missing_labels_do_not_count(channel: LabelChannel, missing: float) -> N
     observed = labels >= 0
     losses = channel.loss(logits, labels, "none")
     assert not losses[~observed].any()
-    torch.testing.assert_close(channel.loss(logits, labels), channel.loss(logits[observed], labels[observed]))
+    torch.testing.assert_close(
+        channel.loss(logits, labels), channel.loss(logits[observed], labels[observed])
+    )
     unlabelled = channel.posterior(logits, labels)[~observed]
     torch.testing.assert_close(unlabelled, logits[~observed].softmax(1))
     nothing = channel.loss(logits, torch.full_like(labels, missing))

@@ -36,7 +36,8 @@ class Run:
     def __init__(self, setting: str = "sketch", **changes: Any) -> None:
         self.problem = problem("mlp", m=12, n=12)
         self.guide = Guide(
-            self.problem.model, **{"eta": Eta(1, 0.5, -1), "rank": 3, "refresh_every": 5} | SETTINGS[setting] | changes
+            self.problem.model,
+            **{"eta": Eta(1, 0.5, -1), "rank": 3, "refresh_every": 5} | SETTINGS[setting] | changes,
         )
 
     def train(self, first: int, steps: int) -> list[torch.Tensor]:
@@ -44,8 +45,14 @@ class Run:
         for i in range(first, first + steps):
             at = slice(i % 5, i % 5 + 6)
             self.problem.model.zero_grad()
-            more = {"judge": lambda: self.problem.losses(slice(0, 4))} if self.guide.eta == "auto" else {}
-            self.guide.backward(lambda at=at: self.problem.losses(at), self.problem.loss(at), **more)
+            more = (
+                {"judge": lambda: self.problem.losses(slice(0, 4))}
+                if self.guide.eta == "auto"
+                else {}
+            )
+            self.guide.backward(
+                lambda at=at: self.problem.losses(at), self.problem.loss(at), **more
+            )
             grads += [p.grad.clone() for p in self.problem.model.parameters()]
         return grads
 
@@ -81,7 +88,9 @@ def test_the_files_are_safetensors_and_json_alone(tmp_path: Path) -> None:
     run = Run("auto")
     run.train(0, 3)
     checkpoint.save(run.guide, tmp_path)
-    files = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    files = {
+        path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()
+    }
     assert files == {"guide.json", "basis/rows.safetensors"}
     assert json.loads((tmp_path / "guide.json").read_text())["version"] == 1
 
@@ -92,7 +101,10 @@ def test_a_folder_may_be_used_again(tmp_path: Path) -> None:
     first.train(0, 1)
     (tmp_path / "model.safetensors").write_bytes(b"not ours")
     checkpoint.save(first.guide, tmp_path)
-    save_file({"strange": torch.ones(2)}, tmp_path / "basis" / "shard-00009-model-00001-of-00001.safetensors")
+    save_file(
+        {"strange": torch.ones(2)},
+        tmp_path / "basis" / "shard-00009-model-00001-of-00001.safetensors",
+    )
     checkpoint.save(first.guide, tmp_path)
     checkpoint.load(Run().guide, tmp_path)
     second.train(0, 1)
@@ -111,12 +123,17 @@ def test_a_guide_is_saved_between_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["save", "load"])
-def test_without_safetensors_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+def test_without_safetensors_the_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
     run = Run()
     run.train(0, 1)
     checkpoint.save(run.guide, tmp_path)
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
-    with pytest.raises(ImportError, match=rf"attittud.checkpoint.{verb} needs .* pip install 'attittud\[checkpoint\]'"):
+    with pytest.raises(
+        ImportError,
+        match=rf"attittud.checkpoint.{verb} needs .* pip install 'attittud\[checkpoint\]'",
+    ):
         getattr(checkpoint, verb)(run.guide, tmp_path)
 
 
@@ -126,9 +143,13 @@ def test_a_folder_without_a_guide_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "culprit"), [({"rank": 2}, "rank|rows"), ({"basis": "svd"}, "basis"), ({"seed": 5}, "seed")], ids=str
+    ("changes", "culprit"),
+    [({"rank": 2}, "rank|rows"), ({"basis": "svd"}, "basis"), ({"seed": 5}, "seed")],
+    ids=str,
 )
-def test_the_state_of_another_guide_is_refused(tmp_path: Path, changes: dict[str, Any], culprit: str) -> None:
+def test_the_state_of_another_guide_is_refused(
+    tmp_path: Path, changes: dict[str, Any], culprit: str
+) -> None:
     run = Run()
     run.train(0, 1)
     checkpoint.save(run.guide, tmp_path)
@@ -144,7 +165,7 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
         checkpoint.load(Guide(problem("transformer").model, eta=Eta(1, 1, 0), rank=3), tmp_path)
 
 
-# ---------------------------------------------------------------------------------------------- damaged files
+# ------------------------------------------------------------------------------------ damaged files
 
 
 def saved(folder: Path) -> Run:
@@ -168,7 +189,14 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
     run = saved(tmp_path)
     file = tmp_path / name
     honest = file.read_bytes()
-    for content in (b"", b"{}", b"[]", b"\x00" * len(honest), honest[: len(honest) // 2], b"\xff\xfe" + honest):
+    for content in (
+        b"",
+        b"{}",
+        b"[]",
+        b"\x00" * len(honest),
+        honest[: len(honest) // 2],
+        b"\xff\xfe" + honest,
+    ):
         file.write_bytes(content)
         refused(run, tmp_path, Path(name).name if content != b"{}" else "")
 
@@ -180,7 +208,9 @@ def test_another_version_is_refused(tmp_path: Path) -> None:
     refused(run, tmp_path, "version")
 
 
-@pytest.mark.parametrize("field", ["settings", "refreshes", "skipped_refreshes", "shared", "judges"])
+@pytest.mark.parametrize(
+    "field", ["settings", "refreshes", "skipped_refreshes", "shared", "judges"]
+)
 def test_a_field_of_a_wrong_type_is_named(tmp_path: Path, field: str) -> None:
     run = saved(tmp_path)
     file = tmp_path / "guide.json"
@@ -209,7 +239,9 @@ def one_number_lost(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
     [(first_row_scaled, "row 0"), (first_row_twice, "rows 0 and 1"), (one_number_lost, "row 0")],
 )
 def test_a_basis_that_is_not_orthonormal_is_refused(
-    tmp_path: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]], culprit: str
+    tmp_path: Path,
+    change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]],
+    culprit: str,
 ) -> None:
     run = saved(tmp_path)
     file = tmp_path / "basis" / "rows.safetensors"
@@ -221,13 +253,17 @@ def test_rows_of_zeros_are_no_damage(tmp_path: Path) -> None:
     """A basis has them where examples are linearly dependent."""
     run = saved(tmp_path)
     file = tmp_path / "basis" / "rows.safetensors"
-    tensors = {name: torch.cat([rows[:-1], 0 * rows[-1:]]) for name, rows in load_file(file).items()}
+    tensors = {
+        name: torch.cat([rows[:-1], 0 * rows[-1:]]) for name, rows in load_file(file).items()
+    }
     save_file(tensors, file)
     checkpoint.load(run.guide, tmp_path)
     assert int(run.guide.subspace.effective_rank) == 2
 
 
-@pytest.mark.parametrize("change", ["rows", "lost", "renamed", "shape", "type", "NaN", "offsets", "more"])
+@pytest.mark.parametrize(
+    "change", ["rows", "lost", "renamed", "shape", "type", "NaN", "offsets", "more"]
+)
 def test_a_basis_that_does_not_fit_is_refused(tmp_path: Path, change: str) -> None:
     """Also as large as it says: nothing is allocated before sizes are compared."""
     run = saved(tmp_path / "guide")
@@ -258,15 +294,21 @@ def test_a_basis_that_does_not_fit_is_refused(tmp_path: Path, change: str) -> No
 
 
 def test_a_lost_shard_is_noticed(tmp_path: Path) -> None:
-    """The first of two shards: the other one reaches to the end of every parameter, but memory would stay uninitialised."""
+    """The first of two shards: the other one reaches to the end of every parameter, but memory
+    would stay uninitialised.
+    """
     run = saved(tmp_path / "guide")
     folder = tmp_path / "guide" / "basis"
     tensors = load_file(folder / "rows.safetensors")
     (folder / "rows.safetensors").unlink()
     for number, at in enumerate([slice(0, 2), slice(2, None)]):
         part = {key: tensor[:, at].contiguous() for key, tensor in tensors.items()}
-        offsets = {key: {"saved_offsets": [0, 2 * number, *[0] * (t.ndim - 2)]} for key, t in part.items()}
-        (folder / f"{number}.safetensors").write_bytes(save(part, {"DCP_SHARDING_INFO": json.dumps(offsets)}))
+        offsets = {
+            key: {"saved_offsets": [0, 2 * number, *[0] * (t.ndim - 2)]} for key, t in part.items()
+        }
+        (folder / f"{number}.safetensors").write_bytes(
+            save(part, {"DCP_SHARDING_INFO": json.dumps(offsets)})
+        )
     before = run.guide.subspace.rows.clone()
     checkpoint.load(run.guide, tmp_path / "guide")
     assert torch.equal(run.guide.subspace.rows, before)

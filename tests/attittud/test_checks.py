@@ -44,7 +44,16 @@ def guide_for(p, **options) -> Guide:
         ({"refresh_every": 1.5}, ("refresh_every", "1.5")),
         (
             {"basis": "sketchy"},
-            ("basis", "sketchy", "'sketch'", "'svd'", "'exact'", "'mean'", "'random'", "'canonical'"),
+            (
+                "basis",
+                "sketchy",
+                "'sketch'",
+                "'svd'",
+                "'exact'",
+                "'mean'",
+                "'random'",
+                "'canonical'",
+            ),
         ),
         ({"engine": "looop"}, ("engine", "looop", "'loop'", "'batched'", "'auto'")),
         ({"batch_norm": "half"}, ("batch_norm", "half", "'batch'", "'frozen'")),
@@ -119,7 +128,15 @@ def test_wrong_primary_losses_are_refused(p, primary, words):
         (lambda p: {"a": p.loss(), "b": p.losses()[:, None]}, ("'b'", "scalar")),
         (lambda p: torch.ones((), requires_grad=True) * 2, ("auxiliary", "parameter")),
     ],
-    ids=["matrix", "no graph", "float", "empty", "named without graph", "named matrix", "foreign graph"],
+    ids=[
+        "matrix",
+        "no graph",
+        "float",
+        "empty",
+        "named without graph",
+        "named matrix",
+        "foreign graph",
+    ],
 )
 def test_wrong_auxiliary_losses_are_refused(p, auxiliary, words):
     guide = guide_for(p)
@@ -154,22 +171,38 @@ class Normalised(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         found = self.layer(x)
-        return (self.norm(found[..., None, None])[..., 0, 0] if self.maps else self.norm(found)).square().mean(1)
+        return (
+            (self.norm(found[..., None, None])[..., 0, 0] if self.maps else self.norm(found))
+            .square()
+            .mean(1)
+        )
 
 
 @pytest.mark.parametrize("maps", [False, True], ids=["rows", "maps"])
 @pytest.mark.parametrize(
     ("which", "cure"),
-    [("primary", "eval()"), ("basis_losses", "preferably of many"), ("judge", "batch_norm='frozen'")],
+    [
+        ("primary", "eval()"),
+        ("basis_losses", "preferably of many"),
+        ("judge", "batch_norm='frozen'"),
+    ],
 )
 def test_one_example_under_batch_norm_is_refused(which, cure, maps):
     model = Normalised(maps)
     x = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
     more = {"eta": "auto"} if which == "judge" else {"eta": Eta(1, 1, -1)}
-    given = {"primary": lambda: model(x)} | ({"judge": lambda: model(x)} if which == "judge" else {})
+    given = {"primary": lambda: model(x)} | (
+        {"judge": lambda: model(x)} if which == "judge" else {}
+    )
     with complains(f"{which}: one example is too few for BatchNorm", "at least two", cure):
-        Guide(model, rank=2, **more).backward(auxiliary=model(x).mean(), **given | {which: lambda: model(x[:1])})
-    assert all(p.grad is None for p in model.parameters()) and model.training and model.norm.track_running_stats
+        Guide(model, rank=2, **more).backward(
+            auxiliary=model(x).mean(), **given | {which: lambda: model(x[:1])}
+        )
+    assert (
+        all(p.grad is None for p in model.parameters())
+        and model.training
+        and model.norm.track_running_stats
+    )
     if which == "judge":
         frozen = Guide(model, rank=2, batch_norm="frozen", **more)
         frozen.backward(auxiliary=model(x).mean(), **given | {which: lambda: model(x[:1])})
@@ -190,7 +223,11 @@ def test_a_users_own_error_is_passed_on(p, which):
     [
         ({"eta": {"a": Eta(1, 1, 1)}}, lambda p: {"a": p.loss(), "b": p.loss()}, ("eta", "'b'")),
         ({"eta": {"a": Eta(1, 1, 1)}}, lambda p: p.loss(), ("eta", "'a'")),
-        ({"auxiliary_weight": {"a": 1.0}}, lambda p: {"a": p.loss(), "b": p.loss()}, ("auxiliary_weight", "'b'")),
+        (
+            {"auxiliary_weight": {"a": 1.0}},
+            lambda p: {"a": p.loss(), "b": p.loss()},
+            ("auxiliary_weight", "'b'"),
+        ),
     ],
     ids=["no eta of its own", "names expected", "no weight of its own"],
 )
@@ -232,7 +269,9 @@ def test_an_error_does_not_spoil_the_next_step():
 
 
 class Elsewhere(torch.autograd.Function):
-    """Stands for a model over two devices: a parameter on another device takes part in the graph."""
+    """Stands for a model over two devices: a parameter on another device takes part in the
+    graph.
+    """
 
     @staticmethod
     def forward(ctx, x, weight):
@@ -259,7 +298,9 @@ def test_sparse_gradients_are_refused(engine):
     x = torch.arange(8).reshape(2, 4)
     guide = Guide(model, eta=Eta(1, 1, -1), rank=2, engine=engine)
     with complains("body.0.weight", "sparse=False"):
-        guide.backward(primary=model(x, "primary").square().mean(1), auxiliary=model(x, "auxiliary").mean())
+        guide.backward(
+            primary=model(x, "primary").square().mean(1), auxiliary=model(x, "auxiliary").mean()
+        )
 
 
 class FunctionalEmbedding(nn.Module):
@@ -278,7 +319,9 @@ def test_sparse_gradients_of_a_function_are_refused(engine, basis):
     x = torch.arange(8).reshape(2, 4)
     guide = Guide(model, eta=Eta(1, 1, -1), rank=2, engine=engine, basis=basis)
     with complains("body.table", "sparse=False"):
-        guide.backward(primary=model(x, "primary").square().mean(1), auxiliary=model(x, "auxiliary").mean())
+        guide.backward(
+            primary=model(x, "primary").square().mean(1), auxiliary=model(x, "auxiliary").mean()
+        )
 
 
 @pytest.mark.parametrize("verb", ["primary", "auxiliary"])
@@ -286,7 +329,9 @@ def test_reentrant_checkpointing_between_refreshes_is_refused(verb):
     model = TwoHeads(Checkpointed(), 6)
     x = torch.randn(4, 5)
     guide = Guide(model, eta=Eta(1, 1, -1), rank=2)
-    guide.backward(primary=model(x, "primary").square().mean(1), auxiliary=model(x, "auxiliary").mean())
+    guide.backward(
+        primary=model(x, "primary").square().mean(1), auxiliary=model(x, "auxiliary").mean()
+    )
     model.body.use_reentrant = True
     with complains("use_reentrant=False"):
         getattr(guide, verb)(model(x, verb).square().mean(1))
@@ -358,5 +403,7 @@ def test_two_names_with_the_same_text_are_refused(p):
 
 def test_numbers_of_numpy_are_numbers(p):
     numpy = pytest.importorskip("numpy", reason="numpy is not installed")
-    made = guide_for(p, rank=numpy.int64(2), refresh_every=numpy.int32(3), primary_weight=numpy.float32(0.5))
+    made = guide_for(
+        p, rank=numpy.int64(2), refresh_every=numpy.int32(3), primary_weight=numpy.float32(0.5)
+    )
     assert (made.rank, made.refresh_every, made.primary_weight) == (2, 3, 0.5)

@@ -27,7 +27,9 @@ def cases(draw, in_span=False):
 
 
 def assume_clear(g_prim: torch.Tensor, V: torch.Tensor) -> None:
-    """Leave out a g_prim that lies almost in the span: its residual has few digits, whoever computes it."""
+    """Leave out a g_prim that lies almost in the span: its residual has few digits, whoever
+    computes it.
+    """
     residual = (g_prim - V.T @ (V @ g_prim)).norm() / g_prim.norm()
     assume(residual < 1e-12 or residual > 1e-2)
 
@@ -83,14 +85,18 @@ def test_without_the_mean_the_neutral_part_is_not_neutral():
 @given(cases(), st.sampled_from([1.0, 0.5, 2.0, -1.0, 0.0, 0.1]), st.booleans())
 def test_equal_weights_change_nothing(case, c, include_mean):
     g_aux, g_prim, V = case
-    assert torch.equal(decompose(g_aux, g_prim, V, include_mean=include_mean).combine(Eta(c, c, c)), c * g_aux)
+    assert torch.equal(
+        decompose(g_aux, g_prim, V, include_mean=include_mean).combine(Eta(c, c, c)), c * g_aux
+    )
 
 
 @many
 @given(cases(), st.integers(0, 2**31))
 def test_orthogonal_does_not_depend_on_the_rotation(case, seed):
     g_aux, g_prim, V = case
-    Q = torch.linalg.qr(torch.randn(len(V), len(V), dtype=V.dtype, generator=torch.Generator().manual_seed(seed))).Q
+    Q = torch.linalg.qr(
+        torch.randn(len(V), len(V), dtype=V.dtype, generator=torch.Generator().manual_seed(seed))
+    ).Q
     one, other = (decompose(g_aux, g_prim, W).combine(Eta(1, 0, 0)) for W in (V, Q @ V))
     assert (one - other).norm() <= 1e-12 * g_aux.norm()
 
@@ -106,7 +112,9 @@ def test_the_split_does_depend_on_the_rotation():
 @many
 @given(cases(in_span=True), st.floats(-3, 3), weights, weights, weights)
 def test_corrected_theorem_1_holds(case, neutral, helpful, harmful, weight):
-    """g_prim in the span, helpful >= 0 >= harmful: to first order no step raises the primary loss."""
+    """g_prim in the span, helpful >= 0 >= harmful: to first order no step raises the primary
+    loss.
+    """
     g_aux, g_prim, V = case
     update = decompose(g_aux, g_prim, V).combine(Eta(neutral, helpful, -harmful)) + weight * g_prim
     assert update @ g_prim >= -1e-12 * (3 * g_aux.norm() + 3 * g_prim.norm()) * g_prim.norm()
@@ -115,7 +123,9 @@ def test_corrected_theorem_1_holds(case, neutral, helpful, harmful, weight):
 @many
 @given(cases(in_span=True), weights, weights)
 def test_corrected_theorem_1_holds_for_the_auxiliary_loss(case, neutral, helpful):
-    """With neutral, helpful >= 0, harmful = 0 and no primary gradient, not the auxiliary loss either."""
+    """With neutral, helpful >= 0, harmful = 0 and no primary gradient, not the auxiliary loss
+    either.
+    """
     g_aux, g_prim, V = case
     update = decompose(g_aux, g_prim, V).combine(Eta(neutral, helpful, 0))
     assert update @ g_aux >= -1e-12 * g_aux.norm() ** 2
@@ -138,7 +148,9 @@ def test_theorem_1_as_printed_is_false():
 
 
 def test_primary_weight_can_break_the_auxiliary_half():
-    """The second statement needs primary_weight = 0: here a primary gradient turns the update against g_aux."""
+    """The second statement needs primary_weight = 0: here a primary gradient turns the update
+    against g_aux.
+    """
     g_aux, g_prim = torch.tensor([-1.0, 0.0]), torch.tensor([2.0, 0.0])
     combined = decompose(g_aux, g_prim, torch.eye(2)).combine(Eta(1, 1, 0))
     assert combined @ g_aux >= 0

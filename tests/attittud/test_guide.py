@@ -8,7 +8,16 @@ import torch
 from torch.func import functional_call, jacrev
 
 from attittud import Eta, Guide, preset
-from tests.helpers.oracle import BASES, FULL_BASES, PRESETS, distance, error, expected, jacobian, shared_names
+from tests.helpers.oracle import (
+    BASES,
+    FULL_BASES,
+    PRESETS,
+    distance,
+    error,
+    expected,
+    jacobian,
+    shared_names,
+)
 from tests.helpers.steps import step, stored_basis
 from tests.helpers.zoo import Problem, problem
 
@@ -35,19 +44,32 @@ def test_oracle_jacobian_has_gradients_of_single_examples():
 
 
 @pytest.mark.parametrize(
-    ("engine", "dtype"), [("loop", torch.float64), ("loop", torch.float32), ("batched", torch.float64)], ids=str
+    ("engine", "dtype"),
+    [("loop", torch.float64), ("loop", torch.float32), ("batched", torch.float64)],
+    ids=str,
 )
 @pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
 @pytest.mark.parametrize(("basis", "rank"), SETTINGS)
 def test_every_basis_and_preset_equals_the_oracle(basis, rank, include_mean, dtype, engine):
     reference = problem("mlp", torch.float64, m=M, seed=SEED)
     primary, auxiliary = reference.losses(), reference.loss()
-    chosen = {name: preset(name) for name in PRESETS} | {"odd": {"eta": Eta(0.1, 0.7, -0.3), "primary_weight": 0.3}}
+    chosen = {name: preset(name) for name in PRESETS} | {
+        "odd": {"eta": Eta(0.1, 0.7, -0.3), "primary_weight": 0.3}
+    }
     for name, (eta, weight) in (PRESETS | {"odd": ((0.1, 0.7, -0.3), 0.3)}).items():
         p = reference.to(dtype)
-        options = chosen[name] | {"basis": basis, "rank": rank, "include_mean": include_mean, "engine": engine}
+        options = chosen[name] | {
+            "basis": basis,
+            "rank": rank,
+            "include_mean": include_mean,
+            "engine": engine,
+        }
         guide = step(p, **options)
-        V = stored_basis(guide, shared_names(reference.model, primary, auxiliary)) if basis == "random" else basis
+        V = (
+            stored_basis(guide, shared_names(reference.model, primary, auxiliary))
+            if basis == "random"
+            else basis
+        )
         want = expected(
             reference.model,
             primary,
@@ -58,14 +80,18 @@ def test_every_basis_and_preset_equals_the_oracle(basis, rank, include_mean, dty
             primary_weight=weight,
             include_mean=include_mean,
         )
-        assert want.margin > (1e-9 if dtype == torch.float64 else 1e-5), "the problem is too near a sign change"
+        assert want.margin > (1e-9 if dtype == torch.float64 else 1e-5), (
+            "the problem is too near a sign change"
+        )
         assert error(p.grads(), want.grads) <= TOLERANCE[dtype], name
 
 
 @pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
 @pytest.mark.parametrize("basis", [b for b in BASES if b != "random"])
 def test_named_auxiliary_tasks_equal_the_oracle(basis, include_mean):
-    """Each task keeps its own signs, Eta and weight; one of them reaches only a part of the body."""
+    """Each task keeps its own signs, Eta and weight; one of them reaches only a part of the
+    body.
+    """
 
     def tasks(q: Problem):
         first = q.model.body[0](q.xa[:4]).square().mean()
@@ -86,7 +112,13 @@ def test_named_auxiliary_tasks_equal_the_oracle(basis, include_mean):
     guide.backward(primary=p.losses(), auxiliary=tasks(p))
     assert error(p.grads(), want.grads) <= 1e-10
     summed = expected(
-        p.model, p.losses(), sum(tasks(p).values()), eta=(1, 1, -1), basis=basis, rank=4, primary_weight=0.3
+        p.model,
+        p.losses(),
+        sum(tasks(p).values()),
+        eta=(1, 1, -1),
+        basis=basis,
+        rank=4,
+        primary_weight=0.3,
     )
     assert error(p.grads(), summed.grads) > 1e-2  # so the test would notice tasks judged as one
 
@@ -94,7 +126,12 @@ def test_named_auxiliary_tasks_equal_the_oracle(basis, include_mean):
 def test_one_eta_and_weight_apply_to_all_tasks():
     p = problem("mlp", torch.float64)
     want = expected(
-        p.model, p.losses(), {"a": p.loss(), "b": p.loss(slice(3))}, eta=(1, 0, -1), auxiliary_weight=0.7, rank=3
+        p.model,
+        p.losses(),
+        {"a": p.loss(), "b": p.loss(slice(3))},
+        eta=(1, 0, -1),
+        auxiliary_weight=0.7,
+        rank=3,
     )
     guide = Guide(p.model, eta=Eta(1, 0, -1), auxiliary_weight=0.7, rank=3)
     guide.backward(primary=p.losses(), auxiliary={"a": p.loss(), "b": p.loss(slice(3))})
@@ -103,9 +140,13 @@ def test_one_eta_and_weight_apply_to_all_tasks():
 
 @pytest.mark.parametrize("basis", ["sketch", "exact", "mean"])
 def test_steps_between_refreshes_use_the_old_basis(basis):
-    """The basis is rebuilt every third step, from fresh numbers, and the signs come from the current g_p."""
+    """The basis is rebuilt every third step, from fresh numbers, and the signs come from the
+    current g_p.
+    """
     p = problem("mlp", torch.float64, m=9)
-    guide = Guide(p.model, eta=Eta(1, 1, -1), primary_weight=0.1, basis=basis, rank=3, refresh_every=3, seed=5)
+    guide = Guide(
+        p.model, eta=Eta(1, 1, -1), primary_weight=0.1, basis=basis, rank=3, refresh_every=3, seed=5
+    )
     optimizer = torch.optim.SGD(p.model.parameters(), lr=0.5)
     V = None
     for i in range(7):
@@ -148,12 +189,20 @@ def test_a_primary_batch_of_one_example_works_between_refreshes():
     V = stored_basis(guide, shared_names(p.model, p.losses(), p.loss()))
     p.model.zero_grad()
     guide.backward(primary=p.losses(slice(1)), auxiliary=p.loss())
-    assert error(p.grads(), expected(p.model, p.losses(slice(1)), p.loss(), eta=(1, 0, -1), basis=V).grads) <= 1e-10
+    assert (
+        error(
+            p.grads(),
+            expected(p.model, p.losses(slice(1)), p.loss(), eta=(1, 0, -1), basis=V).grads,
+        )
+        <= 1e-10
+    )
 
 
 @pytest.mark.parametrize("basis", ["sketch", "canonical"])
 def test_a_deleted_guide_is_freed_at_once(basis):
-    """With its basis, which may be ten times as large as the model: not when the garbage collector comes by."""
+    """With its basis, which may be ten times as large as the model: not when the garbage collector
+    comes by.
+    """
     p = problem("mlp")
     guide = Guide(p.model, eta=Eta(1, 1, 0), rank=2, basis=basis)
     for _ in range(2):

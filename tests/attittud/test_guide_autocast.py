@@ -9,11 +9,15 @@ from attittud import Eta, Guide
 from tests.helpers.zoo import problem
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop because we have not yet implemented the batching rule")
+@pytest.mark.filterwarnings(
+    "ignore:There is a performance drop because we have not yet implemented the batching rule"
+)
 @pytest.mark.parametrize("basis", ["sketch", "exact", "svd"])
 @pytest.mark.parametrize("engine", ["loop", "batched", "hooks"])
 def test_a_refresh_does_not_overflow_before_a_plain_step_does(engine, basis):
-    """A loss scale is raised until the mean gradient overflows in float16; per-example gradients lack its factor 1/m."""
+    """A loss scale is raised until the mean gradient overflows in float16; per-example gradients
+    lack its factor 1/m.
+    """
     torch.manual_seed(0)
     m = 64
     model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 8))
@@ -34,12 +38,18 @@ def test_a_refresh_does_not_overflow_before_a_plain_step_does(engine, basis):
     assert int(report.skipped_refreshes) == 0 and int(report.effective_rank) == 5
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop because we have not yet implemented the batching rule")
+@pytest.mark.filterwarnings(
+    "ignore:There is a performance drop because we have not yet implemented the batching rule"
+)
 @pytest.mark.parametrize("engine", ["loop", "batched", "hooks"])
 def test_basis_losses_without_a_loss_scale_do_not_underflow(engine):
-    """Only what the optimizer sees needs a scale; small gradients in float16 must not lose digits to a factor of ours."""
+    """Only what the optimizer sees needs a scale; small gradients in float16 must not lose digits
+    to a factor of ours.
+    """
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
+    model = nn.Sequential(
+        nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)
+    )
     x, y = torch.randn(32, 32), torch.randint(10, (32,))
     optimizer = torch.optim.Adam(model.parameters(), 3e-3)
     for _ in range(60):
@@ -54,7 +64,9 @@ def test_basis_losses_without_a_loss_scale_do_not_underflow(engine):
 
         model.zero_grad()
         guide = Guide(model, eta=Eta(1, 1, 0), rank=5, engine=engine)
-        guide.backward(primary=losses() * 2.0**12, auxiliary=losses().mean() * 2.0**12, basis_losses=losses)
+        guide.backward(
+            primary=losses() * 2.0**12, auxiliary=losses().mean() * 2.0**12, basis_losses=losses
+        )
         assert guide.subspace is not None
         return guide.subspace.rows.double()
 
@@ -62,14 +74,22 @@ def test_basis_losses_without_a_loss_scale_do_not_underflow(engine):
     assert float(angles.min()) > 0.999
 
 
-@pytest.mark.parametrize("name", ["mlp", "transformer", "cnn_group_norm", "tied_function", "checkpointed"])
-@pytest.mark.parametrize(("engine", "basis"), [("hooks", "sketch"), ("hooks", "svd"), ("loop", "svd")])
+@pytest.mark.parametrize(
+    "name", ["mlp", "transformer", "cnn_group_norm", "tied_function", "checkpointed"]
+)
+@pytest.mark.parametrize(
+    ("engine", "basis"), [("hooks", "sketch"), ("hooks", "svd"), ("loop", "svd")]
+)
 def test_a_step_keeps_its_precision_inside_an_autocast_region(name, engine, basis):
-    """As in a `training_step` of Lightning: the region is for the forward pass and changes nothing else."""
+    """As in a `training_step` of Lightning: the region is for the forward pass and changes nothing
+    else.
+    """
     found = []
     for around in (True, False):
         p = problem(name, m=24)
-        guide = Guide(p.model, eta=Eta(1, 0.5, -1), primary_weight=0.3, rank=3, engine=engine, basis=basis)
+        guide = Guide(
+            p.model, eta=Eta(1, 0.5, -1), primary_weight=0.3, rank=3, engine=engine, basis=basis
+        )
 
         def losses(p=p) -> torch.Tensor:
             with torch.autocast("cpu", torch.bfloat16):

@@ -1,4 +1,6 @@
-"""What may change under a guide between two steps: parameters, what each loss reaches, windows, hooks, memory formats."""
+"""What may change under a guide between two steps: parameters, what each loss reaches, windows,
+hooks, memory formats.
+"""
 
 import copy
 
@@ -37,7 +39,11 @@ def test_replaced_parameters_are_decomposed_at_once():
     shared = list(guide.shared_parameters.values())
     assert all(
         x is y
-        for x, y in zip(shared, [dict(p.model.named_parameters())[n] for n in guide.shared_parameters], strict=True)
+        for x, y in zip(
+            shared,
+            [dict(p.model.named_parameters())[n] for n in guide.shared_parameters],
+            strict=True,
+        )
     )
     assert shared_is(guide, torch.autograd.grad(p.losses().mean(), shared))
 
@@ -63,9 +69,13 @@ def test_a_copied_guide_continues_with_the_copied_model(narrowed):
 
 
 def test_a_task_that_is_missing_in_a_step_keeps_its_parameters():
-    """The head is reached by task "b" in the first step only: its primary gradient keeps its weight."""
+    """The head is reached by task "b" in the first step only: its primary gradient keeps its
+    weight.
+    """
     p = problem("mlp", torch.float64)
-    guide = Guide(p.model, eta=Eta(1, 1, 1), primary_weight=0.1, rank=3, parameters=p.model.body.parameters())
+    guide = Guide(
+        p.model, eta=Eta(1, 1, 1), primary_weight=0.1, rank=3, parameters=p.model.body.parameters()
+    )
     head = p.model.heads["primary"]
 
     def step(tasks):
@@ -74,7 +84,9 @@ def test_a_task_that_is_missing_in_a_step_keeps_its_parameters():
 
     step({"a": p.loss(), "b": head.weight.square().sum()})
     step({"a": p.loss()})
-    assert torch.allclose(head.weight.grad, 0.1 * torch.autograd.grad(p.losses().mean(), head.weight)[0], atol=1e-12)
+    assert torch.allclose(
+        head.weight.grad, 0.1 * torch.autograd.grad(p.losses().mean(), head.weight)[0], atol=1e-12
+    )
 
 
 def test_basis_losses_must_come_with_the_first_call():
@@ -101,7 +113,9 @@ def test_a_late_request_for_a_refresh_is_refused():
 def test_basis_losses_of_another_model_are_refused():
     p, other = problem("mlp"), problem("mlp")
     with pytest.raises(ValueError, match=r"basis_losses.*none of the shared"):
-        Guide(p.model, eta=NOTHING, rank=3).backward(primary=p.losses(), auxiliary=p.loss(), basis_losses=other.losses)
+        Guide(p.model, eta=NOTHING, rank=3).backward(
+            primary=p.losses(), auxiliary=p.loss(), basis_losses=other.losses
+        )
 
 
 def test_a_refused_auxiliary_loss_leaves_no_half_step():
@@ -119,7 +133,9 @@ def test_hooks_after_accumulation_run_once():
     guide = Guide(p.model, eta=NOTHING, rank=3)
     calls = []
     for name, parameter in p.model.named_parameters():
-        parameter.register_post_accumulate_grad_hook(lambda x, name=name: calls.append((name, x.grad is not None)))
+        parameter.register_post_accumulate_grad_hook(
+            lambda x, name=name: calls.append((name, x.grad is not None))
+        )
     guide.backward(primary=p.losses(), auxiliary=p.loss())
     reached = [name for name, g in p.grads().items() if g is not None]
     assert sorted(calls) == sorted((name, True) for name in reached)
@@ -131,7 +147,14 @@ def test_backward_works_under_no_grad(engine, include_mean):
     found = []
     for grad in (False, True):
         p = problem("mlp")
-        guide = Guide(p.model, eta=Eta(1, 0.5, -1), rank=3, basis="exact", engine=engine, include_mean=include_mean)
+        guide = Guide(
+            p.model,
+            eta=Eta(1, 0.5, -1),
+            rank=3,
+            basis="exact",
+            engine=engine,
+            include_mean=include_mean,
+        )
         loss = p.loss()
         with torch.set_grad_enabled(grad):
             guide.backward(primary=p.losses, auxiliary=loss)
@@ -140,13 +163,17 @@ def test_backward_works_under_no_grad(engine, include_mean):
     assert all(torch.equal(g, found[1][name]) for name, g in found[0].items())
 
 
-@pytest.mark.parametrize(("basis", "vectors"), [("sketch", 15), ("svd", 15), ("exact", 50), ("exact", 9)])
+@pytest.mark.parametrize(
+    ("basis", "vectors"), [("sketch", 15), ("svd", 15), ("exact", 50), ("exact", 9)]
+)
 def test_proposed_settings_fit(monkeypatch, basis, vectors):
     p = problem("mlp", torch.float64, m=40)
     size = sum(x.numel() for x in p.model.body.parameters()) * 8
     monkeypatch.setattr(attittud.step.refresh, "available_bytes", lambda device: vectors * size)
     with pytest.raises(MemoryError) as caught:
-        Guide(p.model, eta=NOTHING, rank=30, basis=basis).backward(primary=p.losses(), auxiliary=p.loss())
+        Guide(p.model, eta=NOTHING, rank=30, basis=basis).backward(
+            primary=p.losses(), auxiliary=p.loss()
+        )
     proposals = str(caught.value).split("Settings that fit: ")[1].split("; ")
     tried = 0
     for proposal in proposals:
@@ -248,7 +275,9 @@ def test_new_names_do_not_change_the_update():
     found = []
     for wrap in (False, True):
         p = problem("mlp", torch.float64)
-        guide = Guide(p.model, eta=Eta(1, 0.5, -1), rank=3, refresh_every=1, basis="exact", primary_weight=0.5)
+        guide = Guide(
+            p.model, eta=Eta(1, 0.5, -1), rank=3, refresh_every=1, basis="exact", primary_weight=0.5
+        )
         guide.backward(primary=p.losses, auxiliary=p.loss())
         p.model.zero_grad()
         if wrap:
@@ -269,7 +298,9 @@ def test_a_refresh_over_renamed_parameters_may_wait_for_more_examples():
 
 
 def test_a_hook_may_remove_the_gradients_of_other_parameters():
-    """For example, one optimizer for several parameters that steps as soon as one of them has its gradient."""
+    """For example, one optimizer for several parameters that steps as soon as one of them has its
+    gradient.
+    """
     model, x, calls = nn.Linear(3, 2), torch.randn(5, 3), []
 
     def step(parameter):

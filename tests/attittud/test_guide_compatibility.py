@@ -1,4 +1,6 @@
-"""Guides together with what else people use: compiled models, checkpointing, mixed precision, loss scaling, memory formats."""
+"""Guides together with what else people use: compiled models, checkpointing, mixed precision, loss
+scaling, memory formats.
+"""
 
 import copy
 
@@ -46,7 +48,8 @@ def train(model: nn.Module, engine: str, steps: int = 4, **options) -> dict[str,
     for _ in range(steps):
         optimizer.zero_grad()
         guide.backward(
-            primary=lambda: F.cross_entropy(model(x), y, reduction="none"), auxiliary=model(xa).square().mean()
+            primary=lambda: F.cross_entropy(model(x), y, reduction="none"),
+            auxiliary=model(xa).square().mean(),
         )
         optimizer.step()
     return {name.removeprefix("_orig_mod."): p.grad for name, p in model.named_parameters()}
@@ -59,7 +62,9 @@ def net() -> Net:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_compiled_models_keep_their_result_and_their_graphs(net, engine):
-    """One graph for each input shape, no breaks, and no further compilation when refreshes come and go."""
+    """One graph for each input shape, no breaks, and no further compilation when refreshes come and
+    go.
+    """
     want = train(copy.deepcopy(net), "loop")
     torch._dynamo.reset()
     counters.clear()
@@ -105,7 +110,9 @@ def test_steps_work_under_autocast(engine):
 
 @pytest.mark.parametrize("name", ["transformer", "cnn_group_norm", "mlp"])
 def test_sketches_under_autocast_equal_the_loops(name):
-    """Per-example gradients are contracted in float32: not further from exact arithmetic than the loop's."""
+    """Per-example gradients are contracted in float32: not further from exact arithmetic than the
+    loop's.
+    """
     exact, rows = problem(name, torch.float64), {}
     for engine in ("loop", "hooks"):
         p = problem(name)
@@ -120,7 +127,9 @@ def test_sketches_under_autocast_equal_the_loops(name):
     guide = Guide(exact.model, eta=ETA, rank=2, engine="loop")
     guide.backward(primary=exact.losses(), auxiliary=exact.loss())
     reference = guide.subspace.rows
-    distance = {engine: (found - reference).norm() / reference.norm() for engine, found in rows.items()}
+    distance = {
+        engine: (found - reference).norm() / reference.norm() for engine, found in rows.items()
+    }
     assert distance["loop"] > 1e-4  # bf16 did happen
     assert distance["hooks"] < 1.5 * distance["loop"]
 
@@ -150,7 +159,8 @@ def test_overflow_skips_the_optimizer_step(engine):
     before = {name: x.detach().clone() for name, x in p.model.named_parameters()}
     guide = Guide(p.model, eta=ETA, rank=3, engine=engine)
     report = guide.backward(
-        primary=lambda: 2.0**20 * scaler.scale(p.losses()), auxiliary=2.0**20 * scaler.scale(p.loss())
+        primary=lambda: 2.0**20 * scaler.scale(p.losses()),
+        auxiliary=2.0**20 * scaler.scale(p.loss()),
     )
     scaler.step(optimizer)
     assert all(torch.equal(before[name], x) for name, x in p.model.named_parameters())

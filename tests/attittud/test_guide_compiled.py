@@ -43,13 +43,17 @@ def test_steps_and_refreshes_equal_eager(donated, in_place):
         compiled = twin
     else:
         compiled = torch.compile(twin, backend="aot_eager", fullgraph=True)
-    guides = [Guide(model, eta=Eta(1, 0.5, -1), rank=3, engine="loop") for model in (plain, compiled)]
+    guides = [
+        Guide(model, eta=Eta(1, 0.5, -1), rank=3, engine="loop") for model in (plain, compiled)
+    ]
     assert not donated.donated_buffer
     x, y = torch.randn(8, 6), torch.randint(3, (8,))
     for refresh in (True, False, True):
         for guide in guides:
             losses = F.cross_entropy(guide.model(x), y, reduction="none")
-            guide.backward(primary=losses, auxiliary=guide.model(x).square().mean(), refresh=refresh)
+            guide.backward(
+                primary=losses, auxiliary=guide.model(x).square().mean(), refresh=refresh
+            )
     for a, b in zip(plain.parameters(), twin.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad)
 
@@ -82,11 +86,16 @@ def test_donated_buffers_are_reported_and_switched_off(donated, monkeypatch):
 
     def refuses(losses, weights, retain_graph, *args, **kwargs):
         if donated.donated_buffer and retain_graph:
-            raise RuntimeError("This backward function was compiled with non-empty donated buffers which requires ...")
+            raise RuntimeError(
+                "This backward function was compiled with non-empty donated buffers which requires ..."
+            )
         return run_backward(losses, weights, retain_graph, *args, **kwargs)
 
     monkeypatch.setattr(loop, "run_backward", refuses)
-    with pytest.raises(RuntimeError, match=r"donated buffers\)\. Donated buffers are switched off now: .* once more"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"donated buffers\)\. Donated buffers are switched off now: .* once more",
+    ):
         guide.backward(primary=model(x).square().mean(1), auxiliary=model(x).abs().mean())
     guide.backward(primary=model(x).square().mean(1), auxiliary=model(x).abs().mean())
     assert model.weight.grad is not None
@@ -97,7 +106,9 @@ def test_donated_buffers_are_reported_and_switched_off(donated, monkeypatch):
 @pytest.mark.parametrize("basis", ["sketch", "svd", "exact", "mean"])
 def test_only_the_last_backward_pass_of_a_loss_runs_in_cuda_graphs(basis, engine):
     """All earlier backward passes, including the one for J·v, keep what the forward pass saved."""
-    trees = pytest.importorskip("torch._inductor.cudagraph_trees", reason="a part of torch without promises")
+    trees = pytest.importorskip(
+        "torch._inductor.cudagraph_trees", reason="a part of torch without promises"
+    )
     before, in_graphs = trees.CUDAGraphTreeManager._run, []
 
     def backward(module, _):
@@ -107,12 +118,16 @@ def test_only_the_last_backward_pass_of_a_loss_runs_in_cuda_graphs(basis, engine
 
         return make_boxed_func(run)
 
-    backend = aot_autograd(fw_compiler=lambda module, _: make_boxed_func(module), bw_compiler=backward)
+    backend = aot_autograd(
+        fw_compiler=lambda module, _: make_boxed_func(module), bw_compiler=backward
+    )
     model = torch.compile(Model(), backend=backend, fullgraph=True)
     guide = Guide(model, eta=Eta(1, 0.5, -1), rank=3, engine=engine, basis=basis)
     x = torch.linspace(-1, 1, 96).sin().reshape(16, 6)
     for refresh in (True, False, True):
         in_graphs.clear()
-        guide.backward(primary=model(x).square().mean(1), auxiliary=model(x).mean(), refresh=refresh)
+        guide.backward(
+            primary=model(x).square().mean(1), auxiliary=model(x).mean(), refresh=refresh
+        )
         assert sum(in_graphs) == 2
         assert (len(in_graphs) > 2) == (refresh and basis != "mean")

@@ -42,7 +42,15 @@ def test_duplicated_examples_are_one_direction(basis, dtype):
     report = guide.backward(primary=p.losses(), auxiliary=p.loss())
     assert report.effective_rank == 2
     assert_basis(guide.state_dict()["basis"], 2, 1e-10 if dtype == torch.float64 else 1e-5)
-    want = expected(double.model, double.losses(), double.loss(), eta=ETA, basis=basis, rank=4, primary_weight=0.1)
+    want = expected(
+        double.model,
+        double.losses(),
+        double.loss(),
+        eta=ETA,
+        basis=basis,
+        rank=4,
+        primary_weight=0.1,
+    )
     assert error(p.grads(), want.grads) <= (1e-10 if dtype == torch.float64 else 1e-4)
 
 
@@ -53,7 +61,9 @@ def test_near_duplicates_are_one_direction(basis, dtype):
     p = problem("mlp", dtype)
     eps = torch.finfo(dtype).eps
     p = replace(
-        p, xp=torch.cat([p.xp[:2]] * 3) * (1 + eps * torch.arange(6, dtype=dtype))[:, None], yp=p.yp[:2].repeat(3)
+        p,
+        xp=torch.cat([p.xp[:2]] * 3) * (1 + eps * torch.arange(6, dtype=dtype))[:, None],
+        yp=p.yp[:2].repeat(3),
     )
     guide = guide_for(p, basis=basis)
     assert guide.backward(primary=p.losses(), auxiliary=p.loss()).effective_rank == 2
@@ -107,7 +117,9 @@ def test_a_zero_auxiliary_gradient_works():
 
 
 @pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
-@pytest.mark.parametrize("sizes", [(1e-18, 1e-18), (1e-18, 1e10), (1e10, 1e-18), (1e10, 1e10)], ids=str)
+@pytest.mark.parametrize(
+    "sizes", [(1e-18, 1e-18), (1e-18, 1e10), (1e10, 1e-18), (1e10, 1e10)], ids=str
+)
 @pytest.mark.parametrize("basis", ["sketch", "svd", "exact", "mean", "canonical"])
 def test_gradients_of_any_size_are_split_as_in_float64(basis, sizes, include_mean):
     """float32, where squares and products of such gradients leave its range."""
@@ -127,7 +139,9 @@ def test_gradients_of_any_size_are_split_as_in_float64(basis, sizes, include_mea
     part, g_a = want.parts["auxiliary"], want.g_a["auxiliary"]
     for name in ("neutral", "helpful", "harmful"):
         norm = getattr(part, name).norm() / auxiliary_size
-        assert getattr(report, name).item() / auxiliary_size == pytest.approx(norm.item(), rel=1e-3, abs=1e-3)
+        assert getattr(report, name).item() / auxiliary_size == pytest.approx(
+            norm.item(), rel=1e-3, abs=1e-3
+        )
     cosine = torch.cosine_similarity(g_a / auxiliary_size, want.g_p / primary_size, dim=0)
     assert report.cosine.item() == pytest.approx(cosine.item(), abs=1e-4)
     assert finite(report)
@@ -140,7 +154,12 @@ def test_basis_losses_with_nan_do_not_change_the_step(basis):
     guide.backward(primary=p.losses(), auxiliary=p.loss())
     V = guide.state_dict()["basis"].clone()
     p.model.zero_grad()
-    guide.backward(primary=p.losses(), auxiliary=p.loss(), basis_losses=lambda: nan_at(p.losses()), refresh=True)
+    guide.backward(
+        primary=p.losses(),
+        auxiliary=p.loss(),
+        basis_losses=lambda: nan_at(p.losses()),
+        refresh=True,
+    )
     want = expected(p.model, p.losses(), p.loss(), eta=ETA, basis=V, primary_weight=0.1)
     assert error(p.grads(), want.grads) <= 1e-10
 
@@ -182,13 +201,19 @@ def test_equal_singular_values_work(basis):
     theta = torch.nn.Parameter(torch.zeros(5, dtype=torch.float64))
     model = torch.nn.ParameterList([theta])
     guide = Guide(model, eta=Eta(1, 0, 0), basis=basis, rank=3)
-    guide.backward(primary=(theta * torch.eye(5, dtype=torch.float64)[:3]).sum(1), auxiliary=theta.sum())
-    assert torch.allclose(theta.grad, torch.tensor([1 / 3, 1 / 3, 1 / 3, 1, 1], dtype=torch.float64))
+    guide.backward(
+        primary=(theta * torch.eye(5, dtype=torch.float64)[:3]).sum(1), auxiliary=theta.sum()
+    )
+    assert torch.allclose(
+        theta.grad, torch.tensor([1 / 3, 1 / 3, 1 / 3, 1, 1], dtype=torch.float64)
+    )
     assert_basis(guide.state_dict()["basis"], 3)
 
 
 def network() -> nn.Module:
-    """Roundings of BatchNorm and convolutions in float32: rows beyond the examples are not zero by themselves."""
+    """Roundings of BatchNorm and convolutions in float32: rows beyond the examples are not zero by
+    themselves.
+    """
     torch.manual_seed(0)
     layers, width = list[nn.Module](), 3
     for stride in (1, 2, 1):
@@ -199,7 +224,10 @@ def network() -> nn.Module:
 
 def losses_of(model: nn.Module, m: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(m)
-    x, y = torch.randn(m, 3, 12, 12, generator=generator), torch.randint(5, (m,), generator=generator)
+    x, y = (
+        torch.randn(m, 3, 12, 12, generator=generator),
+        torch.randint(5, (m,), generator=generator),
+    )
     return nn.functional.cross_entropy(model(x), y, reduction="none")
 
 
@@ -210,7 +238,9 @@ def test_a_basis_has_no_more_directions_than_examples(basis, m, rank, engine):
     model = network()
     guide = Guide(model, eta=Eta(*ETA), rank=rank, basis=basis, engine=engine)
     for size in (m, m + 3, m):
-        report = guide.backward(primary=losses_of(model, size), auxiliary=losses_of(model, 20).mean(), refresh=True)
+        report = guide.backward(
+            primary=losses_of(model, size), auxiliary=losses_of(model, 20).mean(), refresh=True
+        )
         assert report.effective_rank <= min(size, rank)
         V = guide.subspace.rows
         live = V[V.any(1)]
@@ -221,7 +251,9 @@ def test_a_basis_has_no_more_directions_than_examples(basis, m, rank, engine):
 @pytest.mark.parametrize("basis", ["sketch", "exact"])
 @pytest.mark.parametrize("sizes", [(3, 4), (2, 3, 1), (12, 1), (1, 12), (30, 31)])
 def test_micro_batches_give_no_more_directions_than_examples(basis, sizes):
-    """This holds whether J itself is kept for few examples, its sketch, or first J and then the sketch."""
+    """This holds whether J itself is kept for few examples, its sketch, or first J and then the
+    sketch.
+    """
     model = network()
     guide = Guide(model, eta=Eta(*ETA), rank=20, basis=basis, engine="loop", batch_norm="frozen")
     model.eval()
@@ -272,42 +304,61 @@ def test_a_rank_far_above_the_examples_costs_nothing(basis, verbs):
     assert len(calls) <= 6 + 2
 
 
-@pytest.mark.parametrize("name", ["mlp", "cnn_batch_norm", "cnn_group_norm", "transformer", "lstm", "layer_norm"])
+@pytest.mark.parametrize(
+    "name", ["mlp", "cnn_batch_norm", "cnn_group_norm", "transformer", "lstm", "layer_norm"]
+)
 def test_rounding_errors_of_single_gradients_stay_below_the_tolerance(name):
-    """The tolerance separates dependent from independent rows: the errors of gradients are below a quarter of it."""
+    """The tolerance separates dependent from independent rows: the errors of gradients are below a
+    quarter of it.
+    """
     double, single = problem(name, torch.float64), problem(name, torch.float64).to(torch.float32)
     names = shared_names(double.model, double.losses(), double.loss())
     exact, rounded = (jacobian(p.losses(), p.model, names).double() for p in (double, single))
-    assert (exact - rounded).norm(dim=1).max() < tolerance(torch.float32) / 4 * exact.norm(dim=1).max()
+    assert (exact - rounded).norm(dim=1).max() < tolerance(torch.float32) / 4 * exact.norm(
+        dim=1
+    ).max()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("left", [1e-3, 1e-4, 1e-5])
 def test_include_mean_works_with_rows_rounded_for_storage(left, dtype):
-    """‖g_prim‖² - ‖p‖² almost vanishes, because the row is a little too long; the residual of g_prim does not."""
+    """‖g_prim‖² - ‖p‖² almost vanishes, because the row is a little too long; the residual of
+    g_prim does not.
+    """
     row = torch.tensor([0.6, 0.8, 0.0], dtype=dtype)
     stored = row.bfloat16().double()
     assert stored @ stored > 1.003
     inside = (1 - left) / (stored @ stored)
-    g_prim = stored / stored.norm() * inside.sqrt() + torch.tensor([0.0, 0.0, 1.0]) * (1 - inside).sqrt()
+    g_prim = (
+        stored / stored.norm() * inside.sqrt() + torch.tensor([0.0, 0.0, 1.0]) * (1 - inside).sqrt()
+    )
     assert 1 - (stored @ g_prim) ** 2 == pytest.approx(left)
     model, g_aux = Vector(3).to(dtype), torch.tensor([0.0, 0.0, 1.0], dtype=dtype)
     guide = Guide(
-        model, eta=Eta(1, 0, 0), primary_weight=0, rank=1, basis="exact", include_mean=True, basis_dtype=torch.bfloat16
+        model,
+        eta=Eta(1, 0, 0),
+        primary_weight=0,
+        rank=1,
+        basis="exact",
+        include_mean=True,
+        basis_dtype=torch.bfloat16,
     )
     report = guide.backward(
         primary=(g_prim.to(dtype) @ model.x).expand(2),
         auxiliary=g_aux @ model.x,
         basis_losses=lambda: torch.stack([row, 2 * row]) @ model.x,
     )
-    # All of g_aux is along the residual, so nothing of it is neutral, up to the rounding of the row.
+    # All of g_aux is along the residual, so nothing of it is neutral, up to the rounding of the
+    # row.
     assert model.x.grad.norm() < 0.1
     assert report.helpful == pytest.approx(1, abs=0.01)
     assert report.captured_primary <= 1
 
 
 def test_dependent_rows_become_zero_even_after_a_nearly_dependent_row():
-    """Seven different examples, some of them twice: an eighth direction is rounding, however inexact the seventh is."""
+    """Seven different examples, some of them twice: an eighth direction is rounding, however
+    inexact the seventh is.
+    """
     for seed in range(300):
         generator = torch.Generator().manual_seed(seed)
         examples = torch.randn(7, 50, generator=generator)

@@ -1,4 +1,6 @@
-"""Steps on a GPU: their kernels, no waiting, reduced precision, memory. Skipped where there is none."""
+"""Steps on a GPU: their kernels, no waiting, reduced precision, memory. Skipped where there is
+none.
+"""
 
 import contextlib
 import threading
@@ -12,7 +14,16 @@ from attittud import Guide, decompose
 from attittud import kernels as linalg
 from attittud.autograd import layout
 from attittud.engine.base import Jacobian
-from tests.helpers.on_gpu import DEVICE, ETA, NEEDS_GPU, STORED, Convolutions, Perceptron, Run, close
+from tests.helpers.on_gpu import (
+    DEVICE,
+    ETA,
+    NEEDS_GPU,
+    STORED,
+    Convolutions,
+    Perceptron,
+    Run,
+    close,
+)
 
 pytestmark = NEEDS_GPU
 
@@ -29,11 +40,13 @@ def no_waiting():
         torch.cuda.set_sync_debug_mode("default")
 
 
-# ---------------------------------------------------------------------------------------------- threads
+# ------------------------------------------------------------------------------------------ threads
 
 
 @pytest.mark.parametrize("engine", ["loop", "batched", "hooks"])
-def test_passes_in_the_calling_thread_give_the_update_of_passes_in_torchs_thread(engine, monkeypatch):
+def test_passes_in_the_calling_thread_give_the_update_of_passes_in_torchs_thread(
+    engine, monkeypatch
+):
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     updates, threads = [], []
     for own in (True, False):
@@ -43,7 +56,9 @@ def test_passes_in_the_calling_thread_give_the_update_of_passes_in_torchs_thread
         run = Run(Perceptron() if engine == "hooks" else Convolutions(), engine=engine)
         for refresh in (True, False, True, False):
             loss = run.loss()
-            loss.register_hook(lambda _: threads.append(threading.get_ident() == threading.main_thread().ident))
+            loss.register_hook(
+                lambda _: threads.append(threading.get_ident() == threading.main_thread().ident)
+            )
             run.loss = lambda loss=loss: loss
             run.step(refresh)
             del run.loss
@@ -51,13 +66,20 @@ def test_passes_in_the_calling_thread_give_the_update_of_passes_in_torchs_thread
     assert torch.equal(*updates) and threads == [True] * 4 + [False] * 4
 
 
-# ---------------------------------------------------------------------------------------------- devices
+# ------------------------------------------------------------------------------------------ devices
 
 
 @pytest.mark.parametrize("eta", [ETA, "auto"], ids=["fixed", "auto"])
 def test_a_model_may_move_between_devices(eta):
     """The basis is computed again at once, and scores move along."""
-    settings = {"basis": "mean", "refresh_every": 100, "eta": eta, "rank": 1, "primary_weight": 0.3, "judge_every": 1}
+    settings = {
+        "basis": "mean",
+        "refresh_every": 100,
+        "eta": eta,
+        "rank": 1,
+        "primary_weight": 0.3,
+        "judge_every": 1,
+    }
     run = Run(Perceptron(), **settings)
 
     def step(guide):
@@ -65,7 +87,9 @@ def test_a_model_may_move_between_devices(eta):
         judge = {"judge": run.losses} if eta == "auto" else {}
         # The judges approve of this task in every step.
         report = guide.backward(primary=run.losses(), auxiliary=run.losses().mean(), **judge)
-        return report, torch.cat([p.grad.flatten() for p in run.model.parameters() if p.grad is not None])
+        return report, torch.cat(
+            [p.grad.flatten() for p in run.model.parameters() if p.grad is not None]
+        )
 
     for number, device in enumerate(("cpu", DEVICE, "cpu")):
         run.model.to(device)
@@ -84,7 +108,7 @@ def test_a_model_may_move_between_devices(eta):
             assert last.tasks["auxiliary"].earned.weights.helpful > 0
 
 
-# ---------------------------------------------------------------------------------------------- kernels
+# ------------------------------------------------------------------------------------------ kernels
 
 
 def test_kernels_and_torch_give_the_same_update(monkeypatch):
@@ -126,7 +150,7 @@ def test_hooks_with_and_without_a_kernel_give_the_same_basis(monkeypatch, name, 
     close(*bases, 1e-4)
 
 
-# ---------------------------------------------------------------------------------------------- waiting
+# ------------------------------------------------------------------------------------------ waiting
 
 
 @pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
@@ -170,7 +194,7 @@ def test_a_refresh_from_a_callable_never_waits():
         run.step(True, basis_losses=run.losses)
 
 
-# ---------------------------------------------------------------------------------------------- precision, checkpoints
+# --------------------------------------------------------------------------- precision, checkpoints
 
 
 def check_update(run, shared_scale=1.0, tolerance=1e-5):
@@ -235,14 +259,20 @@ def test_steps_work_in_fp16_with_a_scaler(model):
         run.optimizer.zero_grad()
         with torch.autocast(DEVICE, torch.float16):
             losses, loss = run.losses(), run.loss()
-        run.guide.backward(primary=scaler.scale(losses), auxiliary=scaler.scale(loss), refresh=refresh)
+        run.guide.backward(
+            primary=scaler.scale(losses), auxiliary=scaler.scale(loss), refresh=refresh
+        )
         scaler.step(run.optimizer)
         scaler.update()
         assert all(torch.isfinite(p).all() for p in run.model.parameters())
     # Overflow reaches .grad, and the scaler skips the step.
     before = run.parameters()
     run.optimizer.zero_grad()
-    run.guide.backward(primary=scaler.scale(run.losses() * torch.inf), auxiliary=scaler.scale(run.loss()), refresh=True)
+    run.guide.backward(
+        primary=scaler.scale(run.losses() * torch.inf),
+        auxiliary=scaler.scale(run.loss()),
+        refresh=True,
+    )
     scaler.step(run.optimizer)
     scaler.update()
     assert torch.equal(run.parameters(), before)
@@ -266,7 +296,7 @@ def test_activation_checkpointing_works(engine):
     close(run.parameters(), plain.parameters(), 1e-5)
 
 
-# ---------------------------------------------------------------------------------------------- memory
+# ------------------------------------------------------------------------------------------- memory
 
 
 @pytest.mark.parametrize("engine", ["loop", "batched", "hooks"])

@@ -1,4 +1,6 @@
-"""Steps captured in CUDA graphs, and steps of compiled models, on a GPU. Skipped where there is none."""
+"""Steps captured in CUDA graphs, and steps of compiled models, on a GPU. Skipped where there is
+none.
+"""
 
 import copy
 
@@ -6,12 +8,21 @@ import pytest
 import torch
 
 from attittud import Guide
-from tests.helpers.on_gpu import DEVICE, ETA, NEEDS_GPU, STORED, Convolutions, Perceptron, Run, close
+from tests.helpers.on_gpu import (
+    DEVICE,
+    ETA,
+    NEEDS_GPU,
+    STORED,
+    Convolutions,
+    Perceptron,
+    Run,
+    close,
+)
 
 pytestmark = NEEDS_GPU
 
 
-# ---------------------------------------------------------------------------------------------- CUDA graphs
+# -------------------------------------------------------------------------------------- CUDA graphs
 
 
 def captured(run, refresh, **arguments):
@@ -81,7 +92,10 @@ def test_captured_refresh_by_hooks_equals_eager():
     losses = run.losses()
     shared = list(run.guide.shared_parameters.values())
     J = torch.stack(
-        [torch.cat([g.flatten() for g in torch.autograd.grad(l, shared, retain_graph=True)]) for l in losses]
+        [
+            torch.cat([g.flatten() for g in torch.autograd.grad(l, shared, retain_graph=True)])
+            for l in losses
+        ]
     ).double()
     graph.replay()
     rows = run.guide.subspace.rows.double()
@@ -97,7 +111,9 @@ def test_captured_refresh_equals_eager(basis, engine):
 
 
 def test_captured_refresh_of_convolutions_equals_eager():
-    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+    with torch.backends.cudnn.flags(
+        enabled=True, benchmark=False, deterministic=True, allow_tf32=False
+    ):
         replay_equals_eager(Convolutions, True, basis="sketch", engine="loop")
 
 
@@ -143,7 +159,9 @@ def test_captured_step_with_judges_equals_eager(basis):
     for run in (eager, graphed):
         warm_up(run, [True, False, False], judge=lambda run=run: run.losses()[:8] * 2)
     graphs = {
-        heard: captured(graphed, False, **({"judge": lambda: graphed.losses()[:8] * 2} if heard else {}))[0]
+        heard: captured(
+            graphed, False, **({"judge": lambda: graphed.losses()[:8] * 2} if heard else {})
+        )[0]
         for heard in (True, False)
     }
     for seed, heard in enumerate([False, True, False, True, True], start=1):
@@ -167,7 +185,7 @@ def test_captured_refresh_with_nan_keeps_the_basis():
     assert int(run.guide._schedule.skipped) == 1
 
 
-# ---------------------------------------------------------------------------------------------- compiled models
+# ---------------------------------------------------------------------------------- compiled models
 
 
 def guided(run, given, refresh):
@@ -193,7 +211,9 @@ def in_its_mode(mode, engine, step, **settings):
     run = Run(twin, engine=engine, **settings)
     # fullgraph: a graph break would be an error.
     run.model = torch.compile(twin, mode=mode, fullgraph=True)
-    run.guide = Guide(run.model, **{"eta": ETA, "primary_weight": 0.3, "rank": 4, "engine": engine, **settings})
+    run.guide = Guide(
+        run.model, **{"eta": ETA, "primary_weight": 0.3, "rank": 4, "engine": engine, **settings}
+    )
     for seed, refresh in enumerate([True, False, False, True, False, True, True, False]):
         for each in (plain, run):
             each.load(seed)
@@ -219,9 +239,14 @@ def test_compiled_model_keeps_its_mode_with_other_bases(basis):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    ("given", "engine"), [("judge", "loop"), ("basis_losses", "loop"), ("basis_losses", "hooks"), ("verbs", "loop")]
+    ("given", "engine"),
+    [("judge", "loop"), ("basis_losses", "loop"), ("basis_losses", "hooks"), ("verbs", "loop")],
 )
 def test_compiled_model_keeps_its_mode_whatever_a_step_is_given(given, engine):
-    """Earlier forward passes use the same memory, and some of their backward passes are still to come."""
+    """Earlier forward passes use the same memory, and some of their backward passes are still to
+    come.
+    """
     settings = {"eta": "auto", "judge_every": 2} if given == "judge" else {}
-    in_its_mode("reduce-overhead", engine, lambda run, refresh: guided(run, given, refresh), **settings)
+    in_its_mode(
+        "reduce-overhead", engine, lambda run, refresh: guided(run, given, refresh), **settings
+    )

@@ -1,4 +1,6 @@
-"""A-GEM and one-sided PCGrad follow their published formulas, and steps that need no primary losses leave them out."""
+"""A-GEM and one-sided PCGrad follow their published formulas, and steps that need no primary losses
+leave them out.
+"""
 
 import pytest
 import torch
@@ -28,7 +30,9 @@ class Problem:
         return F.cross_entropy(self.model(self.x[step, 1]), self.y[step, 1], reduction="none")
 
     def gradient(self, loss: Tensor) -> Tensor:
-        return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(self.model.parameters()))])
+        return torch.cat(
+            [g.flatten() for g in torch.autograd.grad(loss, list(self.model.parameters()))]
+        )
 
     def update(self) -> Tensor:
         return torch.cat([p.grad.flatten() for p in self.model.parameters()])
@@ -36,7 +40,9 @@ class Problem:
 
 @pytest.mark.parametrize("weight", [0.0, 1.0])
 def test_a_gem_and_pcgrad_follow_their_formula(weight):
-    """facebookresearch/agem, model/model.py; with weight 1 the protected loss is trained on too (arXiv 2001.06782)."""
+    """facebookresearch/agem, model/model.py; with weight 1 the protected loss is trained on too
+    (arXiv 2001.06782).
+    """
     p = Problem()
     guide = Guide(p.model, **A_GEM | {"primary_weight": weight})
     optimizer = torch.optim.SGD(p.model.parameters(), lr=0.3)
@@ -70,7 +76,8 @@ def test_the_primary_pass_is_left_out_if_the_step_does_not_need_it():
 
 
 @pytest.mark.parametrize(
-    "options", [{"primary_weight": 0.5}, {"include_mean": True}, {"eta": (1, 1, 0)}, {"refresh_every": 1}]
+    "options",
+    [{"primary_weight": 0.5}, {"include_mean": True}, {"eta": (1, 1, 0)}, {"refresh_every": 1}],
 )
 def test_losses_that_are_needed_cannot_be_left_out(options):
     p = Problem()

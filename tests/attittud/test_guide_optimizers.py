@@ -36,7 +36,13 @@ def guided(p: Problem):
 
 
 def train(
-    p: Problem, fill, make_optimizer, steps: int = 4, clip=None, make_scheduler=None, set_to_none: bool = True
+    p: Problem,
+    fill,
+    make_optimizer,
+    steps: int = 4,
+    clip=None,
+    make_scheduler=None,
+    set_to_none: bool = True,
 ) -> None:
     optimizer = make_optimizer(p.model)
     scheduler = make_scheduler(optimizer) if make_scheduler else None
@@ -51,12 +57,16 @@ def train(
 
 
 def assert_same_training(name: str = "mlp", **options) -> None:
-    """Training through a guide with equal weights = training on the plain weighted sum, bit for bit."""
+    """Training through a guide with equal weights = training on the plain weighted sum, bit for
+    bit.
+    """
     one, other = problem(name), problem(name)
     start = [x.clone() for x in one.model.parameters()]
     train(one, guided(one), **options)
     train(other, lambda: set_gradients(other), **options)
-    for (parameter, x), y in zip(one.model.named_parameters(), other.model.parameters(), strict=True):
+    for (parameter, x), y in zip(
+        one.model.named_parameters(), other.model.parameters(), strict=True
+    ):
         assert torch.equal(x, y), parameter
     assert any(not torch.equal(x, y) for x, y in zip(start, one.model.parameters(), strict=True))
 
@@ -64,7 +74,11 @@ def assert_same_training(name: str = "mlp", **options) -> None:
 def build(name: str, **options):
     def make(model: nn.Module) -> torch.optim.Optimizer:
         kind = getattr(torch.optim, name)
-        params = [x for x in model.parameters() if x.ndim == 2] if name == "Muon" else list(model.parameters())
+        params = (
+            [x for x in model.parameters() if x.ndim == 2]
+            if name == "Muon"
+            else list(model.parameters())
+        )
         return kind(params, lr=0.01, **options)
 
     return make
@@ -95,7 +109,9 @@ def test_every_implementation_of_adam_works(name, options):
 )
 def test_gradient_clipping_works(clip, set_to_none):
     """Clipping works in place and comes last: the next step does not see it."""
-    assert_same_training(make_optimizer=build("SGD", momentum=0.9), clip=clip, set_to_none=set_to_none)
+    assert_same_training(
+        make_optimizer=build("SGD", momentum=0.9), clip=clip, set_to_none=set_to_none
+    )
 
 
 @pytest.mark.parametrize(
@@ -133,13 +149,18 @@ def test_lbfgs_works():
 def test_two_optimizers_for_body_and_heads_work():
     def both(model: nn.Module):
         return torch.optim.SGD(
-            [{"params": model.body.parameters(), "lr": 0.1}, {"params": model.heads.parameters(), "lr": 1e-3}]
+            [
+                {"params": model.body.parameters(), "lr": 0.1},
+                {"params": model.heads.parameters(), "lr": 1e-3},
+            ]
         )
 
     assert_same_training(make_optimizer=both)
 
 
-def scaled_run(scaler, steps: int = 5, overflow_at: int | None = None) -> tuple[Problem, list[float]]:
+def scaled_run(
+    scaler, steps: int = 5, overflow_at: int | None = None
+) -> tuple[Problem, list[float]]:
     p = problem("mlp")
     guide = Guide(p.model, eta=Eta(1, 0.5, -1), primary_weight=0.1, rank=3, refresh_every=2)
     optimizer = torch.optim.SGD(p.model.parameters(), lr=0.1)
@@ -178,7 +199,9 @@ def test_grad_looks_as_after_plain_backward(name):
     one, other = problem(name), problem(name)
     guided(one)()
     (other.losses().mean() + other.loss()).backward()
-    for (parameter, x), y in zip(one.model.named_parameters(), other.model.parameters(), strict=True):
+    for (parameter, x), y in zip(
+        one.model.named_parameters(), other.model.parameters(), strict=True
+    ):
         assert x.grad.shape == y.grad.shape, parameter
         assert x.grad.dtype == y.grad.dtype, parameter
         assert x.grad.stride() == y.grad.stride() or y.grad.numel() < 2, parameter

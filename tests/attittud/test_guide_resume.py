@@ -35,13 +35,21 @@ class Run:
     """A model, an optimizer and a guide in training; batches depend on the step number alone."""
 
     def __init__(self, setting: str, init: int = 0, **changes) -> None:
-        self.problem: Problem = problem("cnn_batch_norm" if setting == "sketch" else "mlp", m=12, n=12)
+        self.problem: Problem = problem(
+            "cnn_batch_norm" if setting == "sketch" else "mlp", m=12, n=12
+        )
         self.with_basis_losses = setting == "basis_losses"
         if init:  # other initial values than in the saved run
             with torch.no_grad():
                 for x in self.problem.model.parameters():
                     x.add_(init)
-        options = {"eta": Eta(1, 0.5, -1), "primary_weight": 0.1, "rank": 3, "refresh_every": 5, "seed": 4}
+        options = {
+            "eta": Eta(1, 0.5, -1),
+            "primary_weight": 0.1,
+            "rank": 3,
+            "refresh_every": 5,
+            "seed": 4,
+        }
         self.guide = Guide(self.problem.model, **options | SETTINGS[setting] | changes)
         self.optimizer = torch.optim.Adam(self.problem.model.parameters(), lr=0.01)
 
@@ -52,7 +60,9 @@ class Run:
             self.optimizer.zero_grad()
             primary, auxiliary = self.problem.losses(at), self.problem.loss(at)
             more = {"basis_losses": self.problem.losses} if self.with_basis_losses else {}
-            refreshed.append(self.guide.backward(primary=primary, auxiliary=auxiliary, **more).refreshed)
+            refreshed.append(
+                self.guide.backward(primary=primary, auxiliary=auxiliary, **more).refreshed
+            )
             self.optimizer.step()
         return refreshed
 
@@ -81,7 +91,9 @@ def test_a_new_process_continues_bitwise(tmp_path):
         want[setting] = run.problem.model.state_dict()
     torch.save(saved, tmp_path / "saved.pt")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    subprocess.run([sys.executable, __file__, str(tmp_path)], check=True, env=environment, timeout=120)
+    subprocess.run(
+        [sys.executable, __file__, str(tmp_path)], check=True, env=environment, timeout=120
+    )
     got = torch.load(tmp_path / "resumed.pt", weights_only=True)
     for setting, state in want.items():
         assert all(torch.equal(got[setting][name], value) for name, value in state.items()), setting
@@ -127,7 +139,7 @@ if __name__ == "__main__":  # the new process
     torch.save(resumed, f"{folder}/resumed.pt")
 
 
-# ---------------------------------------------------------------------------------------------- states that were changed
+# ------------------------------------------------------------------------- states that were changed
 
 
 @pytest.mark.parametrize("kind", ["tuples", "mapping", "by parameter", "wider"])
@@ -168,9 +180,13 @@ def test_a_basis_whose_rows_have_another_length_is_refused(setting, factor):
     assert torch.equal(run.guide.state_dict()["basis"], before["basis"])
 
 
-@pytest.mark.parametrize("formats", [(torch.contiguous_format, torch.channels_last)[::step] for step in (1, -1)])
+@pytest.mark.parametrize(
+    "formats", [(torch.contiguous_format, torch.channels_last)[::step] for step in (1, -1)]
+)
 def test_a_state_does_not_depend_on_the_memory_format(formats):
-    """A state is loaded before or after the model is converted to channels_last, or saved after it."""
+    """A state is loaded before or after the model is converted to channels_last, or saved after
+    it.
+    """
     before, after = formats
     p, q = problem("cnn_group_norm", torch.float64), problem("cnn_group_norm", torch.float64)
     options = {"eta": Eta(1, 0.5, -1), "rank": 3, "refresh_every": 10}
@@ -222,7 +238,10 @@ def test_a_state_is_of_the_model_as_it_is_now(change, caplog):
 
 
 def test_a_parameter_without_elements_can_be_saved_with_channels_last():
-    model, x = torch.nn.Conv2d(2, 3, 2).to(memory_format=torch.channels_last), torch.randn(4, 2, 3, 3)
+    model, x = (
+        torch.nn.Conv2d(2, 3, 2).to(memory_format=torch.channels_last),
+        torch.randn(4, 2, 3, 3),
+    )
     model.empty = torch.nn.Parameter(torch.empty(0))
     guide, other = (Guide(model, eta=Eta(1, 0.5, -1), rank=2) for _ in range(2))
     losses = model(x).square().mean((1, 2, 3)) + model.empty.sum()

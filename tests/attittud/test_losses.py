@@ -30,7 +30,9 @@ def test_sums_over_all_counted_tokens_are_the_batch_loss() -> None:
     logits, labels = batch()
     whole = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
     counted = (labels[:, 1:] != -100).sum()
-    assert torch.allclose(per_sequence(logits, labels, reduction="sum").sum() / counted, whole, rtol=1e-12)
+    assert torch.allclose(
+        per_sequence(logits, labels, reduction="sum").sum() / counted, whole, rtol=1e-12
+    )
 
 
 def test_a_sequence_without_counted_tokens_has_loss_zero() -> None:
@@ -54,14 +56,22 @@ def test_packed_batches_are_refused() -> None:
 
 def test_per_example_equals_the_loss_of_each_example_alone() -> None:
     logits = torch.randn(6, 4, dtype=torch.float64)
-    classes, decisions, values = torch.randint(4, (6,)), torch.randint(2, (6, 4)).double(), torch.randn(6, 4).double()
+    classes, decisions, values = (
+        torch.randint(4, (6,)),
+        torch.randint(2, (6, 4)).double(),
+        torch.randn(6, 4).double(),
+    )
     for i in range(6):
-        assert torch.allclose(per_example(logits, classes)[i], F.cross_entropy(logits[i], classes[i]))
+        assert torch.allclose(
+            per_example(logits, classes)[i], F.cross_entropy(logits[i], classes[i])
+        )
         yes_no = F.binary_cross_entropy_with_logits(logits[i], decisions[i])
         assert torch.allclose(per_example(logits, decisions)[i], yes_no)
         square = F.mse_loss(logits[i], values[i])
         assert torch.allclose(per_example(logits, values, problem_type="regression")[i], square)
-        assert torch.allclose(per_example(logits[:, 0], values[:, 0])[i], F.mse_loss(logits[i, 0], values[i, 0]))
+        assert torch.allclose(
+            per_example(logits[:, 0], values[:, 0])[i], F.mse_loss(logits[i, 0], values[i, 0])
+        )
 
 
 @pytest.mark.parametrize("shift", [True, False])
@@ -84,7 +94,9 @@ def test_the_divergence_of_equal_logits_has_no_gradient() -> None:
     labels, start = torch.randint(50, (4, 6)), logits.detach().clone()
     losses = per_sequence_kl(logits, start, labels)
     assert not losses.any() and not torch.autograd.grad(losses.sum(), logits)[0].any()
-    plain = F.kl_div(logits.log_softmax(-1), start.log_softmax(-1), log_target=True, reduction="sum")
+    plain = F.kl_div(
+        logits.log_softmax(-1), start.log_softmax(-1), log_target=True, reduction="sum"
+    )
     assert torch.autograd.grad(plain, logits)[0].any()
     near = (start + 1e-3 * torch.randn_like(start)).requires_grad_()
     assert torch.autograd.grad(per_sequence_kl(near, start, labels).sum(), near)[0].any()

@@ -33,7 +33,15 @@ def described(want, task, rows):
 @pytest.mark.parametrize("basis", ["sketch", "svd", "exact", "mean", "canonical"])
 def test_a_report_of_one_loss_equals_the_explicit_parts(basis, include_mean):
     p = problem("mlp", torch.float64)
-    want = expected(p.model, p.losses(), p.loss(), eta=(1, 0, -1), basis=basis, rank=4, include_mean=include_mean)
+    want = expected(
+        p.model,
+        p.losses(),
+        p.loss(),
+        eta=(1, 0, -1),
+        basis=basis,
+        rank=4,
+        include_mean=include_mean,
+    )
     rows = with_mean(want.V, want.g_p) if include_mean else want.V
     guide = Guide(p.model, eta=Eta(1, 0, -1), basis=basis, rank=4, include_mean=include_mean)
     report = guide.backward(primary=p.losses(), auxiliary=p.loss())
@@ -45,7 +53,9 @@ def test_a_report_of_one_loss_equals_the_explicit_parts(basis, include_mean):
 
 
 def test_norms_are_of_the_gradient_not_of_the_update():
-    """Eta and weights do not matter: the report describes the auxiliary gradient, not the update."""
+    """Eta and weights do not matter: the report describes the auxiliary gradient, not the
+    update.
+    """
     values = []
     for options in ({}, {"eta": Eta(0, 0, 0), "auxiliary_weight": 7.0, "primary_weight": 0.0}):
         p = problem("mlp", torch.float64)
@@ -58,7 +68,9 @@ def test_norms_are_of_the_gradient_not_of_the_update():
 
 def test_a_report_can_be_printed():
     p = problem("mlp")
-    report = Guide(p.model, eta=Eta(1, 1, -1), rank=3).backward(primary=p.losses(), auxiliary=p.loss())
+    report = Guide(p.model, eta=Eta(1, 1, -1), rank=3).backward(
+        primary=p.losses(), auxiliary=p.loss()
+    )
     assert f"neutral={float(report.neutral):.4g}, " in str(report)
     assert "refreshed=1" in str(report) and "tensor" not in str(report)
     assert repr(report) == str(report)  # what a notebook shows
@@ -77,12 +89,16 @@ def test_named_tasks_have_their_own_values():
     tasks = {"a": p.loss(), "b": -p.losses(slice(2)).mean()}
     want = expected(p.model, p.losses(), tasks, eta=(1, 0, -1), rank=4)
     guide = Guide(p.model, eta=Eta(1, 0, -1), rank=4)
-    report = guide.backward(primary=p.losses(), auxiliary={"a": p.loss(), "b": -p.losses(slice(2)).mean()})
+    report = guide.backward(
+        primary=p.losses(), auxiliary={"a": p.loss(), "b": -p.losses(slice(2)).mean()}
+    )
     assert list(report.tasks) == ["a", "b"]
     for task in tasks:
         numbers = described(want, task, want.V)
         for name in PER_TASK:
-            assert getattr(report.tasks[task], name).item() == pytest.approx(float(numbers[name]), rel=1e-9), (
+            assert getattr(report.tasks[task], name).item() == pytest.approx(
+                float(numbers[name]), rel=1e-9
+            ), (
                 task,
                 name,
             )
@@ -127,7 +143,9 @@ def test_a_report_does_not_change_with_the_next_step():
     guide = Guide(p.model, eta=Eta(1, 0, -1), rank=4, refresh_every=1)
     reports = []
     for i in range(3):
-        report = guide.backward(primary=p.losses(slice(i, i + 3)) * (float("nan") if i == 2 else 1), auxiliary=p.loss())
+        report = guide.backward(
+            primary=p.losses(slice(i, i + 3)) * (float("nan") if i == 2 else 1), auxiliary=p.loss()
+        )
         reports.append((report, {name: float(getattr(report, name)) for name in FIELDS}))
     for report, then in reports[:2]:
         assert {name: float(getattr(report, name)) for name in FIELDS} == then
@@ -145,7 +163,9 @@ def test_a_report_can_be_read_after_the_rank_of_the_basis_has_changed():
         found += [] if late else [report.to_dict()]
         second = guide.backward(primary=p.losses(slice(6, 12)), auxiliary=p.loss())
         found += [report.to_dict()] if late else []
-    assert found[0] == found[1] and found[0]["effective_rank"] == 1 and int(second.effective_rank) == 4
+    assert (
+        found[0] == found[1] and found[0]["effective_rank"] == 1 and int(second.effective_rank) == 4
+    )
 
 
 def test_a_logger_waits_once_for_the_device(monkeypatch):

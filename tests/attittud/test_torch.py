@@ -1,4 +1,6 @@
-"""What rests on private names of torch: hooks, and the memory of compiled passes whose backward pass is still to come."""
+"""What rests on private names of torch: hooks, and the memory of compiled passes whose backward
+pass is still to come.
+"""
 
 import copy
 import gc
@@ -29,7 +31,9 @@ def test_a_hook_is_as_good_as_torchs_own(earlier):
     other = y.register_hook(lambda gradient: seen.append(gradient.tolist()))
     y.sum().backward(retain_graph=True)
     assert seen == ["earlier"] * earlier + ["ours", [3.0] * 3] and x.grad.tolist() == [6.0] * 3
-    edge = torch.autograd.graph.get_gradient_edge(y)  # where a pass ends, hooks see the gradient too
+    edge = torch.autograd.graph.get_gradient_edge(
+        y
+    )  # where a pass ends, hooks see the gradient too
     assert torch.autograd.grad(y.sum(), edge, retain_graph=True)[0].tolist() == [3.0] * 3
     remove()
     remove()
@@ -64,7 +68,11 @@ class Passes:
 @pytest.mark.parametrize("engine", ["loop", "batched", "hooks"])
 def test_backward_passes_run_in_the_thread_that_calls_the_guide(engine):
     run = Passes(engine)
-    for refresh in (True, True, False):  # the first refresh checks the engine by passes of torch's own
+    for refresh in (
+        True,
+        True,
+        False,
+    ):  # the first refresh checks the engine by passes of torch's own
         run.step(refresh=refresh)
     assert run.seen == [False, False, False]  # primary, judges, auxiliary
     run.step(refresh=True)
@@ -112,7 +120,9 @@ def test_a_pass_that_fails_leaves_no_graph_behind(engine):
 
 
 def test_a_kept_graph_runs_without_cuda_graphs():
-    trees = pytest.importorskip("torch._inductor.cudagraph_trees", reason="a part of torch without promises")
+    trees = pytest.importorskip(
+        "torch._inductor.cudagraph_trees", reason="a part of torch without promises"
+    )
     before = trees.CUDAGraphTreeManager._run
 
     class Compiled:
@@ -128,11 +138,15 @@ def test_a_kept_graph_runs_without_cuda_graphs():
     assert trees.CUDAGraphTreeManager._run is before
 
 
-trees = pytest.importorskip("torch._inductor.cudagraph_trees", reason="a part of torch without promises")
+trees = pytest.importorskip(
+    "torch._inductor.cudagraph_trees", reason="a part of torch without promises"
+)
 
 
 class Recording(trees.CUDAGraphNode):
-    """The outputs of a recorded function at their fixed addresses. torch's own code says whether they are alive."""
+    """The outputs of a recorded function at their fixed addresses. torch's own code says whether
+    they are alive.
+    """
 
     def __init__(self, outputs):
         self.outputs_weakrefs = [None] * len(outputs)
@@ -153,11 +167,12 @@ class Recording(trees.CUDAGraphNode):
 
 
 class Trees:
-    """A backend with fixed addresses for results of functions: the first call warms up, the second one records.
+    """A backend with fixed addresses for results of functions: the first call warms up, the second
+    one records.
 
-    The first forward pass after a backward pass starts over and may overwrite all that was returned before. Where a function is
-    recorded after others were repeated whose backward pass has not come, and torch says that all they returned is dead, it
-    is given their memory.
+    The first forward pass after a backward pass starts over and may overwrite all that was returned
+    before. Where a function is recorded after others were repeated whose backward pass has not
+    come, and torch says that all they returned is dead, it is given their memory.
     """
 
     def __init__(self):
@@ -171,7 +186,10 @@ class Trees:
         return self.compiled(module, forward=False)
 
     def overwrite(self):
-        for place in (*self.returned, *(place for each in self.repeated for place in each.cached_tensor_outputs)):
+        for place in (
+            *self.returned,
+            *(place for each in self.repeated for place in each.cached_tensor_outputs),
+        ):
             place.data.fill_(torch.nan)
         self.repeated, self.returned = [], []
 
@@ -190,7 +208,11 @@ class Trees:
                     self.overwrite()
             outputs = list(module(*inputs))
             known = {x.untyped_storage().data_ptr() for x in inputs if isinstance(x, torch.Tensor)}
-            new = [i for i, x in enumerate(outputs) if x is not None and x.untyped_storage().data_ptr() not in known]
+            new = [
+                i
+                for i, x in enumerate(outputs)
+                if x is not None and x.untyped_storage().data_ptr() not in known
+            ]
             if calls <= 2:
                 self.returned += [outputs[i].detach() for i in new]
                 return outputs
@@ -217,7 +239,9 @@ class Model(nn.Module):
 def memory(monkeypatch):
     from torch._functorch import config
 
-    monkeypatch.setattr(torch._C, "_add_cached_tensor", lambda x: None)  # only known where there is a GPU
+    monkeypatch.setattr(
+        torch._C, "_add_cached_tensor", lambda x: None
+    )  # only known where there is a GPU
     before = config.donated_buffer
     torch.compiler.reset()
     managers = trees.get_obj(trees.local, "tree_manager_containers")
@@ -228,11 +252,21 @@ def memory(monkeypatch):
 
 
 def steps(model, compiled, given, engine):
-    guide = Guide(compiled, eta="auto" if given == "judge" else Eta(1, 0.5, -1), rank=3, engine=engine, judge_every=2)
+    guide = Guide(
+        compiled,
+        eta="auto" if given == "judge" else Eta(1, 0.5, -1),
+        rank=3,
+        engine=engine,
+        judge_every=2,
+    )
     found = []
     for seed, refresh in enumerate([True, False, False, True, False, True, True, False]):
         random = torch.Generator().manual_seed(seed)
-        x, xa, y = torch.randn(8, 6, generator=random), torch.randn(8, 6, generator=random), torch.arange(8) % 3
+        x, xa, y = (
+            torch.randn(8, 6, generator=random),
+            torch.randn(8, 6, generator=random),
+            torch.arange(8) % 3,
+        )
 
         def losses(x=x, y=y):
             return F.cross_entropy(compiled(x, "primary"), y, reduction="none")
@@ -252,7 +286,9 @@ def steps(model, compiled, given, engine):
         else:
             more = {} if given == "primary" else {given: lambda x=x: losses(x + 1)}
             others = auxiliary()
-            guide.backward(losses if given == "primary" else losses(), others, refresh=refresh, **more)
+            guide.backward(
+                losses if given == "primary" else losses(), others, refresh=refresh, **more
+            )
         found.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
     return found
 
@@ -265,7 +301,9 @@ def steps(model, compiled, given, engine):
     ],
 )
 def test_compiled_passes_do_not_overwrite_what_a_step_still_needs(memory, given, engine):
-    """For example, a callable's forward pass, which `hooks` records later, must not overwrite what auxiliary passes saved."""
+    """For example, a callable's forward pass, which `hooks` records later, must not overwrite what
+    auxiliary passes saved.
+    """
     torch.manual_seed(0)
     plain = Model()
     twin = copy.deepcopy(plain)
@@ -278,7 +316,9 @@ def test_compiled_passes_do_not_overwrite_what_a_step_still_needs(memory, given,
 
 @pytest.mark.usefixtures("memory")
 def test_tensors_that_checkpointing_recomputes_are_not_kept():
-    """Each tensor asked for would run its block again, and holding it would undo what checkpointing saves."""
+    """Each tensor asked for would run its block again, and holding it would undo what checkpointing
+    saves.
+    """
     torch.manual_seed(0)
     model, runs = Model(), []
     body = torch.compile(model.body, backend="aot_eager", fullgraph=True)

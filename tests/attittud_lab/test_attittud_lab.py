@@ -1,4 +1,6 @@
-"""What the package itself offers: `attittud_lab.load`, without importing torch before it is called."""
+"""What the package itself offers: `attittud_lab.load`, without importing torch before it is
+called.
+"""
 
 import subprocess
 import sys

@@ -60,7 +60,11 @@ def test_bad_input_is_one_paragraph_and_code_2(arguments, culprit, capsys, tmp_p
 def test_a_full_disk_behind_standard_output_is_explained_in_one_sentence(command):
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [sys.executable, "-c", SCRIPT, command], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+            [sys.executable, "-c", SCRIPT, command],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
         )
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1 and "the output cannot be written" in done.stderr
@@ -75,10 +79,16 @@ def test_a_missing_library_names_the_extra(monkeypatch, capsys):
 
 def test_an_interrupt_during_imports_ends_with_130(monkeypatch, capsys):
     monkeypatch.setattr(cli, "build", interrupted)
-    assert run("demo", capsys=capsys) == (130, "", "attittud: interrupted; no file is left half-written\n")
+    assert run("demo", capsys=capsys) == (
+        130,
+        "",
+        "attittud: interrupted; no file is left half-written\n",
+    )
 
 
-@pytest.mark.parametrize("what", [typer.Abort, KeyboardInterrupt], ids=["older typer", "this typer"])
+@pytest.mark.parametrize(
+    "what", [typer.Abort, KeyboardInterrupt], ids=["older typer", "this typer"]
+)
 def test_an_interrupt_that_a_command_does_not_handle_ends_with_130(what, monkeypatch, capsys):
     """An older typer raises its own Abort, a newer one returns 130."""
 
@@ -90,7 +100,11 @@ def test_an_interrupt_that_a_command_does_not_handle_ends_with_130(what, monkeyp
     else:
         monkeypatch.setattr("attittud_lab.config.schema.json_schema", stop)
     code, out, err = run("schema", capsys=capsys)
-    assert (code, out, err.strip()) == (130, "", "attittud: interrupted; no file is left half-written")
+    assert (code, out, err.strip()) == (
+        130,
+        "",
+        "attittud: interrupted; no file is left half-written",
+    )
 
 
 # One process for all commands. The name of a command goes ahead of its output.
@@ -126,8 +140,14 @@ def test_help_needs_no_torch(tmp_path):
 
 
 def test_sigterm_ends_a_command_with_143(monkeypatch, capsys):
-    monkeypatch.setattr("attittud_lab.config.schema.json_schema", lambda: os.kill(os.getpid(), signal.SIGTERM))
-    assert run("schema", capsys=capsys) == (143, "", "attittud: terminated; no file is left half-written\n")
+    monkeypatch.setattr(
+        "attittud_lab.config.schema.json_schema", lambda: os.kill(os.getpid(), signal.SIGTERM)
+    )
+    assert run("schema", capsys=capsys) == (
+        143,
+        "",
+        "attittud: terminated; no file is left half-written\n",
+    )
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
@@ -146,7 +166,10 @@ LONG, NUL = "x" * 300, "a\0b"
         ["init", "image", "--primary", "digits", "-o", LONG],
         ["compare", "--primary", LONG, "--auxiliary", "digits"],
         ["schema", "-o", LONG],
-        *([*words, NUL] for words in (["train"], ["report"], ["schema", "-o"], ["init", "image", "--primary"])),
+        *(
+            [*words, NUL]
+            for words in (["train"], ["report"], ["schema", "-o"], ["init", "image", "--primary"])
+        ),
         ["train", "a.yaml", "seed=" + "1" * 50_000],
         ["train", "--" + "x" * 50_000],
         ["x" * 50_000],
@@ -180,7 +203,9 @@ def test_a_file_that_may_not_be_read_is_named(monkeypatch, capsys):
 
     monkeypatch.setattr(demo, "run_all", refuse)
     code, _, err = run(*QUICK, capsys=capsys)
-    assert code == 2 and err.startswith("attittud: cat/1.png: may not be read (Permission denied); ")
+    assert code == 2 and err.startswith(
+        "attittud: cat/1.png: may not be read (Permission denied); "
+    )
 
 
 def test_an_internal_error_is_not_hidden(monkeypatch):

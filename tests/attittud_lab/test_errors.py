@@ -1,6 +1,15 @@
 """Messages about bad input: the culprit, the reason and the cure."""
 
-from attittud_lab.errors import InputError, counted, joined, nearest, needs, one_line, short, unknown
+from attittud_lab.errors import (
+    InputError,
+    counted,
+    joined,
+    nearest,
+    needs,
+    one_line,
+    short,
+    unknown,
+)
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_and_all_others():
@@ -17,7 +26,10 @@ def test_a_name_that_differs_only_in_case_or_blanks_is_the_nearest():
 
 def test_one_thing_is_not_called_by_its_plural():
     assert [counted(count, "file") for count in (0, 1, 2)] == ["0 files", "1 file", "2 files"]
-    assert counted(1, "class", "classes") == "1 class" and counted(3, "class", "classes") == "3 classes"
+    assert (
+        counted(1, "class", "classes") == "1 class"
+        and counted(3, "class", "classes") == "3 classes"
+    )
 
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it():
@@ -33,4 +45,9 @@ def test_messages_of_other_libraries_are_cut_to_one_line():
 
 
 def test_names_are_joined_as_in_a_sentence():
-    assert [joined(names) for names in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == ["", "a", "a and b", "a, b and c"]
+    assert [joined(names) for names in ([], ["a"], ["a", "b"], ["a", "b", "c"])] == [
+        "",
+        "a",
+        "a and b",
+        "a, b and c",
+    ]

@@ -1,4 +1,6 @@
-"""Files are whole or absent, whatever happens while they are written; one process at a time in a folder."""
+"""Files are whole or absent, whatever happens while they are written; one process at a time in a
+folder.
+"""
 
 import errno
 import os
@@ -15,7 +17,11 @@ from tests.helpers.interrupted_runs import train_to_end
 
 @pytest.mark.parametrize(
     ("number", "reason"),
-    [(errno.ENOSPC, "disk is full"), (errno.EACCES, "not allowed"), (errno.EIO, "cannot be written")],
+    [
+        (errno.ENOSPC, "disk is full"),
+        (errno.EACCES, "not allowed"),
+        (errno.EIO, "cannot be written"),
+    ],
 )
 def test_full_disk_leaves_nothing_half_written(
     tmp_path: Path, number: int, reason: str, monkeypatch: pytest.MonkeyPatch
@@ -31,7 +37,9 @@ def test_full_disk_leaves_nothing_half_written(
     assert (tmp_path / "a.json").read_text() == "old" and len(list(tmp_path.iterdir())) == 1
 
 
-def test_ctrl_c_in_mid_write_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_in_mid_write_leaves_nothing_half_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupted(_handle: int) -> None:
         raise KeyboardInterrupt
 
@@ -41,7 +49,9 @@ def test_ctrl_c_in_mid_write_leaves_nothing_half_written(tmp_path: Path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_read_only_file_system_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_file_system_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_arguments: object, **_settings: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
@@ -54,7 +64,9 @@ def test_checking_whether_a_file_can_be_written_does_not_change_it(tmp_path: Pat
     (tmp_path / "a").write_text("old")
     files.check_writable(tmp_path / "a")
     files.check_writable(tmp_path / "b")
-    assert [path.name for path in tmp_path.iterdir()] == ["a"] and (tmp_path / "a").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"] and (
+        tmp_path / "a"
+    ).read_text() == "old"
     for name in ("a/b", "nowhere/b", "x" * 300, "a\0b"):
         for attempt in (files.check_writable, lambda path: files.write_json(path, {})):
             with pytest.raises(InputError, match=r"output=FOLDER"):
@@ -80,7 +92,9 @@ def test_second_process_in_a_folder_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_scratch_folders_are_removed_even_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scratch_folders_are_removed_even_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(files, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     killed = tmp_path / f"{files._SCRATCH}killed"

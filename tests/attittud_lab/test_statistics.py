@@ -1,4 +1,6 @@
-"""The statistics of comparisons against scipy's own tests, definitions written out, and simulation."""
+"""The statistics of comparisons against scipy's own tests, definitions written out, and
+simulation.
+"""
 
 import math
 from itertools import combinations
@@ -37,14 +39,18 @@ def test_the_paired_difference_equals_scipys_t_test(values: list[tuple[float, fl
         expected = stats.ttest_rel(first, second)
         interval = expected.confidence_interval(0.95)
         assert found.p == pytest.approx(expected.pvalue, rel=1e-9, abs=1e-12)
-        assert (found.low, found.high) == pytest.approx((interval.low, interval.high), rel=1e-9, abs=1e-9)
+        assert (found.low, found.high) == pytest.approx(
+            (interval.low, interval.high), rel=1e-9, abs=1e-9
+        )
         # The interval and the test say the same.
         if abs(found.p - 0.05) > 1e-6:
             assert (found.p < 0.05) == (found.low > 0 or found.high < 0)
 
 
 def test_students_sleep_data_give_the_published_interval() -> None:
-    """Student (1908): extra hours of sleep under two drugs; t = -4.0621, p = 0.002833 in every textbook."""
+    """Student (1908): extra hours of sleep under two drugs; t = -4.0621, p = 0.002833 in every
+    textbook.
+    """
     first = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
     second = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
     found = paired(first, second)
@@ -53,7 +59,9 @@ def test_students_sleep_data_give_the_published_interval() -> None:
 
 
 @given(st.lists(figures, min_size=3, max_size=12), st.floats(-50, 50), st.floats(0.1, 10))
-def test_summary_moves_and_scales_with_its_values(values: list[float], shift: float, factor: float) -> None:
+def test_summary_moves_and_scales_with_its_values(
+    values: list[float], shift: float, factor: float
+) -> None:
     before, after = summarise(values), summarise([factor * value + shift for value in values])
     assert after.mean == pytest.approx(factor * before.mean + shift, abs=1e-6)
     assert after.std == pytest.approx(factor * before.std, abs=1e-6)
@@ -64,13 +72,19 @@ def test_summary_moves_and_scales_with_its_values(values: list[float], shift: fl
 @pytest.mark.parametrize("n", [1, 2])
 def test_one_or_two_seeds_have_no_interval_and_no_p_value(n: int) -> None:
     found = paired([0.9, 0.95][:n], [0.8, 0.8][:n])
-    assert found.n == n and all(map(math.isnan, (found.low, found.high, found.p))) and math.isnan(found.std) == (n == 1)
+    assert (
+        found.n == n
+        and all(map(math.isnan, (found.low, found.high, found.p)))
+        and math.isnan(found.std) == (n == 1)
+    )
     assert mark(found.mean, found.p) == "?"
 
 
 @given(st.lists(st.floats(0, 1), min_size=3, max_size=12))
 def test_an_interval_is_cut_to_the_range_of_its_values(values: list[float]) -> None:
-    """Nothing else changes: where the true mean is in the range, it is covered as often as before."""
+    """Nothing else changes: where the true mean is in the range, it is covered as often as
+    before.
+    """
     free, cut = summarise(values), summarise(values, PROPORTION)
     assert (cut.mean, cut.std) == (free.mean, free.std)
     assert (cut.low, cut.high) == (max(0.0, free.low), min(1.0, free.high))
@@ -87,7 +101,9 @@ def test_cut_intervals_cover_as_often_as_they_say() -> None:
 
 
 @given(pairs)
-def test_a_difference_that_is_cut_still_agrees_with_its_test(values: list[tuple[float, float]]) -> None:
+def test_a_difference_that_is_cut_still_agrees_with_its_test(
+    values: list[tuple[float, float]],
+) -> None:
     first, second = ([value / 200 + 0.5 for value in side] for side in zip(*values, strict=True))
     free, cut = paired(first, second), paired(first, second, PROPORTION)
     assert cut.p == free.p and -1 <= cut.low <= cut.high <= 1
@@ -96,10 +112,19 @@ def test_a_difference_that_is_cut_still_agrees_with_its_test(values: list[tuple[
 
 def test_differences_are_corrected_and_marked() -> None:
     base = {0: 0.5, 1: 0.52, 2: 0.49, 3: 0.51}
-    rows = {"base": base, "far": {s: v + 0.1 + s / 1000 for s, v in base.items()}, "near": {0: 0.51, 1: 0.5, 3: 0.52}}
+    rows = {
+        "base": base,
+        "far": {s: v + 0.1 + s / 1000 for s, v in base.items()},
+        "near": {0: 0.51, 1: 0.5, 3: 0.52},
+    }
     found = differences(rows, "base", PROPORTION)
-    alone = [paired([rows[name][s] for s in rows[name]], [base[s] for s in rows[name]]) for name in ("far", "near")]
-    assert [difference.p for difference in found.values()] == holm([difference.p for difference in alone])
+    alone = [
+        paired([rows[name][s] for s in rows[name]], [base[s] for s in rows[name]])
+        for name in ("far", "near")
+    ]
+    assert [difference.p for difference in found.values()] == holm(
+        [difference.p for difference in alone]
+    )
     assert found["near"].n == 3
     assert {name: mark(f.mean, f.p) for name, f in found.items()} == {"far": "▲", "near": "="}
     assert mark(-0.1, 0.049) == "▼" and mark(0.1, ALPHA) == "=" and mark(0.1, None) == "?"
@@ -108,7 +133,9 @@ def test_differences_are_corrected_and_marked() -> None:
 @pytest.mark.parametrize("n", [3, 5, 6, 9])
 def test_equal_differences_are_held_to_the_sign_test(n: int) -> None:
     base = [0.1 * i for i in range(n)]
-    found = paired([float(np.float32(value + 0.1)) for value in base], base)  # equal but for rounding
+    found = paired(
+        [float(np.float32(value + 0.1)) for value in base], base
+    )  # equal but for rounding
     assert found.p == pytest.approx(stats.binomtest(n, n).pvalue)
     assert paired(base, base).p == 1.0
 
@@ -118,8 +145,12 @@ def test_holm_is_the_closed_test_of_bonferroni(ps: list[float]) -> None:
     """By definition: a row is rejected when Bonferroni rejects every set of rows that it is in."""
     everything = range(len(ps))
     for i, adjusted in enumerate(holm(ps)):
-        sets = [s for size in range(1, len(ps) + 1) for s in combinations(everything, size) if i in s]
-        assert adjusted == pytest.approx(max(min(1.0, len(s) * min(ps[j] for j in s)) for s in sets))
+        sets = [
+            s for size in range(1, len(ps) + 1) for s in combinations(everything, size) if i in s
+        ]
+        assert adjusted == pytest.approx(
+            max(min(1.0, len(s) * min(ps[j] for j in s)) for s in sets)
+        )
 
 
 def test_holm_leaves_out_what_was_not_tested() -> None:
@@ -127,7 +158,9 @@ def test_holm_leaves_out_what_was_not_tested() -> None:
     assert adjusted[::2] == [0.02, 0.04] and math.isnan(adjusted[1])
 
 
-@pytest.mark.parametrize(("std", "effect", "tests"), [(1.0, 1.0, 1), (2.0, 1.0, 1), (1.0, 0.7, 4), (0.1, 5.0, 1)])
+@pytest.mark.parametrize(
+    ("std", "effect", "tests"), [(1.0, 1.0, 1), (2.0, 1.0, 1), (1.0, 0.7, 4), (0.1, 5.0, 1)]
+)
 def test_seeds_needed_reach_the_power_in_simulation(std: float, effect: float, tests: int) -> None:
     n = seeds_needed(std, effect, tests=tests)
     assert n is not None
@@ -147,5 +180,7 @@ def test_the_number_of_seeds_needed_has_bounds() -> None:
     assert seeds_needed(1.0, 0.0) is None
     assert seeds_needed(0.0, 1.0) == 6  # 2 / 2^6 < 0.05 <= 2 / 2^5
     assert seeds_needed(0.0, 1.0, tests=4) == 8
-    needed = [seeds_needed(1.0, effect) or MOST_SEEDS for effect in (0.1, 0.2, 0.5, 1.0, 3.0, 100.0)]
+    needed = [
+        seeds_needed(1.0, effect) or MOST_SEEDS for effect in (0.1, 0.2, 0.5, 1.0, 3.0, 100.0)
+    ]
     assert needed == sorted(needed, reverse=True) and needed[-1] == 2

@@ -1,4 +1,6 @@
-"""The benchmarks run in their tiny version, resume, and their page is what the committed results give."""
+"""The benchmarks run in their tiny version, resume, and their page is what the committed results
+give.
+"""
 
 import json
 import os
@@ -29,7 +31,9 @@ def run(*arguments):
     """In a process of its own, as people start it."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), *sys.path])}
     words = [sys.executable, "-m", "benchmarks", "--quick", *map(str, arguments)]
-    return subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=True)
+    return subprocess.run(
+        words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=True
+    )
 
 
 def plots():
@@ -47,17 +51,27 @@ def test_tiny_run_writes_results_and_resumes(tmp_path, monkeypatch, capsys):
     result = json.loads((tmp_path / "wrn22.json").read_text())
     (point,) = result["points"].values()
     assert {"versions", "hardware", "seed", "revision"} <= result["provenance"].keys()
-    assert {"multitask", "two passes", "attittud loop", "authors' algorithm"} <= point["methods"].keys()
+    assert {"multitask", "two passes", "attittud loop", "authors' algorithm"} <= point[
+        "methods"
+    ].keys()
     assert "note" not in point["methods"]["attittud loop"]
     assert point["revision"] == result["provenance"]["revision"]
     found = load(tmp_path)["judges"]["points"]["wrn22"]
-    assert found["seconds"]["eager"].keys() == {"multitask", "fixed", "auto", "auto, judges asked", "judges alone"}
+    assert found["seconds"]["eager"].keys() == {
+        "multitask",
+        "fixed",
+        "auto",
+        "auto, judges asked",
+        "judges alone",
+    }
     assert judges.floor(found, "eager") > 0
     later = load(tmp_path)
     later["wrn22"]["points"]["k=2 m=4"]["revision"] = "zzz"
     assert ", zzz." in tables(later, [])
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    monkeypatch.setattr(sys, "argv", ["benchmarks", "--quick", "--only", *jobs, "--out", str(tmp_path)])
+    monkeypatch.setattr(
+        sys, "argv", ["benchmarks", "--quick", "--only", *jobs, "--out", str(tmp_path)]
+    )
     command()
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     assert "wrn22: k=2 m=4 (" not in capsys.readouterr().out
@@ -65,8 +79,14 @@ def test_tiny_run_writes_results_and_resumes(tmp_path, monkeypatch, capsys):
 
 def test_tiny_eager_run_writes_every_model_and_resumes(tmp_path, monkeypatch, capsys):
     counts, measure = [], eager.Pairs.measure
-    monkeypatch.setattr(eager.Pairs, "measure", lambda self, pairs: counts.append(pairs) or measure(self, pairs))
-    monkeypatch.setattr(sys, "argv", ["eager", "--quick", "--device", "cpu", "--only", "wrn22", "--out", str(tmp_path)])
+    monkeypatch.setattr(
+        eager.Pairs, "measure", lambda self, pairs: counts.append(pairs) or measure(self, pairs)
+    )
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        ["eager", "--quick", "--device", "cpu", "--only", "wrn22", "--out", str(tmp_path)],
+    )
     eager.main()
     assert counts == [3, 3, 0]  # pairs are spread over the two rounds
     found = load(tmp_path)["eager"]["points"]["wrn22"]
@@ -88,23 +108,33 @@ def test_tiny_eager_run_writes_every_model_and_resumes(tmp_path, monkeypatch, ca
 def test_runs_lack_what_an_earlier_revision_of_the_benchmark_did_not_measure():
     ratio = {"median": 1.0, "low": 0.9, "high": 1.1, "n": 10}
     first = {"methods": {}, "plain_over_two_passes": {"attittud loop": ratio}}
-    second = first | {"plain_over_two_passes_in_one_thread": {"attittud loop": ratio, "attittud hooks": ratio}}
+    second = first | {
+        "plain_over_two_passes_in_one_thread": {"attittud loop": ratio, "attittud hooks": ratio}
+    }
     (found,) = joined({"wrn22": first, "wrn22, run 2": second}).values()
     assert found["plain_over_two_passes"]["attittud loop"]["n"] == 20
-    assert found["plain_over_two_passes_in_one_thread"] == {"attittud loop": ratio, "attittud hooks": ratio}
+    assert found["plain_over_two_passes_in_one_thread"] == {
+        "attittud loop": ratio,
+        "attittud hooks": ratio,
+    }
     assert judges.overhead({"judges": 16, "seconds": {}}, "eager") is None
 
 
 def test_only_some_jobs_are_measured_again(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(judges, "measure", lambda name, **_: {"shares": {}})
     for words in (["judges"], ["judges", "--again"], ["wrn22", "judges", "--again"]):
-        monkeypatch.setattr(sys, "argv", ["benchmarks", "--quick", "--out", str(tmp_path), "--only", *words])
+        monkeypatch.setattr(
+            sys, "argv", ["benchmarks", "--quick", "--out", str(tmp_path), "--only", *words]
+        )
         if "wrn22" in words:
             with pytest.raises(SystemExit, match="2"):
                 command()
         else:
             command()
-    assert list(json.loads((tmp_path / "judges.json").read_text())["points"]) == ["wrn22", "wrn22, run 2"]
+    assert list(json.loads((tmp_path / "judges.json").read_text())["points"]) == [
+        "wrn22",
+        "wrn22, run 2",
+    ]
     assert "eager or judges" in capsys.readouterr().err
 
 
@@ -116,13 +146,19 @@ def test_the_interval_of_a_median_comes_from_its_order_statistics():
 def test_runs_of_one_model_at_one_revision_are_joined():
     def run(step, ratio, pairs, revision="new"):
         row = {"eager": {"step": step, "refresh": 2 * step}}
-        pairs_ = {"attittud loop": {"median": ratio, "low": ratio - 1, "high": ratio + 1, "n": pairs}}
+        pairs_ = {
+            "attittud loop": {"median": ratio, "low": ratio - 1, "high": ratio + 1, "n": pairs}
+        }
         methods = {"multitask": row, "peer": {"note": "refused"}}
         alone = {"attittud loop": pairs_["attittud loop"] | {"median": ratio + 0.5}}
         ratios = {"plain_over_two_passes": pairs_, "plain_over_two_passes_in_one_thread": alone}
         return {"methods": methods, **ratios, "revision": revision}
 
-    points = {"wrn22": run(9.0, 9.0, 1, "old"), "wrn22, run 2": run(1.0, 2.0, 100), "wrn22, run 3": run(3.0, 4.0, 300)}
+    points = {
+        "wrn22": run(9.0, 9.0, 1, "old"),
+        "wrn22, run 2": run(1.0, 2.0, 100),
+        "wrn22, run 3": run(3.0, 4.0, 300),
+    }
     found = joined(points | {"resnet18": run(5.0, 5.0, 7)})
     assert found["wrn22"]["methods"]["multitask"]["eager"] == {"step": 2.0, "refresh": 4.0}
     assert found["wrn22"]["methods"]["peer"] == {"note": "refused"} and found["wrn22"]["runs"] == 2
@@ -137,10 +173,14 @@ def test_runs_of_one_model_at_one_revision_are_joined():
 
 
 def test_a_model_is_measured_again_on_request(tmp_path, monkeypatch):
-    monkeypatch.setattr(eager, "measure", lambda name, **_: {"methods": {}, "plain_over_two_passes": {}})
+    monkeypatch.setattr(
+        eager, "measure", lambda name, **_: {"methods": {}, "plain_over_two_passes": {}}
+    )
     for words in ([], [], ["--again"], ["--again"]):
         monkeypatch.setattr(
-            sys, "argv", ["eager", "--device", "cpu", "--only", "wrn22", "--out", str(tmp_path), *words]
+            sys,
+            "argv",
+            ["eager", "--device", "cpu", "--only", "wrn22", "--out", str(tmp_path), *words],
         )
         eager.main()
     assert list(json.loads((tmp_path / "eager.json").read_text())["points"]) == [
@@ -156,7 +196,10 @@ def test_steps_are_divided_by_the_multitask_steps_next_to_them():
     slow = eager.Turn([2.2, 2.4, 2.6], 6.2, 2.0)
     found = eager.summary([turn, slow])
     assert found["over_multitask"] == {"step": pytest.approx(1.2), "refresh": pytest.approx(3.2)}
-    assert found["eager"] == {"step": pytest.approx(1.75), "refresh": pytest.approx(4.75)} and found["rounds"] == 2
+    assert (
+        found["eager"] == {"step": pytest.approx(1.75), "refresh": pytest.approx(4.75)}
+        and found["rounds"] == 2
+    )
     data = rows(multitask={"eager": {"step": 1.0}}, ours=found)
     (ours,) = [f for f in figures("wrn22", "k=5 m=64", data) if f.method == "ours"]
     assert ours.over[1] == pytest.approx(3.2) and ours.over[10] == pytest.approx(1.4)
@@ -164,9 +207,14 @@ def test_steps_are_divided_by_the_multitask_steps_next_to_them():
 
 def test_eager_times_replace_the_times_of_another_run(tmp_path):
     def write(job, points):
-        (tmp_path / f"{job}.json").write_text(json.dumps({"job": job, "provenance": {}, "points": points}))
+        (tmp_path / f"{job}.json").write_text(
+            json.dumps({"job": job, "provenance": {}, "points": points})
+        )
 
-    old = {name: {"eager": {"step": 1.0}, "peak_step": 5} for name in ("multitask", "attittud loop", "a peer")}
+    old = {
+        name: {"eager": {"step": 1.0}, "peak_step": 5}
+        for name in ("multitask", "attittud loop", "a peer")
+    }
     new = {"multitask": {"eager": {"step": 2.0}}, "attittud loop": {"note": "refused"}}
     write("wrn22", {"k=5 m=64": {"methods": old}, "k=20 m=64": {"methods": old}})
     write("eager", {"wrn22": {"k": 5, "m": 64, "methods": new}})
@@ -224,7 +272,10 @@ def test_peers_span_the_rows_of_j(peer):
     torch.testing.assert_close(rows @ rows.T, torch.eye(2).double(), rtol=0, atol=1e-4)
     shared = list(work.shared().values())
     J = torch.stack(
-        [methods.flat(torch.autograd.grad(loss, shared, retain_graph=True)) for loss in work.losses("primary")]
+        [
+            methods.flat(torch.autograd.grad(loss, shared, retain_graph=True))
+            for loss in work.losses("primary")
+        ]
     ).double()
     inside = rows @ torch.linalg.pinv(J) @ J
     torch.testing.assert_close(inside, rows, rtol=0, atol=1e-3)
@@ -265,15 +316,21 @@ def eager_point(**times):
 
 
 def test_a_method_that_falls_back_to_another_is_not_measured():
-    bench = steps.Bench(SPECS["wrn22"].tiny(), steps.Point(2, 4), device="cpu", quick=True, seed=0, seconds=0.1)
+    bench = steps.Bench(
+        SPECS["wrn22"].tiny(), steps.Point(2, 4), device="cpu", quick=True, seed=0, seconds=0.1
+    )
     bench.work.half = torch.bfloat16  # then torch cannot vectorise BatchNorm
     for engine in ("loop", "batched"):
-        bench.prepare(f"attittud {engine}", lambda engine=engine: methods.Guided(bench.work, 2, engine))
+        bench.prepare(
+            f"attittud {engine}", lambda engine=engine: methods.Guided(bench.work, 2, engine)
+        )
     assert bench.rows["attittud batched"] == {"same_as": "attittud loop"}
     assert list(bench.ready) == ["attittud loop"]
 
 
-@pytest.mark.parametrize(("ratio", "said"), [(0.96, True), (0.994, True), (0.996, False), (1.02, False)])
+@pytest.mark.parametrize(
+    ("ratio", "said"), [(0.96, True), (0.994, True), (0.996, False), (1.02, False)]
+)
 def test_the_page_explains_a_plain_step_below_one(ratio: float, said: bool) -> None:
     """The slowest engine decides, because the page shows it."""
     found = {"attittud loop": {"median": ratio}, "attittud hooks": {"median": 0.9}}
@@ -345,7 +402,8 @@ def test_the_arithmetic_of_the_cost_model_is_what_is_counted(given, m):
     found = flops(True) - flops(False)
     passes = PASSES[given](k, m)
     spared = passes // 2 * m * forward / depth  # nobody asks for gradients of the data
-    # With so many tokens, contraction and orthonormalisation take little compared with passes through the model.
+    # With so many tokens, contraction and orthonormalisation take little compared with passes
+    # through the model.
     assert found + spared == pytest.approx(passes * forward * m, rel=0.05, abs=0.05 * forward * m)
 
 
@@ -356,7 +414,13 @@ def test_graphs_and_cycles_are_timed_for_what_can_be_captured(monkeypatch):
     spec = SPECS["wrn22"].tiny()
     bench = steps.Bench(spec, steps.Point(2, 4), device="cpu", quick=True, seed=0, seconds=0.1)
     for name, make in methods.methods_for(bench.work, 2, ["loop", "auto"]).items():
-        if name in ("multitask", "two passes", "attittud loop", "attittud auto", "authors' algorithm"):
+        if name in (
+            "multitask",
+            "two passes",
+            "attittud loop",
+            "attittud auto",
+            "authors' algorithm",
+        ):
             bench.prepare(name, make)
     bench.graphs()
     modes = {name: row.keys() - {"peak_step"} for name, row in bench.rows.items()}

@@ -1,4 +1,6 @@
-"""The code that measures: what is timed, what is divided by what, and that every method does its work."""
+"""The code that measures: what is timed, what is divided by what, and that every method does its
+work.
+"""
 
 from functools import partial
 
@@ -35,7 +37,9 @@ class Timed(Method):
 
 
 def clock(log, times):
-    """Stands in for `seconds`: the action's step has the time of its method, and is marked as timed."""
+    """Stands in for `seconds`: the action's step has the time of its method, and is marked as
+    timed.
+    """
 
     def seconds(action, _device):
         action()
@@ -73,7 +77,9 @@ def test_a_turn_is_divided_by_the_warm_multitask_steps_on_both_sides(monkeypatch
     monkeypatch.setattr(eager, "seconds_of", clock(log, times))
     monkeypatch.setattr(eager, "IN_ONE_THREAD", ())
     monkeypatch.setattr(eager, "warm_up", lambda method: None)
-    makers = {name: partial(Timed, name, log, has_refresh=name == "attittud loop") for name in times}
+    makers = {
+        name: partial(Timed, name, log, has_refresh=name == "attittud loop") for name in times
+    }
     makers["attittud auto"] = partial(Timed, "attittud auto", log, same_as="attittud loop")
     monkeypatch.setattr(eager, "methods_for", lambda work, k, engines: makers)
     monkeypatch.setattr(eager.Pairs, "measure", lambda self, pairs: None)
@@ -104,7 +110,9 @@ def test_two_passes_do_the_work_of_one():
 @pytest.mark.parametrize("kind", [methods.MultitaskInOneThread, methods.TwoPassesInOneThread])
 def test_passes_in_one_thread_run_in_the_calling_thread(kind, monkeypatch):
     seen = []
-    monkeypatch.setattr(kind.__base__, "backward", lambda self, refresh: seen.append(multithreading()))
+    monkeypatch.setattr(
+        kind.__base__, "backward", lambda self, refresh: seen.append(multithreading())
+    )
     multithreading = torch._C._is_multithreading_enabled
     kind(tiny(), 2).backward(False)
     assert seen == [False] and multithreading()
@@ -117,7 +125,9 @@ def test_a_step_trains_the_model(name):
     for refresh in method.kinds:
         before = [p.clone() for p in work.model.parameters()]
         method.step(refresh)
-        assert all(not torch.equal(a, p) for a, p in zip(before, work.model.parameters(), strict=True))
+        assert all(
+            not torch.equal(a, p) for a, p in zip(before, work.model.parameters(), strict=True)
+        )
 
 
 def test_a_guide_refreshes_when_it_is_told_to():
@@ -168,7 +178,9 @@ def test_there_are_sixteen_of_them_in_every_fourth_step():
 
 
 def test_peaks_belong_to_their_kinds_of_step(monkeypatch):
-    bench = steps.Bench(SPECS["wrn22"].tiny(), steps.Point(2, 4), device="cpu", quick=True, seed=0, seconds=0.1)
+    bench = steps.Bench(
+        SPECS["wrn22"].tiny(), steps.Point(2, 4), device="cpu", quick=True, seed=0, seconds=0.1
+    )
     log = []
 
     def peak(action, _device):
@@ -182,9 +194,13 @@ def test_peaks_belong_to_their_kinds_of_step(monkeypatch):
 
 
 def test_gradients_of_an_earlier_method_do_not_count_as_memory(monkeypatch):
-    bench = steps.Bench(SPECS["wrn22"].tiny(), steps.Point(2, 4), device="cpu", quick=True, seed=0, seconds=0.1)
+    bench = steps.Bench(
+        SPECS["wrn22"].tiny(), steps.Point(2, 4), device="cpu", quick=True, seed=0, seconds=0.1
+    )
     alive = []
-    monkeypatch.setattr(steps, "allocated", lambda _: alive.append([p.grad for p in bench.work.model.parameters()]))
+    monkeypatch.setattr(
+        steps, "allocated", lambda _: alive.append([p.grad for p in bench.work.model.parameters()])
+    )
     makers = methods.methods_for(bench.work, 2, ["auto"])
     for name in ("attittud auto", "authors' algorithm"):
         bench.prepare(name, makers[name])

@@ -10,7 +10,9 @@ import torch
 
 from benchmarks.timing import FastCores
 
-needs_affinity = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot pin threads")
+needs_affinity = pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity"), reason="this system cannot pin threads"
+)
 
 
 class OneCore(FastCores):

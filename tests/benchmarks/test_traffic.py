@@ -28,12 +28,17 @@ GUIDES = {
     "include_mean": {"include_mean": True},
     "always": {"report_norms": "always"},
     "two tasks": {"eta": {"a": Eta(1, 0, -1), "b": Eta(1, 0, 0)}},
-    "two tasks, include_mean": {"eta": {"a": Eta(1, 0, -1), "b": Eta(1, 0, 0)}, "include_mean": True},
+    "two tasks, include_mean": {
+        "eta": {"a": Eta(1, 0, -1), "b": Eta(1, 0, 0)},
+        "include_mean": True,
+    },
 }
 
 
 def steps(kind, options):
-    """The collectives of three steps: with a refresh that also agrees on shared parameters, without a refresh, and with one."""
+    """The collectives of three steps: with a refresh that also agrees on shared parameters, without
+    a refresh, and with one.
+    """
     w = World(kind, torch.float32)
     guide = w.guide(**options)
     found = []
@@ -84,7 +89,9 @@ def judged(kind, tasks):
 
 def count():
     return {
-        "judged": {(kind, tasks): judged(kind, tasks) for kind in ("ddp", "fsdp") for tasks in (1, 2)},
+        "judged": {
+            (kind, tasks): judged(kind, tasks) for kind in ("ddp", "fsdp") for tasks in (1, 2)
+        },
         "ddp": {name: steps("ddp", options) for name, options in GUIDES.items()},
         "fsdp": {name: steps("fsdp", options) for name, options in GUIDES.items()},
         "windows": windows(),
@@ -126,12 +133,17 @@ def test_the_model_is_what_the_formulas_are_given(counted):
 def test_bytes_of_replicas(counted, name):
     s = setting(GUIDES[name])
     _, plain, refreshing = counted["ddp"][name]
-    assert {kind for kind, _ in plain + refreshing} <= SUMS  # nothing else, and no reduction by the wrapper
+    assert {
+        kind for kind, _ in plain + refreshing
+    } <= SUMS  # nothing else, and no reduction by the wrapper
     want = traffic.replicas_step(s, norms=name == "always")
     assert total(plain, *SUMS) == want.large + want.small
-    # One exchange of the size of the model in a step, which what is not decomposed is part of; a second only where needed.
+    # One exchange of the size of the model in a step, which what is not decomposed is part of; a
+    # second only where needed.
     large = sorted(size for _, size in plain if size >= 4 * REST)
-    seconds = {"canonical": 1, "include_mean": 1, "always": 1, "two tasks, include_mean": 1}.get(name, 0)
+    seconds = {"canonical": 1, "include_mean": 1, "always": 1, "two tasks, include_mean": 1}.get(
+        name, 0
+    )
     assert large == [*[4 * SHARED] * seconds, 4 * (SHARED + REST)]
     step, refresh = traffic.replicas_step(s, norms=True), traffic.replicas_refresh(s)
     assert total(refreshing, *SUMS) == step.large + step.small + refresh.large + refresh.small
@@ -156,7 +168,10 @@ def test_bytes_of_shards(counted, name):
     s = setting(GUIDES[name])
     _, plain, refreshing = counted["fsdp"][name]
     assert total(plain, "allreduce_") == traffic.shards_step(s).small
-    assert max(size for kind, size in plain if kind == "allreduce_") < 4 * SHARED / 2 or name == "svd of few"
+    assert (
+        max(size for kind, size in plain if kind == "allreduce_") < 4 * SHARED / 2
+        or name == "svd of few"
+    )
     scatters = [size for kind, size in plain if "scatter" in kind]
     passes, more = traffic.shards_passes(s)
     # A reduce-scatter per backward pass and group of parameters (the body, and the rest).
@@ -183,7 +198,9 @@ def test_micro_batches_exchange_gradients_only_in_combine(counted):
 
 
 def test_the_table_in_the_docs_follows_the_formulas():
-    assert traffic.table() in DOCS.read_text(encoding="utf-8"), "run python -m benchmarks.traffic and paste its table"
+    assert traffic.table() in DOCS.read_text(encoding="utf-8"), (
+        "run python -m benchmarks.traffic and paste its table"
+    )
 
 
 def test_one_worker_exchanges_nothing():

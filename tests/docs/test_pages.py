@@ -29,12 +29,18 @@ NAMES = {path: str(path.relative_to(DOCS)) for path in EVERY}
 
 def of_every_page(language: str) -> list[Any]:
     """One parameter for each page that has blocks in this language."""
-    return [pytest.param(path, id=NAMES[path]) for path in EVERY if blocks(path.read_text(encoding="utf-8"), language)]
+    return [
+        pytest.param(path, id=NAMES[path])
+        for path in EVERY
+        if blocks(path.read_text(encoding="utf-8"), language)
+    ]
 
 
 def test_pages_are_short() -> None:
     """As `wc -w` counts, without fenced code: the bars of a table count too."""
-    lengths = {path.name: len(without_code(path.read_text(encoding="utf-8")).split()) for path in QUESTIONS}
+    lengths = {
+        path.name: len(without_code(path.read_text(encoding="utf-8")).split()) for path in QUESTIONS
+    }
     long = {name: words for name, words in lengths.items() if words > MOST_WORDS}
     assert long == {}, "move tables and records to docs/appendix"
 
@@ -47,7 +53,9 @@ def test_the_index_leads_to_every_page() -> None:
 
 
 def test_every_block_can_be_tried() -> None:
-    """Each has a language that a test below knows, and commands of others a reason for not being run."""
+    """Each has a language that a test below knows, and commands of others a reason for not being
+    run.
+    """
     for path in EVERY:
         for found in FENCED.finditer(path.read_text(encoding="utf-8")):
             language = found["language"]
@@ -71,7 +79,9 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("a.png", "b.png"):
         (folder / name).write_bytes(encoded(7))
     for name in ("a.csv", "b.csv"):
-        (folder / name).write_text("size,label\n" + "".join(f"{n},{'ab'[n % 2]}\n" for n in range(40)))
+        (folder / name).write_text(
+            "size,label\n" + "".join(f"{n},{'ab'[n % 2]}\n" for n in range(40))
+        )
     return folder
 
 
@@ -80,11 +90,33 @@ def there(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(workplace)
     if not Path("attittud.yaml").exists():
         attittud_(
-            ["init", "image", "--primary", "pictures/", "--auxiliary", "other_pictures/", "--output", "attittud.yaml"]
+            [
+                "init",
+                "image",
+                "--primary",
+                "pictures/",
+                "--auxiliary",
+                "other_pictures/",
+                "--output",
+                "attittud.yaml",
+            ]
         )
         shutil.copy("attittud.yaml", "job.yaml")
-        short = ["training.guided.steps=4", "training.finetune.steps=2", "training.guided.primary_batch=4"]
-        attittud_(["train", "attittud.yaml", "strategy=auto", "training.finetune.primary_batch=4", "--quiet", *short])
+        short = [
+            "training.guided.steps=4",
+            "training.finetune.steps=2",
+            "training.guided.primary_batch=4",
+        ]
+        attittud_(
+            [
+                "train",
+                "attittud.yaml",
+                "strategy=auto",
+                "training.finetune.primary_batch=4",
+                "--quiet",
+                *short,
+            ]
+        )
         shutil.copytree("runs/attittud/auto/seed-0", "RUN")
 
 
@@ -106,7 +138,9 @@ WITH_COMMANDS = [path for path in EVERY if any(commands(path.read_text(encoding=
 @pytest.mark.usefixtures("there")
 @pytest.mark.parametrize("path", WITH_COMMANDS, ids=NAMES.get)
 def test_commands_are_understood(path: Path) -> None:
-    """The command line itself parses them, and configurations take their settings. Its own tests train with them."""
+    """The command line itself parses them, and configurations take their settings. Its own tests
+    train with them.
+    """
     group, text = get_command(cli.build()), path.read_text(encoding="utf-8")
     with group.make_context("attittud", ["schema"]) as context:
         for words in commands(text):
@@ -118,7 +152,9 @@ def test_commands_are_understood(path: Path) -> None:
 
 @pytest.mark.usefixtures("there")
 @pytest.mark.slow
-@pytest.mark.parametrize("path", [DOCS / name for name in ("own-data.md", "training.md", "predict.md")], ids=NAMES.get)
+@pytest.mark.parametrize(
+    "path", [DOCS / name for name in ("own-data.md", "training.md", "predict.md")], ids=NAMES.get
+)
 def test_quick_commands_run(path: Path) -> None:
     run = 0
     for words in commands(path.read_text(encoding="utf-8")):
@@ -132,7 +168,9 @@ def test_quick_commands_run(path: Path) -> None:
 @pytest.mark.usefixtures("there")
 @pytest.mark.parametrize("path", of_every_page("python"))
 def test_python_blocks_run(path: Path, tmp_path: Path) -> None:
-    """Blocks of a page share their names; a model, an optimizer and batches are there before the first one."""
+    """Blocks of a page share their names; a model, an optimizer and batches are there before the
+    first one.
+    """
     model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))
     batches = {f"x{name}": torch.randn(16, 8) for name in "paj"} | {
         f"y{name}": torch.randint(3, (16,)) for name in "paj"
@@ -142,7 +180,9 @@ def test_python_blocks_run(path: Path, tmp_path: Path) -> None:
     names |= {"optimizer": torch.optim.SGD(model.parameters(), lr=0.1)}
     names["guide"] = attittud.Guide(model, eta=attittud.Eta(1, 1, 0), rank=5)
     if together := "DistributedDataParallel" in path.read_text(encoding="utf-8"):
-        distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+        distributed.init_process_group(
+            "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
+        )
         names["DistributedDataParallel"] = nn.parallel.DistributedDataParallel
     try:
         for block in blocks(path.read_text(encoding="utf-8"), "python"):
@@ -159,7 +199,11 @@ def test_python_blocks_run(path: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", of_every_page("diff"))
 def test_the_new_side_of_a_diff_is_python(path: Path) -> None:
     for block in blocks(path.read_text(encoding="utf-8"), "diff"):
-        ast.parse(textwrap.dedent("\n".join(line[1:] for line in block.splitlines() if not line.startswith("-"))))
+        ast.parse(
+            textwrap.dedent(
+                "\n".join(line[1:] for line in block.splitlines() if not line.startswith("-"))
+            )
+        )
 
 
 @pytest.mark.parametrize("path", of_every_page("yaml"))
@@ -175,7 +219,9 @@ def test_the_glossary_has_every_field_of_a_report() -> None:
     x, y = torch.randn(8, 4), torch.randint(3, (8,))
     losses = F.cross_entropy(model(x), y, reduction="none")
     report = guide.backward(
-        losses, model(x).square().mean(), judge=lambda: F.cross_entropy(model(x), y, reduction="none")
+        losses,
+        model(x).square().mean(),
+        judge=lambda: F.cross_entropy(model(x), y, reduction="none"),
     )
     glossary = (DOCS / "glossary.md").read_text(encoding="utf-8")
     assert [name for name in report.to_dict() if f"`{name}`" not in glossary] == []
@@ -187,10 +233,15 @@ def test_docs_that_other_files_name_exist() -> None:
         for folder in ("src", "examples", "experiments", "benchmarks", "tests")
         for path in (ROOT / folder).rglob("*")
         if path.suffix in (".py", ".md")
-        for name in re.findall(r"\bdocs/[\w/-]+\.(?:md|svg|json)\b", path.read_text(encoding="utf-8"))
+        for name in re.findall(
+            r"\bdocs/[\w/-]+\.(?:md|svg|json)\b", path.read_text(encoding="utf-8")
+        )
     }
     for page in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
         named |= {
-            (Path(page), name) for name in re.findall(r"\bdocs/[\w/-]+\.\w+", (ROOT / page).read_text(encoding="utf-8"))
+            (Path(page), name)
+            for name in re.findall(
+                r"\bdocs/[\w/-]+\.\w+", (ROOT / page).read_text(encoding="utf-8")
+            )
         }
     assert [pair for pair in sorted(named) if not (ROOT / pair[1]).exists()] == []

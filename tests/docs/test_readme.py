@@ -1,4 +1,6 @@
-"""The code of the README and of your-loop.md runs, and links and imports of all pages lead somewhere."""
+"""The code of the README and of your-loop.md runs, and links and imports of all pages lead
+somewhere.
+"""
 
 import importlib
 import importlib.util
@@ -15,7 +17,10 @@ from tests.helpers.pages import blocks
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = {str(path.relative_to(ROOT)): path for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}
+PAGES = {
+    str(path.relative_to(ROOT)): path
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+}
 
 
 LOOP = (ROOT / "docs" / "your-loop.md").read_text(encoding="utf-8")
@@ -36,7 +41,9 @@ def test_the_program_trains(capsys):
 
 @pytest.mark.parametrize("page", [README, LOOP], ids=["README", "your-loop"])
 def test_both_sides_of_the_diff_train(page):
-    """Two lines are new, one is gone; each side runs with what the program of your-loop.md defines."""
+    """Two lines are new, one is gone; each side runs with what the program of your-loop.md
+    defines.
+    """
     (program, *_), (diff, *_) = blocks(LOOP, "python"), blocks(page, "diff")
     lines = diff.splitlines()
     assert [line[0] for line in lines].count("+") == 2
@@ -46,14 +53,18 @@ def test_both_sides_of_the_diff_train(page):
         exec(program, names)
         start = [p.detach().clone() for p in names["model"].parameters()]
         exec("\n".join(line[2:] for line in lines if line[0] != dropped), names)
-        assert not any(torch.equal(a, b) for a, b in zip(start, names["model"].parameters(), strict=True))
+        assert not any(
+            torch.equal(a, b) for a, b in zip(start, names["model"].parameters(), strict=True)
+        )
         assert isinstance(names["model"], nn.Module)
 
 
 TRANSLATED = (ROOT / "docs" / "translated-labels.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("page", "number"), [(README, 1), (TRANSLATED, 0)], ids=["README", "translated-labels"])
+@pytest.mark.parametrize(
+    ("page", "number"), [(README, 1), (TRANSLATED, 0)], ids=["README", "translated-labels"]
+)
 def test_the_diff_with_a_label_channel_gives_a_loss_that_trains(page, number):
     program, *_ = blocks(LOOP, "python")
     new = [line[2:] for line in blocks(page, "diff")[number].splitlines() if line[0] != "-"]
@@ -73,32 +84,45 @@ def test_accumulation_as_it_is_shown_is_the_step_of_the_whole_batch():
     exec(program, names)
     model, lr = names["model"], 1e-30  # so that the weights stay as they are
     names["optimizer"] = torch.optim.SGD(model.parameters(), lr=lr)
-    names["micro_batches"] = list(zip(names["primary_loader"], names["auxiliary_loader"], strict=True))[:4]
+    names["micro_batches"] = list(
+        zip(names["primary_loader"], names["auxiliary_loader"], strict=True)
+    )[:4]
     names["n"], names["guide"] = 4, Guide(model, eta=Eta(1, 1, 0), rank=5)
     exec(new, names)
     found = [p.grad.clone() for p in model.parameters()]
     (xp, yp), (xa, ya) = (
-        [torch.cat(x) for x in zip(*side, strict=True)] for side in zip(*names["micro_batches"], strict=True)
+        [torch.cat(x) for x in zip(*side, strict=True)]
+        for side in zip(*names["micro_batches"], strict=True)
     )
     model.zero_grad()
     losses = nn.functional.cross_entropy(model(xp), yp, reduction="none")
-    Guide(model, eta=Eta(1, 1, 0), rank=5).backward(losses, nn.functional.cross_entropy(model(xa), ya))
+    Guide(model, eta=Eta(1, 1, 0), rank=5).backward(
+        losses, nn.functional.cross_entropy(model(xa), ya)
+    )
     for mine, p in zip(found, model.parameters(), strict=True):
         torch.testing.assert_close(mine, p.grad)
 
 
 def exists(module, name):
     """Whether `from module import name` works."""
-    return hasattr(module, name) or importlib.util.find_spec(f"{module.__name__}.{name}") is not None
+    return (
+        hasattr(module, name) or importlib.util.find_spec(f"{module.__name__}.{name}") is not None
+    )
 
 
 def test_names_that_pages_import_exist():
     missing = []
     for page in PAGES.values():
         text = page.read_text(encoding="utf-8")
-        for module, names in re.findall(r"^[+ ]?from (attittud[\w.]*) import ([\w, ]+)$", text, re.MULTILINE):
+        for module, names in re.findall(
+            r"^[+ ]?from (attittud[\w.]*) import ([\w, ]+)$", text, re.MULTILINE
+        ):
             imported = importlib.import_module(module)
-            missing += [f"{page.name}: {module}.{name}" for name in names.split(", ") if not exists(imported, name)]
+            missing += [
+                f"{page.name}: {module}.{name}"
+                for name in names.split(", ")
+                if not exists(imported, name)
+            ]
     assert missing == []
 
 

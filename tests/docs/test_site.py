@@ -1,4 +1,6 @@
-"""The site is built without a warning, without anything from elsewhere, and its reference has every public name."""
+"""The site is built without a warning, without anything from elsewhere, and its reference has every
+public name.
+"""
 
 import importlib
 import re
@@ -21,11 +23,27 @@ MODULES = ("attittud", "attittud.checkpoint", "attittud_lab")
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for module in ("sphinx", "furo", "myst_parser", "transformers", "lightning", "torchjd"):
-        pytest.importorskip(module, reason=f"the site needs {module}: pip install 'attittud[docs]', or make docs")
+        pytest.importorskip(
+            module, reason=f"the site needs {module}: pip install 'attittud[docs]', or make docs"
+        )
     folder = tmp_path_factory.mktemp("site")
-    # As `make docs` does it: -W makes broken links and anchors, and pages that nothing leads to, an error.
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html", str(DOCS), str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
+    # As `make docs` does it: -W makes broken links and anchors, and pages that nothing leads to, an
+    # error.
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-W",
+        "--keep-going",
+        "-q",
+        "-b",
+        "html",
+        str(DOCS),
+        str(folder),
+    ]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
+    )
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -41,9 +59,13 @@ def test_the_reference_has_every_public_name(site: Path) -> None:
 def test_pages_load_nothing_from_other_servers(site: Path) -> None:
     for page in site.rglob("*.html"):
         tags = re.findall(r"<(?:script|link|img|iframe)\b[^>]*>", page.read_text(encoding="utf-8"))
-        assert [tag for tag in tags if re.search(r'(?:src|href)="(?:https?:)?//', tag)] == [], page.name
+        assert [tag for tag in tags if re.search(r'(?:src|href)="(?:https?:)?//', tag)] == [], (
+            page.name
+        )
     for style in site.rglob("*.css"):
-        assert not re.search(r"url\(\s*[\"']?(?:https?:)?//", style.read_text(encoding="utf-8")), style.name
+        assert not re.search(r"url\(\s*[\"']?(?:https?:)?//", style.read_text(encoding="utf-8")), (
+            style.name
+        )
 
 
 def test_the_reference_has_every_field_of_a_report(site: Path) -> None:

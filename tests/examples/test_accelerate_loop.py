@@ -28,7 +28,9 @@ sys.path.insert(0, str(EXAMPLES))
 
 import accelerate_loop  # noqa: E402 - the path is set above
 
-pytestmark = pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator:UserWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:'pin_memory' argument is set as true but no accelerator:UserWarning"
+)
 
 
 KILLED = """
@@ -54,7 +56,9 @@ def test_a_killed_run_resumes_to_the_same_losses(tmp_path: Path) -> None:
 
 
 def test_damaged_files_are_refused_by_name(tmp_path: Path) -> None:
-    """What the guide adds to a checkpoint is safetensors and JSON, without one of Accelerate's pickles."""
+    """What the guide adds to a checkpoint is safetensors and JSON, without one of Accelerate's
+    pickles.
+    """
     accelerate_loop.train(tmp_path, steps=5)
     folder = tmp_path / "step_5"
     assert not list(folder.glob("custom_checkpoint*"))
@@ -86,7 +90,9 @@ class Plain:
         return SimpleNamespace(refreshed=True, tasks={}, to_dict=lambda: defaultdict(float))
 
 
-def test_equal_weights_reproduce_plain_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_weights_reproduce_plain_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     guided = accelerate_loop.train(tmp_path, strategy=preset("multitask"))
     monkeypatch.setattr(accelerate_loop, "Guide", Plain)
     monkeypatch.setattr(accelerate_loop.checkpoint, "save", lambda *_: None)
@@ -97,7 +103,9 @@ def test_shares_are_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     accelerate_loop.train(tmp_path, steps=3)
     lines = capsys.readouterr().out.splitlines()
     for line in lines:
-        shares = [float(share) for share in re.findall(r"(?:neutral|helpful|harmful) ([\d.]+)", line)]
+        shares = [
+            float(share) for share in re.findall(r"(?:neutral|helpful|harmful) ([\d.]+)", line)
+        ]
         assert len(shares) == 3 and sum(shares) == pytest.approx(1, abs=0.02)
     assert len(lines) == 3
 
@@ -114,7 +122,10 @@ def test_the_example_works_in_fp16(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     def scaling(**settings: Any) -> Accelerator:
         accelerator = Accelerator(**settings)
-        accelerator.scaler, accelerator.native_amp = torch.amp.GradScaler("cpu", init_scale=2.0**10), True
+        accelerator.scaler, accelerator.native_amp = (
+            torch.amp.GradScaler("cpu", init_scale=2.0**10),
+            True,
+        )
         accelerator.state._mixed_precision = "fp16"
         return accelerator
 

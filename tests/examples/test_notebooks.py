@@ -1,4 +1,6 @@
-"""The notebooks run from their first cell to the last one, in less than a minute on a free machine."""
+"""The notebooks run from their first cell to the last one, in less than a minute on a free
+machine.
+"""
 
 import json
 import re
@@ -27,7 +29,9 @@ def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
         text = "".join(cell["source"])
         if cell["cell_type"] == "code":
-            assert cell["outputs"] == [] and cell["execution_count"] is None, "clear the outputs before you commit"
+            assert cell["outputs"] == [] and cell["execution_count"] is None, (
+                "clear the outputs before you commit"
+            )
             exec(compile(text, str(path), "exec"), names)
         else:
             for link in re.findall(r"\]\((?!https?://)([^)#]*)", text):

@@ -1,4 +1,6 @@
-"""The runner of the fourth round and its statistics, on data of scikit-learn and made-up results."""
+"""The runner of the fourth round and its statistics, on data of scikit-learn and made-up
+results.
+"""
 
 import json
 
@@ -46,7 +48,9 @@ def test_the_table_says_which_goals_are_met(tmp_path):
     write(tmp_path, "cancer_shifted", "alone", better)
     write(tmp_path, "cancer_shifted", "uses_alone", better)
     results = table.read(tmp_path)
-    assert results.scores["wine_random"][table.BY_FOLDS] == pytest.approx({0: 70.0, 1: 73.0, 2: 71.0, 3: 83.0})
+    assert results.scores["wine_random"][table.BY_FOLDS] == pytest.approx(
+        {0: 70.0, 1: 73.0, 2: 71.0, 3: 83.0}
+    )
     comparison = table.compare(results, "default", "alone", ["wine_random", "cancer_shifted"])
     assert comparison.lost() == ["cancer_shifted"]
     assert comparison.means["wine_random"] == pytest.approx(9.75 + 0.25)

@@ -1,4 +1,6 @@
-"""The portfolio on four superclasses of MultiCifar100: declared, run in miniature, resumed, and shown apart from the table."""
+"""The portfolio on four superclasses of MultiCifar100: declared, run in miniature, resumed, and
+shown apart from the table.
+"""
 
 import json
 import shutil
@@ -28,11 +30,24 @@ from experiments.reproduce.run import QUICK, read_part
 
 
 def test_a_portfolio_trains_as_the_rows_of_the_table_do() -> None:
-    """The settings that the search chose for every row are those of the file; only the strategy is another one."""
+    """The settings that the search chose for every row are those of the file; only the strategy is
+    another one.
+    """
     classes = ["data.primary.classes=[a, b]", "data.auxiliary.others.exclude=[a, b]"]
-    own, table = (load(CONFIGS / f"{name}.yaml", classes) for name in (portfolio.NAME, portfolio.TABLE))
-    assert (own.data, own.model, own.training, own.seed) == (table.data, table.model, table.training, table.seed)
-    (chosen,) = {row.settings for row in multicifar.column().rows.values() if "primary_weight" not in row.changes}
+    own, table = (
+        load(CONFIGS / f"{name}.yaml", classes) for name in (portfolio.NAME, portfolio.TABLE)
+    )
+    assert (own.data, own.model, own.training, own.seed) == (
+        table.data,
+        table.model,
+        table.training,
+        table.seed,
+    )
+    (chosen,) = {
+        row.settings
+        for row in multicifar.column().rows.values()
+        if "primary_weight" not in row.changes
+    }
     assert chosen == "lr 1e-3, dropout 0.1, fine-tuning lr 5e-5, keeps last"
     guided, finetune = own.training.guided, own.training.finetune
     assert (guided.lr, own.model.dropout, finetune.lr, guided.select) == (1e-3, 0.1, 5e-5, "last")
@@ -46,8 +61,14 @@ def quick_config(folder: Path) -> Any:
 
 
 def quick(folder: Path, **more: Any) -> Any:
-    given: dict[str, Any] = {"configs": CONFIGS, "results": folder / "results", "work": folder / "work"}
-    return portfolio.run_portfolios(None, quick=True, overrides=[], progress=Progress(), **given | more)
+    given: dict[str, Any] = {
+        "configs": CONFIGS,
+        "results": folder / "results",
+        "work": folder / "work",
+    }
+    return portfolio.run_portfolios(
+        None, quick=True, overrides=[], progress=Progress(), **given | more
+    )
 
 
 def test_it_stops_when_time_is_up_and_continues_as_if_it_had_not_stopped(
@@ -84,12 +105,20 @@ def test_it_stops_when_time_is_up_and_continues_as_if_it_had_not_stopped(
         (tmp_path / "work" / portfolio.NAME / "second").glob("trials")
     )
     count = len(seen)
-    assert quick(tmp_path).finished == ["second"] and len(seen) == count and len(read_lines(outcome.results[0])) == 1
+    assert (
+        quick(tmp_path).finished == ["second"]
+        and len(seen) == count
+        and len(read_lines(outcome.results[0])) == 1
+    )
 
 
-def test_the_command_runs_it_in_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_runs_it_in_processes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as exit_:
-        command.main([portfolio.NAME, "--quick", "--workers", "2", "--beside", "1", "--work", str(tmp_path)])
+        command.main(
+            [portfolio.NAME, "--quick", "--workers", "2", "--beside", "1", "--work", str(tmp_path)]
+        )
     assert exit_.value.code == 0, capsys.readouterr().err
     (line,) = read_lines(tmp_path / "results" / f"{portfolio.NAME}.jsonl")
     assert line["made_with"]["side_by_side"] == 3
@@ -100,8 +129,14 @@ def test_the_command_runs_it_in_processes(tmp_path: Path, capsys: pytest.Capture
     ("words", "message"),
     [
         ([portfolio.NAME], "name the folder with the parquet files of CIFAR-100 by --data"),
-        ([portfolio.NAME, "table4-bases", "--quick"], f"{portfolio.NAME} is run alone; leave table4-bases out"),
-        ([portfolio.NAME, "--quick", "--part", "no"], f"--part no: there is no such part; {portfolio.NAME} has second"),
+        (
+            [portfolio.NAME, "table4-bases", "--quick"],
+            f"{portfolio.NAME} is run alone; leave table4-bases out",
+        ),
+        (
+            [portfolio.NAME, "--quick", "--part", "no"],
+            f"--part no: there is no such part; {portfolio.NAME} has second",
+        ),
     ],
 )
 def test_wrong_input_is_explained(
@@ -124,7 +159,9 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def add_portfolio(results: Path, gains: tuple[float, ...] = (0.02, 0.04, 0.0, 0.0312)) -> None:
-    """Lines of portfolios whose `single` is this much above multitask, and `ensemble` one point more."""
+    """Lines of portfolios whose `single` is this much above multitask, and `ensemble` one point
+    more.
+    """
     multitask = multicifar.column().rows["multitask"].test
     with (results / f"{portfolio.NAME}.jsonl").open("w", encoding="utf-8") as file:
         for name, gain in zip(portfolio.OTHERS, gains, strict=False):
@@ -146,9 +183,21 @@ def add_portfolio(results: Path, gains: tuple[float, ...] = (0.02, 0.04, 0.0, 0.
                 "compiled": True,
                 "side_by_side": 4,
             }
-            line = {"part": name, "run": "portfolio/seed-0", "fingerprint": name, "seconds": 480.0, "curves": {}}
-            result = {"metric": "accuracy", "seed": 0, **{k: facts["single"][k] for k in ("test", "validation")}}
-            file.write(json.dumps(line | {"result": result, "portfolio": facts, "made_with": about}) + "\n")
+            line = {
+                "part": name,
+                "run": "portfolio/seed-0",
+                "fingerprint": name,
+                "seconds": 480.0,
+                "curves": {},
+            }
+            result = {
+                "metric": "accuracy",
+                "seed": 0,
+                **{k: facts["single"][k] for k in ("test", "validation")},
+            }
+            file.write(
+                json.dumps(line | {"result": result, "portfolio": facts, "made_with": about}) + "\n"
+            )
 
 
 def test_the_page_has_it_below_the_table_with_four_pairs(results: Path) -> None:
@@ -157,7 +206,9 @@ def test_the_page_has_it_below_the_table_with_four_pairs(results: Path) -> None:
     add_portfolio(results)
     text = page_module.page()
     table, _, told = text.partition(multicifar_portfolio.TITLE)
-    assert before.partition(multicifar_portfolio.TITLE)[0] == table, "the table and its claims stay as they are"
+    assert before.partition(multicifar_portfolio.TITLE)[0] == table, (
+        "the table and its claims stay as they are"
+    )
     told = told.partition("\n## ")[0]
     points = [2.0, 4.0, 0.0, 3.12]
     low, high = stats.t.interval(0.95, 3, statistics.fmean(points), stats.sem(points))
@@ -173,8 +224,13 @@ def test_the_page_has_it_below_the_table_with_four_pairs(results: Path) -> None:
         "the steps of about 10 runs, a row of the table the steps of one run. On the device a portfolio took as long as "
         f"{device:.0f} runs" in said
     )
-    assert "No candidate has that ratio" in said and "over 4 superclasses with one seed each" in said
-    assert "a mean must be 1.6 times as large as the standard deviation" in said and "we draw no conclusion" in said
+    assert (
+        "No candidate has that ratio" in said and "over 4 superclasses with one seed each" in said
+    )
+    assert (
+        "a mean must be 1.6 times as large as the standard deviation" in said
+        and "we draw no conclusion" in said
+    )
     minutes = multicifar.minutes(multicifar.lines())
     assert (
         f"The portfolios took 8 minutes on the device and the table {minutes:.0f}: {8 + minutes:.0f} of the 60 minutes"

@@ -28,7 +28,9 @@ from experiments.reproduce.text import QUICK_PARTS, write_encoder, write_texts
 from tests.helpers.reproduction import line
 
 CONFIGS = Path(__file__).parents[2] / "experiments" / "configs"
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of tokenizers and transformers
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # of tokenizers and transformers
 
 
 def test_no_two_runs_are_taken_for_one_another(tmp_path: Path) -> None:
@@ -36,7 +38,9 @@ def test_no_two_runs_are_taken_for_one_another(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="the extra transformers is not installed")
     folder = write_texts(tmp_path)
     seen: dict[str, str] = {}
-    for name, config in parts("table1-text", folder, CONFIGS, [f"model.name=hf:{tmp_path}/encoder"]).items():
+    for name, config in parts(
+        "table1-text", folder, CONFIGS, [f"model.name=hf:{tmp_path}/encoder"]
+    ).items():
         assert [c.label for c in candidates(config)] == [
             "primary_only",
             "multitask",
@@ -50,13 +54,18 @@ def test_no_two_runs_are_taken_for_one_another(tmp_path: Path) -> None:
         for candidate, some in zip(candidates(config), tries, strict=True):
             for variant in some:
                 found = fingerprint(job(config, candidate, variant, Budget(4, 2)))
-                # Plain fine-tuning is the same whatever the auxiliary text is: trained once, for both columns.
+                # Plain fine-tuning is the same whatever the auxiliary text is: trained once, for
+                # both columns.
                 place = name.removesuffix("-swapped") if candidate.label == "primary_only" else name
-                assert seen.setdefault(found, place) == place, f"{name} and {seen[found]}: {candidate.label}"
+                assert seen.setdefault(found, place) == place, (
+                    f"{name} and {seen[found]}: {candidate.label}"
+                )
     assert len(set(seen.values())) == 8 and len(seen) == 8 * 6 * 3 - 4 * 3
     # The encoder's name counts, its folder does not.
     one, same, other = (
-        fingerprint(next(iter(parts("table1-text", folder, CONFIGS, [f"model.name=hf:{place}"]).values())))
+        fingerprint(
+            next(iter(parts("table1-text", folder, CONFIGS, [f"model.name=hf:{place}"]).values()))
+        )
         for place in ("/a/minilm", "/b/minilm", "/a/roberta")
     )
     assert one == same != other
@@ -65,9 +74,13 @@ def test_no_two_runs_are_taken_for_one_another(tmp_path: Path) -> None:
 def test_all_rows_start_from_the_same_masked_word_heads(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="the extra transformers is not installed")
     torch.set_num_threads(1)
-    options: dict[str, Any] = {"configs": CONFIGS, "results": tmp_path / "results", "work": tmp_path / "work"}
-    # The guided phase does not move, as its rate is 0 in 32 bits, and fine-tuning leaves the heads of texts alone: they stay what
-    # they began with.
+    options: dict[str, Any] = {
+        "configs": CONFIGS,
+        "results": tmp_path / "results",
+        "work": tmp_path / "work",
+    }
+    # The guided phase does not move, as its rate is 0 in 32 bits, and fine-tuning leaves the heads
+    # of texts alone: they stay what they began with.
     still = ["compare.space={training.guided.lr: [1e-60]}", "training.guided.weight_decay=0"]
     reproduce(["table1-text"], None, progress=Progress(), overrides=still, quick=True, **options)
     lines = read_lines(tmp_path / "results" / "table1-text.jsonl")
@@ -83,10 +96,16 @@ def test_all_rows_start_from_the_same_masked_word_heads(tmp_path: Path) -> None:
     }
     # The encoder did not move: plain fine-tuning begins where it would have without a start.
     (encoder,) = (tmp_path / "work").glob("miniature-encoder/model.safetensors")
-    own = {f"body.model.{name}": weights for name, weights in load_file(encoder).items() if "pooler" not in name}
+    own = {
+        f"body.model.{name}": weights
+        for name, weights in load_file(encoder).items()
+        if "pooler" not in name
+    }
     assert len(own) > 15 and all(torch.equal(weights, heads[name]) for name, weights in own.items())
     for part, text_name in zip(QUICK_PARTS, ("imdb_text", "imdb_text"), strict=True):
-        found = [load_file(path) for path in (folder / part).glob("runs/*/**/seed-1/weights.safetensors")]
+        found = [
+            load_file(path) for path in (folder / part).glob("runs/*/**/seed-1/weights.safetensors")
+        ]
         assert len(found) == 4
         for weights, name in itertools.product(found, heads):
             if name.startswith(f"heads.{text_name}."):
@@ -101,10 +120,14 @@ def test_all_rows_start_from_the_same_masked_word_heads(tmp_path: Path) -> None:
 
 
 def test_no_run_and_no_start_reads_texts_that_validate_or_test(tmp_path: Path) -> None:
-    """The start is trained once for all parts, so each has to hold out the same reviews with the same seed."""
+    """The start is trained once for all parts, so each has to hold out the same reviews with the
+    same seed.
+    """
     folder = write_texts(tmp_path)
     few = ["data.primary.validation=40", "model.name=hf:encoder"]
-    start = read_part(CONFIGS, EXPERIMENTS["table1-text"].start(folder), [*few, "data.primary.train=60"])
+    start = read_part(
+        CONFIGS, EXPERIMENTS["table1-text"].start(folder), [*few, "data.primary.train=60"]
+    )
 
     def read(config: Config, seed: int) -> tuple[set[object], set[object]]:
         found = read_parts(config.data, split_seed(config.data, seed))
@@ -137,7 +160,9 @@ def test_auxiliary_text_leaves_no_trace_in_plain_fine_tuning(tmp_path: Path) -> 
     assert len(runs) == 2 and runs[0].test == runs[1].test
     weights = [load_file(Path(found.run_dir) / "weights.safetensors") for found in runs]
     shared = [name for name in weights[0] if name in weights[1]]
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in shared) and len(shared) > 15
+    assert (
+        all(torch.equal(weights[0][name], weights[1][name]) for name in shared) and len(shared) > 15
+    )
 
 
 def test_the_tiny_encoder_is_the_same_from_every_process(tmp_path: Path) -> None:
@@ -155,17 +180,31 @@ def test_the_tiny_encoder_is_the_same_from_every_process(tmp_path: Path) -> None
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"configs": CONFIGS, "results": tmp_path, "work": tmp_path, "progress": Progress()}
+    options: dict[str, Any] = {
+        "configs": CONFIGS,
+        "results": tmp_path,
+        "work": tmp_path,
+        "progress": Progress(),
+    }
     data = write_texts(tmp_path)
     with pytest.raises(InputError, match=r"--model is not given; table1-text needs one"):
         reproduce(["table1-text"], data, overrides=[], **options)
-    with pytest.raises(InputError, match=r"there is no folder imdb in it; it has to hold imdb and amazon_helpful"):
+    with pytest.raises(
+        InputError, match=r"there is no folder imdb in it; it has to hold imdb and amazon_helpful"
+    ):
         reproduce(["table1-text"], tmp_path, overrides=[], model=tmp_path, **options)
 
 
 def test_a_column_has_own_and_swapped_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "RESULTS", tmp_path)
-    own = {"primary_only": 0.60, "multitask": 0.62, "flip": 0.66, "orthogonal": 0.64, "pretrain": 0.63, "auto": 0.61}
+    own = {
+        "primary_only": 0.60,
+        "multitask": 0.62,
+        "flip": 0.66,
+        "orthogonal": 0.64,
+        "pretrain": 0.63,
+        "auto": 0.61,
+    }
     swapped = {
         "primary_only": 0.60,
         "multitask": 0.61,
@@ -175,29 +214,48 @@ def test_a_column_has_own_and_swapped_text(tmp_path: Path, monkeypatch: pytest.M
         "auto": 0.62,
     }
     lines = []
-    for name, values in (("table1-text-amazon-500", own), ("table1-text-amazon-500-swapped", swapped)):
+    for name, values in (
+        ("table1-text-amazon-500", own),
+        ("table1-text-amazon-500-swapped", swapped),
+    ):
         for label, value in values.items():
-            # On validation (1, 1, -1) is the better one with own text, and the other one with swapped text.
+            # On validation (1, 1, -1) is the better one with own text, and the other one with
+            # swapped text.
             for draw in range(3):
                 for seed in range(5 if draw == 0 else 1):
                     figure = value + 0.001 * ((7 * seed + len(label)) % 5)
                     run_name = f"{label}/weight-1/training.guided.lr={draw}/steps-9-9"
-                    tested = figure + 0.05 * (values is own and label == "orthogonal")  # which must not choose it
+                    tested = figure + 0.05 * (
+                        values is own and label == "orthogonal"
+                    )  # which must not choose it
                     lines.append(line(name, run_name, seed, figure - 0.1 * (draw > 0), tested))
     lines += [line("start", "start", seed, 0.5, 0.5) for seed in range(5)]
     (tmp_path / "table1-text.jsonl").write_text("\n".join(lines) + "\n")
     found = table1.column("amazon", "500")
     assert found.rows["ours"].label == "flip" and found.rows["swapped, ours"].label == "orthogonal"
-    said = {claim.text: (claim.points, verdict) for claim, _, verdict in judged(table1.claims("amazon"), found.rows)}
+    said = {
+        claim.text: (claim.points, verdict)
+        for claim, _, verdict in judged(table1.claims("amazon"), found.rows)
+    }
     assert said["TAPT beats plain fine-tuning"] == (3.3, "holds")
     assert said["swapped text: ours beats TAPT"] == (0.7, "holds")
-    assert said["swapped text: TAPT beats plain fine-tuning"] == (0.8, "does not hold: the opposite is significant")
+    assert said["swapped text: TAPT beats plain fine-tuning"] == (
+        0.8,
+        "does not hold: the opposite is significant",
+    )
     assert said["TAPT beats ours"] == (0.2, "does not hold: the opposite is significant")
-    assert [claim.text for claim in table1.claims("imdb")][3] == "swapped text: plain fine-tuning beats TAPT"
+    assert [claim.text for claim in table1.claims("imdb")][
+        3
+    ] == "swapped text: plain fine-tuning beats TAPT"
     section = table1.section()
     assert "| Ours, swapped text | 68.5 ± 1.01 | 65.2 |" in section and "not run yet" in section
-    # Plain fine-tuning reads neither text: where one part lacks its seeds, the other part's seeds are used.
-    kept = [some for some in lines if "-swapped" in some or '"primary_only/' not in some or '"seed": 0' in some]
+    # Plain fine-tuning reads neither text: where one part lacks its seeds, the other part's seeds
+    # are used.
+    kept = [
+        some
+        for some in lines
+        if "-swapped" in some or '"primary_only/' not in some or '"seed": 0' in some
+    ]
     assert len(kept) == len(lines) - 4
     (tmp_path / "table1-text.jsonl").write_text("\n".join(kept) + "\n")
     again = table1.column("amazon", "500")

@@ -44,17 +44,27 @@ ACCURACIES = {
 
 
 def searched(results: Path, seeds: int, tries: int = 4) -> None:
-    """Lines as a search and the seeds after it leave them; the third draw is the best on validation."""
+    """Lines as a search and the seeds after it leave them; the third draw is the best on
+    validation.
+    """
     config = load(CONFIGS / "table2-cat-vs-dog.yaml")
     lines = []
     for candidate in candidates(config):
-        for number, variant in enumerate(variants(candidate.strategy, config.compare, tuned=candidate.tuned)[:tries]):
+        for number, variant in enumerate(
+            variants(candidate.strategy, config.compare, tuned=candidate.tuned)[:tries]
+        ):
             run = f"{candidate.label}/weight-1/{'-'.join(variant.changes)}/steps-1875-200"
             for seed in range(seeds if number == 2 else 1):
                 value = ACCURACIES.get(candidate.label, [0.53, 0.52, 0.55, 0.54, 0.53])[seed]
                 # A draw that is better on test, but not on validation, must not be chosen.
                 lines.append(
-                    line("table2-cat-vs-dog", run, seed, 0.6 + 0.1 * (number == 2), value if number == 2 else 0.9)
+                    line(
+                        "table2-cat-vs-dog",
+                        run,
+                        seed,
+                        0.6 + 0.1 * (number == 2),
+                        value if number == 2 else 0.9,
+                    )
                 )
     (results / "table2-cat-vs-dog.jsonl").write_text("\n".join(lines) + "\n")
 
@@ -75,15 +85,22 @@ def test_a_search_is_decided_by_validation(results: Path) -> None:
     ]
     assert f"| 67.1 ± 1.31 | {' | '.join(figures)} |" in text
     assert "ATTITTUD (1, 0, 0) beats multitask | +1.8 | +5.6" in text
-    claim = next(found for found in text.splitlines() if "beats multitask" in found and "(1, 0, 0)" in found)
+    claim = next(
+        found for found in text.splitlines() if "beats multitask" in found and "(1, 0, 0)" in found
+    )
     assert claim.endswith("| **holds** |")
     assert "| Multitask | 62.5 (2) | 62.5 (2) | 61.0 (1) |" in text  # seeds 0 and 3, 1 and 4, 2
     assert "| multitask beats vanilla pre-training |" in text and "not significant" in text
-    assert "table2-cat-vs-dog | NVIDIA H200 | torch 2.11.0, revision abc | no | yes | 1 | 40 | 20.0 |" in text
+    assert (
+        "table2-cat-vs-dog | NVIDIA H200 | torch 2.11.0, revision abc | no | yes | 1 | 40 | 20.0 |"
+        in text
+    )
 
 
 def diverged(part_: str, run: str, seed: int) -> str:
-    return line(part_, run, seed, 0.0, 0.0, result=None, diverged="the primary loss is nan; lower the rate")
+    return line(
+        part_, run, seed, 0.0, 0.0, result=None, diverged="the primary loss is nan; lower the rate"
+    )
 
 
 def test_runs_that_diverged_are_shown_and_never_chosen(results: Path) -> None:
@@ -93,7 +110,11 @@ def test_runs_that_diverged_are_shown_and_never_chosen(results: Path) -> None:
             run = f"{label}/weight-1/training.guided.lr={draw}/steps-9-9"
             for seed in range(5 if draw == 1 else 1):
                 lost = draw == 0 or label == ATTITTUD[1] or (label == ATTITTUD[0] and seed == 4)
-                found = diverged(name, run, seed) if lost else line(name, run, seed, 0.9 - 0.1 * draw - 0.01 * n, 0.6)
+                found = (
+                    diverged(name, run, seed)
+                    if lost
+                    else line(name, run, seed, 0.9 - 0.1 * draw - 0.01 * n, 0.6)
+                )
                 lines.append(found)
     (results / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
     found = everything()
@@ -101,19 +122,32 @@ def test_runs_that_diverged_are_shown_and_never_chosen(results: Path) -> None:
     # The best on validation has a seed without a result, the next one no result at all.
     assert set(found.rows) == set(ATTITTUD) - {ATTITTUD[1]} and best_two(found) == ATTITTUD[2:4]
     text = page()
-    assert f"| {ATTITTUD[0]} | lr 0 | diverged |  |" in text and f"| {ATTITTUD[0]} | lr 1 | 80.0 | chosen |" in text
-    assert "| 4 | above | lr 1; diverged with seed 4 |" in text or "| 4 | below | lr 1; diverged with seed 4 |" in text
+    assert (
+        f"| {ATTITTUD[0]} | lr 0 | diverged |  |" in text
+        and f"| {ATTITTUD[0]} | lr 1 | 80.0 | chosen |" in text
+    )
+    assert (
+        "| 4 | above | lr 1; diverged with seed 4 |" in text
+        or "| 4 | below | lr 1; diverged with seed 4 |" in text
+    )
     assert "| ATTITTUD (1, 0, −1) | diverged |  |  | 0 | diverged with every setting |" in text
     assert "| ATTITTUD (1, 0, −1) beats multitask |  |  |  |  |  | diverged |" in text
-    assert "| Table 2, beyond the paper | ATTITTUD (1, 0, −1) beats multitask |  | diverged |" in text
+    assert (
+        "| Table 2, beyond the paper | ATTITTUD (1, 0, −1) beats multitask |  | diverged |" in text
+    )
     listed = text.partition("## Runs that diverged")[2].partition("\n## ")[0]
-    assert listed.count("| the primary loss is nan; lower the rate |") == sum('"diverged"' in some for some in lines)
+    assert listed.count("| the primary loss is nan; lower the rate |") == sum(
+        '"diverged"' in some for some in lines
+    )
     assert "Runs that diverged" not in PAGE.read_text(encoding="utf-8")
 
 
 def test_claims_are_judged_by_their_intervals() -> None:
     def row(*values: float) -> Row:
-        runs = {seed: {"result": {"metric": "auc", "test": {"auc": value}}} for seed, value in enumerate(values)}
+        runs = {
+            seed: {"result": {"metric": "auc", "test": {"auc": value}}}
+            for seed, value in enumerate(values)
+        }
         return Row("x", "", runs)
 
     rows = {
@@ -122,7 +156,10 @@ def test_claims_are_judged_by_their_intervals() -> None:
         "c": row(0.61, 0.60, 0.62, 0.63),
         "d": row(0.5),
     }
-    claims = [Claim("", *pair) for pair in (("a", "b"), ("b", "a"), ("b", "c"), ("a", "d"), ("a", "nothing"))]
+    claims = [
+        Claim("", *pair)
+        for pair in (("a", "b"), ("b", "a"), ("b", "c"), ("a", "d"), ("a", "nothing"))
+    ]
     found = judged(claims, rows)
     assert [said for _, _, said in found] == [
         "holds",
@@ -134,12 +171,20 @@ def test_claims_are_judged_by_their_intervals() -> None:
     p = stats.ttest_rel([0.70, 0.71, 0.72, 0.73], [0.60, 0.62, 0.61, 0.64]).pvalue
     assert found[0][1] is not None and found[0][1].p == pytest.approx(3 * p)
     summary = rows["a"].summary
-    assert [against_paper(summary, mean, 1.0) for mean in (60, 71.5, 80)] == ["above", "agrees", "below"]
+    assert [against_paper(summary, mean, 1.0) for mean in (60, 71.5, 80)] == [
+        "above",
+        "agrees",
+        "below",
+    ]
 
 
 def test_a_flat_mean_is_refuted_by_a_difference_of_either_sign() -> None:
     def row(*values: float) -> Row:
-        return Row("x", "", {s: {"result": {"metric": "a", "test": {"a": v}}} for s, v in enumerate(values)})
+        return Row(
+            "x",
+            "",
+            {s: {"result": {"metric": "a", "test": {"a": v}}} for s, v in enumerate(values)},
+        )
 
     rows = {
         "more": row(0.70, 0.71, 0.72, 0.73),
@@ -149,12 +194,20 @@ def test_a_flat_mean_is_refuted_by_a_difference_of_either_sign() -> None:
     pairs = (("more", "less"), ("less", "more"), ("less", "same"), ("less", "nothing"))
     found = judged([Claim("", *pair, flat=True) for pair in pairs], rows)
     refuted = "does not hold: the difference is significant"
-    assert [said for _, _, said in found] == [refuted, refuted, "not significant, as the paper has it", "not run yet"]
+    assert [said for _, _, said in found] == [
+        refuted,
+        refuted,
+        "not significant, as the paper has it",
+        "not run yet",
+    ]
 
 
 def test_a_falling_spread_is_distinguished_from_chance() -> None:
     def rows(*values: list[float]) -> dict[int, Row]:
-        made = [{s: {"result": {"metric": "a", "test": {"a": v}}} for s, v in enumerate(some)} for some in values]
+        made = [
+            {s: {"result": {"metric": "a", "test": {"a": v}}} for s, v in enumerate(some)}
+            for some in values
+        ]
         return {m: Row("x", "", runs) for m, runs in enumerate(made)}
 
     wide, narrow = [0.50, 0.56, 0.61, 0.66, 0.71], [0.62, 0.58, 0.63, 0.59, 0.60]
@@ -162,8 +215,14 @@ def test_a_falling_spread_is_distinguished_from_chance() -> None:
 
     def morgan(first: list[float], last: list[float]) -> float:
         """Pitman and Morgan's t, from the ratio of variances and the correlation."""
-        ratio, r, free = statistics.variance(first) / statistics.variance(last), stats.pearsonr(first, last)[0], 3
-        return float(2 * stats.t.sf(abs(ratio - 1) * free**0.5 / (2 * (ratio * (1 - r * r)) ** 0.5), free))
+        ratio, r, free = (
+            statistics.variance(first) / statistics.variance(last),
+            stats.pearsonr(first, last)[0],
+            3,
+        )
+        return float(
+            2 * stats.t.sf(abs(ratio - 1) * free**0.5 / (2 * (ratio * (1 - r * r)) ** 0.5), free)
+        )
 
     p = morgan(wide, narrow)
     assert p < 0.05
@@ -174,7 +233,11 @@ def test_a_falling_spread_is_distinguished_from_chance() -> None:
     # A row between them says nothing about the ends, however it scatters.
     assert spread_falls(rows(wide, odd, like_wide))[1] == "not significant"
     assert spread_falls(rows(wide, wide))[1] == "not significant"
-    assert spread_falls({})[1] == spread_falls(rows(wide))[1] == spread_falls(rows([0.5, 0.6], [0.5, 0.7]))[1]
+    assert (
+        spread_falls({})[1]
+        == spread_falls(rows(wide))[1]
+        == spread_falls(rows([0.5, 0.6], [0.5, 0.7]))[1]
+    )
     assert spread_falls({})[1] == "not run yet"
 
 
@@ -193,7 +256,9 @@ MULTICIFAR = {
 
 
 def multicifar_lines(seeds: int, names: list[str] = NAMES) -> list[str]:
-    """Lines as the search and the runs after it leave them; the second draw is the best in the mean on validation."""
+    """Lines as the search and the runs after it leave them; the second draw is the best in the mean
+    on validation.
+    """
     lines = []
     for n, (label, value) in enumerate(MULTICIFAR.items()):
         for draw, at, seed in itertools.product(range(3), range(len(names)), range(seeds)):
@@ -222,7 +287,9 @@ def test_the_search_of_multicifar_is_over_four_superclasses(results: Path) -> No
     low, high = stats.t.interval(0.95, 19, statistics.fmean(values), stats.sem(values))
     figures = f"{statistics.fmean(values):.1f} | {statistics.stdev(values):.1f} | {low:.1f} to {high:.1f} | 20 |"
     assert f"| Multitask | 75.5 | {figures}" in told
-    assert "| multitask | lr 1 | 60.0 | chosen |" in told and "| multitask | lr 0 | 45.0 |  |" in told
+    assert (
+        "| multitask | lr 1 | 60.0 | chosen |" in told and "| multitask | lr 0 | 45.0 |  |" in told
+    )
 
 
 def test_differences_of_multicifar_are_paired_over_superclasses(results: Path) -> None:
@@ -247,15 +314,26 @@ def test_who_is_best_is_counted_and_compared_with_chance(results: Path) -> None:
     n, counts = multicifar.best_counts(rows)
     assert n == 20 and sum(counts.values()) == pytest.approx(20)
     by_hand = {
-        name: [row.label for row in rows if row.test[name] == max(other.test[name] for other in rows)] for name in NAMES
+        name: [
+            row.label for row in rows if row.test[name] == max(other.test[name] for other in rows)
+        ]
+        for name in NAMES
     }
     for label, count in counts.items():
-        assert count == pytest.approx(sum(1 / len(best) for best in by_hand.values() if label in best))
-    assert multicifar.chance(11, 20, 3) == pytest.approx(stats.binomtest(11, 20, 1 / 3, "greater").pvalue)
+        assert count == pytest.approx(
+            sum(1 / len(best) for best in by_hand.values() if label in best)
+        )
+    assert multicifar.chance(11, 20, 3) == pytest.approx(
+        stats.binomtest(11, 20, 1 / 3, "greater").pvalue
+    )
     count = counts["flip-primary_weight=0.1"]
     n, verdict, figures = multicifar.best_verdict(found)
     holds = stats.binomtest(int(count), 20, 1 / 3, "greater").pvalue < 0.05
-    assert n == 20 and verdict == ("holds" if holds else "not significant") and f"on {count:g} of 20" in figures
+    assert (
+        n == 20
+        and verdict == ("holds" if holds else "not significant")
+        and f"on {count:g} of 20" in figures
+    )
     told = multicifar.section()
     for about, rows_ in (("(declared)", 3), ("all five rows are equal", 5)):
         low, high = math.floor(count), math.ceil(count)
@@ -264,6 +342,8 @@ def test_who_is_best_is_counted_and_compared_with_chance(results: Path) -> None:
             *(stats.binom.cdf(k, 20, 1 / rows_) for k in sorted({low, high})),
         ]
         assert f"{about} | {20 / rows_:.1f} | {' | '.join(f'{p:.3f}' for p in tails)} |" in told
-    assert "each would be best on 4.0 superclasses among 5 rows and on 2.9 among 7" in " ".join(told.split())
+    assert "each would be best on 4.0 superclasses among 5 rows and on 2.9 among 7" in " ".join(
+        told.split()
+    )
     write_multicifar(results, multicifar_lines(1, NAMES[:19]))
     assert multicifar.best_verdict(multicifar.column()) == (19, "not run yet", "")

@@ -23,10 +23,16 @@ FLAGS = (
 @pytest.fixture(scope="session")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    chromium = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     driver = shutil.which("chromedriver")
     if chromium is None or driver is None:
-        pytest.skip("no Chromium with chromedriver here (Debian: apt-get install chromium chromium-driver)")
+        pytest.skip(
+            "no Chromium with chromedriver here (Debian: apt-get install chromium chromium-driver)"
+        )
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
     for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):

@@ -11,7 +11,9 @@ from attittud_lab.training.phase import Phase
 
 
 class StandIn:
-    """Records like a CUDA graph: Python code runs once, when it is recorded; device work runs at replays alone."""
+    """Records like a CUDA graph: Python code runs once, when it is recorded; device work runs at
+    replays alone.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.phase: Phase | None = None
@@ -74,4 +76,6 @@ def trained(phase: Phase) -> tuple[list[dict[str, Any]], Tensor]:
     phase.run(lambda line: lines.append(dict(line)), lambda: None, lambda *_: None)
     for line in lines:
         del line["seconds"]
-    return lines, torch.cat([parameter.detach().flatten() for parameter in phase.model.parameters()])
+    return lines, torch.cat(
+        [parameter.detach().flatten() for parameter in phase.model.parameters()]
+    )

@@ -31,7 +31,9 @@ NAME = "CheXpert-v1.0-small"
 
 
 def write(root: Path, split: str, patients: range, *, blanks: bool = True) -> list[dict[str, str]]:
-    """As the release has it: grey JPEGs that are not square, two views of every second study, blank cells."""
+    """As the release has it: grey JPEGs that are not square, two views of every second study, blank
+    cells.
+    """
     random = np.random.default_rng(patients.start)
     rows = []
     for patient in patients:
@@ -41,7 +43,9 @@ def write(root: Path, split: str, patients: range, *, blanks: bool = True) -> li
             pixels = random.integers(0, 255, (18, 24), dtype=np.uint8)
             Image.fromarray(pixels).save(root / path)
             values = ["1.0", "0.0", "-1.0", ""] if blanks else ["1.0", "0.0"]
-            row = dict(zip(ABOUT, [f"{NAME}/{path}", "Female", "61", view.capitalize(), "AP"], strict=True))
+            row = dict(
+                zip(ABOUT, [f"{NAME}/{path}", "Female", "61", view.capitalize(), "AP"], strict=True)
+            )
             rows.append(row | {name: str(random.choice(values)) for name in FINDINGS})
     with (root / f"{split}.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, [*ABOUT, *FINDINGS])

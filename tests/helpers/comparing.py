@@ -11,7 +11,9 @@ from tests.helpers.oracle import jacobian, trainable
 def reached(losses: Tensor, model: nn.Module) -> list[str]:
     parameters = list(trainable(model).values())
     found = torch.autograd.grad(losses.sum(), parameters, retain_graph=True, allow_unused=True)
-    return [name for name, gradient in zip(trainable(model), found, strict=True) if gradient is not None]
+    return [
+        name for name, gradient in zip(trainable(model), found, strict=True) if gradient is not None
+    ]
 
 
 def compare(engine: str, model: nn.Module, losses, rows: int = 3, tolerance: float = 1e-11) -> None:
@@ -32,6 +34,8 @@ def compare(engine: str, model: nn.Module, losses, rows: int = 3, tolerance: flo
         weights, vectors = torch.randn(rows, len(J)).to(J), torch.randn(2, layout.size).to(J)
         product = weights @ J
         assert distance(as_rows(touched.left(weights)), product) < tolerance
-        assert distance(as_rows(touched.left(weights, touched.left(weights))), 2 * product) < tolerance
+        assert (
+            distance(as_rows(touched.left(weights, touched.left(weights))), 2 * product) < tolerance
+        )
         assert distance(touched.right(vectors), J @ as_rows(vectors).T) < tolerance
         assert distance(touched.gram(), J @ J.T) < tolerance

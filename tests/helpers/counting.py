@@ -28,7 +28,9 @@ class _Counting(TorchDispatchMode):
 
 @contextmanager
 def operations() -> Iterator[Counter[str]]:
-    """Inside, operations of torch are counted by name, without views, which launch nothing; one on a list counts once."""
+    """Inside, operations of torch are counted by name, without views, which launch nothing; one on
+    a list counts once.
+    """
     counting = _Counting()
     with counting:
         yield counting.found

@@ -58,9 +58,13 @@ def damaged(content: bytes, random_: random.Random) -> bytes:
             lambda: content[:place] + content[place + length :],
             lambda: content[:place] + random_.randbytes(length) + content[place:],
             lambda: (
-                content[:place] + random_.choice([b'"', b"\n", b"\x00", b",", b"}", b"\\", b"\xff"]) + content[place:]
+                content[:place]
+                + random_.choice([b'"', b"\n", b"\x00", b",", b"}", b"\\", b"\xff"])
+                + content[place:]
             ),
-            lambda: content[:place] + content[place : place + length] * 3 + content[place + length :],
+            lambda: (
+                content[:place] + content[place : place + length] * 3 + content[place + length :]
+            ),
             lambda: content + content,
             lambda: bytes(reversed(content)),
             lambda: content.replace(b"text", b"label", 1),

@@ -19,9 +19,14 @@ Row = tuple[str, Any]
 def write(path: Path, rows: list[Row]) -> Path:
     path.parent.mkdir(exist_ok=True)
     if path.suffix == ".parquet":
-        pq.write_table(pa.table({"text": [text for text, _ in rows], "label": [label for _, label in rows]}), path)
+        pq.write_table(
+            pa.table({"text": [text for text, _ in rows], "label": [label for _, label in rows]}),
+            path,
+        )
     else:
-        path.write_text("".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows))
+        path.write_text(
+            "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows)
+        )
     return path
 
 

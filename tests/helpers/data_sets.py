@@ -40,11 +40,17 @@ def pictures(tmp_path: Path) -> Path:
 
 
 def write_texts(path: Path, labels: list[str]) -> Path:
-    rows = [{"text": f'word{number}, "quoted"\nnext line', "label": label} for number, label in enumerate(labels)]
+    rows = [
+        {"text": f'word{number}, "quoted"\nnext line', "label": label}
+        for number, label in enumerate(labels)
+    ]
     if path.suffix == ".jsonl":
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     else:
         delimiter = "\t" if path.suffix == ".tsv" else ","
         cells = [(row["text"].replace('"', '""'), row["label"]) for row in rows]
-        path.write_text(f"text{delimiter}label\n" + "".join(f'"{text}"{delimiter}{label}\n' for text, label in cells))
+        path.write_text(
+            f"text{delimiter}label\n"
+            + "".join(f'"{text}"{delimiter}{label}\n' for text, label in cells)
+        )
     return path

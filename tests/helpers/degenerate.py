@@ -22,7 +22,10 @@ def few_warnings():
 
 
 def guide_for(p, **options) -> Guide:
-    return Guide(p.model, **{"eta": Eta(*ETA), "rank": 4, "primary_weight": 0.1, "refresh_every": 3} | options)
+    return Guide(
+        p.model,
+        **{"eta": Eta(*ETA), "rank": 4, "primary_weight": 0.1, "refresh_every": 3} | options,
+    )
 
 
 def nan_at(losses: torch.Tensor, i: int = 2) -> torch.Tensor:

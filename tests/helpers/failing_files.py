@@ -1,4 +1,6 @@
-"""File operations that fail: the disk is full for one of them, or the process ends in the middle of it."""
+"""File operations that fail: the disk is full for one of them, or the process ends in the middle of
+it.
+"""
 
 import errno
 import io
@@ -11,12 +13,16 @@ import pytest
 
 
 class Operations:
-    """Counts writes, flushes to the disk, renames and removals below a folder, and lets one of them fail.
+    """Counts writes, flushes to the disk, renames and removals below a folder, and lets one of them
+    fail.
 
-    `fail` is called in the place of the operation `number`. A write has half of its content in the file by then.
+    `fail` is called in the place of the operation `number`. A write has half of its content in the
+    file by then.
     """
 
-    def __init__(self, folder: Path, number: int | None = None, fail: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, folder: Path, number: int | None = None, fail: Callable[[], None] | None = None
+    ) -> None:
         self.folder, self.number, self.fail = folder, number, fail
         self.count = 0
 
@@ -27,7 +33,11 @@ class Operations:
     def counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def operation(subject: Any, *rest: Any, **options: Any) -> Any:
             # A flush has the number of an open file, and only run folders are flushed.
-            if (isinstance(subject, int) or self.folder in Path(subject).parents) and self.happens() and self.fail:
+            if (
+                (isinstance(subject, int) or self.folder in Path(subject).parents)
+                and self.happens()
+                and self.fail
+            ):
                 self.fail()
             return function(subject, *rest, **options)
 

@@ -11,8 +11,9 @@ from attittud_lab import files
 from attittud_lab.config.load import loads
 from attittud_lab.training.train import run
 
-# Dropout, a refresh interval and a logging interval that do not divide the checkpoints', momentum in the optimizer,
-# BatchNorm's buffers, and a learning rate with which the last model is not the best: all that a resumed run could get wrong.
+# Dropout, a refresh interval and a logging interval that do not divide the checkpoints', momentum
+# in the optimizer, BatchNorm's buffers, and a learning rate with which the last model is not the
+# best: all that a resumed run could get wrong.
 JOB = """
 data:
   primary: {path: digits, train: 60, validation: 60, test: 200}

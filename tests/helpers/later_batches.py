@@ -12,7 +12,9 @@ from tests.helpers.oracle import jacobian
 
 
 def data(*shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(shape[0]), dtype=torch.float64)
+    return torch.randn(
+        shape, generator=torch.Generator().manual_seed(shape[0]), dtype=torch.float64
+    )
 
 
 def losses_of(out: Tensor) -> Tensor:

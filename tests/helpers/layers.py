@@ -1,7 +1,8 @@
 """One small model for each way a layer can use its parameters: where engines could differ.
 
-``LAYERS[name]()`` returns a model; ``example_losses(model, x)`` is one loss for each example, and no example's loss depends
-on another example. Only the engines look at these, so they have no second head.
+``LAYERS[name]()`` returns a model; ``example_losses(model, x)`` is one loss for each example, and
+no example's loss depends on another example. Only the engines look at these, so they have no second
+head.
 """
 
 from collections.abc import Callable
@@ -19,7 +20,9 @@ M = 5  # examples
 class Function(nn.Module):
     """A model from a function of itself and its input."""
 
-    def __init__(self, forward: Callable[[nn.Module, Tensor], Tensor], **parts: nn.Module | nn.Parameter) -> None:
+    def __init__(
+        self, forward: Callable[[nn.Module, Tensor], Tensor], **parts: nn.Module | nn.Parameter
+    ) -> None:
         super().__init__()
         for name, part in parts.items():
             setattr(self, name, part)
@@ -91,7 +94,9 @@ def low_rank(self, x):
 
 def checkpointed(self, x):
     h = torch.tanh(self.enter(x))
-    h = checkpoint(lambda h: self.norm(torch.relu(self.inner(h)) + self.shift), h, use_reentrant=False)
+    h = checkpoint(
+        lambda h: self.norm(torch.relu(self.inner(h)) + self.shift), h, use_reentrant=False
+    )
     return checkpoint(self.inner, h, use_reentrant=False)
 
 
@@ -154,7 +159,9 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
         sequences,
     ),
     "in_place": (
-        lambda: nn.Sequential(nn.Linear(6, 6), nn.ReLU(inplace=True), nn.Linear(6, 6), nn.LeakyReLU(0.1, inplace=True)),
+        lambda: nn.Sequential(
+            nn.Linear(6, 6), nn.ReLU(inplace=True), nn.Linear(6, 6), nn.LeakyReLU(0.1, inplace=True)
+        ),
         sequences,
     ),
     "in_place_residual": (
@@ -167,17 +174,31 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
         sequences,
     ),
     "conv1d": (lambda: conv(nn.Conv1d(4, 6, 3, padding=2, dilation=2)), sequences),
-    "conv2d": (lambda: conv(nn.Conv2d(4, 6, 3, padding=(1, 0), stride=(2, 1)), nn.Conv2d(6, 2, 1, bias=False)), images),
+    "conv2d": (
+        lambda: conv(
+            nn.Conv2d(4, 6, 3, padding=(1, 0), stride=(2, 1)), nn.Conv2d(6, 2, 1, bias=False)
+        ),
+        images,
+    ),
     "conv2d_grouped": (
-        lambda: conv(nn.Conv2d(4, 8, (3, 2), groups=2, dilation=(1, 2)), nn.Conv2d(8, 8, 3, groups=8)),
+        lambda: conv(
+            nn.Conv2d(4, 8, (3, 2), groups=2, dilation=(1, 2)), nn.Conv2d(8, 8, 3, groups=8)
+        ),
         images,
     ),
     "conv2d_same": (lambda: conv(nn.Conv2d(4, 4, (2, 4), padding="same")), images),
-    "conv2d_circular": (lambda: conv(nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular")), images),
-    "conv2d_reflect": (lambda: conv(nn.Conv2d(4, 4, 3, padding="same", padding_mode="reflect")), images),
+    "conv2d_circular": (
+        lambda: conv(nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular")),
+        images,
+    ),
+    "conv2d_reflect": (
+        lambda: conv(nn.Conv2d(4, 4, 3, padding="same", padding_mode="reflect")),
+        images,
+    ),
     "conv2d_channels_last_grouped": (
         lambda: conv(
-            nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2), nn.Conv2d(6, 2, 2, dilation=2, padding="same")
+            nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2),
+            nn.Conv2d(6, 2, 2, dilation=2, padding="same"),
         ).to(memory_format=torch.channels_last),
         lambda: images().to(memory_format=torch.channels_last),
     ),
@@ -186,7 +207,9 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
         lambda: images().to(memory_format=torch.channels_last),
     ),
     "conv2d_frames": (
-        lambda: Function(lambda self, x: self.c(x.flatten(0, 1)[:, None]).view(M, -1), c=nn.Conv2d(1, 2, 3)),
+        lambda: Function(
+            lambda self, x: self.c(x.flatten(0, 1)[:, None]).view(M, -1), c=nn.Conv2d(1, 2, 3)
+        ),
         images,
     ),
     "conv2d_frames_to_as_many_channels": (
@@ -204,16 +227,24 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "embedding": (lambda: nn.Embedding(9, 3), tokens),
     "embedding_padding": (lambda: nn.Embedding(9, 3, padding_idx=-2), tokens),
     "layer_norm": (lambda: nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.Tanh()), sequences),
-    "layer_norm_two_dims": (lambda: nn.Sequential(nn.Linear(6, 6), nn.LayerNorm((4, 6)), nn.Tanh()), sequences),
+    "layer_norm_two_dims": (
+        lambda: nn.Sequential(nn.Linear(6, 6), nn.LayerNorm((4, 6)), nn.Tanh()),
+        sequences,
+    ),
     "rms_norm": (lambda: nn.Sequential(nn.Linear(6, 6), nn.RMSNorm(6), nn.Tanh()), sequences),
     "group_norm": (lambda: conv(nn.Conv2d(4, 4, 3), nn.GroupNorm(2, 4)), images),
     "instance_norm": (lambda: conv(nn.Conv2d(4, 4, 3), nn.InstanceNorm2d(4, affine=True)), images),
     "instance_norm_running": (
-        lambda: conv(nn.Conv2d(4, 4, 3), nn.InstanceNorm2d(4, affine=True, track_running_stats=True)).eval(),
+        lambda: conv(
+            nn.Conv2d(4, 4, 3), nn.InstanceNorm2d(4, affine=True, track_running_stats=True)
+        ).eval(),
         images,
     ),
     "batch_norm_frozen": (lambda: conv(nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4)).eval(), images),
-    "batch_norm_frozen_vectors": (lambda: nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Tanh()).eval(), vectors),
+    "batch_norm_frozen_vectors": (
+        lambda: nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Tanh()).eval(),
+        vectors,
+    ),
     "attention": (attention, sequences),
     "attention_other_sizes": (
         lambda: Function(
@@ -222,10 +253,14 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
         ),
         sequences,
     ),
-    "encoder_layer": (lambda: nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True), sequences),
+    "encoder_layer": (
+        lambda: nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True),
+        sequences,
+    ),
     "decoder_layer": (
         lambda: Function(
-            lambda self, x: self.d(x, x.flip(1)), d=nn.TransformerDecoderLayer(6, 2, 8, dropout=0.0, batch_first=True)
+            lambda self, x: self.d(x, x.flip(1)),
+            d=nn.TransformerDecoderLayer(6, 2, 8, dropout=0.0, batch_first=True),
         ),
         sequences,
     ),
@@ -252,7 +287,11 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     ),
     "gpt_like": (
         lambda: Function(
-            gpt_like, words=nn.Embedding(9, 6), places=nn.Embedding(8, 6), mix=weight(6, 6), bias=weight(6)
+            gpt_like,
+            words=nn.Embedding(9, 6),
+            places=nn.Embedding(8, 6),
+            mix=weight(6, 6),
+            bias=weight(6),
         ),
         tokens,
     ),
@@ -268,17 +307,24 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     ),
     "bias_only": (
         lambda: Function(
-            lambda self, x: self.a(x) + self.shift, a=nn.Linear(6, 4).requires_grad_(False), shift=weight(4)
+            lambda self, x: self.a(x) + self.shift,
+            a=nn.Linear(6, 4).requires_grad_(False),
+            shift=weight(4),
         ),
         vectors,
     ),
     "raw_matrix": (
-        lambda: Function(lambda self, x: torch.tanh(x @ self.w) @ self.v.T, w=weight(6, 5), v=weight(3, 5)),
+        lambda: Function(
+            lambda self, x: torch.tanh(x @ self.w) @ self.v.T, w=weight(6, 5), v=weight(3, 5)
+        ),
         sequences,
     ),
     "scalars": (
         lambda: Function(
-            lambda self, x: torch.sigmoid(self.a * x + self.b) * self.c, a=weight(), b=weight(1), c=weight(6)
+            lambda self, x: torch.sigmoid(self.a * x + self.b) * self.c,
+            a=weight(),
+            b=weight(1),
+            c=weight(6),
         ),
         sequences,
     ),
@@ -291,7 +337,9 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
         vectors,
     ),
     "tied_modules": (
-        lambda: Function(lambda self, x: F.linear(torch.tanh(self.e(x)), self.e.weight), e=nn.Embedding(9, 6)),
+        lambda: Function(
+            lambda self, x: F.linear(torch.tanh(self.e(x)), self.e.weight), e=nn.Embedding(9, 6)
+        ),
         tokens,
     ),
     "called_three_times": (
@@ -299,22 +347,37 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
         sequences,
     ),
     "weight_norm": (
-        lambda: nn.Sequential(parametrizations.weight_norm(nn.Linear(6, 5)), nn.Tanh(), nn.Linear(5, 2)),
+        lambda: nn.Sequential(
+            parametrizations.weight_norm(nn.Linear(6, 5)), nn.Tanh(), nn.Linear(5, 2)
+        ),
         sequences,
     ),
     "masked_weight": (
-        lambda: Function(lambda self, x: F.linear(x, self.w * self.w.tril() + self.v), w=weight(6, 6), v=weight(6, 6)),
+        lambda: Function(
+            lambda self, x: F.linear(x, self.w * self.w.tril() + self.v),
+            w=weight(6, 6),
+            v=weight(6, 6),
+        ),
         vectors,
     ),
-    "prompts": (lambda: Function(prompts, prompt=weight(2, 6), enter=nn.Linear(6, 6), mix=nn.Linear(6, 6)), sequences),
+    "prompts": (
+        lambda: Function(prompts, prompt=weight(2, 6), enter=nn.Linear(6, 6), mix=nn.Linear(6, 6)),
+        sequences,
+    ),
     "checkpointed": (
         lambda: Function(
-            checkpointed, enter=nn.Linear(6, 6), inner=nn.Linear(6, 6), norm=nn.LayerNorm(6), shift=weight(6)
+            checkpointed,
+            enter=nn.Linear(6, 6),
+            inner=nn.Linear(6, 6),
+            norm=nn.LayerNorm(6),
+            shift=weight(6),
         ),
         sequences,
     ),
     "compiled": (
-        lambda: torch.compile(nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3)), backend="eager"),
+        lambda: torch.compile(
+            nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3)), backend="eager"
+        ),
         vectors,
     ),
 }
@@ -322,26 +385,40 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
 
 # Name -> (model, data, what the message must name). No engine but `hooks` minds.
 LIMITS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], str]] = {
-    "batch_norm_on_batch_statistics": (lambda: nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)), vectors, "'1'"),
+    "batch_norm_on_batch_statistics": (
+        lambda: nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)),
+        vectors,
+        "'1'",
+    ),
     "batch_norm_without_statistics_of_its_own": (
         lambda: nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4, track_running_stats=False)).eval(),
         vectors,
         "'1'",
     ),
     "examples_meet_in_a_function": (
-        lambda: Function(lambda self, x: self.a(x - x.mean(0)) * self.a(x).mean(0), a=nn.Linear(6, 4)),
+        lambda: Function(
+            lambda self, x: self.a(x - x.mean(0)) * self.a(x).mean(0), a=nn.Linear(6, 4)
+        ),
         vectors,
         "a.weight",
     ),
     "own_autograd_function": (
-        lambda: Function(lambda self, x: Own.apply(self.a(x), self.w), a=nn.Linear(6, 4), w=weight(4)),
+        lambda: Function(
+            lambda self, x: Own.apply(self.a(x), self.w), a=nn.Linear(6, 4), w=weight(4)
+        ),
         vectors,
         "gradient of w ",
     ),
-    "scale_grad_by_freq": (lambda: nn.Embedding(9, 3, scale_grad_by_freq=True), tokens, "scale_grad_by_freq"),
+    "scale_grad_by_freq": (
+        lambda: nn.Embedding(9, 3, scale_grad_by_freq=True),
+        tokens,
+        "scale_grad_by_freq",
+    ),
     "random_numbers_beside_a_parameter": (
         lambda: Function(
-            lambda self, x: F.scaled_dot_product_attention(x, x, x, attn_mask=self.bias, dropout_p=0.5),
+            lambda self, x: F.scaled_dot_product_attention(
+                x, x, x, attn_mask=self.bias, dropout_p=0.5
+            ),
             bias=weight(4, 4),
         ),
         sequences,
@@ -354,7 +431,9 @@ LIMITS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], str]] = {
     ),
     "some_tokens_to_as_many_features": (
         lambda: Function(
-            lambda self, x: torch.stack([part.sum(0) for part in self.a(x.flatten(0, 1)[:-2]).split([4, 4, 4, 4, 2])]),
+            lambda self, x: torch.stack(
+                [part.sum(0) for part in self.a(x.flatten(0, 1)[:-2]).split([4, 4, 4, 4, 2])]
+            ),
             a=nn.Linear(6, M),
         ),
         sequences,
@@ -366,13 +445,16 @@ LIMITS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], str]] = {
         "scale in mul",
     ),
     "one_by_one_to_as_many_channels": (
-        lambda: Function(lambda self, x: torch.stack([self.a(image) for image in x]), a=nn.Conv2d(4, M, 3)),
+        lambda: Function(
+            lambda self, x: torch.stack([self.a(image) for image in x]), a=nn.Conv2d(4, M, 3)
+        ),
         images,
         "a.weight, a.bias in conv2d",
     ),
     "flattened_positions_first": (
         lambda: Function(
-            lambda self, x: self.a(x.transpose(0, 1).reshape(-1, 6)).view(4, M, -1).transpose(0, 1), a=nn.Linear(6, 3)
+            lambda self, x: self.a(x.transpose(0, 1).reshape(-1, 6)).view(4, M, -1).transpose(0, 1),
+            a=nn.Linear(6, 3),
         ),
         sequences,
         "a.weight",
@@ -397,8 +479,16 @@ LIMITS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], str]] = {
         images,
         "0.weight, 0.bias in conv_transpose2d",
     ),
-    "embedding_bag": (lambda: nn.EmbeddingBag(9, 3, mode="mean"), tokens, "weight in embedding_bag"),
-    "prelu": (lambda: nn.Sequential(nn.Linear(6, 6), nn.PReLU(), nn.Linear(6, 4)), vectors, "1.weight in prelu"),
+    "embedding_bag": (
+        lambda: nn.EmbeddingBag(9, 3, mode="mean"),
+        tokens,
+        "weight in embedding_bag",
+    ),
+    "prelu": (
+        lambda: nn.Sequential(nn.Linear(6, 6), nn.PReLU(), nn.Linear(6, 4)),
+        vectors,
+        "1.weight in prelu",
+    ),
     "bilinear": (
         lambda: Function(lambda self, x: self.a(x, x.flip(-1)), a=nn.Bilinear(6, 6, 3)),
         vectors,
@@ -415,7 +505,9 @@ LIMITS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], str]] = {
         "a.bias_hh in gru_cell",
     ),
     "einsum": (
-        lambda: Function(lambda self, x: torch.einsum("btc,hcd->bhtd", x, self.w).tanh(), w=weight(2, 6, 3)),
+        lambda: Function(
+            lambda self, x: torch.einsum("btc,hcd->bhtd", x, self.w).tanh(), w=weight(2, 6, 3)
+        ),
         sequences,
         "w in einsum",
     ),

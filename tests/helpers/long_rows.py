@@ -3,7 +3,15 @@
 import pytest
 import torch
 
-SHAPES = [(1, 1000), (5, 4301), (10, 1_000_003), (13, 5003), (20, 70_000), (33, 99_999), (64, 12_345)]
+SHAPES = [
+    (1, 1000),
+    (5, 4301),
+    (10, 1_000_003),
+    (13, 5003),
+    (20, 70_000),
+    (33, 99_999),
+    (64, 12_345),
+]
 
 
 def relative(found: torch.Tensor, wanted: torch.Tensor) -> float:
@@ -12,4 +20,6 @@ def relative(found: torch.Tensor, wanted: torch.Tensor) -> float:
 
 @pytest.fixture(params=SHAPES, ids=lambda shape: f"{shape[0]}x{shape[1]}")
 def rows(request):
-    return torch.randn(*request.param, device="cuda", generator=torch.Generator("cuda").manual_seed(0))
+    return torch.randn(
+        *request.param, device="cuda", generator=torch.Generator("cuda").manual_seed(0)
+    )

@@ -1,4 +1,6 @@
-"""A comparison of runs that were never made: figures by strategy and seed, in all the files that a reader looks at."""
+"""A comparison of runs that were never made: figures by strategy and seed, in all the files that a
+reader looks at.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -18,17 +20,29 @@ Accuracies = Mapping[str, Sequence[float]]
 def made_up(
     folder: Path, at_steps: Accuracies, at_seconds: Accuracies | None = None, **worthwhile: float
 ) -> dict[str, Any]:
-    """Write comparison.json and its runs; the figures are the accuracies on test and on validation."""
+    """Write comparison.json and its runs; the figures are the accuracies on test and on
+    validation.
+    """
     seeds = max(map(len, at_steps.values()))
-    config = loads(json.dumps({"compare": {"seeds": seeds, **worthwhile}, "data": {"auxiliary": {"x": "digits"}}}))
+    config = loads(
+        json.dumps(
+            {"compare": {"seeds": seeds, **worthwhile}, "data": {"auxiliary": {"x": "digits"}}}
+        )
+    )
     rows = [
         Tuned(
-            Candidate(label, StrategyConfig(name=label), label != "primary_only"), Variant(), {Variant(): 0.5}, 0.1, 0.0
+            Candidate(label, StrategyConfig(name=label), label != "primary_only"),
+            Variant(),
+            {Variant(): 0.5},
+            0.1,
+            0.0,
         )
         for label in at_steps
     ]
     later = None if at_seconds is None else (5.0, _runs(folder, at_seconds, 7))
-    result: dict[str, Any] = without_nan(content(config, folder, rows, _runs(folder, at_steps, 10), later))
+    result: dict[str, Any] = without_nan(
+        content(config, folder, rows, _runs(folder, at_steps, 10), later)
+    )
     (folder / "comparison.json").write_text(json.dumps(result))
     return result
 
@@ -42,11 +56,23 @@ def _runs(folder: Path, table: Accuracies, steps: int) -> dict[str, dict[int, Ru
             path.mkdir(parents=True)
             lines = [{"phase": "guided", "step": 1, "seconds": 1.0, "loss/primary": 1.0}]
             lines += [
-                {"phase": "guided", "step": 1, "seconds": 1.0, "validation/accuracy": value, "validation/loss": 1.0}
+                {
+                    "phase": "guided",
+                    "step": 1,
+                    "seconds": 1.0,
+                    "validation/accuracy": value,
+                    "validation/loss": 1.0,
+                }
             ]
             (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
             figures = {"accuracy": value, "loss": 1.0}
-            phase = {"name": "guided", "steps": steps, "best_step": steps, "seconds": 1.0, "stopped": None}
+            phase = {
+                "name": "guided",
+                "steps": steps,
+                "best_step": steps,
+                "seconds": 1.0,
+                "stopped": None,
+            }
             examples = {"train": 9, "validation": 9, "test": 9}
             found.setdefault(label, {})[seed] = RunResult(
                 label, seed, "accuracy", figures, figures, [phase], 1, examples, path

@@ -14,4 +14,6 @@ class Fixed(nn.Module):
 
 def task(outputs: Tensor, targets: Tensor) -> tuple[Task, Examples]:
     examples = Examples(outputs, targets)
-    return Task("primary", "multi_label", [f"l{i}" for i in range(targets.shape[1])], examples), examples
+    return Task(
+        "primary", "multi_label", [f"l{i}" for i in range(targets.shape[1])], examples
+    ), examples

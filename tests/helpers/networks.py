@@ -17,10 +17,17 @@ def images(channels: int = 3, size: int = 16, classes: int = 2, others: int = 8)
 
     def task(name: str, count: int) -> Task:
         inputs = torch.randint(256, (6, channels, size, size), dtype=torch.uint8)
-        return Task(name, "classify", [str(c) for c in range(count)], Examples(inputs, torch.arange(6) % count))
+        return Task(
+            name,
+            "classify",
+            [str(c) for c in range(count)],
+            Examples(inputs, torch.arange(6) % count),
+        )
 
     primary = task("primary", classes)
-    return Prepared("image", primary, primary.examples, primary.examples, {"other": task("other", others)})
+    return Prepared(
+        "image", primary, primary.examples, primary.examples, {"other": task("other", others)}
+    )
 
 
 def model_config(text: str) -> Config:
@@ -37,14 +44,15 @@ class Payload:
         return Path.touch, (self.path,)
 
 
-# ------------------------------------------------------------------------------------------------ texts
+# -------------------------------------------------------------------------------------------- texts
 
 TEXTS = ["a good film", "a bad film, really", "good good good", "what a bad, bad, bad story"] * 6
 
 
 def two_texts_job(folder: Path, model: str) -> Config:
     rows = [
-        json.dumps({"text": f"{text} {n}", "label": "bad" if "bad" in text else "good"}) for n, text in enumerate(TEXTS)
+        json.dumps({"text": f"{text} {n}", "label": "bad" if "bad" in text else "good"})
+        for n, text in enumerate(TEXTS)
     ]
     (folder / "texts.jsonl").write_text("\n".join(rows))
     more = [json.dumps({"text": f"{text} again {n}"}) for n, text in enumerate(TEXTS)]

@@ -11,8 +11,12 @@ NEEDS_GPU = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
     # Torch warns once per process: it offers TF32, and calls its check for waits a prototype.
-    pytest.mark.filterwarnings("ignore:.*TensorFloat32.*", "ignore:.*[Ss]ynchronization debug mode.*"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*lr_scheduler.*", "ignore:.*AccumulateGrad.*"),
+    pytest.mark.filterwarnings(
+        "ignore:.*TensorFloat32.*", "ignore:.*[Ss]ynchronization debug mode.*"
+    ),
+    pytest.mark.filterwarnings(
+        "ignore::DeprecationWarning", "ignore:.*lr_scheduler.*", "ignore:.*AccumulateGrad.*"
+    ),
     pytest.mark.filterwarnings("ignore:.*CUDA Graph is empty.*"),  # inductor tries one
 ]
 DEVICE = "cuda"
@@ -25,7 +29,11 @@ class Perceptron(nn.Module):
 
     def __init__(self, width=64, depth=2):
         super().__init__()
-        layers = [layer for _ in range(depth) for layer in (nn.Linear(width, width), nn.LayerNorm(width), nn.GELU())]
+        layers = [
+            layer
+            for _ in range(depth)
+            for layer in (nn.Linear(width, width), nn.LayerNorm(width), nn.GELU())
+        ]
         self.body = nn.Sequential(*layers)
         self.primary, self.auxiliary = nn.Linear(width, 5), nn.Linear(width, 7)
 
@@ -83,7 +91,9 @@ class Run:
         self.optimizer.zero_grad(set_to_none=True)
         # `hooks` has to see the forward pass of the basis.
         primary = self.losses if self.guide.engine.name == "hooks" else self.losses()
-        report = self.guide.backward(primary=primary, auxiliary=self.loss(), refresh=refresh, **arguments)
+        report = self.guide.backward(
+            primary=primary, auxiliary=self.loss(), refresh=refresh, **arguments
+        )
         self.optimizer.step()
         return report
 

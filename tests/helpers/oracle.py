@@ -1,8 +1,10 @@
-"""The slow way: explicit Jacobian, explicit Gram-Schmidt and SVD, every part of the gradient written out.
+"""The slow way: explicit Jacobian, explicit Gram-Schmidt and SVD, every part of the gradient
+written out.
 
-Nothing here uses the library's own maths. ``expected`` says what one step must leave in ``.grad``, from the
-definitions: build the basis, project on one basis vector after the other, compare signs, add the three weighted parts.
-The one thing taken from the library are the random numbers of the sketch, because they are part of its definition.
+Nothing here uses the library's own maths. ``expected`` says what one step must leave in ``.grad``,
+from the definitions: build the basis, project on one basis vector after the other, compare signs,
+add the three weighted parts. The one thing taken from the library are the random numbers of the
+sketch, because they are part of its definition.
 """
 
 from collections.abc import Collection, Mapping
@@ -37,7 +39,11 @@ def gradients(loss: Tensor, model: nn.Module) -> dict[str, Tensor | None]:
     """Plain gradients of a scalar; None where the loss does not reach."""
     params = trainable(model)
     return dict(
-        zip(params, torch.autograd.grad(loss, list(params.values()), retain_graph=True, allow_unused=True), strict=True)
+        zip(
+            params,
+            torch.autograd.grad(loss, list(params.values()), retain_graph=True, allow_unused=True),
+            strict=True,
+        )
     )
 
 
@@ -50,7 +56,9 @@ def flatten(grads: Mapping[str, Tensor | None], names: Collection[str]) -> Tenso
 def unflatten(vector: Tensor, model: nn.Module, names: Collection[str]) -> dict[str, Tensor]:
     params = trainable(model)
     pieces = vector.split([params[name].numel() for name in names])
-    return {name: piece.reshape(params[name].shape) for name, piece in zip(names, pieces, strict=True)}
+    return {
+        name: piece.reshape(params[name].shape) for name, piece in zip(names, pieces, strict=True)
+    }
 
 
 def shared_names(model: nn.Module, primary: Tensor, *auxiliary: Tensor) -> list[str]:
@@ -79,7 +87,9 @@ def gram_schmidt(rows: Tensor, tolerance: float = 1e-9) -> Tensor:
 
 
 def build_basis(kind: str, J: Tensor, rank: int, seed: int = 0, refresh_index: int = 0) -> Tensor:
-    """V from an explicit J (m x D). ``random`` is the library's own choice of directions and has no oracle."""
+    """V from an explicit J (m x D). ``random`` is the library's own choice of directions and has no
+    oracle.
+    """
     m, D = J.shape
     if kind == "sketch":
         return gram_schmidt(gaussian(seed, refresh_index, rows=rank, first=0, columns=m).to(J) @ J)
@@ -163,14 +173,22 @@ def expected(
     basis_losses: Tensor | None = None,
     only: Collection[str] | None = None,
 ) -> Expected:
-    """What one step leaves in ``.grad``. ``basis`` may be V itself; ``eta`` and ``auxiliary_weight`` may be given per task."""
+    """What one step leaves in ``.grad``. ``basis`` may be V itself; ``eta`` and
+    ``auxiliary_weight`` may be given per task.
+    """
     tasks = auxiliary if isinstance(auxiliary, Mapping) else {"auxiliary": auxiliary}
     names = [n for n in shared_names(model, primary, *tasks.values()) if only is None or n in only]
     zeros = {name: torch.zeros_like(p) for name, p in trainable(model).items()}
     primary_grads = gradients(primary.mean(), model)
     task_grads = {t: gradients(loss, model) for t, loss in tasks.items()}
-    filled = {t: {n: zeros[n] if g is None else g for n, g in grads.items()} for t, grads in task_grads.items()}
-    g_p, g_a = flatten(primary_grads, names), {t: flatten(grads, names) for t, grads in filled.items()}
+    filled = {
+        t: {n: zeros[n] if g is None else g for n, g in grads.items()}
+        for t, grads in task_grads.items()
+    }
+    g_p, g_a = (
+        flatten(primary_grads, names),
+        {t: flatten(grads, names) for t, grads in filled.items()},
+    )
 
     V = basis
     if isinstance(V, str):
@@ -194,14 +212,18 @@ def expected(
             grads[name] = a + primary_weight * p if reaching else p
     live = rows[rows.any(1)]
     margin = (
-        min(((live @ g).abs().min() / g.norm()).item() for g in (g_p, *g_a.values())) if len(live) else float("inf")
+        min(((live @ g).abs().min() / g.norm()).item() for g in (g_p, *g_a.values()))
+        if len(live)
+        else float("inf")
     )
     return Expected(grads, V, g_p, g_a, parts, names, margin)
 
 
 def error(got: Mapping[str, Tensor | None], want: Mapping[str, Tensor | None]) -> float:
     """Relative error of all gradients together; None is compared with None (or nothing)."""
-    assert {n for n, g in got.items() if g is not None} == {n for n, g in want.items() if g is not None}
+    assert {n for n, g in got.items() if g is not None} == {
+        n for n, g in want.items() if g is not None
+    }
     names = [n for n, g in want.items() if g is not None]
     a, b = flatten(got, names).double(), flatten(want, names).double()
     return ((a - b).norm() / b.norm()).item()

@@ -9,7 +9,8 @@ EVERY = sorted(path for path in DOCS.rglob("*.md") if "_build" not in path.parts
 QUESTIONS = sorted(DOCS.glob("*.md"))
 """Pages for readers; those in docs/appendix are records."""
 FENCED = re.compile(
-    r"^(?:<!-- not run: (?P<reason>.*) -->\n)?```(?P<language>[^\n]*)\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL
+    r"^(?:<!-- not run: (?P<reason>.*) -->\n)?```(?P<language>[^\n]*)\n(?P<code>.*?)^```",
+    re.MULTILINE | re.DOTALL,
 )
 
 

@@ -9,7 +9,7 @@ from attittud.engine.auto import HOOKS_FROM
 ETA = Eta(neutral=1, helpful=0.5, harmful=-1)
 
 
-# ------------------------------------------------------------------------------------------------ auto
+# --------------------------------------------------------------------------------------------- auto
 
 
 def wide(*layers: nn.Module) -> tuple[nn.Module, Tensor]:

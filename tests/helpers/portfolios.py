@@ -20,7 +20,8 @@ from attittud_lab.portfolio import trial
 from attittud_lab.portfolio.run import run
 from attittud_lab.runs.folder import load_checkpoint
 
-# Dropout and BatchNorm's buffers, two phases, few looks: all that a trial which stops and goes on could get wrong.
+# Dropout and BatchNorm's buffers, two phases, few looks: all that a trial which stops and goes on
+# could get wrong.
 JOB = """
 data:
   primary: {path: digits, train: 40, validation: 20, test: 100}
@@ -72,7 +73,9 @@ def train_saving_often(folder: Path, *changes: str) -> None:
 
 
 def killed_at_random(folder: Path, *changes: str, kills: int) -> list[Path]:
-    """Run a portfolio in a process, then others that SIGKILL ends at random moments and that go on later; their folders."""
+    """Run a portfolio in a process, then others that SIGKILL ends at random moments and that go on
+    later; their folders.
+    """
     context, draws = multiprocessing.get_context("forkserver"), random.Random(0)
     context.set_forkserver_preload([__name__])  # imports take longer than a run
 
@@ -103,7 +106,9 @@ def outcome(folder: Path) -> dict[str, Any]:
         parts[name] = _without_clock(json.loads((folder / f"{name}.json").read_text()))
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     parts["metrics"] = [_without_clock(json.loads(line)) for line in lines]
-    for path in sorted([*folder.glob("member-*"), *folder.glob("features-*"), *folder.glob("weights.*")]):
+    for path in sorted(
+        [*folder.glob("member-*"), *folder.glob("features-*"), *folder.glob("weights.*")]
+    ):
         parts[path.name] = path.read_bytes()
     parts["out of fold"] = _plain(load_checkpoint(folder / "out_of_fold.safetensors"))
     return parts
@@ -127,12 +132,22 @@ def _plain(value: Any) -> Any:
 
 
 def of_patients(folder: Path, learner: str = "network") -> str:
-    """A portfolio on tables of patients: several labels at once, groups, and four sources, one with other classes."""
+    """A portfolio on tables of patients: several labels at once, groups, and four sources, one with
+    other classes.
+    """
     numbers = np.random.default_rng(0)
-    for name, count, classes in [("own", 120, 3), ("s0", 60, 2), *((f"s{n}", 60, 3) for n in (1, 2, 3))]:
+    for name, count, classes in [
+        ("own", 120, 3),
+        ("s0", 60, 2),
+        *((f"s{n}", 60, 3) for n in (1, 2, 3)),
+    ]:
         x = numbers.normal(size=(count, 4))
         labels = (x[:, :classes] + numbers.normal(size=(count, classes)) > 0).astype(int)
-        columns = {"v": x.tolist(), "label": labels.tolist(), "patient": [f"{name}-{i // 3}" for i in range(count)]}
+        columns = {
+            "v": x.tolist(),
+            "label": labels.tolist(),
+            "patient": [f"{name}-{i // 3}" for i in range(count)],
+        }
         pq.write_table(pa.table(columns), folder / f"{name}.parquet")
     sources = ", ".join(f"s{n}: {{path: {folder}/s{n}.parquet, label: label}}" for n in range(4))
     return f"""

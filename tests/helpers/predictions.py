@@ -1,4 +1,6 @@
-"""Runs of each kind of data, and the inputs of their test examples as a user would have them: files without labels."""
+"""Runs of each kind of data, and the inputs of their test examples as a user would have them: files
+without labels.
+"""
 
 import csv
 import json
@@ -20,7 +22,9 @@ from tests.helpers.commands import call
 
 FILES = Path(__file__).parent / "prediction_files"
 JOBS = ("pictures", "digits", "several", "words", "texts", "findings", "labels")
-"""Images in folders, embedded ones, several sources, hashed words, an encoder, several labels of images and of texts."""
+"""Images in folders, embedded ones, several sources, hashed words, an encoder, several labels of
+images and of texts.
+"""
 
 
 def workplace(folder: Path) -> Path:
@@ -39,13 +43,18 @@ def train(name: str, *settings: str) -> Path:
 
 def digits_run(folder: Path) -> Path:
     """The folder of a short run on the digits 1, 4 and 7, whose data are built in."""
-    config = load(FILES / "jobs" / "several.yaml", ["training.guided.steps=2", "training.guided.evaluations=1"])
+    config = load(
+        FILES / "jobs" / "several.yaml",
+        ["training.guided.steps=2", "training.guided.evaluations=1"],
+    )
     run(config, run_dir=folder / "several")
     return folder / "several"
 
 
 def reseal(run: Path) -> None:
-    """Write the checksums of the files as they are now, as somebody who changed them on purpose would."""
+    """Write the checksums of the files as they are now, as somebody who changed them on purpose
+    would.
+    """
     about = json.loads((run / "model.json").read_text())
     ModelFile(**about).sealed(run).write(run)
 
@@ -56,7 +65,9 @@ def tested(run: Path) -> list[int] | None:
     return None if rows == "all" else rows
 
 
-def of_table(path: str, input_: str, label: str, where: Callable[[dict[str, Any]], bool] = lambda _: True) -> Any:
+def of_table(
+    path: str, input_: str, label: str, where: Callable[[dict[str, Any]], bool] = lambda _: True
+) -> Any:
     """A way to write the inputs of some rows as a file without labels, and their labels."""
 
     def write(run: Path, folder: Path) -> tuple[Path, list[Any]]:
@@ -109,6 +120,8 @@ INPUTS: dict[str, Callable[[Path, Path], tuple[Path, list[Any]]]] = {
     "several": of_digits,
     "words": of_table("data/reviews.csv", "text", "label"),
     "texts": of_table("data/reviews.csv", "text", "label"),
-    "findings": of_table("data/findings.parquet", "image", "labels", lambda row: row["view"] == "front"),
+    "findings": of_table(
+        "data/findings.parquet", "image", "labels", lambda row: row["view"] == "front"
+    ),
     "labels": of_table("data/labels.jsonl", "text", "tags"),
 }

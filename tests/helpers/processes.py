@@ -1,4 +1,6 @@
-"""Processes that have imported everything, and workers among them that talk over gloo and have a limited time."""
+"""Processes that have imported everything, and workers among them that talk over gloo and have a
+limited time.
+"""
 
 import faulthandler
 import os
@@ -23,20 +25,33 @@ LOST = (CRASHED, "by peer", "Another worker has died")  # what a crash makes of 
 
 
 def ready_processes() -> ForkServerContext:
-    """Processes that start in no time: a server imports what any test needs, once for all tests, and forks.
+    """Processes that start in no time: a server imports what any test needs, once for all tests,
+    and forks.
 
-    (The first list of imports counts. Each test with a list of its own would find the server of another test. Nothing on it
-    may import huggingface_hub, which reads the environment only then.)
+    (The first list of imports counts. Each test with a list of its own would find the server of
+    another test. Nothing on it may import huggingface_hub, which reads the environment only then.)
     """
     context = mp.get_context("forkserver")
-    lab = ["attittud_lab.cli", "attittud_lab.compare.run", "attittud_lab.training.train", "sklearn.metrics"]
-    library = ["torch._dynamo", "torch.distributed.fsdp", "attittud.guide", "tests.helpers.scenarios"]
+    lab = [
+        "attittud_lab.cli",
+        "attittud_lab.compare.run",
+        "attittud_lab.training.train",
+        "sklearn.metrics",
+    ]
+    library = [
+        "torch._dynamo",
+        "torch.distributed.fsdp",
+        "attittud.guide",
+        "tests.helpers.scenarios",
+    ]
     context.set_forkserver_preload([*library, *lab, "sklearn.datasets", "scipy.special", "pytest"])
     return context
 
 
 def command(folder: Path, *arguments: str, **environment: str) -> ForkServerProcess:
-    """Start `attittud` in a folder, where its output and its errors go into the files out and err."""
+    """Start `attittud` in a folder, where its output and its errors go into the files out and
+    err.
+    """
     process = ready_processes().Process(target=_command, args=(folder, arguments, environment))
     process.start()
     return process
@@ -51,7 +66,9 @@ def _command(folder: Path, arguments: Sequence[str], environment: Mapping[str, s
 
 
 def exit_code(program: str) -> int | None:
-    """How a process ends that runs a program; by the number of a signal, negative, where one kills it."""
+    """How a process ends that runs a program; by the number of a signal, negative, where one kills
+    it.
+    """
     process = ready_processes().Process(target=exec, args=(program, {"__name__": "program"}))
     process.start()
     process.join(300)
@@ -59,7 +76,9 @@ def exit_code(program: str) -> int | None:
     return process.exitcode
 
 
-def _worker(number: int, count: int, folder: str, patience: float, target: Callable[..., Any], args: tuple) -> None:
+def _worker(
+    number: int, count: int, folder: str, patience: float, target: Callable[..., Any], args: tuple
+) -> None:
     torch.set_num_threads(1)
     faulthandler.enable()  # a crash says where
     try:
@@ -84,7 +103,8 @@ def outcomes(
 ) -> list[dict[str, Any]]:
     """The outcome of `target(*args)` in each of `count` processes: a result or an error.
 
-    Processes that are not done after `limit` seconds are ended. `patience` is the time-out of the process group.
+    Processes that are not done after `limit` seconds are ended. `patience` is the time-out of the
+    process group.
     """
     with tempfile.TemporaryDirectory() as folder:
         context = ready_processes()
@@ -106,19 +126,25 @@ def outcomes(
         results = [torch.load(path, weights_only=False) if path.exists() else {} for path in found]
     for number, (result, process) in enumerate(zip(results, processes, strict=True)):
         if not result:
-            result["error"] = f"not done after {limit} seconds" if number in late else f"{CRASHED} {process.exitcode}"
+            result["error"] = (
+                f"not done after {limit} seconds"
+                if number in late
+                else f"{CRASHED} {process.exitcode}"
+            )
     return results
 
 
 def run(count: int, target: Callable[..., Any], *args: Any, limit: float = 90) -> list[Any]:
     """The results of all workers; an error in one of them is raised here.
 
-    After a crash all of them start once more, with a warning: a process of CI died once in a gather of DTensor's own, and in
-    hundreds of other runs never. Any other error gets no second chance.
+    After a crash all of them start once more, with a warning: a process of CI died once in a gather
+    of DTensor's own, and in hundreds of other runs never. Any other error gets no second chance.
     """
     for last in (False, True):
         found = outcomes(count, target, *args, limit=limit)
-        errors = [f"worker {number}:\n{x['error']}" for number, x in enumerate(found) if "error" in x]
+        errors = [
+            f"worker {number}:\n{x['error']}" for number, x in enumerate(found) if "error" in x
+        ]
         texts = [x["error"] for x in found if "error" in x]
         crashed = any(text.startswith(CRASHED) for text in texts)
         if last or not crashed or not all(any(sign in text for sign in LOST) for text in texts):

@@ -1,4 +1,6 @@
-"""A real Ray cluster of two nodes on this machine, each with one core, and the processes of each node."""
+"""A real Ray cluster of two nodes on this machine, each with one core, and the processes of each
+node.
+"""
 
 import os
 import socket
@@ -15,7 +17,15 @@ class Node:
     """One `ray start`, with everything that it started."""
 
     def __init__(self, *options: str) -> None:
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", *options, "--num-cpus=1", "--block"]
+        command = [
+            sys.executable,
+            "-m",
+            "ray.scripts.scripts",
+            "start",
+            *options,
+            "--num-cpus=1",
+            "--block",
+        ]
         command += ["--object-store-memory=100000000", "--disable-usage-stats"]
         # Losses are noticed at once; the folders of tests can be imported.
         quick = {"RAY_health_check_period_ms": "500", "RAY_health_check_failure_threshold": "4"}
@@ -37,7 +47,9 @@ class Node:
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """As if the machine had lost its power: SIGKILL to every process of this node, by its id."""
+        """As if the machine had lost its power: SIGKILL to every process of this node, by its
+        id.
+        """
         try:
             own = psutil.Process(self._process.pid)
             found = [*own.children(recursive=True), own]

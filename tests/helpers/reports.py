@@ -52,7 +52,11 @@ def clean(browser: Any) -> Iterator[Any]:
     yield browser
     assert browser.get_log("browser") == []
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
-    asked = {event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"}
+    asked = {
+        event["params"]["request"]["url"]
+        for event in events
+        if event["method"] == "Network.requestWillBeSent"
+    }
     assert not [url for url in asked if url.startswith(("http", "ws"))]
 
 
@@ -87,11 +91,21 @@ return found;
 
 
 def check_looks(browser: Any, page: Path) -> None:
-    """One file below 400 kB; the decision on the first screen; nothing to scroll sideways; text that can be read in the dark."""
+    """One file below 400 kB; the decision on the first screen; nothing to scroll sideways; text
+    that can be read in the dark.
+    """
     assert page.stat().st_size < 400_000
     text = page.read_text()
-    assert not re.findall(r"(?:src|href)=[\"'](?!data:)|@import|url\((?!data:)", text) and "default-src 'none'" in text
-    for width, height, dark in ((1280, 720, False), (375, 667, False), (1280, 720, True), (375, 667, True)):
+    assert (
+        not re.findall(r"(?:src|href)=[\"'](?!data:)|@import|url\((?!data:)", text)
+        and "default-src 'none'" in text
+    )
+    for width, height, dark in (
+        (1280, 720, False),
+        (375, 667, False),
+        (1280, 720, True),
+        (375, 667, True),
+    ):
         show(browser, page, width=width, dark=dark)
         place = browser.find_element("css selector", ".decision").rect
         assert place["height"] > 40 and place["y"] + place["height"] <= height, (width, place)
@@ -102,9 +116,17 @@ def check_looks(browser: Any, page: Path) -> None:
     media = {"media": "print", "features": [{"name": "prefers-color-scheme", "value": "dark"}]}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
     try:
-        assert browser.execute_script("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-        assert all(table.is_displayed() for table in browser.find_elements("css selector", ".table"))
-        assert not any(button.is_displayed() for button in browser.find_elements("css selector", ".switch button"))
+        assert (
+            browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+            == "rgb(255, 255, 255)"
+        )
+        assert all(
+            table.is_displayed() for table in browser.find_elements("css selector", ".table")
+        )
+        assert not any(
+            button.is_displayed()
+            for button in browser.find_elements("css selector", ".switch button")
+        )
     finally:
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
 

@@ -7,7 +7,12 @@ from typing import Any
 def line(part_: str, run: str, seed: int, validation: float, test: float, **more: Any) -> str:
     about = {"device": "NVIDIA H200", "torch": "2.11.0", "revision": "abc", "repeatable": True}
     validated = {"accuracy": validation, "loss": 1 - validation}
-    result = {"seed": seed, "metric": "accuracy", "validation": validated, "test": {"accuracy": test}}
+    result = {
+        "seed": seed,
+        "metric": "accuracy",
+        "validation": validated,
+        "test": {"accuracy": test},
+    }
     found = {
         "part": part_,
         "run": f"{run}/seed-{seed}",

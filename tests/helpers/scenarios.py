@@ -1,9 +1,12 @@
-"""Training steps that run in one process on the joined batch, or on several workers with a part of it each."""
+"""Training steps that run in one process on the joined batch, or on several workers with a part of
+it each.
+"""
 
 import contextlib
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +22,11 @@ from tests.helpers.zoo import problem
 
 ETA = Eta(1, 0.5, -1)
 M, N = 24, 24  # primary and auxiliary examples of all workers
-SHARES = {1: (24,), 2: (17, 7), 4: (9, 0, 1, 14)}  # primary examples of each worker: uneven, also none and one
+SHARES = {
+    1: (24,),
+    2: (17, 7),
+    4: (9, 0, 1, 14),
+}  # primary examples of each worker: uneven, also none and one
 
 
 def sharded(model: nn.Module, replicas: int = 1, **options: Any) -> nn.Module:
@@ -47,7 +54,9 @@ WRAP: dict[str, Callable[[nn.Module], nn.Module]] = {
     "one": lambda model: model,
     "group": lambda model: model,
     "ddp": DistributedDataParallel,
-    "ddp static": lambda model: DistributedDataParallel(model, static_graph=True, gradient_as_bucket_view=True),
+    "ddp static": lambda model: DistributedDataParallel(
+        model, static_graph=True, gradient_as_bucket_view=True
+    ),
     "ddp held": lambda model: Held(DistributedDataParallel(model)),
     "fsdp": sharded,
     "fsdp kept": lambda model: sharded(model, reshard_after_forward=False),
@@ -78,7 +87,10 @@ class World:
     def guide(self, **options: Any) -> Guide:
         if self.kind == "group":
             options["process_group"] = dist.group.WORLD
-        self.made = Guide(self.model, **{"eta": ETA, "primary_weight": 0.1, "rank": 3, "refresh_every": 2} | options)
+        self.made = Guide(
+            self.model,
+            **{"eta": ETA, "primary_weight": 0.1, "rank": 3, "refresh_every": 2} | options,
+        )
         return self.made
 
     def share(self, start: int, stop: int, shares: Sequence[int] | None = None) -> slice:
@@ -95,7 +107,8 @@ class World:
         """Per-example primary losses; a worker without examples says so."""
         if at.start < at.stop:
             return self.problem.losses(at)
-        # Sharded workers must take part in every collective: they run a batch and weight it with nothing.
+        # Sharded workers must take part in every collective: they run a batch and weight it with
+        # nothing.
         return self.problem.losses(slice(0, 2))[:0] if "sdp" in self.kind else None
 
     def auxiliary(self, at: slice, model: Callable[..., Tensor] | None = None) -> Tensor | None:
@@ -110,7 +123,9 @@ class World:
 
     def take(self, report: Any) -> None:
         """Keep the gradients of a step, and make it."""
-        self.grads.append({name: whole(p.grad) for name, p in self.inner.named_parameters() if p.grad is not None})
+        self.grads.append(
+            {name: whole(p.grad) for name, p in self.inner.named_parameters() if p.grad is not None}
+        )
         self.reports.append(report.to_dict())
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -129,17 +144,24 @@ def plain(w: World, steps: int = 3, m: int = M, **options: Any) -> None:
 
 
 def scalar(w: World) -> None:
-    """Scalar auxiliary losses are averaged over workers: over equal parts that is the mean of the joined batch."""
+    """Scalar auxiliary losses are averaged over workers: over equal parts that is the mean of the
+    joined batch.
+    """
     guide = w.guide()
     for i in range(3):
-        w.take(guide.backward(primary=w.losses(w.share(i, M)), auxiliary=w.problem.loss(w.even(4 * i, N))))
+        w.take(
+            guide.backward(
+                primary=w.losses(w.share(i, M)), auxiliary=w.problem.loss(w.even(4 * i, N))
+            )
+        )
 
 
 def accumulation(w: World, interleaved: bool = False, **options: Any) -> None:
     guide = w.guide(**options)
     for _ in range(3):
         with w.no_sync():
-            # The first step has a refresh: its basis needs all primary examples before the first auxiliary one.
+            # The first step has a refresh: its basis needs all primary examples before the first
+            # auxiliary one.
             late = not interleaved or not guide.shared_parameters
             for start in (0, 12):
                 guide.primary(half(w.losses(w.share(start, start + 12))))
@@ -186,7 +208,9 @@ def seen(w: World, **options: Any) -> None:
     guide = w.guide(basis="exact", **options)
     for i in range(3):
         at = w.share(i, M)
-        w.take(guide.backward(primary=lambda at=at: w.losses(at), auxiliary=w.auxiliary(w.share(0, N))))
+        w.take(
+            guide.backward(primary=lambda at=at: w.losses(at), auxiliary=w.auxiliary(w.share(0, N)))
+        )
 
 
 def three_verbs_first_refresh(w: World) -> None:
@@ -211,7 +235,9 @@ def frozen(w: World, steps: range) -> None:
     guide = w.guide(refresh_every=4)
     for i in range(6):
         w.inner.body[0].requires_grad_(i not in steps)
-        w.take(guide.backward(primary=w.losses(w.share(0, M)), auxiliary=w.auxiliary(w.share(0, N))))
+        w.take(
+            guide.backward(primary=w.losses(w.share(0, M)), auxiliary=w.auxiliary(w.share(0, N)))
+        )
 
 
 def one_forward(w: World, first: int = 0) -> None:
@@ -227,12 +253,21 @@ def one_forward(w: World, first: int = 0) -> None:
         rows = slice(0, 2) if empty else at
         logits = p.model(p.xp[rows], "primary")
         again = p.model(p.xp[rows], "primary") if i < first else logits
-        losses, others = F.cross_entropy(logits, p.yp[rows], reduction="none"), again.square().mean(1)
-        w.take(guide.backward(primary=losses[:0] if empty else losses, auxiliary=others[:0] if empty else others))
+        losses, others = (
+            F.cross_entropy(logits, p.yp[rows], reduction="none"),
+            again.square().mean(1),
+        )
+        w.take(
+            guide.backward(
+                primary=losses[:0] if empty else losses, auxiliary=others[:0] if empty else others
+            )
+        )
 
 
 def other_heads(w: World) -> None:
-    """Examples from the 17th on go through another head: who reaches which parameters differs by worker."""
+    """Examples from the 17th on go through another head: who reaches which parameters differs by
+    worker.
+    """
     guide = w.guide()
     p = w.problem
     for _ in range(3):
@@ -241,11 +276,17 @@ def other_heads(w: World) -> None:
             mine = [i for i in rows if at.start <= i < at.stop]
             if mine:
                 parts.append(p.model(p.xa[mine], head).square().mean(1))
-        w.take(guide.backward(primary=w.losses(w.share(0, M)), auxiliary=torch.cat(parts) if parts else None))
+        w.take(
+            guide.backward(
+                primary=w.losses(w.share(0, M)), auxiliary=torch.cat(parts) if parts else None
+            )
+        )
 
 
 def late_task(w: World, start: int = 4) -> None:
-    """A second task comes in after some steps and reaches the primary task's head, which was its own before."""
+    """A second task comes in after some steps and reaches the primary task's head, which was its
+    own before.
+    """
     guide = w.guide(eta={"a": ETA, "b": Eta(0.5, 1, 1)}, auxiliary_weight={"a": 1.0, "b": 0.3})
     p = w.problem
     for i in range(6):
@@ -276,7 +317,9 @@ def not_finite(w: World, **options: Any) -> None:
         at = w.share(0, M)
         losses = w.losses(at)
         if i == 1 and w.number == 0:
-            losses = losses * torch.tensor([torch.nan] + [1.0] * (len(losses) - 1), dtype=losses.dtype)
+            losses = losses * torch.tensor(
+                [torch.nan] + [1.0] * (len(losses) - 1), dtype=losses.dtype
+            )
         report = guide.backward(primary=losses, auxiliary=w.auxiliary(w.share(0, N)))
         if i == 1:
             w.optimizer.zero_grad()
@@ -316,15 +359,21 @@ def message_of(call: Callable[[], Any]) -> str:
 def auto(w: World, tasks: int = 1, verbs: bool = False, **options: Any) -> None:
     """Judges on all workers, or on some; each part's weight is the same on all.
 
-    They judge by the auxiliary loss of some examples, so that something is earned within a few answers.
+    They judge by the auxiliary loss of some examples, so that something is earned within a few
+    answers.
     """
     eta = "auto" if tasks == 1 else {"a": "auto", "b": ETA, "c": "auto"}
     guide = w.guide(eta=eta, judge_every=2, **options)
     for i in range(5):
         own = w.auxiliary(w.share(0, N - 3 * i))
         at = w.share(i, 18)
-        given = own if tasks == 1 else {"a": own, "b": half(own), "c": None if own is None else own.square()}
-        judge = lambda: w.auxiliary(w.share(0, 9, [*[0] * (w.size - 1), 1] if "sdp" not in w.kind else None))  # noqa: E731 - used in both forms below
+        given = (
+            own
+            if tasks == 1
+            else {"a": own, "b": half(own), "c": None if own is None else own.square()}
+        )
+        judge_share = w.share(0, 9, [*[0] * (w.size - 1), 1] if "sdp" not in w.kind else None)
+        judge = partial(w.auxiliary, judge_share)
         if not verbs:
             w.take(guide.backward(primary=w.losses(at), auxiliary=given, judge=judge))
             continue
@@ -384,7 +433,10 @@ SCENARIOS: dict[str, Callable[[World], None]] = {
     "three verbs": three_verbs_first_refresh,
     "auxiliary first": auxiliary_first,
     "narrowed": narrowed,
-    **{f"auto, {basis}": lambda w, basis=basis: auto(w, basis=basis) for basis in ("sketch", "exact", "canonical")},
+    **{
+        f"auto, {basis}": lambda w, basis=basis: auto(w, basis=basis)
+        for basis in ("sketch", "exact", "canonical")
+    },
     "auto, include_mean": lambda w: auto(w, include_mean=True),
     "auto, judged between refreshes": lambda w: auto(w, refresh_every=4),
     "auto, named": lambda w: auto(w, tasks=3),
@@ -405,7 +457,9 @@ SCENARIOS: dict[str, Callable[[World], None]] = {
 MODELS = ("transformer", "tied_module", "unused", "frozen", "checkpointed", "odd")
 
 
-def play(kind: str, scenario: str, dtype: torch.dtype) -> tuple[list[dict[str, Tensor]], list[dict[str, Any]]]:
+def play(
+    kind: str, scenario: str, dtype: torch.dtype
+) -> tuple[list[dict[str, Tensor]], list[dict[str, Any]]]:
     """The gradients and reports of every step of a scenario."""
     name = scenario if scenario in MODELS else "mlp"
     world = World(kind, dtype, name)

@@ -10,7 +10,9 @@ from tests.helpers.texts import write_reviews
 
 
 def table_job(folder: Path, *, count: int = 90, seed: int = 0, random: bool = False) -> str:
-    """A table with three classes; `more` has the same classes, `other` two of its own; `random`: coin tosses for labels."""
+    """A table with three classes; `more` has the same classes, `other` two of its own; `random`:
+    coin tosses for labels.
+    """
     numbers = np.random.default_rng(seed)
     names = {"own": count + 30, "more": 80, "other": 70}
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,6 @@
-"""Made-up candidates of a portfolio: held-out labels, outputs of a chosen accuracy, and standings."""
+"""Made-up candidates of a portfolio: held-out labels, outputs of a chosen accuracy, and
+standings.
+"""
 
 from typing import Any
 
@@ -44,5 +46,11 @@ def network(name: str, outputs: Tensor | None, held_out: HeldOut, **more: Any) -
     alone = candidate.label == "primary_only"
     curve = None if outputs is None else Curve.of([outputs], held_out)
     return Standing(
-        candidate.label, candidate.settings, alone, candidate, outputs=outputs, curve=curve, **({"rung": 1} | more)
+        candidate.label,
+        candidate.settings,
+        alone,
+        candidate,
+        outputs=outputs,
+        curve=curve,
+        **({"rung": 1} | more),
     )

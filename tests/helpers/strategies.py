@@ -19,7 +19,9 @@ class TwoHeads(nn.Module):
 
 @dataclass
 class Losses:
-    """A step's losses on fixed random data; `sign` turns the auxiliary task a against the primary one."""
+    """A step's losses on fixed random data; `sign` turns the auxiliary task a against the primary
+    one.
+    """
 
     model: TwoHeads
     sign: float = 1.0
@@ -34,14 +36,18 @@ class Losses:
         return self.model(self.x["primary"][:count], "primary", detach).square().mean(1)
 
     def auxiliary(self) -> dict[str, Tensor]:
-        return {name: self.sign * self.model(self.x[name], name).square().mean() for name in ("a", "b")}
+        return {
+            name: self.sign * self.model(self.x[name], name).square().mean() for name in ("a", "b")
+        }
 
     def basis(self) -> Tensor:
         return self.primary()
 
 
 def setting(sign: float = 1.0) -> tuple[TwoHeads, Losses, Tensor, Tensor]:
-    """A model, its losses, and the oracle: mean primary and weighted auxiliary gradient of the body."""
+    """A model, its losses, and the oracle: mean primary and weighted auxiliary gradient of the
+    body.
+    """
     torch.manual_seed(0)
     model = TwoHeads().double()
     losses = Losses(model, sign)

@@ -1,4 +1,6 @@
-"""The classes of CIFAR-100 by superclass: the configurations of MultiCifar100's committed runs follow without the data."""
+"""The classes of CIFAR-100 by superclass: the configurations of MultiCifar100's committed runs
+follow without the data.
+"""
 
 _TEXT = """\
 aquatic_mammals: beaver dolphin otter seal whale
@@ -22,4 +24,7 @@ trees: maple_tree oak_tree palm_tree pine_tree willow_tree
 vehicles_1: bicycle bus motorcycle pickup_truck train
 vehicles_2: lawn_mower rocket streetcar tank tractor
 """
-SUPERCLASSES = {name: classes.split() for name, _, classes in (line.partition(": ") for line in _TEXT.splitlines())}
+SUPERCLASSES = {
+    name: classes.split()
+    for name, _, classes in (line.partition(": ") for line in _TEXT.splitlines())
+}

@@ -1,4 +1,6 @@
-"""A tiny encoder with its tokenizer in a folder, and made-up reviews: text experiments without a download."""
+"""A tiny encoder with its tokenizer in a folder, and made-up reviews: text experiments without a
+download.
+"""
 
 import json
 import random
@@ -30,15 +32,30 @@ PLAIN = [
 ]
 
 
-def tiny_encoder(folder: Path, kind: str = "Bert", *, masked: bool = False, fixed_padding: int | None = None) -> Path:
-    """The folder of an encoder, with a masked-word head if `masked`; a tokenizer that pads by itself if wanted."""
-    transformers = pytest.importorskip("transformers", reason="the extra transformers is not installed")
+def tiny_encoder(
+    folder: Path, kind: str = "Bert", *, masked: bool = False, fixed_padding: int | None = None
+) -> Path:
+    """The folder of an encoder, with a masked-word head if `masked`; a tokenizer that pads by
+    itself if wanted.
+    """
+    transformers = pytest.importorskip(
+        "transformers", reason="the extra transformers is not installed"
+    )
     folder.mkdir(parents=True, exist_ok=True)
     words = [*SPECIAL, *GOOD, *BAD, *PLAIN]
     (folder / "vocab.txt").write_text("\n".join(words))
     transformers.BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
-    settings: dict[str, Any] = {"vocab_size": len(words), "max_position_embeddings": 66, "pad_token_id": 0}
-    settings |= {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12}
+    settings: dict[str, Any] = {
+        "vocab_size": len(words),
+        "max_position_embeddings": 66,
+        "pad_token_id": 0,
+    }
+    settings |= {
+        "hidden_size": 8,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 12,
+    }
     if kind == "DistilBert":
         settings |= {"dim": 8, "n_layers": 2, "n_heads": 2, "hidden_dim": 12}
     if kind == "ModernBert":
@@ -48,13 +65,19 @@ def tiny_encoder(folder: Path, kind: str = "Bert", *, masked: bool = False, fixe
     with torch.random.fork_rng(devices=[]):  # the same weights whatever ran before
         torch.manual_seed(1)
         model = getattr(transformers, f"{kind}{'ForMaskedLM' if masked else 'Model'}")(config)
-        for parameter in model.parameters():  # fresh embeddings are so small that little could leak through them
+        for parameter in (
+            model.parameters()
+        ):  # fresh embeddings are so small that little could leak through them
             parameter.data.normal_(std=0.5)
     model.save_pretrained(folder)
     if fixed_padding is not None:
         path = folder / "tokenizer.json"
         stored = json.loads(path.read_text())
-        stored["padding"] = {"strategy": {"Fixed": fixed_padding}, "direction": "Right", "pad_to_multiple_of": None}
+        stored["padding"] = {
+            "strategy": {"Fixed": fixed_padding},
+            "direction": "Right",
+            "pad_to_multiple_of": None,
+        }
         stored["padding"] |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]"}
         stored["truncation"] = {
             "max_length": fixed_padding,
@@ -78,5 +101,7 @@ def reviews(count: int, seed: int) -> list[dict[str, str]]:
 
 def write_reviews(path: Path, count: int, seed: int, *, labelled: bool = True) -> Path:
     rows = reviews(count, seed)
-    path.write_text("".join(json.dumps(row if labelled else {"text": row["text"]}) + "\n" for row in rows))
+    path.write_text(
+        "".join(json.dumps(row if labelled else {"text": row["text"]}) + "\n" for row in rows)
+    )
     return path

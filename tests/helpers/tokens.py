@@ -10,7 +10,7 @@ from tests.helpers.texts import write_reviews
 torch.set_num_threads(1)
 
 
-# ------------------------------------------------------------------------------------------------ nothing leaks
+# ------------------------------------------------------------------------------------ nothing leaks
 
 
 def text_job(tmp_path: Path, folder: Path | str, *, pack: bool = True, more: str = ""):

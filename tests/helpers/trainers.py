@@ -34,7 +34,9 @@ WARNINGS = [
     pytest.mark.filterwarnings(
         "ignore:There is a performance drop because we have not yet implemented the batching rule"
     ),
-    pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator:UserWarning"),
+    pytest.mark.filterwarnings(
+        "ignore:'pin_memory' argument is set as true but no accelerator:UserWarning"
+    ),
 ]
 
 
@@ -75,7 +77,9 @@ def curve(trainer: Trainer, name: str = "loss") -> list[float]:
 
 
 def summed(guided: type[Trainer], stock: type[Trainer]) -> type[Trainer]:
-    """The stock step on the summed objective: one loss, one backward; only the data is drawn by the adapter."""
+    """The stock step on the summed objective: one loss, one backward; only the data is drawn by the
+    adapter.
+    """
 
     class Summed(guided):
         training_step = stock.training_step
@@ -85,7 +89,11 @@ def summed(guided: type[Trainer], stock: type[Trainer]) -> type[Trainer]:
             return super().get_batch_samples(*args)
 
         def compute_loss(
-            self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+            self,
+            model: Any,
+            inputs: Any,
+            return_outputs: bool = False,
+            num_items_in_batch: Any = None,
         ) -> Any:
             loss = super().compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
             for batches, items in self._window.values():

@@ -1,4 +1,6 @@
-"""Run by test_integrations_workers.py: the examples under Hugging Face, Lightning and Accelerate in two processes."""
+"""Run by test_integrations_workers.py: the examples under Hugging Face, Lightning and Accelerate in
+two processes.
+"""
 
 import json
 import os
@@ -26,7 +28,9 @@ def workers() -> int:
 
 @contextmanager
 def fsdp2_on_cpu() -> Iterator[None]:
-    """Make Accelerate take CPU workers for GPUs: then it runs all its code for FSDP2, where it would otherwise use DDP."""
+    """Make Accelerate take CPU workers for GPUs: then it runs all its code for FSDP2, where it
+    would otherwise use DDP.
+    """
     from accelerate import PartialState
     from accelerate.state import AcceleratorState
     from accelerate.utils import DistributedType
@@ -34,7 +38,10 @@ def fsdp2_on_cpu() -> Iterator[None]:
     def set_device(state: PartialState) -> None:
         state.device = torch.device("cpu")
 
-    several = {"_prepare_backend": lambda *_: ("gloo", DistributedType.MULTI_GPU), "set_device": set_device}
+    several = {
+        "_prepare_backend": lambda *_: ("gloo", DistributedType.MULTI_GPU),
+        "set_device": set_device,
+    }
     # (It also writes into the environment that it is to use FSDP.)
     AcceleratorState._reset_state(reset_partial_state=True)
     with mock.patch.multiple(PartialState, **several), mock.patch.dict(os.environ):
@@ -45,10 +52,17 @@ def fsdp2_on_cpu() -> Iterator[None]:
 def hugging_face_trainer(folder: str, **settings: Any) -> Any:
     from transformers_trainer import make_trainer
 
-    defaults = {"max_steps": 4, "gradient_accumulation_steps": 2, "save_strategy": "no", "disable_tqdm": True}
+    defaults = {
+        "max_steps": 4,
+        "gradient_accumulation_steps": 2,
+        "save_strategy": "no",
+        "disable_tqdm": True,
+    }
     backend = {"ddp_backend": "gloo"} if workers() > 1 else {}
     batch = 8 // workers()
-    trainer = make_trainer(folder, use_cpu=True, per_device_train_batch_size=batch, **(defaults | backend | settings))
+    trainer = make_trainer(
+        folder, use_cpu=True, per_device_train_batch_size=batch, **(defaults | backend | settings)
+    )
     for module in trainer.model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0  # workers draw other masks than one process does
@@ -60,12 +74,16 @@ def logged(trainer: Any, *, since_refresh: bool = True) -> list[float]:
     for entry in logs:
         # Replicas know norms only in steps with a refresh, and show the norms of the last refresh.
         assert "attittud/share_harmful" in entry or not since_refresh
-        assert abs(entry["loss"] - entry["loss_primary"] - entry["loss_updown"]) < 1e-4 * entry["loss"]
+        assert (
+            abs(entry["loss"] - entry["loss_primary"] - entry["loss_updown"]) < 1e-4 * entry["loss"]
+        )
     return [entry["loss"] for entry in logs]
 
 
 def resumed(folder: str, **settings: Any) -> tuple[Any, list[float]]:
-    """Saved in the middle of an interval between refreshes, and resumed: the same losses as undisturbed."""
+    """Saved in the middle of an interval between refreshes, and resumed: the same losses as
+    undisturbed.
+    """
     settings |= {"save_strategy": "steps", "save_steps": 2}
     whole, again = (hugging_face_trainer(folder, **settings) for _ in range(2))
     whole.train()
@@ -110,7 +128,13 @@ def lora(folder: str, **settings: Any) -> list[float]:
     from peft import LoraConfig
     from trl_trainers import DEFAULTS, GUIDE, GuidedSFT, SFTConfig, make_model, make_tokenizer, text
 
-    defaults = {"max_steps": 3, "save_strategy": "no", "disable_tqdm": True, "use_cpu": True, "learning_rate": 0.05}
+    defaults = {
+        "max_steps": 3,
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "learning_rate": 0.05,
+    }
     backend = {"ddp_backend": "gloo"} if workers() > 1 else {}
     batch = {"per_device_train_batch_size": 8 // workers()}
     model = make_model()  # which seeds the adapters too
@@ -139,7 +163,13 @@ def guarded(folder: str, *, lora: bool, **settings: Any) -> list[float]:
     class Guarded(GuardMixin, SFTTrainer):
         pass
 
-    defaults = {"max_steps": 4, "save_strategy": "no", "disable_tqdm": True, "use_cpu": True, "learning_rate": 0.05}
+    defaults = {
+        "max_steps": 4,
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "learning_rate": 0.05,
+    }
     defaults |= {
         "gradient_accumulation_steps": 2,
         "gradient_checkpointing": True,
@@ -148,7 +178,10 @@ def guarded(folder: str, *, lora: bool, **settings: Any) -> list[float]:
     }
     defaults |= {"gradient_checkpointing_kwargs": {"use_reentrant": False}}
     backend = {"ddp_backend": "gloo"} if workers() > 1 else {}
-    batches = {"per_device_train_batch_size": 8 // workers(), "per_device_eval_batch_size": 8 // workers()}
+    batches = {
+        "per_device_train_batch_size": 8 // workers(),
+        "per_device_eval_batch_size": 8 // workers(),
+    }
     found = []
     for guard in ("a_gem", "kl"):
         trainer = Guarded(
@@ -170,7 +203,9 @@ def guarded(folder: str, *, lora: bool, **settings: Any) -> list[float]:
         # Offset, so that a relative tolerance fits: forgetting at the start weights is zero.
         found += [1 + entry["eval_forgetting"] for entry in logs if "eval_forgetting" in entry]
         model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
-        found += [1 + lost for lost in averages(model, start, trainer.forgetting, (0, 0.5)).values()]
+        found += [
+            1 + lost for lost in averages(model, start, trainer.forgetting, (0, 0.5)).values()
+        ]
     return found
 
 
@@ -186,7 +221,11 @@ def guard_fsdp2(folder: str) -> list[float]:
     """FSDP2 with all weights: the start weights are whole and the model is sharded."""
     if workers() == 1:
         return guard(folder)
-    config = {"version": 2, "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"], "cpu_ram_efficient_loading": False}
+    config = {
+        "version": 2,
+        "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"],
+        "cpu_ram_efficient_loading": False,
+    }
     with fsdp2_on_cpu():
         return guarded(f"{folder}/guard_fsdp2", lora=False, fsdp=True, fsdp_config=config)
 
@@ -205,13 +244,24 @@ def lightning_module(**guide: Any) -> Any:
     from torch.utils.data import DataLoader, DistributedSampler
 
     class Ordered(Closer):
-        """The sampler deals examples out to the workers in turns, so the basis must not depend on their order: exact."""
+        """The sampler deals examples out to the workers in turns, so the basis must not depend on
+        their order: exact.
+        """
 
         def train_dataloader(self) -> dict[str, DataLoader]:
-            data = {"primary": points(32, wrong=0, seed=1), "auxiliary": points(32, wrong=0.33, seed=2)}
+            data = {
+                "primary": points(32, wrong=0, seed=1),
+                "auxiliary": points(32, wrong=0.33, seed=2),
+            }
             number = dist.get_rank() if workers() > 1 else 0
-            samplers = {name: DistributedSampler(part, workers(), number, shuffle=False) for name, part in data.items()}
-            return {name: DataLoader(data[name], 8 // workers(), sampler=samplers[name]) for name in data}
+            samplers = {
+                name: DistributedSampler(part, workers(), number, shuffle=False)
+                for name, part in data.items()
+            }
+            return {
+                name: DataLoader(data[name], 8 // workers(), sampler=samplers[name])
+                for name in data
+            }
 
     class Sharded(Ordered):
         def configure_model(self) -> None:
@@ -225,10 +275,17 @@ def lightning_module(**guide: Any) -> Any:
     return (Sharded if guide.pop("sharded", False) else Ordered)(basis="exact", **guide)
 
 
-def fit(module: Any, folder: str, *, epochs: int = 2, resume: bool = False, **settings: Any) -> list[float]:
+def fit(
+    module: Any, folder: str, *, epochs: int = 2, resume: bool = False, **settings: Any
+) -> list[float]:
     from lightning_module import make_trainer
 
-    quiet = {"logger": False, "enable_progress_bar": False, "accelerator": "cpu", "devices": workers()}
+    quiet = {
+        "logger": False,
+        "enable_progress_bar": False,
+        "accelerator": "cpu",
+        "devices": workers(),
+    }
     trainer = make_trainer(folder, max_epochs=epochs, **quiet, **settings)
     trainer.fit(module, ckpt_path=f"{folder}/last.ckpt" if resume else None)
     return [
@@ -280,7 +337,9 @@ def accelerate_fsdp2(folder: str) -> list[float]:
 
 
 def check_hooks(folder: str, plugin: Any) -> None:
-    """What docs/frameworks.md says about checkpoints holds under FSDP2: the sharded basis comes back."""
+    """What docs/frameworks.md says about checkpoints holds under FSDP2: the sharded basis comes
+    back.
+    """
     from accelerate import Accelerator
     from accelerate_loop import Model
 
@@ -290,8 +349,12 @@ def check_hooks(folder: str, plugin: Any) -> None:
     model = Model()
     model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
     guide = Guide(model, rank=3, refresh_every=1, **preset("flip"))
-    accelerator.register_save_state_pre_hook(lambda _, __, path: checkpoint.save(guide, f"{path}/guide"))
-    accelerator.register_load_state_pre_hook(lambda _, path: checkpoint.load(guide, f"{path}/guide"))
+    accelerator.register_save_state_pre_hook(
+        lambda _, __, path: checkpoint.save(guide, f"{path}/guide")
+    )
+    accelerator.register_load_state_pre_hook(
+        lambda _, path: checkpoint.load(guide, f"{path}/guide")
+    )
 
     def step() -> torch.Tensor:
         x = torch.randn(8, 6)

@@ -1,4 +1,6 @@
-"""What watches the library: live memory, operations that would wait for a GPU, and nodes that show how long a graph lives."""
+"""What watches the library: live memory, operations that would wait for a GPU, and nodes that show
+how long a graph lives.
+"""
 
 from typing import Any
 
@@ -14,7 +16,9 @@ def storages(tree: Any) -> dict[int, torch.UntypedStorage]:
 
 
 class LiveMemory(TorchDispatchMode):
-    """Bytes of tensors born inside the block and still alive: ``peak`` is the most there ever were at once."""
+    """Bytes of tensors born inside the block and still alive: ``peak`` is the most there ever were
+    at once.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +43,14 @@ class LiveMemory(TorchDispatchMode):
 class Waits(TorchDispatchMode):
     """Names of operations whose result the host must wait for."""
 
-    SYNCHRONISING = ("_local_scalar_dense", "is_nonzero", "nonzero", "equal", "masked_select", "_linalg_eigh")
+    SYNCHRONISING = (
+        "_local_scalar_dense",
+        "is_nonzero",
+        "nonzero",
+        "equal",
+        "masked_select",
+        "_linalg_eigh",
+    )
 
     def __init__(self) -> None:
         super().__init__()

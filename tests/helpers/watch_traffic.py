@@ -1,4 +1,6 @@
-"""Counts what crosses the wire: the collectives of torch.distributed, with their bytes, as they are dispatched."""
+"""Counts what crosses the wire: the collectives of torch.distributed, with their bytes, as they are
+dispatched.
+"""
 
 from collections import Counter
 
@@ -7,7 +9,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class Traffic(TorchDispatchMode):
-    """Number and bytes of the collectives inside the block, by name; the size of a sharded tensor is the size of the whole."""
+    """Number and bytes of the collectives inside the block, by name; the size of a sharded tensor
+    is the size of the whole.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -18,11 +22,13 @@ class Traffic(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func.overloadpacket.__name__
         if func.namespace == "c10d" and name != "barrier":
-            # The first argument is what is written: the sum, the gathered whole, or the shard that a scatter leaves;
-            # of a scatter the second argument is the whole.
+            # The first argument is what is written: the sum, the gathered whole, or the shard that
+            # a scatter leaves; of a scatter the second argument is the whole.
             tensors = args[1] if "scatter" in name else args[0]
             tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
-            size = sum(x.numel() * x.element_size() for x in torch.utils._pytree.tree_leaves(tensors))
+            size = sum(
+                x.numel() * x.element_size() for x in torch.utils._pytree.tree_leaves(tensors)
+            )
             self.calls[name] += 1
             self.bytes[name] += size
             self.sizes.append((name, size))

@@ -1,7 +1,8 @@
 """Small two-headed models with their data: the architectures on which everything must agree.
 
-``problem(name)`` builds one. All models answer ``model(x, head)`` with logits; ``losses()`` is the vector of primary losses and
-``loss()`` the scalar auxiliary one. The sizes are tiny on purpose: the oracle forms the whole Jacobian.
+``problem(name)`` builds one. All models answer ``model(x, head)`` with logits; ``losses()`` is the
+vector of primary losses and ``loss()`` the scalar auxiliary one. The sizes are tiny on purpose: the
+oracle forms the whole Jacobian.
 """
 
 import copy
@@ -29,7 +30,9 @@ class TwoHeads(nn.Module):
 
 
 class Tied(nn.Module):
-    """The embedding is the decoder of the auxiliary task, once through a module and once through a function."""
+    """The embedding is the decoder of the auxiliary task, once through a module and once through a
+    function.
+    """
 
     def __init__(self, functional: bool) -> None:
         super().__init__()
@@ -91,7 +94,9 @@ class Odd(nn.Module):
         self.empty = nn.Parameter(torch.empty(0, 6))
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.tanh(self.temperature * torch.cat([F.linear(x, self.transposed)]) + self.empty.sum(0))
+        return torch.tanh(
+            self.temperature * torch.cat([F.linear(x, self.transposed)]) + self.empty.sum(0)
+        )
 
 
 class Checkpointed(nn.Module):
@@ -139,11 +144,20 @@ ZOO: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "reused": (lambda: TwoHeads(Reused(), 6), "vectors"),
     "odd": (lambda: TwoHeads(Odd(), 6), "vectors"),
     "checkpointed": (lambda: TwoHeads(Checkpointed(), 6), "vectors"),
-    "layer_norm": (lambda: TwoHeads(nn.Sequential(nn.Linear(5, 6), nn.LayerNorm(6), nn.GELU()), 6), "vectors"),
+    "layer_norm": (
+        lambda: TwoHeads(nn.Sequential(nn.Linear(5, 6), nn.LayerNorm(6), nn.GELU()), 6),
+        "vectors",
+    ),
     "cnn_batch_norm": (lambda: TwoHeads(cnn(nn.BatchNorm2d), 8), "images"),
     "cnn_group_norm": (lambda: TwoHeads(cnn(group_norm, groups=2, inplace=True), 8), "images"),
-    "channels_last": (lambda: TwoHeads(cnn(nn.BatchNorm2d), 8).to(memory_format=torch.channels_last), "channels_last"),
-    "embedding": (lambda: TwoHeads(nn.Sequential(nn.Embedding(9, 3), nn.Flatten(), nn.Tanh()), 12), "tokens"),
+    "channels_last": (
+        lambda: TwoHeads(cnn(nn.BatchNorm2d), 8).to(memory_format=torch.channels_last),
+        "channels_last",
+    ),
+    "embedding": (
+        lambda: TwoHeads(nn.Sequential(nn.Embedding(9, 3), nn.Flatten(), nn.Tanh()), 12),
+        "tokens",
+    ),
     "tied_module": (lambda: Tied(functional=False), "tokens"),
     "tied_function": (lambda: Tied(functional=True), "tokens"),
     "transformer": (lambda: TwoHeads(Transformer(), 8), "tokens"),
@@ -193,8 +207,12 @@ class Problem:
         return {name: p.grad for name, p in self.model.named_parameters()}
 
 
-def problem(name: str = "mlp", dtype: torch.dtype = torch.float32, m: int = 6, n: int = 8, seed: int = 0) -> Problem:
-    """Model and data of a name in the zoo, the same for the same arguments; the global RNG is left alone."""
+def problem(
+    name: str = "mlp", dtype: torch.dtype = torch.float32, m: int = 6, n: int = 8, seed: int = 0
+) -> Problem:
+    """Model and data of a name in the zoo, the same for the same arguments; the global RNG is left
+    alone.
+    """
     build, kind = ZOO[name]
     with torch.random.fork_rng():
         torch.manual_seed(seed)

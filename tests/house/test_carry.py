@@ -12,7 +12,9 @@ ROOT = Path(__file__).parents[2]
 
 
 CONSTRAINTS = dict(
-    re.findall(r"^([\w-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    re.findall(
+        r"^([\w-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE
+    )
 )
 
 
@@ -35,9 +37,13 @@ def carried(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_folder_has_the_pinned_versions_for_the_other_python(carried: Path) -> None:
-    names = re.search(r"^CARRIED := (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    names = re.search(
+        r"^CARRIED := (.*)$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert names is not None
-    found = dict(re.findall(r"(\S+?)-(\d\S*)\.dist-info", " ".join(path.name for path in carried.iterdir())))
+    found = dict(
+        re.findall(r"(\S+?)-(\d\S*)\.dist-info", " ".join(path.name for path in carried.iterdir()))
+    )
     assert {name.replace("_", "-"): version for name, version in found.items()} == {
         name: CONSTRAINTS[name] for name in names[1].split()
     }
@@ -47,10 +53,15 @@ def test_the_folder_has_the_pinned_versions_for_the_other_python(carried: Path) 
 
 def test_pydantic_needs_nothing_that_is_not_carried(carried: Path) -> None:
     """Neither installed packages nor the user's own are in sight of this interpreter."""
-    places = [*Path.home().glob(".pyenv/versions/3.12*/bin/python"), *map(Path, ["/usr/bin/python3.12"])]
+    places = [
+        *Path.home().glob(".pyenv/versions/3.12*/bin/python"),
+        *map(Path, ["/usr/bin/python3.12"]),
+    ]
     interpreter = next((path for path in places if path.exists()), None)
     if interpreter is None:
         pytest.skip("there is no Python 3.12 here")
     script = f"import sys; sys.path.insert(0, {str(carried)!r}); import filelock, pydantic; print(pydantic.VERSION)"
-    done = subprocess.run([interpreter, "-I", "-S", "-c", script], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [interpreter, "-I", "-S", "-c", script], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout.strip()) == (0, CONSTRAINTS["pydantic"]), done.stderr

@@ -33,8 +33,14 @@ assert all(p.grad is not None and p.grad.isfinite().all() and p.grad.any() for p
 
 def run(*command: str | Path, cwd: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
     """Run a command in a folder that is not the checkout, with nothing of it on the path."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))}
-    result = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False)
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "PYTEST"))
+    }
+    result = subprocess.run(
+        command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300, check=False
+    )
     assert not check or result.returncode == 0, f"{command} failed:\n{result.stdout}{result.stderr}"
     return result
 
@@ -49,7 +55,11 @@ def needs(requirements: Iterable[str], extra: str = "") -> Iterator[Requirement]
 def closure(requirements: Iterable[Requirement]) -> dict[str, Distribution]:
     """The installed distributions that pip would install for `requirements`, by name."""
     found: dict[str, Distribution] = {}
-    waiting = [(requirement.name, extra) for requirement in requirements for extra in ("", *requirement.extras)]
+    waiting = [
+        (requirement.name, extra)
+        for requirement in requirements
+        for extra in ("", *requirement.extras)
+    ]
     seen = set()
     while waiting:
         name, extra = waiting.pop()
@@ -57,18 +67,33 @@ def closure(requirements: Iterable[Requirement]) -> dict[str, Distribution]:
             continue
         seen.add((name, extra))
         found[canonicalize_name(name)] = installed = distribution(name)
-        waiting += [(r.name, e) for r in needs(installed.requires or [], extra) for e in ("", *r.extras)]
+        waiting += [
+            (r.name, e) for r in needs(installed.requires or [], extra) for e in ("", *r.extras)
+        ]
     return found
 
 
 def install(wheel: Path, folder: Path, *, extra: str = "") -> Path:
-    """A fresh environment with the wheel and exactly the dependencies it declares; returns its `bin` folder.
+    """A fresh environment with the wheel and exactly the dependencies it declares; returns its
+    `bin` folder.
 
-    The dependencies are links to the copies that the tests run with: to install torch again would take a minute.
+    The dependencies are links to the copies that the tests run with: to install torch again would
+    take a minute.
     """
     run(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder.parent)
     python = folder / "bin" / "python"
-    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel, cwd=folder.parent)
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "--no-deps",
+        "--no-index",
+        wheel,
+        cwd=folder.parent,
+    )
     (site,) = folder.glob("lib/python*/site-packages")
     (metadata,) = site.glob("attittud-*.dist-info")
     for dependency in closure(needs(Distribution.at(metadata).requires or [], extra)).values():
@@ -113,7 +138,9 @@ def test_the_wheel_has_the_right_metadata(torch_only: Path) -> None:
     installed = Distribution.at(path)
     assert {"ATTITTUD", "ATTITUD"} <= set(installed.metadata["Keywords"].split(","))
     assert [requirement.name for requirement in needs(installed.requires or [])] == ["torch"]
-    scripts = {entry.name: entry.value for entry in installed.entry_points.select(group="console_scripts")}
+    scripts = {
+        entry.name: entry.value for entry in installed.entry_points.select(group="console_scripts")
+    }
     assert scripts == {"attittud": "attittud_lab.cli:main", "attitud": "attittud_lab.cli:main"}
 
 
@@ -125,12 +152,19 @@ def test_description_is_the_readme(torch_only: Path) -> None:
 
 def test_core_needs_torch_alone(wheel: Path, torch_only: Path, tmp_path: Path) -> None:
     files = [Path(name) for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".py")]
-    # The kernels need Triton, which torch's CUDA builds bring along; the core does without it elsewhere.
+    # The kernels need Triton, which torch's CUDA builds bring along; the core does without it
+    # elsewhere.
     others = {"__main__.py", "integrations"}
     triton = {Path("attittud/kernels/cuda.py")}
-    core = [f for f in files if f.parts[0] == "attittud" and f.parts[1] not in others and f not in triton]
+    core = [
+        f
+        for f in files
+        if f.parts[0] == "attittud" and f.parts[1] not in others and f not in triton
+    ]
     assert Path("attittud/guide.py") in core
-    imports = [f"import {'.'.join(file.with_suffix('').parts).removesuffix('.__init__')}" for file in core]
+    imports = [
+        f"import {'.'.join(file.with_suffix('').parts).removesuffix('.__init__')}" for file in core
+    ]
     # Were the extras there, the environment would prove nothing.
     absent = "from importlib.util import find_spec\nassert not find_spec('numpy') and not find_spec('typer')"
     run(torch_only / "python", *STRICT, "-c", "\n".join([absent, *imports]), cwd=tmp_path)
@@ -138,7 +172,9 @@ def test_core_needs_torch_alone(wheel: Path, torch_only: Path, tmp_path: Path) -
 
 def test_a_step_runs_from_the_wheel(torch_only: Path, tmp_path: Path) -> None:
     where = "import attittud\nfrom pathlib import Path\nprint(Path(attittud.__file__).parent)"
-    package = Path(run(torch_only / "python", *STRICT, "-c", STEP + where, cwd=tmp_path).stdout.strip())
+    package = Path(
+        run(torch_only / "python", *STRICT, "-c", STEP + where, cwd=tmp_path).stdout.strip()
+    )
     assert package.is_relative_to(torch_only.parent)
     assert (package / "py.typed").is_file()
 
@@ -146,7 +182,10 @@ def test_a_step_runs_from_the_wheel(torch_only: Path, tmp_path: Path) -> None:
 def test_importing_the_core_leaves_installed_extras_alone(with_cli: Path, tmp_path: Path) -> None:
     code = "import sys, torch\nbefore = set(sys.modules)\nimport attittud\nprint(*set(sys.modules) - before)"
     loaded = run(with_cli / "python", "-c", code, cwd=tmp_path).stdout.split()
-    assert {name.split(".")[0] for name in loaded} - sys.stdlib_module_names <= {"attittud", "torch"}
+    assert {name.split(".")[0] for name in loaded} - sys.stdlib_module_names <= {
+        "attittud",
+        "torch",
+    }
 
 
 @pytest.mark.parametrize("script", ["attittud", "attitud"])

@@ -1,1 +1,3 @@
-"""From losses to gradients: the parameters that an autograd graph reaches, and their gradients as one flat vector."""
+"""From losses to gradients: the parameters that an autograd graph reaches, and their gradients as
+one flat vector.
+"""

@@ -1,4 +1,5 @@
-"""Averages of the weights before and after training: a baseline against forgetting that costs nothing.
+"""Averages of the weights before and after training: a baseline against forgetting that costs
+nothing.
 
 start = weights_of(model)
 ...  # train
@@ -28,9 +29,11 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 @contextmanager
 def interpolate(model: nn.Module, start: Mapping[str, Tensor], share: float) -> Iterator[None]:
-    """Set the parameters to (1 - share) * start + share * end inside the block, and restore them bit for bit afterwards.
+    """Set the parameters to (1 - share) * start + share * end inside the block, and restore them
+    bit for bit afterwards.
 
-    `start` comes from `weights_of`, called before training. The model may have been sharded (FSDP2) after that call.
+    `start` comes from `weights_of`, called before training. The model may have been sharded (FSDP2)
+    after that call.
     """
     before = placed(model, start)
     held = {name: local(parameter).detach() for name, parameter in _named(model)}
@@ -46,20 +49,28 @@ def interpolate(model: nn.Module, start: Mapping[str, Tensor], share: float) -> 
 
 
 def placed(model: nn.Module, start: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the start weights as this worker needs them: its shards, in the type and on the device of the parameters."""
+    """Return the start weights as this worker needs them: its shards, in the type and on the device
+    of the parameters.
+    """
     reshard(model)
     named = dict(_named(model))
     if strangers := [name for name in start if name not in named]:
         raise ValueError(
             f"the model has no parameter {strangers[0]!r}; take start= from weights_of() of the same model"
         )
-    return {name: _part(old, named[name]).to(local(named[name])).detach() for name, old in start.items()}
+    return {
+        name: _part(old, named[name]).to(local(named[name])).detach() for name, old in start.items()
+    }
 
 
 def averages(
-    model: nn.Module, start: Mapping[str, Tensor], evaluate: Callable[[], T], shares: Sequence[float] = SHARES
+    model: nn.Module,
+    start: Mapping[str, Tensor],
+    evaluate: Callable[[], T],
+    shares: Sequence[float] = SHARES,
 ) -> dict[float, T]:
-    """Return the result of `evaluate` at each average: share 0 is the model before training, share 1 the model after it.
+    """Return the result of `evaluate` at each average: share 0 is the model before training, share
+    1 the model after it.
 
     >>> model = nn.Linear(1, 1, bias=False)
     >>> start = weights_of(model)
@@ -76,13 +87,17 @@ def averages(
 
 
 def _named(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Yield the parameters under their names without torch.compile, since the model may be compiled after the start."""
+    """Yield the parameters under their names without torch.compile, since the model may be compiled
+    after the start.
+    """
     for name, parameter in model.named_parameters():
         yield name.replace("_orig_mod.", ""), parameter
 
 
 def reshard(model: nn.Module) -> None:
-    """Make FSDP2 go back to shards. After a forward pass it may hold whole parameters, which ignore changes of the shards."""
+    """Make FSDP2 go back to shards. After a forward pass it may hold whole parameters, which ignore
+    changes of the shards.
+    """
     for module in model.modules():
         if callable(again := getattr(module, "reshard", None)):
             again()
@@ -95,4 +110,6 @@ def _part(old: Tensor, parameter: nn.Parameter) -> Tensor:
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     assert isinstance(parameter, DTensor)
-    return local(distribute_tensor(old.to(parameter.device), parameter.device_mesh, parameter.placements))
+    return local(
+        distribute_tensor(old.to(parameter.device), parameter.device_mesh, parameter.placements)
+    )

@@ -1,7 +1,7 @@
 """A forward pass without side effects, for the callables `basis_losses` and `judge`.
 
-Dropout is off, BatchNorm uses the batch (or its frozen statistics), and random numbers come from a separate seed. Modes,
-buffers and random states are restored afterwards, even after an error.
+Dropout is off, BatchNorm uses the batch (or its frozen statistics), and random numbers come from a
+separate seed. Modes, buffers and random states are restored afterwards, even after an error.
 """
 
 from __future__ import annotations
@@ -34,11 +34,14 @@ _DEVICE, _KIND = attrgetter("device"), attrgetter("device", "dtype", "layout", "
 class NoDropout(TorchFunctionMode):
     """Turns off functional dropout that ignores `eval()`, which only reaches dropout modules.
 
-    It intercepts every function of torch, so a forward pass of small kernels takes a fifth to a third longer.
+    It intercepts every function of torch, so a forward pass of small kernels takes a fifth to a
+    third longer.
     """
 
     def __init__(self, states: list[tuple[torch.Generator, Tensor]]) -> None:
-        """`states`: the generators that a forward pass may draw random numbers from, and their states before it."""
+        """`states`: the generators that a forward pass may draw random numbers from, and their
+        states before it.
+        """
         super().__init__()
         self._states = states
         self._found = False
@@ -49,11 +52,17 @@ class NoDropout(TorchFunctionMode):
         return self._found or any(_differs(*known) for known in self._states)
 
     def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         if func in _DROPOUT:
-            training = args[2] if len(args) > 2 else kwargs.get("training", kwargs.get("train", True))
+            training = (
+                args[2] if len(args) > 2 else kwargs.get("training", kwargs.get("train", True))
+            )
             self._found |= bool(training)
             return args[0] if args else kwargs["input"]
         if func is _ATTENTION:
@@ -66,7 +75,9 @@ class NoDropout(TorchFunctionMode):
 
 
 def _differs(generator: torch.Generator, state: Tensor) -> bool:
-    """Compare the state of a generator with an earlier one. Both are in the memory of the CPU: no device is waited for."""
+    """Compare the state of a generator with an earlier one. Both are in the memory of the CPU: no
+    device is waited for.
+    """
     now = generator.get_state()
     return string_at(now.data_ptr(), now.numel()) != string_at(state.data_ptr(), state.numel())
 
@@ -77,10 +88,11 @@ def isolated_forward(
 ) -> Iterator[NoDropout]:
     """Run forward passes without side effects. Keep the block open until the graph has been used.
 
-    Dropout is off, BatchNorm uses the batch or its frozen statistics, and random numbers come from `seed`. Modes, buffers and
-    random states are restored afterwards.
+    Dropout is off, BatchNorm uses the batch or its frozen statistics, and random numbers come from
+    `seed`. Modes, buffers and random states are restored afterwards.
 
-    `draws`: whether the passes may draw random numbers. False is faster, but then functional dropout stays on. Check `drawn`
+    `draws`: whether the passes may draw random numbers. False is faster, but then functional
+        dropout stays on. Check `drawn`
     of the yielded object after the forward pass: if it is True, dropout may have been applied.
     """
     modules = all_modules(model)
@@ -91,7 +103,9 @@ def isolated_forward(
 
 
 def all_modules(model: nn.Module) -> list[nn.Module]:
-    """List the modules of a model, several times as fast as the nested generators of `Module.modules()`."""
+    """List the modules of a model, several times as fast as the nested generators of
+    `Module.modules()`.
+    """
     found, known = [model], {id(model)}
     for module in found:
         for child in module._modules.values():
@@ -102,23 +116,34 @@ def all_modules(model: nn.Module) -> list[nn.Module]:
 
 
 @contextmanager
-def _seeded(modules: list[nn.Module], seed: int, *, draws: bool) -> Iterator[list[tuple[torch.Generator, Tensor]]]:
+def _seeded(
+    modules: list[nn.Module], seed: int, *, draws: bool
+) -> Iterator[list[tuple[torch.Generator, Tensor]]]:
     """Seed all random generators, and restore them afterwards.
 
-    Yields torch's generators with the states that they have inside, or [] if some generators are unknown.
+    Yields torch's generators with the states that they have inside, or [] if some generators are
+    unknown.
 
-    Without `draws`, torch's generators are not seeded: a pass that draws from them nevertheless is run again with `draws`.
+    Without `draws`, torch's generators are not seeded: a pass that draws from them nevertheless is
+    run again with `draws`.
     """
     used = set(map(_DEVICE, [p for m in modules for p in m._parameters.values() if p is not None]))
     devices = {device for device in used if device.type == "cuda"}
     known = all(device.type in ("cpu", "cuda") for device in used)
     if devices and torch.cuda.is_current_stream_capturing():
-        # A CUDA graph under capture has its own random state, which may not be set. It draws new numbers at every replay.
+        # A CUDA graph under capture has its own random state, which may not be set. It draws new
+        # numbers at every replay.
         devices, known = set(), False
     numpy_random = sys.modules["numpy"].random if "numpy" in sys.modules else None
-    python_state, numpy_state = random.getstate(), numpy_random.get_state() if numpy_random else None
+    python_state, numpy_state = (
+        random.getstate(),
+        numpy_random.get_state() if numpy_random else None,
+    )
     # Only the generators that are restored: torch.manual_seed would seed all devices.
-    generators = [torch.default_generator, *(torch.cuda.default_generators[d.index or 0] for d in devices)]
+    generators = [
+        torch.default_generator,
+        *(torch.cuda.default_generators[d.index or 0] for d in devices),
+    ]
     states = inside = [(generator, generator.get_state()) for generator in generators]
 
     def restore() -> None:
@@ -131,7 +156,9 @@ def _seeded(modules: list[nn.Module], seed: int, *, draws: bool) -> Iterator[lis
 
     with undoing(restore):
         if draws or not known:
-            inside = [(generator.manual_seed(seed), generator.get_state()) for generator in generators]
+            inside = [
+                (generator.manual_seed(seed), generator.get_state()) for generator in generators
+            ]
         random.seed(seed)
         if numpy_random:
             numpy_random.seed(seed & 0xFFFFFFFF)
@@ -140,17 +167,29 @@ def _seeded(modules: list[nn.Module], seed: int, *, draws: bool) -> Iterator[lis
 
 @contextmanager
 def _modes(modules: list[nn.Module], batch_norm: BatchNormMode) -> Iterator[None]:
-    """Set evaluation mode, except for modules that need training mode; restore modes and buffers afterwards."""
+    """Set evaluation mode, except for modules that need training mode; restore modes and buffers
+    afterwards.
+    """
     registered = [dict(module._buffers) if module._buffers else None for module in modules]
-    contents = _Contents([b for found in registered if found for b in found.values() if b is not None])
+    contents = _Contents(
+        [b for found in registered if found for b in found.values() if b is not None]
+    )
     # Modes are set in vars(module), because Module.__setattr__ takes ten times as long.
     owned: list[dict[str, Any]] = [vars(module) for module in modules]
     training = [module.training for module in modules]
     recurrent = [(m, m.training, m.dropout) for m in modules if isinstance(m, nn.RNNBase)]
-    tracked = [(m, m.track_running_stats) for m in modules if batch_norm == "batch" and isinstance(m, BatchNorm)]
+    tracked = [
+        (m, m.track_running_stats)
+        for m in modules
+        if batch_norm == "batch" and isinstance(m, BatchNorm)
+    ]
 
     def restore() -> None:
-        silent = [found for module, found in zip(modules, registered, strict=True) if found and _is_silent(module)]
+        silent = [
+            found
+            for module, found in zip(modules, registered, strict=True)
+            if found and _is_silent(module)
+        ]
         for own, mode in zip(owned, training, strict=True):
             own["training"] = mode
         for rnn, _, dropout in recurrent:
@@ -167,16 +206,19 @@ def _modes(modules: list[nn.Module], batch_norm: BatchNormMode) -> Iterator[None
         for own in owned:
             own["training"] = False
         for rnn, mode, _ in recurrent:
-            # cuDNN has no backward pass for recurrent layers outside of training mode, so only their dropout is set to 0.
+            # cuDNN has no backward pass for recurrent layers outside of training mode, so only
+            # their dropout is set to 0.
             vars(rnn).update(training=mode, dropout=0.0)
         for norm, _ in tracked:
-            # In training mode without tracking, BatchNorm uses statistics of the batch and writes nothing.
+            # In training mode without tracking, BatchNorm uses statistics of the batch and writes
+            # nothing.
             vars(norm).update(training=True, track_running_stats=False)
         yield
 
 
 def _is_silent(module: nn.Module) -> bool:
-    """Whether a module is torch's own BatchNorm in a mode in which it writes into none of its buffers.
+    """Whether a module is torch's own BatchNorm in a mode in which it writes into none of its
+    buffers.
 
     (A model may have called `train()` in its forward pass.)
     """
@@ -187,14 +229,16 @@ def _is_silent(module: nn.Module) -> bool:
 class _Contents:
     """Copies of the contents of buffers, which `restore` writes back.
 
-    Buffers are copied in groups: a network may have hundreds of small buffers, and one launch for each of them would take
-    longer than the copy itself.
+    Buffers are copied in groups: a network may have hundreds of small buffers, and one launch for
+    each of them would take longer than the copy itself.
     """
 
     def __init__(self, buffers: list[Tensor]) -> None:
         self.buffers, self.versions = buffers, [buffer._version for buffer in buffers]
         self._single: dict[int, Tensor] = {}
-        self._groups: list[tuple[list[int], Tensor]] = []  # numbers of buffers, and their contents one after the other
+        self._groups: list[
+            tuple[list[int], Tensor]
+        ] = []  # numbers of buffers, and their contents one after the other
         groups: dict[Any, list[int]] = {}
         for at, kind in enumerate(zip(map(type, buffers), map(_KIND, buffers), strict=True)):
             groups.setdefault(kind, []).append(at)
@@ -208,24 +252,38 @@ class _Contents:
     def restore(self, silent: set[int]) -> None:
         """Write the contents back, also where the version of a buffer says that it has not changed.
 
-        F.batch_norm writes running statistics without a new version, and so does `buffer.data.add_()`. Only `silent` buffers
-        (ids), and the few that are not simple blocks of memory, are left alone if their version is the old one.
-        Blocks are written through `.data`: a new version would forbid the backward pass of a loss that uses the buffer.
+        F.batch_norm writes running statistics without a new version, and so does
+        `buffer.data.add_()`. Only `silent` buffers (ids), and the few that are not simple blocks of
+        memory, are left alone if their version is the old one. Blocks are written through `.data`:
+        a new version would forbid the backward pass of a loss that uses the buffer.
         """
         versions = [buffer._version for buffer in self.buffers]
         if versions == self.versions and silent.issuperset(map(id, self.buffers)):
             return
-        changed = {at for at, (old, new) in enumerate(zip(self.versions, versions, strict=True)) if old != new}
-        blocks = {at for at, b in enumerate(self.buffers) if (at in changed or id(b) not in silent) and _is_block(b)}
+        changed = {
+            at
+            for at, (old, new) in enumerate(zip(self.versions, versions, strict=True))
+            if old != new
+        }
+        blocks = {
+            at
+            for at, b in enumerate(self.buffers)
+            if (at in changed or id(b) not in silent) and _is_block(b)
+        }
         with torch.no_grad():
             for numbers, flat in self._groups:
                 if blocks.isdisjoint(numbers) and changed.isdisjoint(numbers):
                     continue
                 parts = flat.split([self.buffers[at].numel() for at in numbers])
-                own = {at: part.view_as(self.buffers[at]) for at, part in zip(numbers, parts, strict=True)}
+                own = {
+                    at: part.view_as(self.buffers[at])
+                    for at, part in zip(numbers, parts, strict=True)
+                }
                 if some := [at for at in numbers if at in blocks]:
                     foreach_copy_([self.buffers[at].data for at in some], [own[at] for at in some])
-                self._single |= {at: own[at] for at in numbers if at in changed and at not in blocks}
+                self._single |= {
+                    at: own[at] for at in numbers if at in changed and at not in blocks
+                }
             for at, content in self._single.items():
                 if at in blocks or at in changed:
                     (self.buffers[at].data if at in blocks else self.buffers[at]).copy_(content)

@@ -37,7 +37,9 @@ _HALF = {torch.bfloat16, torch.float16}
 
 
 def copy_each_(targets: list[Tensor], sources: list[Tensor]) -> None:
-    """Copy tensors. If the sources have several types, there is one call for each type, because only then torch is fast."""
+    """Copy tensors. If the sources have several types, there is one call for each type, because
+    only then torch is fast.
+    """
     dtypes = set(map(_DTYPE, sources))
     if len(dtypes) == 1:
         foreach_copy_(targets, sources)
@@ -50,8 +52,8 @@ def copy_each_(targets: list[Tensor], sources: list[Tensor]) -> None:
 class Layout:
     """An ordered set of parameters as consecutive parts of a vector of length `size`.
 
-    Each part keeps its parameter's own strides (channels_last too), so that a gradient is copied in the order of memory,
-    and a view of the vector can serve as `.grad` of a fused optimizer.
+    Each part keeps its parameter's own strides (channels_last too), so that a gradient is copied in
+    the order of memory, and a view of the vector can serve as `.grad` of a fused optimizer.
     """
 
     def __init__(self, named: Iterable[tuple[str, nn.Parameter]]) -> None:
@@ -68,7 +70,9 @@ class Layout:
         """Whether all parameters have the type `dtype`."""
         self.shapes = [tuple(parameter.shape) for parameter in self.parameters]
         self.numels = list(map(math.prod, self.shapes))
-        self.total = sum(self.numels)  # columns of V on all workers: `size` unless parameters are sharded
+        self.total = sum(
+            self.numels
+        )  # columns of V on all workers: `size` unless parameters are sharded
         held = [local(parameter) for parameter in self.parameters]
         self.strides = [_dense_strides(tensor) for tensor in held]
         self._held = [tensor.shape for tensor in held]
@@ -86,22 +90,35 @@ class Layout:
     def describes(self, named: Named) -> bool:
         """Whether this layout still fits these parameters."""
         parameters = [parameter for _, parameter in named]
-        same = len(named) == len(self.named) and all(map(is_, parameters, self.parameters)) and self._whole
+        same = (
+            len(named) == len(self.named)
+            and all(map(is_, parameters, self.parameters))
+            and self._whole
+        )
         if not same or [name for name, _ in named] != self.names:
             return False
         if list(map(attrgetter("dtype"), parameters)) != self.types:
             return False
         if list(map(tuple, map(attrgetter("shape"), parameters))) != self.shapes:
             return False
-        return list(map(Tensor.stride, parameters)) == self.strides and {p.device for p in parameters} <= {self.device}
+        return list(map(Tensor.stride, parameters)) == self.strides and {
+            p.device for p in parameters
+        } <= {self.device}
 
     def same(self, other: Layout) -> bool:
-        """Whether both layouts have the same parameters in the same order, with the same strides and types.
+        """Whether both layouts have the same parameters in the same order, with the same strides
+        and types.
 
         They may have other names.
         """
-        alike = (self.shapes, self.strides, self.types) == (other.shapes, other.strides, other.types)
-        return self is other or (alike and list(map(id, self.parameters)) == list(map(id, other.parameters)))
+        alike = (self.shapes, self.strides, self.types) == (
+            other.shapes,
+            other.strides,
+            other.types,
+        )
+        return self is other or (
+            alike and list(map(id, self.parameters)) == list(map(id, other.parameters))
+        )
 
     def empty(self, *rows: int) -> Tensor:
         return torch.empty(*rows, self.size, dtype=self.dtype, device=self.device)
@@ -110,7 +127,9 @@ class Layout:
         """Parts of `flat` (D, or r x D) in the shapes of the parameters (with a leading r)."""
         together = flat.ndim == 1 and self._whole and flat.stride(0) == 1
         found: list[Any] = (
-            list(as_parts(flat, cast(list[Tensor], self.parameters))) if together else [None] * len(self.names)
+            list(as_parts(flat, cast(list[Tensor], self.parameters)))
+            if together
+            else [None] * len(self.names)
         )
         start, lead, steps = flat.storage_offset(), flat.shape[:-1], flat.stride()[:-1]
         for i in self._apart if together else range(len(found)):
@@ -119,9 +138,12 @@ class Layout:
         return found
 
     def columns(self, rows: Tensor) -> dict[int, Tensor]:
-        """Each parameter's part of `rows` (r x D), by its id: r x elements, or r x shape if memory has another order."""
+        """Each parameter's part of `rows` (r x D), by its id: r x elements, or r x shape if memory
+        has another order.
+        """
         parts = list(rows.split(self._sizes, dim=1))
-        # (Parameters that are a single number too: torch adds to a single column in another order than to a vector.)
+        # (Parameters that are a single number too: torch adds to a single column in another order
+        # than to a vector.)
         for i in [*self.reordered, *(i for i, shape in enumerate(self._held) if not shape)]:
             shape, strides = (rows.shape[0], *self._held[i]), (rows.stride(0), *self.strides[i])
             parts[i] = rows.as_strided(shape, strides, rows.storage_offset() + self._offsets[i])
@@ -133,15 +155,21 @@ class Layout:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether whole parameters are on a GPU, where copies of many tensors into views run together."""
+        """Whether whole parameters are on a GPU, where copies of many tensors into views run
+        together.
+        """
         return self.device.type == "cuda" and self._whole
 
     def flatten(self, gradients: Sequence[Tensor | None]) -> Tensor:
         """Gradients (None counts as zero) as one new vector."""
-        # Unusual gradients take the slow path: None, sparse tensors and other subclasses. So does a single gradient, because
-        # `concatenate` would not copy it.
+        # Unusual gradients take the slow path: None, sparse tensors and other subclasses. So does a
+        # single gradient, because `concatenate` would not copy it.
         kinds = set(map(type, gradients))
-        if len(gradients) > 1 and kinds == {Tensor} and set(map(_DTYPE, cast(list[Tensor], gradients))) == {self.dtype}:
+        if (
+            len(gradients) > 1
+            and kinds == {Tensor}
+            and set(map(_DTYPE, cast(list[Tensor], gradients))) == {self.dtype}
+        ):
             parts = cast(list[Tensor], list(gradients))
             for i in self.reordered:
                 own, strides = parts[i].stride(), self.strides[i]
@@ -155,8 +183,12 @@ class Layout:
         self.fill_(self.views(flat), gradients)
         return flat
 
-    def flatten_and_view(self, gradients: Sequence[Tensor | None]) -> tuple[Tensor, list[Tensor] | None]:
-        """Gradients (None counts as zero) as one new vector, and its views if they were needed to make it."""
+    def flatten_and_view(
+        self, gradients: Sequence[Tensor | None]
+    ) -> tuple[Tensor, list[Tensor] | None]:
+        """Gradients (None counts as zero) as one new vector, and its views if they were needed to
+        make it.
+        """
         if not (self.on_gpu and self.alike):
             return self.flatten(gradients), None
         flat = self.empty()
@@ -168,8 +200,14 @@ class Layout:
         """Overwrite the views of a vector with gradients (None counts as zero)."""
         sources = [gradient for gradient in gradients if gradient is not None]
         if len(sources) < len(gradients):
-            foreach_zero_([view for view, gradient in zip(views, gradients, strict=True) if gradient is None])
-            views = [view for view, gradient in zip(views, gradients, strict=True) if gradient is not None]
+            foreach_zero_(
+                [view for view, gradient in zip(views, gradients, strict=True) if gradient is None]
+            )
+            views = [
+                view
+                for view, gradient in zip(views, gradients, strict=True)
+                if gradient is not None
+            ]
         try:
             if sources:
                 copy_each_(views, sources)
@@ -178,13 +216,17 @@ class Layout:
             raise
 
     def add_(self, flat: Tensor, gradients: Sequence[Tensor | None], *, fresh: bool) -> None:
-        """Add gradients (None counts as zero) to `flat`, or overwrite `flat` if it is `fresh` memory."""
+        """Add gradients (None counts as zero) to `flat`, or overwrite `flat` if it is `fresh`
+        memory.
+        """
         views = self.views(flat)
         if fresh:
             self.fill_(views, gradients)
             return
         self._check_dense(gradients)
-        targets = [view for view, gradient in zip(views, gradients, strict=True) if gradient is not None]
+        targets = [
+            view for view, gradient in zip(views, gradients, strict=True) if gradient is not None
+        ]
         if targets:
             foreach_add_(targets, [gradient for gradient in gradients if gradient is not None])
 
@@ -194,8 +236,12 @@ class Layout:
                 raise ValueError(sparse_message(name))
 
     def narrow_(self, flat: Tensor, kept: Layout) -> Tensor:
-        """Keep only the parts of `kept` in `flat` (D, or r x D, contiguous). They are moved in place; returns a view."""
-        if kept.size == self.size:  # the dropped parts have no elements here: their shards are on other workers
+        """Keep only the parts of `kept` in `flat` (D, or r x D, contiguous). They are moved in
+        place; returns a view.
+        """
+        if (
+            kept.size == self.size
+        ):  # the dropped parts have no elements here: their shards are on other workers
             return flat
         rows = flat.reshape(-1, self.size)
         memory, to = rows.view(-1), 0
@@ -203,20 +249,30 @@ class Layout:
             for name, offset, n in zip(self.names, self._offsets, self._sizes, strict=True):
                 if name in kept.name_set:
                     source = row * self.size + offset
-                    if to != source:  # part by part, since a part's new position may overlap its old one
+                    if (
+                        to != source
+                    ):  # part by part, since a part's new position may overlap its old one
                         memory[to : to + n] = memory[source : source + n].clone()
                     to += n
         return memory[:to].view(*flat.shape[:-1], kept.size)
 
 
 def _same_order(shape: Sequence[int], strides: Sequence[int], others: Sequence[int]) -> bool:
-    """Whether two tensors of one shape have their elements in the same order. The stride of a dimension of 1 is ignored."""
-    return strides == others or all(a == b for length, a, b in zip(shape, strides, others, strict=True) if length != 1)
+    """Whether two tensors of one shape have their elements in the same order. The stride of a
+    dimension of 1 is ignored.
+    """
+    return strides == others or all(
+        a == b for length, a, b in zip(shape, strides, others, strict=True) if length != 1
+    )
 
 
 def _dense_strides(parameter: Tensor) -> tuple[int, ...]:
-    """Return the parameter's strides if they fill memory without holes, else the strides of a contiguous tensor."""
-    return tuple(torch.empty_like(parameter, device="meta", memory_format=torch.preserve_format).stride())
+    """Return the parameter's strides if they fill memory without holes, else the strides of a
+    contiguous tensor.
+    """
+    return tuple(
+        torch.empty_like(parameter, device="meta", memory_format=torch.preserve_format).stride()
+    )
 
 
 def _check_one_device(named: Named) -> None:
@@ -243,7 +299,9 @@ def sparse_message(name: str) -> str:
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether a worker holds only a shard (a DTensor). DTensor is not imported, because that takes as long as torch itself."""
+    """Whether a worker holds only a shard (a DTensor). DTensor is not imported, because that takes
+    as long as torch itself.
+    """
     return hasattr(tensor, "to_local")
 
 
@@ -253,35 +311,58 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def as_gradient(held: Tensor, parameter: nn.Parameter) -> Tensor:
-    """Convert a gradient of this worker's part of a parameter to the form of the parameter's `.grad`."""
+    """Convert a gradient of this worker's part of a parameter to the form of the parameter's
+    `.grad`.
+    """
     if not is_sharded(parameter):
         return held
     from torch.distributed.tensor import DTensor
 
     like = cast(DTensor, parameter)
     return DTensor.from_local(
-        held, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+        held,
+        like.device_mesh,
+        like.placements,
+        run_check=False,
+        shape=like.shape,
+        stride=like.stride(),
     )
 
 
 WAITING = 1 << 22
-"""How many elements of gradients may wait to be written together, which saves launches: 16 MB, at most a quarter of all."""
+"""How many elements of gradients may wait to be written together, which saves launches: 16 MB, at
+most a quarter of all.
+"""
 
 
 class Writing:
-    """Writes the gradients of a layout's parameters into a vector, or into several rows of a vectorised pass."""
+    """Writes the gradients of a layout's parameters into a vector, or into several rows of a
+    vectorised pass.
+    """
 
     def __init__(self, layout: Layout, to: Tensor, add: bool, most: int, arrived: set[int]) -> None:
-        self.layout, self.views, self.add, self.most, self.arrived = layout, layout.views(to), add, most, arrived
+        self.layout, self.views, self.add, self.most, self.arrived = (
+            layout,
+            layout.views(to),
+            add,
+            most,
+            arrived,
+        )
         self.hooked = [p.requires_grad for p in layout.parameters]
-        dtypes = {p.dtype for p in layout.parameters}  # model.half() may have been called since the layout was made
-        self._zeros = {dtype: torch.zeros((), dtype=dtype, device=layout.device) for dtype in dtypes}
+        dtypes = {
+            p.dtype for p in layout.parameters
+        }  # model.half() may have been called since the layout was made
+        self._zeros = {
+            dtype: torch.zeros((), dtype=dtype, device=layout.device) for dtype in dtypes
+        }
         self._waiting: list[tuple[Tensor, Tensor, int]] = []
         self._size = 0
         self.closed = False  # whether later gradients pass
 
     def hook(self, at: int) -> _Take:
-        """Make a hook that takes the gradient of parameter number `at` and returns zeros without memory to autograd."""
+        """Make a hook that takes the gradient of parameter number `at` and returns zeros without
+        memory to autograd.
+        """
         parameter = self.layout.parameters[at]
         return _Take(self, at, self._zeros[parameter.dtype].expand_as(parameter))
 
@@ -310,13 +391,18 @@ class Writing:
 
     def write(self) -> None:
         if self._waiting:
-            targets, sources = [view for view, _, _ in self._waiting], [whole for _, whole, _ in self._waiting]
+            targets, sources = (
+                [view for view, _, _ in self._waiting],
+                [whole for _, whole, _ in self._waiting],
+            )
             foreach_add_(targets, sources) if self.add else foreach_copy_(targets, sources)
             self.arrived.update([parameter for _, _, parameter in self._waiting])
             self._waiting, self._size = [], 0
 
     def finish(self) -> None:
-        """Write the gradients that still wait. Unless gradients are added, set parts without a gradient to zero."""
+        """Write the gradients that still wait. Unless gradients are added, set parts without a
+        gradient to zero.
+        """
         self.write()
         named = zip(self.layout.parameters, self.views, strict=True)
         missing = [view for p, view in named if id(p) not in self.arrived]
@@ -325,7 +411,9 @@ class Writing:
 
 
 class _Take:
-    """A hook that hands the gradient of parameter number `at` to a `Writing`, and `zeros` to autograd."""
+    """A hook that hands the gradient of parameter number `at` to a `Writing`, and `zeros` to
+    autograd.
+    """
 
     def __init__(self, writing: Writing, at: int, zeros: Tensor) -> None:
         self.writing = writing
@@ -350,12 +438,14 @@ def written_into(
     returned: bool = False,
     arrived: set[int] | None = None,
 ) -> Iterator[Writing]:
-    """Write (or add) the gradients of the layout's parameters to `to` inside the block; autograd returns zeros without memory.
+    """Write (or add) the gradients of the layout's parameters to `to` inside the block; autograd
+    returns zeros without memory.
 
-    A tensor hook gets each gradient when it is complete and before `torch.autograd.grad` returns it, so no gradient is in
-    memory twice. `most`: how many elements may wait to be written together. `returned`: autograd returns the gradients of
-    small parameters, which saves their hooks; the caller must pass them to `keep`. `arrived` collects the ids of the
-    parameters whose gradients have been written.
+    A tensor hook gets each gradient when it is complete and before `torch.autograd.grad` returns
+    it, so no gradient is in memory twice. `most`: how many elements may wait to be written
+    together. `returned`: autograd returns the gradients of small parameters, which saves their
+    hooks; the caller must pass them to `keep`. `arrived` collects the ids of the parameters whose
+    gradients have been written.
     """
     most = min(WAITING, layout.size // 4) if most is None else most
     writing = Writing(layout, to, add, most, set() if arrived is None else arrived)
@@ -383,13 +473,16 @@ class Share:
     """This worker's part of the examples behind one loss."""
 
     first: int | Tensor = 0  # the number of its first example, counted over all workers
-    total: int | Tensor | None = None  # how many examples all workers have (on the device); None for a single worker
+    total: int | Tensor | None = (
+        None  # how many examples all workers have (on the device); None for a single worker
+    )
     factor: int = 1  # undoes the averaging of a reduction
 
     def weights(self, losses: Tensor) -> Tensor:
         """Return the weight of each loss in the mean over the examples of all workers.
 
-        A backward pass starts from these weights. Computing the mean itself would take two more kernels.
+        A backward pass starts from these weights. Computing the mean itself would take two more
+        kernels.
         """
         if self.total is None:
             return torch.full_like(losses, 1 / max(1, losses.numel()))
@@ -407,8 +500,9 @@ EVERYTHING = Share()
 in_this_thread = partial(torch.autograd.set_multithreading_enabled, False)
 """A context for backward passes, which then run in the thread that calls them.
 
-For a GPU torch would hand a pass to another thread. That helps models on several devices, but the parameters that a guide
-decomposes are on one device. There, changing threads takes up to a tenth of an eager pass.
+For a GPU torch would hand a pass to another thread. That helps models on several devices, but the
+parameters that a guide decomposes are on one device. There, changing threads takes up to a tenth of
+an eager pass.
 """
 
 
@@ -431,20 +525,26 @@ def gradients_of(
     retain_graph: bool,
     into: Layout | None = None,
 ) -> Sequence[Tensor | None]:
-    """Return the gradient of the weighted sum of losses for each parameter; None for a parameter that is not reached.
+    """Return the gradient of the weighted sum of losses for each parameter; None for a parameter
+    that is not reached.
 
-    `into`: the caller copies gradients into a new vector of this layout, so they may still be in half precision.
+    `into`: the caller copies gradients into a new vector of this layout, so they may still be in
+        half precision.
     """
     if not parameters:
         return ()
     ends = parameters if into is None else unconverted(losses, into, parameters)
     with kept_graph() if retain_graph else nullcontext():
-        return run_backward((losses,), (weights,), retain_graph, False, tuple(ends), True, accumulate_grad=False)
+        return run_backward(
+            (losses,), (weights,), retain_graph, False, tuple(ends), True, accumulate_grad=False
+        )
 
 
 @dataclass(frozen=True)
 class LossGraph:
-    """The nodes behind a loss, and its leaves: parameters, by id, and other tensors that require a gradient."""
+    """The nodes behind a loss, and its leaves: parameters, by id, and other tensors that require a
+    gradient.
+    """
 
     nodes: set[Any]
     leaves: set[int]
@@ -454,12 +554,16 @@ class LossGraph:
 
 
 def converts(graph: LossGraph) -> bool:
-    """Whether leaves of a graph are converted to half precision, as parameters are under autocast."""
+    """Whether leaves of a graph are converted to half precision, as parameters are under
+    autocast.
+    """
     return bool(_conversions(graph.nodes, graph.several))
 
 
 def walk(loss: Tensor) -> LossGraph:
-    """Return the graph behind `loss`; raises an error where autograd.grad would silently return nothing."""
+    """Return the graph behind `loss`; raises an error where autograd.grad would silently return
+    nothing.
+    """
     found, several = _nodes(loss)
     nodes = set(found)
     leaves = {id(loss)} if loss.is_leaf else set[int]()
@@ -468,7 +572,9 @@ def walk(loss: Tensor) -> LossGraph:
         variable = None if node.next_functions else getattr(node, "variable", None)
         if variable is not None:
             nodes.discard(node)
-            leaves.add(id(variable)) if isinstance(variable, nn.Parameter) else inputs.append(variable)
+            leaves.add(id(variable)) if isinstance(variable, nn.Parameter) else inputs.append(
+                variable
+            )
     if any(kind.__name__ == "CheckpointFunctionBackward" for kind in set(map(type, nodes))):
         raise RuntimeError(
             "a module under reentrant activation checkpointing hides its parameters from torch.autograd.grad; pass "
@@ -493,7 +599,9 @@ def _nodes(loss: Tensor) -> tuple[list[Any], set[Any]]:
 
 
 def _conversions(nodes: Iterable[Any], several: set[Any]) -> dict[int, tuple[Tensor, Any]]:
-    """Leaves that are converted to half precision and used in no other form, with the nodes that convert them, by id."""
+    """Leaves that are converted to half precision and used in no other form, with the nodes that
+    convert them, by id.
+    """
     found = {}
     for node in nodes:
         if type(node) is ToCopyBackward:
@@ -506,15 +614,19 @@ def _conversions(nodes: Iterable[Any], several: set[Any]) -> dict[int, tuple[Ten
     return found
 
 
-def unconverted(loss: Tensor, layout: Layout, parameters: Sequence[Tensor]) -> list[Tensor | GradientEdge]:
-    """Replace parameters of a layout by the edges of the loss's graph at which their gradients arrive unconverted.
+def unconverted(
+    loss: Tensor, layout: Layout, parameters: Sequence[Tensor]
+) -> list[Tensor | GradientEdge]:
+    """Replace parameters of a layout by the edges of the loss's graph at which their gradients
+    arrive unconverted.
 
-    Autocast converts parameters to half precision, so a backward pass ends with a kernel for each parameter that converts its
-    gradient back. The copy into a flat vector converts as well, to the same bits, so these kernels are left out. (So are hooks
-    on the converting nodes themselves.)
+    Autocast converts parameters to half precision, so a backward pass ends with a kernel for each
+    parameter that converts its gradient back. The copy into a flat vector converts as well, to the
+    same bits, so these kernels are left out. (So are hooks on the converting nodes themselves.)
     """
     own = set(map(id, layout.parameters))
-    # A flat vector of another type would not be rounded like the parameter's gradient. Hooks must see the gradient.
+    # A flat vector of another type would not be rounded like the parameter's gradient. Hooks must
+    # see the gradient.
     edges = {
         number: GradientEdge(node, 0)
         for number, (leaf, node) in _conversions(*_nodes(loss)).items()

@@ -12,7 +12,8 @@ from attittud.autograd.layout import Layout
 
 
 class ReusedVector:
-    """A vector whose views are made once, because making them takes longer than copying the gradients.
+    """A vector whose views are made once, because making them takes longer than copying the
+    gradients.
 
     Between steps it has no memory: its storage has size 0.
     """

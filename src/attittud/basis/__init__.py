@@ -9,11 +9,15 @@ from attittud.basis.sketch import Sketch
 from attittud.basis.svd import Svd
 from attittud.eta import choose
 
-_BASES: dict[str, type[Basis]] = {basis.name: basis for basis in (Sketch, Svd, Exact, Mean, Random, Canonical)}
+_BASES: dict[str, type[Basis]] = {
+    basis.name: basis for basis in (Sketch, Svd, Exact, Mean, Random, Canonical)
+}
 
 
 def register_basis(basis: type[Basis]) -> type[Basis]:
-    """Register a basis under its `name` for `Guide(basis=...)`; a decorator. The interface may still change."""
+    """Register a basis under its `name` for `Guide(basis=...)`; a decorator. The interface may
+    still change.
+    """
     _BASES[basis.name] = basis
     return basis
 

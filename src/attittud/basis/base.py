@@ -19,7 +19,9 @@ from attittud.workers.one import Workers
 
 @dataclass
 class Refresh:
-    """A new basis under construction: the rows and counts collected so far from the primary calls of one step."""
+    """A new basis under construction: the rows and counts collected so far from the primary calls
+    of one step.
+    """
 
     layout: Layout
     rank: int
@@ -27,11 +29,16 @@ class Refresh:
     index: Tensor
     workers: Workers
     ahead: Ahead | None = (
-        None  # random numbers of the next refreshes, if the number of this refresh is known on the host
+        # random numbers of the next refreshes, if the number of this refresh is known on the host
+        None
     )
     rows: Tensor | None = None
-    single: Tensor | None = None  # rows of J, one for each example, for a basis that contracts them later
-    examples: int | Tensor = 0  # examples of all workers so far (on the device if there are several workers)
+    single: Tensor | None = (
+        None  # rows of J, one for each example, for a basis that contracts them later
+    )
+    examples: int | Tensor = (
+        0  # examples of all workers so far (on the device if there are several workers)
+    )
     earlier: int | Tensor = 0  # examples of all workers before the current primary call
     complete: bool = False  # no further primary call will contribute
     calls: int = 0
@@ -40,11 +47,14 @@ class Refresh:
 
     @property
     def first(self) -> int | Tensor:
-        """The number of this worker's first example in the current call, counted over all workers and calls."""
+        """The number of this worker's first example in the current call, counted over all workers
+        and calls.
+        """
         return self.earlier + self.share.first
 
     def receive(self, share: Share, count: int | Tensor, *, scaled: bool, complete: bool) -> None:
-        """Count the examples of a primary call before they are added. `count`: examples of all workers.
+        """Count the examples of a primary call before they are added. `count`: examples of all
+        workers.
 
         `scaled`: the losses may carry a loss scale.
         """
@@ -62,7 +72,9 @@ class Refresh:
         return rows
 
     def hold(self, rows: Tensor) -> None:
-        """Keep rows of single examples as they are; they are appended to the rows of earlier calls."""
+        """Keep rows of single examples as they are; they are appended to the rows of earlier
+        calls.
+        """
         self.single = rows if self.single is None else torch.cat([self.single, rows])
 
     def sum_examples_(self) -> Tensor:
@@ -72,12 +84,24 @@ class Refresh:
         self.rows = self.workers.sum_examples_(self.rows, "the rows of the basis")
         return self.rows
 
-    def gaussian(self, rows: int, first: int | Tensor, columns: int, *, dtype: torch.dtype) -> Tensor:
-        """Return some columns of the Gaussian matrix of this refresh, from column number `first` on."""
+    def gaussian(
+        self, rows: int, first: int | Tensor, columns: int, *, dtype: torch.dtype
+    ) -> Tensor:
+        """Return some columns of the Gaussian matrix of this refresh, from column number `first`
+        on.
+        """
         device = self.layout.device
         if self.ahead is not None and isinstance(first, int) and rows * columns <= LARGEST_AHEAD:
             return self.ahead.normal(self.seed, rows, first, columns, device).to(dtype, copy=True)
-        return gaussian(self.seed, self.index, rows=rows, first=first, columns=columns, dtype=dtype, device=device)
+        return gaussian(
+            self.seed,
+            self.index,
+            rows=rows,
+            first=first,
+            columns=columns,
+            dtype=dtype,
+            device=device,
+        )
 
     def narrow_(self, kept: Layout) -> None:
         """Leave out the columns of parameters that turned out not to be shared."""
@@ -89,11 +113,13 @@ class Refresh:
 
 
 def _shrink(examples: int | Tensor) -> float | Tensor:
-    """A factor for J, so that products with J do not overflow before the mean gradient does. No basis depends on J's size.
+    """A factor for J, so that products with J do not overflow before the mean gradient does. No
+    basis depends on J's size.
 
-    In float16 a loss scale grows until the mean gradient overflows. The mean has a factor 1/m, which single examples lack.
-    (Three more powers of two allow for the largest entries of Π.) The losses of `basis_losses` need no loss scale and get no
-    such factor, because it would round small float16 numbers to zero.
+    In float16 a loss scale grows until the mean gradient overflows. The mean has a factor 1/m,
+    which single examples lack. (Three more powers of two allow for the largest entries of Π.) The
+    losses of `basis_losses` need no loss scale and get no such factor, because it would round small
+    float16 numbers to zero.
     """
     if isinstance(examples, Tensor):
         return torch.exp2(-torch.ceil(torch.log2(examples.clamp(min=1).float())) - 3)
@@ -105,15 +131,23 @@ class Basis(ABC):
 
     name: ClassVar[str]
     needs: ClassVar[Literal["jacobian", "mean", "nothing"]]
-    """What the basis needs from the primary losses: products with J, their mean gradient, or nothing."""
-    adds_up: ClassVar[bool] = True  # whether several primary calls of one step can contribute to one basis
+    """What the basis needs from the primary losses: products with J, their mean gradient, or
+    nothing.
+    """
+    adds_up: ClassVar[bool] = (
+        True  # whether several primary calls of one step can contribute to one basis
+    )
     stored: ClassVar[bool] = True  # whether V is kept as a matrix
     one_product: ClassVar[bool] = False
-    """Whether `add` calls `left` or `rows` of J once and nothing else, so that this pass may free the graph of the losses."""
+    """Whether `add` calls `left` or `rows` of J once and nothing else, so that this pass may free
+    the graph of the losses.
+    """
     subspace: ClassVar[type[Subspace]] = Stored  # the subspace that gradients are projected onto
 
     def __init_subclass__(cls) -> None:
-        """Take `one_product` from the class that has `add`: a second product in another `add` would find the graph freed."""
+        """Take `one_product` from the class that has `add`: a second product in another `add` would
+        find the graph freed.
+        """
         super().__init_subclass__()
         if "one_product" not in cls.__dict__:
             adds = next(base for base in cls.__mro__ if "add" in base.__dict__)
@@ -132,7 +166,9 @@ class Basis(ABC):
 
     @abstractmethod
     def finish(self, refresh: Refresh) -> Tensor:
-        """Put orthonormal (or zero) rows into `refresh.rows`; returns whether they are finite (on the device)."""
+        """Put orthonormal (or zero) rows into `refresh.rows`; returns whether they are finite (on
+        the device).
+        """
 
 
 def orthonormal_rows(refresh: Refresh, *, most: int | Tensor | None = None) -> Tensor:
@@ -141,12 +177,13 @@ def orthonormal_rows(refresh: Refresh, *, most: int | Tensor | None = None) -> T
     return orthonormalise_(refresh.rows, refresh.workers.sum_columns, most=most).finite
 
 
-# ---------------------------------------------------------------------------------------------------- random numbers
+# ----------------------------------------------------------------------------------- random numbers
 
-# Gaussian numbers that depend only on (seed, refresh index, row, column). So every worker and micro-batch can take its own
-# columns of one global matrix, and a resumed run gets the same columns. The counter-based generator (splitmix64 and
-# Box-Muller in tensor operations) neither reads nor changes the user's random state and runs on any device. It also works
-# inside a CUDA graph, where the refresh index is a tensor on the device.
+# Gaussian numbers that depend only on (seed, refresh index, row, column). So every worker and
+# micro-batch can take its own columns of one global matrix, and a resumed run gets the same
+# columns. The counter-based generator (splitmix64 and Box-Muller in tensor operations) neither
+# reads nor changes the user's random state and runs on any device. It also works inside a CUDA
+# graph, where the refresh index is a tensor on the device.
 
 _GAMMA = -7046029254386353131  # 0x9E3779B97F4A7C15 as a signed 64-bit integer
 _MIX1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
@@ -189,13 +226,19 @@ def gaussian(
     dtype: torch.dtype = torch.float64,
     device: torch.device | str = "cpu",
 ) -> Tensor:
-    """Return some columns of the Gaussian matrix of one refresh, from number `first` on: `rows` x `columns`."""
+    """Return some columns of the Gaussian matrix of one refresh, from number `first` on: `rows` x
+    `columns`.
+    """
     index = torch.as_tensor(refresh_index, dtype=torch.int64, device=device)
     return _normal(*_uniform_pairs(seed, index, rows, first, columns)).to(dtype)
 
 
-def _uniform_pairs(seed: int, index: Tensor, rows: int, first: int | Tensor, columns: int) -> Tensor:
-    """Two uniform numbers for each entry of the matrices of some refreshes: 2 x ... x rows x columns."""
+def _uniform_pairs(
+    seed: int, index: Tensor, rows: int, first: int | Tensor, columns: int
+) -> Tensor:
+    """Two uniform numbers for each entry of the matrices of some refreshes: 2 x ... x rows x
+    columns.
+    """
     key = _splitmix64(index ^ _mixed(seed))
     row = torch.arange(rows, dtype=torch.int64, device=index.device)[:, None]
     column = torch.arange(columns, dtype=torch.int64, device=index.device)[None, :] + first
@@ -208,9 +251,13 @@ def _normal(one: Tensor, other: Tensor) -> Tensor:
 
 
 AHEAD = 16
-"""How many refreshes get their random numbers together. Launching eighty small operations each time would be slow."""
+"""How many refreshes get their random numbers together. Launching eighty small operations each time
+would be slow.
+"""
 LARGEST_AHEAD = 1 << 13
-"""The largest matrix whose numbers are made ahead, in entries: 2 MB for all refreshes, or 1 MB on a GPU."""
+"""The largest matrix whose numbers are made ahead, in entries: 2 MB for all refreshes, or 1 MB on a
+GPU.
+"""
 
 
 class Ahead:
@@ -221,13 +268,17 @@ class Ahead:
         self._made: dict[tuple[Any, ...], tuple[int, Tensor]] = {}
 
     def begin(self, number: int, device: torch.device) -> Ahead | None:
-        """Begin refresh `number`. None after a refresh was captured, because only the device counts its replays."""
+        """Begin refresh `number`. None after a refresh was captured, because only the device counts
+        its replays.
+        """
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             self._captured = True
         self._number = number
         return None if self._captured else self
 
-    def normal(self, seed: int, rows: int, first: int, columns: int, device: torch.device) -> Tensor:
+    def normal(
+        self, seed: int, rows: int, first: int, columns: int, device: torch.device
+    ) -> Tensor:
         """Return the Gaussian matrix of this refresh: rows x columns."""
         what = seed, rows, first, columns, device
         start, numbers = self._made.get(what, (0, None))
@@ -240,5 +291,6 @@ class Ahead:
             numbers = numbers if device.type == "cpu" else _normal(*numbers)
             self._made[what] = start, numbers
         at = self._number - start
-        # On a CPU, the last digit of a logarithm or a cosine may depend on its position in a tensor.
+        # On a CPU, the last digit of a logarithm or a cosine may depend on its position in a
+        # tensor.
         return _normal(*numbers[:, at]) if device.type == "cpu" else numbers[at]

@@ -1,4 +1,6 @@
-"""The identity matrix: signs are compared coordinate by coordinate (k = D). An ablation; V is never stored."""
+"""The identity matrix: signs are compared coordinate by coordinate (k = D). An ablation; V is never
+stored.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from attittud.report import Split, TaskReport
 
 
 class Coordinates(Subspace):
-    """Every coordinate is a direction. Computations run in chunks, because k-vectors are as long as the gradient."""
+    """Every coordinate is a direction. Computations run in chunks, because k-vectors are as long as
+    the gradient.
+    """
 
     @property
     def effective_rank(self) -> Tensor:
@@ -38,13 +42,21 @@ class Coordinates(Subspace):
             square = a.double().square()
             helpful_part = torch.where(harmful, 0.0, square).sum()
             harmful_part = torch.where(harmful, square, 0.0).sum()
-            squares.append(torch.stack([helpful_part, harmful_part, torch.zeros_like(helpful_part)]))
+            squares.append(
+                torch.stack([helpful_part, harmful_part, torch.zeros_like(helpful_part)])
+            )
         return torch.stack(squares)
 
     def update_(
-        self, primary: Tensor, tasks: Mapping[str, TaskVector], judges: Tensor | None, primary_weight: float
+        self,
+        primary: Tensor,
+        tasks: Mapping[str, TaskVector],
+        judges: Tensor | None,
+        primary_weight: float,
     ) -> Update:
-        """Σ_t weight_t (eta_tj a_tj) + primary_weight g_prim, by coordinate j; all vectors are overwritten."""
+        """Σ_t weight_t (eta_tj a_tj) + primary_weight g_prim, by coordinate j; all vectors are
+        overwritten.
+        """
         square = dot(primary, primary)
         compared = None
         if judges is not None:
@@ -57,7 +69,9 @@ class Coordinates(Subspace):
             if compared is not None and isinstance(task.eta, Weights):
                 parts = torch.zeros(2, 2, dtype=torch.float64, device=primary.device)
                 judged[name] = (parts, dot(task.gradient, compared.rows))
-            splits[name] = _weigh_(task, primary, compared, judged[name][0] if name in judged else None)
+            splits[name] = _weigh_(
+                task, primary, compared, judged[name][0] if name in judged else None
+            )
         total: Tensor | None = None
         for task in tasks.values():
             total = task.gradient if total is None else total.add_(task.gradient)
@@ -91,11 +105,14 @@ def _unchanged(products: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor,
     return products
 
 
-def _weigh_(task: TaskVector, primary: Tensor, judges: Judges | None, parts: Tensor | None) -> Split:
-    """The gradient of a task becomes weight * eta_j * a_j, one chunk of coordinates after the other; returns its split.
+def _weigh_(
+    task: TaskVector, primary: Tensor, judges: Judges | None, parts: Tensor | None
+) -> Split:
+    """The gradient of a task becomes weight * eta_j * a_j, one chunk of coordinates after the
+    other; returns its split.
 
-    `parts` (2 x 2), if given, collects the inner products of the helpful and the harmful part with the judges' gradient, and
-    the squared norms of both parts.
+    `parts` (2 x 2), if given, collects the inner products of the helpful and the harmful part with
+    the judges' gradient, and the squared norms of both parts.
     """
     size = chunk_size(task.gradient)
     total: Split | None = None

@@ -1,7 +1,9 @@
-"""The arithmetic of a step as a CUDA graph, for small models, in which launching kernels takes longer than running them.
+"""The arithmetic of a step as a CUDA graph, for small models, in which launching kernels takes
+longer than running them.
 
-A step hands over its vectors, and a function of them that writes the update. This file knows nothing else about steps. To do
-without it, delete the file and the lines of `step/step.py` that name it.
+A step hands over its vectors, and a function of them that writes the update. This file knows
+nothing else about steps. To do without it, delete the file and the lines of `step/step.py` that
+name it.
 """
 
 from __future__ import annotations
@@ -19,11 +21,17 @@ from attittud.engine.base import logger
 from attittud.report import Gathered
 
 LARGEST = 1 << 26
-"""The largest gradient in bytes. Kernels for larger gradients run longer than their launches take."""
+"""The largest gradient in bytes. Kernels for larger gradients run longer than their launches
+take.
+"""
 ALIKE = 2
-"""How many steps run with the same settings and addresses before one is captured. Kernels are compiled in these steps."""
+"""How many steps run with the same settings and addresses before one is captured. Kernels are
+compiled in these steps.
+"""
 MOST = 8
-"""How many graphs are kept. Mostly one or two are needed, because torch gives freed memory to the next tensor of its size."""
+"""How many graphs are kept. Mostly one or two are needed, because torch gives freed memory to the
+next tensor of its size.
+"""
 UNUSED = 100
 """A graph that was not used for this many steps is replaced if another one is needed."""
 
@@ -52,9 +60,13 @@ class Work:
     """What a step computes from its vectors."""
 
     basis: object
-    """The object that holds V. A graph belongs to one such object, because it refers to its tensors."""
+    """The object that holds V. A graph belongs to one such object, because it refers to its
+    tensors.
+    """
     settings: Hashable
-    """Everything else that `compute` depends on, apart from the contents of tensors whose addresses stay the same."""
+    """Everything else that `compute` depends on, apart from the contents of tensors whose addresses
+    stay the same.
+    """
     compute: Callable[[Vectors], Gathered]
     """Writes the update over the vectors, and returns the numbers of the report."""
     changes: Sequence[Tensor] = ()
@@ -62,24 +74,29 @@ class Work:
 
 
 def is_small(layout: Layout) -> bool:
-    """Whether the gradient is on a GPU, and so small that launching its kernels takes longer than running them."""
+    """Whether the gradient is on a GPU, and so small that launching its kernels takes longer than
+    running them.
+    """
     return layout.device.type == "cuda" and layout.size * layout.dtype.itemsize <= LARGEST
 
 
 class CapturedUpdate:
     """CUDA graphs that make the update, each for gradients at certain addresses.
 
-    The guide holds no gradients between steps. It looks where they lie in this step, and uses the graph for these addresses.
+    The guide holds no gradients between steps. It looks where they lie in this step, and uses the
+    graph for these addresses.
 
-    A graph is used in steps of one process with one auxiliary loss, while settings and the shape of the basis stay the same.
-    A refresh writes new rows to the same addresses, and eta="auto" writes new weights there. All other steps run without a
-    graph.
+    A graph is used in steps of one process with one auxiliary loss, while settings and the shape of
+    the basis stay the same. A refresh writes new rows to the same addresses, and eta="auto" writes
+    new weights there. All other steps run without a graph.
     """
 
     def __init__(self) -> None:
         self._refused = False  # whether torch failed to capture the update
         self._stream: torch.cuda.Stream | None = None
-        """The stream of every capture. It is reused, because torch keeps memory for matrix products on each stream."""
+        """The stream of every capture. It is reused, because torch keeps memory for matrix products
+        on each stream.
+        """
         self.forget()
 
     def __reduce__(self) -> Any:
@@ -90,7 +107,8 @@ class CapturedUpdate:
         self._begin(None, ())
 
     def _begin(self, basis: object | None, settings: Hashable) -> None:
-        # A weak reference is compared by identity, because another basis may later have the same addresses.
+        # A weak reference is compared by identity, because another basis may later have the same
+        # addresses.
         self._basis = None if basis is None else weakref.ref(basis)
         self._settings = settings
         self._steps = 0
@@ -98,19 +116,26 @@ class CapturedUpdate:
         self._graphs: dict[Addresses, Captured] = {}
 
     def leave_out(self, basis: object) -> None:
-        """Note a step without a graph. If the basis is another one, graphs are dropped: the model may have moved."""
+        """Note a step without a graph. If the basis is another one, graphs are dropped: the model
+        may have moved.
+        """
         if self._basis is not None and self._basis() is not basis:
             self.forget()
 
     def run(self, work: Work, vectors: Vectors) -> tuple[Gathered, Callable[[], None]] | None:
         """Write the update over the vectors by a graph. Returns None if this step has no graph.
 
-        Otherwise returns the numbers for the report, and a function that restores the tensors in `work.changes`.
+        Otherwise returns the numbers for the report, and a function that restores the tensors in
+        `work.changes`.
         """
         if self._refused or torch.cuda.is_current_stream_capturing():
             self.leave_out(work.basis)
             return None
-        if self._basis is None or self._basis() is not work.basis or work.settings != self._settings:
+        if (
+            self._basis is None
+            or self._basis() is not work.basis
+            or work.settings != self._settings
+        ):
             self._begin(work.basis, work.settings)
         self._steps += 1
         at = _addresses(vectors)
@@ -118,13 +143,17 @@ class CapturedUpdate:
         if captured is None:
             return None
         captured.used = self._steps
-        vector = torch.empty_like(captured.numbers.vector)  # before the replay, because memory may be short
+        vector = torch.empty_like(
+            captured.numbers.vector
+        )  # before the replay, because memory may be short
         captured.graph.replay()
         numbers = captured.numbers
         return Gathered(vector.copy_(numbers.vector), numbers.sizes, numbers.names), captured.undo
 
     def _capture_if_due(self, at: Addresses, work: Work, vectors: Vectors) -> Captured | None:
-        """Capture a graph for gradients at these addresses, if they have come often enough and there is room for it."""
+        """Capture a graph for gradients at these addresses, if they have come often enough and
+        there is room for it.
+        """
         if len(self._counts) > 64 and at not in self._counts:  # batches of many sizes, for example
             self._counts.clear()
         self._counts[at] = self._counts.get(at, 0) + 1

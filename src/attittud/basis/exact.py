@@ -1,4 +1,5 @@
-"""The top-k right singular vectors of J, from its m x m Gram matrix: the reference for `sketch` and `svd`.
+"""The top-k right singular vectors of J, from its m x m Gram matrix: the reference for `sketch` and
+`svd`.
 
 It forms the rows of J (m x D), so use it for small m, and to check the other bases.
 """
@@ -34,8 +35,9 @@ class Exact(Basis):
 def keep_top_(refresh: Refresh) -> Tensor:
     """Replace the rows by their top right singular vectors; returns whether the rows were finite.
 
-    A Cholesky decomposition of the Gram matrix gives rows = L Q with orthonormal Q. The small matrix L has the same singular
-    values as the rows. Decomposing L keeps digits that an eigendecomposition of the Gram matrix would lose.
+    A Cholesky decomposition of the Gram matrix gives rows = L Q with orthonormal Q. The small
+    matrix L has the same singular values as the rows. Decomposing L keeps digits that an
+    eigendecomposition of the Gram matrix would lose.
     """
     rows = refresh.rows
     assert rows is not None

@@ -1,4 +1,6 @@
-"""The mean primary gradient, normalised (k = 1): the paper's `unit_avg_grad`, the subspace of one-sided PCGrad."""
+"""The mean primary gradient, normalised (k = 1): the paper's `unit_avg_grad`, the subspace of
+one-sided PCGrad.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Gram-Schmidt for long rows, and decompositions of small matrices. No operation waits for the device."""
+"""Gram-Schmidt for long rows, and decompositions of small matrices. No operation waits for the
+device.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,12 @@ class Orthonormalised(NamedTuple):
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """Relative size below which a direction counts as rounding noise, as linearly dependent rows leave it.
+    """Relative size below which a direction counts as rounding noise, as linearly dependent rows
+    leave it.
 
-    After a hundred operations in sequence, a gradient is off by at most 100 eps of its size. (The networks of the tests stay
-    below a quarter of this.) The Gram matrix contains squares, so only eight digits of float64 remain.
+    After a hundred operations in sequence, a gradient is off by at most 100 eps of its size. (The
+    networks of the tests stay below a quarter of this.) The Gram matrix contains squares, so only
+    eight digits of float64 remain.
     """
     return max(100 * float(torch.finfo(dtype).eps), 1e-7)
 
@@ -35,21 +39,24 @@ def orthonormalise_(
     *,
     most: int | Tensor | None = None,
 ) -> Orthonormalised:
-    """Gram-Schmidt of the rows (k x D) in order and in place; rows without a direction of their own become zero.
+    """Gram-Schmidt of the rows (k x D) in order and in place; rows without a direction of their own
+    become zero.
 
-    Instead of a D x k QR decomposition, this uses two Cholesky decompositions of the Gram matrix. Each reads the rows twice
-    and writes them once. The Gram matrix and the k x k factor are float64.
+    Instead of a D x k QR decomposition, this uses two Cholesky decompositions of the Gram matrix.
+    Each reads the rows twice and writes them once. The Gram matrix and the k x k factor are
+    float64.
 
-    If workers hold different columns, `sum_columns` sums the k x k Gram matrices of their parts. `most`: how many rows may
-    keep a direction; later rows become zero.
+    If workers hold different columns, `sum_columns` sums the k x k Gram matrices of their parts.
+    `most`: how many rows may keep a direction; later rows become zero.
     """
     first = sum_columns(gram(rows))
     finite = torch.isfinite(first).all()
     # Zeros need no special case below; the caller looks at `finite`.
     factor, inverse = factorise(torch.where(finite, first, 0.0), tolerance(rows.dtype))
     sizes = first.diagonal().sqrt()
-    # The sum of the rows' rounding errors in each orthonormal row. A row that almost depends on earlier rows has an inexact
-    # direction. So a later row that depends on these rows completely keeps a remainder larger than its own rounding.
+    # The sum of the rows' rounding errors in each orthonormal row. A row that almost depends on
+    # earlier rows has an inexact direction. So a later row that depends on these rows completely
+    # keeps a remainder larger than its own rounding.
     noise = tolerance(rows.dtype) * torch.linalg.vector_norm(inverse * sizes, dim=1)
     kept = ~(noise > 1)
     if isinstance(most, Tensor) or (most is not None and most < rows.shape[0]):
@@ -63,18 +70,20 @@ def orthonormalise_(
     return Orthonormalised(factor @ again, finite)
 
 
-# ---------------------------------------------------------------------------------------------------- small matrices
+# ----------------------------------------------------------------------------------- small matrices
 
-# torch's own decompositions read an error code back from a GPU, so they cannot be captured in a CUDA graph.
-# On a CPU, where there is nothing to wait for, they are used as they are.
+# torch's own decompositions read an error code back from a GPU, so they cannot be captured in a
+# CUDA graph. On a CPU, where there is nothing to wait for, they are used as they are.
 
 SWEEPS = 10
-"""Sweeps of the Jacobi method, which converges quadratically. After the QR below, no tested matrix of 64 rows needed more
-than 8 sweeps, even with singular values over 14 decades."""
+"""Sweeps of the Jacobi method, which converges quadratically. After the QR below, no tested matrix
+of 64 rows needed more than 8 sweeps, even with singular values over 14 decades."""
 
 
 def singular(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Singular values in descending order, and the right singular vectors as rows. Vectors of zero values lack unit norm."""
+    """Singular values in descending order, and the right singular vectors as rows. Vectors of zero
+    values lack unit norm.
+    """
     if not matrix.is_cuda:
         _, sizes, right = torch.linalg.svd(matrix, full_matrices=False)
         return sizes, right
@@ -92,9 +101,11 @@ def qr(matrix: Tensor) -> tuple[Tensor, Tensor]:
 def jacobi(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """`singular` on a GPU: rotates pairs of rows until all rows are orthogonal, UᵀA = SVᵀ.
 
-    Every round pairs all rows, so a round takes a handful of batched operations, however many rows there are.
+    Every round pairs all rows, so a round takes a handful of batched operations, however many rows
+    there are.
     """
-    # A QR with the longest columns first leaves nearly orthogonal rows if singular values are far apart (Drmac, Veselic).
+    # A QR with the longest columns first leaves nearly orthogonal rows if singular values are far
+    # apart (Drmac, Veselic).
     order = torch.linalg.vector_norm(matrix, dim=0).sort(descending=True, stable=True).indices
     triangle = householder(matrix[:, order])[1]
     rows, columns = triangle.shape
@@ -105,9 +116,13 @@ def jacobi(matrix: Tensor) -> tuple[Tensor, Tensor]:
     for _ in range(SWEEPS * max(1, count - 1)):
         both = pairs.view(count // 2, 2, -1)
         inner = both @ both.mT
-        # The angle of at most 45 degrees that makes the two rows orthogonal. A larger angle could undo earlier rotations.
+        # The angle of at most 45 degrees that makes the two rows orthogonal. A larger angle could
+        # undo earlier rotations.
         gap = inner[:, 0, 0] - inner[:, 1, 1]
-        angle = torch.atan2(2 * inner[:, 0, 1] * torch.copysign(torch.ones_like(gap), gap), gap.abs()) / 2
+        angle = (
+            torch.atan2(2 * inner[:, 0, 1] * torch.copysign(torch.ones_like(gap), gap), gap.abs())
+            / 2
+        )
         cosine, sine = angle.cos(), angle.sin()
         rotation = torch.stack([cosine, sine, -sine, cosine], 1).view(-1, 2, 2)
         pairs = (rotation @ both).view(count, -1)[moved]
@@ -118,14 +133,19 @@ def jacobi(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 @cache
 def _next_round(count: int, device: torch.device) -> Tensor:
-    """The position from which each row comes in the next round, as in a round-robin tournament: the first row stays."""
+    """The position from which each row comes in the next round, as in a round-robin tournament: the
+    first row stays.
+    """
     players = list(range(count))
     upper, lower = players[::2], players[1::2]
-    # The lower rows move to the left, the upper rows to the right, and both continue around the corner.
+    # The lower rows move to the left, the upper rows to the right, and both continue around the
+    # corner.
     upper, lower = [upper[0], lower[0], *upper[1:-1]], [*lower[1:], upper[-1]]
     if count == 2:
         upper, lower = [0], [1]
-    return torch.tensor([row for pair in zip(upper, lower, strict=True) for row in pair], device=device)
+    return torch.tensor(
+        [row for pair in zip(upper, lower, strict=True) for row in pair], device=device
+    )
 
 
 def householder(matrix: Tensor) -> tuple[Tensor, Tensor]:

@@ -19,6 +19,8 @@ class Random(Basis):
             for start in range(at.start, at.stop, size):
                 target = rows[:, start : min(start + size, at.stop)]
                 number = first + start - at.start
-                target.copy_(refresh.gaussian(refresh.rank, number, target.shape[1], dtype=rows.dtype))
+                target.copy_(
+                    refresh.gaussian(refresh.rank, number, target.shape[1], dtype=rows.dtype)
+                )
         refresh.put(rows)
         return orthonormal_rows(refresh)

@@ -24,11 +24,14 @@ class Sketch(Basis):
             if refresh.complete:
                 count = min(count, refresh.first + m)
             elif refresh.first + m <= count // 4:
-                # More examples may follow. As long as there are few, J itself is much smaller than ΠJ.
+                # More examples may follow. As long as there are few, J itself is much smaller than
+                # ΠJ.
                 refresh.hold(jacobian.rows())
                 return
         if refresh.single is not None:
-            earlier = refresh.gaussian(count, 0, refresh.single.shape[0], dtype=refresh.single.dtype)
+            earlier = refresh.gaussian(
+                count, 0, refresh.single.shape[0], dtype=refresh.single.dtype
+            )
             rows = refresh.layout.empty(count).zero_()
             add_product_(rows, earlier, refresh.single)
             refresh.put(rows)

@@ -1,4 +1,6 @@
-"""The subspace that a basis spans: V, the shared parameters that are its columns, and the update of a step in it."""
+"""The subspace that a basis spans: V, the shared parameters that are its columns, and the update of
+a step in it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from attittud.workers.one import Workers
 
 @dataclass(frozen=True)
 class TaskVector:
-    """The gradient of one auxiliary task over the shared parameters, with the weights of its parts."""
+    """The gradient of one auxiliary task over the shared parameters, with the weights of its
+    parts.
+    """
 
     gradient: Tensor
     eta: Eta | Weights
@@ -28,7 +32,9 @@ class TaskVector:
 
 @dataclass(frozen=True)
 class Update:
-    """The update over the shared parameters, and the values for its report, which are computed when they are read."""
+    """The update over the shared parameters, and the values for its report, which are computed when
+    they are read.
+    """
 
     vector: Tensor
     tasks: Mapping[str, TaskReport]
@@ -43,17 +49,22 @@ class Update:
 
 
 class Subspace(ABC):
-    """V (k x D) with orthonormal or zero rows; it need not be stored. `dtype`: V's type, by default the layout's."""
+    """V (k x D) with orthonormal or zero rows; it need not be stored. `dtype`: V's type, by default
+    the layout's.
+    """
 
     rows: Tensor | None = None
     """V itself (not a copy), or None if it is not stored.
 
-    Under FSDP2 these are this worker's columns. A user's products with them are not summed over the workers.
+    Under FSDP2 these are this worker's columns. A user's products with them are not summed over the
+    workers.
     """
     rounding: Tensor | None = None
     """VVᵀ - I (k x k), if the rows were rounded when they were stored."""
 
-    def __init__(self, layout: Layout, rank: int, workers: Workers, dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self, layout: Layout, rank: int, workers: Workers, dtype: torch.dtype | None = None
+    ) -> None:
         self.layout = layout
         self.workers = workers
         self.rank = rank
@@ -77,7 +88,9 @@ class Subspace(ABC):
 
     def load(self, rows: Tensor) -> None:
         """Load saved rows as they are."""
-        raise ValueError(f"the state holds {rows.shape[0]} rows of a basis, but the basis of this guide is not stored")
+        raise ValueError(
+            f"the state holds {rows.shape[0]} rows of a basis, but the basis of this guide is not stored"
+        )
 
     @property
     def parameters(self) -> dict[str, Tensor]:
@@ -89,8 +102,12 @@ class Subspace(ABC):
         return self.layout.views(vector)
 
     def gradient(self, loss: Tensor) -> Tensor:
-        """Compute the gradient of a loss over the shared parameters as one vector, in the order of V's columns."""
-        return self.layout.flatten(torch.autograd.grad(loss, self.layout.parameters, allow_unused=True))
+        """Compute the gradient of a loss over the shared parameters as one vector, in the order of
+        V's columns.
+        """
+        return self.layout.flatten(
+            torch.autograd.grad(loss, self.layout.parameters, allow_unused=True)
+        )
 
     @abstractmethod
     def coordinates(self, x: Tensor) -> Tensor:
@@ -98,24 +115,32 @@ class Subspace(ABC):
 
     @abstractmethod
     def squares(self, primary: Tensor, auxiliary: Tensor, *, include_mean: bool = False) -> Tensor:
-        """Squared norms of the helpful, harmful and neutral part of an auxiliary gradient by parameter: parameters x 3.
+        """Squared norms of the helpful, harmful and neutral part of an auxiliary gradient by
+        parameter: parameters x 3.
 
-        They add up to the squared norm of the auxiliary gradient over all parameters. Within one parameter the parts need not
-        be orthogonal and may even cancel. `include_mean`: as in `Guide`.
+        They add up to the squared norm of the auxiliary gradient over all parameters. Within one
+        parameter the parts need not be orthogonal and may even cancel. `include_mean`: as in
+        `Guide`.
         """
 
     def update_(
-        self, primary: Tensor, tasks: Mapping[str, TaskVector], judges: Tensor | None, primary_weight: float
+        self,
+        primary: Tensor,
+        tasks: Mapping[str, TaskVector],
+        judges: Tensor | None,
+        primary_weight: float,
     ) -> Update:
         """Form the update where V is not stored; all vectors may be overwritten.
 
-        `judges`: the judges' gradient. With a stored V, a step forms the update from k-vectors and does not call this.
+        `judges`: the judges' gradient. With a stored V, a step forms the update from k-vectors and
+            does not call this.
         """
         raise NotImplementedError
 
 
 def check_orthonormal(products: Tensor, *dtypes: torch.dtype) -> None:
-    """Refuse saved rows that are not orthonormal: with them, every projection would be wrong. Rows may be zero.
+    """Refuse saved rows that are not orthonormal: with them, every projection would be wrong. Rows
+    may be zero.
 
     `products`: V Vᵀ (k x k). `dtypes`: the types in which the rows were or will be stored.
     """
@@ -138,7 +163,9 @@ def check_orthonormal(products: Tensor, *dtypes: torch.dtype) -> None:
 
 
 class Stored(Subspace):
-    """V as a matrix. Its address stays the same for one layout, because a captured CUDA graph may refer to it."""
+    """V as a matrix. Its address stays the same for one layout, because a captured CUDA graph may
+    refer to it.
+    """
 
     @property
     def stored(self) -> Tensor:
@@ -147,9 +174,11 @@ class Stored(Subspace):
         return self.rows
 
     def replace(self, rows: Tensor, finite: Tensor, layout: Layout | None = None) -> None:
-        """Replace the rows by new rows (at most `rank`) if these are finite; else keep the old rows.
+        """Replace the rows by new rows (at most `rank`) if these are finite; else keep the old
+        rows.
 
-        Until a refresh succeeds, V is zero and every gradient is neutral. At most as many rows are stored as there are examples.
+        Until a refresh succeeds, V is zero and every gradient is neutral. At most as many rows are
+        stored as there are examples.
         """
         self.finite = finite
         if layout is not None:
@@ -164,7 +193,9 @@ class Stored(Subspace):
             self.active = torch.zeros_like(squares, dtype=torch.bool)
         self.active.copy_(squares > 0.25)
         if torch.finfo(self.dtype).eps > torch.finfo(self.layout.dtype).eps:
-            products = self.workers.sum_columns(gram(self.stored)) - torch.diag(self.active.double())
+            products = self.workers.sum_columns(gram(self.stored)) - torch.diag(
+                self.active.double()
+            )
             # In place, because a captured CUDA graph may refer to it.
             if self.rounding is not None and self.rounding.shape == products.shape:
                 self.rounding.copy_(products)
@@ -176,7 +207,9 @@ class Stored(Subspace):
         count = rows.shape[0]
         present = 0 if self.rows is None else self.rows.shape[0]
         if self.rows is None or present < count:
-            more = torch.zeros(count - present, self.layout.size, dtype=self.dtype, device=self.layout.device)
+            more = torch.zeros(
+                count - present, self.layout.size, dtype=self.dtype, device=self.layout.device
+            )
             self.rows = more if self.rows is None else torch.cat([self.rows, more])
         take_(self.rows[:count], rows, finite)
         self.rows[count:].masked_fill_(finite, 0.0)
@@ -193,7 +226,9 @@ class Stored(Subspace):
             raise ValueError(
                 f"the saved basis has shape {tuple(rows.shape)}, but this model needs at most {self.rank} x {self.layout.size}"
             )
-        check_orthonormal(self.workers.sum_columns(gram(rows.to(self.layout.device))), rows.dtype, self.dtype)
+        check_orthonormal(
+            self.workers.sum_columns(gram(rows.to(self.layout.device))), rows.dtype, self.dtype
+        )
         rows = rows.to(self.layout.device, self.dtype, copy=True)
         self.replace(rows, torch.ones((), dtype=torch.bool, device=rows.device))
 
@@ -211,7 +246,8 @@ class Stored(Subspace):
             tolerance = residual_tolerance(primary.dtype)
             residual = Residual.of(p, dot(primary, primary), tolerance, self.rounding)
             extra = residual.coefficient(a, dot(primary, auxiliary))
-            # The residual points along the primary gradient, so the sign of its coefficient decides.
+            # The residual points along the primary gradient, so the sign of its coefficient
+            # decides.
             lifted = [residual.lift(weight) for weight in (extra.clamp(min=0), extra.clamp(max=0))]
             parts = parts + torch.stack([vector for vector, _ in lifted])
             multiples = torch.stack([multiple for _, multiple in lifted])
@@ -222,5 +258,7 @@ class Stored(Subspace):
             both = in_span + multiples.view(2, *[1] * along.ndim) * along.double()
             helpful, harmful_part = both
             neutral = gradient.double() - helpful - harmful_part
-            squares.append(torch.stack([part.square().sum() for part in (helpful, harmful_part, neutral)]))
+            squares.append(
+                torch.stack([part.square().sum() for part in (helpful, harmful_part, neutral)])
+            )
         return torch.stack(squares)

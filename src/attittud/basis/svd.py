@@ -1,4 +1,6 @@
-"""The top-k right singular vectors of J by randomized SVD: oversampling and power iterations (Halko et al. 2011)."""
+"""The top-k right singular vectors of J by randomized SVD: oversampling and power iterations (Halko
+et al. 2011).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from attittud.basis.orthonormal import qr, singular
 from attittud.engine.base import Jacobian
 from attittud.kernels import transform_
 
-# Halko et al. recommend 5 to 10 more rows than asked for, and one or two iterations for slowly decaying spectra.
+# Halko et al. recommend 5 to 10 more rows than asked for, and one or two iterations for slowly
+# decaying spectra.
 OVERSAMPLING = 8
 POWER_ITERATIONS = 2
 
@@ -19,7 +22,8 @@ POWER_ITERATIONS = 2
 class Svd(Basis):
     name = "svd"
     needs = "jacobian"
-    # The passes alternate between J and Jᵀ, but the graph of an earlier micro-batch is already freed.
+    # The passes alternate between J and Jᵀ, but the graph of an earlier micro-batch is already
+    # freed.
     adds_up = False
 
     def working_rows(self, rank: int, examples: int) -> int:
@@ -44,7 +48,8 @@ class Svd(Basis):
             refresh.put(jacobian.left(weights.T.to(dtype), rows.zero_()))
         rows = refresh.sum_examples_()
         orthonormal_rows(refresh)
-        # J ≈ (J Qᵀ) Q, so the right singular vectors of the small factor J Qᵀ are coordinates in terms of Q.
+        # J ≈ (J Qᵀ) Q, so the right singular vectors of the small factor J Qᵀ are coordinates in
+        # terms of Q.
         small, _ = refresh.workers.stack_rows(_qr(jacobian.right(rows))[1])
         finite = torch.isfinite(small).all()
         sizes, right = singular(torch.where(finite, small, 0.0))

@@ -11,7 +11,9 @@ _ENGINES: dict[str, type[Engine]] = {engine.name: engine for engine in (Auto, Lo
 
 
 def register_engine(engine: type[Engine]) -> type[Engine]:
-    """Register an engine under its `name` for `Guide(engine=...)`; a decorator. The interface may still change."""
+    """Register an engine under its `name` for `Guide(engine=...)`; a decorator. The interface may
+    still change.
+    """
     _ENGINES[engine.name] = engine
     return engine
 

@@ -14,7 +14,8 @@ from attittud.engine.batched import Batched, rows_at_once, worthwhile
 from attittud.engine.hooks import Hooks
 from attittud.engine.loop import Loop
 
-# With fewer parameters, launching kernels takes most of the time, and `batched` launches fewer kernels.
+# With fewer parameters, launching kernels takes most of the time, and `batched` launches fewer
+# kernels.
 HOOKS_FROM = 10_000
 
 
@@ -53,11 +54,15 @@ class Auto(Engine):
             except RuntimeError as error:
                 self._reason = str(error)
             else:
-                self._say("hooks", "it saw the forward pass and the examples do not influence each other")
+                self._say(
+                    "hooks", "it saw the forward pass and the examples do not influence each other"
+                )
                 return jacobian
         return self._choose(layout).jacobian(losses, layout)
 
-    def write(self, losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, *, fresh: bool) -> None:
+    def write(
+        self, losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, *, fresh: bool
+    ) -> None:
         self._choose(layout).write(losses, layout, weights, out, fresh=fresh)
 
     def _choose(self, layout: Layout) -> Engine:

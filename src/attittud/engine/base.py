@@ -24,12 +24,16 @@ logger = logging.getLogger("attittud")
 
 
 class UnsupportedError(RuntimeError):
-    """An engine does not support a model. The message names the part of the model and the engine to use instead."""
+    """An engine does not support a model. The message names the part of the model and the engine to
+    use instead.
+    """
 
 
 @contextmanager
 def quiet_vmap() -> Iterator[None]:
-    """Hide torch's warning about operations without a batching rule. They run in a loop, which is slower but correct."""
+    """Hide torch's warning about operations without a batching rule. They run in a loop, which is
+    slower but correct.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*batching rule.*", category=UserWarning)
         yield
@@ -40,10 +44,14 @@ class Engine(ABC):
 
     name: str
     needs_forward = False
-    """Whether it must see the forward pass of the losses. Then `primary=` must be a callable, or `basis_losses=` is needed."""
+    """Whether it must see the forward pass of the losses. Then `primary=` must be a callable, or
+    `basis_losses=` is needed.
+    """
     on_shards: ClassVar[str | None] = None
     """The engine to use for a model with sharded parameters; None: such models are refused."""
-    second_derivatives: bool | None = None  # whether the model's second derivatives are right; None: not known yet
+    second_derivatives: bool | None = (
+        None  # whether the model's second derivatives are right; None: not known yet
+    )
 
     def __init_subclass__(cls) -> None:
         """Reset what a subclass inherits: otherwise another engine would silently replace it."""
@@ -51,18 +59,24 @@ class Engine(ABC):
         cls.on_shards = cls.__dict__.get("on_shards")
 
     @abstractmethod
-    def write(self, losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, *, fresh: bool) -> None:
+    def write(
+        self, losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, *, fresh: bool
+    ) -> None:
         """Add weights @ J to `out` (r x D), or overwrite `out` if it is `fresh` memory.
 
         The graph of `losses` is retained.
         """
 
     def watch(self, model: nn.Module) -> AbstractContextManager[None]:
-        """A context for the forward pass of the losses and every use of their graph, so that engines can observe them."""
+        """A context for the forward pass of the losses and every use of their graph, so that
+        engines can observe them.
+        """
         return nullcontext()
 
     def used(self) -> None:  # noqa: B027 - nothing to do for engines that do not watch
-        """J of the latest `watch` is not needed any more: the engine need not observe further uses of the graph."""
+        """J of the latest `watch` is not needed any more: the engine need not observe further uses
+        of the graph.
+        """
 
     def jacobian(self, losses: Tensor, layout: Layout) -> Jacobian:
         """Return J of losses whose forward pass ran in the latest `watch`."""
@@ -86,17 +100,23 @@ class Jacobian:
         return self
 
     def expect(self, parameters: Sequence[Tensor], weight: float) -> None:
-        """Ask for the gradients of weight * the sum of the losses too. The caller uses `left` or `rows` once, then no graph.
+        """Ask for the gradients of weight * the sum of the losses too. The caller uses `left` or
+        `rows` once, then no graph.
 
-        An engine whose passes do not compute such gradients does nothing: `gradients` stays None, and the graph is kept.
+        An engine whose passes do not compute such gradients does nothing: `gradients` stays None,
+        and the graph is kept.
         """
 
     def total(self) -> int:
-        """Return the number of examples of all workers. With several workers this waits for the device."""
+        """Return the number of examples of all workers. With several workers this waits for the
+        device.
+        """
         return int(self.share.count(self.losses))
 
     def rows(self) -> Tensor:
-        """Return J itself: m x D. With several workers, the rows of other workers' examples are zero."""
+        """Return J itself: m x D. With several workers, the rows of other workers' examples are
+        zero.
+        """
         identity = torch.eye(self.examples, device=self.losses.device)
         if self.share.total is None:
             return self.left(identity)
@@ -108,13 +128,16 @@ class Jacobian:
     def left(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
         """weights (r x m) times J, added to `out` (r x D) if it is given."""
         target = self.layout.empty(weights.shape[0]) if out is None else out
-        self.engine.write(self.losses, self.layout, weights.to(self.losses.dtype), target, fresh=out is None)
+        self.engine.write(
+            self.losses, self.layout, weights.to(self.losses.dtype), target, fresh=out is None
+        )
         return target
 
     def right(self, vectors: Tensor) -> Tensor:
         """J times the rows of `vectors` (l x D): m x l, in float64.
 
-        wᵀJ is linear in w, so its derivative along a vector v is Jv: one backward pass through the backward pass. If an
+        wᵀJ is linear in w, so its derivative along a vector v is Jv: one backward pass through the
+            backward pass. If an
         operation has no second derivative, the rows of J are formed one after the other.
         """
         if self.engine.second_derivatives is not False:
@@ -129,44 +152,64 @@ class Jacobian:
         return self._right_by_rows(vectors)
 
     def _right_by_double_backward(self, vectors: Tensor) -> Tensor:
-        # Any weights except zeros work: some backward passes of torch take the logarithm of a gradient (logcumsumexp).
+        # Any weights except zeros work: some backward passes of torch take the logarithm of a
+        # gradient (logcumsumexp).
         weights = torch.ones_like(self.losses, requires_grad=True)
         parameters = self.layout.parameters
         with kept_graph():
-            gradients = torch.autograd.grad(self.losses, parameters, weights, create_graph=True, allow_unused=True)
+            gradients = torch.autograd.grad(
+                self.losses, parameters, weights, create_graph=True, allow_unused=True
+            )
         columns, sums = [], []
         for vector in vectors:
             pairs = zip(gradients, self.layout.views(vector), strict=True)
-            total = torch.stack([(gradient * view).sum() for gradient, view in pairs if gradient is not None]).sum()
+            total = torch.stack(
+                [(gradient * view).sum() for gradient, view in pairs if gradient is not None]
+            ).sum()
             sums.append(total.detach())
             columns.append(torch.autograd.grad(total, weights, retain_graph=True)[0])
         found = torch.stack(columns, dim=1).double()
         # (Not while a CUDA graph is captured, because it cannot wait for the device.)
-        if self.engine.second_derivatives is None and not (found.is_cuda and torch.cuda.is_current_stream_capturing()):
+        if self.engine.second_derivatives is None and not (
+            found.is_cuda and torch.cuda.is_current_stream_capturing()
+        ):
             self._check_second_derivatives(found, torch.stack(sums).double())
         return found
 
     def _check_second_derivatives(self, found: Tensor, sums: Tensor) -> None:
-        """Compare the sum of J·v over the examples with an ordinary gradient times v. Done once: it waits for the device.
+        """Compare the sum of J·v over the examples with an ordinary gradient times v. Done once: it
+        waits for the device.
 
-        A custom autograd.Function whose backward pass does not consist of torch functions (a kernel, `no_grad`) silently cuts
-        the graph, so the second derivatives of everything before it are missing.
+        A custom autograd.Function whose backward pass does not consist of torch functions (a
+        kernel, `no_grad`) silently cuts the graph, so the second derivatives of everything before
+        it are missing.
         """
         size, error = sums.norm(), (found.sum(0) - sums).norm()
-        if not bool(torch.isfinite(size) & (size > 0)):  # for heads that start at zero, a later refresh can tell
+        if not bool(
+            torch.isfinite(size) & (size > 0)
+        ):  # for heads that start at zero, a later refresh can tell
             return
         if bool(error > 5e-2 * size) and bool(error < 5e-3 * found.abs().sum(0).norm()):
-            return  # where examples cancel, rounding looks like an error, for example in half precision after training
+            # where examples cancel, rounding looks like an error, for example in half precision
+            # after training
+            return
         self.engine.second_derivatives = bool(error <= 5e-2 * size)
         if not self.engine.second_derivatives:
-            raise UnsupportedError("second derivatives are wrong, which happens with a custom autograd.Function")
+            raise UnsupportedError(
+                "second derivatives are wrong, which happens with a custom autograd.Function"
+            )
 
     def _right_by_rows(self, vectors: Tensor) -> Tensor:
         row = self.layout.empty(1)
-        result = torch.empty(self.examples, vectors.shape[0], dtype=torch.float64, device=self.layout.device)
-        # Made on the device, because setting one number of a tensor would copy it from the host and wait for the copy.
+        result = torch.empty(
+            self.examples, vectors.shape[0], dtype=torch.float64, device=self.layout.device
+        )
+        # Made on the device, because setting one number of a tensor would copy it from the host and
+        # wait for the copy.
         identity = torch.eye(self.examples, dtype=self.losses.dtype, device=self.losses.device)
-        for i in range(self.examples):  # empty on a worker without examples, although split() would return one part
+        for i in range(
+            self.examples
+        ):  # empty on a worker without examples, although split() would return one part
             self.engine.write(self.losses, self.layout, identity[i : i + 1], row, fresh=True)
             result[i] = project(vectors, row[0])
         return result
@@ -176,19 +219,22 @@ class Jacobian:
         return gram(self.rows())
 
 
-# ---------------------------------------------------------------------------------------------------- comparison
+# --------------------------------------------------------------------------------------- comparison
 
 
 def probe(losses: Tensor) -> Tensor:
     """Weights (2 x m) that differ from example to example.
 
-    Equal weights would hide gradients that are assigned to the wrong example, and examples that influence each other. There
-    are two rows, so that the same products are computed as in a refresh. The ordinary gradient, to which they are compared,
-    is computed with the sum of both rows. This sum is a power of two for every example, so that half precision rounds as it
-    does without weights. Otherwise, where gradients cancel (often in biases), rounding would look like a difference.
+    Equal weights would hide gradients that are assigned to the wrong example, and examples that
+    influence each other. There are two rows, so that the same products are computed as in a
+    refresh. The ordinary gradient, to which they are compared, is computed with the sum of both
+    rows. This sum is a power of two for every example, so that half precision rounds as it does
+    without weights. Otherwise, where gradients cancel (often in biases), rounding would look like a
+    difference.
     """
     at = torch.arange(1, losses.shape[0] + 1, dtype=torch.float64, device=losses.device)
-    # The fractional parts of successive multiples of the golden ratio are never close to each other.
+    # The fractional parts of successive multiples of the golden ratio are never close to each
+    # other.
     golden = (math.sqrt(5) - 1) / 2
     total = torch.exp2(((at * golden) % 1 * 4).floor() - 2)
     first = total * (1 + ((at * math.sqrt(2)) % 1 * 63).floor()) / 64
@@ -200,12 +246,14 @@ class Checked:
 
     def __init__(self) -> None:
         self._told: set[str] = set()
-        # Parameters that are not compared yet, because their gradient was zero (behind a head that starts at zero) or not finite.
+        # Parameters that are not compared yet, because their gradient was zero (behind a head that
+        # starts at zero) or not finite.
         self._silent: set[str] = set()
         self._asked = 0
 
     def due(self, layout: Layout) -> bool:
-        """Whether to compare. Parameters without a usable gradient are compared again 1, 2, 4, 8, ... refreshes later.
+        """Whether to compare. Parameters without a usable gradient are compared again 1, 2, 4, 8,
+        ... refreshes later.
 
         (Not while a CUDA graph is captured, because it cannot wait for the device.)
         """
@@ -223,13 +271,20 @@ class Checked:
         self._silent = (self._silent | silent) - self._told
 
 
-def verify(jacobian: Jacobian, weights: Tensor, product: Tensor, *, half: bool, cure: str) -> set[str]:
-    """Raise an error if `product`, weights @ J, differs from the ordinary gradient of the weighted losses.
+def verify(
+    jacobian: Jacobian, weights: Tensor, product: Tensor, *, half: bool, cure: str
+) -> set[str]:
+    """Raise an error if `product`, weights @ J, differs from the ordinary gradient of the weighted
+    losses.
 
     Returns the names of parameters whose gradients cannot be compared.
     """
-    with torch.autocast(jacobian.layout.device.type, enabled=False):  # as in the pass that is verified
-        found, silent = differing(jacobian.losses, jacobian.layout, weights.sum(0), product.sum(0), half=half)
+    with torch.autocast(
+        jacobian.layout.device.type, enabled=False
+    ):  # as in the pass that is verified
+        found, silent = differing(
+            jacobian.losses, jacobian.layout, weights.sum(0), product.sum(0), half=half
+        )
     if found:
         raise UnsupportedError(
             f"engine {jacobian.engine.name!r}: per-example gradients do not add up to the gradient of {', '.join(found)}. "
@@ -243,27 +298,34 @@ def verify(jacobian: Jacobian, weights: Tensor, product: Tensor, *, half: bool, 
 def differing(
     losses: Tensor, layout: Layout, weights: Tensor, product: Tensor, *, half: bool
 ) -> tuple[list[str], set[str]]:
-    """Return the parameters for which `product`, weights (m) @ J, differs from the ordinary gradient of the weighted losses.
+    """Return the parameters for which `product`, weights (m) @ J, differs from the ordinary
+    gradient of the weighted losses.
 
-    Also returns the names of parameters whose gradient cannot be compared, because it is zero or not finite. `half`: whether
-    gradients went through half precision.
+    Also returns the names of parameters whose gradient cannot be compared, because it is zero or
+    not finite. `half`: whether gradients went through half precision.
     """
     expected = layout.empty()
     with kept_graph():
         parameters = tuple(layout.parameters)
-        # (torch.autograd.grad would hide what activation checkpointing runs again from the recorder.)
-        ordinary = run_backward((losses,), (weights,), True, False, parameters, True, accumulate_grad=False)
+        # (torch.autograd.grad would hide what activation checkpointing runs again from the
+        # recorder.)
+        ordinary = run_backward(
+            (losses,), (weights,), True, False, parameters, True, accumulate_grad=False
+        )
     layout.add_(expected, ordinary, fresh=True)
     used = [gradient is not None for gradient in ordinary]
     del ordinary
     # The same for float64, because models compute some parts in float32, for example normalisation.
     relative = 5e-2 if half or _rounded(layout) else 3e-4
-    # A gradient that is zero by symmetry, such as the gradient of an attention's key bias, is only rounding noise.
+    # A gradient that is zero by symmetry, such as the gradient of an attention's key bias, is only
+    # rounding noise.
     absolute = 1e-2 * relative * torch.linalg.vector_norm(expected)
     if not bool(torch.isfinite(absolute)):  # the refresh handles losses that are not finite
         return [], set(layout.names)
     found, silent = [], set()
-    for name, reached, a, b in zip(layout.names, used, layout.views(product), layout.views(expected), strict=True):
+    for name, reached, a, b in zip(
+        layout.names, used, layout.views(product), layout.views(expected), strict=True
+    ):
         error, size = torch.linalg.vector_norm(a - b), torch.linalg.vector_norm(b)
         if not bool(error <= relative * size + absolute):
             found.append(f"{name} (off by {float(error / size):.2g} of its norm)")
@@ -273,12 +335,16 @@ def differing(
 
 
 def _rounded(layout: Layout) -> bool:
-    """Whether float32 products may use fewer bits: TF32, which is cuDNN's default on GPUs, or bfloat16."""
+    """Whether float32 products may use fewer bits: TF32, which is cuDNN's default on GPUs, or
+    bfloat16.
+    """
     if layout.dtype != torch.float32:
         return False
     if layout.device.type != "cpu":
         return True
     try:
         return torch.get_float32_matmul_precision() != "highest"
-    except RuntimeError:  # the precision is set for each backend separately, which this call cannot report
+    except (
+        RuntimeError
+    ):  # the precision is set for each backend separately, which this call cannot report
         return True

@@ -1,8 +1,9 @@
 """Several vector-Jacobian products at once by `torch.func.vmap`: faster if kernels are small.
 
-`is_grads_batched=True` is not used, because it runs a hidden loop for most backward operations. Some backward passes cannot
-be vectorised (normalisation right after a bf16 operation under autocast, compiled modules, channels_last in fp32), and torch
-vectorises some wrongly (`torch.cdist`). Then the engine logs the reason and continues with a loop.
+`is_grads_batched=True` is not used, because it runs a hidden loop for most backward operations.
+Some backward passes cannot be vectorised (normalisation right after a bf16 operation under
+autocast, compiled modules, channels_last in fp32), and torch vectorises some wrongly
+(`torch.cdist`). Then the engine logs the reason and continues with a loop.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from attittud.engine.loop import Loop
 CHUNK_BYTES = 1 << 28
 # How many longer rows at once. Each of them also needs its own gradients of activations.
 AT_ONCE = 16
-# A single row above this length mostly keeps the device busy, so `loop` is as fast and takes less memory.
+# A single row above this length mostly keeps the device busy, so `loop` is as fast and takes less
+# memory.
 LONGEST_ROW = 1 << 26
 
 
@@ -31,7 +33,8 @@ def worthwhile(layout: Layout) -> bool:
 def rows_at_once(layout: Layout) -> int:
     """How many rows of ΠJ are computed together.
 
-    Besides the sketch, each row needs memory for the gradient of one parameter at a time: at most two vectors of length D.
+    Besides the sketch, each row needs memory for the gradient of one parameter at a time: at most
+    two vectors of length D.
     """
     row = max(1, layout.size * layout.dtype.itemsize)
     largest = max(parameter.numel() for parameter in layout.parameters)
@@ -45,8 +48,13 @@ class Batched(Engine):
         self.fallback: Loop | None = None
         self.checked = Checked()
 
-    def write(self, losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, *, fresh: bool) -> None:
-        size, check = rows_at_once(layout), fresh and self.fallback is None and self.checked.due(layout)
+    def write(
+        self, losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, *, fresh: bool
+    ) -> None:
+        size, check = (
+            rows_at_once(layout),
+            fresh and self.fallback is None and self.checked.due(layout),
+        )
         for start in range(0, weights.shape[0], size):
             rows, present = slice(start, start + size), set[int]()
             if self.fallback is None:
@@ -58,17 +66,21 @@ class Batched(Engine):
                 except RuntimeError as error:
                     why = str(error).split("\n")[0]
                     logger.warning(
-                        "engine: 'loop' from now on, because torch cannot vectorise this backward pass (%s)", why
+                        "engine: 'loop' from now on, because torch cannot vectorise this backward pass (%s)",
+                        why,
                     )
                     self.fallback = Loop()
-            # Gradients that arrived before a failure must not be added twice. In fresh memory they are simply written again.
+            # Gradients that arrived before a failure must not be added twice. In fresh memory they
+            # are simply written again.
             done = set[int]() if fresh else present
             self.fallback.write(losses, layout, weights[rows], out[rows], fresh=fresh, present=done)
 
     def _check(self, losses: Tensor, layout: Layout, weights: Tensor, row: Tensor) -> None:
-        """Raise an error if the vectorised row is wrong, because torch has a wrong rule for some operation.
+        """Raise an error if the vectorised row is wrong, because torch has a wrong rule for some
+        operation.
 
-        The ordinary gradient uses the same weights, so half precision rounds both alike. The error of a wrong rule is larger.
+        The ordinary gradient uses the same weights, so half precision rounds both alike. The error
+        of a wrong rule is larger.
         """
         found, silent = differing(losses, layout, weights, row, half=True)
         if found:
@@ -76,15 +88,26 @@ class Batched(Engine):
         self.checked.add(layout, silent)
 
 
-def _vectorised(losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, fresh: bool, present: set[int]) -> None:
-    """Write several rows at once. `present` collects the parameters whose gradients arrived, even if the pass fails."""
+def _vectorised(
+    losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, fresh: bool, present: set[int]
+) -> None:
+    """Write several rows at once. `present` collects the parameters whose gradients arrived, even
+    if the pass fails.
+    """
     parameters = tuple(layout.parameters)
-    # A few gradients wait to be written together, which saves launches. More of them would take more memory.
-    into = written_into(layout, out, add=not fresh, most=layout.size // 8, returned=True, arrived=present)
+    # A few gradients wait to be written together, which saves launches. More of them would take
+    # more memory.
+    into = written_into(
+        layout, out, add=not fresh, most=layout.size // 8, returned=True, arrived=present
+    )
     with quiet_vmap(), kept_graph(), into as writing:
 
         def product(row: Tensor) -> Tensor:
-            writing.keep(run_backward((losses,), (row,), True, False, parameters, True, accumulate_grad=False))
+            writing.keep(
+                run_backward(
+                    (losses,), (row,), True, False, parameters, True, accumulate_grad=False
+                )
+            )
             return row.sum()  # vmap needs a tensor result
 
         torch.func.vmap(product)(weights)

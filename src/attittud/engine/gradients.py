@@ -62,7 +62,9 @@ class PerExampleGradient(ABC):
     def right(self, vectors: Sequence[Tensor], budget: int) -> Tensor:
         """Inner products with `vectors` (of the parameter's shape): m x l, float64."""
         columns = torch.stack([vector.reshape(-1) for vector in vectors], dim=1)
-        return torch.cat([(gradients @ columns).double() for gradients in self.chunks(budget, columns.dtype)])
+        return torch.cat(
+            [(gradients @ columns).double() for gradients in self.chunks(budget, columns.dtype)]
+        )
 
 
 class Dense(PerExampleGradient):
@@ -111,11 +113,18 @@ class Outer(PerExampleGradient):
     def multiplied(self, left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
         """The gradients of all examples and groups, the first dimension of both factors."""
         a, b = left.mT, right
-        if a.device.type == "cuda" and dtype == torch.float32 and a.dtype == b.dtype and a.dtype.itemsize == 2:
+        if (
+            a.device.type == "cuda"
+            and dtype == torch.float32
+            and a.dtype == b.dtype
+            and a.dtype.itemsize == 2
+        ):
             # Half-precision operands are multiplied as they are; sums and result are float32.
             product = torch.bmm(a, b, out_dtype=torch.float32)
         else:
-            product = torch.bmm(a.to(dtype), b.to(dtype))  # `to` does nothing if the type is already right
+            product = torch.bmm(
+                a.to(dtype), b.to(dtype)
+            )  # `to` does nothing if the type is already right
         return product.view(-1, self.size)
 
     def left(self, out: Tensor, weights: Tensor, budget: int) -> None:
@@ -131,7 +140,9 @@ class Outer(PerExampleGradient):
         for target, some in zip(out.split(step), weights.split(step), strict=True):
             weighted = (some[:, :, None, None] * a).flatten(1, 2).mT
             if out.ndim == 2 or out[0].is_contiguous():
-                target.view(-1, self.rows, self.columns).baddbmm_(weighted, b.expand(len(target), -1, -1))
+                target.view(-1, self.rows, self.columns).baddbmm_(
+                    weighted, b.expand(len(target), -1, -1)
+                )
             else:
                 target.add_((weighted @ b).view_as(target))
 
@@ -141,7 +152,9 @@ class Outer(PerExampleGradient):
             return super().right(vectors, budget)
         a, b = (factor.to(dtype) for factor in self.factors)
         matrices = [vector.reshape(self.matrices) for vector in vectors]
-        return torch.stack([(a * (b @ v.mT)).sum((1, 2, 3), dtype=torch.float64) for v in matrices], dim=1)
+        return torch.stack(
+            [(a * (b @ v.mT)).sum((1, 2, 3), dtype=torch.float64) for v in matrices], dim=1
+        )
 
 
 class Rows(PerExampleGradient):

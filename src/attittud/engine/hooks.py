@@ -74,7 +74,9 @@ class Hooks(Loop):
         jacobian = HookedJacobian(self, self.record, losses, layout)
         if self.checked.due(layout) or not jacobian.forms <= self.confirmed:
             weights = probe(losses)
-            silent = verify(jacobian, weights, jacobian.left(weights), half=jacobian.half, cure=CURE)
+            silent = verify(
+                jacobian, weights, jacobian.left(weights), half=jacobian.half, cure=CURE
+            )
             self.confirmed |= jacobian.forms
             self.checked.add(layout, silent)
         return jacobian
@@ -119,7 +121,9 @@ class HookedJacobian(Jacobian):
         return {id(tensor) for tensor in combined if self._parameters_of(tensor)}
 
     def _parameters_of(self, tensor: Tensor) -> list[Tensor]:
-        return [parameter for parameter in self.record.sources(tensor) if id(parameter) in self._names]
+        return [
+            parameter for parameter in self.record.sources(tensor) if id(parameter) in self._names
+        ]
 
     def _forms(self) -> set[Form]:
         count, forms = Counter[str](), set[Form]()

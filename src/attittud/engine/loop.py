@@ -1,4 +1,6 @@
-"""One vector-Jacobian product after the other on the retained graph: works for every model and needs little memory."""
+"""One vector-Jacobian product after the other on the retained graph: works for every model and
+needs little memory.
+"""
 
 from __future__ import annotations
 
@@ -28,16 +30,23 @@ class Loop(Engine):
         fresh: bool,
         present: Set[int] = frozenset(),
     ) -> None:
-        """Write one row after the other. `present`: ids of the parameters whose part of `out` is already complete."""
+        """Write one row after the other. `present`: ids of the parameters whose part of `out` is
+        already complete.
+        """
         compiled = CUDA_GRAPH_TREES in sys.modules
         # Only for copies: torch adds tensors of another type one by one.
-        parameters = tuple(unconverted(losses, layout, layout.parameters) if fresh else layout.parameters)
+        parameters = tuple(
+            unconverted(losses, layout, layout.parameters) if fresh else layout.parameters
+        )
         for row, to in zip(weights, out, strict=True):
             with kept_graph() if compiled else nullcontext():
                 found: Sequence[Tensor | None] = run_backward(
                     (losses,), (row,), True, False, parameters, True, accumulate_grad=False
                 )
             if present:
-                found = [None if id(p) in present else g for p, g in zip(layout.parameters, found, strict=True)]
+                found = [
+                    None if id(p) in present else g
+                    for p, g in zip(layout.parameters, found, strict=True)
+                ]
             layout.add_(to, found, fresh=fresh)
             del found  # freed before the next row is computed

@@ -29,7 +29,9 @@ from attittud.engine.rules import EXPANSION, Function, Rule, Use, rule_for
 # These functions repeat a parameter for every example.
 _EXPANSIONS: set[Function] = {Tensor.expand, Tensor.expand_as, Tensor.repeat}
 # Only type, device or shape of these functions' other arguments matter.
-_FIRST_ONLY: set[Function] = {*(Tensor.to, Tensor.type_as, Tensor.view_as, Tensor.reshape_as, Tensor.expand_as)}
+_FIRST_ONLY: set[Function] = {
+    *(Tensor.to, Tensor.type_as, Tensor.view_as, Tensor.reshape_as, Tensor.expand_as)
+}
 # Autocast runs these functions in its own type.
 _CAST: set[Function] = {F.linear, F.conv1d, F.conv2d, F.conv3d}
 
@@ -223,7 +225,9 @@ class Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         if not (self._forward or self._repeats):
             return func(*args, **kwargs)
-        if type(func) is _GETTER and not isinstance(answer := func(*args), Tensor):  # a shape, a type
+        if type(func) is _GETTER and not isinstance(
+            answer := func(*args), Tensor
+        ):  # a shape, a type
             return answer
         if func is MULTI_HEAD_ATTENTION and (given := arguments_of(args, kwargs)) is not None:
             return self._attention(given)

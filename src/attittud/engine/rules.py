@@ -77,7 +77,9 @@ class Use:
         """Sum each example's part of `values` to the shape of the tensor that was broadcast."""
         full = [1] * (values.ndim - len(shape)) + list(shape)
         if full[0] != 1:
-            raise UnsupportedError(f"an argument of shape {tuple(shape)} has entries of its own for every example")
+            raise UnsupportedError(
+                f"an argument of shape {tuple(shape)} has entries of its own for every example"
+            )
         values = self.by_example(values).sum(1)
         dims = [at for at, size in enumerate(full) if at > 0 and size == 1 and values.shape[at] > 1]
         return Dense(values.sum(dims) if dims else values)
@@ -248,7 +250,9 @@ class Rule(NamedTuple):
     """The arguments whose values the gradients need."""
 
 
-def _rule(gradients: Callable[[Use], Gradients], arguments: dict[str, Any], data: str = "input") -> Rule:
+def _rule(
+    gradients: Callable[[Use], Gradients], arguments: dict[str, Any], data: str = "input"
+) -> Rule:
     return Rule(gradients, arguments, (data,), (data,))
 
 

@@ -1,4 +1,6 @@
-"""Thin adapters for frameworks; each needs the extra of its name. This file has what they share: numbers for logs, and checks."""
+"""Thin adapters for frameworks; each needs the extra of its name. This file has what they share:
+numbers for logs, and checks.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,18 @@ from attittud.report import Report
 logger = logging.getLogger("attittud")
 
 PARTS = ("neutral", "helpful", "harmful")
-NUMBERS = ("cosine", "captured_auxiliary", "captured_primary", "effective_rank", "skipped_refreshes")
+NUMBERS = (
+    "cosine",
+    "captured_auxiliary",
+    "captured_primary",
+    "effective_rank",
+    "skipped_refreshes",
+)
 
 
 class Latest:
-    """Keeps the last report, the last report of a step with a refresh, and the losses since the last log.
+    """Keeps the last report, the last report of a step with a refresh, and the losses since the
+    last log.
 
     (With several workers, only steps with a refresh have norms.)
     """
@@ -30,7 +39,9 @@ class Latest:
         self.report: Report | None = None
         self.refreshed: Report | None = None
         self._sums: dict[str, Tensor] = {}
-        self._added: dict[str, set[int]] = {}  # the numbers of the steps in which each loss was computed
+        self._added: dict[
+            str, set[int]
+        ] = {}  # the numbers of the steps in which each loss was computed
         self._steps = 0
 
     def take(self, report: Report) -> Report:
@@ -50,20 +61,33 @@ class Latest:
         return loss
 
     def losses(self) -> dict[str, Tensor]:
-        """Return the mean loss of each task over the steps since the last call, if it was computed in any of them."""
-        means = {f"loss_{name}": total / len(self._added[name]) for name, total in self._sums.items()}
+        """Return the mean loss of each task over the steps since the last call, if it was computed
+        in any of them.
+        """
+        means = {
+            f"loss_{name}": total / len(self._added[name]) for name, total in self._sums.items()
+        }
         self._sums, self._added = {}, {}
         return means
 
     def numbers(self) -> dict[str, float]:
-        """Return numbers for a logger; waits for the device. Values that the last step lacks come from the last refresh."""
+        """Return numbers for a logger; waits for the device. Values that the last step lacks come
+        from the last refresh.
+        """
         reports = [report for report in (self.refreshed, self.report) if report is not None]
         return {name: value for report in reports for name, value in numbers(report).items()}
 
     def warn_if_dropped(self) -> None:
-        """Warn if eta="auto" ended with weight 0 for every part of every task. For the end of training: waits for the device."""
+        """Warn if eta="auto" ended with weight 0 for every part of every task. For the end of
+        training: waits for the device.
+        """
         tasks = {} if self.report is None else self.report.tasks
-        weights = [getattr(task.earned.weights, part) for task in tasks.values() if task.earned for part in PARTS]
+        weights = [
+            getattr(task.earned.weights, part)
+            for task in tasks.values()
+            if task.earned
+            for part in PARTS
+        ]
         if weights and len(weights) == len(PARTS) * len(tasks) and not any(map(float, weights)):
             logger.warning(
                 "eta='auto' ended with weight 0 for every auxiliary part, so the last steps used the primary data alone: at the "
@@ -73,9 +97,11 @@ class Latest:
 
 
 def numbers(report: Report) -> dict[str, float]:
-    """The neutral, helpful and harmful shares of ‖g_aux‖², which add up to 1, and how far the tasks agree.
+    """The neutral, helpful and harmful shares of ‖g_aux‖², which add up to 1, and how far the tasks
+    agree.
 
-    Shares do not depend on a loss scale. With several auxiliary tasks, each task has its own shares too.
+    Shares do not depend on a loss scale. With several auxiliary tasks, each task has its own shares
+    too.
     """
     values = report.to_dict()
     found = {name: float(values[name]) for name in NUMBERS}
@@ -92,20 +118,28 @@ def numbers(report: Report) -> dict[str, float]:
 
 
 def check_settings(settings: Any, where: str) -> dict[str, Any]:
-    """Return the keyword arguments of a `Guide`; refuses a misspelt one. `where` names the user's argument."""
+    """Return the keyword arguments of a `Guide`; refuses a misspelt one. `where` names the user's
+    argument.
+    """
     example = f"write for example {where}=preset('drop_harmful'), or {where}={{'eta': Eta(1, 1, 0), 'rank': 5}}"
     if not isinstance(settings, Mapping):
-        raise TypeError(f"{where} must be a dict with the arguments of a Guide, got {settings!r:.100}; {example}")
+        raise TypeError(
+            f"{where} must be a dict with the arguments of a Guide, got {settings!r:.100}; {example}"
+        )
     known = [name for name in inspect.signature(Guide).parameters if name != "model"]
     for name in settings:
         if name not in known:
-            raise TypeError(f"{where}: a Guide has no argument {name!r}{meant(name, known)}; it has {', '.join(known)}")
+            raise TypeError(
+                f"{where}: a Guide has no argument {name!r}{meant(name, known)}; it has {', '.join(known)}"
+            )
     if "eta" not in settings:
         raise TypeError(f"{where} has no 'eta', the weights of the three parts; {example}")
     return dict(settings)
 
 
 def meant(name: object, known: Collection[str]) -> str:
-    """Return a hint at the known name that a misspelt one probably means; empty if none is close."""
+    """Return a hint at the known name that a misspelt one probably means; empty if none is
+    close.
+    """
     near = get_close_matches(str(name), known, n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""

@@ -1,4 +1,6 @@
-"""The auxiliary datasets of a Trainer: prepared like its own dataset, repeated endlessly, and resumed where a run stopped."""
+"""The auxiliary datasets of a Trainer: prepared like its own dataset, repeated endlessly, and
+resumed where a run stopped.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from torch.utils.data import Sampler
 from attittud.guide import SINGLE
 
 Window = dict[str, tuple[list[Any], Any]]
-"""For each dataset, by name: the batches of one step, and the number of items in them as the Trainer counts items."""
+"""For each dataset, by name: the batches of one step, and the number of items in them as the
+Trainer counts items.
+"""
 
 JUDGES = "judge_dataset"
 """The name under which judges are drawn and saved."""
@@ -25,16 +29,25 @@ JUDGES = "judge_dataset"
 class AuxiliaryData:
     """Makes a data loader for every auxiliary dataset and draws batches from it.
 
-    It takes the arguments of `AttittudMixin`; `known` are the names that the mixin's other arguments use.
+    It takes the arguments of `AttittudMixin`; `known` are the names that the mixin's other
+    arguments use.
     """
 
     def __init__(
-        self, trainer: Any, data: Any, collators: Mapping[str, Any], size: int | None, judges: Any, known: Iterable[str]
+        self,
+        trainer: Any,
+        data: Any,
+        collators: Mapping[str, Any],
+        size: int | None,
+        judges: Any,
+        known: Iterable[str],
     ) -> None:
         named = dict(data) if isinstance(data, Mapping) else {SINGLE: data}
         for name in {*collators, *known}:
             if name not in named:
-                raise ValueError(f"there is no auxiliary dataset {name!r}, only {', '.join(map(repr, named))}")
+                raise ValueError(
+                    f"there is no auxiliary dataset {name!r}, only {', '.join(map(repr, named))}"
+                )
         self.trainer, self.collators, self.batch_size = trainer, dict(collators), size
         if judges is not None:
             named[JUDGES] = judges
@@ -51,23 +64,36 @@ class AuxiliaryData:
         self.streams = {name: self._stream(name, drawn.get(name, 0)) for name in self.datasets}
 
     def draw(self, count: int, device: Any) -> Window:
-        drawn = {n: [s.draw() for _ in range(count)] for n, s in self.streams.items() if n != JUDGES}
-        return {n: (batches, self.trainer._get_num_items_in_batch(batches, device)) for n, batches in drawn.items()}
+        drawn = {
+            n: [s.draw() for _ in range(count)] for n, s in self.streams.items() if n != JUDGES
+        }
+        return {
+            n: (batches, self.trainer._get_num_items_in_batch(batches, device))
+            for n, batches in drawn.items()
+        }
 
     def _prepared(self, name: str, data: Any) -> Any:
-        """Prepare an auxiliary dataset as TRL prepares its own dataset, because TRL tokenizes inside its trainers."""
+        """Prepare an auxiliary dataset as TRL prepares its own dataset, because TRL tokenizes
+        inside its trainers.
+        """
         trainer = self.trainer
         prepare = getattr(trainer, "_prepare_dataset", None)
         given = getattr(trainer.args, "dataset_kwargs", None) or {}
         # TRL leaves these data as they are, and images, which its collator prepares.
-        skips = given.get("skip_prepare_dataset", False) or getattr(trainer, "_is_vision_dataset", False)
+        skips = given.get("skip_prepare_dataset", False) or getattr(
+            trainer, "_is_vision_dataset", False
+        )
         if prepare is None or skips or name in self.collators:
             return data
         has_format = hasattr(trainer, "_formatting_func")
         more = {"packing": False, "formatting_func": trainer._formatting_func} if has_format else {}
         try:
             return prepare(
-                data, processing_class=trainer.processing_class, args=trainer.args, dataset_name=name, **more
+                data,
+                processing_class=trainer.processing_class,
+                args=trainer.args,
+                dataset_name=name,
+                **more,
             )
         except Exception as error:  # it looks at the data without a check, so any error may come
             said = f"{type(error).__name__}: {error}"
@@ -95,7 +121,8 @@ class AuxiliaryData:
 
     @contextmanager
     def own_collator(self, name: str, *, trains: bool = False) -> Iterator[None]:
-        """Use the dataset's own collator, if it has one. Such a dataset keeps all its columns, which the Trainer might drop.
+        """Use the dataset's own collator, if it has one. Such a dataset keeps all its columns,
+        which the Trainer might drop.
 
         `trains`: the batches train the model, and are not only measured.
         """
@@ -142,10 +169,12 @@ class CheckedLabels:
 
 
 class Shuffled(Sampler[int]):
-    """A permutation that depends only on (seed, name, epoch), so it is the same on every worker and after a resume.
+    """A permutation that depends only on (seed, name, epoch), so it is the same on every worker and
+    after a resume.
 
-    The permutations of all epochs follow one another endlessly. A pass of the data loader takes as many of their entries as
-    fill batches of `whole` examples, so a pass with short batches (`whole` = 1) is an epoch.
+    The permutations of all epochs follow one another endlessly. A pass of the data loader takes as
+    many of their entries as fill batches of `whole` examples, so a pass with short batches (`whole`
+    = 1) is an epoch.
     """
 
     def __init__(self, data: Sized, seed: int, name: str, whole: int = 1) -> None:
@@ -173,7 +202,9 @@ class Stream:
 
     loader: Any  # prepared for this worker
     what: str  # the dataset's name in messages
-    shuffled: Shuffled | None  # the sampler of the loader, if it has one; its epoch is a pass of the loader
+    shuffled: (
+        Shuffled | None
+    )  # the sampler of the loader, if it has one; its epoch is a pass of the loader
     skip: Callable[[Any, int], Any]  # returns a loader that leaves out the first batches
     drawn: int = 0  # how many batches were drawn before; nothing else has to be saved
 
@@ -181,7 +212,9 @@ class Stream:
         self._batches = self._endless()
 
     def draw(self) -> Any:
-        """Draw the next batch. The global random state does not change, so dropout does not depend on resuming."""
+        """Draw the next batch. The global random state does not change, so dropout does not depend
+        on resuming.
+        """
         with torch.random.fork_rng(devices=[]):
             return next(self._batches)
 
@@ -198,6 +231,9 @@ class Stream:
                     self.drawn += 1
                     yield batch
             if found == 0:
-                raise ValueError(f"{self.what} yields no batch; it is empty, or drop_last drops its only batch")
-            # If the length is unknown, a resumed run must go through the data to find where it stopped.
+                raise ValueError(
+                    f"{self.what} yields no batch; it is empty, or drop_last drops its only batch"
+                )
+            # If the length is unknown, a resumed run must go through the data to find where it
+            # stopped.
             epoch, start = epoch + 1, max(0, start - found)

@@ -1,10 +1,12 @@
-"""A mixin for Hugging Face's and TRL's trainers: learn new data and keep what the model could do before.
+"""A mixin for Hugging Face's and TRL's trainers: learn new data and keep what the model could do
+before.
 
 class Guarded(GuardMixin, SFTTrainer): ...
 
 trainer = Guarded(model, args, train_dataset=new, protect_dataset=few)  # guard="kl"
 
-With g the gradient of the new data and r the gradient of one protected batch, both new in every step, the update is
+With g the gradient of the new data and r the gradient of one protected batch, both new in every
+step, the update is
 
     none    g
     kl      g + protect_weight * r, where r is the gradient of KL(start ‖ now)
@@ -36,25 +38,29 @@ NOISE = "neftune_noise_alpha"  # an attribute that transformers gives to the emb
 
 
 class GuardMixin(AttittudMixin):
-    """Put this before a `Trainer` class: `train_dataset` is the new data, and protected data show what must not be forgotten.
+    """Put this before a `Trainer` class: `train_dataset` is the new data, and protected data show
+    what must not be forgotten.
 
-    Epochs, packing, collators, accumulation and logging of the new data are the Trainer's own. Each step draws one batch of
-    protected data. The logged `loss` is the loss of the new data. Protected batches need `labels` with one entry for each token;
-    their loss is the mean over sequences of each sequence's mean over tokens.
+    Epochs, packing, collators, accumulation and logging of the new data are the Trainer's own. Each
+    step draws one batch of protected data. The logged `loss` is the loss of the new data. Protected
+    batches need `labels` with one entry for each token; their loss is the mean over sequences of
+    each sequence's mean over tokens.
 
     Args:
-        guard: "kl" adds the divergence from the start model to the loss, "a_gem" removes from the gradient what opposes the
-            protected data, and "none" trains on the new data alone.
+        guard: "kl" adds the divergence from the start model to the loss, "a_gem" removes from the
+            gradient what opposes the protected data, and "none" trains on the new data alone.
         protect_dataset: examples of what the model can do, prepared like `train_dataset`.
         protect_weight: the weight of the divergence in the loss, for guard="kl".
-        protect_batch_size: protected examples per device and step; by default the batch size of the new data.
+        protect_batch_size: protected examples per device and step; by default the batch size of the
+            new data.
         protect_collator: for protected data that are not prepared like `train_dataset`.
-        protect_eval_dataset: held-out protected data. With these, every evaluation logs `eval_forgetting`: how much their loss
-            has grown since the start.
+        protect_eval_dataset: held-out protected data. With these, every evaluation logs
+            `eval_forgetting`: how much their loss has grown since the start.
     """
 
     packs = True
-    full_batches = True  # in a shorter batch each example would count more, and several workers would repeat some
+    # in a shorter batch each example would count more, and several workers would repeat some
+    full_batches = True
 
     def __init__(
         self,
@@ -91,7 +97,9 @@ class GuardMixin(AttittudMixin):
             *args,
             auxiliary_datasets=datasets,
             guide=A_GEM,
-            auxiliary_collators={} if protect_collator is None else dict.fromkeys(datasets, protect_collator),
+            auxiliary_collators={}
+            if protect_collator is None
+            else dict.fromkeys(datasets, protect_collator),
             auxiliary_batch_size=protect_batch_size,
             **kwargs,
         )
@@ -110,16 +118,24 @@ class GuardMixin(AttittudMixin):
     def collator_of(self, name: str, collator: Any, *, trains: bool) -> Any:
         return partial(collate, collator, self.argument_of(name), int(self._shifts))
 
-    # ------------------------------------------------------------------------------------------------ a step
+    # --------------------------------------------------------------------------------------- a step
 
-    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
-        batches, items = super(AttittudMixin, self).get_batch_samples(epoch_iterator, num_batches, device)
+    def get_batch_samples(
+        self, epoch_iterator: Any, num_batches: int, device: Any
+    ) -> tuple[list[Any], Any]:
+        batches, items = super(AttittudMixin, self).get_batch_samples(
+            epoch_iterator, num_batches, device
+        )
         self._window = self.auxiliary.draw(1, device) if batches else {}
         self._window_begins = True
         return batches, items
 
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """Train on a micro-batch of new data. The first micro-batch of a step also takes the step's protected batch."""
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None
+    ) -> Tensor:
+        """Train on a micro-batch of new data. The first micro-batch of a step also takes the step's
+        protected batch.
+        """
         begins = self._window_begins
         self._window_begins = False
         if self.guard == "a_gem":
@@ -132,7 +148,9 @@ class GuardMixin(AttittudMixin):
             self._latest.end_step()
         return loss
 
-    def _a_gem_step(self, model: nn.Module, inputs: dict[str, Any], items: Any, *, begins: bool) -> Tensor:
+    def _a_gem_step(
+        self, model: nn.Module, inputs: dict[str, Any], items: Any, *, begins: bool
+    ) -> Tensor:
         guide = self.guide
         assert guide is not None
         model.train()
@@ -153,18 +171,25 @@ class GuardMixin(AttittudMixin):
         return total
 
     def _add_divergence(self, model: nn.Module) -> None:
-        """Add the gradient of KL(start ‖ now). Start weights are put into the model for one forward pass."""
+        """Add the gradient of KL(start ‖ now). Start weights are put into the model for one forward
+        pass.
+        """
         batch, labels = self._protected_batch()
         bare = self.accelerator.unwrap_model(model)
         with undisturbed(model), self.compute_loss_context_manager():
             # The start comes first, because weights may not change while a graph refers to them.
             with torch.no_grad(), interpolate(bare, self._start, 0.0):
                 start = self._logits(bare, batch)
-            loss = per_sequence_kl(self._logits(model, batch), start, labels, shift=self._shifts).mean()
+            loss = per_sequence_kl(
+                self._logits(model, batch), start, labels, shift=self._shifts
+            ).mean()
             if self.state.global_step == 0 and self.accelerator.num_processes == 1:
                 check_reach(loss, bare)
-            # Accelerate divides every loss by the number of micro-batches, but there is one protected batch in a step.
-            self.accelerator.backward(self.protect_weight * loss * self.accelerator.gradient_accumulation_steps)
+            # Accelerate divides every loss by the number of micro-batches, but there is one
+            # protected batch in a step.
+            self.accelerator.backward(
+                self.protect_weight * loss * self.accelerator.gradient_accumulation_steps
+            )
         self._latest.add(PROTECTED, loss.detach())
 
     def _protected_batch(self) -> tuple[dict[str, Any], Tensor]:
@@ -180,10 +205,14 @@ class GuardMixin(AttittudMixin):
         """Whether token t is predicted at position t - 1, as in causal language models."""
         return bool(self._loss_shifts_labels or getattr(self.model, "loss_type", None) is None)
 
-    # ------------------------------------------------------------------------------------------------ a run
+    # ---------------------------------------------------------------------------------------- a run
 
-    def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any) -> Any:
-        prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
+    def _prepare_for_training(
+        self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any
+    ) -> Any:
+        prepared = super()._prepare_for_training(
+            max_steps, train_dataloader, resume_from_checkpoint
+        )
         if self.guard != "a_gem":
             self.accelerator.gradient_state.plugin_kwargs.pop("sync_each_batch", None)
         self._start = placed(self.accelerator.unwrap_model(prepared[0]), self._start)
@@ -204,10 +233,17 @@ class GuardMixin(AttittudMixin):
         return output
 
     def forgetting(self) -> float:
-        """How much the loss on `protect_eval_dataset` has grown since the start; every token counts the same."""
+        """How much the loss on `protect_eval_dataset` has grown since the start; every token counts
+        the same.
+        """
         if self._start_loss is None:
-            raise RuntimeError("forgetting is not known: pass protect_eval_dataset=, and call train() first")
-        return self._held_out_loss(self.accelerator.unwrap_model(self.model_wrapped)) - self._start_loss
+            raise RuntimeError(
+                "forgetting is not known: pass protect_eval_dataset=, and call train() first"
+            )
+        return (
+            self._held_out_loss(self.accelerator.unwrap_model(self.model_wrapped))
+            - self._start_loss
+        )
 
     @torch.no_grad()
     def _held_out_loss(self, model: nn.Module) -> float:
@@ -215,18 +251,28 @@ class GuardMixin(AttittudMixin):
         device = next(model.parameters()).device
         with self.auxiliary.own_collator(HELD_OUT):
             size = self.args.eval_batch_size
-            loader = self._get_dataloader(self._held_out, description="held-out protected data", batch_size=size)
+            loader = self._get_dataloader(
+                self._held_out, description="held-out protected data", batch_size=size
+            )
         total = torch.zeros(2, dtype=torch.float64, device=self.accelerator.device)
         model.eval()
         for batch in loader:
-            inputs = {name: x.to(device) for name, x in self._prepare_inputs(batch).items() if isinstance(x, Tensor)}
+            inputs = {
+                name: x.to(device)
+                for name, x in self._prepare_inputs(batch).items()
+                if isinstance(x, Tensor)
+            }
             labels = inputs.pop("labels")
             # Before and after training the precision must be the same, so autocast is entered here.
             with self.compute_loss_context_manager(), self.accelerator.autocast():
-                losses = per_sequence(self._logits(model, inputs), labels, shift=self._shifts, reduction="sum")
+                losses = per_sequence(
+                    self._logits(model, inputs), labels, shift=self._shifts, reduction="sum"
+                )
             counts = (labels[:, int(self._shifts) :] != -100).sum(1)
             # Leaves out the examples that Accelerate repeats to fill the last batch of all workers.
-            losses, counts = self.accelerator.gather_for_metrics((losses.to(total.device), counts.to(total.device)))
+            losses, counts = self.accelerator.gather_for_metrics(
+                (losses.to(total.device), counts.to(total.device))
+            )
             total += torch.stack([losses.sum(), counts.sum()])
         model.train(was_training)
         reshard(model)  # the whole parameters that FSDP2 may still hold have no gradient
@@ -242,12 +288,15 @@ def check_trainer(trainer: Any) -> None:
         f"{type(model).__name__} is an encoder-decoder model, whose losses need labels as input; use a model without an "
         "encoder": getattr(getattr(model, "config", None), "is_encoder_decoder", False),
         "prompt learning (PEFT) adds virtual tokens, so outputs are longer than labels; train LoRA adapters instead: "
-        "peft_config=LoraConfig(...)": getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False),
+        "peft_config=LoraConfig(...)": getattr(
+            getattr(model, "active_peft_config", None), "is_prompt_learning", False
+        ),
         f"metric_for_best_model={best!r} needs greater_is_better=False, because less forgetting is better": (
             "forgetting" in best and trainer.args.greater_is_better
         ),
         "fsdp_cpu_ram_efficient_loading gives the start model to the first worker alone; set it to false": (
-            trainer.accelerator.num_processes > 1 and getattr(plugin, "cpu_ram_efficient_loading", False)
+            trainer.accelerator.num_processes > 1
+            and getattr(plugin, "cpu_ram_efficient_loading", False)
         ),
     }
     for message, applies in refusals.items():
@@ -256,7 +305,9 @@ def check_trainer(trainer: Any) -> None:
 
 
 def check_reach(loss: Tensor, model: nn.Module) -> None:
-    """Refuse a model whose forward pass runs another model: a copy.deepcopy of a model that TRL trained does so."""
+    """Refuse a model whose forward pass runs another model: a copy.deepcopy of a model that TRL
+    trained does so.
+    """
     if walk(loss).leaves.isdisjoint(map(id, model.parameters())):
         raise ValueError(
             f"the protected loss reaches no parameter of the model: the forward pass of this {type(model).__name__} belongs to "
@@ -265,7 +316,9 @@ def check_reach(loss: Tensor, model: nn.Module) -> None:
 
 
 def collate(collator: Callable[[Any], Any], what: str, first: int, rows: Any) -> Any:
-    """Make a batch that has a label for each token. `first`: the position of the first label that can count."""
+    """Make a batch that has a label for each token. `first`: the position of the first label that
+    can count.
+    """
     batch = collator(rows)
     labels = batch.get("labels")
     if labels is None or labels.ndim != 2 or not bool((labels[:, first:] != -100).any()):
@@ -279,16 +332,19 @@ def collate(collator: Callable[[Any], Any], what: str, first: int, rows: Any) ->
 
 @contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Turn off dropout and NEFTune's noise, which would make the model differ from the start model without any training.
+    """Turn off dropout and NEFTune's noise, which would make the model differ from the start model
+    without any training.
 
-    Other modules stay in training mode, which gradient checkpointing needs. Keep the block open until the graph is used.
+    Other modules stay in training mode, which gradient checkpointing needs. Keep the block open
+    until the graph is used.
     """
     changed: list[tuple[dict[str, Any], str, Any]] = []
     for module in model.modules():
         attributes = vars(module)
         for name, value in attributes.items():
             is_mode = name == "training" and "Dropout" in type(module).__name__
-            # Functional dropout takes its probability from attributes such as attention_dropout and layerdrop.
+            # Functional dropout takes its probability from attributes such as attention_dropout and
+            # layerdrop.
             is_probability = name == NOISE or (isinstance(value, float) and "drop" in name)
             if is_mode or is_probability:
                 changed.append((attributes, name, value))

@@ -1,4 +1,5 @@
-"""A mixin for a `LightningModule` with manual optimisation; `guided_backward` takes the place of `manual_backward`.
+"""A mixin for a `LightningModule` with manual optimisation; `guided_backward` takes the place of
+`manual_backward`.
 
 class Mine(AttittudMixin, LightningModule):
     guide_settings = {"eta": Eta(neutral=1, helpful=1, harmful=-1)}
@@ -35,10 +36,12 @@ STATE_KEY = "attittud"  # in Lightning's checkpoint
 
 
 class AttittudMixin(LightningModule):  # type: ignore[misc] # mypy skips lightning, see pyproject.toml
-    """Put this before `LightningModule`. Precision and strategy plugins, clipping, schedulers and checkpoints stay Lightning's.
+    """Put this before `LightningModule`. Precision and strategy plugins, clipping, schedulers and
+    checkpoints stay Lightning's.
 
-    `guide_settings`, a class attribute or set in `__init__`, holds the keyword arguments of a `Guide`. If a module overrides
-    `on_save_checkpoint`, `on_load_checkpoint` or `on_train_end`, it must call `super()` there.
+    `guide_settings`, a class attribute or set in `__init__`, holds the keyword arguments of a
+    `Guide`. If a module overrides `on_save_checkpoint`, `on_load_checkpoint` or `on_train_end`, it
+    must call `super()` there.
     """
 
     guide_settings: Mapping[str, Any]
@@ -52,10 +55,13 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # mypy skips lightni
 
     @property
     def guide(self) -> Guide:
-        """The guide. It is made at its first use, after the strategy has moved and sharded the parameters."""
+        """The guide. It is made at its first use, after the strategy has moved and sharded the
+        parameters.
+        """
         if self._guide is None:
             if not hasattr(self, "guide_settings"):
-                raise TypeError(  # not AttributeError, which nn.Module would report as a missing `guide`
+                # not AttributeError, which nn.Module would report as a missing `guide`
+                raise TypeError(
                     f"{type(self).__name__} has no guide_settings; set for example "
                     "guide_settings = {'eta': Eta(neutral=1, helpful=1, harmful=-1)}"
                 )
@@ -69,19 +75,29 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # mypy skips lightni
             settings = check_settings(self.guide_settings, "guide_settings")
             guide = Guide(self, process_group=group, **settings)
             if self._saved is not None:
-                files.restore(guide, self._saved, f"the entry {STATE_KEY!r} of Lightning's checkpoint")
+                files.restore(
+                    guide, self._saved, f"the entry {STATE_KEY!r} of Lightning's checkpoint"
+                )
             self._guide, self._saved = guide, None
         return self._guide
 
     def guided_backward(
-        self, primary: Tensor | None, auxiliary: Tensor | Mapping[str, Tensor], *, log: bool = True, **more: Any
+        self,
+        primary: Tensor | None,
+        auxiliary: Tensor | Mapping[str, Tensor],
+        *,
+        log: bool = True,
+        **more: Any,
     ) -> Report:
-        """Fill `.grad` as `Guide.backward` does, under the Trainer's precision and strategy plugins.
+        """Fill `.grad` as `Guide.backward` does, under the Trainer's precision and strategy
+        plugins.
 
         Args:
-            primary: per-example losses; as in `Guide.backward`, also their mean, or None if `guide.primary_due` is False.
+            primary: per-example losses; as in `Guide.backward`, also their mean, or None if
+                `guide.primary_due` is False.
             auxiliary: a loss, or a dict of named losses.
-            log: log the neutral, helpful and harmful share of the auxiliary gradient at the Trainer's logging steps.
+            log: log the neutral, helpful and harmful share of the auxiliary gradient at the
+                Trainer's logging steps.
             more: other arguments of `Guide.backward`.
         """
         several = auxiliary if isinstance(auxiliary, Mapping) else {SINGLE: auxiliary}
@@ -91,15 +107,21 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # mypy skips lightni
         losses = None if primary is None else self.scaled(primary)
         report = self._latest.take(self.guide.backward(losses, tasks, **more))
         self.finish_backward(None if primary is None else primary.detach().mean())
-        if log and (self.trainer.fit_loop.epoch_loop.total_batch_idx + 1) % self.trainer.log_every_n_steps == 0:
+        if (
+            log
+            and (self.trainer.fit_loop.epoch_loop.total_batch_idx + 1)
+            % self.trainer.log_every_n_steps
+            == 0
+        ):
             self.log_dict(self._latest.numbers())
         return report
 
     def scaled(self, loss: Tensor) -> Tensor:
-        """Do what `manual_backward` does before a backward pass: let strategy and precision prepare and scale the loss.
+        """Do what `manual_backward` does before a backward pass: let strategy and precision prepare
+        and scale the loss.
 
-        To accumulate over micro-batches, call `self.guide.primary(self.scaled(losses / n))` and likewise `auxiliary`, then
-        `self.guide.combine()` and `self.finish_backward()`.
+        To accumulate over micro-batches, call `self.guide.primary(self.scaled(losses / n))` and
+        likewise `auxiliary`, then `self.guide.combine()` and `self.finish_backward()`.
         """
         strategy = self.trainer.strategy
         strategy.pre_backward(loss)
@@ -107,9 +129,13 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # mypy skips lightni
         return prepared
 
     def finish_backward(self, loss: Tensor | None = None) -> None:
-        """Do what `manual_backward` does after a backward pass: call the hooks `on_after_backward`."""
+        """Do what `manual_backward` does after a backward pass: call the hooks
+        `on_after_backward`.
+        """
         strategy = self.trainer.strategy
-        loss = strategy.precision_plugin.post_backward(torch.zeros(()) if loss is None else loss, self)
+        loss = strategy.precision_plugin.post_backward(
+            torch.zeros(()) if loss is None else loss, self
+        )
         strategy.post_backward(loss)
 
     def on_train_end(self) -> None:
@@ -122,9 +148,10 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # mypy skips lightni
         if self._guide is None and self._saved is not None:
             checkpoint[STATE_KEY] = self._saved  # no step was made since a checkpoint was loaded
         elif self._guide is not None:
-            # The state holds only plain data and tensors, so torch.load(..., weights_only=True) accepts it. Lightning saves
-            # what hooks add on one worker only, which under FSDP2 has only a shard of the basis. So under FSDP2 the basis is
-            # left out, and the first step after a resume refreshes.
+            # The state holds only plain data and tensors, so torch.load(..., weights_only=True)
+            # accepts it. Lightning saves what hooks add on one worker only, which under FSDP2 has
+            # only a shard of the basis. So under FSDP2 the basis is left out, and the first step
+            # after a resume refreshes.
             checkpoint[STATE_KEY] = self._guide.state_dict(include_basis=not self._guide.sharded)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -1,12 +1,14 @@
 """The loss of Hugging Face's Trainer, as a vector over the examples.
 
-If the model computes its loss from logits and labels, the loss is computed again per example (`ModelLoss`). Any other loss L
-of a trainer is a function of the outputs Z of one forward pass, and row i of Z belongs to example i. So
+If the model computes its loss from logits and labels, the loss is computed again per example
+(`ModelLoss`). Any other loss L of a trainer is a function of the outputs Z of one forward pass, and
+row i of Z belongs to example i. So
 
     l_i = m * <dL/dZ_i, Z_i>        (dL/dZ_i held fixed)
 
-is a vector whose mean has the gradient of L, and whose Jacobian has the m per-example gradients as rows. A Guide needs nothing
-else of per-example losses (`Cut`). So every loss of TRL, label smoothing and a user's own `compute_loss` work unchanged.
+is a vector whose mean has the gradient of L, and whose Jacobian has the m per-example gradients as
+rows. A Guide needs nothing else of per-example losses (`Cut`). So every loss of TRL, label
+smoothing and a user's own `compute_loss` work unchanged.
 """
 
 from __future__ import annotations
@@ -21,23 +23,37 @@ from attittud.autograd.layout import walk
 from attittud.losses import per_example, per_sequence
 
 LossFunction = Callable[[nn.Module, dict[str, Any]], Tensor]
-CLASSIFIERS = [f"For{kind}Classification" for kind in ("Sequence", "Token", "Image", "Video", "Audio")]
+CLASSIFIERS = [
+    f"For{kind}Classification" for kind in ("Sequence", "Token", "Image", "Video", "Audio")
+]
 """Values of `loss_type` in transformers for models whose labels are classes."""
-OUTPUTS = ("logits", "log_probs")  # outputs that transformers' models and TRL's fused heads pass to a loss function
+OUTPUTS = (
+    "logits",
+    "log_probs",
+)  # outputs that transformers' models and TRL's fused heads pass to a loss function
 
 
 class TrainerLoss:
-    """The loss of a micro-batch, as it is added to the loss of a step: the Trainer's own loss, or a user's function.
+    """The loss of a micro-batch, as it is added to the loss of a step: the Trainer's own loss, or a
+    user's function.
 
-    The Trainer's rules for accumulation apply to the auxiliary losses too. `own`: whether `compute_loss` differs from
-    `Trainer.compute_loss`. A user's functions (for auxiliary losses: a dict by name) take (model, inputs).
+    The Trainer's rules for accumulation apply to the auxiliary losses too. `own`: whether
+    `compute_loss` differs from `Trainer.compute_loss`. A user's functions (for auxiliary losses: a
+    dict by name) take (model, inputs).
     """
 
     def __init__(
-        self, trainer: Any, primary: LossFunction | None, auxiliary: Mapping[str, LossFunction], *, own: bool
+        self,
+        trainer: Any,
+        primary: LossFunction | None,
+        auxiliary: Mapping[str, LossFunction],
+        *,
+        own: bool,
     ) -> None:
         self.trainer, self.primary_losses, self.auxiliary_losses = trainer, primary, auxiliary
-        self.from_outputs = own or trainer.compute_loss_func is not None or trainer.label_smoother is not None
+        self.from_outputs = (
+            own or trainer.compute_loss_func is not None or trainer.label_smoother is not None
+        )
         # DPO has two rows of output for each example: the chosen and the rejected answer.
         pairs = any(base.__name__ == "DPOTrainer" for base in type(trainer).__mro__)
         self.rows_per_example = 2 if pairs else 1
@@ -46,12 +62,16 @@ class TrainerLoss:
     def primary(self, model: nn.Module, inputs: dict[str, Any], items: Any) -> Tensor:
         """Per-example losses. Their mean is the loss that the micro-batch adds to the step."""
         if self.primary_losses is not None:
-            return self.primary_losses(model, inputs) / int(self.trainer.current_gradient_accumulation_steps)
+            return self.primary_losses(model, inputs) / int(
+                self.trainer.current_gradient_accumulation_steps
+            )
         check_batch(inputs)
         if self.from_outputs:
             cut = Cut(model)
             loss: Tensor = self.trainer.compute_loss(cut, inputs, num_items_in_batch=items)
-            losses = cut.per_example(loss, self.rows_per_example, f"{type(self.trainer).__name__}.compute_loss")
+            losses = cut.per_example(
+                loss, self.rows_per_example, f"{type(self.trainer).__name__}.compute_loss"
+            )
         else:
             if self._model_loss is None:
                 self._model_loss = ModelLoss(self.trainer, model, inputs)
@@ -60,12 +80,16 @@ class TrainerLoss:
 
     def auxiliary(self, name: str, model: nn.Module, inputs: dict[str, Any], items: Any) -> Tensor:
         if name in self.auxiliary_losses:
-            return self.auxiliary_losses[name](model, inputs) / int(self.trainer.current_gradient_accumulation_steps)
+            return self.auxiliary_losses[name](model, inputs) / int(
+                self.trainer.current_gradient_accumulation_steps
+            )
         loss: Tensor = self.trainer.compute_loss(model, inputs, num_items_in_batch=items)
         return loss / self.divisor(items)
 
     def classes(self, name: str) -> int | None:
-        """Return how many classes the labels of an auxiliary dataset can have; None if only its loss knows."""
+        """Return how many classes the labels of an auxiliary dataset can have; None if only its
+        loss knows.
+        """
         model = self.trainer.model
         kind, config = getattr(model, "loss_type", None), getattr(model, "config", None)
         if name in self.auxiliary_losses or self.from_outputs or kind not in CLASSIFIERS:
@@ -77,17 +101,28 @@ class TrainerLoss:
         return count if single and count > 1 else None
 
     def divisor(self, items: Any) -> int:
-        """The number by which the Trainer divides a loss under accumulation; 1 if the loss is already divided."""
-        trainer, scaled = self.trainer, getattr(self.trainer, "loss_is_scaled_for_ga", None)  # since transformers 5.19
+        """The number by which the Trainer divides a loss under accumulation; 1 if the loss is
+        already divided.
+        """
+        trainer, scaled = (
+            self.trainer,
+            getattr(self.trainer, "loss_is_scaled_for_ga", None),
+        )  # since transformers 5.19
         if scaled is None:
-            scaled = (trainer.model_accepts_loss_kwargs and items is not None) or trainer.compute_loss_func is not None
+            scaled = (
+                trainer.model_accepts_loss_kwargs and items is not None
+            ) or trainer.compute_loss_func is not None
         return 1 if scaled else trainer.current_gradient_accumulation_steps
 
 
 def check_batch(inputs: Any) -> None:
     """Refuse a primary batch in which rows are not examples."""
     packed = [name for name in ("cu_seq_lens_q", "seq_idx", "seq_lengths") if name in inputs]
-    if packed or ("position_ids" in inputs and "attention_mask" not in inputs and inputs["input_ids"].shape[0] == 1):
+    if packed or (
+        "position_ids" in inputs
+        and "attention_mask" not in inputs
+        and inputs["input_ids"].shape[0] == 1
+    ):
         raise ValueError(
             f"the primary batch is packed or padding-free (it has {packed[0] if packed else 'position_ids'!r} and no padding): "
             "its examples have no losses of their own. Use a padding collator for train_dataset; auxiliary datasets may "
@@ -108,11 +143,13 @@ def check_logits(outputs: Any, model: Any) -> Tensor:
 
 
 class ModelLoss:
-    """Per-example losses from logits and labels. Their mean is the loss that the model itself would have returned.
+    """Per-example losses from logits and labels. Their mean is the loss that the model itself would
+    have returned.
 
-    So long sequences weigh as much as under the stock Trainer, which averages over tokens. A comparison with the model's own
-    loss on a first batch shows whether the loss shifts labels, and whether it is divided by `num_items_in_batch` (some models
-    accept this argument but ignore it). A loss that matches no form is refused.
+    So long sequences weigh as much as under the stock Trainer, which averages over tokens. A
+    comparison with the model's own loss on a first batch shows whether the loss shifts labels, and
+    whether it is divided by `num_items_in_batch` (some models accept this argument but ignore it).
+    A loss that matches no form is refused.
     """
 
     def __init__(self, trainer: Any, model: nn.Module, inputs: dict[str, Any]) -> None:
@@ -127,10 +164,17 @@ class ModelLoss:
     def __call__(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any) -> Tensor:
         # Models with a fused loss return logits only if the forward pass gets no labels.
         outputs = model(**{name: value for name, value in inputs.items() if name != "labels"})
-        losses, total = self._sums(check_logits(outputs, self.trainer.model), inputs["labels"], self.shift)
+        losses, total = self._sums(
+            check_logits(outputs, self.trainer.model), inputs["labels"], self.shift
+        )
         if self.divides_by_items and num_items_in_batch is not None:
-            # The Trainer divides by the tokens of all micro-batches on all workers, whose gradients DDP then averages.
-            workers = self.trainer.accelerator.num_processes if self.trainer.args.average_tokens_across_devices else 1
+            # The Trainer divides by the tokens of all micro-batches on all workers, whose gradients
+            # DDP then averages.
+            workers = (
+                self.trainer.accelerator.num_processes
+                if self.trainer.args.average_tokens_across_devices
+                else 1
+            )
             total = num_items_in_batch / workers
         return losses * (losses.shape[0] / total)
 
@@ -151,14 +195,20 @@ class ModelLoss:
             logits, own = check_logits(outputs, self.trainer.model), float(outputs.loss)
             divides = False
             if self.trainer.model_accepts_loss_kwargs:
-                # With a huge number of items the loss nearly vanishes, unless the model ignores the argument.
+                # With a huge number of items the loss nearly vanishes, unless the model ignores the
+                # argument.
                 many = labels.new_tensor(1 << 20, dtype=torch.int64)
                 divides = float(model(**inputs, num_items_in_batch=many).loss) < own / 2
         model.train()
-        causal = self.trainer._loss_shifts_labels or getattr(self.trainer.model, "loss_type", None) is None
+        causal = (
+            self.trainer._loss_shifts_labels
+            or getattr(self.trainer.model, "loss_type", None) is None
+        )
         sums = {shift: self._sums(logits, labels, shift) for shift in (causal, not causal)}
         found = {shift: float(losses.sum() / total) for shift, (losses, total) in sums.items()}
-        best = min(found, key=lambda shift: abs(found[shift] - own))  # on a tie the first, more likely form
+        best = min(
+            found, key=lambda shift: abs(found[shift] - own)
+        )  # on a tie the first, more likely form
         tolerance = 1e-4 if logits.dtype.itemsize >= 4 else 1e-2
         if not abs(found[best] - own) <= tolerance * abs(own):
             raise ValueError(
@@ -170,7 +220,8 @@ class ModelLoss:
 
 
 class Cut:
-    """Replaces a model while a loss is computed from its outputs. The forward pass is the model's own.
+    """Replaces a model while a loss is computed from its outputs. The forward pass is the model's
+    own.
 
     The graph is cut at the outputs: the loss is computed from detached copies.
     """
@@ -181,7 +232,9 @@ class Cut:
 
     @property  # type: ignore[misc]  # isinstance may see another type, on purpose
     def __class__(self) -> type:
-        """The model's class: loss functions check whether a model is a PEFT or a wrapped model, and shift labels accordingly."""
+        """The model's class: loss functions check whether a model is a PEFT or a wrapped model, and
+        shift labels accordingly.
+        """
         return type(self._model)
 
     def __getattr__(self, name: str) -> Any:
@@ -198,7 +251,8 @@ class Cut:
         return outputs
 
     def per_example(self, loss: Tensor, rows_per_example: int, whose: str) -> Tensor:
-        """Per-example losses with the mean and the gradients of `loss`; their values are first-order shares of it.
+        """Per-example losses with the mean and the gradients of `loss`; their values are
+        first-order shares of it.
 
         Rows of one example are `examples` apart (chosen answers first, then the rejected ones).
         """

@@ -1,4 +1,5 @@
-"""The decomposition as an aggregator of TorchJD, from `[primary gradients; auxiliary gradients]` to one update.
+"""The decomposition as an aggregator of TorchJD, from `[primary gradients; auxiliary gradients]` to
+one update.
 
 aggregator = Attittud(Eta(neutral=1, helpful=1, harmful=0), primary_rows=len(losses))
 backward([losses, auxiliary_loss])             # torchjd.autojac: fills .jac
@@ -29,19 +30,26 @@ except ImportError as error:
 class Attittud(Aggregator):  # type: ignore[misc] # mypy skips torchjd, see pyproject.toml
     """Decomposes the last rows of a Jacobian in the subspace of its first rows.
 
-    The basis is the same as in `Guide(basis="exact", refresh_every=1)`: the top right singular vectors of the primary rows. With
-    one primary row the basis is the direction of this row, and `Eta(1, 1, 0)` makes it one-sided PCGrad.
+    The basis is the same as in `Guide(basis="exact", refresh_every=1)`: the top right singular
+    vectors of the primary rows. With one primary row the basis is the direction of this row, and
+    `Eta(1, 1, 0)` makes it one-sided PCGrad.
 
     Args:
         eta: one Eta for all auxiliary rows, or one for each row.
-        primary_weight: weight of the mean primary row in the update; unlike in `Guide`, also for the primary task's own
-            parameters.
-        primary_rows: how many rows, from the top, are gradients of single primary examples; 1 for the mean primary gradient.
+        primary_weight: weight of the mean primary row in the update; unlike in `Guide`, also for
+            the primary task's own parameters.
+        primary_rows: how many rows, from the top, are gradients of single primary examples; 1 for
+            the mean primary gradient.
         rank: the largest number of directions along which gradients are compared.
     """
 
     def __init__(
-        self, eta: Eta | Sequence[Eta], *, primary_weight: float = 1.0, primary_rows: int = 1, rank: int = 10
+        self,
+        eta: Eta | Sequence[Eta],
+        *,
+        primary_weight: float = 1.0,
+        primary_rows: int = 1,
+        rank: int = 10,
     ) -> None:
         super().__init__()
         self.eta = eta if isinstance(eta, Eta) else tuple(eta)
@@ -63,7 +71,8 @@ class Attittud(Aggregator):  # type: ignore[misc] # mypy skips torchjd, see pypr
                 f"{len(etas)} Etas were given for {len(auxiliary)} auxiliary rows; pass one Eta, or one for each row"
             )
         mean = primary.mean(dim=0)
-        # With NaN or Inf there are no directions, as after such a refresh: everything is neutral, and rows stay unchanged.
+        # With NaN or Inf there are no directions, as after such a refresh: everything is neutral,
+        # and rows stay unchanged.
         known = torch.where(torch.isfinite(primary).all(), primary, 0.0)
         _, sizes, right = torch.linalg.svd(known, full_matrices=False)
         kept = sizes > tolerance(matrix.dtype) * sizes[0]

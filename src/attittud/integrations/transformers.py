@@ -1,7 +1,9 @@
-"""Hugging Face's `Trainer` with a primary dataset and named auxiliary datasets; also a mixin for TRL's trainers.
+"""Hugging Face's `Trainer` with a primary dataset and named auxiliary datasets; also a mixin for
+TRL's trainers.
 
 trainer = AttittudTrainer(
-    model=model, args=args, train_dataset=primary, auxiliary_datasets={"web": web}, guide=preset("drop_harmful")
+    model=model, args=args, train_dataset=primary, auxiliary_datasets={"web": web},
+    guide=preset("drop_harmful")
 )
 
 class GuidedSFTTrainer(AttittudMixin, SFTTrainer): ...
@@ -34,30 +36,42 @@ except ImportError as error:
 
 logger = logging.getLogger("attittud")
 
-FOLDER = "attittud"  # the folder in a Trainer's checkpoint that holds the guide (see attittud.checkpoint) and AUXILIARY
+# the folder in a Trainer's checkpoint that holds the guide (see attittud.checkpoint) and AUXILIARY
+FOLDER = "attittud"
 AUXILIARY = "auxiliary.json"
 
 
 class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types for a checker
-    """Put this before a `Trainer` class: `train_dataset` is the primary task and guides the `auxiliary_datasets`.
+    """Put this before a `Trainer` class: `train_dataset` is the primary task and guides the
+    `auxiliary_datasets`.
 
-    Accumulation, mixed precision, clipping, checkpoints and Accelerate's ways to use several GPUs stay the Trainer's own.
-    The logged `loss` is primary_weight * primary loss + the weighted auxiliary losses.
+    Accumulation, mixed precision, clipping, checkpoints and Accelerate's ways to use several GPUs
+    stay the Trainer's own. The logged `loss` is primary_weight * primary loss + the weighted
+    auxiliary losses.
 
     Args:
-        auxiliary_datasets: one dataset, or a dict of named datasets. They are repeated as often as needed.
-        guide: keyword arguments of a `Guide`, such as `preset("flip")` or `{"eta": Eta(...), "rank": 5}`.
-        auxiliary_collators: collators by name. An auxiliary dataset with its own collator is used as it is; the others go
-            through the Trainer's collator and, in TRL, through the preparation of its `train_dataset`.
+        auxiliary_datasets: one dataset, or a dict of named datasets. They are repeated as often as
+            needed.
+        guide: keyword arguments of a `Guide`, such as `preset("flip")` or `{"eta": Eta(...),
+            "rank": 5}`.
+        auxiliary_collators: collators by name. An auxiliary dataset with its own collator is used
+            as it is; the others go through the Trainer's collator and, in TRL, through the
+            preparation of its `train_dataset`.
         auxiliary_batch_size: per device; by default the batch size of the primary dataset.
-        primary_losses: a function of (model, inputs) that returns per-example losses, in place of the Trainer's own loss.
-        auxiliary_losses: functions of (model, inputs) by name that return a loss, in place of the Trainer's own loss.
+        primary_losses: a function of (model, inputs) that returns per-example losses, in place of
+            the Trainer's own loss.
+        auxiliary_losses: functions of (model, inputs) by name that return a loss, in place of the
+            Trainer's own loss.
         judge_dataset: with eta="auto", primary examples that are not used for training.
     """
 
     current_gradient_accumulation_steps: int
-    packs = False  # whether several examples of `train_dataset` may share a row, since none needs a loss of its own
-    full_batches = False  # whether the last batch of the other datasets is filled up from their next epoch
+    # whether several examples of `train_dataset` may share a row, since none needs a loss of its
+    # own
+    packs = False
+    full_batches = (
+        False  # whether the last batch of the other datasets is filled up from their next epoch
+    )
 
     def __init__(
         self,
@@ -73,7 +87,9 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
     ) -> None:
         check_arguments(type(self), kwargs)
         if auxiliary_datasets is None:
-            raise TypeError(f"{type(self).__name__} needs auxiliary_datasets=, one dataset or a dict of named datasets")
+            raise TypeError(
+                f"{type(self).__name__} needs auxiliary_datasets=, one dataset or a dict of named datasets"
+            )
         settings = check_settings(guide, "guide")
         super().__init__(*args, **kwargs)
         self.guide_settings = settings
@@ -83,7 +99,12 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
         check_judges(self.make_guide(self.model), judge_dataset)
         collators, own_losses = auxiliary_collators or {}, dict(auxiliary_losses or {})
         self.auxiliary = AuxiliaryData(
-            self, auxiliary_datasets, collators, auxiliary_batch_size, judge_dataset, known=own_losses
+            self,
+            auxiliary_datasets,
+            collators,
+            auxiliary_batch_size,
+            judge_dataset,
+            known=own_losses,
         )
         overridden = type(self).compute_loss is not Trainer.compute_loss
         self.objective = TrainerLoss(self, primary_losses, own_losses, own=overridden)
@@ -101,7 +122,11 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
     def collator_of(self, name: str, collator: Any, *, trains: bool) -> Any:
         """Return the collator of a dataset, in place of the one that it would have."""
         classes = self.objective.classes(name)
-        return collator if classes is None else CheckedLabels(collator, self.argument_of(name), classes)
+        return (
+            collator
+            if classes is None
+            else CheckedLabels(collator, self.argument_of(name), classes)
+        )
 
     def make_guide(self, model: nn.Module) -> Guide:
         """Make the guide of a model."""
@@ -112,12 +137,16 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
         """The report of the last step."""
         return self._latest.report
 
-    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> tuple[list[Any], Any]:
+    def get_batch_samples(
+        self, epoch_iterator: Any, num_batches: int, device: Any
+    ) -> tuple[list[Any], Any]:
         batches, items = super().get_batch_samples(epoch_iterator, num_batches, device)
         self._window = self.auxiliary.draw(len(batches), device)
         return batches, items
 
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+    def training_step(
+        self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None
+    ) -> Tensor:
         guide = self.guide
         assert guide is not None
         model.train()
@@ -131,7 +160,8 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
             return total
         if guide.judge_due:
             guide.judge(lambda: self._judges(model))
-        # All primary micro-batches of a step contribute to the basis, which the first auxiliary micro-batch fixes.
+        # All primary micro-batches of a step contribute to the basis, which the first auxiliary
+        # micro-batch fixes.
         for name, (batches, items) in self._window.items():
             weights = guide.auxiliary_weight
             weight = weights[name] if isinstance(weights, dict) else weights
@@ -152,13 +182,19 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
         scaler = self.accelerator.scaler
         return loss if scaler is None else scaler.scale(loss)
 
-    def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any) -> Any:
-        prepared = super()._prepare_for_training(max_steps, train_dataloader, resume_from_checkpoint)
+    def _prepare_for_training(
+        self, max_steps: int, train_dataloader: Any, resume_from_checkpoint: Any
+    ) -> Any:
+        prepared = super()._prepare_for_training(
+            max_steps, train_dataloader, resume_from_checkpoint
+        )
         self.guide = self.make_guide(prepared[0])
         # The guide sums micro-batches itself, and under FSDP2 every micro-batch must be reduced.
         self.accelerator.gradient_state.plugin_kwargs["sync_each_batch"] = True
         resumed = resume_from_checkpoint is not None
-        self.auxiliary.begin(load_guide(self.guide, Path(resume_from_checkpoint)) if resumed else {})
+        self.auxiliary.begin(
+            load_guide(self.guide, Path(resume_from_checkpoint)) if resumed else {}
+        )
         self._latest = Latest()
         return prepared
 
@@ -172,12 +208,17 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
         super()._save_optimizer_and_scheduler(output_dir)
         assert self.guide is not None
         drawn = {AUXILIARY: {"drawn": self.auxiliary.drawn}}
-        checkpoint.save(self.guide, Path(output_dir, FOLDER), writes=self.args.should_save, files=drawn)
+        checkpoint.save(
+            self.guide, Path(output_dir, FOLDER), writes=self.args.should_save, files=drawn
+        )
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         if "loss" in logs:
             # The mean over the workers, as the Trainer logs its own loss.
-            logs |= {name: float(self.accelerator.reduce(mean, "mean")) for name, mean in self._latest.losses().items()}
+            logs |= {
+                name: float(self.accelerator.reduce(mean, "mean"))
+                for name, mean in self._latest.losses().items()
+            }
             logs |= self._latest.numbers()
         super().log(logs, *args, **kwargs)
 
@@ -187,13 +228,19 @@ class AttittudTrainer(AttittudMixin):
 
 
 def load_guide(guide: Guide, folder: Path) -> dict[str, int]:
-    """Load a guide; returns how many batches were drawn. A checkpoint of a plain Trainer lacks these files."""
+    """Load a guide; returns how many batches were drawn. A checkpoint of a plain Trainer lacks
+    these files.
+    """
     saved = folder / FOLDER
     with checkpoint.together(guide):
         if len(set(checkpoint.gather(guide, str(saved.exists())))) > 1:
-            raise FileNotFoundError(f"{saved}: not all workers find this folder; copy the checkpoint to all of them")
+            raise FileNotFoundError(
+                f"{saved}: not all workers find this folder; copy the checkpoint to all of them"
+            )
         if not saved.exists():
-            logger.warning("%s is missing: the guide and the auxiliary data start from the beginning", saved)
+            logger.warning(
+                "%s is missing: the guide and the auxiliary data start from the beginning", saved
+            )
             return {}
         content = checkpoint.read_json(saved / AUXILIARY)
         with checkpoint.reading(saved / AUXILIARY):
@@ -203,12 +250,16 @@ def load_guide(guide: Guide, folder: Path) -> dict[str, int]:
 
 
 def _check_drawn(drawn: Any) -> dict[str, int]:
-    if not isinstance(drawn, dict) or not all(type(count) is int and count >= 0 for count in drawn.values()):
-        raise TypeError("'drawn' must hold the number of batches that were drawn from each auxiliary dataset")
+    if not isinstance(drawn, dict) or not all(
+        type(count) is int and count >= 0 for count in drawn.values()
+    ):
+        raise TypeError(
+            "'drawn' must hold the number of batches that were drawn from each auxiliary dataset"
+        )
     return drawn
 
 
-# ------------------------------------------------------------------------------------------------ refusals
+# ----------------------------------------------------------------------------------------- refusals
 
 FSDP2 = """\
 distributed_type: FSDP
@@ -228,8 +279,13 @@ def check_trainer(trainer: Any) -> None:
     """Refuse settings of a Trainer under which there are no per-example primary gradients."""
     args, accelerator = trainer.args, trainer.accelerator
     launch = f"with `accelerate launch --config_file fsdp2.yaml`, where fsdp2.yaml is:\n{FSDP2}"
-    old_fsdp = trainer.is_fsdp_enabled and getattr(accelerator.state.fsdp_plugin, "fsdp_version", 1) != 2
-    packed = {"packing": getattr(args, "packing", False), "padding_free": getattr(trainer, "padding_free", False)}
+    old_fsdp = (
+        trainer.is_fsdp_enabled and getattr(accelerator.state.fsdp_plugin, "fsdp_version", 1) != 2
+    )
+    packed = {
+        "packing": getattr(args, "packing", False),
+        "padding_free": getattr(trainer, "padding_free", False),
+    }
     packed = {} if trainer.packs else packed
     lomo, mesh = "lomo" in str(args.optim).lower(), getattr(accelerator, "parallelism_config", None)
     refusals = {
@@ -245,13 +301,15 @@ def check_trainer(trainer: Any) -> None:
             for name, on in packed.items()
         },
         "several GPUs are visible to one process, so the Trainer would use nn.DataParallel, which is not supported; launch "
-        "one process per GPU (`accelerate launch` or `torchrun`), or set CUDA_VISIBLE_DEVICES": args.n_gpu > 1,
+        "one process per GPU (`accelerate launch` or `torchrun`), or set CUDA_VISIBLE_DEVICES": args.n_gpu
+        > 1,
         "activation_offloading=True frees activations after one backward pass, but a refresh needs several; use "
         "gradient_checkpointing=True instead": getattr(args, "activation_offloading", False),
         f"optim={args.optim!r} updates parameters during the backward pass, before gradients can be decomposed; use "
         "optim='adamw_torch'": lomo,
         **{
-            f"{name}={size}: tensor, context and sequence parallelism are not supported; use FSDP2": size > 1
+            f"{name}={size}: tensor, context and sequence parallelism are not supported; use FSDP2": size
+            > 1
             for name in ("tp_size", "cp_size", "sp_size")
             if (size := getattr(mesh, name, 1))
         },
@@ -262,27 +320,36 @@ def check_trainer(trainer: Any) -> None:
 
 
 def check_arguments(trainer: type[AttittudMixin], others: Iterable[str]) -> None:
-    """Refuse a misspelt argument of the mixin; `others` are the arguments that would go to the Trainer."""
+    """Refuse a misspelt argument of the mixin; `others` are the arguments that would go to the
+    Trainer.
+    """
     mixed = [base for base in trainer.__mro__ if issubclass(base, AttittudMixin)]
     own = {name for base in mixed for name in _arguments(base)}
     known = own.union(*(_arguments(base) for base in trainer.__mro__ if base not in mixed))
     for name in others:
         if name not in known and (hint := meant(name, own)):
-            raise TypeError(f"{trainer.__name__} has no argument {name!r}{hint}; correct its spelling")
+            raise TypeError(
+                f"{trainer.__name__} has no argument {name!r}{hint}; correct its spelling"
+            )
 
 
 def _arguments(base: type) -> Iterator[str]:
     """The names of the arguments that the constructor of this class itself has."""
     if base is not object and "__init__" in vars(base):
         for name, argument in inspect.signature(base.__init__).parameters.items():  # type: ignore[misc]  # of this very class
-            if argument.kind not in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD) and name != "self":
+            if (
+                argument.kind not in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD)
+                and name != "self"
+            ):
                 yield name
 
 
 def check_judges(guide: Guide, judge_dataset: Any) -> None:
     """Refuse eta="auto" without judges, and judges without eta="auto"."""
     if guide.judge_due and judge_dataset is None:
-        raise ValueError("eta='auto' needs judges: pass judge_dataset=, primary examples that are not in train_dataset")
+        raise ValueError(
+            "eta='auto' needs judges: pass judge_dataset=, primary examples that are not in train_dataset"
+        )
     if not guide.judge_due and judge_dataset is not None:
         raise ValueError(
             "judge_dataset= is only used with eta='auto', but every eta of this guide is fixed; leave it out"

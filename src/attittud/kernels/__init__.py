@@ -1,6 +1,8 @@
-"""Products with long rows, by Triton kernels where possible, else in chunks of columns, so that no copy of length D is made.
+"""Products with long rows, by Triton kernels where possible, else in chunks of columns, so that no
+copy of length D is made.
 
-Sums of products are float64 for every storage type, so the user's TF32 or bf16 settings have no effect here.
+Sums of products are float64 for every storage type, so the user's TF32 or bf16 settings have no
+effect here.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from torch import Tensor
 
 @cache
 def kernels() -> ModuleType | None:
-    """Return the Triton versions of the functions here. Only torch's CUDA builds come with Triton."""
+    """Return the Triton versions of the functions here. Only torch's CUDA builds come with
+    Triton.
+    """
     try:
         from attittud.kernels import cuda as found
     except ImportError:
@@ -24,7 +28,9 @@ def kernels() -> ModuleType | None:
 
 
 def _fast(rows: Tensor, *vectors: Tensor) -> ModuleType | None:
-    """Return the kernels if they support these rows: float32, or half precision multiplied with float32 vectors."""
+    """Return the kernels if they support these rows: float32, or half precision multiplied with
+    float32 vectors.
+    """
     short = bool(vectors) and rows.dtype in (torch.bfloat16, torch.float16)
     if not rows.is_cuda or not (short or rows.dtype == torch.float32) or rows.stride(1) != 1:
         return None
@@ -35,12 +41,19 @@ def _fast(rows: Tensor, *vectors: Tensor) -> ModuleType | None:
 
 
 def chunk_size(x: Tensor) -> int:
-    """How many columns are handled at once. Their float64 copy takes 1 MB (fits a cache), or 128 MB on a GPU (few launches)."""
-    return max(1, ((1 << 17) if x.device.type == "cpu" else (1 << 24)) // (x.shape[0] if x.ndim == 2 else 1))
+    """How many columns are handled at once. Their float64 copy takes 1 MB (fits a cache), or 128 MB
+    on a GPU (few launches).
+    """
+    return max(
+        1,
+        ((1 << 17) if x.device.type == "cpu" else (1 << 24)) // (x.shape[0] if x.ndim == 2 else 1),
+    )
 
 
 def dot(x: Tensor, y: Tensor) -> Tensor:
-    """⟨x, y⟩ in float64, because differences of such numbers decide whether a gradient lies in the span."""
+    """⟨x, y⟩ in float64, because differences of such numbers decide whether a gradient lies in the
+    span.
+    """
     if x.is_cuda and y.stride(0) == 1 and (fast := _fast(x[None], y)):
         found: Tensor = fast.dot(x, y)
         return found
@@ -52,7 +65,9 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
 
 
 def project(rows: Tensor, vector: Tensor) -> Tensor:
-    """rows @ vector, float64. The products are in the vector's type, whatever the type of the rows, also under autocast."""
+    """rows @ vector, float64. The products are in the vector's type, whatever the type of the rows,
+    also under autocast.
+    """
     with torch.autocast(rows.device.type, enabled=False):
         if rows.dtype == vector.dtype:
             return rows.mv(vector).double()
@@ -62,7 +77,9 @@ def project(rows: Tensor, vector: Tensor) -> Tensor:
 
 
 class Products(NamedTuple):
-    """All inner products that a step needs: of two vectors x and y with some rows and with each other; float64."""
+    """All inner products that a step needs: of two vectors x and y with some rows and with each
+    other; float64.
+    """
 
     rows_x: Tensor
     rows_y: Tensor
@@ -78,10 +95,13 @@ def products(rows: Tensor, x: Tensor, y: Tensor) -> Products:
     return Products(project(rows, x), project(rows, y), dot(x, x), dot(y, y), dot(x, y))
 
 
-def lift_(rows: Tensor, weights: Tensor, x: Tensor, y: Tensor, x_factor: Tensor | float, y_factor: Tensor) -> Tensor:
+def lift_(
+    rows: Tensor, weights: Tensor, x: Tensor, y: Tensor, x_factor: Tensor | float, y_factor: Tensor
+) -> Tensor:
     """x becomes x_factor * x + rowsᵀ weights + y_factor * y; y may be overwritten.
 
-    Multiplication and addition are not fused, so zero weights give exactly x_factor * x + y_factor * y.
+    Multiplication and addition are not fused, so zero weights give exactly x_factor * x + y_factor
+    * y.
     """
     if fast := _fast(rows, x, y):
         scale = x_factor if isinstance(x_factor, Tensor) else torch.full_like(y_factor, x_factor)
@@ -107,7 +127,10 @@ def add_product_(out: Tensor, weights: Tensor, rows: Tensor) -> None:
     found = kernels() if out.is_cuda else None
     if found is None or out.shape[1] < found.LEAST_COLUMNS or out.shape[0] > found.MOST_SUMS:
         out.addmm_(weights, rows)
-    elif out.dtype == weights.dtype == rows.dtype == torch.float32 and out.stride(1) == rows.stride(1) == 1:
+    elif (
+        out.dtype == weights.dtype == rows.dtype == torch.float32
+        and out.stride(1) == rows.stride(1) == 1
+    ):
         found.add_product_(out, weights, rows)
     else:
         out.addmm_(weights, rows)
@@ -126,7 +149,9 @@ def gram(rows: Tensor) -> Tensor:
 
 
 def transform_(rows: Tensor, matrix: Tensor, *, lower: bool = False) -> Tensor:
-    """The first rows of `rows` become `matrix @ rows`; returns those rows. `lower`: the matrix is lower triangular."""
+    """The first rows of `rows` become `matrix @ rows`; returns those rows. `lower`: the matrix is
+    lower triangular.
+    """
     if fast := _fast(rows):
         changed: Tensor = fast.transform_(rows, matrix, lower)
         return changed
@@ -138,9 +163,11 @@ def transform_(rows: Tensor, matrix: Tensor, *, lower: bool = False) -> Tensor:
 
 
 def factorise(matrix: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
-    """Lower factor L of a float64 Gram matrix, and L⁻¹. Directions weaker than `tolerance` times the longest row become zero.
+    """Lower factor L of a float64 Gram matrix, and L⁻¹. Directions weaker than `tolerance` times
+    the longest row become zero.
 
-    `torch.linalg.cholesky_ex` stops at the first vanishing pivot, but here the later rows still count.
+    `torch.linalg.cholesky_ex` stops at the first vanishing pivot, but here the later rows still
+    count.
     """
     k = matrix.shape[0]
     if matrix.is_cuda and (found := kernels()) is not None and k <= found.MOST_ROWS:
@@ -157,14 +184,21 @@ def factorise(matrix: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
         factor[j:, j] = column[j:]
         rest = rest - column[:, None] * column
     kept_rows = factor.diagonal() > 0
-    # Weak rows become rows of the identity with a zero right-hand side, so that the triangular solve is regular.
-    regular = torch.where(kept_rows[:, None], factor, torch.eye(k, dtype=factor.dtype, device=factor.device))
-    inverse = torch.linalg.solve_triangular(regular, torch.diag(kept_rows.to(factor.dtype)), upper=False)
+    # Weak rows become rows of the identity with a zero right-hand side, so that the triangular
+    # solve is regular.
+    regular = torch.where(
+        kept_rows[:, None], factor, torch.eye(k, dtype=factor.dtype, device=factor.device)
+    )
+    inverse = torch.linalg.solve_triangular(
+        regular, torch.diag(kept_rows.to(factor.dtype)), upper=False
+    )
     return factor, inverse
 
 
 def take_(old: Tensor, new: Tensor, finite: Tensor) -> None:
-    """Copy `new` into `old` if `finite`, a boolean on the device, is true; row by row, so that no large copy is made."""
+    """Copy `new` into `old` if `finite`, a boolean on the device, is true; row by row, so that no
+    large copy is made.
+    """
     if (fast := _fast(new)) and old.is_contiguous() and new.is_contiguous():
         fast.take_(old, new, finite)
         return

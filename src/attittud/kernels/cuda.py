@@ -1,8 +1,10 @@
-"""Kernels in Triton, which comes with torch's CUDA builds: passes over V at the speed of memory, and sums over single layers.
+"""Kernels in Triton, which comes with torch's CUDA builds: passes over V at the speed of memory,
+and sums over single layers.
 
-Each kernel reads its long operand once. `attittud.kernels` has the same operations in plain torch for all other cases, and
-the tests compare both. Sums use no atomics, so a result is the same in every run. They are float64 over V, and float32 for
-the single layers that engines need. The numbers below were the fastest that we tried on an H200.
+Each kernel reads its long operand once. `attittud.kernels` has the same operations in plain torch
+for all other cases, and the tests compare both. Sums use no atomics, so a result is the same in
+every run. They are float64 over V, and float32 for the single layers that engines need. The numbers
+below were the fastest that we tried on an H200.
 """
 
 from __future__ import annotations
@@ -19,16 +21,25 @@ from torch import Tensor
 P = ParamSpec("P")
 R = TypeVar("R")
 THREADS = 128  # four warps, Triton's default for a program
-MOST_ROWS = 64  # a k x k factor of more rows would not fit next to the tile; then plain torch is used
+MOST_ROWS = (
+    64  # a k x k factor of more rows would not fit next to the tile; then plain torch is used
+)
 MOST_SUMS = 12  # rows of `add_product_`; with more rows, libraries are as fast
 LEAST_COLUMNS = 1 << 17  # columns that keep a whole GPU busy, each thread holding whole columns
 _TILE = 8192  # numbers in a tile (rows x columns)
-_FEW, _FOURFOLD = 5, 10  # rows up to which `products` runs many programs at a time, and gives a thread four columns
+_FEW, _FOURFOLD = (
+    5,
+    10,
+)  # rows up to which `products` runs many programs at a time, and gives a thread four columns
 _UNROLLED = 20  # rows up to which a thread holds one column, with twice as many sums
 _FEW_PAIRS = 8  # rows up to which `gram` has room for many programs at a time
-_PAIRS, _QUARTERED = 11, 24  # rows whose pairwise float64 sums fit into the registers of one thread, or of four
+_PAIRS, _QUARTERED = (
+    11,
+    24,
+)  # rows whose pairwise float64 sums fit into the registers of one thread, or of four
 _GROUP = 8  # with more rows, this many rows at a time
-_GRAM_AHEAD = 6  # tiles being loaded at once, if registers allow too few programs at a time to keep the memory busy
+# tiles being loaded at once, if registers allow too few programs at a time to keep the memory busy
+_GRAM_AHEAD = 6
 
 
 def _on_its_device(launch: Callable[P, R]) -> Callable[P, R]:
@@ -57,10 +68,12 @@ def _padded(rows: int) -> int:
 
 @triton.jit
 def _gram(rows, out, size, stride, K: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr):
-    """Sums over all pairs of K rows. Each thread has one column of each row, so nothing is shared or read twice.
+    """Sums over all pairs of K rows. Each thread has one column of each row, so nothing is shared
+    or read twice.
 
-    The product of two float32 numbers is exact in float64. The digits beyond float32 are needed: a row that depends on
-    others has a pivot of 1e-14, which would vanish in the noise of 1e-7 of float32 products (tf32x3).
+    The product of two float32 numbers is exact in float64. The digits beyond float32 are needed: a
+    row that depends on others has a pivot of 1e-14, which would vanish in the noise of 1e-7 of
+    float32 products (tf32x3).
     """
     program = tl.program_id(0)
     column = tl.arange(0, BLOCK).to(tl.int64)
@@ -84,8 +97,19 @@ def _gram(rows, out, size, stride, K: tl.constexpr, BLOCK: tl.constexpr, AHEAD: 
 
 
 @triton.jit
-def _gram_quarters(rows, out, size, stride, K: tl.constexpr, R: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr):
-    """The same sums for more rows: each warp multiplies a quarter of R rows with itself and with the next two quarters."""
+def _gram_quarters(
+    rows,
+    out,
+    size,
+    stride,
+    K: tl.constexpr,
+    R: tl.constexpr,
+    BLOCK: tl.constexpr,
+    AHEAD: tl.constexpr,
+):
+    """The same sums for more rows: each warp multiplies a quarter of R rows with itself and with
+    the next two quarters.
+    """
     program = tl.program_id(0)
     warp, quarter = tl.arange(0, 4)[:, None], tl.arange(0, 4)
     column = tl.arange(0, BLOCK)[None, :].to(tl.int64)
@@ -99,7 +123,9 @@ def _gram_quarters(rows, out, size, stride, K: tl.constexpr, R: tl.constexpr, BL
             for i in tl.static_range(R):
                 row = (warp + away) % 4 * R + i
                 place = rows + row * tl.cast(stride, tl.int64) + at
-                tile = tile + (tl.load(place, mask=(at < size) & (row < K), other=0.0).to(tl.float64),)
+                tile = tile + (
+                    tl.load(place, mask=(at < size) & (row < K), other=0.0).to(tl.float64),
+                )
         new = ()
         for i in tl.static_range(R):
             for j in tl.static_range(i + 1):
@@ -112,7 +138,11 @@ def _gram_quarters(rows, out, size, stride, K: tl.constexpr, R: tl.constexpr, BL
     for i in tl.static_range(R):
         row = quarter * R + i
         for j in tl.static_range(i + 1):
-            tl.store(out + row * K + quarter * R + j, tl.sum(sums[i * (i + 1) // 2 + j], axis=1), mask=row < K)
+            tl.store(
+                out + row * K + quarter * R + j,
+                tl.sum(sums[i * (i + 1) // 2 + j], axis=1),
+                mask=row < K,
+            )
         for j in tl.static_range(2 * R):
             other = (quarter + 1 + j // R) % 4 * R + j % R
             place = out + tl.maximum(row, other) * K + tl.minimum(row, other)
@@ -122,8 +152,12 @@ def _gram_quarters(rows, out, size, stride, K: tl.constexpr, R: tl.constexpr, BL
 
 
 @triton.jit
-def _gram_groups(rows, out, size, stride, K: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr):
-    """The same sums for still more rows: each program takes a pair of groups of rows, and neighbours share the cache."""
+def _gram_groups(
+    rows, out, size, stride, K: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr
+):
+    """The same sums for still more rows: each program takes a pair of groups of rows, and
+    neighbours share the cache.
+    """
     first, second, program = tl.program_id(0) * GROUP, tl.program_id(1) * GROUP, tl.program_id(2)
     if second <= first:
         column = tl.arange(0, BLOCK).to(tl.int64)
@@ -135,9 +169,13 @@ def _gram_groups(rows, out, size, stride, K: tl.constexpr, GROUP: tl.constexpr, 
             left, right = (), ()
             for i in tl.static_range(GROUP):
                 place = rows + (first + i) * tl.cast(stride, tl.int64) + at
-                left = left + (tl.load(place, mask=(at < size) & (first + i < K), other=0.0).to(tl.float64),)
+                left = left + (
+                    tl.load(place, mask=(at < size) & (first + i < K), other=0.0).to(tl.float64),
+                )
                 place = rows + (second + i) * tl.cast(stride, tl.int64) + at
-                right = right + (tl.load(place, mask=(at < size) & (second + i < K), other=0.0).to(tl.float64),)
+                right = right + (
+                    tl.load(place, mask=(at < size) & (second + i < K), other=0.0).to(tl.float64),
+                )
             new = ()
             for i in tl.static_range(GROUP):
                 for j in tl.static_range(GROUP):
@@ -146,7 +184,9 @@ def _gram_groups(rows, out, size, stride, K: tl.constexpr, GROUP: tl.constexpr, 
         for i in tl.static_range(GROUP):
             for j in tl.static_range(GROUP):
                 place = out + (program * K + first + i) * K + second + j
-                tl.store(place, tl.sum(sums[i * GROUP + j]), mask=(first + i < K) & (second + j < K))
+                tl.store(
+                    place, tl.sum(sums[i * GROUP + j]), mask=(first + i < K) & (second + j < K)
+                )
 
 
 @_on_its_device
@@ -161,25 +201,46 @@ def gram(rows: Tensor) -> Tensor:
     programs = min(most, triton.cdiv(size, block))
     parts = torch.empty(programs, k, k, dtype=torch.float64, device=rows.device)
     if k <= _PAIRS:
-        _gram[(programs,)](rows, parts, size, stride, K=k, BLOCK=block, AHEAD=_GRAM_AHEAD if k > _FEW_PAIRS else 1)
+        _gram[(programs,)](
+            rows, parts, size, stride, K=k, BLOCK=block, AHEAD=_GRAM_AHEAD if k > _FEW_PAIRS else 1
+        )
     elif k <= _QUARTERED:
         quarter = triton.cdiv(k, 4)
-        _gram_quarters[(programs,)](rows, parts, size, stride, K=k, R=quarter, BLOCK=block, AHEAD=_GRAM_AHEAD)
+        _gram_quarters[(programs,)](
+            rows, parts, size, stride, K=k, R=quarter, BLOCK=block, AHEAD=_GRAM_AHEAD
+        )
     else:
         groups = triton.cdiv(k, _GROUP)
-        _gram_groups[(groups, groups, programs)](rows, parts, size, stride, K=k, GROUP=_GROUP, BLOCK=block)
+        _gram_groups[(groups, groups, programs)](
+            rows, parts, size, stride, K=k, GROUP=_GROUP, BLOCK=block
+        )
     lower = parts.sum(0).tril()
     return lower + lower.tril(-1).T
 
 
 @triton.jit
-def _transform(rows, matrix, size, stride, R: tl.constexpr, K: tl.constexpr, LOWER: tl.constexpr, BLOCK: tl.constexpr):
-    """Compute R rows from K rows, with sums in float64; LOWER skips the zeros of a lower triangular matrix."""
+def _transform(
+    rows,
+    matrix,
+    size,
+    stride,
+    R: tl.constexpr,
+    K: tl.constexpr,
+    LOWER: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Compute R rows from K rows, with sums in float64; LOWER skips the zeros of a lower triangular
+    matrix.
+    """
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
     tile = ()
     for j in tl.static_range(K):
-        tile = tile + (tl.load(rows + j * tl.cast(stride, tl.int64) + at, mask=inside, other=0.0).to(tl.float64),)
+        tile = tile + (
+            tl.load(rows + j * tl.cast(stride, tl.int64) + at, mask=inside, other=0.0).to(
+                tl.float64
+            ),
+        )
     for i in tl.static_range(R):
         total = tl.zeros((BLOCK,), tl.float64)
         for j in tl.static_range(i + 1 if LOWER else K):
@@ -225,7 +286,9 @@ def _factorise(matrix, factor, inverse, smallest, k, K: tl.constexpr):
 
 @triton.jit
 def _products(rows, x, y, out, size, stride, K: tl.constexpr, BLOCK: tl.constexpr):
-    """The inner products of `products`. Each thread has its own columns. Products and sums are float64: they decide signs."""
+    """The inner products of `products`. Each thread has its own columns. Products and sums are
+    float64: they decide signs.
+    """
     program = tl.program_id(0)
     column = tl.arange(0, BLOCK).to(tl.int64)
     a, p = (), ()
@@ -241,7 +304,9 @@ def _products(rows, x, y, out, size, stride, K: tl.constexpr, BLOCK: tl.constexp
         v = tl.load(y + at, mask=inside, other=0.0).to(tl.float64)
         new_a, new_p = (), ()
         for j in tl.static_range(K):
-            row = tl.load(rows + j * tl.cast(stride, tl.int64) + at, mask=inside, other=0.0).to(tl.float64)
+            row = tl.load(rows + j * tl.cast(stride, tl.int64) + at, mask=inside, other=0.0).to(
+                tl.float64
+            )
             new_a = new_a + (a[j] + row * u,)
             new_p = new_p + (p[j] + row * v,)
         a, p = new_a, new_p
@@ -277,7 +342,9 @@ def _lift(rows, weights, x, y, scales, k, size, stride, K: tl.constexpr, BLOCK: 
     at = tl.program_id(0).to(tl.int64) * BLOCK + column
     inside = at < size
     tile = tl.load(
-        rows + row[:, None].to(tl.int64) * stride + at[None, :], mask=(row[:, None] < k) & inside[None, :], other=0.0
+        rows + row[:, None].to(tl.int64) * stride + at[None, :],
+        mask=(row[:, None] < k) & inside[None, :],
+        other=0.0,
     ).to(tl.float32)
     weight = tl.load(weights + row, mask=row < k, other=0.0)
     u = tl.load(x + at, mask=inside, other=0.0)
@@ -288,13 +355,25 @@ def _lift(rows, weights, x, y, scales, k, size, stride, K: tl.constexpr, BLOCK: 
 
 @triton.jit
 def _add_product(
-    out, weights, rows, m, size, out_stride, stride, k_stride, m_stride, K: tl.constexpr, BLOCK: tl.constexpr
+    out,
+    weights,
+    rows,
+    m,
+    size,
+    out_stride,
+    stride,
+    k_stride,
+    m_stride,
+    K: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < size
     sums = ()
     for j in tl.static_range(K):
-        sums = sums + (tl.load(out + j * tl.cast(out_stride, tl.int64) + at, mask=inside, other=0.0),)
+        sums = sums + (
+            tl.load(out + j * tl.cast(out_stride, tl.int64) + at, mask=inside, other=0.0),
+        )
     for i in range(m):
         row = tl.load(rows + i * tl.cast(stride, tl.int64) + at, mask=inside, other=0.0)
         new = ()
@@ -323,17 +402,23 @@ def transform_(rows: Tensor, matrix: Tensor, lower: bool) -> Tensor:
         K = _padded(k)
         padded = torch.zeros(K, K, dtype=torch.float32, device=rows.device)
         padded[:kept, :k] = matrix
-        _transform_wide[(triton.cdiv(size, THREADS),)](rows, padded, k, kept, size, stride, K=K, BLOCK=THREADS)
+        _transform_wide[(triton.cdiv(size, THREADS),)](
+            rows, padded, k, kept, size, stride, K=K, BLOCK=THREADS
+        )
     return rows[:kept]
 
 
 @_on_its_device
 def factorise(matrix: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
-    """The lower factor of a float64 Gram matrix and its inverse, both without the directions below the tolerance."""
+    """The lower factor of a float64 Gram matrix and its inverse, both without the directions below
+    the tolerance.
+    """
     k = matrix.shape[0]
     factor, inverse = torch.empty(2, k, k, dtype=matrix.dtype, device=matrix.device)
     K = _padded(k)
-    _factorise[(1,)](matrix.contiguous(), factor, inverse, tolerance**2, k, K=K, num_warps=1 if K == 16 else 4)
+    _factorise[(1,)](
+        matrix.contiguous(), factor, inverse, tolerance**2, k, K=K, num_warps=1 if K == 16 else 4
+    )
     return factor, inverse
 
 
@@ -352,7 +437,9 @@ def products(rows: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor
         _products[(programs,)](some, x, y, parts, size, rows.stride(0), K=k, BLOCK=each * THREADS)
         totals.append(parts.sum(0))
     halves = [total[:-3].chunk(2) for total in totals]
-    with_x, with_y = halves[0] if len(halves) == 1 else (torch.cat(some) for some in zip(*halves, strict=True))
+    with_x, with_y = (
+        halves[0] if len(halves) == 1 else (torch.cat(some) for some in zip(*halves, strict=True))
+    )
     return with_x, with_y, totals[0][-3], totals[0][-2], totals[0][-1]
 
 
@@ -367,13 +454,25 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
 
 @_on_its_device
 def lift_(rows: Tensor, weights: Tensor, x: Tensor, y: Tensor, scales: Tensor) -> None:
-    """x becomes scales[0] * x + rowsᵀ weights + scales[1] * y, each product and each sum rounded on its own."""
+    """x becomes scales[0] * x + rowsᵀ weights + scales[1] * y, each product and each sum rounded on
+    its own.
+    """
     k, size = rows.shape
     K = _padded(k)
     block = _TILE // K
     # fp_fusion off: a fused multiply-add would differ from torch in the last bit.
     _lift[(triton.cdiv(size, block),)](
-        rows, weights.float(), x, y, scales.float(), k, size, rows.stride(0), K=K, BLOCK=block, enable_fp_fusion=False
+        rows,
+        weights.float(),
+        x,
+        y,
+        scales.float(),
+        k,
+        size,
+        rows.stride(0),
+        K=K,
+        BLOCK=block,
+        enable_fp_fusion=False,
     )
 
 
@@ -381,7 +480,9 @@ def lift_(rows: Tensor, weights: Tensor, x: Tensor, y: Tensor, scales: Tensor) -
 def take_(old: Tensor, new: Tensor, finite: Tensor) -> None:
     """Copy `new` into `old` if `finite` (one boolean) is true; otherwise `new` is not even read."""
     block = 8 * THREADS
-    _take[(triton.cdiv(new.numel(), block),)](old, new, finite.view(torch.uint8), new.numel(), BLOCK=block)
+    _take[(triton.cdiv(new.numel(), block),)](
+        old, new, finite.view(torch.uint8), new.numel(), BLOCK=block
+    )
 
 
 @_on_its_device
@@ -389,31 +490,45 @@ def add_product_(out: Tensor, weights: Tensor, rows: Tensor) -> None:
     """out (k x D, few rows) += weights (k x m) @ rows."""
     m, size = rows.shape
     _add_product[(triton.cdiv(size, 4 * THREADS),)](
-        out, weights, rows, m, size, out.stride(0), rows.stride(0), *weights.stride(), K=len(out), BLOCK=4 * THREADS
+        out,
+        weights,
+        rows,
+        m,
+        size,
+        out.stride(0),
+        rows.stride(0),
+        *weights.stride(),
+        K=len(out),
+        BLOCK=4 * THREADS,
     )
 
 
-# ---------------------------------------------------------------------------------------------------- convolutions
+# ------------------------------------------------------------------------------------- convolutions
 
-# Weighted sums of per-example gradients with respect to the weight of a 2-d convolution. Windows are read in the input
-# itself, and the gradient of one example never leaves the registers. A product of matrices would have to copy the windows and
-# write m copies of the weight. Several programs may work on one tile of the result. Each writes its sums to memory of its own,
-# one tile for each program, and these are added in the end. Operands are in half precision.
+# Weighted sums of per-example gradients with respect to the weight of a 2-d convolution. Windows
+# are read in the input itself, and the gradient of one example never leaves the registers. A
+# product of matrices would have to copy the windows and write m copies of the weight. Several
+# programs may work on one tile of the result. Each writes its sums to memory of its own, one tile
+# for each program, and these are added in the end. Operands are in half precision.
 
-# How many rows of weights have sums that fit into registers, how many tiles are loaded at once, and how many programs share
-# a processor.
+# How many rows of weights have sums that fit into registers, how many tiles are loaded at once, and
+# how many programs share a processor.
 _WINDOW_SUMS, _WINDOW_AHEAD, _WINDOW_PROGRAMS = 10, 3, 2
-# The most positions of an entry. The row of position p is computed as (p + 1/2) / across in float32, whose relative error
-# of 2^-23 must stay below 1/2 / across. So p < 2^22, divided by a factor for the rounding of 1 / across.
+# The most positions of an entry. The row of position p is computed as (p + 1/2) / across in
+# float32, whose relative error of 2^-23 must stay below 1/2 / across. So p < 2^22, divided by a
+# factor for the rounding of 1 / across.
 _MOST_POSITIONS = 1 << 21
 _LEAST = 16  # the smallest shape of tensor cores
-# The shape of a tile. The fastest shape (64 x 64) is a sixth faster, but its sums take twice the memory.
+# The shape of a tile. The fastest shape (64 x 64) is a sixth faster, but its sums take twice the
+# memory.
 _OUTPUTS, _COLUMNS, _WINDOW_POSITIONS = 64, 32, 64
 
 
 @triton.jit
 def _window_columns(tile, C, wide, BC: tl.constexpr, PACKED: tl.constexpr):
-    """The position in the window (v, u) and the input channels (c) of a tile's columns, and which columns exist."""
+    """The position in the window (v, u) and the input channels (c) of a tile's columns, and which
+    columns exist.
+    """
     if PACKED:  # with few channels: one row of the window after the other, in the order of memory
         column = tile % tl.cdiv(wide * C, BC) * BC + tl.arange(0, BC)
         v, u, c, real = tile // tl.cdiv(wide * C, BC), column // C, column % C, column < wide * C
@@ -432,9 +547,11 @@ def _add_windows(
     K: tl.constexpr, BO: tl.constexpr, BC: tl.constexpr, BP: tl.constexpr,
     PACKED: tl.constexpr, ALONE: tl.constexpr, ADD: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """Output channels x columns (a position in the window and its input channels), from `per` blocks of positions.
+    """Output channels x columns (a position in the window and its input channels), from `per`
+    blocks of positions.
 
-    length: positions of an example in all its entries; example: elements of x for one example. `above` counts rows of x in
+    length: positions of an example in all its entries; example: elements of x for one example.
+        `above` counts rows of x in
     earlier entries.
     """
     tile, split = tl.program_id(0), tl.program_id(1)
@@ -447,7 +564,8 @@ def _add_windows(
     total = tl.zeros((BO, BC), tl.float32)
     each = tl.cdiv(length, BP)
     last = tl.minimum(split * per + per, blocks)
-    # One loop over examples and their blocks, so that the next example is loaded while the current one is multiplied.
+    # One loop over examples and their blocks, so that the next example is loaded while the current
+    # one is multiplied.
     for step in tl.range(split * per, last, num_stages=AHEAD):
         i = step // each
         p = (step - i * each) * BP + tl.arange(0, BP)
@@ -472,7 +590,13 @@ def _add_windows(
             sums = new
             total = tl.zeros((BO, BC), tl.float32)
     inside = (o < O)[:, None] & real[None, :]
-    at = out + split * tl.cast(to_split, tl.int64) + v * to_y + o[:, None] * to_o + (u * to_x + c * to_c)[None, :]
+    at = (
+        out
+        + split * tl.cast(to_split, tl.int64)
+        + v * to_y
+        + o[:, None] * to_o
+        + (u * to_x + c * to_c)[None, :]
+    )
     for j in tl.static_range(K):
         place = at + j * tl.cast(to_k, tl.int64)
         found: tl.tensor = sums[j]
@@ -487,10 +611,21 @@ def _multiplies_halves(device: torch.device) -> bool:
 
 
 def serves_windows(out: Tensor, weights: Tensor, gradient: Tensor, x: Tensor) -> bool:
-    """Whether `add_windows_` supports this: two dimensions, one group (all input channels), half precision, few sums."""
-    if not gradient.is_cuda or gradient.ndim != 4 or out.shape[2] != x.shape[1] or out.shape[0] > _WINDOW_SUMS:
+    """Whether `add_windows_` supports this: two dimensions, one group (all input channels), half
+    precision, few sums.
+    """
+    if (
+        not gradient.is_cuda
+        or gradient.ndim != 4
+        or out.shape[2] != x.shape[1]
+        or out.shape[0] > _WINDOW_SUMS
+    ):
         return False
-    types = gradient.dtype == x.dtype and x.dtype.itemsize == 2 and out.dtype == weights.dtype == torch.float32
+    types = (
+        gradient.dtype == x.dtype
+        and x.dtype.itemsize == 2
+        and out.dtype == weights.dtype == torch.float32
+    )
     entries = gradient.shape[0] // weights.shape[1]
     elements = max(entries * max(gradient[0].numel(), x[0].numel()), out[0].numel())
     # Positions within an example are counted in 32 bits.
@@ -510,7 +645,8 @@ def add_windows_(
 ) -> None:
     """out (k x o x c x window) += weights (k x m) times the gradients of the m examples.
 
-    gradient: N x o x positions, x: N x c x space, where the N / m entries of an example follow each other; `pads` above
+    gradient: N x o x positions, x: N x c x space, where the N / m entries of an example follow each
+        other; `pads` above
     and to the left.
     """
     (k, O, C, high, wide), m = out.shape, weights.shape[1]
@@ -519,9 +655,13 @@ def add_windows_(
     length = entries * down * across
     packed = C < _LEAST
     columns, rows = (wide * C, high) if packed else (C, high * wide)
-    BO, BC = (min(side, max(_LEAST, triton.next_power_of_2(n))) for side, n in ((_OUTPUTS, O), (_COLUMNS, columns)))
+    BO, BC = (
+        min(side, max(_LEAST, triton.next_power_of_2(n)))
+        for side, n in ((_OUTPUTS, O), (_COLUMNS, columns))
+    )
     tiles = triton.cdiv(O, BO) * triton.cdiv(columns, BC) * rows
-    # As many programs as can run at a time, each with its own sums. Sums of programs that share a tile are added up below.
+    # As many programs as can run at a time, each with its own sums. Sums of programs that share a
+    # tile are added up below.
     blocks = m * triton.cdiv(length, _WINDOW_POSITIONS)
     per = triton.cdiv(blocks, max(1, _WINDOW_PROGRAMS * processors(out.device) // tiles))
     splits = triton.cdiv(blocks, per)
@@ -540,7 +680,7 @@ def add_windows_(
         out.add_(target.sum(0).permute(0, 1, 4, 2, 3))
 
 
-# ---------------------------------------------------------------------------------------------------- frozen BatchNorm
+# --------------------------------------------------------------------------------- frozen BatchNorm
 
 _CHANNELS, _CHANNEL_POSITIONS = 64, 32  # the shape of a tile
 _CHANNEL_PROGRAMS = 4  # programs that share a processor
@@ -550,7 +690,9 @@ _CHANNEL_PROGRAMS = 4  # programs that share a processor
 def _channel_sums(
     gradient, x, mean, var, out, eps, m, C, P, each, per, g_n, g_c, g_p, x_n, x_c, x_p, BC: tl.constexpr, BP: tl.constexpr
 ):  # fmt: skip
-    """The sums of `channel_sums` for some channels of one example, over some of the positions of its entries."""
+    """The sums of `channel_sums` for some channels of one example, over some of the positions of
+    its entries.
+    """
     i, split = tl.program_id(0), tl.program_id(2)
     c = (tl.program_id(1) * BC + tl.arange(0, BC)).to(tl.int64)
     middle = tl.load(mean + c, mask=c < C, other=0.0)
@@ -561,8 +703,12 @@ def _channel_sums(
         for start in range(split * per, tl.minimum(P, split * per + per), BP):
             p = (start + tl.arange(0, BP)).to(tl.int64)[:, None]
             inside = (p < P) & (c < C)[None, :]
-            g = tl.load(gradient + at * g_n + p * g_p + c[None, :] * g_c, mask=inside, other=0.0).to(tl.float32)
-            z = tl.load(x + at * x_n + p * x_p + c[None, :] * x_c, mask=inside, other=0.0).to(tl.float32)
+            g = tl.load(
+                gradient + at * g_n + p * g_p + c[None, :] * g_c, mask=inside, other=0.0
+            ).to(tl.float32)
+            z = tl.load(x + at * x_n + p * x_p + c[None, :] * x_c, mask=inside, other=0.0).to(
+                tl.float32
+            )
             weighted += g * ((z - middle[None, :]) * scale[None, :])
             plain += g
     place = out + (split * 2 * m + i) * C + c
@@ -571,7 +717,8 @@ def _channel_sums(
 
 
 def serves_channels(gradient: Tensor, x: Tensor) -> bool:
-    """Whether `channel_sums` supports this: images, or sequences with their channels in the second dimension.
+    """Whether `channel_sums` supports this: images, or sequences with their channels in the second
+    dimension.
 
     Inputs without positions are not supported, because there is nothing to sum.
     """
@@ -583,7 +730,8 @@ def serves_channels(gradient: Tensor, x: Tensor) -> bool:
 def channel_sums(
     gradient: Tensor, x: Tensor, mean: Tensor, var: Tensor, eps: float, examples: int
 ) -> tuple[Tensor, Tensor]:
-    """Sums of gradient * (x - mean) / √(var + eps) and of the gradient itself, for each example and channel: m x C.
+    """Sums of gradient * (x - mean) / √(var + eps) and of the gradient itself, for each example and
+    channel: m x C.
 
     gradient and x: N x C x positions, where the N / m entries of an example follow each other.
     """
@@ -594,7 +742,9 @@ def channel_sums(
     columns = triton.cdiv(C, BC)
     blocks = triton.cdiv(P, _CHANNEL_POSITIONS)
     # As many programs as can run at a time.
-    per = triton.cdiv(blocks, max(1, _CHANNEL_PROGRAMS * processors(x.device) // (examples * columns)))
+    per = triton.cdiv(
+        blocks, max(1, _CHANNEL_PROGRAMS * processors(x.device) // (examples * columns))
+    )
     splits = triton.cdiv(blocks, per)
     out = torch.empty(splits, 2, examples, C, dtype=torch.float32, device=x.device)
     _channel_sums[(examples, columns, splits)](

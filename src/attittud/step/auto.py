@@ -1,11 +1,13 @@
-"""eta="auto": held-out primary examples, the *judges*, decide how much weight each part of an auxiliary gradient gets.
+"""eta="auto": held-out primary examples, the *judges*, decide how much weight each part of an
+auxiliary gradient gets.
 
-In the step that uses them, judges neither build the basis nor train the model. The score of a part is its cosine with the
-judges' mean gradient g_judge. It says how much a small step along this part would help examples that had no influence on
-it. All scores come from k-vectors and inner products (V g_judge, ⟨g_judge, g_aux⟩, norms); only g_judge itself is as long
-as the model.
+In the step that uses them, judges neither build the basis nor train the model. The score of a part
+is its cosine with the judges' mean gradient g_judge. It says how much a small step along this part
+would help examples that had no influence on it. All scores come from k-vectors and inner products
+(V g_judge, ⟨g_judge, g_aux⟩, norms); only g_judge itself is as long as the model.
 
-A step uses weights from the scores of earlier steps, so no weight depends on the batch that it is applied to.
+A step uses weights from the scores of earlier steps, so no weight depends on the batch that it is
+applied to.
 """
 
 from __future__ import annotations
@@ -30,18 +32,25 @@ from attittud.step.shared import Shared
 SMALL = 1 << 24  # shared parameters: 64 MB
 MEMORY = 0.95  # how much of the running scores is kept when new scores arrive
 CAUTION = 3.0
-"""A standard error from n scores is multiplied by 1 + CAUTION / (n - 1), because a few scores may agree by chance."""
+"""A standard error from n scores is multiplied by 1 + CAUTION / (n - 1), because a few scores may
+agree by chance.
+"""
 DISTINCT = 4.0
-"""If the score of a part differs from the whole gradient's by this many standard deviations, the mean of both is used."""
+"""If the score of a part differs from the whole gradient's by this many standard deviations, the
+mean of both is used.
+"""
 DOUBTED, CERTAIN = 1.0, 3.0
-"""Scores in standard errors: up to the first number the weight is 0, from the second number on it is 1."""
+"""Scores in standard errors: up to the first number the weight is 0, from the second number on it
+is 1.
+"""
 
 
 def earned(score: Tensor, spread: Tensor, error: Tensor) -> Tensor:
-    """Weights of the three parts, from mean, standard deviation and standard error of the scores in `SCORED`.
+    """Weights of the three parts, from mean, standard deviation and standard error of the scores in
+    `SCORED`.
 
-    A part gets the score of the whole auxiliary gradient unless its own score clearly differs. Its weight grows with the
-    certainty that the score is above 0.
+    A part gets the score of the whole auxiliary gradient unless its own score clearly differs. Its
+    weight grows with the certainty that the score is above 0.
     """
     own, whole = score[:3], score[3]
     tiny = torch.finfo(score.dtype).tiny
@@ -55,7 +64,8 @@ def earned(score: Tensor, spread: Tensor, error: Tensor) -> Tensor:
 class TaskScores:
     """The running scores of one auxiliary task.
 
-    The tensors stay on the device and at the same address, because a captured CUDA graph may refer to them.
+    The tensors stay on the device and at the same address, because a captured CUDA graph may refer
+    to them.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -63,9 +73,13 @@ class TaskScores:
         """Decaying sums of the cosines, of their squares, and of ones."""
         self.weights = torch.zeros(3, dtype=torch.float64, device=device)  # set when scores arrive
         self.skipped = torch.zeros((), dtype=torch.int64, device=device)
-        """How many scores were left out, because they had NaN or Inf or the judges had no gradient."""
+        """How many scores were left out, because they had NaN or Inf or the judges had no
+        gradient.
+        """
         self.known = torch.empty(3, len(SCORED), dtype=torch.float64, device=device)
-        """Means, standard deviations and standard errors of the cosines. They are kept, because most steps only report them."""
+        """Means, standard deviations and standard errors of the cosines. They are kept, because
+        most steps only report them.
+        """
         self._work_out()
 
     def _work_out(self) -> None:
@@ -87,7 +101,9 @@ class TaskScores:
     def add(self, found: Tensor) -> None:
         """Add the cosines of one step; cosines that are not finite change nothing."""
         finite = torch.isfinite(found).all()
-        new = MEMORY * self.moments + (1 - MEMORY) * torch.stack([found, found.square(), torch.ones_like(found)])
+        new = MEMORY * self.moments + (1 - MEMORY) * torch.stack(
+            [found, found.square(), torch.ones_like(found)]
+        )
         self.moments.copy_(torch.where(finite, new, self.moments))
         self._work_out()
         self.weights.copy_(torch.where(finite, earned(*self.known), self.weights))
@@ -104,7 +120,11 @@ class TaskScores:
         return found
 
     def state(self) -> dict[str, Any]:
-        return {"moments": self.moments.tolist(), "weights": self.weights.tolist(), "skipped": int(self.skipped)}
+        return {
+            "moments": self.moments.tolist(),
+            "weights": self.weights.tolist(),
+            "skipped": int(self.skipped),
+        }
 
     def load(self, state: Mapping[str, Any]) -> None:
         self.moments.copy_(self.moments.new_tensor(state["moments"]))
@@ -116,15 +136,20 @@ class TaskScores:
 class AutoWeights:
     """Keeps the scores of a guide's auxiliary tasks, and uses the judges in every n-th step."""
 
-    def __init__(self, shared: Shared, wanted: bool, every: int, seed: int, batch_norm: BatchNormMode) -> None:
+    def __init__(
+        self, shared: Shared, wanted: bool, every: int, seed: int, batch_norm: BatchNormMode
+    ) -> None:
         self.model, self.workers = shared.listing.model, shared.workers
         self.wanted, self.every = wanted, every
         self.seed, self.batch_norm = seed, batch_norm
         self.scores: dict[str, TaskScores] = {}
         self.age: int | None = None  # steps since the judges were last used; None: never
         self.count = 0
-        self._reached: tuple[bool, ...] = ()  # which shared parameters got a gradient when the judges were last used
-        self.converts = False  # whether the judges' forward passes convert types of parameters, as under autocast
+        self._reached: tuple[
+            bool, ...
+        ] = ()  # which shared parameters got a gradient when the judges were last used
+        # whether the judges' forward passes convert types of parameters, as under autocast
+        self.converts = False
         self.draws: bool | None = (
             None  # whether the judges' forward passes may draw random numbers; None: not known yet
         )
@@ -137,7 +162,9 @@ class AutoWeights:
         """Whether this step uses the judges that it gets."""
         check_callable("judge", judge)
         if judge is not None and not self.wanted:
-            raise ValueError("judge= is only used with eta='auto', but every eta of this guide is fixed; leave it out")
+            raise ValueError(
+                "judge= is only used with eta='auto', but every eta of this guide is fixed; leave it out"
+            )
         return judge is not None and self.due
 
     def check(self, judged: list[str], *, asked: bool) -> None:
@@ -154,18 +181,19 @@ class AutoWeights:
 
         `room`: the vector for a gradient on a GPU that is not written straight into a new one.
 
-        The library controls the forward pass as for `basis_losses`: without dropout, and without changes to BatchNorm or to
-        the random state.
+        The library controls the forward pass as for `basis_losses`: without dropout, and without
+        changes to BatchNorm or to the random state.
         """
-        # A large gradient is written straight into one vector, so that it is not in memory twice. For a small gradient this
-        # would be slower.
+        # A large gradient is written straight into one vector, so that it is not in memory twice.
+        # For a small gradient this would be slower.
         straight = self.workers.size == 1 and layout.size > SMALL
         flat = layout.empty() if straight else None
         passed = None
         while passed is None:  # at most twice
             passed = _asked(self, judge, layout, flat)
         losses, found = passed
-        # The judges' losses must reach shared parameters. The graph is walked again only if the set of gradients has changed.
+        # The judges' losses must reach shared parameters. The graph is walked again only if the set
+        # of gradients has changed.
         reached = tuple(g is not None for g in found)
         if reached != self._reached and losses.numel() > 0 and not self.workers.splits_columns:
             self.converts = converts(check_reaches(losses, "judge", layout))
@@ -177,7 +205,9 @@ class AutoWeights:
         return flat
 
     def weights(self, name: str, device: torch.device) -> Weights:
-        """Return a copy of a task's weights from the scores of earlier steps: a report may be read later."""
+        """Return a copy of a task's weights from the scores of earlier steps: a report may be read
+        later.
+        """
         if name not in self.scores:
             self.scores[name] = TaskScores(device)
         elif self.scores[name].moments.device != device:  # the model has moved
@@ -211,10 +241,18 @@ class AutoWeights:
         self.scores = {name: self.scores[name] for name in known}
 
     def state(self) -> dict[str, Any]:
-        return {"age": self.age, "count": self.count, "records": {name: s.state() for name, s in self.scores.items()}}
+        return {
+            "age": self.age,
+            "count": self.count,
+            "records": {name: s.state() for name, s in self.scores.items()},
+        }
 
-    def read(self, state: Mapping[str, Any] | None) -> tuple[int | None, int, dict[str, TaskScores]]:
-        """Read a saved state, for `load`. None comes from a guide with fixed weights, which has no scores."""
+    def read(
+        self, state: Mapping[str, Any] | None
+    ) -> tuple[int | None, int, dict[str, TaskScores]]:
+        """Read a saved state, for `load`. None comes from a guide with fixed weights, which has no
+        scores.
+        """
         if state is None or not self.wanted:
             return None, 0, {}
         device = next(self.model.parameters()).device
@@ -241,13 +279,17 @@ class AutoWeights:
 def _asked(
     auto: AutoWeights, judge: Losses, layout: Layout, flat: Tensor | None
 ) -> tuple[Tensor, Sequence[Tensor | None]] | None:
-    """Return the judges' losses and their gradients; the gradients are written into `flat` if it is given.
+    """Return the judges' losses and their gradients; the gradients are written into `flat` if it is
+    given.
 
-    None: this forward pass drew random numbers, although the first one did not. Run it again without dropout.
+    None: this forward pass drew random numbers, although the first one did not. Run it again
+    without dropout.
     """
     seed = (auto.seed * 1_000_003 + 7 + auto.count) & (2**63 - 1)
     with isolated_forward(auto.model, auto.batch_norm, seed, draws=auto.draws is not False) as seen:
-        more = "return the losses of at least two examples, or make the guide with batch_norm='frozen'"
+        more = (
+            "return the losses of at least two examples, or make the guide with batch_norm='frozen'"
+        )
         losses = losses_of(judge, "judge", more, auto.workers)
         if auto.draws is None:
             # One worker cannot run again without the others, and code would be compiled once more.
@@ -259,6 +301,8 @@ def _asked(
             weights = auto.workers.shares([losses])[0].weights(losses)
             trainable = [p for p in layout.parameters if p.requires_grad]
             into = layout if auto.converts and flat is None else None
-            found = iter(auto.workers.gradients(losses, weights, trainable, retain_graph=False, into=into))
+            found = iter(
+                auto.workers.gradients(losses, weights, trainable, retain_graph=False, into=into)
+            )
             # A parameter may have been frozen since the last refresh.
             return losses, [next(found) if p.requires_grad else None for p in layout.parameters]

@@ -1,8 +1,10 @@
-"""The first two stages of a step: the gradients of its losses, and the few numbers that describe them.
+"""The first two stages of a step: the gradients of its losses, and the few numbers that describe
+them.
 
-`Gradients` collects gradients over the shared parameters; calls add up, as `Tensor.backward` does. `Gradients.measure` reduces
-them to k-vectors and inner products (`Numbers`), from which `decompose.combine` computes the update in numbers.
-`Gradients.lift_` turns these into the update, a vector over the shared parameters, and overwrites the gradients with it.
+`Gradients` collects gradients over the shared parameters; calls add up, as `Tensor.backward` does.
+`Gradients.measure` reduces them to k-vectors and inner products (`Numbers`), from which
+`decompose.combine` computes the update in numbers. `Gradients.lift_` turns these into the update, a
+vector over the shared parameters, and overwrites the gradients with it.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class TaskLoss:
 
 @dataclass(frozen=True)
 class LossGradients:
-    """The gradients of one loss for all trainable parameters; None for a parameter that the loss does not reach."""
+    """The gradients of one loss for all trainable parameters; None for a parameter that the loss
+    does not reach.
+    """
 
     gradients: Sequence[Tensor | None]
     flat: Tensor | None = None
@@ -61,13 +65,18 @@ class TaskGradient:
 
 
 class Gradients:
-    """The gradients of the primary task, the auxiliary tasks and the judges over the shared parameters.
+    """The gradients of the primary task, the auxiliary tasks and the judges over the shared
+    parameters.
 
     All D-vectors of a step are here, and no other object changes them.
     """
 
-    def __init__(self, workers: Workers, include_mean: bool, memory: ReusedVector, *, copied: bool) -> None:
-        """`memory`: where the primary gradient goes on a GPU. `copied`: other passes of the step may overwrite gradients."""
+    def __init__(
+        self, workers: Workers, include_mean: bool, memory: ReusedVector, *, copied: bool
+    ) -> None:
+        """`memory`: where the primary gradient goes on a GPU. `copied`: other passes of the step
+        may overwrite gradients.
+        """
         self.workers = workers
         self.include_mean = include_mean
         self.memory = memory
@@ -79,17 +88,25 @@ class Gradients:
         self.primary: Tensor | None = None
         self.primary_calls = 0
         self.primary_complete = False  # no further primary call will come
-        self.primary_whole = not workers.splits_examples  # `primary` covers the examples of all workers
-        self.primary_rest: dict[str, Tensor] = {}  # gradients of parameters that are not decomposed, by name
-        self.judges: Tensor | None = None  # the judges' mean gradient, over the judges of all workers
+        self.primary_whole = (
+            not workers.splits_examples
+        )  # `primary` covers the examples of all workers
+        self.primary_rest: dict[
+            str, Tensor
+        ] = {}  # gradients of parameters that are not decomposed, by name
+        self.judges: Tensor | None = (
+            None  # the judges' mean gradient, over the judges of all workers
+        )
         self.tasks: dict[str, TaskGradient] = {}
         self.total: Tensor | None = None  # the common sum of neutral * weight * g_aux
         self.auxiliary_rest: dict[str, Tensor] = {}
         self._primary_numbers: tuple[int, Tensor, Tensor] | None = None
         """The number of primary calls so far, with V g_prim and ‖g_prim‖² after them."""
-        self._unsummed: list[Tensor] = []  # other gradients, which join the next sum over the workers
+        self._unsummed: list[
+            Tensor
+        ] = []  # other gradients, which join the next sum over the workers
 
-    # ------------------------------------------------------------------------------------------------ collecting
+    # ----------------------------------------------------------------------------------- collecting
 
     def begin(self, layout: Layout, subspace: Subspace | None = None) -> None:
         """Set the shared parameters, and the basis if it is not computed in this step."""
@@ -125,9 +142,15 @@ class Gradients:
         self.tasks[name] = TaskGradient(eta, weight, whole=not self.workers.splits_examples)
 
     def add_auxiliary(
-        self, name: str, inside: Sequence[Tensor | None], rest: Mapping[str, Tensor], flat: Tensor | None = None
+        self,
+        name: str,
+        inside: Sequence[Tensor | None],
+        rest: Mapping[str, Tensor],
+        flat: Tensor | None = None,
     ) -> None:
-        """Add an auxiliary gradient: over the shared parameters (in `flat` if it is given), and the rest by name."""
+        """Add an auxiliary gradient: over the shared parameters (in `flat` if it is given), and the
+        rest by name.
+        """
         layout = self._layout
         task = self.tasks[name]
         if len(self.tasks) > 1 and self._folds:
@@ -148,7 +171,9 @@ class Gradients:
         _add_to(task.waiting, named, 1.0, copied=self.copied)
 
     def take_waiting(self) -> dict[str, dict[str, Tensor]]:
-        """Return the auxiliary gradients that wait, by task and parameter; from now on none waits."""
+        """Return the auxiliary gradients that wait, by task and parameter; from now on none
+        waits.
+        """
         waiting = {}
         for name, task in self.tasks.items():
             if task.waiting is not None:
@@ -173,14 +198,17 @@ class Gradients:
 
     @property
     def _rows(self) -> Tensor:
-        assert self.subspace is not None and self.subspace.rows is not None, "the basis is not fixed yet"
+        assert self.subspace is not None and self.subspace.rows is not None, (
+            "the basis is not fixed yet"
+        )
         return self.subspace.rows
 
-    # ------------------------------------------------------------------------------------------------ several tasks
+    # -------------------------------------------------------------------------------- several tasks
 
     @property
     def _folds(self) -> bool:
-        """Whether only one task's gradient is kept as a vector, and all others as k-vectors and a common sum.
+        """Whether only one task's gradient is kept as a vector, and all others as k-vectors and a
+        common sum.
 
         With `include_mean` or with judges this is possible only after the last primary call.
         """
@@ -191,19 +219,22 @@ class Gradients:
     def room(self, name: str) -> Tensor | None:
         """Return memory into which the backward pass writes the gradient of a second or later task.
 
-        Without it this gradient would be in memory twice, as autograd's tensors and as one vector, next to the common sum or
-        the judges' gradient.
+        Without it this gradient would be in memory twice, as autograd's tensors and as one vector,
+        next to the common sum or the judges' gradient.
         """
         if self.layout is None or self.started(name) or not self._folds or self.workers.size > 1:
             return None
-        # For a small gradient next to the judges', writing into one vector would be slower, and a refresh needs more memory.
+        # For a small gradient next to the judges', writing into one vector would be slower, and a
+        # refresh needs more memory.
         if (self.judges is None or is_small(self.layout)) and not self.tasks.keys() - {name}:
             return None
         self._fold_others(name)
         return self.layout.empty()
 
     def started(self, name: str) -> bool:
-        """Whether an earlier call has left a vector, to which the gradient of this task is added."""
+        """Whether an earlier call has left a vector, to which the gradient of this task is
+        added.
+        """
         return name in self.tasks and self.tasks[name].flat is not None
 
     def _fold_others(self, name: str) -> None:
@@ -220,7 +251,7 @@ class Gradients:
             task.flat = None
             task.views = None
 
-    # ------------------------------------------------------------------------------------------------ workers
+    # -------------------------------------------------------------------------------------- workers
 
     def sum_later(self, vector: Tensor) -> None:
         """Let a vector of other gradients join the next sum over the workers."""
@@ -233,23 +264,29 @@ class Gradients:
             self.primary_whole = True
 
     def sum_tasks(self) -> None:
-        """Sum the gradient of each task, which must still be a vector, over the examples of all workers."""
+        """Sum the gradient of each task, which must still be a vector, over the examples of all
+        workers.
+        """
         for task in self.tasks.values():
             if not task.whole and task.flat is not None:
                 self._sum_examples_(task.flat, "auxiliary gradients")
                 task.whole = True
 
     def _sum_examples_(self, x: Tensor, what: str) -> None:
-        """Sum a vector over the examples of all workers; the same exchange sums the gradients of `sum_later`."""
+        """Sum a vector over the examples of all workers; the same exchange sums the gradients of
+        `sum_later`.
+        """
         self.workers.sum_examples_(x, what, *self._unsummed)
         self._unsummed = []
 
-    # ------------------------------------------------------------------------------------------------ numbers
+    # -------------------------------------------------------------------------------------- numbers
 
     def measure(self, *, norms: bool, skips: bool) -> Numbers:
-        """Reduce all gradients to k-vectors and inner products, summed over the workers in one small exchange.
+        """Reduce all gradients to k-vectors and inner products, summed over the workers in one
+        small exchange.
 
-        `norms`: whether the numbers that cost the workers a sum of D-vectors are needed. `skips`: the step has no primary
+        `norms`: whether the numbers that cost the workers a sum of D-vectors are needed. `skips`:
+            the step has no primary
         losses, so nothing is known of g_prim.
         """
         workers = self.workers
@@ -269,7 +306,9 @@ class Gradients:
             assert numbers is not None
             if task.primary_calls != self.primary_calls and numbers.inner is not None:
                 # The primary gradient has changed since this task was measured.
-                numbers = TaskNumbers(task.eta, task.weight, numbers.a, numbers.square, None, numbers.judged)
+                numbers = TaskNumbers(
+                    task.eta, task.weight, numbers.a, numbers.square, None, numbers.judged
+                )
             tasks[name] = numbers
         if workers.size > 1:
             self._exchange(p, square, judges)
@@ -295,7 +334,9 @@ class Gradients:
         return Judges(project(self._rows, self.judges), dot(self.judges, self.judges), inner)
 
     def _measure(self, task: TaskGradient) -> None:
-        """Reduce a task's gradient to its k-vector and inner products; adds to the numbers of earlier parts of it."""
+        """Reduce a task's gradient to its k-vector and inner products; adds to the numbers of
+        earlier parts of it.
+        """
         if task.flat is None:
             return
         if self.include_mean:
@@ -319,15 +360,17 @@ class Gradients:
         judged: Tensor | None = None
         if self.judges is not None:
             if square is None:
-                # The squared norms of the workers' parts do not add up to ‖g_aux‖². So every worker computes the whole, and
-                # divides it by the number of workers, over which the exchange sums.
+                # The squared norms of the workers' parts do not add up to ‖g_aux‖². So every worker
+                # computes the whole, and divides it by the number of workers, over which the
+                # exchange sums.
                 whole = self.workers.sum_examples_(task.flat.clone(), "auxiliary gradients")
                 square = dot(whole, whole) / self.workers.size
             judged = dot(task.flat, self.judges)
         earlier = task.numbers
         if earlier is not None:
             a = earlier.a + a
-            # ‖g_aux‖² needs the cross term with an earlier part, which is already in the common sum, so it is lost.
+            # ‖g_aux‖² needs the cross term with an earlier part, which is already in the common
+            # sum, so it is lost.
             square = None
             same_primary = task.primary_calls == self.primary_calls
             known = earlier.inner is not None and inner is not None
@@ -353,10 +396,12 @@ class Gradients:
                 parts += [numbers.a, numbers.square, numbers.inner, numbers.judged]
         self.workers.sum_numbers_([part for part in parts if part is not None])
 
-    # ------------------------------------------------------------------------------------------------ the update
+    # ----------------------------------------------------------------------------------- the update
 
     def lift_(self, combination: Combination) -> Tensor:
-        """Return Σ_t weight_t neutral_t g_aux_t + Vᵀ `rows` + `primary` g_prim; the gradients are overwritten."""
+        """Return Σ_t weight_t neutral_t g_aux_t + Vᵀ `rows` + `primary` g_prim; the gradients are
+        overwritten.
+        """
         total, factor = self._summed()
         rows = self._rows
         assert self.primary is not None
@@ -373,7 +418,9 @@ class Gradients:
         return total.add_(scaled) if self.primary_whole else total
 
     def _summed(self) -> tuple[Tensor, float | Tensor]:
-        """Return the sum of neutral * weight * g_aux over all tasks, as a vector and a factor still to be applied."""
+        """Return the sum of neutral * weight * g_aux over all tasks, as a vector and a factor still
+        to be applied.
+        """
         if len(self.tasks) == 1 and self.total is None:
             # With a single task, its weight is applied in the same pass as the correction.
             (task,) = self.tasks.values()
@@ -395,7 +442,8 @@ class Gradients:
         return vectors
 
     def of_vectors(self, vectors: Sequence[Tensor], weights: Weights | None) -> Gradients:
-        """Return the same gradients of a single task in other memory: its own, the primary and perhaps the judges'.
+        """Return the same gradients of a single task in other memory: its own, the primary and
+        perhaps the judges'.
 
         `weights`: the weights of the task under eta="auto".
         """
@@ -411,15 +459,21 @@ class Gradients:
         return copy
 
     def views_of(self, update: Tensor) -> list[Tensor] | None:
-        """Return the parts of the update, if they are known because it is in the memory of a task's gradient."""
+        """Return the parts of the update, if they are known because it is in the memory of a task's
+        gradient.
+        """
         for task in self.tasks.values():
             if task.flat is update and task.views is not None:
                 return task.views
         return None
 
 
-def _add_to(sums: dict[str, Tensor], gradients: Mapping[str, Tensor], weight: float, *, copied: bool) -> None:
-    """Add weighted gradients to sums by name. `copied`: copy them, because another pass of the step may overwrite them."""
+def _add_to(
+    sums: dict[str, Tensor], gradients: Mapping[str, Tensor], weight: float, *, copied: bool
+) -> None:
+    """Add weighted gradients to sums by name. `copied`: copy them, because another pass of the step
+    may overwrite them.
+    """
     for name, gradient in gradients.items():
         if weight != 1.0:
             weighted = weight * gradient
@@ -430,10 +484,12 @@ def _add_to(sums: dict[str, Tensor], gradients: Mapping[str, Tensor], weight: fl
         sums[name] = sums[name] + weighted if name in sums else weighted
 
 
-# ---------------------------------------------------------------------------------------------------- losses
+# ------------------------------------------------------------------------------------------- losses
 
 
-def as_losses(losses: object, where: str, *, may_be_empty: bool = False, may_be_scalar: bool = False) -> Tensor:
+def as_losses(
+    losses: object, where: str, *, may_be_empty: bool = False, may_be_scalar: bool = False
+) -> Tensor:
     """Check that losses are a vector with one entry for each example; the error names the cure.
 
     `may_be_scalar`: a scalar is accepted too, because only the mean of the losses is used.
@@ -444,7 +500,9 @@ def as_losses(losses: object, where: str, *, may_be_empty: bool = False, may_be_
             "steps in which guide.primary_due is False; otherwise pass a vector of losses"
         )
     if not isinstance(losses, Tensor):
-        raise TypeError(f"{where}: expected a tensor of per-example losses, got {type(losses).__name__}")
+        raise TypeError(
+            f"{where}: expected a tensor of per-example losses, got {type(losses).__name__}"
+        )
     if losses.ndim == 0 and may_be_scalar:
         losses = losses[None]
     if losses.ndim != 1:
@@ -458,7 +516,9 @@ def as_losses(losses: object, where: str, *, may_be_empty: bool = False, may_be_
             f"{where}: expected per-example primary losses (a vector, reduction='none'), got {shape}; {cure}"
         )
     if losses.shape[0] == 0 and not may_be_empty:
-        raise ValueError(f"{where}: got an empty vector of losses; a step needs at least one primary example")
+        raise ValueError(
+            f"{where}: got an empty vector of losses; a step needs at least one primary example"
+        )
     check_graph(losses, where)
     return losses
 
@@ -473,7 +533,9 @@ def check_graph(loss: Tensor, where: str) -> None:
         raise TypeError(f"{where}: the loss must be a real floating-point tensor, got {loss.dtype}")
 
 
-def check_auxiliary(tasks: Mapping[str, object], *, may_be_empty: bool = False) -> dict[str, Tensor]:
+def check_auxiliary(
+    tasks: Mapping[str, object], *, may_be_empty: bool = False
+) -> dict[str, Tensor]:
     """Check the auxiliary losses and return them by name."""
     if not tasks:
         raise ValueError("auxiliary: got an empty dict; pass at least one named loss")

@@ -39,7 +39,8 @@ def losses_of(
 ) -> Tensor:
     """Call a function for per-example losses. They must reach some parameter of `layout`.
 
-    `cure` is added to the error for a single example under BatchNorm, because torch's message does not name the batch.
+    `cure` is added to the error for a single example under BatchNorm, because torch's message does
+    not name the batch.
     """
     try:
         with torch.enable_grad():
@@ -93,7 +94,12 @@ class Refresher:
         self.seed = seed
         self.dtype = dtype
         self.batch_norm: BatchNormMode = batch_norm
-        self.settings = {"basis": basis.name, "rank": rank, "basis_dtype": dtype and str(dtype), "seed": seed}
+        self.settings = {
+            "basis": basis.name,
+            "rank": rank,
+            "basis_dtype": dtype and str(dtype),
+            "seed": seed,
+        }
         """The settings that decide the meaning of a saved basis."""
         self._ahead = Ahead()
 
@@ -118,10 +124,11 @@ class Refresher:
     ) -> Sequence[Tensor | None] | None:
         """Add the examples behind `losses` to the new basis.
 
-        `scaled`: these losses train the model and may carry a loss scale. `complete`: no further losses will follow.
+        `scaled`: these losses train the model and may carry a loss scale. `complete`: no further
+            losses will follow.
         `first`: the guide has no basis yet, so there must be memory for one.
-        Returns the gradients of the mean loss for `parameters`, if the pass for J gives them to the bit, and has then freed the
-        graph; otherwise None.
+        Returns the gradients of the mean loss for `parameters`, if the pass for J gives them to the
+        bit, and has then freed the graph; otherwise None.
         """
         if refresh.calls and not self.basis.adds_up:
             raise RuntimeError(
@@ -130,7 +137,11 @@ class Refresher:
             )
         if first and refresh.calls == 0 and self.basis.stored:
             examples = losses.shape[0] * self.workers.size
-            rank = min(self.rank, examples) if complete and self.basis.needs == "jacobian" else self.rank
+            rank = (
+                min(self.rank, examples)
+                if complete and self.basis.needs == "jacobian"
+                else self.rank
+            )
             working = partial(self.basis.working_rows, examples=examples)
             check_fits(refresh.layout, rank, working, self.dtype or refresh.layout.dtype)
         uses_j = self.basis.needs == "jacobian"
@@ -139,7 +150,11 @@ class Refresher:
             with torch.enable_grad():
                 shrunk = losses * refresh.shrink
             jacobian = self.workers.jacobian(self.engine, shrunk, refresh.layout, share)
-            weight = _mean_weight(losses, refresh.shrink) if parameters and self.basis.one_product else None
+            weight = (
+                _mean_weight(losses, refresh.shrink)
+                if parameters and self.basis.one_product
+                else None
+            )
             if weight is not None:
                 jacobian.expect(parameters, weight)
             self.basis.add(refresh, jacobian)
@@ -147,8 +162,11 @@ class Refresher:
             return jacobian.gradients
         return None
 
-    def take_in_from(self, refresh: Refresh, basis_losses: Losses, *, number: int, first: bool) -> None:
-        """Add the examples of a callable to the new basis, in a forward pass that the library controls.
+    def take_in_from(
+        self, refresh: Refresh, basis_losses: Losses, *, number: int, first: bool
+    ) -> None:
+        """Add the examples of a callable to the new basis, in a forward pass that the library
+        controls.
 
         `number`: the number of refreshes so far. `first`: as for `take_in`.
         """
@@ -157,17 +175,28 @@ class Refresher:
         with isolated, self.engine.watch(self.model), torch.enable_grad():
             more = "return the losses of at least two examples, and preferably of many"
             scalar = self.basis.needs != "jacobian"
-            losses = losses_of(basis_losses, "basis_losses", more, self.workers, refresh.layout, may_be_scalar=scalar)
+            losses = losses_of(
+                basis_losses,
+                "basis_losses",
+                more,
+                self.workers,
+                refresh.layout,
+                may_be_scalar=scalar,
+            )
             share = self.workers.shares([losses])[0]
             self.take_in(refresh, losses, share, complete=True, first=first)
             if self.basis.needs == "mean":
                 ones = torch.ones(1, losses.shape[0], device=losses.device) / share.count(losses)
-                refresh.put(self.workers.jacobian(self.engine, losses, refresh.layout, share).left(ones))
+                refresh.put(
+                    self.workers.jacobian(self.engine, losses, refresh.layout, share).left(ones)
+                )
 
     def fix(self, refresh: Refresh, schedule: Schedule, *, may_wait: bool) -> Subspace | None:
-        """Orthonormalise the collected rows. None: there are too few examples, and the refresh may wait for a later step.
+        """Orthonormalise the collected rows. None: there are too few examples, and the refresh may
+        wait for a later step.
 
-        The old basis of the same parameters is overwritten, because a captured CUDA graph may refer to its memory.
+        The old basis of the same parameters is overwritten, because a captured CUDA graph may refer
+        to its memory.
         """
         old = schedule.subspace
         if old is not None and not old.layout.same(refresh.layout):
@@ -195,8 +224,12 @@ class Refresher:
         space = schedule.subspace
         reach = self.shared.auxiliary
         named = dict(self.shared.listing.named)
-        shared = {} if space is None else dict(zip(space.layout.names, space.layout.shapes, strict=True))
-        if any(name not in named or tuple(named[name].shape) != shape for name, shape in shared.items()):
+        shared = (
+            {} if space is None else dict(zip(space.layout.names, space.layout.shapes, strict=True))
+        )
+        if any(
+            name not in named or tuple(named[name].shape) != shape for name, shape in shared.items()
+        ):
             logger.warning(
                 "the state is saved without the basis, because some of its parameters are gone or have another name or size; "
                 "whoever loads it computes the basis again in the first step"
@@ -211,7 +244,9 @@ class Refresher:
             "skipped_refreshes": int(schedule.skipped),
             "shared": shared,
             "reached_by_auxiliary": None if reach is None else sorted(reach & named.keys()),
-            "basis": None if rows is None or space is None else self.workers.pack(space.layout, rows),
+            "basis": None
+            if rows is None or space is None
+            else self.workers.pack(space.layout, rows),
             "worker": None if rows is None else self.workers.state_owner,
         }
 
@@ -231,13 +266,17 @@ class Refresher:
                 subspace.load(self.workers.unpack(layout, state["basis"]))
         reach = state["reached_by_auxiliary"]
         self.shared.remember(None if reach is None else set(reach))
-        schedule.load(subspace, state["since_refresh"], state["refreshes"], state["skipped_refreshes"])
+        schedule.load(
+            subspace, state["since_refresh"], state["refreshes"], state["skipped_refreshes"]
+        )
 
 
 def _mean_weight(losses: Tensor, shrink: float | Tensor) -> float | None:
-    """The weight with which the sum of losses times `shrink` is their mean; None where the weight would round.
+    """The weight with which the sum of losses times `shrink` is their mean; None where the weight
+    would round.
 
-    A power of two rounds nothing. With several workers only the device knows how many examples there are.
+    A power of two rounds nothing. With several workers only the device knows how many examples
+    there are.
     """
     if isinstance(shrink, Tensor):
         return None
@@ -245,7 +284,7 @@ def _mean_weight(losses: Tensor, shrink: float | Tensor) -> float | None:
     return weight if math.frexp(weight)[0] == 0.5 else None
 
 
-# ---------------------------------------------------------------------------------------------------- memory
+# ------------------------------------------------------------------------------------------- memory
 
 GIB = 2**30
 
@@ -258,7 +297,9 @@ def available_bytes(device: torch.device) -> int | None:
     if device.type == "cpu":
         try:
             lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-            free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+            free = next(
+                int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")
+            )
             return min(free, _container_bytes(free))
         except (OSError, StopIteration):
             pass
@@ -273,15 +314,19 @@ def _container_bytes(otherwise: int) -> int:
     """Return the memory that is left under the limit of a container (cgroup version 2)."""
     try:
         limit, used = (
-            Path("/sys/fs/cgroup", name).read_text(encoding="ascii") for name in ("memory.max", "memory.current")
+            Path("/sys/fs/cgroup", name).read_text(encoding="ascii")
+            for name in ("memory.max", "memory.current")
         )
         return otherwise if limit.strip() == "max" else max(0, int(limit) - int(used))
     except (OSError, ValueError):
         return otherwise
 
 
-def check_fits(layout: Layout, rank: int, working_rows: Callable[[int], int], storage: torch.dtype) -> None:
-    """Raise MemoryError if a refresh does not fit into memory; the message lists settings that do fit.
+def check_fits(
+    layout: Layout, rank: int, working_rows: Callable[[int], int], storage: torch.dtype
+) -> None:
+    """Raise MemoryError if a refresh does not fit into memory; the message lists settings that do
+    fit.
 
     `working_rows` returns how many rows a refresh of a given rank works on.
     """
@@ -290,11 +335,15 @@ def check_fits(layout: Layout, rank: int, working_rows: Callable[[int], int], st
         return
 
     def needed(rank: int, rows: int, storage: torch.dtype) -> int:
-        """The bytes of the stored V, of the rows that a refresh works on, and of three gradient vectors."""
+        """The bytes of the stored V, of the rows that a refresh works on, and of three gradient
+        vectors.
+        """
         return layout.size * (rank * storage.itemsize + (rows + 3) * layout.dtype.itemsize)
 
     def largest_rank(rows: Callable[[int], int], storage: torch.dtype) -> int:
-        return bisect_right(range(1, rank + 1), available, key=lambda r: needed(r, rows(r), storage))
+        return bisect_right(
+            range(1, rank + 1), available, key=lambda r: needed(r, rows(r), storage)
+        )
 
     if needed(rank, working_rows(rank), storage) <= available:
         return
@@ -306,7 +355,9 @@ def check_fits(layout: Layout, rank: int, working_rows: Callable[[int], int], st
         cures.append(f"basis_dtype=torch.bfloat16 with rank={half}")
     sketch = largest_rank(lambda r: r, storage)
     if sketch > plain:
-        cures.append(f"basis='sketch' with rank={sketch}, which works on no more rows than it keeps")
+        cures.append(
+            f"basis='sketch' with rank={sketch}, which works on no more rows than it keeps"
+        )
     cures.append("parameters= to decompose only a part of the model, such as its last layers")
     rows = working_rows(rank)
     raise MemoryError(

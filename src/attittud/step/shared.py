@@ -1,4 +1,5 @@
-"""What a guide knows of its model between steps: the parameters, those that both losses reach, the basis and its age.
+"""What a guide knows of its model between steps: the parameters, those that both losses reach, the
+basis and its age.
 
 The last stage of a step is here too: `Shared.write` adds the update to `.grad`.
 """
@@ -15,7 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attittud._torch import AccumulateGrad, foreach_add_, foreach_mul, next_sequence_number, sequence_number
+from attittud._torch import (
+    AccumulateGrad,
+    foreach_add_,
+    foreach_mul,
+    next_sequence_number,
+    sequence_number,
+)
 from attittud.autograd.layout import Layout, as_gradient, local, walk
 from attittud.basis.subspace import Subspace
 from attittud.workers.one import Workers
@@ -29,9 +36,11 @@ NEAR = 24
 
 
 class ParameterListing:
-    """A list of a model's parameters. It is kept, because making it takes longer than the arithmetic of a step.
+    """A list of a model's parameters. It is kept, because making it takes longer than the
+    arithmetic of a step.
 
-    Every step compares the modules' tables of parameters with the known tables, without walking through the modules.
+    Every step compares the modules' tables of parameters with the known tables, without walking
+    through the modules.
     """
 
     def __init__(self, model: nn.Module, workers: Workers) -> None:
@@ -69,7 +78,9 @@ class ParameterListing:
             return True
 
     def update(self) -> bool:
-        """Update the list. Returns whether the parameters, or which of them require a gradient, have changed."""
+        """Update the list. Returns whether the parameters, or which of them require a gradient,
+        have changed.
+        """
         relisted = self._changed()
         if relisted:
             self._list()
@@ -77,7 +88,9 @@ class ParameterListing:
         if wanted == self._wanted:
             return relisted
         self.trainable = [pair for pair, wants in zip(self.named, wanted, strict=True) if wants]
-        """Parameters that require a gradient. A tied parameter appears once, under its first name."""
+        """Parameters that require a gradient. A tied parameter appears once, under its first
+        name.
+        """
         self.parameters = [parameter for _, parameter in self.trainable]
         self._wanted = wanted  # last, because an interruption may come before
         return True
@@ -88,11 +101,15 @@ class KnownGraph:
     """Properties of a loss's graph that mostly stay the same from step to step."""
 
     reached: set[str]  # the parameters that the loss reaches
-    retained: bool  # whether a later loss of the step shares a part of the graph, so that the graph may not be freed
+    # whether a later loss of the step shares a part of the graph, so that the graph may not be
+    # freed
+    retained: bool
     converts: bool  # whether some parameters are converted to half precision, as under autocast
 
     def confirm(self, loss: Tensor, reached: set[str]) -> None:
-        """Walk the graph again, because the parameters that got a gradient are others than remembered."""
+        """Walk the graph again, because the parameters that got a gradient are others than
+        remembered.
+        """
         walk(loss)  # raises an error if an expected gradient is missing
         self.reached = reached
 
@@ -100,10 +117,11 @@ class KnownGraph:
 class GraphMemory:
     """Remembers the graphs of a step's losses, because walking through a graph is slow.
 
-    A graph is recognised by its nodes near the loss: how many nodes autograd had made in this thread before each of them, since
-    the guide's last call. Two graphs that differ only elsewhere may be mistaken for each other. Then torch may refuse to go
-    through a freed graph, and from then on all graphs are walked. No result is wrong: which parameters a loss reaches is taken
-    from its gradients.
+    A graph is recognised by its nodes near the loss: how many nodes autograd had made in this
+    thread before each of them, since the guide's last call. Two graphs that differ only elsewhere
+    may be mistaken for each other. Then torch may refuse to go through a freed graph, and from then
+    on all graphs are walked. No result is wrong: which parameters a loss reaches is taken from its
+    gradients.
     """
 
     def __init__(self) -> None:
@@ -122,8 +140,12 @@ class GraphMemory:
         """Recall no graph from now on."""
         self.trusted = False
 
-    def learn(self, losses: Mapping[str, Tensor], known: Sequence[KnownGraph]) -> dict[str, KnownGraph]:
-        if len(self._known) > 64:  # if layers are skipped at random, the number of nodes differs from step to step
+    def learn(
+        self, losses: Mapping[str, Tensor], known: Sequence[KnownGraph]
+    ) -> dict[str, KnownGraph]:
+        if (
+            len(self._known) > 64
+        ):  # if layers are skipped at random, the number of nodes differs from step to step
             self._known.clear()
         found = self._known[self._made(losses)] = dict(zip(losses, known, strict=True))
         return found
@@ -132,7 +154,9 @@ class GraphMemory:
         return self._known.get(self._made(losses)) if self.trusted else None
 
     def _made(self, losses: Mapping[str, Tensor]) -> tuple[Any, ...]:
-        """Return the names of the losses, and for the first nodes of their graphs how many were made before each."""
+        """Return the names of the losses, and for the first nodes of their graphs how many were
+        made before each.
+        """
         made, earlier = list[tuple[int, ...]](), self._earlier
         for loss in losses.values():
             nodes: list[Any] = [loss.grad_fn]
@@ -141,7 +165,10 @@ class GraphMemory:
                     break
                 if node is not None:
                     nodes.extend(map(_FIRST, node.next_functions))
-            near = [0 if type(node) in _LEAVES else sequence_number(node) - earlier for node in nodes[:NEAR]]
+            near = [
+                0 if type(node) in _LEAVES else sequence_number(node) - earlier
+                for node in nodes[:NEAR]
+            ]
             made.append(tuple(near))
         return tuple(losses), *made
 
@@ -149,16 +176,19 @@ class GraphMemory:
 class Schedule:
     """The basis of a guide between steps, its age, and the number of refreshes so far.
 
-    A step changes nothing here before its update is written. The only exception is `overwrite`: rows of V are written in place.
+    A step changes nothing here before its update is written. The only exception is `overwrite`:
+    rows of V are written in place.
     """
 
     def __init__(self) -> None:
         self.subspace: Subspace | None = None
         self.age: int | None = None
-        """How many steps have used the basis; None: there is no basis, or its rows are not complete."""
+        """How many steps have used the basis; None: there is no basis, or its rows are not
+        complete.
+        """
         self.count = 0
-        # Both tensors move to the device when it is known. The random numbers depend on `index`, which is a tensor because a
-        # captured refresh must draw new numbers at every replay.
+        # Both tensors move to the device when it is known. The random numbers depend on `index`,
+        # which is a tensor because a captured refresh must draw new numbers at every replay.
         self.index = torch.zeros((), dtype=torch.int64)
         self.skipped = torch.zeros((), dtype=torch.int64)
 
@@ -177,7 +207,9 @@ class Schedule:
         self.skipped = self.skipped.to(device)
 
     def overwrite(self) -> None:
-        """Note that new rows are about to be written over the old ones. Until `close`, the next step has a refresh."""
+        """Note that new rows are about to be written over the old ones. Until `close`, the next
+        step has a refresh.
+        """
         self.age = None
 
     def close(self, subspace: Subspace, *, refreshed: bool) -> None:
@@ -197,7 +229,9 @@ class Schedule:
         self.age = 1 if refresh else (self.age or 0) + 1
         self.count += refresh
 
-    def load(self, subspace: Subspace | None, age: int | None, refreshes: int, skipped: int) -> None:
+    def load(
+        self, subspace: Subspace | None, age: int | None, refreshes: int, skipped: int
+    ) -> None:
         """Continue from a saved state."""
         self.age = None
         self.subspace = subspace
@@ -209,26 +243,44 @@ class Schedule:
 
 
 class Shared:
-    """Remembers the names of the parameters that the losses reach: parameters may be replaced, and a guide copied."""
+    """Remembers the names of the parameters that the losses reach: parameters may be replaced, and
+    a guide copied.
+    """
 
     def __init__(
-        self, model: nn.Module, workers: Workers, parameters: Iterable[nn.Parameter] | Predicate | None
+        self,
+        model: nn.Module,
+        workers: Workers,
+        parameters: Iterable[nn.Parameter] | Predicate | None,
     ) -> None:
         self.workers = workers
         self.listing = ParameterListing(model, workers)
         self.listing.update()
         self._allowed = allowed(self.listing.named, parameters)
         self._latest: Layout | None = None  # the next step mostly has the same layout
-        self._reached: dict[bytes, set[str]] = {}  # keyed by which trainable parameters have a gradient
+        self._reached: dict[
+            bytes, set[str]
+        ] = {}  # keyed by which trainable parameters have a gradient
         self._reached_of: Any = None  # the list of trainable parameters that this is about
-        self._held: tuple[Layout | None, Any] = None, None  # the last layout that was found to be the model's
+        self._held: tuple[Layout | None, Any] = (
+            None,
+            None,
+        )  # the last layout that was found to be the model's
         self._aligned: tuple[Any, Any, list[int], list[int]] = None, None, [], []
-        """A layout, the trainable parameters, and the positions of the layout's and of all others among these."""
+        """A layout, the trainable parameters, and the positions of the layout's and of all others
+        among these.
+        """
         self._written: tuple[nn.Parameter, int, int] | None = None
-        """The first shared parameter, the id of its `.grad` and the version of this `.grad` after the last update."""
-        self.untouched = False  # whether this `.grad` is unchanged: not set to None or zero, and not clipped
+        """The first shared parameter, the id of its `.grad` and the version of this `.grad` after
+        the last update.
+        """
+        self.untouched = (
+            False  # whether this `.grad` is unchanged: not set to None or zero, and not clipped
+        )
         self.auxiliary: set[str] | None = None
-        """Parameters that auxiliary losses are known to reach; None until a first step has seen all of these losses."""
+        """Parameters that auxiliary losses are known to reach; None until a first step has seen all
+        of these losses.
+        """
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_written": None}  # a copy has other objects
@@ -239,24 +291,31 @@ class Shared:
             self._written = None  # its parameter may have left the model
         parameter, *written = self._written or (None,)
         found = None if parameter is None else parameter.grad
-        # (A weak reference would be safer than an id, but then torch could not swap tensors when it converts a model.)
+        # (A weak reference would be safer than an id, but then torch could not swap tensors when it
+        # converts a model.)
         self.untouched = found is not None and [id(found), found._version] == written
 
     def holds(self, layout: Layout) -> bool:
-        """Whether the model still has the parameters of a layout, on the same device, with the same precision and sizes."""
+        """Whether the model still has the parameters of a layout, on the same device, with the same
+        precision and sizes.
+        """
         if layout is not self._held[0] or self.listing.named is not self._held[1]:
             known = {id(parameter) for _, parameter in self.listing.named}
             if not known.issuperset(map(id, layout.parameters)):
                 return False
             self._held = layout, self.listing.named
         wide = torch.float64 in map(_DTYPE, layout.parameters)
-        same = wide == (layout.dtype == torch.float64) and layout.parameters[0].device == layout.device
+        same = (
+            wide == (layout.dtype == torch.float64) and layout.parameters[0].device == layout.device
+        )
         return same and list(map(Tensor.numel, layout.parameters)) == layout.numels
 
     def reached(self, gradients: Sequence[Tensor | None]) -> set[str]:
         """Return the names of the trainable parameters that have a gradient."""
         trainable = self.listing.trainable
-        if self._reached_of is not trainable or len(self._reached) > 64:  # layers are skipped at random
+        if (
+            self._reached_of is not trainable or len(self._reached) > 64
+        ):  # layers are skipped at random
             self._reached = {}
             self._reached_of = trainable
         pattern = bytes(map(is_not, gradients, repeat(None)))
@@ -266,13 +325,19 @@ class Shared:
             self._reached[pattern] = names
         return names
 
-    def begin(self, primary: set[str], auxiliary: set[str] | None) -> tuple[Layout, set[str] | None]:
-        """Return the parameters of a refresh: both losses reach them, and `parameters=` of the guide includes them.
+    def begin(
+        self, primary: set[str], auxiliary: set[str] | None
+    ) -> tuple[Layout, set[str] | None]:
+        """Return the parameters of a refresh: both losses reach them, and `parameters=` of the
+        guide includes them.
 
-        `auxiliary`: parameters that the auxiliary losses of this step reach. None: these losses are not known yet. Then the
-        parameters that earlier auxiliary losses reached are used, or in a first step all that the primary losses reach.
+        `auxiliary`: parameters that the auxiliary losses of this step reach. None: these losses are
+            not known yet. Then the
+        parameters that earlier auxiliary losses reached are used, or in a first step all that the
+        primary losses reach.
 
-        Also returns the parameters that auxiliary losses reach, on any worker; None in that first step.
+        Also returns the parameters that auxiliary losses reach, on any worker; None in that first
+        step.
         """
         complete = auxiliary is not None
         known = auxiliary if auxiliary is not None else self.auxiliary
@@ -292,10 +357,14 @@ class Shared:
     def narrowed(self, layout: Layout, primary: set[str], auxiliary: set[str]) -> Layout:
         """Return the parameters of a layout that the auxiliary losses reach too."""
         _, reached = self.workers.agree(self.listing.trainable, primary, auxiliary)
-        return _not_empty(Layout((name, parameter) for name, parameter in layout.named if name in reached))
+        return _not_empty(
+            Layout((name, parameter) for name, parameter in layout.named if name in reached)
+        )
 
     def settle(self, primary: set[str], auxiliary: set[str]) -> tuple[set[str], set[str]]:
-        """Return the parameters that the losses of any worker reach, once all losses of the step are known."""
+        """Return the parameters that the losses of any worker reach, once all losses of the step
+        are known.
+        """
         if self.workers.size == 1:
             return primary, auxiliary
         return self.workers.agree(self.listing.trainable, primary, auxiliary, complete=True)
@@ -307,7 +376,9 @@ class Shared:
     def split(
         self, layout: Layout, gradients: Sequence[Tensor | None]
     ) -> tuple[list[Tensor | None], dict[str, Tensor]]:
-        """Split the gradients of the trainable parameters: the layout's in its order, the others by name."""
+        """Split the gradients of the trainable parameters: the layout's in its order, the others by
+        name.
+        """
         inside, outside = self._positions(layout)
         rest = {}
         for i in outside:
@@ -317,7 +388,9 @@ class Shared:
         return [gradients[i] if i >= 0 else None for i in inside], rest
 
     def _positions(self, layout: Layout) -> tuple[list[int], list[int]]:
-        """Positions of the layout's parameters among the trainable ones (-1: no longer trainable), and of all others."""
+        """Positions of the layout's parameters among the trainable ones (-1: no longer trainable),
+        and of all others.
+        """
         trainable = self.listing.trainable
         if self._aligned[0] is not layout or self._aligned[1] is not trainable:
             at = {id(parameter): i for i, parameter in enumerate(self.listing.parameters)}
@@ -325,15 +398,23 @@ class Shared:
             self._aligned = layout, trainable, inside, list(at.values())
         return self._aligned[2:]
 
-    def write(self, layout: Layout, update: Tensor | list[Tensor], rest: Mapping[str, Tensor]) -> None:
+    def write(
+        self, layout: Layout, update: Tensor | list[Tensor], rest: Mapping[str, Tensor]
+    ) -> None:
         """Add to `.grad` as `Tensor.backward` does; a missing `.grad` becomes a view of the update.
 
         If an error or Ctrl-C comes in between, either every `.grad` is written or none is.
         """
         inside, outside = self._positions(layout)
         parameters = layout.parameters
-        others = [(p, rest[name]) for name, p in map(self.listing.trainable.__getitem__, outside) if name in rest]
-        written = [p for p, i in zip(parameters, inside, strict=True) if i >= 0]  # the others are frozen now
+        others = [
+            (p, rest[name])
+            for name, p in map(self.listing.trainable.__getitem__, outside)
+            if name in rest
+        ]
+        written = [
+            p for p, i in zip(parameters, inside, strict=True) if i >= 0
+        ]  # the others are frozen now
         written += [p for p, _ in others]
         before = [p.grad for p in written]
         versions = [grad._version for grad in before if grad is not None]
@@ -371,12 +452,16 @@ class Shared:
             update = layout.views(update.to(parameters[0].dtype) if alike else update)
         old = list[Tensor]()
         new = list[Tensor]()
-        fits = alike and update[0].dtype == parameters[0].dtype  # model.half() may have been called since
+        fits = (
+            alike and update[0].dtype == parameters[0].dtype
+        )  # model.half() may have been called since
         if fresh and strides == layout.strides and fits and -1 not in inside and not sharded:
             for p, view in zip(parameters, update, strict=True):
                 p.grad = view
         else:
-            for p, view, own, laid_out, i in zip(parameters, update, strides, layout.strides, inside, strict=True):
+            for p, view, own, laid_out, i in zip(
+                parameters, update, strides, layout.strides, inside, strict=True
+            ):
                 if i >= 0:
                     _give(p, view, own == laid_out and not sharded, old, new)
         for p, value in others if sharded else _copied(others):
@@ -386,7 +471,9 @@ class Shared:
 
 
 def _run_hooks(hooked: list[nn.Parameter]) -> None:
-    """Call the hooks that users have registered for complete gradients: an optimizer may step during the backward pass."""
+    """Call the hooks that users have registered for complete gradients: an optimizer may step
+    during the backward pass.
+    """
     for p in hooked:
         if p.grad is not None:  # the hook of another parameter may have removed it
             for hook in p._post_accumulate_grad_hooks.values():
@@ -394,10 +481,17 @@ def _run_hooks(hooked: list[nn.Parameter]) -> None:
 
 
 def _copied(pairs: list[tuple[nn.Parameter, Tensor]]) -> list[tuple[nn.Parameter, Tensor]]:
-    """Give parameters copies of their gradients, all in one call. Returns the pairs if some of them need more care."""
+    """Give parameters copies of their gradients, all in one call. Returns the pairs if some of them
+    need more care.
+    """
     for p, value in pairs:
         alike = type(value) is Tensor and value.layout == torch.strided and value.dtype == p.dtype
-        if p.grad is not None or not alike or not value.is_floating_point() or value.stride() != p.stride():
+        if (
+            p.grad is not None
+            or not alike
+            or not value.is_floating_point()
+            or value.stride() != p.stride()
+        ):
             return pairs
     copies = foreach_mul([value for _, value in pairs], 1.0) if pairs else ()
     for (p, _), value in zip(pairs, copies, strict=True):
@@ -405,12 +499,16 @@ def _copied(pairs: list[tuple[nn.Parameter, Tensor]]) -> list[tuple[nn.Parameter
     return []
 
 
-def _give(parameter: nn.Parameter, value: Tensor, fits: bool, old: list[Tensor], new: list[Tensor]) -> None:
-    """Make a value the `.grad` of a parameter. If it has a `.grad` already, note both, so that all are added in one call.
+def _give(
+    parameter: nn.Parameter, value: Tensor, fits: bool, old: list[Tensor], new: list[Tensor]
+) -> None:
+    """Make a value the `.grad` of a parameter. If it has a `.grad` already, note both, so that all
+    are added in one call.
 
-    `fits`: the value has the parameter's strides and becomes `.grad` itself. Otherwise it is copied, because optimizers
-    write into `.grad`: autograd may return one tensor for two parameters or an expanded tensor, and a user may have changed
-    the memory format.
+    `fits`: the value has the parameter's strides and becomes `.grad` itself. Otherwise it is
+        copied, because optimizers
+    write into `.grad`: autograd may return one tensor for two parameters or an expanded tensor, and
+    a user may have changed the memory format.
     """
     if parameter.grad is not None:
         old.append(parameter.grad)
@@ -433,7 +531,8 @@ def _not_empty(layout: Layout) -> Layout:
 
 
 def allowed(
-    named: Sequence[tuple[str, nn.Parameter]], parameters: Iterable[nn.Parameter] | nn.Module | Predicate | None
+    named: Sequence[tuple[str, nn.Parameter]],
+    parameters: Iterable[nn.Parameter] | nn.Module | Predicate | None,
 ) -> set[str] | None:
     """Names of the parameters that `parameters=` of the guide includes (None: all)."""
     if parameters is None:

@@ -1,6 +1,8 @@
-"""One step: gradients, numbers, combination, update, `.grad`. `Step.finish` is the paper's Algorithm 1.
+"""One step: gradients, numbers, combination, update, `.grad`. `Step.finish` is the paper's
+Algorithm 1.
 
-`Guide.backward` calls `run` with all losses and then `finish`; its three verbs call `primary`, `auxiliary` and `finish`.
+`Guide.backward` calls `run` with all losses and then `finish`; its three verbs call `primary`,
+`auxiliary` and `finish`.
 """
 
 from __future__ import annotations
@@ -59,13 +61,22 @@ class GuideParts:
 
 
 class Step:
-    """The losses of one step become gradients and, in a refresh, a basis. Calls add up, as `Tensor.backward` does.
+    """The losses of one step become gradients and, in a refresh, a basis. Calls add up, as
+    `Tensor.backward` does.
 
-    What a guide keeps from step to step changes only in `finish`, after the update is written. So a step that fails needs no
-    repair, apart from `give_up`.
+    What a guide keeps from step to step changes only in `finish`, after the update is written. So a
+    step that fails needs no repair, apart from `give_up`.
     """
 
-    def __init__(self, parts: GuideParts, *, refreshing: bool, may_wait: bool, include_mean: bool, norms: bool) -> None:
+    def __init__(
+        self,
+        parts: GuideParts,
+        *,
+        refreshing: bool,
+        may_wait: bool,
+        include_mean: bool,
+        norms: bool,
+    ) -> None:
         """`norms`: whether the report has norms even if they cost an exchange."""
         self.parts = parts
         self.shared = parts.shared
@@ -85,17 +96,25 @@ class Step:
         if not refreshing and old is not None:
             self.gradients.begin(old.layout, old)
         self.refresh: Refresh | None = None
-        """The new basis, from the first primary call of a step with a refresh until the basis is fixed."""
+        """The new basis, from the first primary call of a step with a refresh until the basis is
+        fixed.
+        """
         self.basis_losses: Losses | None = None
         """What builds the basis, if the primary losses do not."""
         self.judge: Losses | None = None
         """The callable that returns the judges' losses, in a step that uses the judges."""
         self.known: set[str] | None = parts.shared.auxiliary
-        """Parameters that the auxiliary losses of earlier steps reach, or of this step too; None: not known."""
+        """Parameters that the auxiliary losses of earlier steps reach, or of this step too; None:
+        not known.
+        """
         self.reached: set[str] = set()
-        """Parameters that the auxiliary losses of this step reach, as far as they have been taken."""
+        """Parameters that the auxiliary losses of this step reach, as far as they have been
+        taken.
+        """
         self.reach_complete = False  # no further auxiliary loss will come
-        self._undo: Callable[[], None] | None = None  # restores what forming the update has changed besides gradients
+        self._undo: Callable[[], None] | None = (
+            None  # restores what forming the update has changed besides gradients
+        )
         self._scored = list(parts.auto.scores)
 
     def give_up(self) -> None:
@@ -112,10 +131,11 @@ class Step:
             self.parts.primary.release()
             self.parts.judges.release()
 
-    # ------------------------------------------------------------------------------------------------ the algorithm
+    # -------------------------------------------------------------------------------- the algorithm
 
     def finish(self, primary_weight: float) -> Report:
-        """The paper's Algorithm 1, from the gradients on: fix the basis, compare the signs, and add the update to `.grad`.
+        """The paper's Algorithm 1, from the gradients on: fix the basis, compare the signs, and add
+        the update to `.grad`.
 
             g_p, g_a = the gradients of the mean primary and auxiliary loss
             V        = k orthonormal directions, from per-example primary gradients in every n-th step
@@ -124,7 +144,8 @@ class Step:
             eta_j    = harmful if a_j p_j < 0 else helpful
             update   = neutral g_a + Vᵀ((eta_j - neutral) a_j) + primary_weight g_p
 
-        With several auxiliary tasks, each has its own g_a, a and weights, and their parts of the update are added up.
+        With several auxiliary tasks, each has its own g_a, a and weights, and their parts of the
+        update are added up.
         """
         parts = self.parts
         gradients = self.gradients
@@ -148,10 +169,14 @@ class Step:
             update = self._by_coordinates(basis, primary_weight)
         if update is None:
             vector, combination = arithmetic(gradients)
-            update = _reported(vector, gradients.tasks, _comparison(combination, basis), combination.cosines)
+            update = _reported(
+                vector, gradients.tasks, _comparison(combination, basis), combination.cosines
+            )
         self._undo = update.undo
 
-        self.shared.write(gradients.layout, gradients.views_of(update.vector) or update.vector, rest)
+        self.shared.write(
+            gradients.layout, gradients.views_of(update.vector) or update.vector, rest
+        )
         self._release()
         report = self._report(update, basis)
         self.shared.remember(reached)
@@ -166,21 +191,26 @@ class Step:
         return basis.update_(gradients.primary, tasks, gradients.judges, primary_weight)
 
     def _rest(self, primary_weight: float) -> tuple[dict[str, Tensor], set[str]]:
-        """Updates of parameters that are not decomposed, and the parameters that auxiliary losses reach so far."""
+        """Updates of parameters that are not decomposed, and the parameters that auxiliary losses
+        reach so far.
+        """
         gradients = self.gradients
         layout = gradients.layout
         assert layout is not None
-        # Earlier steps count too: if a task is missing in one step, its parameters do not become the primary task's own.
+        # Earlier steps count too: if a task is missing in one step, its parameters do not become
+        # the primary task's own.
         earlier = self.known or set()
         primary, auxiliary = self.shared.settle(self._reached_primary, self.reached | earlier)
         rest = dict(gradients.auxiliary_rest)
         for name, gradient in gradients.primary_rest.items():
-            # If only the primary loss reaches this parameter (its head), the weight is 1: primary_weight=0 would never train
-            # it. (If an auxiliary loss starts to reach it too, the workers learn this at the next refresh.)
+            # If only the primary loss reaches this parameter (its head), the weight is 1:
+            # primary_weight=0 would never train it. (If an auxiliary loss starts to reach it too,
+            # the workers learn this at the next refresh.)
             weighted = primary_weight * gradient if name in auxiliary else gradient
             rest[name] = rest[name] + weighted if name in rest else weighted
         if self.workers.size > 1:
-            # If the primary pass is left out, the primary task's own parameters get no gradient on any worker.
+            # If the primary pass is left out, the primary task's own parameters get no gradient on
+            # any worker.
             reached = auxiliary if self.skips else primary | auxiliary
             others = []
             for name, parameter in self.shared.listing.trainable:
@@ -213,13 +243,19 @@ class Step:
         )
 
     def _by_graph(self, arithmetic: Arithmetic, primary_weight: float) -> Update | None:
-        """The update by a CUDA graph, for a small model on a GPU; None if this step has no graph."""
+        """The update by a CUDA graph, for a small model on a GPU; None if this step has no
+        graph.
+        """
         captured = self.parts.captured
         gradients = self.gradients
         basis = gradients.subspace
         layout = gradients.layout
         assert layout is not None and basis is not None
-        alone = self.workers.size == 1 and not self.workers.splits_examples and not self.workers.splits_columns
+        alone = (
+            self.workers.size == 1
+            and not self.workers.splits_examples
+            and not self.workers.splits_columns
+        )
         plain = len(gradients.tasks) == 1 and not self.skips and not self.replayed
         if basis.rows is None or not alone or not plain or not is_small(layout):
             captured.leave_out(basis)
@@ -229,11 +265,19 @@ class Step:
         vectors = [gradients.primary, task.flat]
         if gradients.judges is not None:
             vectors.append(gradients.judges)
-        # The graph reads the tensors of the subspace, whose addresses stay the same while the number of rows does. It also
-        # reads the scores of a task, whose addresses stay the same until other scores are loaded.
+        # The graph reads the tensors of the subspace, whose addresses stay the same while the
+        # number of rows does. It also reads the scores of a task, whose addresses stay the same
+        # until other scores are loaded.
         scores = self.parts.auto.scores[name] if isinstance(task.eta, Weights) else None
         weighing = task.eta if scores is None else scores
-        settings = (basis.rows.shape, name, weighing, task.weight, primary_weight, gradients.include_mean)
+        settings = (
+            basis.rows.shape,
+            name,
+            weighing,
+            task.weight,
+            primary_weight,
+            gradients.include_mean,
+        )
 
         def compute(vectors: Sequence[Tensor]) -> Gathered:
             # The graph reads the weights at the time it runs.
@@ -251,7 +295,7 @@ class Step:
         numbers, undo = replayed
         return replace(_reported(task.flat, [name], numbers, {}), undo=undo)
 
-    # ------------------------------------------------------------------------------------------------ losses
+    # --------------------------------------------------------------------------------------- losses
 
     def ask(self, judge: Losses | None) -> None:
         """Use the judges, whose losses `judge` returns, in this step if they are due."""
@@ -267,13 +311,15 @@ class Step:
         *,
         skips: bool = False,
     ) -> None:
-        """Take all losses of a step at once. So it is known which parameters are shared and when a graph may be freed.
+        """Take all losses of a step at once. So it is known which parameters are shared and when a
+        graph may be freed.
 
         `skips`: the step needs no primary losses, and `primary` is None.
         """
         self.skips = skips
         given = {name: task.loss for name, task in tasks.items()}
-        # `held` must be cleared before the tasks' backward passes, which free the memory of these tensors.
+        # `held` must be cleared before the tasks' backward passes, which free the memory of these
+        # tensors.
         waiting = given.values() if self.replayed and callable(primary) else ()
         held = [saved_by_compiled(walk(loss).nodes) for loss in waiting]
         with _computed(self, primary, basis_losses) as losses:
@@ -296,7 +342,12 @@ class Step:
             raise
 
     def primary(
-        self, primary: Tensor | Losses | None, basis_losses: Losses | None, *, retain_graph: bool, skips: bool = False
+        self,
+        primary: Tensor | Losses | None,
+        basis_losses: Losses | None,
+        *,
+        retain_graph: bool,
+        skips: bool = False,
     ) -> None:
         """Take primary losses; others may follow. `skips`: as for `run`."""
         self.skips = skips and self.gradients.primary_calls == 0
@@ -311,7 +362,9 @@ class Step:
         graphs = _graphs(self, given, retain_graph=retain_graph)
         self._expect(graphs.values())
         early = _early(self, tasks, shares, graphs) if self.replayed else {}
-        if self.gradients.subspace is not None or (self.gradients.primary_calls and self.known is not None):
+        if self.gradients.subspace is not None or (
+            self.gradients.primary_calls and self.known is not None
+        ):
             self.fix()
         try:
             for (name, task), share in zip(tasks.items(), shares, strict=True):
@@ -321,16 +374,19 @@ class Step:
             raise
 
     def _expect(self, graphs: Iterable[KnownGraph]) -> None:
-        """Note the parameters that auxiliary losses reach before their gradients show it, for a new basis needs them.
+        """Note the parameters that auxiliary losses reach before their gradients show it, for a new
+        basis needs them.
 
         Then the graphs have been walked. In other steps they are remembered, and may have changed.
         """
         if self.refreshing:
             self.reached = self.reached.union(*[graph.reached for graph in graphs])
 
-    # ------------------------------------------------------------------------------------------------ gradients
+    # ------------------------------------------------------------------------------------ gradients
 
-    def _take_primary(self, losses: Tensor, share: Share, basis_losses: Losses | None, graph: KnownGraph) -> None:
+    def _take_primary(
+        self, losses: Tensor, share: Share, basis_losses: Losses | None, graph: KnownGraph
+    ) -> None:
         """Turn primary losses into gradients, and add them to the new basis in a refresh."""
         gradients = self.gradients
         computed: Sequence[Tensor | None] | None = None
@@ -359,11 +415,15 @@ class Step:
         reached = self.shared.reached(computed)
         if reached != graph.reached:
             graph.confirm(losses, reached)
-        if not reached and self.workers.size == 1 and not self.skips:  # one of several workers may have no examples
+        if (
+            not reached and self.workers.size == 1 and not self.skips
+        ):  # one of several workers may have no examples
             raise _no_reach("primary")
 
     def _begin_basis(self, basis_losses: Losses | None, graph: KnownGraph) -> Refresh | None:
-        """Begin the new basis at the first primary call. Returns it if the primary losses contribute to it."""
+        """Begin the new basis at the first primary call. Returns it if the primary losses
+        contribute to it.
+        """
         gradients = self.gradients
         fixed = gradients.subspace is not None
         if self.basis_losses is None and gradients.primary_calls:
@@ -371,7 +431,9 @@ class Step:
         if fixed:
             return None
         if self.refresh is None:
-            layout, self.known = self.shared.begin(graph.reached, self.reached if self.reach_complete else None)
+            layout, self.known = self.shared.begin(
+                graph.reached, self.reached if self.reach_complete else None
+            )
             gradients.begin(layout)
             self.refresh = self.refresher.start(layout, self.parts.schedule)
         if basis_losses is not None and gradients.primary_calls == 0:
@@ -379,9 +441,16 @@ class Step:
         return self.refresh if self.basis_losses is None else None
 
     def _take_auxiliary(
-        self, name: str, task: TaskLoss, share: Share, graph: KnownGraph, early: LossGradients | None
+        self,
+        name: str,
+        task: TaskLoss,
+        share: Share,
+        graph: KnownGraph,
+        early: LossGradients | None,
     ) -> None:
-        """Turn an auxiliary loss into its gradient. `early`: the gradient, if it has already been computed."""
+        """Turn an auxiliary loss into its gradient. `early`: the gradient, if it has already been
+        computed.
+        """
         gradients = self.gradients
         computed = early
         if computed is None:
@@ -410,10 +479,12 @@ class Step:
             inside, rest = self.shared.split(gradients.layout, computed.gradients)
             gradients.add_auxiliary(name, inside, rest, computed.flat)
 
-    # ------------------------------------------------------------------------------------------------ the basis
+    # ------------------------------------------------------------------------------------ the basis
 
     def fix(self) -> Subspace:
-        """Fix the basis; later gradients are projected onto it. Then use the judges, who also need the shared parameters."""
+        """Fix the basis; later gradients are projected onto it. Then use the judges, who also need
+        the shared parameters.
+        """
         gradients = self.gradients
         new = gradients.subspace is None
         if new:
@@ -421,7 +492,9 @@ class Step:
             self.refresh = None
         assert gradients.subspace is not None and gradients.layout is not None
         if self.judge is not None and gradients.judges is None:
-            gradients.use_judges(self.parts.auto.gradient(self.judge, gradients.layout, self.parts.judges))
+            gradients.use_judges(
+                self.parts.auto.gradient(self.judge, gradients.layout, self.parts.judges)
+            )
         if new:
             for name, waiting in gradients.take_waiting().items():
                 every = [waiting.get(key) for key, _ in self.shared.listing.trainable]
@@ -441,7 +514,9 @@ class Step:
         if self.basis_losses is not None:
             # Only now are the shared parameters known, and the primary graph is gone.
             first = schedule.subspace is None
-            self.refresher.take_in_from(self.refresh, self.basis_losses, number=schedule.count, first=first)
+            self.refresher.take_in_from(
+                self.refresh, self.basis_losses, number=schedule.count, first=first
+            )
         basis = self.refresher.fix(self.refresh, schedule, may_wait=self.may_wait)
         if basis is None:
             self.refreshing = False
@@ -456,31 +531,49 @@ class Step:
         return self.gradients.primary_rest.keys() | self.gradients.layout.name_set
 
 
-# ---------------------------------------------------------------------------------------------------- reports
+# ------------------------------------------------------------------------------------------ reports
 
 
 def _comparison(combination: Combination, basis: Subspace) -> Comparison:
-    """The numbers of the report. A report may be read after the next refresh, which overwrites `basis.active`."""
+    """The numbers of the report. A report may be read after the next refresh, which overwrites
+    `basis.active`.
+    """
     active = basis.active.clone()
-    return Comparison(combination.p, combination.square, combination.residual, active, combination.tasks)
+    return Comparison(
+        combination.p, combination.square, combination.residual, active, combination.tasks
+    )
 
 
 def _reported(
-    vector: Tensor, tasks: Iterable[str], numbers: Comparison | Gathered, cosines: Mapping[str, Tensor]
+    vector: Tensor,
+    tasks: Iterable[str],
+    numbers: Comparison | Gathered,
+    cosines: Mapping[str, Tensor],
 ) -> Update:
     """An update with its report, which is computed from the numbers when it is read."""
     reports = {
-        name: TaskReport(partial(split_of, numbers, name), partial(products_of, numbers, name)) for name in tasks
+        name: TaskReport(partial(split_of, numbers, name), partial(products_of, numbers, name))
+        for name in tasks
     }
-    return Update(vector, reports, partial(captured_primary_of, numbers), partial(effective_rank_of, numbers), cosines)
+    return Update(
+        vector,
+        reports,
+        partial(captured_primary_of, numbers),
+        partial(effective_rank_of, numbers),
+        cosines,
+    )
 
 
-# ---------------------------------------------------------------------------------------------------- losses and passes
+# -------------------------------------------------------------------------------- losses and passes
 
 
 @contextmanager
-def _computed(step: Step, primary: Tensor | Losses | None, basis_losses: Losses | None) -> Iterator[Tensor]:
-    """Yield the per-example primary losses. If a callable computes them for a new basis, the engine observes the block."""
+def _computed(
+    step: Step, primary: Tensor | Losses | None, basis_losses: Losses | None
+) -> Iterator[Tensor]:
+    """Yield the per-example primary losses. If a callable computes them for a new basis, the engine
+    observes the block.
+    """
     refresher = step.refresher
     scalar = refresher.basis.needs != "jacobian"
     if not callable(primary):
@@ -496,15 +589,21 @@ def _computed(step: Step, primary: Tensor | Losses | None, basis_losses: Losses 
 
 
 def _nothing(step: Step) -> Tensor | None:
-    """Stand-in losses for None, on a worker without examples or in a step that needs no primary losses."""
+    """Stand-in losses for None, on a worker without examples or in a step that needs no primary
+    losses.
+    """
     if not step.skips:
         return step.workers.losses(None, "primary")
     # The product gives it a node, because a graph is recognised by the number of its node.
     return torch.zeros(0, device=step.shared.listing.parameters[0].device, requires_grad=True) * 1
 
 
-def _graphs(step: Step, losses: Mapping[str, Tensor], *, retain_graph: bool = False) -> dict[str, KnownGraph]:
-    """Describe the graphs of the losses. Graphs are walked only in a refresh, or if they differ from all earlier ones."""
+def _graphs(
+    step: Step, losses: Mapping[str, Tensor], *, retain_graph: bool = False
+) -> dict[str, KnownGraph]:
+    """Describe the graphs of the losses. Graphs are walked only in a refresh, or if they differ
+    from all earlier ones.
+    """
     memory = step.parts.graphs
     graphs = None
     if not step.refreshing and not step.replayed:
@@ -517,7 +616,9 @@ def _graphs(step: Step, losses: Mapping[str, Tensor], *, retain_graph: bool = Fa
 
 
 def _walked(step: Step, losses: Mapping[str, Tensor]) -> list[KnownGraph]:
-    """Walk through the graphs of the losses. A graph is retained if a later loss shares a part of it."""
+    """Walk through the graphs of the losses. A graph is retained if a later loss shares a part of
+    it.
+    """
     walked = [walk(loss) for loss in losses.values()]
     named = step.shared.listing.named
     known = []
@@ -530,9 +631,14 @@ def _walked(step: Step, losses: Mapping[str, Tensor]) -> list[KnownGraph]:
 def _check_recognised(
     step: Step, losses: Mapping[str, Tensor], graphs: Mapping[str, KnownGraph], error: RuntimeError
 ) -> None:
-    """Raise a clear error if a pass has failed because a graph was freed too early: it was mistaken for an earlier graph."""
+    """Raise a clear error if a pass has failed because a graph was freed too early: it was mistaken
+    for an earlier graph.
+    """
     now = _walked(step, losses)
-    if any(graph.retained and not graphs[name].retained for name, graph in zip(losses, now, strict=True)):
+    if any(
+        graph.retained and not graphs[name].retained
+        for name, graph in zip(losses, now, strict=True)
+    ):
         step.parts.graphs.distrust()
         raise RuntimeError(
             "two losses of this step share a part of their graphs, which the guide did not notice, because in earlier steps such "
@@ -543,15 +649,26 @@ def _check_recognised(
 def _gradients(
     step: Step, losses: Tensor, share: Share, retain_graph: bool, *, into: Layout | None = None
 ) -> Sequence[Tensor | None]:
-    """The gradients of the mean loss for all trainable parameters. `into`: as for `Workers.gradients`."""
+    """The gradients of the mean loss for all trainable parameters. `into`: as for
+    `Workers.gradients`.
+    """
     parameters = step.shared.listing.parameters
-    return step.workers.gradients(losses, share.weights(losses), parameters, retain_graph=retain_graph, into=into)
+    return step.workers.gradients(
+        losses, share.weights(losses), parameters, retain_graph=retain_graph, into=into
+    )
 
 
 def _written(
-    step: Step, loss: Tensor, share: Share, retain: bool, flat: Tensor | None, *, into: Layout | None = None
+    step: Step,
+    loss: Tensor,
+    share: Share,
+    retain: bool,
+    flat: Tensor | None,
+    *,
+    into: Layout | None = None,
 ) -> LossGradients:
-    """The gradients of all trainable parameters; those of the shared parameters are written into `flat` if it is given.
+    """The gradients of all trainable parameters; those of the shared parameters are written into
+    `flat` if it is given.
 
     `into`: as for `_gradients`.
     """
@@ -565,11 +682,15 @@ def _written(
 
 
 def _early(
-    step: Step, tasks: Mapping[str, TaskLoss], shares: Sequence[Share], graphs: Mapping[str, KnownGraph]
+    step: Step,
+    tasks: Mapping[str, TaskLoss],
+    shares: Sequence[Share],
+    graphs: Mapping[str, KnownGraph],
 ) -> dict[str, LossGradients]:
     """Compute the gradients of the tasks before a forward pass of the judges or of `basis_losses`.
 
-    If forward passes are CUDA graphs, such a pass may overwrite the tensors that the tasks' own passes saved.
+    If forward passes are CUDA graphs, such a pass may overwrite the tensors that the tasks' own
+    passes saved.
     """
     judges = step.judge is not None and step.gradients.judges is None
     if not judges and (step.basis_losses is None or step.gradients.subspace is not None):
@@ -577,7 +698,9 @@ def _early(
     early = {}
     for (name, task), share in zip(tasks.items(), shares, strict=True):
         gradients = _gradients(step, task.loss, share, graphs[name].retained)
-        early[name] = LossGradients([None if gradient is None else gradient.clone() for gradient in gradients])
+        early[name] = LossGradients(
+            [None if gradient is None else gradient.clone() for gradient in gradients]
+        )
     return early
 
 

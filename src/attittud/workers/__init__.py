@@ -19,7 +19,9 @@ __all__ = ["Workers", "connect"]
 def connect(
     model: nn.Module, process_group: dist.ProcessGroup | None, describe: Callable[[], str]
 ) -> tuple[nn.Module, Workers]:
-    """Return the module that holds the parameters, and its workers. `describe` returns what must be equal on all workers."""
+    """Return the module that holds the parameters, and its workers. `describe` returns what must be
+    equal on all workers.
+    """
     modules = list(model.modules())
     if any(type(module).__name__ == "DeepSpeedEngine" for module in modules):
         raise ValueError(
@@ -33,7 +35,9 @@ def connect(
     if isinstance(model, DistributedDataParallel):
         model = model.module
     fsdp = sys.modules.get("torch.distributed.fsdp")
-    if fsdp is not None and any(isinstance(module, fsdp.FullyShardedDataParallel) for module in modules):
+    if fsdp is not None and any(
+        isinstance(module, fsdp.FullyShardedDataParallel) for module in modules
+    ):
         raise ValueError(
             "the model is wrapped in FullyShardedDataParallel (FSDP of version 1), which keeps parameters in its own flat "
             "buffers; shard it with torch.distributed.fsdp.fully_shard (FSDP2) instead"

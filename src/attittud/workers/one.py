@@ -1,7 +1,8 @@
-"""Sums over the workers that train a model. A single process needs no sums, so the methods here return their arguments.
+"""Sums over the workers that train a model. A single process needs no sums, so the methods here
+return their arguments.
 
-`Replicas` are workers that each hold the whole model (DistributedDataParallel), and `Shards` are workers that each hold
-a shard of it (FSDP2).
+`Replicas` are workers that each hold the whole model (DistributedDataParallel), and `Shards` are
+workers that each hold a shard of it (FSDP2).
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from attittud.engine.base import Engine, Jacobian
 def uses_shards(model: nn.Module) -> bool:
     """Whether FSDP2 has sharded the model, a part of it, or a larger model that it belongs to."""
     sharded = fsdp_modules(model)
-    # Looking for shards is not enough: between a forward and a backward pass FSDP2 may show whole parameters.
+    # Looking for shards is not enough: between a forward and a backward pass FSDP2 may show whole
+    # parameters.
     whole = {id(parameter) for parameter, _ in unsharded(sharded)}
     return not set(sharded).isdisjoint(model.modules()) or any(
         is_sharded(parameter) or id(parameter) in whole for parameter in model.parameters()
@@ -36,7 +38,9 @@ class Workers:
     size = 1
     splits_examples = False  # gradients cover only this worker's examples until they are summed
     splits_columns = False  # vectors over the parameters hold this worker's columns only
-    state_owner: str | None = None  # names this worker's part of the state, if each worker has another part
+    state_owner: str | None = (
+        None  # names this worker's part of the state, if each worker has another part
+    )
     _told = False
 
     def engine(self, asked: type[Engine]) -> str:
@@ -65,7 +69,9 @@ class Workers:
         return losses
 
     def all_skip(self, skips: bool) -> bool:
-        """Whether every worker leaves out its primary losses, in a step that needs none. `skips`: whether this one does."""
+        """Whether every worker leaves out its primary losses, in a step that needs none. `skips`:
+        whether this one does.
+        """
         return skips
 
     def in_order(self, tasks: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -82,13 +88,26 @@ class Workers:
         return engine.jacobian(losses, layout)
 
     def agree(
-        self, named: Named, primary: set[str], auxiliary: set[str], *, reset: bool = False, complete: bool = False
+        self,
+        named: Named,
+        primary: set[str],
+        auxiliary: set[str],
+        *,
+        reset: bool = False,
+        complete: bool = False,
     ) -> tuple[set[str], set[str]]:
-        """Return the parameters that the primary losses of any worker reach, and likewise for the auxiliary losses.
+        """Return the parameters that the primary losses of any worker reach, and likewise for the
+        auxiliary losses.
 
-        `reset`: a refresh begins, so the workers exchange these sets again. `complete`: all losses of the step are known.
+        `reset`: a refresh begins, so the workers exchange these sets again. `complete`: all losses
+            of the step are known.
         """
-        if not self._told and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+        if (
+            not self._told
+            and dist.is_available()
+            and dist.is_initialized()
+            and dist.get_world_size() > 1
+        ):
             warnings.warn(
                 f"this guide trains alone although torch.distributed has {dist.get_world_size()} workers, so the replicas of its "
                 "model would become different. Pass Guide the DistributedDataParallel model, or "
@@ -99,7 +118,9 @@ class Workers:
         return primary, auxiliary
 
     def sum_examples_(self, x: Tensor, what: str, *others: Tensor) -> Tensor:
-        """Sum over all workers a tensor that each computed from its own examples; `others` join the same exchange."""
+        """Sum over all workers a tensor that each computed from its own examples; `others` join the
+        same exchange.
+        """
         return x
 
     def sum_columns(self, x: Tensor) -> Tensor:
@@ -109,20 +130,32 @@ class Workers:
     def sum_numbers_(self, parts: Sequence[Tensor]) -> None:
         """Sum k-vectors and inner products over all workers, in one exchange."""
         if parts and self.size > 1:
-            summed = self.sum_columns(self.sum_examples_(torch.cat([part.reshape(-1) for part in parts]), "k-vectors"))
-            for part, whole in zip(parts, summed.split([part.numel() for part in parts]), strict=True):
+            summed = self.sum_columns(
+                self.sum_examples_(torch.cat([part.reshape(-1) for part in parts]), "k-vectors")
+            )
+            for part, whole in zip(
+                parts, summed.split([part.numel() for part in parts]), strict=True
+            ):
                 part.copy_(whole.view_as(part))
 
     def stack_rows(self, block: Tensor) -> tuple[Tensor, slice]:
-        """Stack the small matrices (r x l) of all workers; also returns the position of this worker's matrix."""
+        """Stack the small matrices (r x l) of all workers; also returns the position of this
+        worker's matrix.
+        """
         return block, slice(0, block.shape[0])
 
-    def rest(self, updates: dict[str, Tensor], named: Named) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Return the updates of the parameters `named`, which are not decomposed, and a tensor to be summed over workers."""
+    def rest(
+        self, updates: dict[str, Tensor], named: Named
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        """Return the updates of the parameters `named`, which are not decomposed, and a tensor to
+        be summed over workers.
+        """
         return updates, None
 
     def pack(self, layout: Layout, rows: Tensor) -> Tensor | dict[str, Tensor]:
-        """Copy V so that it can be saved, each parameter's columns in the order of a contiguous tensor."""
+        """Copy V so that it can be saved, each parameter's columns in the order of a contiguous
+        tensor.
+        """
         if not layout.reordered:
             return rows.clone()
         packed = torch.empty_like(rows)
@@ -131,7 +164,9 @@ class Workers:
         return packed
 
     def empty_rows(self, parameter: nn.Parameter, rank: int, dtype: torch.dtype) -> Tensor:
-        """Allocate memory for the rows of V over one parameter, in the form that `pack` and checkpoints use."""
+        """Allocate memory for the rows of V over one parameter, in the form that `pack` and
+        checkpoints use.
+        """
         return torch.empty(rank, *parameter.shape, dtype=dtype, device=parameter.device)
 
     def part(self, parameter: nn.Parameter, rows: Tensor) -> Tensor:
@@ -139,7 +174,9 @@ class Workers:
         return cast(Any, rows).full_tensor() if is_sharded(rows) else rows
 
     def unpack(self, layout: Layout, saved: Tensor | Mapping[str, Tensor]) -> Tensor:
-        """Return this worker's part of V from saved rows, whatever kind and number of workers saved them."""
+        """Return this worker's part of V from saved rows, whatever kind and number of workers saved
+        them.
+        """
         if not isinstance(saved, Mapping):
             sizes = [math.prod(shape) for shape in layout.shapes]
             if saved.ndim != 2 or saved.shape[1] != sum(sizes):
@@ -149,7 +186,13 @@ class Workers:
             if not self.splits_columns and not layout.reordered:
                 return saved
             parts = zip(saved.split(sizes, dim=1), layout.shapes, strict=True)
-            saved = dict(zip(layout.names, (part.view(part.shape[0], *shape) for part, shape in parts), strict=True))
+            saved = dict(
+                zip(
+                    layout.names,
+                    (part.view(part.shape[0], *shape) for part, shape in parts),
+                    strict=True,
+                )
+            )
         like = saved[layout.names[0]]
         rows = torch.empty(like.shape[0], layout.size, dtype=like.dtype, device=layout.device)
         for view, (name, parameter) in zip(layout.views(rows), layout.named, strict=True):

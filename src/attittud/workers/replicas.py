@@ -1,7 +1,7 @@
 """Workers that each hold the whole model. They exchange a few sums, all of them by all-reduce.
 
-Everything that the update needs is linear in the examples (gradients, the rows ΠJ, k-vectors). So each worker computes its own
-part, and the parts are summed.
+Everything that the update needs is linear in the examples (gradients, the rows ΠJ, k-vectors). So
+each worker computes its own part, and the parts are summed.
 """
 
 from __future__ import annotations
@@ -20,17 +20,28 @@ from attittud.workers.one import Workers
 
 
 class Group(Workers):
-    """Several processes that communicate through one process group, or through several groups in turn."""
+    """Several processes that communicate through one process group, or through several groups in
+    turn.
+    """
 
     def __init__(
-        self, groups: list[dist.ProcessGroup], device: torch.device, number: int, size: int, describe: Callable[[], str]
+        self,
+        groups: list[dist.ProcessGroup],
+        device: torch.device,
+        number: int,
+        size: int,
+        describe: Callable[[], str],
     ) -> None:
         self.describe = describe
         self.groups, self.device, self.number, self.size = groups, device, number, size
         self._names: set[tuple[str, ...]] = set()
 
     def all_reduce_(
-        self, x: Tensor, what: str, *others: Tensor, groups: Sequence[dist.ProcessGroup] | None = None
+        self,
+        x: Tensor,
+        what: str,
+        *others: Tensor,
+        groups: Sequence[dist.ProcessGroup] | None = None,
     ) -> Tensor:
         """Sum over all workers, or over the workers of some `groups`."""
         together = [other for other in others if other.dtype == x.dtype]
@@ -39,7 +50,8 @@ class Group(Workers):
                 for alone in (other for other in others if other.dtype != x.dtype):
                     dist.all_reduce(alone, group=group)
                 if together:
-                    # One exchange for several vectors. (torch.distributed.all_reduce_coalesced does the same with a warning.)
+                    # One exchange for several vectors. (torch.distributed.all_reduce_coalesced does
+                    # the same with a warning.)
                     group.allreduce_coalesced([x, *together]).wait()
                 else:
                     dist.all_reduce(x, group=group)
@@ -53,7 +65,8 @@ class Group(Workers):
         return x
 
     def shares(self, losses: Sequence[Tensor]) -> list[Share]:
-        # A scalar counts as one example, so it is averaged over the workers as in DistributedDataParallel.
+        # A scalar counts as one example, so it is averaged over the workers as in
+        # DistributedDataParallel.
         counts = torch.zeros(self.size, len(losses), dtype=torch.int64, device=self.device)
         for position, loss in enumerate(losses):
             counts[self.number, position].fill_(loss.numel())
@@ -87,11 +100,15 @@ class Group(Workers):
     def _prints(self, described: object) -> Tensor:
         """A vector with this worker's fingerprint at its own number and zeros elsewhere."""
         prints = torch.zeros(self.size, dtype=torch.int32, device=self.device)
-        prints[self.number] = int.from_bytes(hashlib.sha256(repr(described).encode()).digest()[:3], "big")
+        prints[self.number] = int.from_bytes(
+            hashlib.sha256(repr(described).encode()).digest()[:3], "big"
+        )
         return prints
 
     def _guide_prints(self, named: Named) -> Tensor:
-        return self._prints((self.describe(), [(name, tuple(parameter.shape)) for name, parameter in named]))
+        return self._prints(
+            (self.describe(), [(name, tuple(parameter.shape)) for name, parameter in named])
+        )
 
     def _check_same(
         self,
@@ -118,8 +135,12 @@ class Replicas(Group):
 
     splits_examples = True
 
-    def __init__(self, group: dist.ProcessGroup, device: torch.device, describe: Callable[[], str]) -> None:
-        super().__init__([group], device, dist.get_rank(group), dist.get_world_size(group), describe)
+    def __init__(
+        self, group: dist.ProcessGroup, device: torch.device, describe: Callable[[], str]
+    ) -> None:
+        super().__init__(
+            [group], device, dist.get_rank(group), dist.get_world_size(group), describe
+        )
         self._agreed: tuple[list[str], set[str], set[str]] | None = None
         self._compared = False
 
@@ -130,19 +151,27 @@ class Replicas(Group):
         return engine.jacobian(losses, layout).of_share(share)
 
     def agree(
-        self, named: Named, primary: set[str], auxiliary: set[str], *, reset: bool = False, complete: bool = False
+        self,
+        named: Named,
+        primary: set[str],
+        auxiliary: set[str],
+        *,
+        reset: bool = False,
+        complete: bool = False,
     ) -> tuple[set[str], set[str]]:
         """Find out which parameters the losses of any worker reach; this waits for the device.
 
-        If they reach every trainable parameter, the answer is reused until the next refresh. Otherwise every step needs an
-        exchange, as in DistributedDataParallel.
+        If they reach every trainable parameter, the answer is reused until the next refresh.
+        Otherwise every step needs an exchange, as in DistributedDataParallel.
         """
         every = [name for name, _ in named]
         if reset:
             self._agreed = None
         if self._agreed is not None and self._agreed[0] == every:
             return self._agreed[1:]
-        reached = torch.tensor([[name in primary for name in every], [name in auxiliary for name in every]])
+        reached = torch.tensor(
+            [[name in primary for name in every], [name in auxiliary for name in every]]
+        )
         message = torch.cat([self._guide_prints(named), reached.view(-1).int().to(self.device)])
         compares = reset or not self._compared
         if compares:
@@ -152,13 +181,16 @@ class Replicas(Group):
         rows = summed[self.size : self.size + 2 * len(every)].view(2, -1) > 0
         if compares:
             self._compare(summed[self.size + 2 * len(every) :])
-        primary, auxiliary = ({n for n, there in zip(every, row, strict=True) if there} for row in rows.tolist())
+        primary, auxiliary = (
+            {n for n, there in zip(every, row, strict=True) if there} for row in rows.tolist()
+        )
         if complete and bool(rows.any(0).all()):
             self._agreed = every, primary, auxiliary
         return primary, auxiliary
 
     def _checksums(self, named: Named) -> Tensor:
-        """Two checksums of the parameters at this worker's position and zeros elsewhere, as the bits of float64 numbers.
+        """Two checksums of the parameters at this worker's position and zeros elsewhere, as the
+        bits of float64 numbers.
 
         They are Σ_i ‖p_i‖² and Σ_i i ‖p_i‖², so that parameters in another order differ too.
         """
@@ -167,11 +199,15 @@ class Replicas(Group):
         if parameters:
             norms = torch.stack(foreach_norm(parameters, dtype=torch.float64)).to(self.device)
             order = torch.arange(len(norms), dtype=torch.float64, device=self.device)
-            checksums[self.number] = torch.stack([norms.square().sum(), (order * norms.square()).sum()])
+            checksums[self.number] = torch.stack(
+                [norms.square().sum(), (order * norms.square()).sum()]
+            )
         return checksums.view(-1).view(torch.int32)
 
     def _compare(self, checksums: Tensor) -> None:
-        """Refuse replicas with different parameters: they would get equal updates and stay different."""
+        """Refuse replicas with different parameters: they would get equal updates and stay
+        different.
+        """
         every = checksums.clone().view(torch.float64).view(self.size, 2)
         # Sums of the same numbers may round differently on different kinds of devices.
         same = torch.isclose(every, every[:1], rtol=1e-9, atol=0.0, equal_nan=True).all(1)
@@ -194,7 +230,9 @@ class Replicas(Group):
     def sum_examples_(self, x: Tensor, what: str, *others: Tensor) -> Tensor:
         return self.all_reduce_(x, what, *others)
 
-    def rest(self, updates: dict[str, Tensor], named: Named) -> tuple[dict[str, Tensor], Tensor | None]:
+    def rest(
+        self, updates: dict[str, Tensor], named: Named
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
         layout = Layout(named)
         if not layout.parameters:
             return {}, None

@@ -1,8 +1,8 @@
 """Workers that each hold a shard of every parameter: FSDP2 (`torch.distributed.fsdp.fully_shard`).
 
-V is sharded like the parameters, so only k x k matrices and k-vectors are summed over the workers; FSDP2 itself reduces
-and scatters the gradients. `torch.autograd.grad` returns None for its shards, so every product with J is a backward pass
-whose result is taken from `.grad`.
+V is sharded like the parameters, so only k x k matrices and k-vectors are summed over the workers;
+FSDP2 itself reduces and scatters the gradients. `torch.autograd.grad` returns None for its shards,
+so every product with J is a backward pass whose result is taken from `.grad`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from attittud.workers.replicas import Group
 
 
 class Shards(Group):
-    """Workers of one FSDP2 model. The first dimension of a two-dimensional mesh holds replicas (HSDP)."""
+    """Workers of one FSDP2 model. The first dimension of a two-dimensional mesh holds replicas
+    (HSDP).
+    """
 
     splits_columns = True
 
@@ -45,7 +47,8 @@ class Shards(Group):
         for length, position in zip(mesh.shape, coordinate, strict=True):
             number = number * length + position
         self.shard, self.shards = coordinate[-1], mesh.shape[-1]
-        # First the workers of one copy of the model, then the workers that hold the same shard of other copies.
+        # First the workers of one copy of the model, then the workers that hold the same shard of
+        # other copies.
         groups = [mesh.get_group(dimension) for dimension in (mesh.ndim - 1, *range(mesh.ndim - 1))]
         super().__init__(groups, first.device, number, mesh.size(), describe)
         self.state_owner = f"{number} of {self.size}" if self.size > 1 else None
@@ -102,7 +105,9 @@ class Shards(Group):
         retain_graph: bool,
         into: Layout | None = None,
     ) -> Sequence[Tensor | None]:
-        """Return the shards of the gradient that a backward pass leaves in `.grad`, and restore the old `.grad`."""
+        """Return the shards of the gradient that a backward pass leaves in `.grad`, and restore the
+        old `.grad`.
+        """
         self._check_reduction()
         every = [*(parameter for _, parameter in self._named), *self._inputs(losses)]
         before = [tensor.grad for tensor in every]
@@ -118,7 +123,9 @@ class Shards(Group):
             return [None if p.grad is None else local(p.grad) for p in parameters]
 
     def _inputs(self, loss: Tensor) -> list[Tensor]:
-        """Tensors other than parameters that require a gradient, such as the embeddings of a frozen model with adapters."""
+        """Tensors other than parameters that require a gradient, such as the embeddings of a frozen
+        model with adapters.
+        """
         if self._walked is None or self._walked[0]() is not loss:
             self._walked = weakref.ref(loss), walk(loss).inputs
         return self._walked[1]
@@ -127,17 +134,31 @@ class Shards(Group):
         return _Joint(self, engine, losses, layout, share)
 
     def agree(
-        self, named: Named, primary: set[str], auxiliary: set[str], *, reset: bool = False, complete: bool = False
+        self,
+        named: Named,
+        primary: set[str],
+        auxiliary: set[str],
+        *,
+        reset: bool = False,
+        complete: bool = False,
     ) -> tuple[set[str], set[str]]:
-        """Return the arguments: FSDP2 itself requires that the losses of all workers reach the same parameters."""
+        """Return the arguments: FSDP2 itself requires that the losses of all workers reach the same
+        parameters.
+        """
         if reset:
             self._check_same(self.all_reduce_(self._guide_prints(named), "a comparison of guides"))
         return primary, auxiliary
 
     def names(self, leaves: set[int], named: Named) -> set[str]:
-        """Return the names of the trained, sharded parameters. The leaves of a graph are the unsharded parameters."""
+        """Return the names of the trained, sharded parameters. The leaves of a graph are the
+        unsharded parameters.
+        """
         known = {id(parameter): name for name, parameter in named}
-        known |= {id(whole): known[id(shard)] for whole, shard in unsharded(self.modules) if id(shard) in known}
+        known |= {
+            id(whole): known[id(shard)]
+            for whole, shard in unsharded(self.modules)
+            if id(shard) in known
+        }
         if strangers := leaves - known.keys():
             raise ValueError(
                 f"the losses reach {len(strangers)} parameters outside of the sharded model, and a backward pass would "
@@ -148,19 +169,26 @@ class Shards(Group):
     def pack(self, layout: Layout, rows: Tensor) -> dict[str, Tensor]:
         return {
             name: _like(parameter, view.clone(), leading=rows.shape[0])
-            for name, parameter, view in zip(layout.names, layout.parameters, layout.views(rows), strict=True)
+            for name, parameter, view in zip(
+                layout.names, layout.parameters, layout.views(rows), strict=True
+            )
         }
 
     def empty_rows(self, parameter: nn.Parameter, rank: int, dtype: torch.dtype) -> Tensor:
         shard = local(parameter)
-        return _like(parameter, torch.empty(rank, *shard.shape, dtype=dtype, device=shard.device), rank)
+        return _like(
+            parameter, torch.empty(rank, *shard.shape, dtype=dtype, device=shard.device), rank
+        )
 
     def part(self, parameter: nn.Parameter, rows: Tensor) -> Tensor:
         """This worker's shard of rows (k x shape) over a parameter."""
         if isinstance(rows, DTensor):
-            # (A mesh that was saved and loaded is not equal to the original mesh, so only the shapes are compared. `state_owner`
-            # makes sure that the shards are this worker's own.)
-            if rows.device_mesh.shape == self.mesh.shape and _shard_dimension(rows) == _shard_dimension(parameter) + 1:
+            # (A mesh that was saved and loaded is not equal to the original mesh, so only the
+            # shapes are compared. `state_owner` makes sure that the shards are this worker's own.)
+            if (
+                rows.device_mesh.shape == self.mesh.shape
+                and _shard_dimension(rows) == _shard_dimension(parameter) + 1
+            ):
                 return local(rows)
             rows = rows.full_tensor()
         chunks = rows.chunk(self.shards, dim=_shard_dimension(parameter) + 1)
@@ -181,14 +209,20 @@ class Shards(Group):
 
 
 class _Joint(Jacobian):
-    """J over the examples of all workers. Each worker keeps its columns, and every product is a joint backward pass."""
+    """J over the examples of all workers. Each worker keeps its columns, and every product is a
+    joint backward pass.
+    """
 
-    def __init__(self, workers: Shards, engine: Engine, losses: Tensor, layout: Layout, share: Share) -> None:
+    def __init__(
+        self, workers: Shards, engine: Engine, losses: Tensor, layout: Layout, share: Share
+    ) -> None:
         super().__init__(engine, losses, layout)
         self.workers, self.share = workers, share
 
     def _one_hot(self, example: int) -> Tensor:
-        """Weights that select one example among all workers: all zero on a worker that does not have this example."""
+        """Weights that select one example among all workers: all zero on a worker that does not
+        have this example.
+        """
         own = example - int(self.share.first)
         weights = torch.zeros_like(self.losses)
         if 0 <= own < self.examples:
@@ -201,7 +235,9 @@ class _Joint(Jacobian):
             out = self.layout.empty(weights.shape[0])
         for row, target in zip(weights, out, strict=True):
             scaled = (row * self.workers.size).to(self.losses.dtype)
-            found = self.workers.gradients(self.losses, scaled, self.layout.parameters, retain_graph=True)
+            found = self.workers.gradients(
+                self.losses, scaled, self.layout.parameters, retain_graph=True
+            )
             self.layout.add_(target, found, fresh=fresh)
         return out
 
@@ -209,11 +245,15 @@ class _Joint(Jacobian):
         return self.left(torch.stack([self._one_hot(example) for example in range(self.total())]))
 
     def right(self, vectors: Tensor) -> Tensor:
-        """J times vectors, by one backward pass for each example of any worker: FSDP2 has no second derivatives."""
+        """J times vectors, by one backward pass for each example of any worker: FSDP2 has no second
+        derivatives.
+        """
         first, size = int(self.share.first), (self.examples, vectors.shape[0])
         result = torch.empty(*size, dtype=torch.float64, device=self.layout.device)
         for example in range(self.total()):
-            product = self.workers.sum_columns(project(vectors, self.left(self._one_hot(example)[None])[0]))
+            product = self.workers.sum_columns(
+                project(vectors, self.left(self._one_hot(example)[None])[0])
+            )
             if 0 <= example - first < self.examples:
                 result[example - first] = product
         return result

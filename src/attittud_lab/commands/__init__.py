@@ -1,4 +1,6 @@
-"""The command `attittud`, and what its subcommands share. Each subcommand is a file here; `attittud_lab.cli` registers it."""
+"""The command `attittud`, and what its subcommands share. Each subcommand is a file here;
+`attittud_lab.cli` registers it.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,12 @@ if TYPE_CHECKING:  # pydantic and torch import slowly: not before a command runs
     from attittud_lab.config.schema import Config
     from attittud_lab.placing.job import Place
 
-CONFIG = typer.Argument(metavar="CONFIG", help="A YAML file; `attittud init` writes one for your data.")
+CONFIG = typer.Argument(
+    metavar="CONFIG", help="A YAML file; `attittud init` writes one for your data."
+)
 Auxiliary = Annotated[
-    list[str] | None, typer.Option(metavar="DATA", help="Other data; repeat the option for several sources.")
+    list[str] | None,
+    typer.Option(metavar="DATA", help="Other data; repeat the option for several sources."),
 ]
 InputColumn = Annotated[
     str | None,
@@ -36,7 +41,9 @@ InputColumn = Annotated[
 ]
 LabelColumn = Annotated[
     str | None,
-    typer.Option("--label", metavar="COLUMN", help="Column with the class, if it is not found automatically."),
+    typer.Option(
+        "--label", metavar="COLUMN", help="Column with the class, if it is not found automatically."
+    ),
 ]
 
 MOST_WORKERS = 1024
@@ -69,20 +76,26 @@ def _version(wanted: bool) -> None:
 
 def attittud(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version and exit.")
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_version, help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
     """Use other data to get better at the one task that matters (ATTITTUD, ICLR 2021).
 
-    The task that matters is the primary task; all other data are auxiliary. Start with `attittud demo`: in about two minutes
-    it shows where auxiliary data help and where they hurt. For your own data, `attittud init` writes a configuration,
-    `attittud train` trains a model with it, and `attittud predict` uses the model. `attittud compare` says which strategy
-    (way to use the auxiliary data) is better, and `attittud report` shows what happened in a run.
+    The task that matters is the primary task; all other data are auxiliary. Start with `attittud
+    demo`: in about two minutes it shows where auxiliary data help and where they hurt. For your own
+    data, `attittud init` writes a configuration, `attittud train` trains a model with it, and
+    `attittud predict` uses the model. `attittud compare` says which strategy (way to use the
+    auxiliary data) is better, and `attittud report` shows what happened in a run.
     """
 
 
 class _Untyped:
-    """Leaves types out of `--help` for flags and obvious names; a newer typer would write `--quiet <bool>`."""
+    """Leaves types out of `--help` for flags and obvious names; a newer typer would write `--quiet
+    <bool>`.
+    """
 
     def get_params(self, ctx: Any) -> list[Any]:
         params: list[Any] = super().get_params(ctx)  # type: ignore[misc]  # of the class that this is mixed into
@@ -99,7 +112,9 @@ class Command(_Untyped, TyperCommand):
         """Let `--ray` stand alone: the next word is its address only if it looks like one."""
         found = list[str]()
         for word, following in zip_longest(args, args[1:], fillvalue=""):
-            found += [word, "auto"] if word == "--ray" and not _ADDRESS.fullmatch(following) else [word]
+            found += (
+                [word, "auto"] if word == "--ray" and not _ADDRESS.fullmatch(following) else [word]
+            )
         return super().parse_args(ctx, found)
 
 
@@ -108,7 +123,9 @@ class CommandGroup(_Untyped, TyperGroup):
 
 
 def placed(workers: int, ray: str | None) -> AbstractContextManager[Place]:
-    """Choose where the runs of a command are trained: in this process, in several, or on a cluster."""
+    """Choose where the runs of a command are trained: in this process, in several, or on a
+    cluster.
+    """
     from attittud_lab.placing.cluster import on_ray
     from attittud_lab.placing.job import in_this_process
     from attittud_lab.placing.processes import in_processes
@@ -128,7 +145,9 @@ def placed(workers: int, ray: str | None) -> AbstractContextManager[Place]:
 
 @contextmanager
 def told_if_slow(text: str) -> Iterator[None]:
-    """Show a line if the block takes long: importing torch on a busy machine may take half a minute."""
+    """Show a line if the block takes long: importing torch on a busy machine may take half a
+    minute.
+    """
     timer = threading.Timer(SLOW, typer.echo, (text,), {"err": True})
     timer.daemon = True
     timer.start()
@@ -165,7 +184,9 @@ def read_text(text: str, overrides: Sequence[str], name: str) -> Config:
 
 
 def known_names() -> Names:
-    """Return a check for each kind of name; names that were registered from outside are known too."""
+    """Return a check for each kind of name; names that were registered from outside are known
+    too.
+    """
     from attittud import bases, engines
     from attittud_lab import features
     from attittud_lab.data.tasks import OBJECTIVES
@@ -177,7 +198,9 @@ def known_names() -> Names:
     objectives = [name for name, objective in OBJECTIVES.items() if not objective.derived]
     listed = {"basis": bases(), "engine": engines(), "objective": objectives}
     listed |= {"learner": [*learners(), "network"], "use": uses()}
-    found: dict[str, Callable[[str], object]] = {kind: partial(_check, kind, names) for kind, names in listed.items()}
+    found: dict[str, Callable[[str], object]] = {
+        kind: partial(_check, kind, names) for kind, names in listed.items()
+    }
     return {"strategy": find_strategy, "model": find_model, "features": features.find, **found}
 
 

@@ -1,4 +1,6 @@
-"""`attittud compare`: do the auxiliary data help, and which strategy uses them best? `attittud report` shows the outcome."""
+"""`attittud compare`: do the auxiliary data help, and which strategy uses them best? `attittud
+report` shows the outcome.
+"""
 
 from __future__ import annotations
 
@@ -50,19 +52,27 @@ QUICK_STRATEGIES = ("auto",)
 
 def compare(
     config: Annotated[str | None, _CONFIG] = None,
-    overrides: Annotated[list[str] | None, key_values("compare.seeds=10 or compare.strategies=[flip]")] = None,
+    overrides: Annotated[
+        list[str] | None, key_values("compare.seeds=10 or compare.strategies=[flip]")
+    ] = None,
     primary: Annotated[str | None, _PRIMARY] = None,
     auxiliary: Auxiliary = None,
     input_column: InputColumn = None,
     label_column: LabelColumn = None,
     budget: Annotated[str | None, _BUDGET] = None,
     quick: Annotated[bool, _QUICK] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over, even if there are finished runs.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start over, even if there are finished runs.")
+    ] = False,
     workers: Workers = 1,
     ray: Ray = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress, neither bars nor lines.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Show no progress, neither bars nor lines.")
+    ] = False,
 ) -> None:
-    """Train the same job with several strategies and the same seeds, and say which strategy to use, if any."""
+    """Train the same job with several strategies and the same seeds, and say which strategy to use,
+    if any.
+    """
     with starting():
         from rich.console import Console
 
@@ -72,7 +82,9 @@ def compare(
         from attittud_lab.report import write_report
 
     given = [*(overrides or []), *([] if budget is None else [f"compare.budget={budget}"])]
-    settings, name = _settings(config, given, primary, auxiliary or [], (input_column, label_column))
+    settings, name = _settings(
+        config, given, primary, auxiliary or [], (input_column, label_column)
+    )
     options = [("--primary", primary), *(("--auxiliary", source) for source in auxiliary or ())]
     options += [("--input", input_column), ("--label", label_column)]
     options += [("--workers", str(workers) if workers > 1 else None), ("--ray", ray)]
@@ -83,7 +95,9 @@ def compare(
         settings, gave_up = _smaller(whole)
         request = replace(request, whole=whole, gave_up=gave_up)
     folder = Path(settings.output) / name / "compare"
-    progress = Progress() if quiet else Bars() if sys.stderr.isatty() else RunLines(Console(stderr=True))
+    progress = (
+        Progress() if quiet else Bars() if sys.stderr.isatty() else RunLines(Console(stderr=True))
+    )
     again = "the same command without --fresh" if fresh else "the same command"
     kept = f"finished runs are kept in {folder}, and {again} continues with the rest"
     with interruptible(lambda: kept), progress, placed(workers, ray) as place:
@@ -135,14 +149,20 @@ def _settings(
             f"give either a CONFIG ({config}) or --primary, not both; data.primary.path=PATH changes the data of a CONFIG"
         )
     if not auxiliary:
-        raise InputError("--primary alone leaves nothing to compare; name the other data with --auxiliary PATH")
+        raise InputError(
+            "--primary alone leaves nothing to compare; name the other data with --auxiliary PATH"
+        )
     first = [] if config is None else [config]  # the first KEY=VALUE was read as CONFIG
     text = propose(None, primary, auxiliary, *columns)
-    return read_text(text, [*first, *overrides], "the proposed configuration"), Path(primary.rstrip("/")).stem
+    return read_text(text, [*first, *overrides], "the proposed configuration"), Path(
+        primary.rstrip("/")
+    ).stem
 
 
 def _smaller(config: Config) -> tuple[Config, str]:
-    """Return a comparison with fewer runs, all of which the full one can reuse, and a sentence on what it leaves out."""
+    """Return a comparison with fewer runs, all of which the full one can reuse, and a sentence on
+    what it leaves out.
+    """
     from attittud_lab.compare.candidates import candidates
 
     own = config.compare
@@ -155,33 +175,49 @@ def _smaller(config: Config) -> tuple[Config, str]:
     if "strategies" not in own.given:
         compared = [one for one in compared if one.name in QUICK_STRATEGIES]
     small = replace(
-        config, compare=replace(own, strategies=compared, seeds=seeds, tuning_seeds=1, equal="steps", draws=1)
+        config,
+        compare=replace(
+            own, strategies=compared, seeds=seeds, tuning_seeds=1, equal="steps", draws=1
+        ),
     )
     kept = {one.label for one in candidates(small)}
     dropped = [one.label for one in candidates(config) if one.label not in kept]
     lost = {
         f"the strateg{'ies' if len(dropped) > 1 else 'y'} {joined(dropped)}": bool(dropped),
-        f"{own.seeds - seeds} of {own.seeds} seeds (only large differences can be shown)": own.seeds > seeds,
+        f"{own.seeds - seeds} of {own.seeds} seeds (only large differences can be shown)": own.seeds
+        > seeds,
         "tuning on more than one seed": own.tuning_seeds > 1,
         "the table at equal seconds (a gain may cost more time)": own.equal == "both",
-        "all but the first value of each setting in compare.space": bool(own.space) and own.draws > 1,
+        "all but the first value of each setting in compare.space": bool(own.space)
+        and own.draws > 1,
     }
     words = ", ".join(text for text, given_up in lost.items() if given_up)
-    text = f"left out: {words}" if words else "left out nothing, because the comparison is already that small"
+    text = (
+        f"left out: {words}"
+        if words
+        else "left out nothing, because the comparison is already that small"
+    )
     return small, f"--quick {text}."
 
 
 def report(
-    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The folder of a run or of a comparison.")],
+    run_dir: Annotated[
+        Path, typer.Argument(metavar="RUN_DIR", help="The folder of a run or of a comparison.")
+    ],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Folder to write to, instead of RUN_DIR.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FOLDER", help="Folder to write to, instead of RUN_DIR."
+        ),
     ] = None,
     open_report: OpenReport = False,
 ) -> None:
-    """Write report.html: results, learning curves, and how the auxiliary gradient relates to the primary task.
+    """Write report.html: results, learning curves, and how the auxiliary gradient relates to the
+    primary task.
 
-    The page is a single file that needs no network: open it from the disk, or send it to somebody. report.json next to it
-    has the same figures. You can also write the report of a run that is still training.
+    The page is a single file that needs no network: open it from the disk, or send it to somebody.
+    report.json next to it has the same figures. You can also write the report of a run that is
+    still training.
     """
     with starting():
         from attittud_lab.report import write_report

@@ -9,31 +9,55 @@ from typing import Annotated
 import typer
 
 from attittud_lab.errors import InputError
-from attittud_lab.files import OTHER_FOLDER, check_writable, make_folder, write_atomically, write_json
+from attittud_lab.files import (
+    OTHER_FOLDER,
+    check_writable,
+    make_folder,
+    write_atomically,
+    write_json,
+)
 from attittud_lab.output.interrupts import interruptible, starting
 from attittud_lab.output.progress import Bars, RunLines
 
 
 def demo(
     seeds: Annotated[
-        int, typer.Option(metavar="N", min=2, help="Repetitions, each with other primary labels; fewer are faster.")
+        int,
+        typer.Option(
+            metavar="N",
+            min=2,
+            help="Repetitions, each with other primary labels; fewer are faster.",
+        ),
     ] = 6,
-    steps: Annotated[int, typer.Option(metavar="N", min=2, help="Training steps of every run.")] = 200,
-    workers: Annotated[int, typer.Option(metavar="N", min=1, help="Processes that share the runs.")] = 2,
+    steps: Annotated[
+        int, typer.Option(metavar="N", min=2, help="Training steps of every run.")
+    ] = 200,
+    workers: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Processes that share the runs.")
+    ] = 2,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.json", dir_okay=False, help="Also write all figures and versions to this file."),
+        typer.Option(
+            metavar="FILE.json",
+            dir_okay=False,
+            help="Also write all figures and versions to this file.",
+        ),
     ] = None,
     folder: Annotated[
-        Path, typer.Option(metavar="FOLDER", file_okay=False, help="Write the HTML report and all runs to this folder.")
+        Path,
+        typer.Option(
+            metavar="FOLDER",
+            file_okay=False,
+            help="Write the HTML report and all runs to this folder.",
+        ),
     ] = Path("runs/demo"),
 ) -> None:
     """Show where auxiliary data help, where they do nothing and where they hurt.
 
-    The primary task has 10 correctly labelled images of each class of scikit-learn's digits. All other training images are
-    auxiliary data. The three columns of the table differ in the auxiliary labels: all correct, half of them random, and half
-    of them shifted to the next class. Every row is one way to use the auxiliary data. The demo takes about two minutes on two
-    idle cores.
+    The primary task has 10 correctly labelled images of each class of scikit-learn's digits. All
+    other training images are auxiliary data. The three columns of the table differ in the auxiliary
+    labels: all correct, half of them random, and half of them shifted to the next class. Every row
+    is one way to use the auxiliary data. The demo takes about two minutes on two idle cores.
     """
     with starting():
         from rich.console import Console
@@ -42,7 +66,9 @@ def demo(
         from attittud_lab.report import write_report
 
     if out is not None and not out.absolute().parent.is_dir():
-        raise typer.BadParameter(f"the folder {str(out.parent)!r} does not exist; create it first", param_hint="--out")
+        raise typer.BadParameter(
+            f"the folder {str(out.parent)!r} does not exist; create it first", param_hint="--out"
+        )
     other, other_file = "choose another folder with --folder", "choose another file with --out"
     make_folder(folder, other)  # now, not after the runs
     check_writable(folder / "report.html", other)
@@ -60,7 +86,9 @@ def demo(
     write_atomically(folder / "config.yaml", CONFIG.read_bytes(), other)
     write_json(folder / "comparison.json", result, other)
     report = write_report(folder, cure=other)
-    console = Console() if sys.stdout.isatty() else Console(width=WIDE)  # a pipe has no width; rich would guess 80
+    console = (
+        Console() if sys.stdout.isatty() else Console(width=WIDE)
+    )  # a pipe has no width; rich would guess 80
     console.print(rich_table(result))
     rows = [f"  {row:<16} {what}" for row, (what, _) in ROWS.items()]
     seconds = f"{result['took']['seconds']:.0f} s. What the table means: docs/appendix/demo.md, 'How to read it'."

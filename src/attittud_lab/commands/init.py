@@ -1,4 +1,6 @@
-"""`attittud init` and `attittud schema`: a commented configuration for your own data, and a schema of all settings."""
+"""`attittud init` and `attittud schema`: a commented configuration for your own data, and a schema
+of all settings.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +26,17 @@ def init(
     auxiliary: Auxiliary = None,
     input_column: InputColumn = None,
     label_column: LabelColumn = None,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="File to write.")] = Path(
-        "attittud.yaml"
-    ),
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="File to write.")
+    ] = Path("attittud.yaml"),
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
     """Look at your data and write a configuration, with a reason for each chosen number.
 
-    DATA is a folder with one subfolder of images per class, a parquet, csv or jsonl file (or a folder of such files),
-    hf:owner/name for a data set of the Hugging Face hub, or digits for a small built-in set. With `table`, every column becomes
-    a feature, except labels and columns such as an id; --input chooses a single column instead.
+    DATA is a folder with one subfolder of images per class, a parquet, csv or jsonl file (or a
+    folder of such files), hf:owner/name for a data set of the Hugging Face hub, or digits for a
+    small built-in set. With `table`, every column becomes a feature, except labels and columns such
+    as an id; --input chooses a single column instead.
     """
     with starting():
         from attittud_lab.commands.proposal import REFUSED, WARNING, propose
@@ -43,13 +46,17 @@ def init(
 
     if kind not in get_args(Kind):
         expected = f"expected {', '.join(get_args(Kind))}"
-        raise InputError(f"{kind!r}: {expected}, as in `attittud init image --primary PATH --auxiliary PATH`")
+        raise InputError(
+            f"{kind!r}: {expected}, as in `attittud init image --primary PATH --auxiliary PATH`"
+        )
     check_sources(len(auxiliary or ()), "--auxiliary")
     for name in (primary, *(auxiliary or ())):
         if not name.startswith("hf:"):  # opening these would download them
             open_source(check_path(name, typed=True))
     if output.exists() and not force:
-        raise InputError(f"{output} exists; choose another file with --output, or overwrite it with --force")
+        raise InputError(
+            f"{output} exists; choose another file with --output, or overwrite it with --force"
+        )
     text = propose(kind, primary, auxiliary or [], input_column, label_column)
     read_text(text, [], str(output))  # it must be readable, whatever the paths are called
     write_atomically(output, text.encode(), "choose another file with --output")
@@ -66,13 +73,16 @@ def init(
 
 def schema(
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="File to write. Default: print to the screen.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="File to write. Default: print to the screen."
+        ),
     ] = None,
 ) -> None:
     """Write a JSON Schema of configurations: every setting, what it means and its default.
 
-    Editors use it to complete and check settings. Write it with `-o attittud.schema.json` next to your configuration. For
-    VS Code with the YAML extension, begin the configuration with the line
+    Editors use it to complete and check settings. Write it with `-o attittud.schema.json` next to
+    your configuration. For VS Code with the YAML extension, begin the configuration with the line
     `# yaml-language-server: $schema=attittud.schema.json`.
     """
     from attittud_lab.config.schema import json_schema

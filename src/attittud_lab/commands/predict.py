@@ -1,4 +1,6 @@
-"""`attittud predict`: labels and probabilities for new inputs, from the folder of a finished run."""
+"""`attittud predict`: labels and probabilities for new inputs, from the folder of a finished
+run.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,20 @@ if TYPE_CHECKING:
 MOST_NAMED = 20
 """The most broken pictures that are named."""
 _RUN = typer.Argument(metavar="RUN", help="The folder that `attittud train` printed last.")
-_INPUTS = typer.Argument(metavar="INPUTS", help="Folders, image files, tables, or - for standard input.")
+_INPUTS = typer.Argument(
+    metavar="INPUTS", help="Folders, image files, tables, or - for standard input."
+)
 _OUTPUT = typer.Option(
-    "--output", "-o", metavar="FILE", help="A .csv, .jsonl or .parquet file. Default: csv to standard output."
+    "--output",
+    "-o",
+    metavar="FILE",
+    help="A .csv, .jsonl or .parquet file. Default: csv to standard output.",
 )
 _EXPORT = typer.Option(metavar="FILE.pt2", help="Write the model as one `torch.export` program.")
-_SKIP = typer.Option("--skip-broken", help=f"Leave out pictures that cannot be read; the first {MOST_NAMED} are named.")
+_SKIP = typer.Option(
+    "--skip-broken",
+    help=f"Leave out pictures that cannot be read; the first {MOST_NAMED} are named.",
+)
 _RAW = typer.Option(
     "--raw",
     help="Write texts to csv as they are. By default an apostrophe precedes those that a spreadsheet would take for formulas.",
@@ -53,28 +63,38 @@ def predict(
     input_column: Annotated[
         str | None,
         typer.Option(
-            "--input", metavar="COLUMN", help="Column with the image or the text, if it is not found automatically."
+            "--input",
+            metavar="COLUMN",
+            help="Column with the image or the text, if it is not found automatically.",
         ),
     ] = None,
     label_column: LabelColumn = None,
     skip_broken: Annotated[bool, _SKIP] = False,
     raw: Annotated[bool, _RAW] = False,
-    device: Annotated[str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show neither progress nor notes.")] = False,
+    device: Annotated[
+        str, typer.Option(metavar="NAME", help="auto, cpu, cuda, cuda:1 or mps.")
+    ] = "auto",
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Show neither progress nor notes.")
+    ] = False,
 ) -> None:
     """Predict the label and the probability of every class with a trained model.
 
-    INPUTS are folders of images (subfolders are included), image files, or csv, tsv, jsonl or parquet files with the columns
-    that the run was trained on. The input `-` is stdin: JSON lines, one text per line, or one image path per line. The
-    output has one row for each input, in the same order. No label column is needed; if there is one, the accuracy is shown.
-    A note says how many of these inputs were also in the training or validation data of the run, if its folder
+    INPUTS are folders of images (subfolders are included), image files, or csv, tsv, jsonl or
+    parquet files with the columns that the run was trained on. The input `-` is stdin: JSON lines,
+    one text per line, or one image path per line. The output has one row for each input, in the
+    same order. No label column is needed; if there is one, the accuracy is shown. A note says how
+    many of these inputs were also in the training or validation data of the run, if its folder
     records which examples it used.
 
-    Probabilities are calibrated with a temperature. It was fitted on the validation examples of the run, or on the
-    out-of-fold predictions of a portfolio. No code in RUN is executed. In Python, `attittud_lab.load(RUN)` does the same.
+    Probabilities are calibrated with a temperature. It was fitted on the validation examples of the
+    run, or on the out-of-fold predictions of a portfolio. No code in RUN is executed. In Python,
+    `attittud_lab.load(RUN)` does the same.
     """
     if not inputs and export is None:
-        raise InputError("there is nothing to predict; name a folder or files after RUN, or - for standard input")
+        raise InputError(
+            "there is nothing to predict; name a folder or files after RUN, or - for standard input"
+        )
     if raw and output is not None and output.suffix.lower() != ".csv":
         raise InputError(f"--raw is for csv, but {output} is no csv file; leave it out")
     with starting():
@@ -87,20 +107,27 @@ def predict(
                 "--threshold is for several labels at once, but this model predicts one label per input; leave it out"
             )
         if skip_broken and model.about.kind != "image":
-            raise InputError(f"--skip-broken is for pictures, but this model reads {model.about.kind}s; leave it out")
+            raise InputError(
+                f"--skip-broken is for pictures, but this model reads {model.about.kind}s; leave it out"
+            )
         if input_column is not None and model.about.kind == "table":
             raise InputError(
                 "--input names the column of an image or a text, but this model reads all columns of a table; leave it out"
             )
         if export is not None:
             if export.suffix != ".pt2" or not export.parent.is_dir():
-                raise InputError(f"{export}: give a file that ends in .pt2, in a folder that exists")
+                raise InputError(
+                    f"{export}: give a file that ends in .pt2, in a folder that exists"
+                )
             model.export(export)
             typer.echo(str(export))
         if model.note and not quiet:
             typer.echo(f"attittud: {model.note}", err=True)
         if inputs:
-            columns, flags = (input_column, label_column), {"skip_broken": skip_broken, "quiet": quiet, "raw": raw}
+            columns, flags = (
+                (input_column, label_column),
+                {"skip_broken": skip_broken, "quiet": quiet, "raw": raw},
+            )
             # With --quiet nothing shows the count, for which every picture is read once more.
             used = None if quiet else _used(run)
             for line in _predict(model, inputs, output, threshold, columns, used, **flags):
@@ -109,14 +136,17 @@ def predict(
 
 
 def _used(run: Path) -> npt.NDArray[np.uint64] | None:
-    """Read which examples the run has used; if that is damaged, a note says so, because no prediction depends on it."""
+    """Read which examples the run has used; if that is damaged, a note says so, because no
+    prediction depends on it.
+    """
     from attittud_lab.predict.model import used_examples
 
     try:
         return used_examples(run)
     except InputError as error:
         typer.echo(
-            f"attittud: cannot tell how many inputs were also in the training or validation data: {error}", err=True
+            f"attittud: cannot tell how many inputs were also in the training or validation data: {error}",
+            err=True,
         )
         return None
 
@@ -141,9 +171,17 @@ def _predict(
     check_output(output, names, model.classes, several=model.several)
     primary = model.config.data.primary
     chosen = (columns[0] or primary.input, columns[1] or primary.label)
-    given = [option for option, column in zip(("--input", "--label"), columns, strict=True) if column is not None]
-    total, items = Inputs(model.about.kind, model.classes, model.several, *chosen, given).read(names)
-    hidden = quiet or (output is None and sys.stdout.isatty())  # the screen already shows the predictions
+    given = [
+        option
+        for option, column in zip(("--input", "--label"), columns, strict=True)
+        if column is not None
+    ]
+    total, items = Inputs(model.about.kind, model.classes, model.several, *chosen, given).read(
+        names
+    )
+    hidden = quiet or (
+        output is None and sys.stdout.isatty()
+    )  # the screen already shows the predictions
     shown = Progress() if hidden else Bars() if sys.stderr.isatty() else EvaluationLines("inputs")
     count = known = right = seen = 0
     opened = open_output(output, model.classes, several=model.several, raw=raw)
@@ -169,10 +207,16 @@ def _predict(
             shown.advance(len(found), {})
         _check_some(names, count, len(broken), skip_broken=skip_broken)
     done = count - len(broken)
-    on = counted(known, "known label") if model.several else f"{counted(known, 'input')} whose label is known"
+    on = (
+        counted(known, "known label")
+        if model.several
+        else f"{counted(known, 'input')} whose label is known"
+    )
     accuracy = f", accuracy {right / known:.4f} on {on}" if known else ""
     left = f", {counted(len(broken), 'input')} left out" if broken else ""
-    lines = [f"{counted(done, 'prediction')}{'' if output is None else f' in {output}'}{left}{accuracy}"]
+    lines = [
+        f"{counted(done, 'prediction')}{'' if output is None else f' in {output}'}{left}{accuracy}"
+    ]
     if seen:
         lines.append(f"{seen} of {counted(done, 'input')} {_also(seen, model.about.kind)}")
     return lines
@@ -180,15 +224,21 @@ def _predict(
 
 def _also(count: int, kind: str) -> str:
     """Say what this many inputs have in common with the training data."""
-    if kind == "table":  # independent rows of a table with few distinct values can be equal, so they are no copies
+    if (
+        kind == "table"
+    ):  # independent rows of a table with few distinct values can be equal, so they are no copies
         return f"{'has' if count == 1 else 'have'} the same features as training or validation rows of this run"
     verb, them = ("is", "it") if count == 1 else ("are", "them")
-    return f"{verb} also in the training or validation data of this run; results on {them} say little"
+    return (
+        f"{verb} also in the training or validation data of this run; results on {them} say little"
+    )
 
 
 @contextmanager
 def _broken_ones() -> Iterator[list[str]]:
-    """Collect what is wrong with broken pictures, and show it at the end, even if another error ends the command."""
+    """Collect what is wrong with broken pictures, and show it at the end, even if another error
+    ends the command.
+    """
     found: list[str] = []
     try:
         yield found

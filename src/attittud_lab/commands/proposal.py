@@ -64,7 +64,10 @@ class Look:
 
     def shares(self, primary: Look) -> bool:
         """Whether it can use the primary output layer; the order of the classes does not matter."""
-        return self.classes.keys() == primary.classes.keys() and self.listing.multi_label == primary.listing.multi_label
+        return (
+            self.classes.keys() == primary.classes.keys()
+            and self.listing.multi_label == primary.listing.multi_label
+        )
 
     def about(self, name: str) -> list[str]:
         """Comments for the head of a configuration."""
@@ -97,11 +100,16 @@ def propose(
 ) -> str:
     """Return commented YAML that is ready to train.
 
-    Without a kind, the primary source decides; a file with neither images nor texts is a table. The columns apply to
-    the primary source, and to the other sources that have them. In a table, the input column is the only feature.
+    Without a kind, the primary source decides; a file with neither images nor texts is a table. The
+    columns apply to the primary source, and to the other sources that have them. In a table, the
+    input column is the only feature.
     """
     check_sources(len(auxiliary), "--auxiliary")  # before any of them is read
-    table = TableConfig(columns=None if input_column is None else [input_column]) if kind == "table" else None
+    table = (
+        TableConfig(columns=None if input_column is None else [input_column])
+        if kind == "table"
+        else None
+    )
     named: dict[str, Any] = {"input": None if table else input_column, "label": label_column}
     source = PrimaryConfig(path=check_path(primary, typed=True), **named)
     try:
@@ -121,7 +129,9 @@ def propose(
         if own != kind:
             raise InputError(f"{path}: holds {own}s, not {kind}s; use `attittud init {own}`")
         if not found.classes and kind == "image":
-            raise InputError(f"{path}: images need labels; sort them into one folder per class, or add a label column")
+            raise InputError(
+                f"{path}: images need labels; sort them into one folder per class, or add a label column"
+            )
         if not found.classes and kind == "table":
             wanted = label_column or "label"
             columns = found.listing.tables[0].column_names
@@ -129,7 +139,9 @@ def propose(
                 f"{path}: a table needs labels, and it has no column {wanted!r}{meant(wanted, columns) or '.'} Its columns are "
                 f"{listed(columns)}. Name the column with --label, and give it the same name in every source"
             )
-    data = _data_lines(first, others) + ([] if table is None else _table_lines(first, others, table))
+    data = _data_lines(first, others) + (
+        [] if table is None else _table_lines(first, others, table)
+    )
     config = loads("\n".join(data)).data
     parts = read_parts(config, 0)  # refuses data that cannot be trained on
     lines = [
@@ -145,13 +157,17 @@ def propose(
 
 
 def look(config: SourceConfig, table: TableConfig | None = None) -> Look:
-    """Read what a source holds. Columns that an auxiliary source does not have are left out of its configuration."""
+    """Read what a source holds. Columns that an auxiliary source does not have are left out of its
+    configuration.
+    """
     primary = isinstance(config, PrimaryConfig)
     source = open_source(config.path)
     split = "train" if "train" in source.splits else None
     columns = source.columns(split)
     if not primary:
-        missing: dict[str, Any] = {name: None for name in ("input", "label") if getattr(config, name) not in columns}
+        missing: dict[str, Any] = {
+            name: None for name in ("input", "label") if getattr(config, name) not in columns
+        }
         config = replace(config, **missing)
     try:
         listing = open_listing(config, source, split, table)
@@ -165,7 +181,9 @@ def look(config: SourceConfig, table: TableConfig | None = None) -> Look:
             str(error).replace("with input:", "with --input").replace("with label:", "with --label")
         ) from None
     classes = part.classes
-    nested = _nested(source.root / (split or ""), classes) if isinstance(source, ImageFolder) else {}
+    nested = (
+        _nested(source.root / (split or ""), classes) if isinstance(source, ImageFolder) else {}
+    )
     if len(classes) == 1 and classes[0] in nested:
         lower = class_root(Path(config.path)) or Path(config.path, classes[0])
         raise InputError(
@@ -174,7 +192,16 @@ def look(config: SourceConfig, table: TableConfig | None = None) -> Look:
         )
     size = Pixels.common([look_at(part)], None).size if listing.kind == "image" else None
     groups = [name for name in columns if name in GROUPS][:1]
-    return Look(config, listing, part.rows, _counts(part.labels, classes), source.splits, size, groups, nested)
+    return Look(
+        config,
+        listing,
+        part.rows,
+        _counts(part.labels, classes),
+        source.splits,
+        size,
+        groups,
+        nested,
+    )
 
 
 def _counts(labels: Labels | None, classes: list[str]) -> dict[str, int]:
@@ -187,7 +214,11 @@ def _counts(labels: Labels | None, classes: list[str]) -> dict[str, int]:
 def _nested(root: Path, classes: Sequence[str]) -> dict[str, list[str]]:
     """Return the subfolders of class folders. All images in them count as examples of the class."""
     inner = {
-        name: sorted(entry.name for entry in (root / name).iterdir() if entry.is_dir() and entry.name[:1] != ".")
+        name: sorted(
+            entry.name
+            for entry in (root / name).iterdir()
+            if entry.is_dir() and entry.name[:1] != "."
+        )
         for name in classes
     }
     return {name: names for name, names in inner.items() if names}
@@ -196,9 +227,7 @@ def _nested(root: Path, classes: Sequence[str]) -> dict[str, list[str]]:
 def _data_lines(first: Look, others: dict[str, Look]) -> list[str]:
     same = any(found.config.path == first.config.path for found in others.values())
     own = "null  # the source has its own split"
-    judges = (
-        "0.2  # these examples choose the model; strategy portfolio joins them with train, and holds out folds of both"
-    )
+    judges = "0.2  # these examples choose the model; strategy portfolio joins them with train, and holds out folds of both"
     lines = [
         "data:",
         "  primary:",
@@ -217,7 +246,9 @@ def _data_lines(first: Look, others: dict[str, Look]) -> list[str]:
     for name, found in others.items():
         lines += [f"    {name}:", *(f"      {line}" for line in _source_lines(found.config))]
         if not found.classes:
-            lines.append("      objective: masked_lm  # there are no labels, so the model predicts masked words")
+            lines.append(
+                "      objective: masked_lm  # there are no labels, so the model predicts masked words"
+            )
         elif found.shares(first):
             lines.append(
                 "      share_head: true  # it has the primary classes; a portfolio also tries a separate output layer for it"
@@ -226,12 +257,16 @@ def _data_lines(first: Look, others: dict[str, Look]) -> list[str]:
 
 
 def _misspelt(first: Look, others: dict[str, Look]) -> Iterator[str]:
-    """Yield a warning for each primary feature that another source seems to have under a misspelt name."""
+    """Yield a warning for each primary feature that another source seems to have under a misspelt
+    name.
+    """
     own = first.listing.tables[0].column_names
     for found in others.values():
         columns = found.listing.tables[0].column_names
         for name in (name for name in own if name not in columns):
-            if near := get_close_matches(name, [other for other in columns if other not in own], n=1, cutoff=0.8):
+            if near := get_close_matches(
+                name, [other for other in columns if other not in own], n=1, cutoff=0.8
+            ):
                 yield (
                     f"{WARNING}{_visible(name)} is not used, because {_visible(found.config.path)} has no such column. It has "
                     f"{_visible(near[0])}; if both mean the same, give them the same name."
@@ -239,7 +274,9 @@ def _misspelt(first: Look, others: dict[str, Look]) -> Iterator[str]:
 
 
 def _refused(config: DataConfig) -> Iterator[str]:
-    """Yield a warning if only a portfolio refuses the data: it holds out every group, not only those of validation and test."""
+    """Yield a warning if only a portfolio refuses the data: it holds out every group, not only
+    those of validation and test.
+    """
     try:
         read_parts(config, 0, pooled=True)
     except InputError as error:
@@ -255,7 +292,11 @@ def _table_lines(first: Look, others: dict[str, Look], config: TableConfig) -> l
             f"    columns: {json.dumps(config.columns, ensure_ascii=False)}  # the features",
         ]
     tables = [found.listing.tables[0] for found in (first, *others.values())]
-    left_out = {name: "says to whom an example belongs" for name in first.groups if name in tables[0].column_names}
+    left_out = {
+        name: "says to whom an example belongs"
+        for name in first.groups
+        if name in tables[0].column_names
+    }
     for name in dict.fromkeys(name for table in tables for name in table.column_names):
         if not all(name in table.column_names for table in tables):
             left_out.setdefault(name, NOT_SHARED)
@@ -270,10 +311,14 @@ def _table_lines(first: Look, others: dict[str, Look], config: TableConfig) -> l
         elif is_numbered(rows[name], guess=guess):
             left_out.setdefault(name, "rises or falls from row to row, like a row number")
     if {*rows.column_names} <= left_out.keys():
-        reasons = "; ".join(f"{_visible(name)}: {reason}" for name, reason in list(left_out.items())[:5])
+        reasons = "; ".join(
+            f"{_visible(name)}: {reason}" for name, reason in list(left_out.items())[:5]
+        )
         apart = any(left_out[name] == NOT_SHARED for name in rows.column_names)
         cure = (
-            "give sources that have columns in common" if apart else "give columns whose values differ from row to row"
+            "give sources that have columns in common"
+            if apart
+            else "give columns whose values differ from row to row"
         )
         raise InputError(f"{first.config.path}: no column can be a feature ({reasons}); {cure}")
     return [
@@ -289,20 +334,35 @@ def _table_lines(first: Look, others: dict[str, Look], config: TableConfig) -> l
 
 
 def _source_lines(source: SourceConfig) -> list[str]:
-    """Lines with the path and the columns of a source, in quotes, so that no path can be taken for something else."""
+    """Lines with the path and the columns of a source, in quotes, so that no path can be taken for
+    something else.
+    """
     named = {"path": source.path, "input": source.input, "label": source.label}
-    return [f"{name}: {json.dumps(text, ensure_ascii=False)}" for name, text in named.items() if text is not None]
+    return [
+        f"{name}: {json.dumps(text, ensure_ascii=False)}"
+        for name, text in named.items()
+        if text is not None
+    ]
 
 
 def _settings_lines(kind: str, first: Look, parts: Parts) -> list[str]:
     left = len(parts.primary["train"].rows)
     batch = min(32, left)
     largest = max([len(part.rows) for part in parts.auxiliary.values()], default=left)
-    over = "the largest auxiliary source" if parts.auxiliary else "the training examples, 64 at a time"
-    guided, finetune = max(200, min(5000, 20 * largest // 64)), max(100, min(2000, int(50 * left / batch)))
+    over = (
+        "the largest auxiliary source" if parts.auxiliary else "the training examples, 64 at a time"
+    )
+    guided, finetune = (
+        max(200, min(5000, 20 * largest // 64)),
+        max(100, min(2000, int(50 * left / batch))),
+    )
     what = "auxiliary" if parts.auxiliary else "training"
     model, lr, reason = _model(kind, first.size or 0, largest, what)
-    rate = "the paper uses 1e-4 for its residual network" if lr == "1e-4" else "usual for Adam on small networks"
+    rate = (
+        "the paper uses 1e-4 for its residual network"
+        if lr == "1e-4"
+        else "usual for Adam on small networks"
+    )
     chosen = "portfolio  # tries several strategies, keeps the best, and measures what the auxiliary data are worth"
     macro = "  metric: macro_f1  # chooses the model; rare classes count as much as common ones"
     metric = [macro] if kind == "text" and not parts.primary["train"].listing.multi_label else []
@@ -315,7 +375,11 @@ def _settings_lines(kind: str, first: Look, parts: Parts) -> list[str]:
         *metric,
         "  guided:",
         f"    steps: {guided}  # about 20 passes over {over}, but at least 200 and at most 5000",
-        *(["    batch_size: 64  # examples of each auxiliary source in a step"] if parts.auxiliary else []),
+        *(
+            ["    batch_size: 64  # examples of each auxiliary source in a step"]
+            if parts.auxiliary
+            else []
+        ),
         f"    primary_batch: {batch}  # primary examples in a step, out of {left} for training",
         f"    lr: {lr}  # {rate}",
         "  finetune:",
@@ -337,7 +401,11 @@ def _settings_lines(kind: str, first: Look, parts: Parts) -> list[str]:
 def _model(kind: str, size: int, largest: int, what: str) -> tuple[str, str, str]:
     """Return a model's name, a learning rate and the reason for the model."""
     if kind == "text":
-        return "text-cnn", "1e-3", "needs no download; hf:FOLDER of a pretrained network will do better"
+        return (
+            "text-cnn",
+            "1e-3",
+            "needs no download; hf:FOLDER of a pretrained network will do better",
+        )
     if kind == "table":
         return "table-mlp", "1e-3", "residual blocks with LayerNorm; mlp is a plain network"
     if size < 16:
@@ -345,14 +413,20 @@ def _model(kind: str, size: int, largest: int, what: str) -> tuple[str, str, str
     if size >= 96:
         return "resnet-18", "1e-4", f"for images of {size} x {size} pixels"
     if largest >= 5000:
-        return "wideresnet-22-4", "1e-4", "the paper's network; small-cnn is many times faster without a GPU"
+        return (
+            "wideresnet-22-4",
+            "1e-4",
+            "the paper's network; small-cnn is many times faster without a GPU",
+        )
     return "small-cnn", "1e-3", f"{largest} {what} examples are too few for a deep network"
 
 
 def _table_model(training: int, auxiliary: int) -> list[str]:
     count = training + auxiliary
     width = 64 if count < 2_000 else 128 if count < 20_000 else 256
-    examples = f"{count} training and auxiliary examples" if auxiliary else f"{count} training examples"
+    examples = (
+        f"{count} training and auxiliary examples" if auxiliary else f"{count} training examples"
+    )
     return [
         f"  width: {width}  # units of a layer, for {examples}",
         "  dropout: 0.1  # keeps the network from memorising a small table",

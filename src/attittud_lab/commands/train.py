@@ -36,20 +36,29 @@ if TYPE_CHECKING:
 
 def train(
     config: Annotated[Path, CONFIG],
-    overrides: Annotated[list[str] | None, key_values("strategy=flip or training.guided.lr=1e-4")] = None,
+    overrides: Annotated[
+        list[str] | None, key_values("strategy=flip or training.guided.lr=1e-4")
+    ] = None,
     log: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help=f"Also report to a dashboard: {', '.join(CHOICES)}. Repeat the option for several."
+            metavar="NAME",
+            help=f"Also report to a dashboard: {', '.join(CHOICES)}. Repeat the option for several.",
         ),
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over, even if the folder already holds a run.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start over, even if the folder already holds a run.")
+    ] = False,
     workers: Workers = 1,
     ray: Ray = None,
     open_report: OpenReport = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress, neither bars nor lines.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Show no progress, neither bars nor lines.")
+    ] = False,
 ) -> None:
-    """Train a model: with one strategy, or with a portfolio that tries several strategies and keeps the best."""
+    """Train a model: with one strategy, or with a portfolio that tries several strategies and keeps
+    the best.
+    """
     with starting(), nullcontext() if quiet else told_if_slow("loading torch and other libraries"):
         from rich.console import Console
 
@@ -60,7 +69,10 @@ def train(
         from attittud_lab.training.train import default_run_dir, run
 
         settings = read(config, overrides)
-    run_dir, several = default_run_dir(settings, config.stem), find(settings.strategy.name).trains_others
+    run_dir, several = (
+        default_run_dir(settings, config.stem),
+        find(settings.strategy.name).trains_others,
+    )
     if several and log:
         raise InputError(
             f"--log {log[0]}: a portfolio has many short runs and does not report to dashboards; leave it out"
@@ -76,7 +88,9 @@ def train(
     with interruptible(lambda: _kept(run_dir, fresh=fresh)), progress:
         if several:
             with placed(workers, ray) as place:
-                result = run_portfolio(settings, run_dir, progress=progress, fresh=fresh, place=place)
+                result = run_portfolio(
+                    settings, run_dir, progress=progress, fresh=fresh, place=place
+                )
         else:
             result = run(settings, run_dir=run_dir, progress=progress, logs=log or (), fresh=fresh)
     _show(result, "out-of-fold" if several else "validation")
@@ -89,7 +103,9 @@ def train(
     page = _report(run_dir)
     if open_report and page is not None:
         open_page(page)
-    typer.echo(f"next: `{command('predict', run_dir, 'INPUTS')}` predicts the label of new examples")
+    typer.echo(
+        f"next: `{command('predict', run_dir, 'INPUTS')}` predicts the label of new examples"
+    )
     if settings.data.auxiliary and result.test:  # without a test set there is nothing to compare by
         compare = command("compare", config, *(overrides or ()))
         typer.echo(
@@ -101,7 +117,10 @@ def train(
 def _show(result: RunResult, chooses: str) -> None:
     """Print the figures of a run; `chooses` names the figures that chose the model."""
     for part, values in {chooses: result.validation, "test": result.test}.items():
-        words = (f"{name} undefined" if math.isnan(value) else f"{name} {value:.4f}" for name, value in values.items())
+        words = (
+            f"{name} undefined" if math.isnan(value) else f"{name} {value:.4f}"
+            for name, value in values.items()
+        )
         chose = "" if result.test else " (these figures chose the model; there is no test set)"
         if values:
             typer.echo(f"{part:<10} " + "  ".join(words) + chose)

@@ -128,7 +128,7 @@ def _show_table(
     return left_out
 
 
-# ------------------------------------------------------------------------------- the decision
+# ------------------------------------------------------------------------------------- the decision
 
 
 def deciding(result: Mapping[str, Any]) -> int:
@@ -193,7 +193,7 @@ def recommended_run(result: Mapping[str, Any]) -> tuple[str, str] | None:
     return None
 
 
-# ----------------------------------------------------------------------------------- the cells
+# ---------------------------------------------------------------------------------------- the cells
 
 
 def cells(
@@ -335,7 +335,7 @@ def _mark(difference: Mapping[str, Any]) -> str:
     return mark(difference["mean"], difference["p"] if difference["n"] >= FEWEST else None)
 
 
-# ----------------------------------------------------------------------------------- the notes
+# ---------------------------------------------------------------------------------------- the notes
 
 
 def notes(result: Mapping[str, Any], folder: Path) -> list[str]:

@@ -33,7 +33,7 @@ AFTER_EVERY_STRATEGY = "now that every strategy has been run once"
 _COARSE = "Equal differences can come from a small test set: more test examples would tell more."
 
 
-# ------------------------------------------------------------------------------- the decision
+# ------------------------------------------------------------------------------------- the decision
 
 
 def points(difference: Difference) -> str:
@@ -155,7 +155,7 @@ def few_examples(count: int, metric: str) -> str:
     return f"Warning: {examples} few.{worth} Small differences can therefore be luck."
 
 
-# --------------------------------------------------------------------------------- the tables
+# --------------------------------------------------------------------------------------- the tables
 
 
 def stopped_early(limits: Sequence[set[str]]) -> str:
@@ -189,7 +189,7 @@ def equal_seconds(seconds: float, early: str, *, by_budget: bool) -> str:
     return f"every run trains for about {readable(seconds)}, {why}"
 
 
-# ------------------------------------------------------------------- before and while it runs
+# ------------------------------------------------------------------------- before and while it runs
 
 
 def run_name(candidate: Candidate, variant: Variant, seed: int) -> str:
@@ -273,7 +273,7 @@ def no_baseline(label: str, alternative: str) -> InputError:
     return InputError(f"{reason}; lower training.guided.lr")
 
 
-# ---------------------------------------------------------------------------- the next command
+# --------------------------------------------------------------------------------- the next command
 
 
 def more_seeds(count: int, seconds: float) -> str:
@@ -301,7 +301,7 @@ def more_test_labels(*, raise_test: bool) -> str:
     return f"label more test examples{setting}"
 
 
-# ---------------------------------------------------------------------------------- the notes
+# ---------------------------------------------------------------------------------------- the notes
 
 
 def figures(metric: str, seeds: int, marks: Collection[str]) -> str:

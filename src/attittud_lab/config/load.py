@@ -130,7 +130,7 @@ def _onto(base: Any, changes: Any) -> Any:
     return old | {key: _onto(old.get(key), value) for key, value in changes.items()}
 
 
-# ------------------------------------------------------------------------------------ the tree
+# ----------------------------------------------------------------------------------------- the tree
 
 
 class Branch(dict[Any, Any]):

@@ -1,8 +1,10 @@
-"""CheXpert's own layout (Irvin et al. 2019): train.csv and valid.csv with 14 findings, images by patient and study.
+"""CheXpert's own layout (Irvin et al. 2019): train.csv and valid.csv with 14 findings, images by
+patient and study.
 
-Uncertain findings (-1) count as positive and blank findings as negative, as in the ATTITTUD paper's release. Frontal and
-lateral views are read, since the paper's 231 test images are nearly all of valid.csv, which has only 202 frontal ones.
-`where: {Frontal/Lateral: Frontal}` reads the frontal views alone.
+Uncertain findings (-1) count as positive and blank findings as negative, as in the ATTITTUD paper's
+release. Frontal and lateral views are read, since the paper's 231 test images are nearly all of
+valid.csv, which has only 202 frontal ones. `where: {Frontal/Lateral: Frontal}` reads the frontal
+views alone.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ _MEANING = {"": 0, "nan": 0, "0": 0, "0.0": 0, "1": 1, "1.0": 1, "-1": 1, "-1.0"
 
 @dataclass(frozen=True)
 class CheXpert:
-    """Reads `root/train.csv`, `root/valid.csv` and the images below `root`. A patient is never in two splits."""
+    """Reads `root/train.csv`, `root/valid.csv` and the images below `root`. A patient is never in
+    two splits.
+    """
 
     root: Path
 
@@ -51,17 +55,25 @@ class CheXpert:
 
     @classmethod
     def open(cls, name: str) -> Self | None:
-        """Open only the whole folder: a part of it would be a table without inputs, or images sorted by patient."""
+        """Open only the whole folder: a part of it would be a table without inputs, or images
+        sorted by patient.
+        """
         path = as_path(name)
         meant = path.parent if path.stem in _SPLITS and cls.recognises(path.parent) else None
         if path.is_dir() and meant is None:
             if cls.recognises(path):
                 return cls(path)
             if not shards(path):  # perhaps the folder that it was unpacked into
-                inner = (inner for inner in sorted(path.iterdir()) if inner.is_dir() and cls.recognises(inner))
+                inner = (
+                    inner
+                    for inner in sorted(path.iterdir())
+                    if inner.is_dir() and cls.recognises(inner)
+                )
                 meant = next(inner, None)
         if meant is not None:
-            raise InputError(f"{path}: CheXpert is read from the folder of its tables; did you mean {meant}?")
+            raise InputError(
+                f"{path}: CheXpert is read from the folder of its tables; did you mean {meant}?"
+            )
         return None
 
     @property
@@ -95,10 +107,14 @@ class CheXpert:
     def _image(self, path: str, first: int) -> Path:
         parts = PurePosixPath(path).parts
         if ".." in parts or PurePosixPath(path).is_absolute():
-            raise InputError(f"{self.root}: the Path {path!r} leaves the folder; use the table that came with the data")
+            raise InputError(
+                f"{self.root}: the Path {path!r} leaves the folder; use the table that came with the data"
+            )
         found = self.root.joinpath(*parts[first:])
         if not _is_file(found):
-            raise InputError(f"{found}: the table names this image, but it is not there; unpack the images too")
+            raise InputError(
+                f"{found}: the table names this image, but it is not there; unpack the images too"
+            )
         return inside(self.root, found)
 
 
@@ -116,9 +132,13 @@ def _check(table: pa.Table, where: str, columns: Columns) -> None:
         wrong = f"has the column {twice[0]} twice" if twice else "has no column Path"
         raise InputError(f"{where}: its table {wrong}; use the table that came with the data")
     if columns.group not in (None, GROUP):
-        raise InputError(f"{where}: is always grouped by {GROUP}; set data.primary.group: {GROUP}, or leave it out")
+        raise InputError(
+            f"{where}: is always grouped by {GROUP}; set data.primary.group: {GROUP}, or leave it out"
+        )
     if columns.label is not None:
-        raise InputError(f"{where}: its labels are its findings; choose them with classes:, not with label:")
+        raise InputError(
+            f"{where}: its labels are its findings; choose them with classes:, not with label:"
+        )
     if columns.input not in (None, "Path"):
         raise InputError(f"{where}: its images are named in the column Path; leave input: out")
 

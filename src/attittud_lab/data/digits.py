@@ -22,9 +22,13 @@ class Digits(Source):
         bunch = _bunch()
         pixels = np.round(bunch.images * (255 / 16)).astype(np.uint8)[:, None]
         labels, names = bunch.target.astype(np.int64), [str(digit) for digit in range(10)]
-        return Listing("digits", "image", len(pixels), lambda rows: list(pixels[rows]), labels, names)
+        return Listing(
+            "digits", "image", len(pixels), lambda rows: list(pixels[rows]), labels, names
+        )
 
 
 @cache  # parsing the text file takes longer than training a small model; listings are copies
 def _bunch() -> Any:
-    return optional("sklearn.datasets", "cli", "the embedded data set", "scikit-learn").load_digits()
+    return optional(
+        "sklearn.datasets", "cli", "the embedded data set", "scikit-learn"
+    ).load_digits()

@@ -1,8 +1,10 @@
-"""Turn the columns of a table into features: numbers are standardised, texts become one feature for each value.
+"""Turn the columns of a table into features: numbers are standardised, texts become one feature for
+each value.
 
-`Features.fit` uses the primary training examples alone (in a portfolio all labelled examples, since all of them train), so
-that no test or auxiliary row changes what is trained. `Features.encode` needs no labels, and nothing but what `plain` writes
-into data.json: new rows are read exactly as the training rows were.
+`Features.fit` uses the primary training examples alone (in a portfolio all labelled examples, since
+all of them train), so that no test or auxiliary row changes what is trained. `Features.encode`
+needs no labels, and nothing but what `plain` writes into data.json: new rows are read exactly as
+the training rows were.
 """
 
 from __future__ import annotations
@@ -24,9 +26,13 @@ from attittud_lab.data.spelling import NUMBER, folded
 from attittud_lab.errors import InputError, listed, one_line, short
 
 FARTHEST = 10.0
-"""Standard deviations from the mean at which a number is cut: one odd cell must not outweigh all others."""
+"""Standard deviations from the mean at which a number is cut: one odd cell must not outweigh all
+others.
+"""
 MOST_LEVELS = 100
-"""How many texts of a column get a feature of their own: the most frequent ones. The others share one feature."""
+"""How many texts of a column get a feature of their own: the most frequent ones. The others share
+one feature.
+"""
 FEWEST = 10
 """The fewest training examples for which a text column without equal cells counts as an id."""
 CELLS_ARE_TEXT = {b"cells": b"text"}
@@ -46,7 +52,9 @@ class Column:
     mean: list[float] = field(default_factory=list)
     """Means of the training examples: one for a number, one for each position of a list."""
     scale: list[float] = field(default_factory=list)
-    """Standard deviations; 0 where all training examples have the same number, which carries no information."""
+    """Standard deviations; 0 where all training examples have the same number, which carries no
+    information.
+    """
     indicator: bool = False
     """Whether a further feature marks missing numbers; the mean replaces them."""
     levels: list[str] = field(default_factory=list)
@@ -57,8 +65,12 @@ class Column:
         return len(self.levels) + 1 if self.kind == "category" else len(self.mean) + self.indicator
 
     @classmethod
-    def fit(cls, name: str, values: Any, config: TableConfig, where: str, *, guess: bool) -> Self | str:
-        """Return the column, or the reason why it is no feature. `guess`: the file does not mark which cells are numbers."""
+    def fit(
+        cls, name: str, values: Any, config: TableConfig, where: str, *, guess: bool
+    ) -> Self | str:
+        """Return the column, or the reason why it is no feature. `guess`: the file does not mark
+        which cells are numbers.
+        """
         culprit, kind = f"{where}: column {name!r}", values.type
         if name in config.categorical:
             return cls._category(name, texts(values, culprit), culprit)
@@ -71,18 +83,26 @@ class Column:
         if guess:
             _check_mixed(values, culprit)
         if all(text[:1] + text[-1:] == "[]" for text in cells if text):
-            cure = "write a list into a parquet or jsonl file, or each number into a column of its own"
-            raise InputError(f"{culprit} holds lists that are written as text, such as {short(cells[0], 40)!r}; {cure}")
+            cure = (
+                "write a list into a parquet or jsonl file, or each number into a column of its own"
+            )
+            raise InputError(
+                f"{culprit} holds lists that are written as text, such as {short(cells[0], 40)!r}; {cure}"
+            )
         named = config.columns is not None and name in config.columns
         if len(cells) >= FEWEST and len({*cells}) == len(cells) and not named:
             return f"a different text in each of the {len(cells)} training examples, as an id has"
         return cls._category(name, cells, culprit)
 
     @classmethod
-    def _numbers(cls, name: str, kind: Literal["number", "list"], values: Numbers, culprit: str) -> Self | str:
+    def _numbers(
+        cls, name: str, kind: Literal["number", "list"], values: Numbers, culprit: str
+    ) -> Self | str:
         gaps = np.isnan(values)
         if gaps.all():
-            raise InputError(f"{culprit} is empty in all {len(values)} training examples; fill it, or {_EXCLUDE}")
+            raise InputError(
+                f"{culprit} is empty in all {len(values)} training examples; fill it, or {_EXCLUDE}"
+            )
         mean, scale = _statistics(values)
         indicator = bool(gaps.any())
         if not indicator and not scale.any():
@@ -92,7 +112,9 @@ class Column:
     @classmethod
     def _category(cls, name: str, cells: Sequence[str], culprit: str) -> Self | str:
         if not any(cells):
-            raise InputError(f"{culprit} is empty in all {len(cells)} training examples; fill it, or {_EXCLUDE}")
+            raise InputError(
+                f"{culprit} is empty in all {len(cells)} training examples; fill it, or {_EXCLUDE}"
+            )
         counts = Counter(cells)
         if len(counts) == 1:
             return CONSTANT
@@ -104,11 +126,15 @@ class Column:
 
     @property
     def has_gaps(self) -> bool:
-        """Whether cells were missing in training, so that the model knows what a missing cell means."""
+        """Whether cells were missing in training, so that the model knows what a missing cell
+        means.
+        """
         return "" in self.levels if self.kind == "category" else self.indicator
 
     def encode(self, values: Any, where: str, told: set[str]) -> npt.NDArray[np.float32]:
-        """The features of some rows, n x `width`. `told`: the columns whose new texts were already warned about."""
+        """The features of some rows, n x `width`. `told`: the columns whose new texts were already
+        warned about.
+        """
         culprit = f"{where}: column {self.name!r}"
         if self.kind == "category":
             cells = texts(values, culprit)
@@ -121,37 +147,59 @@ class Column:
         else:
             read = None if is_list(values.type) else numbers(values, guess=True)
             if read is None:
-                what = repr(short(_first_text(values) or "")) if is_text(values.type) else str(values.type)[:60]
-                reason = f"{culprit} holds {what} here, but numbers in the primary training examples"
-                raise InputError(f"{reason}; correct it, or name the column in data.table.categorical")
+                what = (
+                    repr(short(_first_text(values) or ""))
+                    if is_text(values.type)
+                    else str(values.type)[:60]
+                )
+                reason = (
+                    f"{culprit} holds {what} here, but numbers in the primary training examples"
+                )
+                raise InputError(
+                    f"{reason}; correct it, or name the column in data.table.categorical"
+                )
             found = _finite(read, culprit)[:, None]
         mean, scale = np.array(self.mean), np.array(self.scale)
         with np.errstate(all="ignore"):  # numbers near the largest may overflow, and are cut
             standard = np.where(scale > 0, (found - mean) / scale, 0)
         standard = np.clip(np.nan_to_num(standard, nan=0), -FARTHEST, FARTHEST)
         gaps = np.isnan(found).any(1, keepdims=True)
-        return np.concatenate([standard, gaps] if self.indicator else [standard], axis=1, dtype=np.float32)
+        return np.concatenate(
+            [standard, gaps] if self.indicator else [standard], axis=1, dtype=np.float32
+        )
 
     def _chosen(self, cells: Sequence[str]) -> list[int]:
-        """Return the feature of each text. The same spelling is preferred to one that only another file format causes."""
+        """Return the feature of each text. The same spelling is preferred to one that only another
+        file format causes.
+        """
         numbered = {folded(text): number for number, text in enumerate(self.levels)}
         numbered |= {text: number for number, text in enumerate(self.levels)}
-        found = {text: numbered.get(text, numbered.get(folded(text), len(self.levels))) for text in {*cells}}
+        found = {
+            text: numbered.get(text, numbered.get(folded(text), len(self.levels)))
+            for text in {*cells}
+        }
         return [found[text] for text in cells]
 
     def _warned(self, cells: Sequence[str], chosen: Sequence[int], culprit: str) -> bool:
-        """Warn if most texts have no feature of their own: they may be spelt in another way than in training."""
+        """Warn if most texts have no feature of their own: they may be spelt in another way than in
+        training.
+        """
         filled = [number for text, number in zip(cells, chosen, strict=True) if text]
-        new = [text for text, number in zip(cells, chosen, strict=True) if text and number == len(self.levels)]
-        # A full column says less: texts that training knows, but that are too rare for a feature, look the same.
+        new = [
+            text
+            for text, number in zip(cells, chosen, strict=True)
+            if text and number == len(self.levels)
+        ]
+        # A full column says less: texts that training knows, but that are too rare for a feature,
+        # look the same.
         limit = len(filled) - 1 if len(self.levels) >= MOST_LEVELS else len(filled) / 2
         if not filled or len(new) <= limit:
             return False
         known = listed([repr(short(text, 40)) for text in self.levels if text], 3)
-        problem = (
-            f"{culprit}: {len(new)} of {len(filled)} texts, such as {short(new[0], 40)!r}, have no feature of their own"
+        problem = f"{culprit}: {len(new)} of {len(filled)} texts, such as {short(new[0], 40)!r}, have no feature of their own"
+        warn_once(
+            f"{problem} (texts that have one: {known}); check that they are spelt as in training"
         )
-        warn_once(f"{problem} (texts that have one: {known}); check that they are spelt as in training")
         return True
 
 
@@ -174,16 +222,24 @@ class Features:
                 continue
             columns.append(found)
             if is_numbered(table[name], guess=guess):
-                rises = f"{where}: column {name!r} rises or falls from row to row, like a row number"
+                rises = (
+                    f"{where}: column {name!r} rises or falls from row to row, like a row number"
+                )
                 warn_once(f"{rises}; if it is one, {_EXCLUDE}")
         for reason in dict.fromkeys(left_out.values()):
             names = [repr(name) for name, other in left_out.items() if other == reason]
-            which = f"column {listed(names)} is" if len(names) == 1 else f"columns {listed(names)} are"
+            which = (
+                f"column {listed(names)} is" if len(names) == 1 else f"columns {listed(names)} are"
+            )
             it = "it" if len(names) == 1 else "them"
             keep = "" if reason == CONSTANT else f", or in data.table.categorical to keep {it}"
-            warn_once(f"{where}: {which} left out: {reason}; name {it} in data.table.exclude to confirm{keep}")
+            warn_once(
+                f"{where}: {which} left out: {reason}; name {it} in data.table.exclude to confirm{keep}"
+            )
         if not columns:
-            raise InputError(f"{where}: no column is left as a feature; its columns are {listed(table.column_names)}")
+            raise InputError(
+                f"{where}: no column is left as a feature; its columns are {listed(table.column_names)}"
+            )
         return cls(columns, left_out)
 
     @property
@@ -192,24 +248,34 @@ class Features:
 
     def check(self, count: int) -> None:
         """Refuse rows whose features take too much memory, before any is encoded."""
-        # Each feature takes four bytes; meanwhile the features of one column are in double precision.
+        # Each feature takes four bytes; meanwhile the features of one column are in double
+        # precision.
         widest = max(column.width for column in self.columns)
         what = f"{count:,} rows with {self.width:,} features"
-        check_memory(count * (4 * self.width + 24 * widest), what, "leave columns out, or give fewer rows")
+        check_memory(
+            count * (4 * self.width + 24 * widest), what, "leave columns out, or give fewer rows"
+        )
 
-    def encode(self, table: pa.Table, where: str, told: set[str] | None = None) -> npt.NDArray[np.float32]:
+    def encode(
+        self, table: pa.Table, where: str, told: set[str] | None = None
+    ) -> npt.NDArray[np.float32]:
         """Return the features of rows, n x `width`. Columns that are not features are ignored.
 
-        A column whose texts are mostly new causes a warning, unless it is in `told`, and is then added to it.
+        A column whose texts are mostly new causes a warning, unless it is in `told`, and is then
+        added to it.
         """
-        missing = [column.name for column in self.columns if table.column_names.count(column.name) != 1]
+        missing = [
+            column.name for column in self.columns if table.column_names.count(column.name) != 1
+        ]
         if missing:
             raise self._lacking(missing, table.column_names, where)
         told = set() if told is None else told
         out = np.empty((table.num_rows, self.width), dtype=np.float32)
         start = 0
         for column in self.columns:
-            out[:, start : start + column.width] = column.encode(plain(table[column.name]), where, told)
+            out[:, start : start + column.width] = column.encode(
+                plain(table[column.name]), where, told
+            )
             start += column.width
         return out
 
@@ -218,8 +284,9 @@ class Features:
     ) -> npt.NDArray[np.float32]:
         """Return the features of rows that map columns to cells.
 
-        A row may lack a cell only if cells of its column were missing in training too. So each row is accepted or refused for
-        itself, whatever rows come with it, and a misspelt name is noticed.
+        A row may lack a cell only if cells of its column were missing in training too. So each row
+        is accepted or refused for itself, whatever rows come with it, and a misspelt name is
+        noticed.
         """
         for row in rows:
             lacking = [column for column in self.columns if column.name not in row]
@@ -228,8 +295,12 @@ class Features:
                 error = self._lacking(needed, list(row), where)
                 raise InputError(f"{error}; write null (in Python None) where a cell is missing")
             for column in lacking:
-                warn_once(f"rows without the column {column.name!r} are read as if this cell were missing")
-        cells = {column.name: array([row.get(column.name) for row in rows]) for column in self.columns}
+                warn_once(
+                    f"rows without the column {column.name!r} are read as if this cell were missing"
+                )
+        cells = {
+            column.name: array([row.get(column.name) for row in rows]) for column in self.columns
+        }
         return self.encode(pa.table(cells), where, told)
 
     def _lacking(self, missing: Sequence[str], known: Sequence[str], where: str) -> InputError:
@@ -245,11 +316,17 @@ class Features:
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Features:
-        """Read what `plain` returned, even after a round trip through JSON; raises ValueError for anything else."""
+        """Read what `plain` returned, even after a round trip through JSON; raises ValueError for
+        anything else.
+        """
         found = TypeAdapter(Features).validate_python(stored)
         for column in found.columns:
-            if len(column.mean) != len(column.scale) or (column.kind == "number" and len(column.mean) != 1):
-                raise ValueError(f"column {column.name!r} has no mean and scale that belong together")
+            if len(column.mean) != len(column.scale) or (
+                column.kind == "number" and len(column.mean) != 1
+            ):
+                raise ValueError(
+                    f"column {column.name!r} has no mean and scale that belong together"
+                )
         return found
 
 
@@ -258,9 +335,17 @@ def cells_are_text(table: pa.Table) -> bool:
 
 
 def other_separator(names: Sequence[str]) -> str:
-    """Return a hint for a message about missing columns, if a single name looks like a heading with another separator."""
-    marks = {";": "semicolons; write commas", "\t": "tabs; give the file the suffix .tsv", "|": "bars; write commas"}
-    used = next((words for mark, words in marks.items() if len(names) == 1 and mark in str(names[0])), None)
+    """Return a hint for a message about missing columns, if a single name looks like a heading with
+    another separator.
+    """
+    marks = {
+        ";": "semicolons; write commas",
+        "\t": "tabs; give the file the suffix .tsv",
+        "|": "bars; write commas",
+    }
+    used = next(
+        (words for mark, words in marks.items() if len(names) == 1 and mark in str(names[0])), None
+    )
     return "" if used is None else f" (its cells seem to be separated by {used})"
 
 
@@ -269,13 +354,19 @@ def array(values: Sequence[Any]) -> Any:
     try:
         found = pa.array(values, from_pandas=True)  # NaN stands for a gap among texts too
         return found if isinstance(found, pa.ChunkedArray) else pa.chunked_array([found])
-    except (pa.ArrowException, OverflowError, ValueError):  # cells of several types become text, as in a csv file
+    except (
+        pa.ArrowException,
+        OverflowError,
+        ValueError,
+    ):  # cells of several types become text, as in a csv file
         return pa.chunked_array([pa.array(map(_cell, values), pa.string())])
 
 
 def _cell(value: Any) -> str | None:
     if isinstance(value, (float, np.floating)):
-        value = None if np.isnan(value) else pa.scalar(value).cast(pa.string())  # 1.0 becomes 1, as in `texts`
+        value = (
+            None if np.isnan(value) else pa.scalar(value).cast(pa.string())
+        )  # 1.0 becomes 1, as in `texts`
     return None if value is None else str(value).encode(errors="replace").decode()
 
 
@@ -283,7 +374,12 @@ def taken(tables: Sequence[pa.Table], rows: Rows, where: str) -> pa.Table:
     """Take rows from several tables, counted through all of them; `rows` are sorted."""
     starts = np.cumsum([0, *(table.num_rows for table in tables)])
     parts = [
-        table.take(pa.array(rows[np.searchsorted(rows, start) : np.searchsorted(rows, start + table.num_rows)] - start))
+        table.take(
+            pa.array(
+                rows[np.searchsorted(rows, start) : np.searchsorted(rows, start + table.num_rows)]
+                - start
+            )
+        )
         for table, start in zip(tables, starts, strict=False)
     ]
     if any({*part.column_names} != {*parts[0].column_names} for part in parts):
@@ -295,11 +391,15 @@ def taken(tables: Sequence[pa.Table], rows: Rows, where: str) -> pa.Table:
         return pa.concat_tables(parts, promote_options="permissive") if parts[1:] else parts[0]
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         reason = f"its splits have columns of different types ({one_line(error, 200)})"
-        raise InputError(f"{where}: {reason}; write them alike, or name them in data.table.categorical") from None
+        raise InputError(
+            f"{where}: {reason}; write them alike, or name them in data.table.categorical"
+        ) from None
 
 
 def plain(values: Any) -> Any:
-    """Return a column without dictionary encoding (as pandas writes it) and without views, whose rows cannot be taken."""
+    """Return a column without dictionary encoding (as pandas writes it) and without views, whose
+    rows cannot be taken.
+    """
     kind = _plain_type(values.type)
     return values if kind == values.type else values.cast(kind)
 
@@ -309,7 +409,9 @@ def _plain_type(kind: Any) -> Any:
         return _plain_type(kind.value_type)
     if pa.types.is_struct(kind):
         return pa.struct([part.with_type(_plain_type(part.type)) for part in kind])
-    return {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}.get(kind, kind)
+    return {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}.get(
+        kind, kind
+    )
 
 
 def is_text(kind: Any) -> bool:
@@ -317,16 +419,25 @@ def is_text(kind: Any) -> bool:
 
 
 def is_list(kind: Any) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+    return bool(
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
 
 
 def is_number(kind: Any) -> bool:
     types = pa.types
-    return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_null(kind))
+    return bool(
+        types.is_integer(kind)
+        or types.is_floating(kind)
+        or types.is_decimal(kind)
+        or types.is_null(kind)
+    )
 
 
 def numbers(values: Any, *, guess: bool) -> Numbers | None:
-    """Return a column of n numbers, NaN for missing ones; None for other columns. `guess`: read texts as numbers too."""
+    """Return a column of n numbers, NaN for missing ones; None for other columns. `guess`: read
+    texts as numbers too.
+    """
     if is_text(values.type) and guess:
         cells, number, missing = _parsed(values)
         if not compute.all(compute.or_(number, missing), min_count=0).as_py():
@@ -356,7 +467,9 @@ def _check_mixed(values: Any, culprit: str) -> None:
     _, number, missing = _parsed(values)
     if 2 * compute.sum(number).as_py() >= len(values) - compute.sum(missing).as_py():
         cure = "correct it, name the column in data.table.categorical if its numbers are only names"
-        problem = f"{culprit} has numbers, but also text such as {short(_first_text(values) or '')!r}"
+        problem = (
+            f"{culprit} has numbers, but also text such as {short(_first_text(values) or '')!r}"
+        )
         raise InputError(f"{problem}; {cure}, or {_EXCLUDE}")
 
 
@@ -375,7 +488,9 @@ def texts(values: Any, culprit: str) -> list[str]:
     if pa.types.is_boolean(kind):
         values = compute.if_else(values, "True", "False")
     elif pa.types.is_floating(kind):
-        values = compute.if_else(compute.is_nan(values), pa.scalar(None, kind), values).cast(pa.string())
+        values = compute.if_else(compute.is_nan(values), pa.scalar(None, kind), values).cast(
+            pa.string()
+        )
     elif is_number(kind):
         values = values.cast(pa.string())
     elif not is_text(kind):
@@ -385,7 +500,9 @@ def texts(values: Any, culprit: str) -> list[str]:
 
 
 def _lists(values: Any, length: int | None, culprit: str) -> Numbers:
-    """Return lists of numbers, all of one length, as n x length; NaN for a missing list or number."""
+    """Return lists of numbers, all of one length, as n x length; NaN for a missing list or
+    number.
+    """
     if pa.types.is_null(values.type):  # all of them are missing
         values = values.cast(pa.list_(pa.float64()))
     if not is_list(values.type):
@@ -397,12 +514,22 @@ def _lists(values: Any, length: int | None, culprit: str) -> Numbers:
     if length is None and len(lengths) == 1:
         length = next(iter(lengths))
     if not length or lengths - {length}:
-        expected = f"all must have {length} numbers" if length else "give every list the same length, at least 1"
-        raise InputError(f"{culprit} has lists of {listed(sorted(lengths), 5) or 'no'} numbers; {expected}")
-    check_memory(32 * len(values) * length, f"{culprit} with {len(values):,} lists of {length:,} numbers")
+        expected = (
+            f"all must have {length} numbers"
+            if length
+            else "give every list the same length, at least 1"
+        )
+        raise InputError(
+            f"{culprit} has lists of {listed(sorted(lengths), 5) or 'no'} numbers; {expected}"
+        )
+    check_memory(
+        32 * len(values) * length, f"{culprit} with {len(values):,} lists of {length:,} numbers"
+    )
     flat = numbers(compute.list_flatten(there), guess=False)
     if flat is None:
-        raise InputError(f"{culprit} holds {str(values.type)[:60]}; give lists of numbers only, or {_EXCLUDE}")
+        raise InputError(
+            f"{culprit} holds {str(values.type)[:60]}; give lists of numbers only, or {_EXCLUDE}"
+        )
     out = np.full((len(values), length), np.nan)
     out[values.is_valid().to_numpy()] = _finite(flat, culprit).reshape(-1, length)
     return out
@@ -416,10 +543,14 @@ def _finite(values: Numbers, culprit: str) -> Numbers:
 
 
 def _statistics(values: Numbers) -> tuple[Numbers, Numbers]:
-    """Return the mean and the standard deviation of each column of n x k numbers; both are 0 for an empty column."""
+    """Return the mean and the standard deviation of each column of n x k numbers; both are 0 for an
+    empty column.
+    """
     values = np.where(np.isnan(values).all(0), 0, values)
     largest = np.nanmax(np.abs(values), axis=0)
     largest = np.where(largest > 0, largest, 1)
     scaled = values / largest  # the square of a large number would overflow
     constant = np.nanmin(values, axis=0) == np.nanmax(values, axis=0)
-    return np.nanmean(scaled, axis=0) * largest, np.where(constant, 0, np.nanstd(scaled, axis=0) * largest)
+    return np.nanmean(scaled, axis=0) * largest, np.where(
+        constant, 0, np.nanstd(scaled, axis=0) * largest
+    )

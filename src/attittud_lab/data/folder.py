@@ -49,21 +49,37 @@ class ImageFolder(Source):
         if not folders:
             above = "the folder above it" if root.parent == Path() else root.parent
             low = f"; if it is itself one of the classes, give {above}" if loose else ""
-            raise InputError(f"{root}: it contains no folder; make one folder of images for each class{low}")
-        splits = [folder.name for folder in folders if folder.name.lower() in _SPLITS and self._folders(folder)]
+            raise InputError(
+                f"{root}: it contains no folder; make one folder of images for each class{low}"
+            )
+        splits = [
+            folder.name
+            for folder in folders
+            if folder.name.lower() in _SPLITS and self._folders(folder)
+        ]
         if splits:
             cure = "splits are called train, validation and test in lower case, so rename them"
-            raise InputError(f"{root}: its folders {', '.join(splits)} would be read as classes; {cure}")
+            raise InputError(
+                f"{root}: its folders {', '.join(splits)} would be read as classes; {cure}"
+            )
         if loose:
-            warn_once(f"{root}: {counted(loose, 'image is', 'images are')} in no class folder and not read")
+            warn_once(
+                f"{root}: {counted(loose, 'image is', 'images are')} in no class folder and not read"
+            )
         paths: list[Path] = []
         labels: list[int] = []
         for number, folder in enumerate(folders):
             images = [inside(self.root, path) for path in files_in(folder) if is_image(path)]
             if not images:
                 lower = class_root(root)
-                hint = "" if lower is None else f", or did you mean {lower}, which contains folders of images?"
-                raise InputError(f"{folder}: it contains no image ({', '.join(SUFFIXES)}); fill or remove it{hint}")
+                hint = (
+                    ""
+                    if lower is None
+                    else f", or did you mean {lower}, which contains folders of images?"
+                )
+                raise InputError(
+                    f"{folder}: it contains no image ({', '.join(SUFFIXES)}); fill or remove it{hint}"
+                )
             paths += images
             labels += [number] * len(images)
         names = [folder.name for folder in folders]
@@ -82,7 +98,9 @@ class ImageFolder(Source):
 
 
 def class_root(root: Path, deepest: int = 3) -> Path | None:
-    """Return the first folder inside of `root` that contains folders of images: perhaps the one that was meant."""
+    """Return the first folder inside of `root` that contains folders of images: perhaps the one
+    that was meant.
+    """
     folders = _folders_in(root)
     for folder in folders:
         if any(path.is_dir() and any(map(is_image, path.iterdir())) for path in folder.iterdir()):
@@ -95,21 +113,27 @@ def class_root(root: Path, deepest: int = 3) -> Path | None:
 
 
 def _folders_in(root: Path) -> list[Path]:
-    return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return sorted(
+        path for path in root.iterdir() if path.is_dir() and not path.name.startswith(".")
+    )
 
 
 def files_in(root: Path) -> Iterator[Path]:
     """Yield all files below a folder but hidden ones, in order of their names, folder by folder."""
 
     def refuse(error: OSError) -> None:
-        raise InputError(f"{error.filename}: cannot be read ({error.strerror}); change its permissions")
+        raise InputError(
+            f"{error.filename}: cannot be read ({error.strerror}); change its permissions"
+        )
 
     for folder, inner, files in os.walk(root, onerror=refuse):
         inner[:] = sorted(name for name in inner if not name.startswith("."))
         for name in inner:
             path = Path(folder, name)
             if path.is_symlink():
-                warn_once(f"{path}: is a link to a folder, so its files are left out; copy them if you need them")
+                warn_once(
+                    f"{path}: is a link to a folder, so its files are left out; copy them if you need them"
+                )
         yield from (Path(folder, name) for name in sorted(files) if not name.startswith("."))
 
 

@@ -36,14 +36,20 @@ class Hub:
         datasets = optional("datasets", "hub", f"data from hf:{name}")
         if Path(name).exists():
             found = f"hf:{name}: 'datasets' would read the local file or folder {name} instead of the hub's"
-            raise InputError(f"{found}; write {name} without hf: to read it, or work in another folder")
+            raise InputError(
+                f"{found}; write {name} without hf: to read it, or work in another folder"
+            )
         self.name, hub = name, datasets.config.HF_ENDPOINT
         reached = datasets.config.HF_HUB_OFFLINE or _answers(hub)
         try:
             with _quietly(datasets, offline=not reached):
                 self._splits: dict[str, Any] = dict(datasets.load_dataset(name))
         except Exception as error:  # the network, the hub or the data set may fail in any way
-            why = one_line(error, 200) if reached else f"{hub} does not answer, and the cache has no copy"
+            why = (
+                one_line(error, 200)
+                if reached
+                else f"{hub} does not answer, and the cache has no copy"
+            )
             cure = "check the name and the network, or download the data set elsewhere and name its folder"
             raise InputError(f"hf:{name}: cannot be loaded ({why}); {cure}") from None
         if not reached:
@@ -57,9 +63,13 @@ class Hub:
         return list(self._splits[split or self.splits[0]].column_names)
 
     def table(self, split: str | None) -> Any:
-        """Return the underlying table: images are still encoded, metadata has the class names. None: the first split."""
+        """Return the underlying table: images are still encoded, metadata has the class names.
+        None: the first split.
+        """
         found = self._splits[split or self.splits[0]]
-        return found.with_format("arrow")[:].replace_schema_metadata(found.features.arrow_schema.metadata)
+        return found.with_format("arrow")[:].replace_schema_metadata(
+            found.features.arrow_schema.metadata
+        )
 
     def listing(self, split: str | None, columns: Columns) -> Listing:
         if split is None:
@@ -67,7 +77,9 @@ class Hub:
         found, table = self._splits[split], self.table(split)
         where = f"hf:{self.name} ({split})"
         if found.info.builder_name == "csv" and any(column.null_count for column in table.columns):
-            found = f"{where}: 'datasets' reads cells such as NA, None and null of csv files as empty"
+            found = (
+                f"{where}: 'datasets' reads cells such as NA, None and null of csv files as empty"
+            )
             warn_once(f"{found}; if they are labels, download the files and name their folder")
         return table_listing(table, where, columns)
 
@@ -79,7 +91,9 @@ def _answers(address: str) -> bool:
     def ask() -> None:
         with suppress(OSError, ValueError):
             with suppress(urllib.error.HTTPError):  # an error code is an answer
-                urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=PATIENCE).close()
+                urllib.request.urlopen(
+                    urllib.request.Request(address, method="HEAD"), timeout=PATIENCE
+                ).close()
             found.append(True)
 
     # In a thread, since looking up a name has no time limit.
@@ -96,7 +110,9 @@ def _quietly(datasets: Any, *, offline: bool) -> Iterator[None]:
         if not (sys.stderr.isatty() or datasets.are_progress_bars_disabled()):
             datasets.disable_progress_bars()
             restored.callback(datasets.enable_progress_bars)
-        for settings in (datasets.config, import_module("huggingface_hub").constants) if offline else ():
+        for settings in (
+            (datasets.config, import_module("huggingface_hub").constants) if offline else ()
+        ):
             restored.callback(setattr, settings, "HF_HUB_OFFLINE", settings.HF_HUB_OFFLINE)
             settings.HF_HUB_OFFLINE = True
         for logger in map(logging.getLogger, ("datasets", "huggingface_hub") if offline else ()):

@@ -1,7 +1,9 @@
-"""Pictures of any format as uint8 pixels of one shape, decided once for all pictures and the same in prediction.
+"""Pictures of any format as uint8 pixels of one shape, decided once for all pictures and the same
+in prediction.
 
-A picture is turned as its EXIF orientation says, cut to the middle square and scaled. Transparent pixels are laid on white.
-Grey pictures of more than 8 bits are scaled with one factor for a whole source.
+A picture is turned as its EXIF orientation says, cut to the middle square and scaled. Transparent
+pixels are laid on white. Grey pictures of more than 8 bits are scaled with one factor for a whole
+source.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ DEPTHS = (8, 10, 12, 14, 16)
 """Bits of a grey pixel that cameras and scanners have."""
 _GROUND = (255, 255, 255, 255)  # transparent pixels are laid on white
 _GREY = ("1", "L", "LA", "La", "I", "F")
-_AT_ONCE = 64  # images per task of a thread; handing them out one by one takes as long as decoding small ones
+# images per task of a thread; handing them out one by one takes as long as decoding small ones
+_AT_ONCE = 64
 _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 _ORIENTATION = 0x0112
 _TURNS = {
@@ -68,7 +71,9 @@ class Pixels:
 
     @classmethod
     def common(cls, looks: Sequence[Sequence[PictureLook]], size: int | None) -> Pixels:
-        """Decide the shape from looks at every source: grey only if all are grey, and the usual size of the first source."""
+        """Decide the shape from looks at every source: grey only if all are grey, and the usual
+        size of the first source.
+        """
         sides = Counter(look.side for look in looks[0])
         usual = max(sides, key=lambda side: (sides[side], side))
         all_grey = all(look.grey for some in looks for look in some)
@@ -82,7 +87,11 @@ class Pixels:
             problem = f"data.image_size: {what} would be stretched to {self.size} x {self.size}"
             raise InputError(f"{problem}; give at most {most}, since more only repeats pixels")
         what = f"{count:,} images of {self.size} x {self.size} pixels (data.image_size)"
-        check_memory(count * self.channels * self.size**2, what, "lower data.image_size, or give fewer images")
+        check_memory(
+            count * self.channels * self.size**2,
+            what,
+            "lower data.image_size, or give fewer images",
+        )
 
 
 @dataclass(frozen=True)
@@ -99,7 +108,9 @@ class PictureLook:
 
 
 def look_at(part: Part) -> list[PictureLook]:
-    """PictureLook at some pictures of a part: the same number of every class, drawn by a fixed seed."""
+    """PictureLook at some pictures of a part: the same number of every class, drawn by a fixed
+    seed.
+    """
     where = part.listing.where
     return [_look(raw, where) for raw in part.listing.fetch(part.rows[_sample(part)])]
 
@@ -115,12 +126,16 @@ def _sample(part: Part) -> Rows:
 
 
 def white_of(looks: Sequence[PictureLook], where: str) -> int | None:
-    """Return the value of a white pixel for a source, and say it once; None without grey pictures of more than 8 bits."""
+    """Return the value of a white pixel for a source, and say it once; None without grey pictures
+    of more than 8 bits.
+    """
     deep = [look for look in looks if look.brightest is not None]
     if not deep:
         return None
     if len({look.fractions for look in deep}) > 1:
-        raise InputError(f"{where}: some grey pictures hold whole numbers, others fractions; save them all alike")
+        raise InputError(
+            f"{where}: some grey pictures hold whole numbers, others fractions; save them all alike"
+        )
     brightest = max(look.brightest or 0 for look in deep)
     levels = [(1 << bits) - 1 for bits in DEPTHS]
     if deep[0].fractions:
@@ -130,7 +145,9 @@ def white_of(looks: Sequence[PictureLook], where: str) -> int | None:
         raise InputError(
             f"{where}: a grey pixel has the value {brightest:g}, above {levels[-1]}; save them with 16 bits"
         )
-    warn_once(f"{where}: grey pictures of more than 8 bits, of which the value {white} counts as white")
+    warn_once(
+        f"{where}: grey pictures of more than 8 bits, of which the value {white} counts as white"
+    )
     return white
 
 
@@ -159,15 +176,23 @@ def _open(raw: Raw, where: str) -> Image.Image:
         with warnings.catch_warnings():
             # Our own limit below is stricter than pillow's warning.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            image = Image.open(io.BytesIO(raw) if isinstance(raw, bytes) else str(raw), formats=_FORMATS)
+            image = Image.open(
+                io.BytesIO(raw) if isinstance(raw, bytes) else str(raw), formats=_FORMATS
+            )
     except Image.DecompressionBombError:
-        raise InputError(f"{name} declares more pixels than memory holds (a decompression bomb); remove it") from None
+        raise InputError(
+            f"{name} declares more pixels than memory holds (a decompression bomb); remove it"
+        ) from None
     except Exception as error:  # every format raises its own errors
-        reason = "it is not an image" if isinstance(error, UnidentifiedImageError) else one_line(error)
+        reason = (
+            "it is not an image" if isinstance(error, UnidentifiedImageError) else one_line(error)
+        )
         raise InputError(f"{name} cannot be read ({reason}); repair or remove it") from None
     if image.width * image.height > LARGEST:
         image.close()
-        problem = f"{name} declares {image.width} x {image.height} pixels, above the limit of {LARGEST:,}"
+        problem = (
+            f"{name} declares {image.width} x {image.height} pixels, above the limit of {LARGEST:,}"
+        )
         raise InputError(f"{problem} (a decompression bomb?); scale it down or remove it")
     return image
 
@@ -179,7 +204,9 @@ def _said(raw: Raw | Image.Image, where: str) -> str:
 
 
 def _damaged(raw: Raw | Image.Image, where: str, error: Exception) -> InputError:
-    return InputError(f"{_said(raw, where)} is damaged ({one_line(error, 200)}); repair or remove it")
+    return InputError(
+        f"{_said(raw, where)} is damaged ({one_line(error, 200)}); repair or remove it"
+    )
 
 
 def decode(raw: Raw | Image.Image, pixels: Pixels, where: str) -> npt.NDArray[np.uint8]:
@@ -189,13 +216,16 @@ def decode(raw: Raw | Image.Image, pixels: Pixels, where: str) -> npt.NDArray[np
         return raw
     mode = "L" if pixels.channels == 1 else "RGB"
     if isinstance(raw, np.ndarray):
-        image = Image.fromarray(raw[0] if raw.shape[0] == 1 else raw.transpose(1, 2, 0)).convert(mode)
+        image = Image.fromarray(raw[0] if raw.shape[0] == 1 else raw.transpose(1, 2, 0)).convert(
+            mode
+        )
     else:
         # An image that a caller has opened stays open and as it is.
         with nullcontext(raw) if isinstance(raw, Image.Image) else _open(raw, where) as file:
             try:
                 if file is not raw:
-                    # JPEG can be decoded at a half, a quarter or an eighth of its size, but not below the size wanted.
+                    # JPEG can be decoded at a half, a quarter or an eighth of its size, but not
+                    # below the size wanted.
                     file.draft(mode, shape)
                 file.load()
                 image = _flat(file, pixels.white).convert(mode)
@@ -208,13 +238,17 @@ def decode(raw: Raw | Image.Image, pixels: Pixels, where: str) -> npt.NDArray[np
         # The middle square: scaling both sides differently would distort the picture.
         side = min(image.size)
         left, top = (image.width - side) // 2, (image.height - side) // 2
-        image = image.crop((left, top, left + side, top + side)).resize(shape, Image.Resampling.BILINEAR)
+        image = image.crop((left, top, left + side, top + side)).resize(
+            shape, Image.Resampling.BILINEAR
+        )
     array = np.asarray(image)
     return array[None] if pixels.channels == 1 else array.transpose(2, 0, 1)
 
 
 def _orientation(image: Image.Image) -> Any:
-    """Return the EXIF orientation; 1 (upright) if there is none, or if the EXIF data are damaged."""
+    """Return the EXIF orientation; 1 (upright) if there is none, or if the EXIF data are
+    damaged.
+    """
     try:
         return image.getexif().get(_ORIENTATION, 1)
     except Exception:  # every format raises its own errors
@@ -242,7 +276,9 @@ def _eight_bits(image: Image.Image, white: int | None) -> Image.Image:
     if not (np.isfinite(values).all() and low >= 0) or other_scale:
         raise ValueError(f"its pixels go from {low:g} to {high:g}, not from 0 to {white}")
     if high > white:
-        warn_once(f"some pixels of grey pictures are brighter than white, which has the value {white}; they are cut")
+        warn_once(
+            f"some pixels of grey pictures are brighter than white, which has the value {white}; they are cut"
+        )
     scaled = np.rint(np.minimum(values, white) * (255 / white))
     transparent = image.info.get("transparency")
     if isinstance(transparent, int):
@@ -250,8 +286,12 @@ def _eight_bits(image: Image.Image, white: int | None) -> Image.Image:
     return Image.fromarray(scaled.astype(np.uint8))
 
 
-def decode_all(raws: Sequence[Raw | Image.Image], pixels: Pixels, where: str | Sequence[str]) -> Tensor:
-    """Decode n x C x H x W in a few threads (pillow works outside of Python's lock). Error messages begin with `where`."""
+def decode_all(
+    raws: Sequence[Raw | Image.Image], pixels: Pixels, where: str | Sequence[str]
+) -> Tensor:
+    """Decode n x C x H x W in a few threads (pillow works outside of Python's lock). Error messages
+    begin with `where`.
+    """
     places = [where] * len(raws) if isinstance(where, str) else where
     out = np.empty((len(raws), pixels.channels, pixels.size, pixels.size), dtype=np.uint8)
 

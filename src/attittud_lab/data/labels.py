@@ -1,4 +1,5 @@
-"""What the cells of a label column mean: one rule for every file format, for training and for prediction.
+"""What the cells of a label column mean: one rule for every file format, for training and for
+prediction.
 
 `label_of` looks at one cell alone. So the same cell means the same in every file, split and batch.
 """
@@ -25,10 +26,12 @@ _CURE = "a label is a whole number, a text or a list of 0 and 1; convert the col
 
 
 def label_of(cell: Any, names: Sequence[str] | None = None) -> str | None:
-    """Return the class of a cell; None if it is no label: empty, blank, null, NaN, or a negative whole number.
+    """Return the class of a cell; None if it is no label: empty, blank, null, NaN, or a negative
+    whole number.
 
-    A whole number has the same class however it is written: 1, 1.0, or a text of either with blanks around it. A truth value
-    is the class True or False in any spelling. Every other text is a class as it is. `names` are the class names of numbers.
+    A whole number has the same class however it is written: 1, 1.0, or a text of either with blanks
+    around it. A truth value is the class True or False in any spelling. Every other text is a class
+    as it is. `names` are the class names of numbers.
     """
     if cell is None or cell != cell:  # NaN differs from itself
         return None
@@ -52,7 +55,9 @@ def _label_of_text(text: str) -> str | None:
 
 
 def labels_of(table: pa.Table, column: str, culprit: str) -> tuple[Labels, list[str]]:
-    """Return class numbers (n) with -1 for a missing label, or 0 and 1 (n x labels) for lists, and the classes."""
+    """Return class numbers (n) with -1 for a missing label, or 0 and 1 (n x labels) for lists, and
+    the classes.
+    """
     values = plain(table[column])
     kind = values.type
     names = class_names(table, column)
@@ -70,7 +75,9 @@ def labels_of(table: pa.Table, column: str, culprit: str) -> tuple[Labels, list[
     else:
         unnamed = sorted(present.difference(names), key=_in_order)
         if unnamed:
-            reason = f"has the class number {unnamed[-1]}, but there are only {len(names)} class names"
+            reason = (
+                f"has the class number {unnamed[-1]}, but there are only {len(names)} class names"
+            )
             raise InputError(f"{culprit} {reason}; correct the labels or the file's metadata")
     classes = sorted(present, key=_in_order) if names is None else names
     number_of: dict[str | None, int] = {name: number for number, name in enumerate(classes)}
@@ -84,18 +91,26 @@ def _in_order(name: str) -> tuple[int, str]:
 
 
 def _check_whole(classes: Collection[str], culprit: str) -> None:
-    """Refuse a column of numbers that are not all whole: they are measurements rather than classes."""
+    """Refuse a column of numbers that are not all whole: they are measurements rather than
+    classes.
+    """
     if not all(re.match(NUMBER, name) for name in classes):
         return
-    fractions = sorted(name for name in classes if not _WHOLE.fullmatch(name) and not float(name).is_integer())
+    fractions = sorted(
+        name for name in classes if not _WHOLE.fullmatch(name) and not float(name).is_integer()
+    )
     if fractions:
         raise InputError(f"{culprit} holds fractions such as {short(fractions[0], 40)}; {_CURE}")
 
 
 def _several(rows: list[Any], names: list[str] | None, culprit: str) -> tuple[Labels, list[str]]:
-    """Return rows of 0 and 1, one column for each label, and the names of the labels: without names their numbers."""
+    """Return rows of 0 and 1, one column for each label, and the names of the labels: without names
+    their numbers.
+    """
     if any(not row or len(row) != len(rows[0]) for row in rows):
-        raise InputError(f"{culprit} has lists that are empty or have different lengths; give 0 or 1 for each label")
+        raise InputError(
+            f"{culprit} has lists that are empty or have different lengths; give 0 or 1 for each label"
+        )
     if not all(label in (0, 1) for row in rows for label in row):
         raise InputError(f"{culprit} has lists of other values; they must hold 0 and 1 only")
     labels = np.array(rows, dtype=np.int64)
@@ -108,8 +123,9 @@ def _several(rows: list[Any], names: list[str] | None, culprit: str) -> tuple[La
 def class_names(table: pa.Table, column: str) -> list[str] | None:
     """Return the class names of one column from the schema's metadata.
 
-    They are in the hub's own form, in a mapping `class_names` by column, under the column's own key (`fine_label_names`), or
-    in a list `class_names`. A list applies to the column that is read by default, or to a column that has all its classes.
+    They are in the hub's own form, in a mapping `class_names` by column, under the column's own key
+    (`fine_label_names`), or in a list `class_names`. A list applies to the column that is read by
+    default, or to a column that has all its classes.
     """
     metadata, own = table.schema.metadata or {}, f"{column}_names".encode()
     try:

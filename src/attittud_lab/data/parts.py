@@ -1,4 +1,6 @@
-"""Divide the rows of the sources into training, validation, test and auxiliary parts, before anything is decoded."""
+"""Divide the rows of the sources into training, validation, test and auxiliary parts, before
+anything is decoded.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,17 @@ from attittud_lab.config.schema import (
     TableConfig,
     check_sources,
 )
-from attittud_lab.data.source import Labels, Listing, Raw, Rows, Source, open_listing, open_source, renumber, warn_once
+from attittud_lab.data.source import (
+    Labels,
+    Listing,
+    Raw,
+    Rows,
+    Source,
+    open_listing,
+    open_source,
+    renumber,
+    warn_once,
+)
 from attittud_lab.data.splits import Digests, amount, check_copies, copies, digests, stratified
 from attittud_lab.data.tasks import find_objective, mix
 from attittud_lab.errors import InputError, counted, listed, loose, nearest, short, spellings
@@ -28,7 +40,9 @@ from attittud_lab.errors import InputError, counted, listed, loose, nearest, sho
 VALIDATION = ("validation", "val", "valid", "dev")
 """Names that sources give their own validation split."""
 ENOUGH = 0.8
-"""A smaller share of the training examples that were asked for is worth a warning; whole groups rarely fit exactly."""
+"""A smaller share of the training examples that were asked for is worth a warning; whole groups
+rarely fit exactly.
+"""
 
 
 @dataclass
@@ -52,11 +66,17 @@ class Part:
         return None if groups is None else [groups[row] for row in self.rows]
 
     def raws(self) -> Sequence[Raw]:
-        """The inputs as the source has them: files, bytes, texts or arrays, which are decoded later."""
+        """The inputs as the source has them: files, bytes, texts or arrays, which are decoded
+        later.
+        """
         return self.listing.fetch(self.rows)
 
     def take(self, positions: Rows) -> Part:
-        return replace(self, rows=self.rows[positions], labels=None if self.labels is None else self.labels[positions])
+        return replace(
+            self,
+            rows=self.rows[positions],
+            labels=None if self.labels is None else self.labels[positions],
+        )
 
     def drawn(self, size: int, seed: int, groups: Sequence[str] | None = None) -> tuple[Part, Part]:
         """Draw `size` rows, each class in proportion; returns them and the other rows."""
@@ -74,34 +94,46 @@ class Parts:
     copied: dict[str, int]
     """How many primary examples are in two parts, such as `test in train`."""
     used: list[npt.NDArray[np.bytes_]]
-    """Digests (`Digests.words`) of the examples for training and validation, primary and auxiliary ones."""
+    """Digests (`Digests.words`) of the examples for training and validation, primary and auxiliary
+    ones.
+    """
 
 
 def read_parts(config: DataConfig, seed: int, *, pooled: bool = False) -> Parts:
-    """Split the primary data and leave their examples out of the auxiliary data; refuses data that cannot be trained on.
+    """Split the primary data and leave their examples out of the auxiliary data; refuses data that
+    cannot be trained on.
 
-    `pooled`: every training example will be held out once, so neither it nor others of its group may be in an auxiliary
+    `pooled`: every training example will be held out once, so neither it nor others of its group
+        may be in an auxiliary
     source, and validation and test may be empty.
     """
-    check_sources(len(config.auxiliary), "data.auxiliary")  # a configuration made in Python has not been checked yet
+    check_sources(
+        len(config.auxiliary), "data.auxiliary"
+    )  # a configuration made in Python has not been checked yet
     opened = cache(open_source)
     test_seed = seed if config.test_seed is None else config.test_seed
     table = config.table if config.kind == "table" else None
-    primary = _primary_parts(config.primary, opened(config.primary.path), seed, test_seed, table, pooled=pooled)
+    primary = _primary_parts(
+        config.primary, opened(config.primary.path), seed, test_seed, table, pooled=pooled
+    )
     kind = primary["train"].listing.kind
     if config.kind not in ("auto", kind):
         raise InputError(
             f"data.kind is {config.kind}, but {config.primary.path} holds {kind}s; set data.kind: {kind} or auto"
         )
     if table is not None:
-        _check_excluded(table, [opened(source.path) for source in (config.primary, *config.auxiliary.values())])
+        _check_excluded(
+            table, [opened(source.path) for source in (config.primary, *config.auxiliary.values())]
+        )
     seen = {name: digests(part.listing, part.rows) for name, part in primary.items()}
     copied = check_copies(seen, config.primary.path, config.primary.overlap)
     if pooled and config.primary.overlap != "allow":
         _warn_of_copies([seen["train"], seen["validation"]], primary, config.primary.path)
     auxiliary, used = {}, [seen["train"].words, seen["validation"].words]
     for name, source in config.auxiliary.items():
-        part = _auxiliary_part(source, opened(source.path), name, mix(seed, name), table, config.primary.group)
+        part = _auxiliary_part(
+            source, opened(source.path), name, mix(seed, name), table, config.primary.group
+        )
         if part.listing.kind != kind:
             raise InputError(
                 f"data.auxiliary.{name}: holds {part.listing.kind}s, but the primary source holds {kind}s; name a "
@@ -115,7 +147,9 @@ def read_parts(config: DataConfig, seed: int, *, pooled: bool = False) -> Parts:
         _warn_of_spelling(part, name, primary["train"])
         if source.label_noise is not None:
             noise_seed = mix(seed, name, "noise")
-            part.labels = with_noise(part.labels, len(part.classes), source.label_noise, noise_seed, name)
+            part.labels = with_noise(
+                part.labels, len(part.classes), source.label_noise, noise_seed, name
+            )
     return Parts(primary, auxiliary, copied, used)
 
 
@@ -124,7 +158,11 @@ def _warn_of_copies(seen: Sequence[Digests], primary: Mapping[str, Part], where:
     words = np.concatenate([found.words for found in seen]).tolist()
     groups = [*(primary["train"].groups or ()), *(primary["validation"].groups or ())]
     # Copies in one group stay together.
-    known = {(word, group) for word, group in zip(words, groups or range(len(words)), strict=True) if word}
+    known = {
+        (word, group)
+        for word, group in zip(words, groups or range(len(words)), strict=True)
+        if word
+    }
     count = len(known) - len({word for word, _ in known})
     if count:
         found = f"{where}: {count} of {len(words)} labelled examples are copies of others. If one copy is held out while another"
@@ -133,19 +171,25 @@ def _warn_of_copies(seen: Sequence[Digests], primary: Mapping[str, Part], where:
 
 
 def _check_excluded(table: TableConfig, sources: Sequence[Source]) -> None:
-    """Refuse a column that no source has: it is misspelt, and the intended column would become a feature."""
+    """Refuse a column that no source has: it is misspelt, and the intended column would become a
+    feature.
+    """
     known = list[str]()
     for source in sources:
         split = "train" if "train" in source.splits else None
         known += source.columns(split or next(iter(source.splits), None))
     for name in table.exclude:
         if name not in known:
-            raise InputError(f"data.table.exclude: no source has a column {short(name)!r}{meant(name, known)}")
+            raise InputError(
+                f"data.table.exclude: no source has a column {short(name)!r}{meant(name, known)}"
+            )
 
 
 def _check_columns(part: Part, name: str, primary: Part) -> None:
     """Refuse an auxiliary table that does not have the feature columns of the primary table."""
-    names = [{*table.column_names} for table in (*primary.listing.tables[:1], *part.listing.tables[:1])]
+    names = [
+        {*table.column_names} for table in (*primary.listing.tables[:1], *part.listing.tables[:1])
+    ]
     if names and names[0] != names[1]:
         differing = listed(sorted(names[0] ^ names[1]))
         raise InputError(
@@ -156,27 +200,37 @@ def _check_columns(part: Part, name: str, primary: Part) -> None:
 
 
 def _check_one_class(part: Part, name: str, primary: Part) -> None:
-    """Refuse an auxiliary source in which every example has the same class, unless this is a primary class."""
+    """Refuse an auxiliary source in which every example has the same class, unless this is a
+    primary class.
+    """
     if part.labels is None or part.labels.ndim > 1 or len(np.unique(part.labels)) > 1:
         return
     only = part.classes[part.labels[0]]
-    problem = f"data.auxiliary.{name}: all its {len(part.rows)} examples have the class {short(only)!r}"
+    problem = (
+        f"data.auxiliary.{name}: all its {len(part.rows)} examples have the class {short(only)!r}"
+    )
     if only not in primary.classes:
         cure = "give a source of several classes, name another column with label:, or leave the source out"
-        raise InputError(f"{problem}, which the primary data do not have, so there is nothing to learn; {cure}")
+        raise InputError(
+            f"{problem}, which the primary data do not have, so there is nothing to learn; {cure}"
+        )
     warn_once(
         f"{problem}; they help only where they join the primary examples, since an output layer of their own learns nothing"
     )
 
 
 def _warn_of_spelling(part: Part, name: str, primary: Part) -> None:
-    """Warn if a class is spelt in another way than in the primary data: then it counts as another class."""
+    """Warn if a class is spelt in another way than in the primary data: then it counts as another
+    class.
+    """
     known = spellings(primary.classes)
     for own in part.classes:
         other = known.get(loose(own), own)
         if other != own and own not in primary.classes:
             problem = f"data.auxiliary.{name}: its class {short(own)!r} is not the primary class {short(other)!r}"
-            warn_once(f"{problem}, because case and blanks count; spell them alike if they mean the same")
+            warn_once(
+                f"{problem}, because case and blanks count; spell them alike if they mean the same"
+            )
 
 
 def _without_primary(
@@ -184,9 +238,9 @@ def _without_primary(
 ) -> tuple[Part, npt.NDArray[np.bytes_]]:
     """Leave out the examples that the primary task has, and those whose groups it holds out.
 
-    Returns the others, and their digests. A labelled example that the primary task has adds nothing. Plain text may be used
-    again for language modelling, but never a text that is held out. Other examples of a patient who is held out would show
-    what the model is tested on.
+    Returns the others, and their digests. A labelled example that the primary task has adds
+    nothing. Plain text may be used again for language modelling, but never a text that is held out.
+    Other examples of a patient who is held out would show what the model is tested on.
     """
     own, held_outs = digests(part.listing, part.rows), ("train", "validation", "test")[not pooled :]
     if part.groups is None and any(primary[held_out].groups for held_out in held_outs):
@@ -194,7 +248,11 @@ def _without_primary(
             f"data.auxiliary.{name}: has no column for data.primary.group, so its examples that belong to held-out primary "
             "groups cannot be found and removed; add the column, unless the source shares no group with the primary data"
         )
-    forbidden = [seen["validation"], seen["test"], *([seen["train"]] if pooled or part.labels is not None else [])]
+    forbidden = [
+        seen["validation"],
+        seen["test"],
+        *([seen["train"]] if pooled or part.labels is not None else []),
+    ]
     copied = np.isin(own.exact, np.concatenate([other.exact for other in forbidden]))
     grouped = ~copied & _of_groups(part, [primary[held_out] for held_out in held_outs])
     kept = ~copied & ~grouped
@@ -206,12 +264,18 @@ def _without_primary(
             warn_once(f"{problem}, {but}; remove them, because results on them say little")
     if grouped.any():
         left_out = part.take(np.flatnonzero(grouped))
-        _tell_of_groups(left_out, name, len(kept), int(copied.sum()), some_left=bool(kept.any()), pooled=pooled)
+        _tell_of_groups(
+            left_out, name, len(kept), int(copied.sum()), some_left=bool(kept.any()), pooled=pooled
+        )
     if not kept.any():
         problem = f"data.auxiliary.{name}: all its examples are also in the primary data"
-        raise InputError(f"{problem}; name other data, or lower data.primary.train so that some are left")
+        raise InputError(
+            f"{problem}; name other data, or lower data.primary.train so that some are left"
+        )
     of_groups = int(grouped.sum())
-    left = replace(part.take(np.flatnonzero(kept)), left_out=int(copied.sum()), left_out_groups=of_groups)
+    left = replace(
+        part.take(np.flatnonzero(kept)), left_out=int(copied.sum()), left_out_groups=of_groups
+    )
     return left, own.words[kept]
 
 
@@ -221,9 +285,17 @@ def _of_groups(part: Part, held_out: Sequence[Part]) -> npt.NDArray[np.bool_]:
     return np.array([group in names for group in part.groups or [""] * len(part.rows)], dtype=bool)
 
 
-def _tell_of_groups(left_out: Part, name: str, total: int, copied: int, *, some_left: bool, pooled: bool) -> None:
-    """Say how many auxiliary rows have groups that are held out; refuse the source if no row is left."""
-    where = "the primary data, all of which a portfolio holds out in turn" if pooled else "primary validation or test"
+def _tell_of_groups(
+    left_out: Part, name: str, total: int, copied: int, *, some_left: bool, pooled: bool
+) -> None:
+    """Say how many auxiliary rows have groups that are held out; refuse the source if no row is
+    left.
+    """
+    where = (
+        "the primary data, all of which a portfolio holds out in turn"
+        if pooled
+        else "primary validation or test"
+    )
     problem = f"data.auxiliary.{name}: {len(left_out.rows)} of its {total} examples belong to groups of {where}"
     problem += f" (for example {(left_out.groups or [''])[0]!r})"
     problem += f", {copied} others are also in the primary data" if copied else ""
@@ -231,12 +303,20 @@ def _tell_of_groups(left_out: Part, name: str, total: int, copied: int, *, some_
         warn_once(f"{problem}; they are left out, since results on these groups would be too good")
         return
     less = ", choose a strategy that holds out fewer (such as strategy=auto)" if pooled else ""
-    cure = f"name data of other groups{less}, or rename groups that only happen to have the same names"
+    cure = (
+        f"name data of other groups{less}, or rename groups that only happen to have the same names"
+    )
     raise InputError(f"{problem}, and no example is left; {cure}")
 
 
 def _primary_parts(
-    config: PrimaryConfig, source: Source, seed: int, test_seed: int, table: TableConfig | None, *, pooled: bool
+    config: PrimaryConfig,
+    source: Source,
+    seed: int,
+    test_seed: int,
+    table: TableConfig | None,
+    *,
+    pooled: bool,
 ) -> dict[str, Part]:
     if not pooled:
         check_held_out(config)
@@ -245,7 +325,10 @@ def _primary_parts(
     _check_classes(left, config.path)
     total = len(left.rows)
     parts: dict[str, Part] = {}
-    for name, wanted, first in (("test", config.test, test_seed), ("validation", config.validation, seed)):
+    for name, wanted, first in (
+        ("test", config.test, test_seed),
+        ("validation", config.validation, seed),
+    ):
         what, split = f"data.primary.{name}", own[name]
         if wanted == 0 and isinstance(wanted, int) and pooled:
             parts[name] = left.take(np.arange(0))
@@ -262,7 +345,8 @@ def _primary_parts(
             size = amount(wanted, len(left.rows), what, total)
             parts[name], left = left.drawn(size, mix(first, name), left.groups)
     size = amount(config.train, len(left.rows), "data.primary.train", total)
-    # Pooled rows are held out in turn, so the others of their groups are lost for auxiliary data: draw whole groups.
+    # Pooled rows are held out in turn, so the others of their groups are lost for auxiliary data:
+    # draw whole groups.
     parts["train"], _ = left.drawn(size, mix(seed, "train"), left.groups if pooled else None)
     for name, part in parts.items():
         if not len(part.rows) and not (pooled and name != "train" and getattr(config, name) == 0):
@@ -284,38 +368,52 @@ def _primary_parts(
 
 def check_held_out(config: PrimaryConfig) -> None:
     """Refuse a test or validation set of 0 examples, which only a portfolio can do without."""
-    purposes = {"test": "give the final score", "validation": "choose the model (and the weights of strategy auto)"}
+    purposes = {
+        "test": "give the final score",
+        "validation": "choose the model (and the weights of strategy auto)",
+    }
     for name, purpose in purposes.items():
         wanted = getattr(config, name)
         if wanted == 0 and isinstance(wanted, int):
             what = f"data.primary.{name}"
-            raise InputError(f"{what}: is 0, but {name} examples {purpose}; give a count or a fraction, such as 0.2")
+            raise InputError(
+                f"{what}: is 0, but {name} examples {purpose}; give a count or a fraction, such as 0.2"
+            )
 
 
-def _own_splits(config: PrimaryConfig, known: list[str]) -> tuple[str | None, dict[str, str | None]]:
+def _own_splits(
+    config: PrimaryConfig, known: list[str]
+) -> tuple[str | None, dict[str, str | None]]:
     """Return the splits for training, validation and test; no example may be in two of them.
 
-    A split that is named for training and for another part is divided. Splits that the configuration does not name are
-    found by their usual names.
+    A split that is named for training and for another part is divided. Splits that the
+    configuration does not name are found by their usual names.
     """
     train = config.split or ("train" if "train" in known else None)
     taken = {*(train or "").split("+"), config.validation_split, config.test_split}
     own = {
-        "validation": config.validation_split or next((name for name in VALIDATION if name in {*known} - taken), None),
+        "validation": config.validation_split
+        or next((name for name in VALIDATION if name in {*known} - taken), None),
         "test": config.test_split or ("test" if "test" in {*known} - taken else None),
     }
-    held_out = {name: set(split.split("+")) for name, split in own.items() if split not in (None, train)}
+    held_out = {
+        name: set(split.split("+")) for name, split in own.items() if split not in (None, train)
+    }
     if train is None and known and held_out:
         train = "+".join(name for name in known if name not in set().union(*held_out.values()))
         if not train:
             problem = f"{config.path}: has {' and '.join(known)}, but nothing to train on"
-            raise InputError(f"{problem}; set data.primary.split to the split that should be divided")
+            raise InputError(
+                f"{problem}; set data.primary.split to the split that should be divided"
+            )
     used = {"train": set(train.split("+")) if train else set[str](), **held_out}
     for first, second in combinations(used, 2):
         both = used[first] & used[second]
         if both:
             cure = "choose others with data.primary.split, data.primary.validation_split and data.primary.test_split"
-            raise InputError(f"{config.path}: the split {min(both)} is in {first} and in {second}; {cure}")
+            raise InputError(
+                f"{config.path}: the split {min(both)} is in {first} and in {second}; {cure}"
+            )
     for name in set(known).difference(*used.values()):
         if name.lower() in ("train", "test", *VALIDATION) and not name.islower():
             warn_once(
@@ -325,7 +423,9 @@ def _own_splits(config: PrimaryConfig, known: list[str]) -> tuple[str | None, di
 
 
 def chosen(listing: Listing, config: SourceConfig, *, labelled: bool = True) -> Part:
-    """Return the rows that pass the class filters, with labels from 0 on; all rows if they need not be `labelled`."""
+    """Return the rows that pass the class filters, with labels from 0 on; all rows if they need not
+    be `labelled`.
+    """
     if not labelled:
         return Part(listing, np.arange(listing.count))
     where = listing.where
@@ -339,8 +439,12 @@ def chosen(listing: Listing, config: SourceConfig, *, labelled: bool = True) -> 
             raise InputError(f"{where}: classes: names {name!r} twice; name it once")
         if name not in known:
             hint = meant(name, listing.classes) or "."
-            raise InputError(f"{where}: there is no class {name!r}{hint} Its classes are {listed(listing.classes)}")
-    classes = [name for name in (wanted or listing.usual or listing.classes) if name not in config.exclude]
+            raise InputError(
+                f"{where}: there is no class {name!r}{hint} Its classes are {listed(listing.classes)}"
+            )
+    classes = [
+        name for name in (wanted or listing.usual or listing.classes) if name not in config.exclude
+    ]
     if not classes:
         raise InputError(f"{where}: exclude: leaves none of its classes; exclude fewer")
     return _numbered(listing, classes)
@@ -348,15 +452,21 @@ def chosen(listing: Listing, config: SourceConfig, *, labelled: bool = True) -> 
 
 def _check_labels(listing: Listing) -> Labels:
     if listing.labels is None:
-        raise InputError(f"{listing.where}: no label column was found; name it with label: (only masked_lm needs none)")
+        raise InputError(
+            f"{listing.where}: no label column was found; name it with label: (only masked_lm needs none)"
+        )
     return listing.labels
 
 
 def _numbered(listing: Listing, classes: list[str]) -> Part:
-    """The rows of a listing that have one of these classes; the classes are numbered in this order."""
+    """The rows of a listing that have one of these classes; the classes are numbered in this
+    order.
+    """
     rows, labels = np.arange(listing.count), _check_labels(listing)
     if listing.multi_label:
-        return Part(listing, rows, labels[:, [listing.classes.index(name) for name in classes]], classes)
+        return Part(
+            listing, rows, labels[:, [listing.classes.index(name) for name in classes]], classes
+        )
     without = int((labels < 0).sum())
     if without:
         lack = "has no label and is" if without == 1 else "have no label and are"
@@ -366,7 +476,9 @@ def _numbered(listing: Listing, classes: list[str]) -> Part:
 
 
 def _own_part(config: PrimaryConfig, listing: Listing, train: Part) -> Part:
-    """Return the rows of another split, with the class numbers of the training split; their kinds must agree."""
+    """Return the rows of another split, with the class numbers of the training split; their kinds
+    must agree.
+    """
     labels = _check_labels(listing)
     kinds = [
         f"{found.kind}s with {'several labels' if found.multi_label else 'one label'} each"
@@ -384,12 +496,17 @@ def _own_part(config: PrimaryConfig, listing: Listing, train: Part) -> Part:
 
 
 def _unseen(listing: Listing, labels: Labels, train: Part, config: PrimaryConfig) -> dict[str, int]:
-    """Count the rows of classes that the training split lacks; they are refused unless the configuration allows them.
+    """Count the rows of classes that the training split lacks; they are refused unless the
+    configuration allows them.
 
-    Classes that the configuration leaves out do not count. A name that differs from a kept class only in case or blanks
-    always counts: hardly anybody means to leave it out.
+    Classes that the configuration leaves out do not count. A name that differs from a kept class
+    only in case or blanks always counts: hardly anybody means to leave it out.
     """
-    counts = labels.sum(0) if listing.multi_label else np.bincount(labels[labels >= 0], minlength=len(listing.classes))
+    counts = (
+        labels.sum(0)
+        if listing.multi_label
+        else np.bincount(labels[labels >= 0], minlength=len(listing.classes))
+    )
     left_out = {*train.listing.classes, *config.exclude}
     kept = spellings(train.classes)
     unseen = {
@@ -409,7 +526,9 @@ def _unseen(listing: Listing, labels: Labels, train: Part, config: PrimaryConfig
     problem += f": {', '.join(words)}{more}"
     if config.unseen == "refuse":
         cure = "correct their labels, name the classes to keep with data.primary.classes"
-        raise InputError(f"{problem}; {cure}, or leave these examples out with data.primary.unseen: drop")
+        raise InputError(
+            f"{problem}; {cure}, or leave these examples out with data.primary.unseen: drop"
+        )
     warn_once(f"{problem}; they are left out")
     return unseen
 
@@ -423,12 +542,18 @@ def _check_classes(train: Part, where: str) -> None:
         for name, count in zip(train.classes, labels.sum(0).tolist(), strict=True):
             if count in (0, len(labels)):
                 what = "no positive" if count == 0 else "only positive"
-                raise InputError(f"{culprit} {what} examples of {name}, so there is nothing to learn; {cure}")
+                raise InputError(
+                    f"{culprit} {what} examples of {name}, so there is nothing to learn; {cure}"
+                )
         return
     counts = np.bincount(labels, minlength=len(train.classes))
     missing = [name for name, count in zip(train.classes, counts, strict=True) if not count]
     if len(train.classes) - len(missing) < 2:
-        only = f"only one class ({train.classes[labels[0]]!r})" if len(labels) else "no labelled example"
+        only = (
+            f"only one class ({train.classes[labels[0]]!r})"
+            if len(labels)
+            else "no labelled example"
+        )
         cure = "give at least two classes, or check data.primary.classes and the label column"
         raise InputError(f"{culprit} {only}, so there is nothing to learn; {cure}")
     if missing:
@@ -448,7 +573,12 @@ def _check_groups(parts: Mapping[str, Part], where: str) -> None:
 
 
 def _auxiliary_part(
-    config: AuxiliaryConfig, source: Source, name: str, seed: int, table: TableConfig | None, group: str | None
+    config: AuxiliaryConfig,
+    source: Source,
+    name: str,
+    seed: int,
+    table: TableConfig | None,
+    group: str | None,
 ) -> Part:
     culprit = f"data.auxiliary.{name}"
     objective = find_objective(config.objective, f"{culprit}.objective")
@@ -456,17 +586,27 @@ def _auxiliary_part(
     listing = open_listing(config, source, split, table, group)
     if listing.kind not in objective.kinds:
         needed = " or ".join(f"{kind}s" for kind in objective.kinds)
-        raise InputError(f"{culprit}: {config.objective} needs {needed}, but {config.path} holds {listing.kind}s")
+        raise InputError(
+            f"{culprit}: {config.objective} needs {needed}, but {config.path} holds {listing.kind}s"
+        )
     part = chosen(listing, config, labelled=objective.labelled)
     if not len(part.rows):
-        raise InputError(f"{culprit}: no example has a label of {listed(part.classes)}; check label: and classes:")
+        raise InputError(
+            f"{culprit}: no example has a label of {listed(part.classes)}; check label: and classes:"
+        )
     return part.drawn(amount(config.examples, len(part.rows), f"{culprit}.examples"), seed)[0]
 
 
-def with_noise(labels: Labels | None, classes: int, noise: LabelNoise, seed: int, name: str) -> Labels:
-    """Replace exactly this share of the labels, drawn by the seed, with a random class or with the next class."""
+def with_noise(
+    labels: Labels | None, classes: int, noise: LabelNoise, seed: int, name: str
+) -> Labels:
+    """Replace exactly this share of the labels, drawn by the seed, with a random class or with the
+    next class.
+    """
     if labels is None or labels.ndim != 1:
-        raise InputError(f"data.auxiliary.{name}.label_noise: needs examples with one class each; leave it out here")
+        raise InputError(
+            f"data.auxiliary.{name}.label_noise: needs examples with one class each; leave it out here"
+        )
     generator, labels = np.random.default_rng(seed), labels.copy()
     touched = generator.permutation(len(labels))[: round(noise.share * len(labels))]
     random = generator.integers(classes, size=len(touched))

@@ -1,4 +1,6 @@
-"""Turn the data section of a configuration into tensors: decoded images, token numbers of texts, features of tables."""
+"""Turn the data section of a configuration into tensors: decoded images, token numbers of texts,
+features of tables.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,14 @@ from attittud_lab.data.texts import Reader, check_texts
 from attittud_lab.errors import InputError, listed
 
 DIGESTS = "digests"
-"""The entry of a record with digests of the examples for training and validation; a comparison writes them for one run alone."""
+"""The entry of a record with digests of the examples for training and validation; a comparison
+writes them for one run alone.
+"""
 PRIMARY = "primary"
 WHITE = "white"
-"""The entry of a record with the value of a white pixel, by source, where grey pictures have more than 8 bits."""
+"""The entry of a record with the value of a white pixel, by source, where grey pictures have more
+than 8 bits.
+"""
 
 
 @dataclass
@@ -41,14 +47,18 @@ class Prepared:
     groups: list[str] | None = None
     """The groups of the primary training examples, where they are pooled and the source has any."""
     names: list[str] | None = None
-    """What a person calls the primary training examples (files, or rows of the source), where they are pooled."""
+    """What a person calls the primary training examples (files, or rows of the source), where they
+    are pooled.
+    """
     parts: Parts | None = None
     """Where the examples come from, for features that read them as they are."""
 
     def inputs(self, name: str) -> Any:
-        """Return the examples as features read them: texts, images as the source has them, or columns of a table.
+        """Return the examples as features read them: texts, images as the source has them, or
+        columns of a table.
 
-        `name` is "primary" (with pooled data the validation examples come last), "test" or an auxiliary source.
+        `name` is "primary" (with pooled data the validation examples come last), "test" or an
+        auxiliary source.
         """
         if name == "primary":
             examples = self.primary.examples
@@ -74,7 +84,11 @@ class Prepared:
     def all_examples(self) -> list[Examples]:
         """All sets of examples that are not empty."""
         tasks = (task.examples for task in self.auxiliary.values())
-        return [part for part in (self.primary.examples, self.validation, self.test, *tasks) if len(part)]
+        return [
+            part
+            for part in (self.primary.examples, self.validation, self.test, *tasks)
+            if len(part)
+        ]
 
     @property
     def bytes(self) -> int:
@@ -95,17 +109,20 @@ def prepare(
     *,
     pooled: bool = False,
 ) -> Prepared:
-    """Read everything. `seed` is the run's seed, for splits that follow it (data.seed: null, data.subsets).
+    """Read everything. `seed` is the run's seed, for splits that follow it (data.seed: null,
+    data.subsets).
 
-    Decoded auxiliary images are reused from `known`, which holds other splits of the same data. `pooled`: training and
-    validation examples become one set, which will be divided into folds.
+    Decoded auxiliary images are reused from `known`, which holds other splits of the same data.
+    `pooled`: training and validation examples become one set, which will be divided into folds.
     """
     seed = split_seed(config, seed)
     parts = read_parts(config, seed, pooled=pooled)
     train = parts.primary["train"]
     encoder = _Encoder.of(config, parts, reader, pooled=pooled)
     objective = objective_for(several=train.listing.multi_label)
-    record = {"kind": train.listing.kind, "seed": seed, "classes": train.classes} | _record(config, parts, encoder)
+    record = {"kind": train.listing.kind, "seed": seed, "classes": train.classes} | _record(
+        config, parts, encoder
+    )
     primary = Task("primary", objective, train.classes, encoder.examples(train))
     if encoder.pixels:
         _check_pictures(primary.examples, train.listing.where)
@@ -126,7 +143,9 @@ def prepare(
         names = [name for part in both for name in part.listing.named(part.rows)]
         primary = replace(primary, examples=encoder.joined(primary.examples, validation))
         validation = validation.rows(torch.arange(0))
-    prepared = Prepared(train.listing.kind, primary, validation, test, auxiliary, record, groups, names, parts)
+    prepared = Prepared(
+        train.listing.kind, primary, validation, test, auxiliary, record, groups, names, parts
+    )
     record["sha256"], record[DIGESTS] = _checksum(prepared), _digests(prepared, parts)
     return prepared
 
@@ -137,18 +156,24 @@ class _Encoder:
 
     config: DataConfig
     pixels: Mapping[str, Pixels] = field(default_factory=dict)
-    """How pictures of each source are decoded: all have one shape, but each source has its own brightness."""
+    """How pictures of each source are decoded: all have one shape, but each source has its own
+    brightness.
+    """
     reader: Reader | None = None
     features: Features | None = None
 
     @classmethod
-    def of(cls, config: DataConfig, parts: Parts, reader: Reader | None, *, pooled: bool) -> _Encoder:
+    def of(
+        cls, config: DataConfig, parts: Parts, reader: Reader | None, *, pooled: bool
+    ) -> _Encoder:
         trained = [parts.primary["train"], *parts.auxiliary.values()]
         count = sum(len(part.rows) for part in (*parts.primary.values(), *parts.auxiliary.values()))
         if trained[0].listing.kind == "image":
             return cls(config, _decided(parts, config.image_size, count))
         if trained[0].listing.kind == "table":
-            fitted = _joined(trained[0], parts.primary["validation"]) if pooled else _table(trained[0])
+            fitted = (
+                _joined(trained[0], parts.primary["validation"]) if pooled else _table(trained[0])
+            )
             features = Features.fit(fitted, config.table, trained[0].listing.where)
             features.check(count)
             return cls(config, features=features)
@@ -162,28 +187,46 @@ class _Encoder:
     def examples(self, part: Part, source: str = PRIMARY, *, blocks: bool = False) -> Examples:
         targets = None if part.labels is None else torch.from_numpy(part.labels)
         if self.pixels:
-            return Examples(decode_all(part.raws(), self.pixels[source], part.listing.where), targets)
+            return Examples(
+                decode_all(part.raws(), self.pixels[source], part.listing.where), targets
+            )
         if self.features is not None:
-            return Examples(torch.from_numpy(self.features.encode(_table(part), part.listing.where)), targets)
+            return Examples(
+                torch.from_numpy(self.features.encode(_table(part), part.listing.where)), targets
+            )
         assert self.reader is not None
-        inputs, lengths = (self.reader.blocks if blocks else self.reader.rows)([str(raw) for raw in part.raws()])
-        return Examples(inputs, targets, lengths if self.config.buckets else None, self.config.buckets or 1)
+        inputs, lengths = (self.reader.blocks if blocks else self.reader.rows)(
+            [str(raw) for raw in part.raws()]
+        )
+        return Examples(
+            inputs, targets, lengths if self.config.buckets else None, self.config.buckets or 1
+        )
 
     def joined(self, first: Examples, second: Examples) -> Examples:
         """Two sets of primary examples as one; shorter texts are padded."""
-        inputs, width = [first.inputs, second.inputs], max(first.inputs.shape[-1], second.inputs.shape[-1])
+        inputs, width = (
+            [first.inputs, second.inputs],
+            max(first.inputs.shape[-1], second.inputs.shape[-1]),
+        )
         if self.reader is not None:
             pad = self.reader.words.pad
             inputs = [F.pad(part, (0, width - part.shape[1]), value=pad) for part in inputs]
         targets = [part.targets for part in (first, second) if part.targets is not None]
         lengths = [part.lengths for part in (first, second) if part.lengths is not None]
-        joined = Examples(torch.cat(inputs), torch.cat(targets), torch.cat(lengths) if lengths else None, first.bucket)
+        joined = Examples(
+            torch.cat(inputs),
+            torch.cat(targets),
+            torch.cat(lengths) if lengths else None,
+            first.bucket,
+        )
         return joined if len(second) else first
 
     def task(self, name: str, part: Part, primary: Task, decoded: Examples | None) -> Task:
         """The task of an auxiliary source; `decoded` are its examples if they are known already."""
         source, classes = self.config.auxiliary[name], part.classes
-        objective = objective_for(several=part.labels is not None and part.labels.ndim > 1, name=source.objective)
+        objective = objective_for(
+            several=part.labels is not None and part.labels.ndim > 1, name=source.objective
+        )
         rules = OBJECTIVES[objective]
         examples = decoded or self.examples(part, name, blocks=rules.blocks)
         if rules.make is not None:
@@ -199,12 +242,17 @@ class _Encoder:
 
 
 def _decided(parts: Parts, size: int | None, count: int) -> dict[str, Pixels]:
-    """Decide how the pictures of each source are read, before any is decoded; `count` of them will be in memory."""
+    """Decide how the pictures of each source are read, before any is decoded; `count` of them will
+    be in memory.
+    """
     sources = {PRIMARY: parts.primary["train"], **parts.auxiliary}
     looks = {name: look_at(part) for name, part in sources.items()}
     pixels = Pixels.common(list(looks.values()), size)
     pixels.check(count)
-    return {name: replace(pixels, white=white_of(looks[name], part.listing.where)) for name, part in sources.items()}
+    return {
+        name: replace(pixels, white=white_of(looks[name], part.listing.where))
+        for name, part in sources.items()
+    }
 
 
 def _check_pictures(examples: Examples, where: str) -> None:
@@ -213,7 +261,9 @@ def _check_pictures(examples: Examples, where: str) -> None:
     if len(pixels) > 1 and bool((pixels[1:] == pixels[:1]).all()):
         size = pixels.shape[-1]
         problem = f"{where}: all {len(pixels)} training pictures are equal when scaled to {size} x {size} pixels"
-        raise InputError(f"{problem}, so there is nothing to learn; check the files, or raise data.image_size")
+        raise InputError(
+            f"{problem}, so there is nothing to learn; check the files, or raise data.image_size"
+        )
 
 
 def _table(part: Part) -> Any:
@@ -222,23 +272,35 @@ def _table(part: Part) -> Any:
 
 
 def _joined(train: Part, validation: Part) -> Any:
-    """Return the features of two parts that both train, in file order if they come from the same file."""
+    """Return the features of two parts that both train, in file order if they come from the same
+    file.
+    """
     if train.listing is validation.listing:
         return _table(replace(train, rows=np.sort(np.concatenate([train.rows, validation.rows]))))
     tables = [_table(train), _table(validation)]
     try:
-        return taken(tables, np.arange(sum(table.num_rows for table in tables)), train.listing.where)
-    except InputError:  # the files differ in columns, or a column is empty in one of them: the training rows decide
+        return taken(
+            tables, np.arange(sum(table.num_rows for table in tables)), train.listing.where
+        )
+    except (
+        InputError
+    ):  # the files differ in columns, or a column is empty in one of them: the training rows decide
         return tables[0]
 
 
 def _record(config: DataConfig, parts: Parts, encoder: _Encoder) -> dict[str, Any]:
-    """The rows that the data come from. Fields that most runs do not need are recorded only if used."""
+    """The rows that the data come from. Fields that most runs do not need are recorded only if
+    used.
+    """
     record: dict[str, Any] = {}
     if encoder.pixels:
         pixels = encoder.pixels[PRIMARY]
         record["image_size"] = [pixels.channels, pixels.size, pixels.size]
-        whites = {name: source.white for name, source in encoder.pixels.items() if source.white is not None}
+        whites = {
+            name: source.white
+            for name, source in encoder.pixels.items()
+            if source.white is not None
+        }
         if whites:
             record[WHITE] = whites
     if encoder.features is not None:
@@ -247,7 +309,10 @@ def _record(config: DataConfig, parts: Parts, encoder: _Encoder) -> dict[str, An
     for name, part in parts.primary.items():
         record["primary"][name] = _rows(part) | ({"unseen": part.unseen} if part.unseen else {})
     for name, part in parts.auxiliary.items():
-        record["auxiliary"][name] = _rows(part) | {"classes": part.classes, "left_out_as_primary": part.left_out}
+        record["auxiliary"][name] = _rows(part) | {
+            "classes": part.classes,
+            "left_out_as_primary": part.left_out,
+        }
         if part.left_out_groups:
             record["auxiliary"][name]["left_out_as_group"] = part.left_out_groups
     if config.primary.overlap != "refuse":
@@ -257,7 +322,11 @@ def _record(config: DataConfig, parts: Parts, encoder: _Encoder) -> dict[str, An
 
 def _rows(part: Part) -> dict[str, Any]:
     everything = len(part.rows) == part.listing.count
-    return {"source": part.listing.where, "count": len(part.rows), "rows": "all" if everything else part.rows.tolist()}
+    return {
+        "source": part.listing.where,
+        "count": len(part.rows),
+        "rows": "all" if everything else part.rows.tolist(),
+    }
 
 
 def _decoded(known: Prepared, part: Part, record: dict[str, Any]) -> Examples | None:
@@ -275,7 +344,9 @@ def _decoded(known: Prepared, part: Part, record: dict[str, Any]) -> Examples | 
 
 
 def _checksum(data: Prepared) -> str:
-    """A checksum of all data for training and evaluation: other pixels under the same names are other data."""
+    """A checksum of all data for training and evaluation: other pixels under the same names are
+    other data.
+    """
     digest = hashlib.sha256()
     for part in data.all_examples:
         for tensor in (part.inputs, part.targets):
@@ -286,14 +357,22 @@ def _checksum(data: Prepared) -> str:
 
 
 def _digests(data: Prepared, parts: Parts) -> str:
-    """Digests of all examples for training and validation, by which `attittud predict` recognises them."""
+    """Digests of all examples for training and validation, by which `attittud predict` recognises
+    them.
+    """
     if data.kind != "table":
         return packed(parts.used)
     # Files spell the same row in different ways, so its features are compared.
-    trained = [data.primary.examples, data.validation, *(task.examples for task in data.auxiliary.values())]
+    trained = [
+        data.primary.examples,
+        data.validation,
+        *(task.examples for task in data.auxiliary.values()),
+    ]
     return packed([words_of(rows_bytes(examples)) for examples in trained])
 
 
 def rows_bytes(examples: Examples) -> Iterator[Raw]:
-    """The features of each row as bytes that can be compared; one after the other, since a table may be large."""
+    """The features of each row as bytes that can be compared; one after the other, since a table
+    may be large.
+    """
     return (row.tobytes() for row in examples.inputs.numpy())

@@ -1,7 +1,9 @@
-"""Read the rows of csv, tsv, jsonl and parquet files, in the same way for training and for prediction.
+"""Read the rows of csv, tsv, jsonl and parquet files, in the same way for training and for
+prediction.
 
-Training reads whole files with `read_file`. Prediction reads them in batches with `batches` and `objects`, so that its
-inputs may be larger than memory. Cells of csv and tsv are texts and are never guessed: a class may be called NA, 01 or no.
+Training reads whole files with `read_file`. Prediction reads them in batches with `batches` and
+`objects`, so that its inputs may be larger than memory. Cells of csv and tsv are texts and are
+never guessed: a class may be called NA, 01 or no.
 """
 
 from __future__ import annotations
@@ -53,7 +55,9 @@ def read_file(path: Path) -> pa.Table:
     try:
         table = pa.concat_tables(parts, promote_options="permissive")
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise InputError(f"{path}: a column holds cells of several types ({one_line(error, 200)}); write one") from None
+        raise InputError(
+            f"{path}: a column holds cells of several types ({one_line(error, 200)}); write one"
+        ) from None
     return table.replace_schema_metadata(first.metadata)
 
 
@@ -97,8 +101,12 @@ def objects(text: Iterable[str], where: str) -> Iterator[tuple[int, dict[str, An
             wrong = f"{where}: line {number} has more than {DEEPEST} nested lists and objects"
             raise InputError(f"{wrong}; keep only what is needed")
         if not isinstance(row, dict):
-            raise InputError(f'{where}: line {number} is not an object; write lines such as {{"text": "..."}}')
-        if _ESCAPED_SURROGATE.search(line) and _SURROGATE.search(json.dumps(row, ensure_ascii=False)):
+            raise InputError(
+                f'{where}: line {number} is not an object; write lines such as {{"text": "..."}}'
+            )
+        if _ESCAPED_SURROGATE.search(line) and _SURROGATE.search(
+            json.dumps(row, ensure_ascii=False)
+        ):
             raise _not_text(where, number)
         yield number, row
 
@@ -115,7 +123,9 @@ def lines(stream: io.BufferedReader, where: str) -> Iterator[str]:
         while line := text.readline(LONGEST):
             number += 1
             if len(line) == LONGEST:
-                raise InputError(f"{where}: has a line of more than {LONGEST:,} characters; is it the right file?")
+                raise InputError(
+                    f"{where}: has a line of more than {LONGEST:,} characters; is it the right file?"
+                )
             if not line.isascii() and _SURROGATE.search(line):
                 raise _not_text(where, number)
             yield line
@@ -140,17 +150,25 @@ def blamed(path: Path, kind: str) -> Iterator[None]:
         raise InputError(f"{problem}; check the file") from None
 
 
-def find_column(names: Sequence[str], name: str | None, usual: Sequence[str], where: str) -> str | None:
-    """Return the column `name`, or without a name the first of the usual columns; None if there is none of them."""
+def find_column(
+    names: Sequence[str], name: str | None, usual: Sequence[str], where: str
+) -> str | None:
+    """Return the column `name`, or without a name the first of the usual columns; None if there is
+    none of them.
+    """
     candidates = usual if name is None else (name,)
     column = next((candidate for candidate in candidates if candidate in names), None)
     if column is not None and list(names).count(column) > 1:
-        raise InputError(f"{where}: has the column {column!r} more than once; rename or remove all but one of them")
+        raise InputError(
+            f"{where}: has the column {column!r} more than once; rename or remove all but one of them"
+        )
     return column
 
 
 def content(cell: Any) -> Any:
-    """Return the bytes of an image in the hub's layout: its path is only a name, so a table cannot make us open a file."""
+    """Return the bytes of an image in the hub's layout: its path is only a name, so a table cannot
+    make us open a file.
+    """
     return cell.get("bytes") if isinstance(cell, Mapping) else cell
 
 
@@ -163,7 +181,10 @@ def _check_size(path: Path) -> None:
             about = file.metadata
             groups = [about.row_group(number) for number in range(about.num_row_groups)]
             # A repeated value takes no room in the file, but eight bytes or more in memory.
-            size = sum(group.total_byte_size for group in groups) + 8 * about.num_rows * about.num_columns
+            size = (
+                sum(group.total_byte_size for group in groups)
+                + 8 * about.num_rows * about.num_columns
+            )
             check_memory(size, f"{path}: its {about.num_rows:,} rows")
 
 
@@ -234,13 +255,17 @@ def _in_lists(rows: Iterator[Any], size: int) -> Iterator[list[Any]]:
         yield some
 
 
-def _table(names: Sequence[str], cells: Sequence[Sequence[Any]], path: Path, kind: pa.DataType | None) -> pa.Table:
+def _table(
+    names: Sequence[str], cells: Sequence[Sequence[Any]], path: Path, kind: pa.DataType | None
+) -> pa.Table:
     columns = []
     for name, column in zip(names, cells, strict=True):
         try:
             columns.append(pa.array(column, kind))
         except (pa.ArrowException, OverflowError, ValueError) as error:
-            wrong = f"{path}: column {name!r} holds cells of several types, or numbers beyond 64 bits"
+            wrong = (
+                f"{path}: column {name!r} holds cells of several types, or numbers beyond 64 bits"
+            )
             raise InputError(f"{wrong} ({one_line(error, 120)}); write one type") from None
     return pa.Table.from_arrays(columns, names=list(names))
 

@@ -1,4 +1,6 @@
-"""The interface of a data source, the registry of sources, and the search for the source of a path."""
+"""The interface of a data source, the registry of sources, and the search for the source of a
+path.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from attittud_lab.errors import InputError
 logger = logging.getLogger("attittud")
 
 Raw = bytes | Path | str | npt.NDArray[np.uint8]
-"""An encoded image, an image file, a text, pixels (C x H x W), or the cells of a row as bytes that are only compared."""
+"""An encoded image, an image file, a text, pixels (C x H x W), or the cells of a row as bytes that
+are only compared.
+"""
 Rows = npt.NDArray[np.int64]
 Labels = npt.NDArray[np.int64]
 
@@ -42,10 +46,11 @@ class Columns:
 
 @dataclass
 class Listing:
-    """The examples of a source before any image is decoded: their labels, and a way to fetch some of the inputs.
+    """The examples of a source before any image is decoded: their labels, and a way to fetch some
+    of the inputs.
 
-    `labels` are class numbers (n), 0/1 (n x classes), or None without labels. Class number -1 means that the example
-    has no label.
+    `labels` are class numbers (n), 0/1 (n x classes), or None without labels. Class number -1 means
+    that the example has no label.
     """
 
     where: str
@@ -57,15 +62,27 @@ class Listing:
     usual: list[str] | None = None
     """The classes to use where the configuration names none; None for all."""
     groups: list[str] | None = None
-    """The group of each example. Examples of one group (a patient, an author) must not be in two splits."""
+    """The group of each example. Examples of one group (a patient, an author) must not be in two
+    splits.
+    """
     tables: list[Any] = field(default_factory=list)
-    """The features of a table, one pyarrow table for each split that was joined; empty for images and texts."""
+    """The features of a table, one pyarrow table for each split that was joined; empty for images
+    and texts.
+    """
     names: Callable[[Rows], list[str]] | None = None
-    """What a person calls some of the examples; None if that is the source and the number of a row."""
+    """What a person calls some of the examples; None if that is the source and the number of a
+    row.
+    """
 
     def named(self, rows: Rows) -> list[str]:
-        """Return the names of some examples in the source: files, or rows counted from 1 as in `attittud predict`."""
-        return [f"{self.where}, row {row + 1}" for row in rows.tolist()] if self.names is None else self.names(rows)
+        """Return the names of some examples in the source: files, or rows counted from 1 as in
+        `attittud predict`.
+        """
+        return (
+            [f"{self.where}, row {row + 1}" for row in rows.tolist()]
+            if self.names is None
+            else self.names(rows)
+        )
 
     @property
     def multi_label(self) -> bool:
@@ -85,15 +102,17 @@ class Source(Protocol):
         return []
 
     def columns(self, split: str | None) -> list[str]:
-        """The columns that `input`, `label`, `group` and `where` can name; empty where there are none."""
+        """The columns that `input`, `label`, `group` and `where` can name; empty where there are
+        none.
+        """
         return []
 
     def listing(self, split: str | None, columns: Columns) -> Listing:
         """The examples of one split, or all."""
 
 
-# Each source is a file in this folder and one line here. They are tried in this order, and imported only when tried:
-# pyarrow alone takes half a second.
+# Each source is a file in this folder and one line here. They are tried in this order, and imported
+# only when tried: pyarrow alone takes half a second.
 _SOURCES: list[type[Source] | str] = [
     "attittud_lab.data.digits:Digits",
     "attittud_lab.data.hub:Hub",
@@ -118,9 +137,15 @@ def open_source(name: str) -> Source:
             if opened is not None:
                 return opened
         path = as_path(name)
-        hint = meant(path.name, [other.name for other in path.parent.iterdir()]) if path.parent.is_dir() else ""
+        hint = (
+            meant(path.name, [other.name for other in path.parent.iterdir()])
+            if path.parent.is_dir()
+            else ""
+        )
     except OSError as error:
-        raise InputError(f"{name}: cannot be opened ({error.strerror}); check the path and its permissions") from None
+        raise InputError(
+            f"{name}: cannot be opened ({error.strerror}); check the path and its permissions"
+        ) from None
     raise InputError(f"{name}: there is no such file or folder (looked in {Path.cwd()}){hint}")
 
 
@@ -131,7 +156,9 @@ def warn_once(message: str) -> None:
 
 
 def check_memory(wanted: int, what: str, cure: str = "give fewer examples") -> None:
-    """Refuse data that take more than half of the free memory, before they are allocated; `what` names them."""
+    """Refuse data that take more than half of the free memory, before they are allocated; `what`
+    names them.
+    """
     free = free_memory()
     if wanted > free / 2:
         raise InputError(
@@ -141,20 +168,30 @@ def check_memory(wanted: int, what: str, cure: str = "give fewer examples") -> N
 
 
 def free_memory() -> float:
-    """Return the bytes of main memory that this process can still take; infinite if the system does not say."""
+    """Return the bytes of main memory that this process can still take; infinite if the system does
+    not say.
+    """
     limits = [math.inf]
     with suppress(OSError, ValueError):  # another system, or a container without a limit
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        limits += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
-        limit, used = (int(Path("/sys/fs/cgroup", f"memory.{name}").read_text()) for name in ("max", "current"))
+        limits += [
+            1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")
+        ]
+        limit, used = (
+            int(Path("/sys/fs/cgroup", f"memory.{name}").read_text()) for name in ("max", "current")
+        )
         limits.append(limit - used)
     return min(limits)
 
 
 def inside(root: Path, path: Path) -> Path:
-    """Return `path` if it really lies below `root`; a link out of the folder could read files that are not meant to be read."""
+    """Return `path` if it really lies below `root`; a link out of the folder could read files that
+    are not meant to be read.
+    """
     if not path.resolve().is_relative_to(root.resolve()):
-        raise InputError(f"{path}: is a link out of {root}; copy the file into the folder, or remove the link")
+        raise InputError(
+            f"{path}: is a link out of {root}; copy the file into the folder, or remove the link"
+        )
     return path
 
 
@@ -167,20 +204,26 @@ def open_listing(
 ) -> Listing:
     """The listing of a split, which must exist; `train+other` reads two splits as one.
 
-    `table` names the columns of a table of features. `primary_group` is the primary data's column of groups, which an
-    auxiliary source may have too.
+    `table` names the columns of a table of features. `primary_group` is the primary data's column
+    of groups, which an auxiliary source may have too.
     """
     names: list[str | None] = [None] if split is None else [*split.split("+")]
-    columns = Columns(config.input, config.label, getattr(config, "group", None), config.where, table)
+    columns = Columns(
+        config.input, config.label, getattr(config, "group", None), config.where, table
+    )
     for name in names:
         if names.count(name) > 1:
-            raise InputError(f"{config.path}: the split {name} is named twice in {split}; name it once")
+            raise InputError(
+                f"{config.path}: the split {name} is named twice in {split}; name it once"
+            )
         if name is not None and name not in source.splits:
             known = ", ".join(source.splits) or "none"
             raise InputError(f"{config.path}: there is no split {name!r}; the source has {known}")
         for key, value in vars(columns).items():
             if value and key != "table" and not source.columns(name):
-                raise InputError(f"{config.path}: has no columns, so {key}: {value} has no effect; leave {key} out")
+                raise InputError(
+                    f"{config.path}: has no columns, so {key}: {value} has no effect; leave {key} out"
+                )
     if primary_group is not None and all(primary_group in source.columns(name) for name in names):
         columns = replace(columns, group=primary_group)
     listing = joined([source.listing(name, columns) for name in names])
@@ -190,7 +233,9 @@ def open_listing(
 
 
 def joined(parts: Sequence[Listing]) -> Listing:
-    """Join several splits of a source. The result has the classes of all, and no labels if one of the splits has none."""
+    """Join several splits of a source. The result has the classes of all, and no labels if one of
+    the splits has none.
+    """
     if len(parts) == 1:
         return parts[0]
     first, ends = parts[0], np.cumsum([part.count for part in parts])
@@ -199,7 +244,9 @@ def joined(parts: Sequence[Listing]) -> Listing:
         owners, found = np.searchsorted(ends, rows, side="right"), dict[int, Any]()
         for number, part in enumerate(parts):
             wanted = np.flatnonzero(owners == number)
-            found |= zip(wanted.tolist(), of(part, rows[wanted] - (ends[number] - part.count)), strict=True)
+            found |= zip(
+                wanted.tolist(), of(part, rows[wanted] - (ends[number] - part.count)), strict=True
+            )
         return [found[position] for position in range(len(rows))]
 
     classes = list(dict.fromkeys(name for part in parts for name in part.classes))
@@ -225,7 +272,9 @@ def joined(parts: Sequence[Listing]) -> Listing:
 
 
 def renumber(listing: Listing, labels: Labels, classes: Sequence[str]) -> Labels:
-    """The labels of a listing as numbers of these classes; -1 for other classes and for missing labels."""
+    """The labels of a listing as numbers of these classes; -1 for other classes and for missing
+    labels.
+    """
     numbers = {name: number for number, name in enumerate(classes)}
     table = np.array([*(numbers.get(name, -1) for name in listing.classes), -1], dtype=np.int64)
     return table[labels]

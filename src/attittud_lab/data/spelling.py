@@ -17,15 +17,17 @@ _TRUTH = {"true": "True", "false": "False"}
 def folded(text: str) -> str:
     """Return the spelling that all file formats share.
 
-    A csv file has TRUE and 1.0 where a parquet file has a truth value and 1. The number 0.1 in single precision turns into
-    0.10000000149011612 in Python and in jsonl files.
+    A csv file has TRUE and 1.0 where a parquet file has a truth value and 1. The number 0.1 in
+    single precision turns into 0.10000000149011612 in Python and in jsonl files.
     """
     if _LONG_FRACTION.match(text):
         with np.errstate(over="ignore"):
             single = np.float32(text)
         if float(single) == float(text):
             return str(pa.scalar(single).cast(pa.string()))
-    return _TRUTH.get(text.casefold(), text) if text[:1] in "tTfF" else _NO_FRACTION.sub(r"\1", text)
+    return (
+        _TRUTH.get(text.casefold(), text) if text[:1] in "tTfF" else _NO_FRACTION.sub(r"\1", text)
+    )
 
 
 def number_in(text: str) -> float | None:

@@ -1,4 +1,6 @@
-"""Divide examples: stratified, seeded splits by count or fraction, and a check for copies that are in two parts."""
+"""Divide examples: stratified, seeded splits by count or fraction, and a check for copies that are
+in two parts.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ _AT_ONCE = 4096  # examples whose inputs are in memory while they are hashed
 
 
 def amount(count: Count, available: int, what: str, total: int | None = None) -> int:
-    """Return the number of examples for a count, a fraction of `total` (by default of all available), or null (all)."""
+    """Return the number of examples for a count, a fraction of `total` (by default of all
+    available), or null (all).
+    """
     if count is None:
         return available
     if isinstance(count, float):
@@ -44,10 +48,11 @@ def amount(count: Count, available: int, what: str, total: int | None = None) ->
 def stratified(
     count: int, labels: Labels | None, size: int, seed: int, groups: Sequence[str] | None = None
 ) -> tuple[Rows, Rows]:
-    """Return the positions of `size` of `count` examples, each class in proportion (largest remainder), and of the others.
+    """Return the positions of `size` of `count` examples, each class in proportion (largest
+    remainder), and of the others.
 
-    Groups (the images of a patient, say) stay whole: then at most `size` examples are taken, as many as whole groups
-    allow.
+    Groups (the images of a patient, say) stay whole: then at most `size` examples are taken, as
+    many as whole groups allow.
     """
     generator, chosen = np.random.default_rng(seed), np.zeros(count, dtype=bool)
     if groups is None:
@@ -58,22 +63,28 @@ def stratified(
 
 
 def strata(labels: Labels | None, count: int) -> Labels:
-    """Return the stratum of each example: its class or, with several labels at once, its rarest label.
+    """Return the stratum of each example: its class or, with several labels at once, its rarest
+    label.
 
-    The rarest labels, which a split can easily miss, are then in proportion, and more common labels nearly so. (Strata by
-    combination of labels would put every combination that occurs once into the same part.)
+    The rarest labels, which a split can easily miss, are then in proportion, and more common labels
+    nearly so. (Strata by combination of labels would put every combination that occurs once into
+    the same part.)
     """
     if labels is None:
         return np.zeros(count, dtype=np.int64)
     if labels.ndim == 1:
         return labels
-    ranks = labels.sum(0).argsort(kind="stable").argsort(kind="stable") + 1  # rank 1 is the rarest label
+    ranks = (
+        labels.sum(0).argsort(kind="stable").argsort(kind="stable") + 1
+    )  # rank 1 is the rarest label
     rarest: Labels = np.where(labels == 1, ranks, len(ranks) + 1).min(1, initial=len(ranks) + 1)
     return rarest
 
 
 def _order(strata: Labels, generator: np.random.Generator) -> Rows:
-    """All examples in an order in which every prefix has all strata in proportion, up to one example."""
+    """All examples in an order in which every prefix has all strata in proportion, up to one
+    example.
+    """
     # Each example gets a key in [0, 1); the keys are evenly spread within a stratum.
     keys = np.empty(len(strata))
     _, counts = np.unique(strata, return_counts=True)
@@ -85,7 +96,9 @@ def _order(strata: Labels, generator: np.random.Generator) -> Rows:
 def _whole_groups(
     strata: Labels, groups: Sequence[str], size: int, generator: np.random.Generator
 ) -> npt.NDArray[np.bool_]:
-    """The examples to take: groups in this order, each if it still fits. A group has the stratum of its rarest example."""
+    """The examples to take: groups in this order, each if it still fits. A group has the stratum of
+    its rarest example.
+    """
     _, first, number = np.unique(groups, return_index=True, return_inverse=True)
     counts, rarest = np.bincount(strata), strata[first]
     for stratum, group in zip(strata, number, strict=True):
@@ -123,11 +136,15 @@ def digests(listing: Listing, rows: Rows) -> Digests:
 
 def words_of(raws: Iterable[Raw]) -> npt.NDArray[np.bytes_]:
     """The `Digests.words` of examples that are in no listing."""
-    return np.array([_words_digest(raw) if isinstance(raw, str) else _digest(raw) for raw in raws], dtype="S16")
+    return np.array(
+        [_words_digest(raw) if isinstance(raw, str) else _digest(raw) for raw in raws], dtype="S16"
+    )
 
 
 def packed(words: Sequence[npt.NDArray[np.bytes_]]) -> str:
-    """Write the digests of several sets of examples as a short text: sorted, each once, without blank texts."""
+    """Write the digests of several sets of examples as a short text: sorted, each once, without
+    blank texts.
+    """
     distinct = np.unique(np.concatenate([_numbers(some[some != b""]) for some in words]))
     return base64.b64encode(distinct.tobytes()).decode("ascii")
 
@@ -160,7 +177,9 @@ def _digest(raw: Raw) -> bytes:
     try:
         content = raw.read_bytes() if isinstance(raw, Path) else raw
     except OSError as error:
-        raise InputError(f"{error.filename}: cannot be read ({error.strerror}); repair or remove it") from None
+        raise InputError(
+            f"{error.filename}: cannot be read ({error.strerror}); repair or remove it"
+        ) from None
     if isinstance(content, str):
         content = normal_form(content).encode("utf-8", "surrogatepass")
     elif not isinstance(content, bytes):
@@ -169,20 +188,25 @@ def _digest(raw: Raw) -> bytes:
 
 
 def normal_form(text: str) -> str:
-    """Return one form for all texts that look the same: for comparison only, since the text that trains stays as it is.
+    """Return one form for all texts that look the same: for comparison only, since the text that
+    trains stays as it is.
 
-    Composed and decomposed letters become equal (NFKC), and so do typographic and plain quotes and dashes. Characters
-    without a width are left out.
+    Composed and decomposed letters become equal (NFKC), and so do typographic and plain quotes and
+    dashes. Characters without a width are left out.
     """
     if text.isascii():
         return text
     plain = unicodedata.normalize("NFKC", text).translate(_plain_characters())
-    return unicodedata.normalize("NFKC", plain)  # letters that a character without a width kept apart
+    return unicodedata.normalize(
+        "NFKC", plain
+    )  # letters that a character without a width kept apart
 
 
 @cache
 def _plain_characters() -> dict[int, str]:
-    """What replaces the characters that `normal_form` changes after NFKC; nothing replaces those without a width."""
+    """What replaces the characters that `normal_form` changes after NFKC; nothing replaces those
+    without a width.
+    """
     characters = dict.fromkeys([0x034F, *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)], "")
     for code in [*range(0x20000), *range(0xE0000, 0xE0080)]:
         category = unicodedata.category(chr(code))
@@ -192,7 +216,9 @@ def _plain_characters() -> dict[int, str]:
             characters[code] = "-"
     characters |= dict.fromkeys(map(ord, "\u2043\u2212"), "-")
     characters |= dict.fromkeys(map(ord, "\u2018\u2019\u201a\u201b\u2032\u2039\u203a"), "'")
-    characters |= dict.fromkeys(map(ord, "\u201c\u201d\u201e\u201f\u00ab\u00bb\u301d\u301e\u301f"), '"')
+    characters |= dict.fromkeys(
+        map(ord, "\u201c\u201d\u201e\u201f\u00ab\u00bb\u301d\u301e\u301f"), '"'
+    )
     return characters
 
 
@@ -205,19 +231,27 @@ def _words_digest(text: str) -> bytes:
 
 @cache
 def _punctuation() -> re.Pattern[str]:
-    marks = [chr(code) for code in range(0x10000) if unicodedata.category(chr(code)).startswith("P")]
-    # Signs for calculations and addresses do not count as punctuation: 3*4 and 3/4 are different texts.
-    return re.compile("[" + re.escape("".join(mark for mark in marks if mark not in "*/%&#@\\")) + "]+")
+    marks = [
+        chr(code) for code in range(0x10000) if unicodedata.category(chr(code)).startswith("P")
+    ]
+    # Signs for calculations and addresses do not count as punctuation: 3*4 and 3/4 are different
+    # texts.
+    return re.compile(
+        "[" + re.escape("".join(mark for mark in marks if mark not in "*/%&#@\\")) + "]+"
+    )
 
 
 def copies(part: Digests, other: Digests) -> tuple[int, int]:
-    """Count the examples of `part` that are also in `other`, and how many of these have only their words in common."""
+    """Count the examples of `part` that are also in `other`, and how many of these have only their
+    words in common.
+    """
     shared = np.isin(part.words, other.words) & (part.words != b"")
     return int(shared.sum()), int((shared & ~np.isin(part.exact, other.exact)).sum())
 
 
 def check_copies(parts: Mapping[str, Digests], where: str, overlap: str) -> dict[str, int]:
-    """Count the examples that two parts of the primary data share; few cause a warning, many are refused.
+    """Count the examples that two parts of the primary data share; few cause a warning, many are
+    refused.
 
     `overlap` is the setting: refuse, warn (never refuse) or allow (without a warning).
     """
@@ -229,9 +263,7 @@ def check_copies(parts: Mapping[str, Digests], where: str, overlap: str) -> dict
         counts[f"{part} in {other}"] = count
         total = len(parts[part].exact)
         but = f" ({loose} of them except for case, white space or punctuation)" if loose else ""
-        problem = (
-            f"{where}: {count} of the {total} {part} examples are also in {other}{but}; results on them say little"
-        )
+        problem = f"{where}: {count} of the {total} {part} examples are also in {other}{but}; results on them say little"
         if overlap == "refuse" and count > MOST_COPIED * total:
             cure = "remove the copies from one of the two, or set data.primary.overlap: warn to continue"
             raise InputError(f"{problem}; {cure}. At most {MOST_COPIED:.0%} may be copies")

@@ -1,6 +1,7 @@
 """Tables as a source: parquet in the layout of the public dataset hub, csv, tsv and jsonl.
 
-A table holds images, texts or features. `rows.py` reads the files, and `labels.py` says what a label is.
+A table holds images, texts or features. `rows.py` reads the files, and `labels.py` says what a
+label is.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ def shards(folder: Path) -> dict[str | None, list[Path]]:
                 announced[match["split"]] = int(match["of"] or 0)
         for split, count in announced.items():
             if len(files[split]) < count:
-                warn_once(f"{inner}: found only {len(files[split])} of the {count} files of split {split}")
+                warn_once(
+                    f"{inner}: found only {len(files[split])} of the {count} files of split {split}"
+                )
         if files:
             return files
     return {}
@@ -91,7 +94,11 @@ class Tables:
             names = [split] if split in self.files else list(self.files)
             tables = [read_file(path) for name in names for path in self.files[name]]
             try:
-                self._read[split] = pa.concat_tables(tables, promote_options="permissive") if tables[1:] else tables[0]
+                self._read[split] = (
+                    pa.concat_tables(tables, promote_options="permissive")
+                    if tables[1:]
+                    else tables[0]
+                )
             except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
                 reason = f"the files have different columns ({one_line(error, 200)})"
                 raise InputError(f"{self.files[names[0]][0].parent}: {reason}") from None
@@ -111,10 +118,16 @@ def table_listing(table: pa.Table, where: str, columns: Columns) -> Listing:
     else:
         features = _features(table, where, columns, {label, group, *columns.where})
         kind, fetch, tables = "table", partial(_cells, features), [features]
-    labels, classes = (None, []) if label is None else labels_of(table, label, f"{where}: column {label!r}")
+    labels, classes = (
+        (None, []) if label is None else labels_of(table, label, f"{where}: column {label!r}")
+    )
     groups = None if group is None else _groups(table[group], row_numbers.tolist(), where, group)
-    listing = Listing(where, kind, table.num_rows, fetch, labels, classes, groups=groups, tables=tables)
-    return replace(listing, names=lambda rows: [f"{where}, row {number}" for number in row_numbers[rows]])
+    listing = Listing(
+        where, kind, table.num_rows, fetch, labels, classes, groups=groups, tables=tables
+    )
+    return replace(
+        listing, names=lambda rows: [f"{where}, row {number}" for number in row_numbers[rows]]
+    )
 
 
 def _groups(values: Any, numbers: Sequence[int], where: str, column: str) -> list[str]:
@@ -132,24 +145,32 @@ def _groups(values: Any, numbers: Sequence[int], where: str, column: str) -> lis
     if empty:
         have = "has" if empty == 1 else "have"
         what = f"{where}: {empty} of {len(groups)} rows {have} no group (column {column!r})"
-        warn_once(f"{what}; each counts as a group of its own, so fill the cells if some of them belong together")
+        warn_once(
+            f"{what}; each counts as a group of its own, so fill the cells if some of them belong together"
+        )
     return groups
 
 
-def _inputs(table: pa.Table, where: str, columns: Columns) -> tuple[Kind, Callable[[Rows], Sequence[Raw]]]:
+def _inputs(
+    table: pa.Table, where: str, columns: Columns
+) -> tuple[Kind, Callable[[Rows], Sequence[Raw]]]:
     """The images or texts of a table."""
     column = _choose(table, where, columns.input, INPUTS, "input")
     if column is None:
         known = listed(table.column_names)
         problem = f"{where}: no column looks like an image or a text; name it with input:. Columns: {known}"
-        raise InputColumnError(f"{problem}. If these are features, set data.kind: table (`attittud init table` does)")
+        raise InputColumnError(
+            f"{problem}. If these are features, set data.kind: table (`attittud init table` does)"
+        )
     values = plain(table[column])
     if is_text(values.type):
         return "text", lambda rows: [cell or "" for cell in values.take(pa.array(rows)).to_pylist()]
     if not (pa.types.is_struct(values.type) or _is_binary(values.type)):
         problem = f"{where}: column {column!r} holds {str(values.type)[:60]}"
         raise InputError(f"{problem}, neither text nor images; name another column with input:")
-    return "image", lambda rows: [_image(cell, where, column) for cell in values.take(pa.array(rows)).to_pylist()]
+    return "image", lambda rows: [
+        _image(cell, where, column) for cell in values.take(pa.array(rows)).to_pylist()
+    ]
 
 
 def _image(cell: Any, where: str, column: str) -> Raw:
@@ -160,7 +181,9 @@ def _image(cell: Any, where: str, column: str) -> Raw:
 
 
 def _features(table: pa.Table, where: str, columns: Columns, others: set[str | None]) -> pa.Table:
-    """Return the columns of features, without `others`. Equal cells get the same type, whatever file they come from."""
+    """Return the columns of features, without `others`. Equal cells get the same type, whatever
+    file they come from.
+    """
     config = columns.table
     assert config is not None
     if columns.input is not None:
@@ -169,11 +192,17 @@ def _features(table: pa.Table, where: str, columns: Columns, others: set[str | N
     for key in ("columns", "categorical"):
         for name in getattr(config, key) or ():
             _choose(table, where, name, (), f"data.table.{key}")
-    known = [name for name in table.column_names if name not in others and name not in config.exclude]
+    known = [
+        name for name in table.column_names if name not in others and name not in config.exclude
+    ]
     names = [name for name in known if config.columns is None or name in config.columns]
     if not names:
-        problem = f"{where}: has no column of features besides {listed(sorted(filter(None, others)))}"
-        raise InputError(f"{problem}; check data.table. Its columns are {listed(table.column_names)}")
+        problem = (
+            f"{where}: has no column of features besides {listed(sorted(filter(None, others)))}"
+        )
+        raise InputError(
+            f"{problem}; check data.table. Its columns are {listed(table.column_names)}"
+        )
     guess, made = cells_are_text(table), dict[str, Any]()
     for name in names:
         _choose(table, where, name, (), "data.table.columns")
@@ -182,12 +211,16 @@ def _features(table: pa.Table, where: str, columns: Columns, others: set[str | N
             made[name] = pa.chunked_array([pa.array(texts(values, f"{where}: column {name!r}"))])
         else:
             read = numbers(values, guess=True) if guess else None
-            made[name] = values if read is None else pa.chunked_array([pa.array(read, from_pandas=True)])
+            made[name] = (
+                values if read is None else pa.chunked_array([pa.array(read, from_pandas=True)])
+            )
     return pa.table(made, metadata=table.schema.metadata)
 
 
 def _cells(features: pa.Table, rows: Rows) -> list[Raw]:
-    """Return the cells of each row as bytes; equal rows have equal bytes, whatever the order of their columns."""
+    """Return the cells of each row as bytes; equal rows have equal bytes, whatever the order of
+    their columns.
+    """
     some = features.take(pa.array(rows))
     columns = [_bytes(some[name]) for name in sorted(features.column_names)]
     return [b"\0".join(cells) for cells in zip(*columns, strict=True)]
@@ -211,14 +244,22 @@ def _bytes(values: Any) -> list[bytes]:
 
 
 def _alike(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return numbers whose bytes are equal if they are: 0 and -0 are, and all kinds of NaN count as equal."""
+    """Return numbers whose bytes are equal if they are: 0 and -0 are, and all kinds of NaN count as
+    equal.
+    """
     return np.where(np.isnan(values), np.nan, values + 0.0)
 
 
 def _text_bytes(text: str) -> bytes:
-    """Return the bytes of a number if the text is one: whether a column of csv is read as numbers depends on its other cells."""
+    """Return the bytes of a number if the text is one: whether a column of csv is read as numbers
+    depends on its other cells.
+    """
     number = number_in(text)
-    return folded(text).encode("utf-8", "surrogatepass") if number is None else _alike(np.array(number)).tobytes()
+    return (
+        folded(text).encode("utf-8", "surrogatepass")
+        if number is None
+        else _alike(np.array(number)).tobytes()
+    )
 
 
 def filtered(table: pa.Table, where: str, values: Mapping[str, str]) -> pa.Table:
@@ -240,17 +281,23 @@ def matching(table: pa.Table, where: str, values: Mapping[str, str]) -> npt.NDAr
             equal = mask & [cell.casefold() == value.casefold() for cell in cells]
         if not equal.any():
             others = listed(dict.fromkeys(cells[row] for row in np.flatnonzero(mask)), 10)
-            raise InputError(f"{where}: no row has {value!r} in column {column!r} (where:); its values are {others}")
+            raise InputError(
+                f"{where}: no row has {value!r} in column {column!r} (where:); its values are {others}"
+            )
         mask = equal
     return mask
 
 
-def _choose(table: pa.Table, where: str, name: str | None, usual: Sequence[str], what: str) -> str | None:
+def _choose(
+    table: pa.Table, where: str, name: str | None, usual: Sequence[str], what: str
+) -> str | None:
     """Return the column to read; a column that is named must be there."""
     column = find_column(table.column_names, name, usual, where)
     if column is None and name is not None:
         columns = listed(table.column_names)
-        raise InputError(f"{where}: there is no column {name!r} ({what}:); its columns are {columns}")
+        raise InputError(
+            f"{where}: there is no column {name!r} ({what}:); its columns are {columns}"
+        )
     return column
 
 

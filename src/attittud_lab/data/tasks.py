@@ -19,19 +19,25 @@ MOST_REPEATED = 1000
 
 
 def mix(*parts: int | str) -> int:
-    """A 63-bit seed from the parts: different parts give unrelated seeds, the same on every machine."""
+    """A 63-bit seed from the parts: different parts give unrelated seeds, the same on every
+    machine.
+    """
     digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
 
 @dataclass
 class Examples:
-    """Inputs (uint8 images n x C x H x W, token numbers n x L or features n x F), and targets (n, n x labels or None)."""
+    """Inputs (uint8 images n x C x H x W, token numbers n x L or features n x F), and targets (n, n
+    x labels or None).
+    """
 
     inputs: Tensor
     targets: Tensor | None
     lengths: Tensor | None = None
-    """Tokens of each text, in main memory: batches of similar lengths are made, and cut to multiples of `bucket`."""
+    """Tokens of each text, in main memory: batches of similar lengths are made, and cut to
+    multiples of `bucket`.
+    """
     bucket: int = 1
 
     def __len__(self) -> int:
@@ -49,18 +55,26 @@ class Examples:
     def rows(self, rows: Tensor) -> Examples:
         """Some examples (their rows in main memory), as a set of their own."""
         inputs, targets = self.take(rows.to(self.inputs.device))
-        return Examples(inputs, targets, None if self.lengths is None else self.lengths[rows], self.bucket)
+        return Examples(
+            inputs, targets, None if self.lengths is None else self.lengths[rows], self.bucket
+        )
 
     def parts(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield all inputs in batches, with their rows; texts come from short to long, and are cut to the longest of a batch."""
+        """Yield all inputs in batches, with their rows; texts come from short to long, and are cut
+        to the longest of a batch.
+        """
         if self.lengths is None:
-            yield from zip(torch.arange(len(self)).split(size), self.inputs.split(size), strict=True)
+            yield from zip(
+                torch.arange(len(self)).split(size), self.inputs.split(size), strict=True
+            )
             return
         for rows in self.lengths.argsort(stable=True).split(size):
             yield rows, self.take(rows.to(self.inputs.device), self.width(rows))[0]
 
     def width(self, rows: Tensor) -> int | None:
-        """The length that these rows (in main memory) may be cut to; None where there is nothing to cut."""
+        """The length that these rows (in main memory) may be cut to; None where there is nothing to
+        cut.
+        """
         if self.lengths is None:
             return None
         longest = max(1, int(self.lengths[rows].max()))
@@ -69,7 +83,9 @@ class Examples:
 
 @dataclass
 class Task:
-    """What a model learns from a set of examples. A task has a head of its own, or shares the primary task's head."""
+    """What a model learns from a set of examples. A task has a head of its own, or shares the
+    primary task's head.
+    """
 
     name: str
     objective: str
@@ -96,13 +112,17 @@ def can_share(task: Task, primary: Task) -> bool:
 
 
 def sharing(task: Task, primary: Task) -> Task:
-    """Return a task that uses the primary output layer, so its targets are numbered in the order of the primary classes."""
+    """Return a task that uses the primary output layer, so its targets are numbered in the order of
+    the primary classes.
+    """
     targets = task.examples.targets
     if task.classes != primary.classes and targets is not None:
         if task.several:
             targets = targets[:, [task.classes.index(name) for name in primary.classes]]
         else:
-            numbers = torch.tensor([primary.classes.index(name) for name in task.classes], device=targets.device)
+            numbers = torch.tensor(
+                [primary.classes.index(name) for name in task.classes], device=targets.device
+            )
             targets = numbers[targets]
     examples = replace(task.examples, targets=targets)
     return replace(task, classes=primary.classes, examples=examples, shares_head=True)
@@ -110,11 +130,12 @@ def sharing(task: Task, primary: Task) -> Task:
 
 @dataclass
 class Order:
-    """An endless order of n examples, with a new permutation in every epoch; it can start at any step.
+    """An endless order of n examples, with a new permutation in every epoch; it can start at any
+    step.
 
-    It depends only on the seed and the name of the stream, so all strategies of a seed see the same batches, and a
-    resumed run only needs to remember the number of its step. With `lengths`, batches have rows of similar lengths; all
-    batches must then have the same size.
+    It depends only on the seed and the name of the stream, so all strategies of a seed see the same
+    batches, and a resumed run only needs to remember the number of its step. With `lengths`,
+    batches have rows of similar lengths; all batches must then have the same size.
     """
 
     n: int
@@ -125,7 +146,9 @@ class Order:
     _epochs: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False)
 
     def batch(self, step: int, size: int, *, in_memory: bool = False) -> Tensor:
-        """Rows of the `step`-th batch, counted from 0; `in_memory`: in main memory, without waiting for a device."""
+        """Rows of the `step`-th batch, counted from 0; `in_memory`: in main memory, without waiting
+        for a device.
+        """
         if size > MOST_REPEATED * self.n:
             found = f"a batch of {self.stream} asks for {size:,} examples, but there are only {self.n:,}"
             cure = f"lower its batch size to at most {MOST_REPEATED * self.n:,}: more only repeats them"
@@ -154,7 +177,9 @@ SORTED = 16
 """How many batches are sorted by length together: few, so that an epoch stays in random order."""
 
 
-def _by_length(order: Tensor, lengths: Tensor, size: int, begun: int, generator: torch.Generator) -> Tensor:
+def _by_length(
+    order: Tensor, lengths: Tensor, size: int, begun: int, generator: torch.Generator
+) -> Tensor:
     """The same rows, with similar lengths in each batch, and the batches in random order.
 
     The first `begun` rows belong to a batch that began in the epoch before.
@@ -165,7 +190,10 @@ def _by_length(order: Tensor, lengths: Tensor, size: int, begun: int, generator:
     for window in whole.split(SORTED * size):
         batches += window[lengths[window].argsort(stable=True)].split(size)
     # Also shuffled within a batch, so that its first rows are not its shortest.
-    drawn = [batches[i][torch.randperm(size, generator=generator)] for i in torch.randperm(count, generator=generator)]
+    drawn = [
+        batches[i][torch.randperm(size, generator=generator)]
+        for i in torch.randperm(count, generator=generator)
+    ]
     return torch.cat([order[:begun], *drawn, order[begun + count * size :]])
 
 
@@ -184,13 +212,17 @@ class Objective:
     """How the examples of a source become a task. `objective:` in a configuration names one."""
 
     losses: Losses
-    """The vector of losses of a batch, from the model, the task, its inputs and targets, and `detach`."""
+    """The vector of losses of a batch, from the model, the task, its inputs and targets, and
+    `detach`.
+    """
     labelled: bool = True
     """Whether the examples need labels."""
     kinds: tuple[Kind, ...] = ("image", "text", "table")
     """The examples that it can learn from."""
     blocks: bool = False
-    """Whether texts are read whole, in blocks; otherwise only the beginning of each text is read."""
+    """Whether texts are read whole, in blocks; otherwise only the beginning of each text is
+    read.
+    """
     make: Callable[[Examples], tuple[Examples, list[str]]] | None = None
     """Makes targets, and the names of their classes, from examples without labels."""
     several: bool = False
@@ -201,18 +233,26 @@ class Objective:
     """Whether it replaces another objective, so that a configuration cannot name it."""
 
 
-def _classified(model: nn.Module, task: Task, inputs: Tensor, targets: Tensor | None, detach: bool) -> Tensor:
+def _classified(
+    model: nn.Module, task: Task, inputs: Tensor, targets: Tensor | None, detach: bool
+) -> Tensor:
     assert targets is not None
-    return F.cross_entropy(model(inputs, head=task.head, detach=detach).float(), targets, reduction="none")
+    return F.cross_entropy(
+        model(inputs, head=task.head, detach=detach).float(), targets, reduction="none"
+    )
 
 
-def _labelled(model: nn.Module, task: Task, inputs: Tensor, targets: Tensor | None, detach: bool) -> Tensor:
+def _labelled(
+    model: nn.Module, task: Task, inputs: Tensor, targets: Tensor | None, detach: bool
+) -> Tensor:
     assert targets is not None
     outputs = model(inputs, head=task.head, detach=detach).float()
     return F.binary_cross_entropy_with_logits(outputs, targets.float(), reduction="none").mean(1)
 
 
-def _masked(model: nn.Module, task: Task, inputs: Tensor, _targets: Tensor | None, _detach: bool) -> Tensor:
+def _masked(
+    model: nn.Module, task: Task, inputs: Tensor, _targets: Tensor | None, _detach: bool
+) -> Tensor:
     losses: Tensor = model.masked_losses(inputs, task.head)  # type: ignore[operator]  # a method, where Module promises tensors and modules
     return losses
 
@@ -226,8 +266,14 @@ OBJECTIVES: dict[str, Objective] = {
 
 
 def objective_for(*, several: bool, name: str = "classify") -> str:
-    """Return the objective `name`, or the one that replaces it if examples have several labels at once."""
-    return next(other for other, found in OBJECTIVES.items() if found.derived and found.several) if several else name
+    """Return the objective `name`, or the one that replaces it if examples have several labels at
+    once.
+    """
+    return (
+        next(other for other, found in OBJECTIVES.items() if found.derived and found.several)
+        if several
+        else name
+    )
 
 
 def find_objective(name: str, where: str) -> Objective:
@@ -235,5 +281,7 @@ def find_objective(name: str, where: str) -> Objective:
     known = [other for other, objective in OBJECTIVES.items() if not objective.derived]
     if name not in known:
         hint = meant(name, known) or "."
-        raise InputError(f"{where}: there is no objective {name[:40]!r}{hint} Choose one of {', '.join(known)}")
+        raise InputError(
+            f"{where}: there is no objective {name[:40]!r}{hint} Choose one of {', '.join(known)}"
+        )
     return OBJECTIVES[name]

@@ -1,6 +1,8 @@
-"""Turn texts into tensors: one row of token numbers for each text to classify, full blocks for language modelling.
+"""Turn texts into tensors: one row of token numbers for each text to classify, full blocks for
+language modelling.
 
-Texts are tokenised once: the token numbers are kept on disk, under a checksum of the texts and the tokenizer.
+Texts are tokenised once: the token numbers are kept on disk, under a checksum of the texts and the
+tokenizer.
 """
 
 from __future__ import annotations
@@ -29,14 +31,18 @@ from attittud_lab.files import make_folder, write_atomically
 logger = logging.getLogger("attittud")
 
 SHORTEST = 8
-"""The next text fills up a block only if at least this many of its tokens fit; fewer would have hardly any context."""
+"""The next text fills up a block only if at least this many of its tokens fit; fewer would have
+hardly any context.
+"""
 FORMAT = "tokens-1"
 _CURE = "choose another folder with data.cache=FOLDER"
 Numbers = npt.NDArray[Any]
 
 
 def check_texts(texts: Sequence[str], where: str) -> None:
-    """Refuse texts from which nothing can be learned: all are blank, or all are numbers. Some may be blank."""
+    """Refuse texts from which nothing can be learned: all are blank, or all are numbers. Some may
+    be blank.
+    """
     filled = [text for text in texts if text.strip()]
     if not filled:
         problem = f"{where}: its texts contain no words"
@@ -72,16 +78,22 @@ class Reader:
     words: Words
     max_length: int
     pack: bool
-    """Whether blocks for language modelling may hold several texts, each with its own prefix and suffix."""
+    """Whether blocks for language modelling may hold several texts, each with its own prefix and
+    suffix.
+    """
     cache: Path | None = None
 
     def rows(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
         """The beginning of each text (n x L, padded) and its length (n)."""
         room = self._room()
-        return self._padded([self._framed(text[:room]) for text in tokenised(self.words, texts, self.cache)])
+        return self._padded(
+            [self._framed(text[:room]) for text in tokenised(self.words, texts, self.cache)]
+        )
 
     def blocks(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """All of the texts, cut to `max_length`; with `pack` the next text fills the rest of a block."""
+        """All of the texts, cut to `max_length`; with `pack` the next text fills the rest of a
+        block.
+        """
         room, sides = self._room(), len(self.words.prefix) + len(self.words.suffix)
         found: list[list[Numbers]] = []
         left = 0
@@ -96,23 +108,33 @@ class Reader:
                 found[-1].append(part)
                 start, left = start + len(part) - sides, left - len(part)
         if not found:
-            raise InputError("the texts for language modelling contain no words; check the input column")
+            raise InputError(
+                "the texts for language modelling contain no words; check the input column"
+            )
         return self._padded([np.concatenate(parts) for parts in found])
 
     def _framed(self, text: Numbers) -> Numbers:
-        return np.concatenate([self.words.prefix, text, self.words.suffix], dtype=np.int32, casting="unsafe")
+        return np.concatenate(
+            [self.words.prefix, text, self.words.suffix], dtype=np.int32, casting="unsafe"
+        )
 
     def _room(self) -> int:
         room = self.max_length - len(self.words.prefix) - len(self.words.suffix)
         if room < 1:
-            raise InputError(f"data.max_length: {self.max_length} leaves no room for words; raise it")
+            raise InputError(
+                f"data.max_length: {self.max_length} leaves no room for words; raise it"
+            )
         return room
 
     def _padded(self, rows: Sequence[Numbers]) -> tuple[Tensor, Tensor]:
         lengths = np.array([len(row) for row in rows], dtype=np.int64)
         # As wide as the longest text, and at least one token wide.
         width = max(1, int(lengths.max(initial=0)))
-        check_memory(4 * len(rows) * width, f"{len(rows):,} texts of up to {width:,} tokens", "lower data.max_length")
+        check_memory(
+            4 * len(rows) * width,
+            f"{len(rows):,} texts of up to {width:,} tokens",
+            "lower data.max_length",
+        )
         padded = np.full((len(rows), width), self.words.pad, dtype=np.int32)
         for row, numbers in zip(padded, rows, strict=True):
             row[: len(numbers)] = numbers
@@ -120,7 +142,9 @@ class Reader:
 
 
 def tokenised(words: Words, texts: Sequence[str], folder: Path | None) -> list[Numbers]:
-    """The token numbers of each text, from `folder` if they are there and undamaged; else computed and saved there."""
+    """The token numbers of each text, from `folder` if they are there and undamaged; else computed
+    and saved there.
+    """
     path = None if folder is None else folder / f"{_key(words, texts)}.safetensors"
     kept = None if path is None else _read(path, len(texts))
     if kept is None:
@@ -153,7 +177,9 @@ def _checksum(kept: Mapping[str, Numbers]) -> Numbers:
 
 
 def _read(path: Path, count: int) -> dict[str, Numbers] | None:
-    """The `numbers` of all texts and the end of each text; None if there is no file, or if it is damaged."""
+    """The `numbers` of all texts and the end of each text; None if there is no file, or if it is
+    damaged.
+    """
     try:
         kept = load(path.read_bytes())
         if len(kept["ends"]) == count + 1 and np.array_equal(_checksum(kept), kept["sha256"]):

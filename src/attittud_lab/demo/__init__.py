@@ -1,4 +1,6 @@
-"""The demo: one configuration, several ways to use the auxiliary data, three qualities of its labels, and one table."""
+"""The demo: one configuration, several ways to use the auxiliary data, three qualities of its
+labels, and one table.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,11 @@ QUALITIES = {
     "50 % shifted to the next class": "{kind: shifted}",
 }
 """Qualities by their name in the table, with the `label_noise` of the auxiliary source."""
-_HALVES = ["training.mode=two_phase", "training.guided.steps={half}", "training.finetune.steps={half}"]
+_HALVES = [
+    "training.mode=two_phase",
+    "training.guided.steps={half}",
+    "training.finetune.steps={half}",
+]
 _SIMPLE = ["portfolio.features=[histogram]"]
 ROWS: dict[str, tuple[str, list[str]]] = {
     PRIMARY_ONLY: ("ignores the auxiliary data", []),
@@ -44,7 +50,10 @@ ROWS: dict[str, tuple[str, list[str]]] = {
         ["strategy=pretrain", *_HALVES],
     ),
     "multitask": ("the plain sum of both losses: Eta (1, 1, 1)", []),
-    "pcgrad": ("one-sided PCGrad: Eta (1, 1, 0), with the mean primary gradient as the only direction", []),
+    "pcgrad": (
+        "one-sided PCGrad: Eta (1, 1, 0), with the mean primary gradient as the only direction",
+        [],
+    ),
     "drop_harmful": ("Eta (1, 1, 0)", []),
     "orthogonal": ("Eta (1, 0, 0)", []),
     "helpful_only": ("Eta (0, 1, 0)", []),
@@ -64,7 +73,9 @@ ROWS: dict[str, tuple[str, list[str]]] = {
         ["strategy=portfolio", *_SIMPLE],
     ),
 }
-"""The rows: what each does, and its settings where they differ from the strategy of the same name."""
+"""The rows: what each does, and its settings where they differ from the strategy of the same
+name.
+"""
 ALONE = (PRIMARY_ONLY, "simple_learner")
 """The rows that ignore the auxiliary data."""
 ETA = "Eta (a, b, c) below are the weights of the neutral, the helpful and the harmful part of the auxiliary gradient."
@@ -93,7 +104,9 @@ def measure(here: Here, cell: Cell, steps: int) -> tuple[RunResult, float]:
 
     began, settings = time.process_time(), config(cell, steps)
     if find(settings.strategy.name).trains_others:
-        result = run_portfolio(settings, here.folder, fresh=True)  # without the progress of its trials
+        result = run_portfolio(
+            settings, here.folder, fresh=True
+        )  # without the progress of its trials
     else:
         result = run(settings, run_dir=here.folder, progress=here.progress, fresh=True)
     return result, time.process_time() - began
@@ -105,14 +118,22 @@ def job_of(cell: Cell, steps: int, folder: Path) -> Job:
     return Job(f"{row}, {quality}, seed {seed}", measure, (cell, steps), path)
 
 
-def run_all(seeds: int, steps: int, workers: int, folder: Path, progress: Progress) -> dict[str, Any]:
+def run_all(
+    seeds: int, steps: int, workers: int, folder: Path, progress: Progress
+) -> dict[str, Any]:
     """Run the demo and return a comparison with a table for every quality."""
     first, *others = QUALITIES
-    todo = [cell for cell in product(ROWS, QUALITIES, range(seeds)) if cell[0] not in ALONE or cell[1] == first]
+    todo = [
+        cell
+        for cell in product(ROWS, QUALITIES, range(seeds))
+        if cell[0] not in ALONE or cell[1] == first
+    ]
     began, processor, found = time.perf_counter(), 0.0, dict[Cell, RunResult]()
     progress.comparison(len(todo))
     with in_processes(workers) as place:
-        for job, (result, seconds) in place.run((job_of(cell, steps, folder) for cell in todo), progress):
+        for job, (result, seconds) in place.run(
+            (job_of(cell, steps, folder) for cell in todo), progress
+        ):
             found[job.arguments[0]] = result
             processor += seconds
     # These ignore the auxiliary data, so one quality stands for all.
@@ -124,7 +145,9 @@ def run_all(seeds: int, steps: int, workers: int, folder: Path, progress: Progre
     for quality, part in parts.items():
         (table,) = part["tables"]
         decision = table["decision"]["text"].removesuffix(".")
-        more = "" if quality == first else f". {decision}"  # the decision for the first quality is that of the page
+        more = (
+            "" if quality == first else f". {decision}"
+        )  # the decision for the first quality is that of the page
         tables.append(table | {"name": quality, "about": f"auxiliary labels: {quality}{more}"})
     whole = {
         **parts[first],
@@ -135,12 +158,18 @@ def run_all(seeds: int, steps: int, workers: int, folder: Path, progress: Progre
             "command": OWN.splitlines()[1].partition("#")[0].strip(),
             "why": "is the first step for your own data",
         },
-        "took": {"seconds": time.perf_counter() - began, "processor_seconds": processor, "workers": workers},
+        "took": {
+            "seconds": time.perf_counter() - began,
+            "processor_seconds": processor,
+            "workers": workers,
+        },
     }
     return without_nan(whole)  # type: ignore[no-any-return]  # a dict stays a dict
 
 
-def _comparison(quality: str, seeds: int, folder: Path, found: dict[Cell, RunResult]) -> dict[str, Any]:
+def _comparison(
+    quality: str, seeds: int, folder: Path, found: dict[Cell, RunResult]
+) -> dict[str, Any]:
     """Return the comparison of all rows in one quality, as `attittud compare` writes it."""
     runs = {row: {seed: found[row, quality, seed] for seed in range(seeds)} for row in ROWS}
     settings = load(CONFIG, [f"compare.seeds={seeds}"])
@@ -153,7 +182,10 @@ def _comparison(quality: str, seeds: int, folder: Path, found: dict[Cell, RunRes
             # A row with several runs costs as much as all of them.
             each *= trained[0].steps / runs[PRIMARY_ONLY][0].steps
         else:  # a simple learner makes no steps
-            each, later = median_low(run.seconds for run in trained) / runs[PRIMARY_ONLY][0].steps, 0.0
+            each, later = (
+                median_low(run.seconds for run in trained) / runs[PRIMARY_ONLY][0].steps,
+                0.0,
+            )
         rows.append(Tuned(candidate, Variant(), {Variant(): None}, each, later))
     made = content(settings, folder, rows, runs)
     for decision in (made["decision"], *(table["decision"] for table in made["tables"])):
@@ -163,25 +195,35 @@ def _comparison(quality: str, seeds: int, folder: Path, found: dict[Cell, RunRes
 
 def own_options(text: str) -> str:
     """Replace the setting of `attittud compare` in a decision by the option of the demo."""
-    return re.sub(r"compare\.seeds=(\d+)", r"--seeds \1", text).replace("raise compare.seeds", "raise --seeds")
+    return re.sub(r"compare\.seeds=(\d+)", r"--seeds \1", text).replace(
+        "raise compare.seeds", "raise --seeds"
+    )
 
 
-# ------------------------------------------------------------------------------------------------------ the table
+# ---------------------------------------------------------------------------------------- the table
 
 
 def grid(result: Mapping[str, Any]) -> dict[str, list[tuple[str, str, str]]]:
-    """Return the cells of each row: accuracy, and mark and difference to primary_only, empty for primary_only itself."""
+    """Return the cells of each row: accuracy, and mark and difference to primary_only, empty for
+    primary_only itself.
+    """
     found: dict[str, list[tuple[str, str, str]]] = {}
     for row in (row for table in result["tables"] for row in table["rows"]):
         difference = row["to_primary_only"]
-        other = ("", "") if difference is None else (mark(difference["mean"], difference["p"]), _text(difference, "+"))
+        other = (
+            ("", "")
+            if difference is None
+            else (mark(difference["mean"], difference["p"]), _text(difference, "+"))
+        )
         found.setdefault(row["label"], []).append((_text(row["test"]), *other))
     return found
 
 
 def _text(found: Mapping[str, Any], sign: str = "") -> str:
     mean, low, high = (found[name] for name in ("mean", "low", "high"))
-    return percent(mean, sign) + ("" if low is None or flat(found) else f" ± {percent(max(high - mean, mean - low))}")
+    return percent(mean, sign) + (
+        "" if low is None or flat(found) else f" ± {percent(max(high - mean, mean - low))}"
+    )
 
 
 def rich_table(result: Mapping[str, Any]) -> Table:
@@ -189,26 +231,44 @@ def rich_table(result: Mapping[str, Any]) -> Table:
     title = f"Test accuracy (%) with 10 correct labels per class; after the mark, points above or below {PRIMARY_ONLY}"
     several = len(result["seeds"]) >= FEWEST
     over = f"over {counted(len(result['seeds']), 'seed')}"
-    caption = f"mean ± 95 % interval {over}; {MARKS}" if several else f"mean {over}; ? too few seeds to tell"
+    caption = (
+        f"mean ± 95 % interval {over}; {MARKS}"
+        if several
+        else f"mean {over}; ? too few seeds to tell"
+    )
     names = [table["name"] for table in result["tables"]]
     found = Table("auxiliary labels:", *names, title=title, caption=caption, box=box.SIMPLE_HEAD)
     for label, cells in grid(result).items():
-        texts = (Text(f"{own}  {sign} {other}".rstrip(), STYLES.get(sign, "")) for own, sign, other in cells)
+        texts = (
+            Text(f"{own}  {sign} {other}".rstrip(), STYLES.get(sign, ""))
+            for own, sign, other in cells
+        )
         found.add_row(label, *texts)
     return found
 
 
 def conclusions(result: Mapping[str, Any]) -> list[str]:
     """Say what the table shows, in words that follow from its marks alone."""
-    marks = {label: [sign for _, sign, _ in cells] for label, cells in grid(result).items() if label != PRIMARY_ONLY}
+    marks = {
+        label: [sign for _, sign, _ in cells]
+        for label, cells in grid(result).items()
+        if label != PRIMARY_ONLY
+    }
     if any("?" in signs for signs in marks.values()):
-        return ["There are too few seeds for an interval: use more (--seeds) before you conclude anything."]
+        return [
+            "There are too few seeds for an interval: use more (--seeds) before you conclude anything."
+        ]
     lines = []
     for column, table in enumerate(result["tables"]):
-        gain, same, lose = (sum(signs[column] == sign for signs in marks.values()) for sign in "▲=▼")
+        gain, same, lose = (
+            sum(signs[column] == sign for signs in marks.values()) for sign in "▲=▼"
+        )
         lines.append(
             f"{table['name']}: of {len(marks)} rows, gains {gain}, losses {lose}, no significant difference {same}."
         )
     unharmed = [label for label, signs in marks.items() if "▼" not in signs]
     names = ", ".join(unharmed) or "none"
-    return [*lines, f"Rows that lose in no column (which does not prove that they never lose): {names}."]
+    return [
+        *lines,
+        f"Rows that lose in no column (which does not prove that they never lose): {names}.",
+    ]

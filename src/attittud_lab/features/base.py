@@ -22,14 +22,16 @@ Plain = dict[str, Any]
 class FeatureMap(ABC):
     """Turns examples into numbers, without their labels.
 
-    A map is fitted on training rows (auxiliary rows may take part) and then only read. Frozen encoders learn
-    nothing from the rows. `plain` and `tensors` hold everything that `restore` needs, so a restored map gives
-    the same numbers. Neither holds code, and nothing is unpickled.
+    A map is fitted on training rows (auxiliary rows may take part) and then only read. Frozen
+    encoders learn nothing from the rows. `plain` and `tensors` hold everything that `restore`
+    needs, so a restored map gives the same numbers. Neither holds code, and nothing is unpickled.
     """
 
     name: str
     reads: str
-    """The kind of data: "text" (list of str), "image" (list of `Raw`) or "table" (rows x columns)."""
+    """The kind of data: "text" (list of str), "image" (list of `Raw`) or "table" (rows x
+    columns).
+    """
     worth_keeping: ClassVar[bool] = False
     """Whether computing the numbers takes longer than reading them from the disk again."""
 
@@ -41,11 +43,15 @@ class FeatureMap(ABC):
 
     @abstractmethod
     def transform(self, inputs: Any, progress: Progress | None = None) -> Matrix:
-        """Return one row for each input; `progress` advances by the number of rows that are done."""
+        """Return one row for each input; `progress` advances by the number of rows that are
+        done.
+        """
 
     @abstractmethod
     def plain(self) -> Plain:
-        """Return everything but arrays, for a JSON file: settings, terms, and checksums of frozen weights."""
+        """Return everything but arrays, for a JSON file: settings, terms, and checksums of frozen
+        weights.
+        """
 
     @property
     def bytes(self) -> int:
@@ -68,4 +74,6 @@ class FeatureMap(ABC):
     @classmethod
     @abstractmethod
     def restore(cls, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
-        """Return the map that `plain` and `tensors` describe; raises InputError if they describe none."""
+        """Return the map that `plain` and `tensors` describe; raises InputError if they describe
+        none.
+        """

@@ -1,4 +1,6 @@
-"""Tables: the columns as they are. `data/features.py` has standardised them on the training rows already."""
+"""Tables: the columns as they are. `data/features.py` has standardised them on the training rows
+already.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ class ColumnFeatures(FeatureMap):
     def fit(self, inputs: npt.ArrayLike) -> None:
         self.width = np.asarray(inputs).shape[1]
 
-    def transform(self, inputs: npt.ArrayLike, progress: Progress | None = None) -> npt.NDArray[np.float32]:
+    def transform(
+        self, inputs: npt.ArrayLike, progress: Progress | None = None
+    ) -> npt.NDArray[np.float32]:
         rows = np.asarray(inputs, dtype=np.float32)
         if self.width is None:
             raise ValueError("the map has not been fitted; call fit() first")

@@ -1,7 +1,8 @@
 """Compute the features of all examples of a job, and keep what took long.
 
-Rows of a frozen encoder are kept on disk, each under the checksum of its input, in files of `CHUNK` rows. A run
-that was stopped continues after the last file, and another run on the same examples reads them all.
+Rows of a frozen encoder are kept on disk, each under the checksum of its input, in files of `CHUNK`
+rows. A run that was stopped continues after the last file, and another run on the same examples
+reads them all.
 """
 
 from __future__ import annotations
@@ -42,11 +43,13 @@ def compute(
     device: str | torch.device = "cpu",
     progress: Progress | None = None,
 ) -> Matrix:
-    """Return one row for each input. Rows that are in `cache_folder` are read, the others computed and kept.
+    """Return one row for each input. Rows that are in `cache_folder` are read, the others computed
+    and kept.
 
-    A row depends on its input alone, up to rounding: an encoder computes several rows at once, and which ones
-    these are changes its last bits (in bfloat16 by up to 0.001 of the length of a row). The same inputs in the
-    same order give the same bits from an empty folder, and from a folder that a stopped run left behind.
+    A row depends on its input alone, up to rounding: an encoder computes several rows at once, and
+    which ones these are changes its last bits (in bfloat16 by up to 0.001 of the length of a row).
+    The same inputs in the same order give the same bits from an empty folder, and from a folder
+    that a stopped run left behind.
     """
     feature_map.to(str(device))
     progress = progress or Progress()
@@ -98,7 +101,9 @@ def seconds_for(
 
 
 def _folder(feature_map: FeatureMap, cache_folder: Path) -> Path:
-    """Return the folder of a map: another version, size or checksum of its weights gives another folder."""
+    """Return the folder of a map: another version, size or checksum of its weights gives another
+    folder.
+    """
     digest = hashlib.sha256(json.dumps(feature_map.plain(), sort_keys=True).encode())
     for name, tensor in sorted(feature_map.tensors().items()):
         digest.update(name.encode())
@@ -108,7 +113,9 @@ def _folder(feature_map: FeatureMap, cache_folder: Path) -> Path:
 
 
 def _digest(example: Any) -> bytes:
-    """Return a checksum of a text, of the bytes or pixels of an image, or of the content of an image file."""
+    """Return a checksum of a text, of the bytes or pixels of an image, or of the content of an
+    image file.
+    """
     if isinstance(example, str):
         content = b"text" + example.encode("utf-8", "surrogatepass")
     elif isinstance(example, bytes):
@@ -142,14 +149,21 @@ def _stored(folder: Path, wanted: set[bytes]) -> dict[bytes, Rows]:
         if chunk is None:
             continue
         names, features = chunk
-        rows.update((name, row) for name, row in zip(names, features, strict=True) if name in wanted)
+        rows.update(
+            (name, row) for name, row in zip(names, features, strict=True) if name in wanted
+        )
     return rows
 
 
 def _write(folder: Path, names: Sequence[bytes], features: Rows) -> None:
     keys = np.frombuffer(b"".join(names), dtype=np.uint8).reshape(len(names), _DIGEST)
-    arrays: dict[str, npt.NDArray[Any]] = {"inputs": keys, "features": features, "sha256": _checksum(keys, features)}
-    # The same rows have the same name, so workers that compute them at the same time do not disturb each other.
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "inputs": keys,
+        "features": features,
+        "sha256": _checksum(keys, features),
+    }
+    # The same rows have the same name, so workers that compute them at the same time do not disturb
+    # each other.
     name = hashlib.sha256(keys.tobytes()).hexdigest()[:32]
     make_folder(folder, _CURE, shared=True)
     write_atomically(folder / f"{name}.safetensors", save(arrays), _CURE)
@@ -162,7 +176,9 @@ def _checksum(keys: npt.NDArray[np.uint8], features: Rows) -> npt.NDArray[np.uin
 
 
 def _read(path: Path) -> tuple[list[bytes], Rows] | None:
-    """Return the checksums of the inputs and their rows; None, with a warning, if the file is damaged."""
+    """Return the checksums of the inputs and their rows; None, with a warning, if the file is
+    damaged.
+    """
     try:
         arrays = load(path.read_bytes())
         keys, features = arrays["inputs"], arrays["features"]

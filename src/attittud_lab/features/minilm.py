@@ -1,6 +1,7 @@
 """Texts by a frozen sentence encoder, all-MiniLM-L6-v2, whose weights come with a package.
 
-Wang et al. 2020, MiniLM: six layers, 384 numbers for each text. The package is read as a folder of transformers.
+Wang et al. 2020, MiniLM: six layers, 384 numbers for each text. The package is read as a folder of
+transformers.
 """
 
 from __future__ import annotations

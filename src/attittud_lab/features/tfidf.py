@@ -1,7 +1,8 @@
 """Texts as weighted counts of words and characters (TF-IDF), by scikit-learn's vectorizers.
 
-Each text becomes two sparse rows of length 1, side by side: one for single words and pairs of words, one for
-sequences of 2 to 5 characters. With term t in text d of n texts, of which df(t) have the term,
+Each text becomes two sparse rows of length 1, side by side: one for single words and pairs of
+words, one for sequences of 2 to 5 characters. With term t in text d of n texts, of which df(t) have
+the term,
 
     value(d, t) = (1 + ln count(d, t)) * (1 + ln((1 + n) / (1 + df(t)))),
 
@@ -26,7 +27,9 @@ from attittud_lab.output.progress import Progress
 MOST_TERMS = 20_000
 """The most frequent terms of each block that are used. More made no development pair better."""
 FITTED_ON = 10_000
-"""The most texts that terms are learned from: half of them the first ones, the others spread evenly."""
+"""The most texts that terms are learned from: half of them the first ones, the others spread
+evenly.
+"""
 _CHUNK = 1_000
 _BLOCKS: dict[str, dict[str, Any]] = {
     # One letter is a word too: in texts about mathematics it is a name.
@@ -59,10 +62,14 @@ class TfidfFeatures(FeatureMap):
                 continue
             self._blocks[block] = vectorizer
         if not self._blocks:
-            found = f"tfidf: no word and no sequence of characters is in two of {len(texts):,} texts"
+            found = (
+                f"tfidf: no word and no sequence of characters is in two of {len(texts):,} texts"
+            )
             raise InputError(f"{found}; name another column with input:, or give longer texts")
 
-    def transform(self, inputs: Sequence[str], progress: Progress | None = None) -> sparse.csr_matrix:
+    def transform(
+        self, inputs: Sequence[str], progress: Progress | None = None
+    ) -> sparse.csr_matrix:
         if not self._blocks:
             raise ValueError("the map has not been fitted; call fit() first")
         chunks = []

@@ -1,4 +1,6 @@
-"""`timm:NAME`: a frozen image network of the package timm, with the size and colours that it was trained on."""
+"""`timm:NAME`: a frozen image network of the package timm, with the size and colours that it was
+trained on.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The identity of frozen weights: a model that was fitted on the features of one encoder needs the same encoder."""
+"""The identity of frozen weights: a model that was fitted on the features of one encoder needs the
+same encoder.
+"""
 
 from __future__ import annotations
 

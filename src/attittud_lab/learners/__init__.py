@@ -35,7 +35,9 @@ def restore_fitted(plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> F
 
 
 def plain_fitted(fitted: Fitted) -> dict[str, Any]:
-    """Return `fitted.plain()` with the name of its learner, so that `restore_fitted` can read it."""
+    """Return `fitted.plain()` with the name of its learner, so that `restore_fitted` can read
+    it.
+    """
     return {"learner": fitted.learner, **fitted.plain()}
 
 

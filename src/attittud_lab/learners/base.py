@@ -1,4 +1,6 @@
-"""The interface of a learner: features and soft targets go in, scores come out, and models are kept without pickle."""
+"""The interface of a learner: features and soft targets go in, scores come out, and models are kept
+without pickle.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class Fitted(ABC):
 
     @abstractmethod
     def scores(self, features: Matrix) -> Numbers:
-        """Return log-probabilities, rows x classes; with several labels at once logits, rows x labels."""
+        """Return log-probabilities, rows x classes; with several labels at once logits, rows x
+        labels.
+        """
 
     @abstractmethod
     def plain(self) -> dict[str, Any]:
@@ -50,8 +54,9 @@ class Fitted(ABC):
 class SimpleLearner(ABC):
     """Fits a model to features in seconds, without a network.
 
-    Targets are soft. For classes, a row of `targets` has non-negative weights of the classes, which usually sum to
-    1. With several labels at once it has the probability of each label, NaN where a label is missing.
+    Targets are soft. For classes, a row of `targets` has non-negative weights of the classes, which
+    usually sum to 1. With several labels at once it has the probability of each label, NaN where a
+    label is missing.
     """
 
     name: ClassVar[str]
@@ -147,7 +152,9 @@ def log_softmax(logits: Numbers) -> Numbers:
 
 
 def floored_log(probabilities: npt.NDArray[Any]) -> Numbers:
-    """Return the logarithm of probabilities, rows x classes, after mixing in `LOWEST` of the even distribution."""
+    """Return the logarithm of probabilities, rows x classes, after mixing in `LOWEST` of the even
+    distribution.
+    """
     count = probabilities.shape[1]
     mixed: Numbers = np.log((1 - LOWEST) * probabilities.astype(np.float64) + LOWEST / count)
     return mixed

@@ -34,7 +34,9 @@ _SMALLEST = 1e-8
 
 @dataclass(frozen=True)
 class KernelModel(Fitted):
-    """A weighted sum of kernels k(x, l) = exp(−‖x − l‖² / (2 width²)) of landmarks l, plus an intercept."""
+    """A weighted sum of kernels k(x, l) = exp(−‖x − l‖² / (2 width²)) of landmarks l, plus an
+    intercept.
+    """
 
     learner: ClassVar[str] = "kernel"
     landmarks: npt.NDArray[np.float32]
@@ -45,7 +47,9 @@ class KernelModel(Fitted):
     several: bool
 
     def scores(self, features: Matrix) -> Numbers:
-        logits = gaussian(dense(features), self.landmarks, self.width) @ self.weights + self.intercept
+        logits = (
+            gaussian(dense(features), self.landmarks, self.width) @ self.weights + self.intercept
+        )
         return logits if self.several else log_softmax(logits)
 
     def plain(self) -> dict[str, Any]:
@@ -60,12 +64,16 @@ class KernelModel(Fitted):
 
     @classmethod
     def restore(cls, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> KernelModel:
-        landmarks, weights, intercept = (tensors[name].numpy() for name in ("landmarks", "weights", "intercept"))
+        landmarks, weights, intercept = (
+            tensors[name].numpy() for name in ("landmarks", "weights", "intercept")
+        )
         return cls(landmarks, float(plain["width"]), weights, intercept, bool(plain["several"]))
 
 
 class Kernel(SimpleLearner):
-    """Logistic regression whose features are kernels of landmarks, rotated so that they have the kernel's products."""
+    """Logistic regression whose features are kernels of landmarks, rotated so that they have the
+    kernel's products.
+    """
 
     name = "kernel"
     fitted = KernelModel

@@ -1,4 +1,6 @@
-"""The linear learner: multinomial logistic regression, or one logistic regression for each of several labels."""
+"""The linear learner: multinomial logistic regression, or one logistic regression for each of
+several labels.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ import numpy as np
 from torch import Tensor
 
 from attittud_lab.features.base import Matrix
-from attittud_lab.learners.base import Fitted, Numbers, Setting, SimpleLearner, as_tensor, log_softmax
+from attittud_lab.learners.base import (
+    Fitted,
+    Numbers,
+    Setting,
+    SimpleLearner,
+    as_tensor,
+    log_softmax,
+)
 from attittud_lab.learners.logistic import LogisticRegressions
 
 PENALTIES = (10.0, 2.0, 0.5, 0.1, 0.02, 0.004)

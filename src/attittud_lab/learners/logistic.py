@@ -1,7 +1,8 @@
-"""Logistic regression with soft targets and row weights: the solver that the linear and the kernel learner share.
+"""Logistic regression with soft targets and row weights: the solver that the linear and the kernel
+learner share.
 
-scikit-learn's logistic regression takes hard labels only. For hard labels, ours has the same solution with
-C = 1 / penalty.
+scikit-learn's logistic regression takes hard labels only. For hard labels, ours has the same
+solution with C = 1 / penalty.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from attittud_lab.features.base import Matrix
 from attittud_lab.learners.base import ABSENT, Numbers, is_sparse, log_softmax, sigmoid
 
 MOST_ROTATED = 700
-"""Up to this many rows are rotated into as many columns. For more, the rotation takes longer than it saves."""
+"""Up to this many rows are rotated into as many columns. For more, the rotation takes longer than
+it saves.
+"""
 TOLERANCE = 3e-4
 """The largest entry that the gradient of the mean loss may have at the end."""
 ROTATED_TOLERANCE = 1e-7
@@ -28,13 +31,15 @@ _SMALLEST = 1e-10
 
 
 class CentredColumns:
-    """Products with features that are centred and divided by one number, so that rows have length 1 on average.
+    """Products with features that are centred and divided by one number, so that rows have length 1
+    on average.
 
-    Centring changes no solution, since the intercept is free, but it makes the solver faster. A common length makes
-    a penalty mean the same for all kinds of features. Sparse features stay sparse.
+    Centring changes no solution, since the intercept is free, but it makes the solver faster. A
+    common length makes a penalty mean the same for all kinds of features. Sparse features stay
+    sparse.
 
-    A few rows with many columns are rotated into few columns, X = Z Vᵀ with orthonormal columns of V: the penalty
-    and all products of rows stay the same, and V is a mixture of the rows, V = Xᵀ M.
+    A few rows with many columns are rotated into few columns, X = Z Vᵀ with orthonormal columns of
+    V: the penalty and all products of rows stay the same, and V is a mixture of the rows, V = Xᵀ M.
     """
 
     def __init__(self, features: Matrix) -> None:
@@ -66,7 +71,9 @@ class CentredColumns:
         return centred / self.scale
 
     def restored(self, parameters: Numbers, intercept: Numbers) -> tuple[Numbers, Numbers]:
-        """Return weights and intercept for features that are neither centred, nor divided, nor rotated."""
+        """Return weights and intercept for features that are neither centred, nor divided, nor
+        rotated.
+        """
         weights = parameters / self.scale
         if self.rotated is not None:
             mixture = self.mixture @ weights
@@ -104,12 +111,13 @@ def mean_length(features: Matrix) -> float:
 class LogisticRegressions:
     """Logistic regressions on the same rows that differ only in their penalty.
 
-    With z = x W + b, the loss of a row with target t is −Σ_c t_c log softmax(z)_c, and with row weights w
+    With z = x W + b, the loss of a row with target t is −Σ_c t_c log softmax(z)_c, and with row
+    weights w
 
         objective = Σ_i w_i loss_i + penalty / 2 · ||W||²
 
-    Two classes have one logit, as in scikit-learn. Several labels at once have one logit each. The intercept b has no
-    penalty.
+    Two classes have one logit, as in scikit-learn. Several labels at once have one logit each. The
+    intercept b has no penalty.
     """
 
     def __init__(self, features: Matrix, targets: Numbers, weights: Numbers, several: bool) -> None:
@@ -117,7 +125,8 @@ class LogisticRegressions:
 
         Args:
             features: rows x width.
-            targets: rows x classes, weights of the classes; with several labels their probabilities, NaN if missing.
+            targets: rows x classes, weights of the classes; with several labels their
+                probabilities, NaN if missing.
             weights: of the rows.
             several: whether there are several labels at once.
         """
@@ -138,7 +147,9 @@ class LogisticRegressions:
         self.observed: Numbers = (self.weights * mass).sum(axis=0)
         shares_differ = (self.expected > 0) & ((self.expected < self.observed) | (not several))
         self.modelled: npt.NDArray[np.int64] = np.flatnonzero(shares_differ)
-        """The classes or labels that have logits of their own; the training rows say nothing about the others."""
+        """The classes or labels that have logits of their own; the training rows say nothing about
+        the others.
+        """
         self.binary = several or len(self.modelled) == 2
         self.mass = mass[:, self.modelled] if several else mass
         self.positive = positive[:, self.modelled]
@@ -150,8 +161,8 @@ class LogisticRegressions:
     ) -> Iterator[tuple[Numbers, Numbers]]:
         """Yield W (width x classes) and b (classes) for each penalty, in the order of `penalties`.
 
-        The strongest penalty comes first in the search, and each solution is where the next search starts. `start`
-        has W and b of a solution that is probably near the first one.
+        The strongest penalty comes first in the search, and each solution is where the next search
+        starts. `start` has W and b of a solution that is probably near the first one.
         """
         order = sorted(range(len(penalties)), key=lambda number: -penalties[number])
         parameters = np.zeros((self.columns.width + 1, self.positive.shape[1]))
@@ -167,7 +178,9 @@ class LogisticRegressions:
 
     def _reduced(self, weights: Numbers, intercept: Numbers) -> Numbers:
         """Return W and b of all classes as parameters of the logits that are modelled."""
-        centred = np.concatenate([weights * self.columns.scale, (intercept + self.columns.mean @ weights)[None]])
+        centred = np.concatenate(
+            [weights * self.columns.scale, (intercept + self.columns.mean @ weights)[None]]
+        )
         if self.binary and not self.several:
             centred = centred - centred[:, self.modelled[:1]]
             return np.asarray(centred[:, self.modelled[1:]])
@@ -205,7 +218,9 @@ class LogisticRegressions:
         return float((self.weights * losses).sum()), self.weights * slopes
 
     def _for_all_classes(self, weights: Numbers, intercept: Numbers) -> tuple[Numbers, Numbers]:
-        """Add constant logits for the classes or labels about which the training rows say nothing."""
+        """Add constant logits for the classes or labels about which the training rows say
+        nothing.
+        """
         all_weights = np.zeros((len(weights), self.classes))
         if self.several:
             half = 0.5 / self.total

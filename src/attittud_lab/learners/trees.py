@@ -1,6 +1,7 @@
 """Learners of trees, by scikit-learn: extra trees and gradient boosting, for tables.
 
-A model is kept as arrays. Our own few lines walk through them, and a test compares them with scikit-learn's.
+A model is kept as arrays. Our own few lines walk through them, and a test compares them with
+scikit-learn's.
 """
 
 from __future__ import annotations
@@ -45,14 +46,25 @@ class Forest:
 
     @classmethod
     def of(cls, trees: Sequence[Any], values: Sequence[Numbers]) -> Forest:
-        """Join the trees of scikit-learn (attribute `tree_`), with nodes x outputs values of each."""
+        """Join the trees of scikit-learn (attribute `tree_`), with nodes x outputs values of
+        each.
+        """
         sizes = [tree.node_count for tree in trees]
         roots = np.cumsum([0, *sizes[:-1]])
         left = [shifted(tree.children_left, root) for tree, root in zip(trees, roots, strict=True)]
-        right = [shifted(tree.children_right, root) for tree, root in zip(trees, roots, strict=True)]
+        right = [
+            shifted(tree.children_right, root) for tree, root in zip(trees, roots, strict=True)
+        ]
         column = np.concatenate([tree.feature for tree in trees]).astype(np.int64)
         threshold = np.concatenate([tree.threshold for tree in trees])
-        return cls(roots, np.concatenate(left), np.concatenate(right), column, threshold, np.concatenate(values))
+        return cls(
+            roots,
+            np.concatenate(left),
+            np.concatenate(right),
+            column,
+            threshold,
+            np.concatenate(values),
+        )
 
     def leaves(self, features: npt.NDArray[np.float32]) -> Iterator[Numbers]:
         """Yield for each tree the values of the leaves that the rows reach, rows x outputs."""
@@ -117,7 +129,9 @@ class ExtraTreesModel(Fitted):
 
 
 class ExtraTrees(SimpleLearner):
-    """Extremely randomised trees. A soft target becomes one row for each class, weighted by its share."""
+    """Extremely randomised trees. A soft target becomes one row for each class, weighted by its
+    share.
+    """
 
     name = "extra trees"
     fitted = ExtraTreesModel
@@ -153,18 +167,32 @@ class ExtraTrees(SimpleLearner):
                 yield self._classes(rows, targets, weights, options)
 
     def _classes(
-        self, rows: npt.NDArray[np.float32], targets: Numbers, weights: Numbers, options: Mapping[str, Any]
+        self,
+        rows: npt.NDArray[np.float32],
+        targets: Numbers,
+        weights: Numbers,
+        options: Mapping[str, Any],
     ) -> ExtraTreesModel:
         numbers, labels, shares = hardened(targets, weights)
         forest = ExtraTreesClassifier(**options).fit(rows[numbers], labels, sample_weight=shares)
         trees = [one.tree_ for one in forest.estimators_]
-        values = [tree.value[:, 0, :] / tree.value[:, 0, :].sum(axis=1, keepdims=True) for tree in trees]
-        return ExtraTreesModel(Forest.of(trees, values), forest.classes_, targets.shape[1], several=False)
+        values = [
+            tree.value[:, 0, :] / tree.value[:, 0, :].sum(axis=1, keepdims=True) for tree in trees
+        ]
+        return ExtraTreesModel(
+            Forest.of(trees, values), forest.classes_, targets.shape[1], several=False
+        )
 
     def _labels(
-        self, rows: npt.NDArray[np.float32], targets: Numbers, weights: Numbers, options: Mapping[str, Any]
+        self,
+        rows: npt.NDArray[np.float32],
+        targets: Numbers,
+        weights: Numbers,
+        options: Mapping[str, Any],
     ) -> ExtraTreesModel:
-        """Regress on the labels; a missing one counts as the mean of the label, which tells the trees nothing."""
+        """Regress on the labels; a missing one counts as the mean of the label, which tells the
+        trees nothing.
+        """
         used = weights > 0
         means = np.nan_to_num(np.nanmean(np.where(used[:, None], targets, np.nan), axis=0), nan=0.5)
         filled = np.where(np.isnan(targets), means, targets)
@@ -176,8 +204,12 @@ class ExtraTrees(SimpleLearner):
         return ExtraTreesModel(Forest.of(trees, values), np.arange(count), count, several=True)
 
 
-def hardened(targets: Numbers, weights: Numbers) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Numbers]:
-    """Return rows, classes and weights of soft targets: one entry for each class of a row that has a weight."""
+def hardened(
+    targets: Numbers, weights: Numbers
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Numbers]:
+    """Return rows, classes and weights of soft targets: one entry for each class of a row that has
+    a weight.
+    """
     shares = targets * weights[:, None]
     rows, classes = np.nonzero(shares > 0)
     return rows, classes, shares[rows, classes]
@@ -185,7 +217,9 @@ def hardened(targets: Numbers, weights: Numbers) -> tuple[npt.NDArray[np.int64],
 
 @dataclass(frozen=True)
 class BoostingModel(Fitted):
-    """Logits of classes or labels: a start, plus `rate` times the sum of the trees that belong to each."""
+    """Logits of classes or labels: a start, plus `rate` times the sum of the trees that belong to
+    each.
+    """
 
     learner: ClassVar[str] = "boosting"
     forest: Forest
@@ -205,16 +239,24 @@ class BoostingModel(Fitted):
         return {"several": self.several, "rate": self.rate}
 
     def tensors(self) -> dict[str, Tensor]:
-        return {**self.forest.tensors(), "logit": as_tensor(self.logit), "start": as_tensor(self.start)}
+        return {
+            **self.forest.tensors(),
+            "logit": as_tensor(self.logit),
+            "start": as_tensor(self.start),
+        }
 
     @classmethod
     def restore(cls, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
         logit, start = tensors["logit"].numpy(), tensors["start"].numpy()
-        return cls(Forest.restore(tensors), logit, start, float(plain["rate"]), bool(plain["several"]))
+        return cls(
+            Forest.restore(tensors), logit, start, float(plain["rate"]), bool(plain["several"])
+        )
 
 
 class Boosting(SimpleLearner):
-    """Gradient boosting of small trees, each on half of the rows. Several labels have a model each."""
+    """Gradient boosting of small trees, each on half of the rows. Several labels have a model
+    each.
+    """
 
     name = "boosting"
     fitted = BoostingModel
@@ -241,7 +283,9 @@ class Boosting(SimpleLearner):
         most = int(max(setting["rounds"] for setting in settings))
         count = targets.shape[1]
         if several:
-            parts = [self._label(rows, targets[:, label], weights, most, seed) for label in range(count)]
+            parts = [
+                self._label(rows, targets[:, label], weights, most, seed) for label in range(count)
+            ]
             starts = np.array([logit for logit, _ in parts])
             columns = [[label] for label, (_, stages) in enumerate(parts) if stages]
             boosted = [stages for _, stages in parts if stages]
@@ -259,9 +303,16 @@ class Boosting(SimpleLearner):
             yield BoostingModel(forest, logit, starts, self.rate, several)
 
     def _classes(
-        self, rows: npt.NDArray[np.float32], targets: Numbers, weights: Numbers, rounds: int, seed: int
+        self,
+        rows: npt.NDArray[np.float32],
+        targets: Numbers,
+        weights: Numbers,
+        rounds: int,
+        seed: int,
     ) -> tuple[Numbers, list[int], list[list[Any]]]:
-        """Return the start of each class, the classes that trees add to, and the trees of each round."""
+        """Return the start of each class, the classes that trees add to, and the trees of each
+        round.
+        """
         numbers, labels, shares = hardened(targets, weights)
         starts = np.full(targets.shape[1], ABSENT)
         present = np.unique(labels)
@@ -277,7 +328,12 @@ class Boosting(SimpleLearner):
         return starts, present.tolist(), stages_of(model)
 
     def _label(
-        self, rows: npt.NDArray[np.float32], targets: Numbers, weights: Numbers, rounds: int, seed: int
+        self,
+        rows: npt.NDArray[np.float32],
+        targets: Numbers,
+        weights: Numbers,
+        rounds: int,
+        seed: int,
     ) -> tuple[float, list[list[Any]]]:
         """Return the start of one of several labels, and its trees."""
         observed = np.flatnonzero(~np.isnan(targets) & (weights > 0))
@@ -286,7 +342,12 @@ class Boosting(SimpleLearner):
         return float(starts[1] - starts[0]), stages
 
     def _boosted(
-        self, rows: npt.NDArray[np.float32], labels: npt.NDArray[np.int64], weights: Numbers, rounds: int, seed: int
+        self,
+        rows: npt.NDArray[np.float32],
+        labels: npt.NDArray[np.int64],
+        weights: Numbers,
+        rounds: int,
+        seed: int,
     ) -> GradientBoostingClassifier:
         model = GradientBoostingClassifier(
             n_estimators=rounds,

@@ -1,4 +1,5 @@
-"""Networks by name. A model is a file with its network, and an entry here with the data it reads and its builder.
+"""Networks by name. A model is a file with its network, and an entry here with the data it reads
+and its builder.
 
 Networks are imported when they are built, so that names can be listed and checked without torch.
 """
@@ -29,7 +30,9 @@ class Wanted:
 
 @dataclass(frozen=True)
 class ModelEntry:
-    """A registered model. Functions may be given as "module:name", which is imported when it is called."""
+    """A registered model. Functions may be given as "module:name", which is imported when it is
+    called.
+    """
 
     about: str
     build: Callable[..., Any] | str
@@ -42,20 +45,32 @@ class ModelEntry:
     packs: bool = False
     """Whether a row may hold several texts."""
     keeps: Callable[..., Any] | str | None = None
-    """Copies what `build` and `words` read, except weights, into a folder that can replace the named folder."""
+    """Copies what `build` and `words` read, except weights, into a folder that can replace the
+    named folder.
+    """
     folder: Callable[..., Any] | str | None = None
-    """Finds the folder that `build` reads, which the first group names, so that it can be sent to other machines."""
+    """Finds the folder that `build` reads, which the first group names, so that it can be sent to
+    other machines.
+    """
     foreign: bool = False
-    """Whether another library makes it, so that a trial on two examples must show the number of its features."""
+    """Whether another library makes it, so that a trial on two examples must show the number of its
+    features.
+    """
 
 
 _ENTRIES: dict[str, ModelEntry] = {}
 
 
 def register(
-    name: str, about: str, build: Callable[..., Any] | str, *reads: Kind, pattern: str | None = None, **more: Any
+    name: str,
+    about: str,
+    build: Callable[..., Any] | str,
+    *reads: Kind,
+    pattern: str | None = None,
+    **more: Any,
 ) -> None:
-    """Add a model. `reads` names the kinds of data that it reads; `pattern` matches its names, by default `name` alone.
+    """Add a model. `reads` names the kinds of data that it reads; `pattern` matches its names, by
+    default `name` alone.
 
     See `ModelEntry` for the rest.
     """
@@ -65,17 +80,25 @@ def register(
 
 
 def names(kind: Kind | None = None) -> dict[str, str]:
-    """Return every model (or an example of its names) that reads data of a kind, with one line about it."""
-    return {name: entry.about for name, entry in _ENTRIES.items() if kind is None or kind in entry.reads}
+    """Return every model (or an example of its names) that reads data of a kind, with one line
+    about it.
+    """
+    return {
+        name: entry.about for name, entry in _ENTRIES.items() if kind is None or kind in entry.reads
+    }
 
 
 def pretrained(kind: Kind) -> list[str]:
-    """Return the models of other libraries, which come with trained weights, that read data of a kind."""
+    """Return the models of other libraries, which come with trained weights, that read data of a
+    kind.
+    """
     return [name for name, entry in _ENTRIES.items() if entry.foreign and kind in entry.reads]
 
 
 def find(name: str) -> tuple[ModelEntry, tuple[str, ...]]:
-    """The entry of a name, and the variable parts of the name. A missing folder is noticed when it is opened."""
+    """The entry of a name, and the variable parts of the name. A missing folder is noticed when it
+    is opened.
+    """
     for entry in _ENTRIES.values():
         match = re.fullmatch(entry.pattern, name, re.DOTALL)
         if match:
@@ -85,15 +108,30 @@ def find(name: str) -> tuple[ModelEntry, tuple[str, ...]]:
 
 def call(function: Callable[..., Any] | str, *arguments: Any) -> Any:
     """Call a function of an entry, importing it if it is given by name."""
-    found = resolve_name(f"attittud_lab.models.{function}") if isinstance(function, str) else function
+    found = (
+        resolve_name(f"attittud_lab.models.{function}") if isinstance(function, str) else function
+    )
     return found(*arguments)
 
 
 register("mlp", "two hidden layers of model.width units", "vision:mlp", "image", "table")
-register("small-cnn", "three convolutions of model.width channels with GroupNorm", "vision:small_cnn", "image")
-register("resnet-18", "He et al. 2016, with a smaller stem for small images", "vision:resnet_18", "image")
+register(
+    "small-cnn",
+    "three convolutions of model.width channels with GroupNorm",
+    "vision:small_cnn",
+    "image",
+)
+register(
+    "resnet-18", "He et al. 2016, with a smaller stem for small images", "vision:resnet_18", "image"
+)
 _WIDE = "Zagoruyko and Komodakis 2016, the paper's network; any wideresnet-DEPTH-WIDTH"
-register("wideresnet-22-4", _WIDE, "vision:wide_resnet", "image", pattern=r"wideresnet-(\d{1,3})-(\d{1,2})")
+register(
+    "wideresnet-22-4",
+    _WIDE,
+    "vision:wide_resnet",
+    "image",
+    pattern=r"wideresnet-(\d{1,3})-(\d{1,2})",
+)
 # Not packed: its convolutions would reach beyond the end of a text into the next one.
 _CNN = "two convolutions of model.width channels over hashed words"
 register("text-cnn", _CNN, "text:TextCNN", "text", words="text:HashedWords")
@@ -104,7 +142,23 @@ _TEXTS = {
     "folder": "huggingface:hf_folder",
     "packs": True,
 }
-register("hf:FOLDER", _HF, "huggingface:hf_body", "text", "image", pattern="hf:(.*)", foreign=True, **_TEXTS)
+register(
+    "hf:FOLDER",
+    _HF,
+    "huggingface:hf_body",
+    "text",
+    "image",
+    pattern="hf:(.*)",
+    foreign=True,
+    **_TEXTS,
+)
 _TABLE = "two residual blocks of model.width units with LayerNorm; any table-mlp-BLOCKS"
 register("table-mlp", _TABLE, "table:TableMLP", "table", pattern=r"table-mlp(?:-([1-9]\d?))?")
-register("timm:NAME", "an image network of timm", "timm:timm_body", "image", pattern="timm:(.*)", foreign=True)
+register(
+    "timm:NAME",
+    "an image network of timm",
+    "timm:timm_body",
+    "image",
+    pattern="timm:(.*)",
+    foreign=True,
+)

@@ -1,4 +1,5 @@
-"""`hf:FOLDER`: any Hugging Face image or text network from a local folder or the cache, as a shared body.
+"""`hf:FOLDER`: any Hugging Face image or text network from a local folder or the cache, as a shared
+body.
 
 Only safetensors weights are read, and no code that comes with a model is run.
 """
@@ -26,13 +27,20 @@ if TYPE_CHECKING:
 
 
 FAR = -1e4
-"""Added to the attention of tokens that must not be seen: its exp is exactly 0 in every floating-point type."""
+"""Added to the attention of tokens that must not be seen: its exp is exactly 0 in every
+floating-point type.
+"""
 TRIED = 256
 """Tokens of a trial: more than the attention window of encoders (128 in ModernBERT)."""
 
-# Stored masked-word heads by family: the layer, its norm and the bias. All have the form of `MaskedHead`.
+# Stored masked-word heads by family: the layer, its norm and the bias. All have the form of
+# `MaskedHead`.
 _HEADS = (
-    ("cls.predictions.transform.dense", "cls.predictions.transform.LayerNorm", "cls.predictions.bias"),  # BERT
+    (
+        "cls.predictions.transform.dense",
+        "cls.predictions.transform.LayerNorm",
+        "cls.predictions.bias",
+    ),  # BERT
     ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"),  # RoBERTa
     ("vocab_transform", "vocab_layer_norm", "vocab_projector.bias"),  # DistilBERT
 )
@@ -48,11 +56,18 @@ class HFWords:
         (framed,), (bare,) = self.encode(["a"], special=True), self.encode(["a"])
         starts = range(len(framed) - len(bare) + 1)
         start = next((start for start in starts if framed[start:][: len(bare)] == bare), None)
-        self.prefix, self.suffix = ([], []) if start is None else (framed[:start], framed[start + len(bare) :])
+        self.prefix, self.suffix = (
+            ([], []) if start is None else (framed[:start], framed[start + len(bare) :])
+        )
 
     def encode(self, texts: Sequence[str], *, special: bool = False) -> list[list[int]]:
         # Some folders pad and cut every text to a fixed length; here the data decide the length.
-        settings = {"add_special_tokens": special, "padding": False, "truncation": False, "verbose": False}
+        settings = {
+            "add_special_tokens": special,
+            "padding": False,
+            "truncation": False,
+            "verbose": False,
+        }
         return list(self._tokenizer(list(texts), **settings)["input_ids"])
 
     @cached_property
@@ -73,7 +88,8 @@ class Encoder(TextBody):
         super().__init__()
         self.model = model
         if getattr(model, "pooler", None) is not None:
-            # The pooler's output is not used here; its parameters would only be counted although no loss reaches them.
+            # The pooler's output is not used here; its parameters would only be counted although no
+            # loss reaches them.
             model.pooler = None
         words = HFWords(tokenizer)
         self.features = int(model.config.hidden_size)
@@ -87,7 +103,9 @@ class Encoder(TextBody):
         self.starts = words.prefix[0] if words.prefix else None
         self.ends = words.suffix[-1] if words.suffix else None
         self.first = _first_position(model, self.pad, set(self.special))
-        """Number of the first position; None where the encoder does not take our positions and masks."""
+        """Number of the first position; None where the encoder does not take our positions and
+        masks.
+        """
 
     @property
     def table(self) -> Tensor:
@@ -108,8 +126,11 @@ class Encoder(TextBody):
     def tokens(self, inputs: Tensor, segments: Tensor | None = None) -> Tensor:
         present = (inputs != self.pad).long() if segments is None else segments
         if self.first is None:
-            return self.model(input_ids=inputs.long(), attention_mask=(present > 0).long()).last_hidden_state  # type: ignore[no-any-return]  # the same
-        # Given in full: transformers would otherwise read the mask on the host, and share positions among all rows.
+            output = self.model(input_ids=inputs.long(), attention_mask=(present > 0).long())
+            states: Tensor = output.last_hidden_state
+            return states
+        # Given in full: transformers would otherwise read the mask on the host, and share positions
+        # among all rows.
         positions = _positions(present, restart=segments is not None) + self.first
         return _states(self.model, inputs.long(), present, positions)
 
@@ -131,18 +152,31 @@ def _states(model: Any, inputs: Tensor, segments: Tensor, positions: Tensor) -> 
 
 @torch.no_grad()
 def _first_position(model: Any, pad: int, special: set[int]) -> int | None:
-    """Found by a trial: two texts in one row, with our masks and positions, must give the same as each text alone."""
-    words = [token for token in range(int(model.config.vocab_size)) if token != pad and token not in special][:4]
+    """Found by a trial: two texts in one row, with our masks and positions, must give the same as
+    each text alone.
+    """
+    words = [
+        token
+        for token in range(int(model.config.vocab_size))
+        if token != pad and token not in special
+    ][:4]
     if not words:
         return None
-    longest = min(TRIED, int(getattr(model.config, "max_position_embeddings", None) or TRIED) - pad - 1)
+    longest = min(
+        TRIED, int(getattr(model.config, "max_position_embeddings", None) or TRIED) - pad - 1
+    )
     row = torch.tensor([(words * TRIED)[:longest]])
     segments = torch.tensor([[1] * 3 + [2] * (longest - 3)])
     training = model.training
     model.eval()
     try:
-        alone = torch.cat([model(input_ids=piece).last_hidden_state for piece in (row[:, :3], row[:, 3:])], 1)
-        for first in (0, pad + 1):  # BERT counts from 0, RoBERTa from the number after its padding token
+        alone = torch.cat(
+            [model(input_ids=piece).last_hidden_state for piece in (row[:, :3], row[:, 3:])], 1
+        )
+        for first in (
+            0,
+            pad + 1,
+        ):  # BERT counts from 0, RoBERTa from the number after its padding token
             together = _states(model, row, segments, _positions(segments, restart=True) + first)
             if torch.allclose(together, alone, rtol=1e-4, atol=1e-4 * float(alone.abs().max())):
                 return first
@@ -154,11 +188,15 @@ def _first_position(model: Any, pad: int, special: set[int]) -> int | None:
 
 
 def stored_head(path: Path) -> dict[str, Tensor]:
-    """The weights of a masked-word head under the names of `MaskedHead`; empty if there is none in this file of weights."""
+    """The weights of a masked-word head under the names of `MaskedHead`; empty if there is none in
+    this file of weights.
+    """
     with safe_open(path, "pt") as file:
         names = set(file.keys())
         for dense, norm, bias in _HEADS:
-            wanted = {f"dense.{part}": f"{dense}.{part}" for part in ("weight", "bias")} | {"bias": bias}
+            wanted = {f"dense.{part}": f"{dense}.{part}" for part in ("weight", "bias")} | {
+                "bias": bias
+            }
             wanted |= {f"norm.{part}": f"{norm}.{part}" for part in ("weight", "bias")}
             if set(wanted.values()) <= names:
                 return {own: file.get_tensor(name).float() for own, name in wanted.items()}
@@ -173,7 +211,9 @@ _DROPOUT = ("hidden_dropout_prob", "dropout", "hidden_dropout", "mlp_dropout", "
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Hide warnings about unused weights, such as another task's head, and progress bars for each of a hundred runs."""
+    """Hide warnings about unused weights, such as another task's head, and progress bars for each
+    of a hundred runs.
+    """
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -199,29 +239,41 @@ class HFFolder:
             try:  # by its path: with a name the library would ask the network for some files
                 self.path = Path(snapshot_download(name, local_files_only=True))
             except (OSError, ValueError):  # not there, or no name at all
-                nowhere = "there is no such folder, and nothing with this name in the Hugging Face cache"
+                nowhere = (
+                    "there is no such folder, and nothing with this name in the Hugging Face cache"
+                )
                 found = f"model hf:{name}: cannot be loaded: {nowhere}"
-                raise InputError(f"{found}; {_CURE}, or fetch it from the hub first: hf download {name}") from None
+                raise InputError(
+                    f"{found}; {_CURE}, or fetch it from the hub first: hf download {name}"
+                ) from None
 
     def load(self, what: str, kind: str, **more: Any) -> Any:
-        """Load an object of an Auto class, without the network and without running code of the folder."""
+        """Load an object of an Auto class, without the network and without running code of the
+        folder.
+        """
         try:
             with quietly():
                 auto = getattr(self._transformers, kind)
-                return auto.from_pretrained(self.path, local_files_only=True, trust_remote_code=False, **more)
+                return auto.from_pretrained(
+                    self.path, local_files_only=True, trust_remote_code=False, **more
+                )
         except Exception as error:  # the type of error depends on the library's version
             raise self.failed(what, one_line(error, 200)) from None
 
     def network(self, settings: Any, *, pretrained: bool) -> Any:
         if pretrained:
-            return self.load("the network", "AutoModel", config=settings, use_safetensors=True).float()
+            return self.load(
+                "the network", "AutoModel", config=settings, use_safetensors=True
+            ).float()
         try:
             return self._transformers.AutoModel.from_config(settings).float()
         except Exception as error:  # the same
             raise self.failed("the network", one_line(error, 200)) from None
 
     def failed(self, what: str, why: str) -> InputError:
-        return InputError(f"model hf:{self.name}: {what} cannot be loaded from its folder ({why}); {_CURE}")
+        return InputError(
+            f"model hf:{self.name}: {what} cannot be loaded from its folder ({why}); {_CURE}"
+        )
 
     def tokenizer(self) -> Any:
         tokenizer = self.load("its tokenizer", "AutoTokenizer")
@@ -239,7 +291,9 @@ def hf_words(name: str) -> HFWords | None:
     tokenizer = folder.tokenizer()
     if tokenizer.pad_token_id is None:
         found = f"model hf:{name}: its tokenizer has no padding token, so texts of different lengths cannot share"
-        raise InputError(f"{found} a batch; set tokenizer.pad_token and save the tokenizer into the folder")
+        raise InputError(
+            f"{found} a batch; set tokenizer.pad_token and save the tokenizer into the folder"
+        )
     return HFWords(tokenizer)
 
 
@@ -261,7 +315,9 @@ def hf_body(wanted: Wanted, name: str) -> nn.Module:
     if config.dropout:
         known = [key for key in _DROPOUT if hasattr(settings, key)]
         if not known:
-            raise InputError(f"model hf:{name} has no dropout that could be set; leave model.dropout at 0")
+            raise InputError(
+                f"model hf:{name} has no dropout that could be set; leave model.dropout at 0"
+            )
         for key in known:
             setattr(settings, key, config.dropout)
     model = folder.network(settings, pretrained=config.pretrained)
@@ -274,7 +330,9 @@ def hf_body(wanted: Wanted, name: str) -> nn.Module:
 
 
 class HFImageBody(nn.Module):
-    """An image network: its pooled output, or the mean over positions; `build_model` finds the number of features."""
+    """An image network: its pooled output, or the mean over positions; `build_model` finds the
+    number of features.
+    """
 
     def __init__(self, model: Any) -> None:
         super().__init__()

@@ -1,4 +1,6 @@
-"""The network that a configuration names: a shared body with one head per task, its parameters by name, and its weights."""
+"""The network that a configuration names: a shared body with one head per task, its parameters by
+name, and its weights.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +36,11 @@ BYTES = 20
 
 
 class Network(nn.Module):
-    """`model(inputs, head="primary")`; images come as uint8, texts as token numbers, tables as features.
+    """`model(inputs, head="primary")`; images come as uint8, texts as token numbers, tables as
+    features.
 
-    The body is a module with a number of `features`, which is passed in for a body of another library. A head without a
-    number of outputs predicts masked words.
+    The body is a module with a number of `features`, which is passed in for a body of another
+    library. A head without a number of outputs predicts masked words.
     """
 
     mean: Tensor
@@ -55,7 +58,10 @@ class Network(nn.Module):
         super().__init__()
         self.body, self.head_init, self.images = body, head_init, normalise is not None
         wide: Any = body.features if features is None else features
-        made = {name: nn.Linear(wide, count) if count else _masked_head(body, wide) for name, count in heads.items()}
+        made = {
+            name: nn.Linear(wide, count) if count else _masked_head(body, wide)
+            for name, count in heads.items()
+        }
         self.heads = nn.ModuleDict(made)
         for head in self.heads.values():
             if isinstance(head, nn.Linear):
@@ -101,11 +107,17 @@ def reader(model: ModelConfig, data: DataConfig, cache: Path | None) -> Reader |
     entry, parts = find(model.name)
     with tensors_alone():
         words = None if entry.words is None else call(entry.words, *parts)
-    return None if words is None else Reader(words, data.max_length, pack=data.pack and entry.packs, cache=cache)
+    return (
+        None
+        if words is None
+        else Reader(words, data.max_length, pack=data.pack and entry.packs, cache=cache)
+    )
 
 
 def build_model(config: ModelConfig, data: Prepared, seed: int) -> Network:
-    """A network with heads for all tasks of `data`. Its initial weights depend on the seed alone, not on the strategy."""
+    """A network with heads for all tasks of `data`. Its initial weights depend on the seed alone,
+    not on the strategy.
+    """
     entry, parts = find(config.name)
     if data.kind not in entry.reads:
         found = f"model {config.name!r} reads {entry.reads[0]}s, but the data are {data.kind}s"
@@ -113,35 +125,47 @@ def build_model(config: ModelConfig, data: Prepared, seed: int) -> Network:
     wanted = Wanted(config, tuple(data.primary.examples.inputs.shape[1:]), data.kind)
     with torch.random.fork_rng(devices=[]):
         if not entry.foreign:
-            _check_size(config, lambda smaller: call(entry.build, replace(wanted, config=smaller), *parts))
+            _check_size(
+                config, lambda smaller: call(entry.build, replace(wanted, config=smaller), *parts)
+            )
         torch.manual_seed(mix(seed, "model"))
         with tensors_alone():
             body: nn.Module = call(entry.build, wanted, *parts)
         if data.kind == "text":
             _check_texts(cast(TextBody, body), config.name, data)
-        widest = max((part.inputs for part in data.all_examples), key=lambda inputs: inputs.shape[-1])
+        widest = max(
+            (part.inputs for part in data.all_examples), key=lambda inputs: inputs.shape[-1]
+        )
         features = _tried(body, config.name, widest[:2].cpu(), data.kind) if entry.foreign else None
         tasks = (data.primary, *data.auxiliary.values())
         outputs = {task.head: len(task.classes) or None for task in tasks}
         largest = max((task.examples.inputs for task in tasks), key=len)
         normalise = statistics(largest) if data.kind == "image" else None
-        network = Network(body, outputs, features=features, normalise=normalise, head_init=config.head_init)
+        network = Network(
+            body, outputs, features=features, normalise=normalise, head_init=config.head_init
+        )
     if config.weights is not None:
         load_body(network, config.weights.replace("{seed}", str(seed)))
     for parameter in matching(network, config.freeze, "model.freeze"):
         parameter.requires_grad_(False)
     if not any(parameter.requires_grad for parameter in network.parameters()):
-        raise InputError(f"model.freeze: {', '.join(config.freeze)} leaves nothing to train; freeze less")
+        raise InputError(
+            f"model.freeze: {', '.join(config.freeze)} leaves nothing to train; freeze less"
+        )
     return network
 
 
 def predicts(name: str) -> bool:
-    """Whether a tensor of this name takes part in predictions: all but the heads of auxiliary tasks."""
+    """Whether a tensor of this name takes part in predictions: all but the heads of auxiliary
+    tasks.
+    """
     return not name.startswith("heads.") or name.startswith("heads.primary.")
 
 
 def keep_description(config: ModelConfig, folder: Path) -> str | None:
-    """Copy what another library needs to build the network again; the name of its folder, None if nothing is needed."""
+    """Copy what another library needs to build the network again; the name of its folder, None if
+    nothing is needed.
+    """
     entry, parts = find(config.name)
     if entry.keeps is None:
         return None
@@ -160,12 +184,18 @@ def files_read(config: ModelConfig, seed: int) -> dict[str, Path]:
     return found
 
 
-def trained_model(config: ModelConfig, kind: Kind, shape: Sequence[int], weights: Mapping[str, Tensor]) -> Network:
-    """Load the network of a finished run, with the primary head alone. Raises torch's errors if the weights do not fit."""
+def trained_model(
+    config: ModelConfig, kind: Kind, shape: Sequence[int], weights: Mapping[str, Tensor]
+) -> Network:
+    """Load the network of a finished run, with the primary head alone. Raises torch's errors if the
+    weights do not fit.
+    """
     entry, parts = find(config.name)
     count, features = weights["heads.primary.weight"].shape
     with torch.random.fork_rng(devices=[]), tensors_alone():
-        body: nn.Module = call(entry.build, Wanted(replace(config, pretrained=False), tuple(shape), kind), *parts)
+        body: nn.Module = call(
+            entry.build, Wanted(replace(config, pretrained=False), tuple(shape), kind), *parts
+        )
         normalise = (weights["mean"], weights["std"]) if kind == "image" else None
         known = features if entry.foreign else None
         network = Network(body, {"primary": count}, features=known, normalise=normalise)
@@ -175,7 +205,9 @@ def trained_model(config: ModelConfig, kind: Kind, shape: Sequence[int], weights
 
 @contextmanager
 def tensors_alone() -> Iterator[None]:
-    """Let `torch.load` unpickle only tensors inside the block, whatever the calling library asks for."""
+    """Let `torch.load` unpickle only tensors inside the block, whatever the calling library asks
+    for.
+    """
     name = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
     before = os.environ.get(name)
     os.environ[name] = "1"
@@ -193,15 +225,24 @@ def _check_size(config: ModelConfig, build: Callable[[ModelConfig], nn.Module]) 
     def parameters(width: int) -> float:
         try:
             with torch.device("meta"):
-                return sum(parameter.numel() for parameter in build(replace(config, width=width)).parameters())
+                return sum(
+                    parameter.numel()
+                    for parameter in build(replace(config, width=width)).parameters()
+                )
         except RuntimeError:  # more than torch can count
             return math.inf
 
     wanted, most = parameters(config.width), free_memory() / BYTES
     if wanted <= most:
         return
-    narrower = bisect_right(range(1, config.width), most, key=parameters) if parameters(1) < wanted else 0
-    cure = f"lower model.width from {config.width} to at most {narrower}" if narrower else "choose a smaller model"
+    narrower = (
+        bisect_right(range(1, config.width), most, key=parameters) if parameters(1) < wanted else 0
+    )
+    cure = (
+        f"lower model.width from {config.width} to at most {narrower}"
+        if narrower
+        else "choose a smaller model"
+    )
     count = "over 1e18" if wanted == math.inf else f"{wanted:.3g}"
     raise InputError(
         f"model {config.name} would have {count} parameters, and the free memory is enough to train about {most:.3g} ({BYTES} "
@@ -210,7 +251,9 @@ def _check_size(config: ModelConfig, build: Callable[[ModelConfig], nn.Module]) 
 
 
 def _tried(body: nn.Module, name: str, inputs: Tensor, kind: str) -> int:
-    """Find the number of features of another library's network on two examples, so that errors show before training."""
+    """Find the number of features of another library's network on two examples, so that errors show
+    before training.
+    """
     body.eval()
     try:
         with torch.no_grad():
@@ -218,9 +261,14 @@ def _tried(body: nn.Module, name: str, inputs: Tensor, kind: str) -> int:
         if features.ndim != 2:
             raise ValueError(f"it gives {features.ndim - 1}-dimensional features")
     except Exception as error:  # each library raises its own errors
-        size, setting = "x".join(map(str, inputs.shape[1:])), "image_size" if kind == "image" else "max_length"
+        size, setting = (
+            "x".join(map(str, inputs.shape[1:])),
+            "image_size" if kind == "image" else "max_length",
+        )
         found = f"model {name} cannot read {kind}s of size {size} ({one_line(error, 200)})"
-        raise InputError(f"{found}; set data.{setting} to what it was made for, or choose another model") from None
+        raise InputError(
+            f"{found}; set data.{setting} to what it was made for, or choose another model"
+        ) from None
     body.train()
     return int(features.shape[1])
 
@@ -267,7 +315,9 @@ def matching(model: nn.Module, patterns: Sequence[str], where: str) -> list[nn.P
 
 
 def check_shared(model: nn.Module, exclude: Sequence[str], *, head: bool) -> None:
-    """Refuse a strategy that has nothing to work on. `head`: some auxiliary source shares the primary head."""
+    """Refuse a strategy that has nothing to work on. `head`: some auxiliary source shares the
+    primary head.
+    """
     shared = ("body.", "heads.primary.") if head else ("body.",)
     if not any(
         parameter.requires_grad and name.startswith(shared) and not matches(name, exclude)
@@ -280,7 +330,9 @@ def check_shared(model: nn.Module, exclude: Sequence[str], *, head: bool) -> Non
 
 
 def save_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
-    tensors = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in weights.items()}
+    tensors = {
+        name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in weights.items()
+    }
     write_atomically(path, save(tensors))
 
 
@@ -289,13 +341,20 @@ def load_weights(path: Path) -> dict[str, Tensor]:
         if not path.is_file():  # a device or a pipe may never end
             raise OSError("there is no such file")
         return load(path.read_bytes())
-    except (OSError, SafetensorError, LookupError, RuntimeError, ValueError) as error:  # types that torch does not have
+    except (
+        OSError,
+        SafetensorError,
+        LookupError,
+        RuntimeError,
+        ValueError,
+    ) as error:  # types that torch does not have
         found = f"{path}: cannot read these weights ({one_line(error)})"
         raise InputError(f"{found}; give a weights.safetensors of a run") from None
 
 
 def load_body(network: nn.Module, path: str) -> None:
-    """Start from the weights of an earlier run: the body, and heads of auxiliary sources that it had under the same name.
+    """Start from the weights of an earlier run: the body, and heads of auxiliary sources that it
+    had under the same name.
 
     The primary head stays as it is, and so does a head of another shape.
     """
@@ -303,8 +362,14 @@ def load_body(network: nn.Module, path: str) -> None:
     for name in sorted(own.keys() | stored.keys()):
         shapes = [tuple(side[name].shape) if name in side else "nothing" for side in (stored, own)]
         if shapes[0] != shapes[1] and name.startswith("body."):
-            found = f"model.weights: {path} has {shapes[0]} for {name!r}, this model needs {shapes[1]}"
+            found = (
+                f"model.weights: {path} has {shapes[0]} for {name!r}, this model needs {shapes[1]}"
+            )
             raise InputError(f"{found}; use the model of that run")
-        if shapes[0] != shapes[1] or name.startswith("heads.primary.") or not name.startswith(("body.", "heads.")):
+        if (
+            shapes[0] != shapes[1]
+            or name.startswith("heads.primary.")
+            or not name.startswith(("body.", "heads."))
+        ):
             stored.pop(name, None)
     network.load_state_dict(stored, strict=False)

@@ -1,4 +1,5 @@
-"""A network for tables: residual blocks of fully connected layers, as in Gorishniy et al. 2021, with LayerNorm.
+"""A network for tables: residual blocks of fully connected layers, as in Gorishniy et al. 2021,
+with LayerNorm.
 
 BatchNorm would make the gradient of one example depend on the others of its batch.
 """

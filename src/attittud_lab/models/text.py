@@ -1,4 +1,6 @@
-"""Texts: masked language modelling, and a network that hashes words and needs no vocabulary file."""
+"""Texts: masked language modelling, and a network that hashes words and needs no vocabulary
+file.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 class TextBody(nn.Module, ABC):
-    """A body for token numbers (n x L, padded with `pad`): a vector for each token, or their mean for each row."""
+    """A body for token numbers (n x L, padded with `pad`): a vector for each token, or their mean
+    for each row.
+    """
 
     features: int
     vocabulary: int
@@ -45,7 +49,9 @@ class TextBody(nn.Module, ABC):
 
     @abstractmethod
     def tokens(self, inputs: Tensor, segments: Tensor | None = None) -> Tensor:
-        """n x L x features; texts of one row do not see each other. Without segments each row is one text."""
+        """n x L x features; texts of one row do not see each other. Without segments each row is
+        one text.
+        """
 
     def forward(self, inputs: Tensor) -> Tensor:
         present = (inputs != self.pad).unsqueeze(-1)
@@ -54,7 +60,9 @@ class TextBody(nn.Module, ABC):
 
 @dataclass(frozen=True)
 class Hidden:
-    """Rows of tokens with some hidden: the same number of `positions` in each row; `asked` marks the ones that count."""
+    """Rows of tokens with some hidden: the same number of `positions` in each row; `asked` marks
+    the ones that count.
+    """
 
     inputs: Tensor
     segments: Tensor
@@ -64,11 +72,14 @@ class Hidden:
 
 
 def hide(inputs: Tensor, body: TextBody) -> Hidden:
-    """Choose 15 % of each row's words, one at least: of these 80 % are masked, 10 % replaced, 10 % left (BERT)."""
+    """Choose 15 % of each row's words, one at least: of these 80 % are masked, 10 % replaced, 10 %
+    left (BERT).
+    """
     eligible = inputs != body.pad
     for token in body.special:
         eligible = eligible & (inputs != token)
-    # The same number of positions in every row: for a number that depends on the draw, the host would have to wait.
+    # The same number of positions in every row: for a number that depends on the draw, the host
+    # would have to wait.
     most = max(1, round(SHARE * inputs.shape[1]))
     random = torch.rand_like(inputs, dtype=torch.float32)
     draws, positions = torch.where(eligible, random, 2.0).topk(most, largest=False)
@@ -84,7 +95,9 @@ def hide(inputs: Tensor, body: TextBody) -> Hidden:
 
 
 class MaskedHead(nn.Module):
-    """Predicts hidden words: a separate layer, then a bias and the body's word embeddings, which are shared and not stored."""
+    """Predicts hidden words: a separate layer, then a bias and the body's word embeddings, which
+    are shared and not stored.
+    """
 
     def __init__(self, features: int, table: Tensor, eps: float = 1e-5) -> None:
         super().__init__()
@@ -97,17 +110,23 @@ class MaskedHead(nn.Module):
 
 
 def masked_losses(body: TextBody, head: MaskedHead, hidden: Hidden) -> Tensor:
-    """The mean loss over the hidden words of each row. No row depends on other rows, or on the padded width."""
+    """The mean loss over the hidden words of each row. No row depends on other rows, or on the
+    padded width.
+    """
     states = body.tokens(hidden.inputs, hidden.segments)
     states = states.gather(1, hidden.positions.unsqueeze(-1).expand(-1, -1, states.shape[-1]))
     outputs = head(states, body.table).flatten(0, 1)
     outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
-    losses = F.cross_entropy(outputs, hidden.wanted.flatten(), reduction="none").view_as(hidden.positions)
+    losses = F.cross_entropy(outputs, hidden.wanted.flatten(), reduction="none").view_as(
+        hidden.positions
+    )
     return (losses * hidden.asked).sum(1) / hidden.asked.sum(1).clamp(min=1)
 
 
 class HashedWords:
-    """Words and punctuation, lower-cased, by CRC-32 into a fixed number of buckets. 0 pads, 1 masks."""
+    """Words and punctuation, lower-cased, by CRC-32 into a fixed number of buckets. 0 pads, 1
+    masks.
+    """
 
     def __init__(self, vocabulary: int = VOCABULARY) -> None:
         self.vocabulary, self.pad, self.fingerprint = vocabulary, 0, f"hashed-1/{vocabulary}"
@@ -116,7 +135,10 @@ class HashedWords:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         buckets = self.vocabulary - 2
-        return [[2 + zlib.crc32(w.encode()) % buckets for w in _WORD.findall(text.lower())] for text in texts]
+        return [
+            [2 + zlib.crc32(w.encode()) % buckets for w in _WORD.findall(text.lower())]
+            for text in texts
+        ]
 
 
 class TextCNN(TextBody):

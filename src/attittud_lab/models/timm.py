@@ -18,7 +18,9 @@ def timm_body(wanted: Wanted, name: str) -> nn.Module:
     try:
         timm = optional("timm", "timm", f"model 'timm:{name}'")
     except RuntimeError as error:  # raised by a torchvision that was built for another torch
-        found = f"model timm:{name}: timm is installed, but cannot be imported ({one_line(error, 200)})"
+        found = (
+            f"model timm:{name}: timm is installed, but cannot be imported ({one_line(error, 200)})"
+        )
         raise InputError(f"{found}; install the torchvision that belongs to this torch") from None
     config = wanted.config
     settings = {"num_classes": 0, "in_chans": wanted.shape[0], "drop_rate": config.dropout}
@@ -26,5 +28,7 @@ def timm_body(wanted: Wanted, name: str) -> nn.Module:
         network = timm.create_model(name, pretrained=config.pretrained, **settings)
     except Exception as error:  # unknown name, no network, a bad file: timm has no common error
         cure = "check the name, or set model.pretrained=false if there is no network"
-        raise InputError(f"model timm:{name} cannot be built ({one_line(error, 200)}); {cure}") from None
+        raise InputError(
+            f"model timm:{name} cannot be built ({one_line(error, 200)}); {cure}"
+        ) from None
     return nn.Sequential(OrderedDict(network=network))  # its name in files of weights

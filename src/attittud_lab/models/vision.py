@@ -1,4 +1,6 @@
-"""Image networks: a perceptron, a plain convolutional network, the paper's wide residual network and ResNet-18."""
+"""Image networks: a perceptron, a plain convolutional network, the paper's wide residual network
+and ResNet-18.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class Layers(nn.Module):
 def mlp(wanted: Wanted) -> Layers:
     width, first = wanted.config.width, nn.Linear(math.prod(wanted.shape), wanted.config.width)
     dropout = nn.Dropout(wanted.config.dropout)
-    return Layers(width, nn.Flatten(), first, nn.ReLU(), dropout, nn.Linear(width, width), nn.ReLU())
+    return Layers(
+        width, nn.Flatten(), first, nn.ReLU(), dropout, nn.Linear(width, width), nn.ReLU()
+    )
 
 
 def small_cnn(wanted: Wanted) -> Layers:
@@ -43,7 +47,9 @@ def small_cnn(wanted: Wanted) -> Layers:
 
     first, second = block(wanted.shape[0], width, 1), block(width, width, 2)
     third = block(width, 2 * width, 2)
-    return Layers(2 * width, *first, *second, dropout, *third, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return Layers(
+        2 * width, *first, *second, dropout, *third, nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    )
 
 
 def kaiming_convolutions(module: nn.Module) -> None:
@@ -62,7 +68,9 @@ class WideBlock(nn.Module):
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
         self.dropout = nn.Dropout(dropout)
-        self.shortcut = None if inputs == outputs else nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+        self.shortcut = (
+            None if inputs == outputs else nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         activated = F.relu(self.norm1(x))
@@ -105,17 +113,23 @@ class BasicBlock(nn.Module):
         super().__init__()
         first = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
         second = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
-        self.layers = nn.Sequential(first, nn.BatchNorm2d(outputs), nn.ReLU(), second, nn.BatchNorm2d(outputs))
+        self.layers = nn.Sequential(
+            first, nn.BatchNorm2d(outputs), nn.ReLU(), second, nn.BatchNorm2d(outputs)
+        )
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(self.layers(x) + self.shortcut(x))
 
 
 class ResNet18(nn.Module):
-    """He et al. 2016. Images below 96 pixels get a 3 x 3 stem without pooling, as is usual for CIFAR; from 48 with stride 2."""
+    """He et al. 2016. Images below 96 pixels get a 3 x 3 stem without pooling, as is usual for
+    CIFAR; from 48 with stride 2.
+    """
 
     def __init__(self, shape: tuple[int, ...], dropout: float) -> None:
         super().__init__()

@@ -84,7 +84,7 @@ class Progress:
         pass
 
 
-# -------------------------------------------------------------------------------------- lines
+# -------------------------------------------------------------------------------------------- lines
 
 SILENT = 10.0
 """Seconds without an evaluation after which a line says how far a phase is."""
@@ -307,7 +307,7 @@ class _RunLine(Progress):
         self._lines.count(number, f"{self._what}{figures}")
 
 
-# --------------------------------------------------------------------------------------- bars
+# --------------------------------------------------------------------------------------------- bars
 
 _WIDE = 100
 """Columns of a terminal on which the shares fit next to a bar of 20 cells."""
@@ -481,7 +481,7 @@ def _figures(values: Mapping[str, float]) -> str:
     return " ".join([*primary, *middle, *auxiliary])
 
 
-# ---------------------------------------------------------------------------------- durations
+# ---------------------------------------------------------------------------------------- durations
 
 _GRAINS = ((10, 1), (60, 5), (120, 10), (1200, 60), (7200, 300), (math.inf, 1800))
 """Up to how many seconds a range is rounded to how many."""

@@ -103,7 +103,7 @@ def in_this_process() -> Iterator[Place]:
     yield InThisProcess()
 
 
-# -------------------------------------------------------------------- what other processes need
+# ------------------------------------------------------------------------ what other processes need
 
 
 @dataclass

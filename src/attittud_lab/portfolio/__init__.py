@@ -1,1 +1,3 @@
-"""Try several strategies on folds of the labels, stop the losers early, and make one model from the best."""
+"""Try several strategies on folds of the labels, stop the losers early, and make one model from the
+best.
+"""

@@ -81,14 +81,19 @@ class Costs:
 
     def run(self, label: str, lengths: Mapping[str, int], looks: int) -> float:
         """Seconds of a full run."""
-        return sum(self.steps[label][name] * count for name, count in lengths.items()) + self.look * looks
+        return (
+            sum(self.steps[label][name] * count for name, count in lengths.items())
+            + self.look * looks
+        )
 
 
-def measure(entries: Sequence[PortfolioCandidate], config: Config, data: Prepared, device: torch.device) -> Costs:
+def measure(
+    entries: Sequence[PortfolioCandidate], config: Config, data: Prepared, device: torch.device
+) -> Costs:
     """Time the first steps of every candidate on the data of a fold.
 
-    A candidate that diverges in these steps gets the times of the first one; its trials will show whether it also diverges
-    on the folds. primary_only, which comes first, must not diverge.
+    A candidate that diverges in these steps gets the times of the first one; its trials will show
+    whether it also diverges on the folds. primary_only, which comes first, must not diverge.
     """
     found: dict[str, dict[str, float]] = {}
     look = 0.0
@@ -105,7 +110,9 @@ def measure(entries: Sequence[PortfolioCandidate], config: Config, data: Prepare
                 found[entry.label] = {phase.name: _seconds(phase, device) for phase in phases}
             except DivergedError as error:
                 if entry.label == PRIMARY_ONLY:
-                    raise InputError(f"{PRIMARY_ONLY}, with which everything is compared: {error}") from None
+                    raise InputError(
+                        f"{PRIMARY_ONLY}, with which everything is compared: {error}"
+                    ) from None
                 found[entry.label] = found[entries[0].label]
             if entry.label == PRIMARY_ONLY:
                 began = time.perf_counter()
@@ -120,13 +127,16 @@ def _seconds(phase: Phase, device: torch.device) -> float:
         phase.step()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        if number == 0:  # libraries choose their kernels, and models are compiled, in the first step
+        if (
+            number == 0
+        ):  # libraries choose their kernels, and models are compiled, in the first step
             began = time.perf_counter()
     return (time.perf_counter() - began) / TIMED
 
 
 def expected_runs(count: int, folds: int, config: Config, done: int = 0, spare: int = 1) -> float:
-    """Count the full runs of `count` candidates, some of which stop early, and of the final training.
+    """Count the full runs of `count` candidates, some of which stop early, and of the final
+    training.
 
     `done` rungs are over, and only what comes after them counts. `spare` is 0 if primary_only is
     among the best after the first rung, so that it needs no place of its own.
@@ -137,7 +147,11 @@ def expected_runs(count: int, folds: int, config: Config, done: int = 0, spare: 
         if number < len(lengths) - 1:
             best = kept_count(alive, config.portfolio.rungs[number].keep)
             alive = min(alive, best + (spare if number == 0 else 0))
-    last = 1.0 if config.portfolio.final == "single" else float(config.portfolio.members == "refit") * alive
+    last = (
+        1.0
+        if config.portfolio.final == "single"
+        else float(config.portfolio.members == "refit") * alive
+    )
     return total * folds + last
 
 
@@ -161,7 +175,10 @@ def rung_look(config: Config, at: float) -> int:
 
 def rung_counts(config: Config) -> list[int]:
     """Return how many looks there are up to each rung; the last rung is the end of training."""
-    return [*(rung_look(config, rung.at) + 1 for rung in config.portfolio.rungs), len(look_steps(config))]
+    return [
+        *(rung_look(config, rung.at) + 1 for rung in config.portfolio.rungs),
+        len(look_steps(config)),
+    ]
 
 
 def plan(
@@ -173,10 +190,11 @@ def plan(
     *,
     sums: bool = False,
 ) -> Plan:
-    """Fit a portfolio into its budget: fewer steps first, then fewer candidates, then fewer steps again.
+    """Fit a portfolio into its budget: fewer steps first, then fewer candidates, then fewer steps
+    again.
 
-    primary_only is never left out. `sums`: a sum of sources may join after the first rung, as long as two of them are tried
-    alone.
+    primary_only is never left out. `sums`: a sum of sources may join after the first rung, as long
+    as two of them are tried alone.
     """
     lengths, looks = phase_lengths(config), len(look_steps(config))
     seconds, runs = allowed(config, device)
@@ -188,7 +206,10 @@ def plan(
         return expected_runs(count + summed(count), folds, config)
 
     def needed(count: int, share: float) -> float:
-        each = fmean(costs.run(entry.label, lengths, 0) for entry in entries[:count]) * share + costs.look * looks
+        each = (
+            fmean(costs.run(entry.label, lengths, 0) for entry in entries[:count]) * share
+            + costs.look * looks
+        )
         return each * runs_of(count)
 
     count, share = len(entries), 1.0
@@ -209,12 +230,18 @@ def plan(
             f"a portfolio needs at least {count} candidates, which take about {runs_of(count):.1f} runs; to cut the steps too, "
             "give a time, such as 10m"
         )
-    steps = {name: max(1, round(length * share)) for name, length in lengths.items()} if share < 1 else lengths
+    steps = (
+        {name: max(1, round(length * share)) for name, length in lengths.items()}
+        if share < 1
+        else lengths
+    )
     kept = [entry.label for entry in entries[:count]]
     decided = f"portfolio.budget: {'; '.join(words)}" if words else ""
     took = (runs_of(count), needed(count, share))
     by_label = {label: costs.run(label, lengths, 0) * share + costs.look * looks for label in kept}
-    return Plan(steps, kept, config.training.threads or 1, *took, left_out, decided, summed(count), by_label)
+    return Plan(
+        steps, kept, config.training.threads or 1, *took, left_out, decided, summed(count), by_label
+    )
 
 
 def _share(needed: Callable[[int, float], float], count: int, seconds: float) -> float:

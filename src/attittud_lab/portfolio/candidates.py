@@ -63,19 +63,29 @@ def candidates(config: Config, data: Prepared) -> list[PortfolioCandidate]:
 
 
 def _default(data: Prepared) -> list[CandidateConfig]:
-    """Return the default candidates; a source that predicts the primary classes is tried with both output layers."""
+    """Return the default candidates; a source that predicts the primary classes is tried with both
+    output layers.
+    """
     sharing = any(can_share(task, data.primary) for task in data.auxiliary.values())
     plain = [replace(entry, head="shared") if sharing else entry for entry in _SHARED]
     found = [plain[0], *(_OWN[:1] if sharing else ()), *plain[1:], *(_OWN[1:] if sharing else ())]
     alone = replace(_ALONE, head="shared") if sharing else _ALONE
-    return found + [replace(alone, sources=[name]) for name in data.auxiliary if len(data.auxiliary) > 1]
+    return found + [
+        replace(alone, sources=[name]) for name in data.auxiliary if len(data.auxiliary) > 1
+    ]
 
 
 def named(entry: CandidateConfig, config: Config) -> PortfolioCandidate:
-    """Make a candidate with the basis settings of `strategy:`, and a label that names its unusual settings."""
+    """Make a candidate with the basis settings of `strategy:`, and a label that names its unusual
+    settings.
+    """
     strategy = completed(entry, config.strategy)
     usual = completed(CandidateConfig(name=entry.name), config.strategy)
-    words = [strategy.name if strategy.auxiliary_weight == 1 else f"{strategy.name} {strategy.auxiliary_weight:g}"]
+    words = [
+        strategy.name
+        if strategy.auxiliary_weight == 1
+        else f"{strategy.name} {strategy.auxiliary_weight:g}"
+    ]
     words += ["own head"] if strategy.head == "own" else []
     words += [f"only {' + '.join(strategy.sources)}"] if strategy.sources is not None else []
     for name in (entry.name for entry in fields(strategy)):
@@ -93,7 +103,9 @@ def _check(candidate: PortfolioCandidate, data: Prepared) -> None:
                 f"{where}: there is no auxiliary source {name!r}; the sources are {listed(data.auxiliary)}"
             )
     if strategy.sources == []:
-        raise InputError(f"{where}: sources is empty; name some of {listed(data.auxiliary)}, or write null for all")
+        raise InputError(
+            f"{where}: sources is empty; name some of {listed(data.auxiliary)}, or write null for all"
+        )
     if find(strategy.name).trains_others:
         raise InputError(f"{where}: cannot be part of a portfolio; name other strategies")
     weights = dict.fromkeys(strategy.sources or data.auxiliary, 1.0)
@@ -108,38 +120,74 @@ def may_sum(config: Config, data: Prepared) -> bool:
     return len(data.auxiliary) > MOST_ALONE and config.portfolio.candidates is None
 
 
-def greedy_sum(config: Config, losses: dict[str, float], data: Prepared) -> PortfolioCandidate | None:
-    """Return the sum of the sources that each beat primary_only; None if it is not new. `losses` are by label."""
+def greedy_sum(
+    config: Config, losses: dict[str, float], data: Prepared
+) -> PortfolioCandidate | None:
+    """Return the sum of the sources that each beat primary_only; None if it is not new. `losses`
+    are by label.
+    """
     if not may_sum(config, data) or PRIMARY_ONLY not in losses:
         return None
-    alone = {name: named(replace(_default(data)[-1], sources=[name]), config).label for name in data.auxiliary}
-    good = [name for name, label in alone.items() if losses.get(label, float("inf")) < losses[PRIMARY_ONLY]]
-    return named(replace(_default(data)[-1], sources=good), config) if 1 < len(good) < len(alone) else None
+    alone = {
+        name: named(replace(_default(data)[-1], sources=[name]), config).label
+        for name in data.auxiliary
+    }
+    good = [
+        name
+        for name, label in alone.items()
+        if losses.get(label, float("inf")) < losses[PRIMARY_ONLY]
+    ]
+    return (
+        named(replace(_default(data)[-1], sources=good), config)
+        if 1 < len(good) < len(alone)
+        else None
+    )
 
 
 def data_for(candidate: PortfolioCandidate, data: Prepared) -> Prepared:
-    """Return the data that a candidate trains on: its sources, with the output layers that it chooses for them."""
+    """Return the data that a candidate trains on: its sources, with the output layers that it
+    chooses for them.
+    """
     strategy = candidate.strategy
     wanted = data.auxiliary if strategy.sources is None else strategy.sources
     tasks = {name: task for name, task in data.auxiliary.items() if name in wanted}
     if strategy.head != "data":
-        shared = [name for name in tasks if strategy.head == "shared" and can_share(tasks[name], data.primary)]
+        shared = [
+            name
+            for name in tasks
+            if strategy.head == "shared" and can_share(tasks[name], data.primary)
+        ]
         tasks = {
-            name: sharing(task, data.primary) if name in shared else replace(task, shares_head=False)
+            name: sharing(task, data.primary)
+            if name in shared
+            else replace(task, shares_head=False)
             for name, task in tasks.items()
         }
     return replace(data, auxiliary=tasks)
 
 
 def config_for(candidate: PortfolioCandidate, config: Config, seed: int) -> Config:
-    """Return the job of a candidate, with one seed, without early stopping or a choice of the best step within a run."""
-    phases: dict[str, Any] = {name: _plain(getattr(config.training, name)) for name in phase_names(config)}
+    """Return the job of a candidate, with one seed, without early stopping or a choice of the best
+    step within a run.
+    """
+    phases: dict[str, Any] = {
+        name: _plain(getattr(config.training, name)) for name in phase_names(config)
+    }
     weights = config.model.weights
     model = (
-        config.model if weights is None else replace(config.model, weights=weights.replace("{seed}", str(config.seed)))
+        config.model
+        if weights is None
+        else replace(config.model, weights=weights.replace("{seed}", str(config.seed)))
     )
     training = replace(config.training, **phases)
-    return replace(config, seed=seed, strategy=candidate.strategy, model=model, training=training, log_layers=False)
+    return replace(
+        config,
+        seed=seed,
+        strategy=candidate.strategy,
+        model=model,
+        training=training,
+        log_layers=False,
+    )
 
 
 def _plain(phase: PhaseConfig) -> PhaseConfig:
@@ -148,7 +196,8 @@ def _plain(phase: PhaseConfig) -> PhaseConfig:
 
 
 def fitted(config: Config, smallest: int, steps: Mapping[str, int], threads: int | None) -> Config:
-    """Return the job with these steps and threads, and with batches that the smallest training fold can fill.
+    """Return the job with these steps and threads, and with batches that the smallest training fold
+    can fill.
 
     Where steps are cut, the warm-up is cut by the same share.
     """
@@ -164,9 +213,14 @@ def fitted(config: Config, smallest: int, steps: Mapping[str, int], threads: int
 
 
 def smaller_basis(entries: Sequence[PortfolioCandidate], smallest: int) -> list[PortfolioCandidate]:
-    """Return the candidates, with no more examples for a basis than the smallest training fold has."""
+    """Return the candidates, with no more examples for a basis than the smallest training fold
+    has.
+    """
     return [
-        replace(entry, strategy=replace(entry.strategy, basis_batch=min(entry.strategy.basis_batch, smallest)))
+        replace(
+            entry,
+            strategy=replace(entry.strategy, basis_batch=min(entry.strategy.basis_batch, smallest)),
+        )
         if entry.strategy.basis_batch is not None
         else entry
         for entry in entries

@@ -1,4 +1,6 @@
-"""What out-of-fold predictions decide: which candidates go on, after how many steps a model is best, and which to mix."""
+"""What out-of-fold predictions decide: which candidates go on, after how many steps a model is
+best, and which to mix.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,8 @@ class HeldOut:
     def figures(self, outputs: Tensor) -> dict[str, float]:
         """Return the figures of out-of-fold outputs (n x classes).
 
-        An area under the ROC curve is the mean over the folds in which it is defined, because the scores of two models have
-        no common order.
+        An area under the ROC curve is the mean over the folds in which it is defined, because the
+        scores of two models have no common order.
         """
         found = figures(self.task, outputs, self.targets)
         if not self.task.several:
@@ -59,10 +61,10 @@ class HeldOut:
         counts = zip(self.task.classes, self.targets.sum(0).tolist(), strict=True)
         positive = listed([f"{name} {count}" for name, count in counts], 10)
         found = f"data.primary: {len(self.targets)} labelled examples are held out {where} (positive: {positive})"
-        reason = (
-            "no label has both positive and negative examples in any of them, so the AUC to choose by is not defined"
+        reason = "no label has both positive and negative examples in any of them, so the AUC to choose by is not defined"
+        raise InputError(
+            f"{found}; {reason}. Give examples of both kinds, or use training.metric: macro_f1"
         )
-        raise InputError(f"{found}; {reason}. Give examples of both kinds, or use training.metric: macro_f1")
 
     def likely(self, outputs: Tensor) -> Numbers:
         """Probabilities, n x classes."""
@@ -73,7 +75,11 @@ class HeldOut:
         """The log-loss of each example; with several labels at once, the mean over the labels."""
         targets = self.targets.numpy()
         several = targets.ndim == 2
-        right = np.where(targets == 1, likely, 1 - likely) if several else likely[np.arange(len(targets)), targets]
+        right = (
+            np.where(targets == 1, likely, 1 - likely)
+            if several
+            else likely[np.arange(len(targets)), targets]
+        )
         found = -np.log(np.maximum(right, _TINY))
         return np.asarray(found.mean(1) if several else found)
 
@@ -89,7 +95,9 @@ class Curve:
     scores: Sequence[float]
     losses: Sequence[float]
     second: int = 0
-    """The first look of the second phase. Looks of two phases are not smoothed together: a new head starts low."""
+    """The first look of the second phase. Looks of two phases are not smoothed together: a new head
+    starts low.
+    """
     count: int = 0
     """How many examples were held out; 0 if their number should be ignored."""
 
@@ -102,10 +110,12 @@ class Curve:
 
     @property
     def best(self) -> int:
-        """The look at which the model is taken: the latest one within a standard error of the best smoothed score.
+        """The look at which the model is taken: the latest one within a standard error of the best
+        smoothed score.
 
-        So few labels cannot tell such looks apart, and at later ones the learning rate is lower and the averaged weights have
-        settled. On development pairs this rule gains 0.35 points over the look with the best score.
+        So few labels cannot tell such looks apart, and at later ones the learning rate is lower and
+        the averaged weights have settled. On development pairs this rule gains 0.35 points over the
+        look with the best score.
         """
         return self.best_of(len(self.scores))
 
@@ -114,7 +124,9 @@ class Curve:
         return replace(self, scores=self.scores[:count], losses=self.losses[:count])
 
     def best_of(self, count: int) -> int:
-        """Return the best of the first `count` looks. A later look changes it only by smoothing the score of its neighbour."""
+        """Return the best of the first `count` looks. A later look changes it only by smoothing the
+        score of its neighbour.
+        """
         values = self.smoothed[: max(1, count)]
         top = max(range(len(values)), key=lambda look: (*values[look], -look))
         score = values[top][0]
@@ -130,8 +142,15 @@ class Curve:
 
     @property
     def smoothed(self) -> list[tuple[float, float]]:
-        """(score, -loss) of each look, as means over the look and its neighbours of the same phase."""
-        return [(a, -b) for a, b in zip(*(_smooth(v, self.second) for v in (self.scores, self.losses)), strict=True)]
+        """(score, -loss) of each look, as means over the look and its neighbours of the same
+        phase.
+        """
+        return [
+            (a, -b)
+            for a, b in zip(
+                *(_smooth(v, self.second) for v in (self.scores, self.losses)), strict=True
+            )
+        ]
 
     @property
     def value(self) -> tuple[float, float]:
@@ -146,7 +165,9 @@ def _smooth(values: Sequence[float], second: int) -> list[float]:
 
 
 def survivors(values: Mapping[str, tuple[float, float]], keep: float, always: str) -> list[str]:
-    """Return the best share of the candidates (at least one), best first; the candidate `always` goes on as well."""
+    """Return the best share of the candidates (at least one), best first; the candidate `always`
+    goes on as well.
+    """
     order = sorted(values, key=lambda label: values[label], reverse=True)
     kept = order[: kept_count(len(order), keep)]
     return kept + [label for label in order if label == always and label not in kept]
@@ -156,21 +177,30 @@ def kept_count(count: int, keep: float) -> int:
     return max(1, math.floor(count * keep + 0.5))
 
 
-def greedy(likely: Mapping[str, Numbers], held_out: HeldOut, first: str, picks: int) -> dict[str, int]:
-    """Count how often each candidate is picked for a mean of probabilities (Caruana et al. 2004, with replacement).
+def greedy(
+    likely: Mapping[str, Numbers], held_out: HeldOut, first: str, picks: int
+) -> dict[str, int]:
+    """Count how often each candidate is picked for a mean of probabilities (Caruana et al. 2004,
+    with replacement).
 
-    The first pick is the best candidate; each further pick lowers the log-loss of the mean most. The shortest series of picks
-    with the lowest loss is kept, so that no pick is useless; losses that differ by rounding alone count as equal.
+    The first pick is the best candidate; each further pick lowers the log-loss of the mean most.
+    The shortest series of picks with the lowest loss is kept, so that no pick is useless; losses
+    that differ by rounding alone count as equal.
     """
     series, total = [first], likely[first].copy()
     losses = [held_out.loss(total)]
     while len(series) < picks:
-        after = {label: held_out.loss((total + part) / (len(series) + 1)) for label, part in likely.items()}
+        after = {
+            label: held_out.loss((total + part) / (len(series) + 1))
+            for label, part in likely.items()
+        }
         best = min(after, key=lambda label: after[label])
         series.append(best)
         losses.append(after[best])
         total += likely[best]
-    enough = next(number for number, loss in enumerate(losses, 1) if loss <= min(losses) + _ROUNDING)
+    enough = next(
+        number for number, loss in enumerate(losses, 1) if loss <= min(losses) + _ROUNDING
+    )
     counts = {label: series[:enough].count(label) for label in likely if label in series[:enough]}
     common = math.gcd(*counts.values())
     return {label: count // common for label, count in counts.items()}

@@ -53,7 +53,9 @@ class Members:
             self.parameters += sum(tensor.numel() for tensor in kept.values())
             self.files.append(Member(kind="network", weights=name, share=share))
 
-    def add_refitted(self, networks: Networks, picks: Mapping[str, int], results: Mapping[str, TrialResult]) -> None:
+    def add_refitted(
+        self, networks: Networks, picks: Mapping[str, int], results: Mapping[str, TrialResult]
+    ) -> None:
         """Add the networks that were trained on all labels."""
         weights = {networks.trial(label, None) / WEIGHTS: float(n) for label, n in picks.items()}
         self.add_networks(weights)
@@ -62,7 +64,9 @@ class Members:
         if len(results) == 1:
             self.lines = next(iter(results.values())).lines
 
-    def add_simple(self, plain: Mapping[str, Any], tensors: Mapping[str, Tensor], features: str, share: float) -> None:
+    def add_simple(
+        self, plain: Mapping[str, Any], tensors: Mapping[str, Tensor], features: str, share: float
+    ) -> None:
         """Add a simple model: its description and arrays, and the name of its features."""
         stem = f"member-{len(self.files)}"
         write_atomically(self.folder / f"{stem}.json", json.dumps(dict(plain)).encode())
@@ -102,7 +106,9 @@ def describe(
 def tested(
     folder: Path, config: Config, data: Prepared, about: ModelFile, device: torch.device
 ) -> tuple[ModelFile, Tensor | None]:
-    """Write model.json with size and time, and predict the test set (if there is one) as `attittud predict` would."""
+    """Write model.json with size and time, and predict the test set (if there is one) as `attittud
+    predict` would.
+    """
     model = assembled(folder, about, config, device)
     part, examples = "primary", data.primary.examples
     if len(data.test):
@@ -133,7 +139,9 @@ def write_metrics(
     winner: Standing,
     metric: str,
 ) -> None:
-    """Write metrics.jsonl: the logged steps of the final training, and the winner's out-of-fold figures by look."""
+    """Write metrics.jsonl: the logged steps of the final training, and the winner's out-of-fold
+    figures by look.
+    """
     if winner.simple or networks is None:
         write_atomically(folder / "metrics.jsonl", b"")
         return
@@ -162,7 +170,8 @@ def write_predictions(
     model: Tensor,
     names: list[str] | None = None,
 ) -> None:
-    """Write out_of_fold.safetensors: the scores of each candidate's best look and of the model, for held-out labels.
+    """Write out_of_fold.safetensors: the scores of each candidate's best look and of the model, for
+    held-out labels.
 
     `names` are what a person calls these examples.
     """

@@ -1,4 +1,6 @@
-"""Folds of the labels: every class in proportion, groups whole, and rare classes always among the training examples."""
+"""Folds of the labels: every class in proportion, groups whole, and rare classes always among the
+training examples.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class Folds:
 
 
 def make_folds(data: Prepared, config: PortfolioConfig, seed: int) -> Folds:
-    """Divide pooled data into folds; fewer than configured if most labels would otherwise be too rare to be held out."""
+    """Divide pooled data into folds; fewer than configured if most labels would otherwise be too
+    rare to be held out.
+    """
     targets = data.primary.examples.targets
     assert targets is not None
     labels = targets.cpu().numpy()
@@ -58,7 +62,9 @@ def make_folds(data: Prepared, config: PortfolioConfig, seed: int) -> Folds:
         units = np.arange(len(labels)) if data.groups is None else np.array(data.groups)
         if (2 * rare.sum() <= len(labels) and len(np.unique(units[~rare])) >= count) or count == 2:
             break
-    if one and 2 * rare.sum() > len(labels):  # many small classes: two examples are enough to hold one of them out
+    if one and 2 * rare.sum() > len(
+        labels
+    ):  # many small classes: two examples are enough to hold one of them out
         rare = rare_examples(labels, data.groups, 2)
     if rare.all():
         found = f"data.primary: there are {len(labels)} labels, and no class has two examples"
@@ -68,14 +74,23 @@ def make_folds(data: Prepared, config: PortfolioConfig, seed: int) -> Folds:
         of = np.where(of == 0, 0, NEVER)
     classes = data.primary.classes
     if labels.ndim == 1:
-        missing = [name for number, name in enumerate(classes) if not ((labels == number) & (of != NEVER)).any()]
+        missing = [
+            name
+            for number, name in enumerate(classes)
+            if not ((labels == number) & (of != NEVER)).any()
+        ]
     else:
-        missing = [name for number, name in enumerate(classes) if not labels[of != NEVER, number].any()]
-    return Folds(of, int(of.max()) + 1, missing)  # fewer than `count` where all but one group are rare
+        missing = [
+            name for number, name in enumerate(classes) if not labels[of != NEVER, number].any()
+        ]
+    return Folds(
+        of, int(of.max()) + 1, missing
+    )  # fewer than `count` where all but one group are rare
 
 
 def rare_examples(labels: Labels, groups: Sequence[str] | None, count: int) -> np.ndarray:
-    """Find the examples of classes (or labels) with fewer than `count` examples, or with fewer groups than that.
+    """Find the examples of classes (or labels) with fewer than `count` examples, or with fewer
+    groups than that.
 
     Groups stay whole: if one example of a group is rare, all are.
     """
@@ -87,11 +102,14 @@ def rare_examples(labels: Labels, groups: Sequence[str] | None, count: int) -> n
     return np.isin(units, units[rare])
 
 
-def assign(labels: Labels, groups: Sequence[str] | None, rare: np.ndarray, count: int, seed: int) -> Rows:
-    """Deal out the examples; `NEVER` for rare ones, and for one group of a class that would otherwise lie in one fold.
+def assign(
+    labels: Labels, groups: Sequence[str] | None, rare: np.ndarray, count: int, seed: int
+) -> Rows:
+    """Deal out the examples; `NEVER` for rare ones, and for one group of a class that would
+    otherwise lie in one fold.
 
-    Without groups, folds differ by at most one example, in each class and in total. With several labels at once, this holds
-    for the examples that share their rarest label.
+    Without groups, folds differ by at most one example, in each class and in total. With several
+    labels at once, this holds for the examples that share their rarest label.
     """
     generator, of = np.random.default_rng(seed), np.full(len(labels), NEVER, dtype=np.int64)
     layers = strata(labels, len(labels))
@@ -111,14 +129,20 @@ def assign(labels: Labels, groups: Sequence[str] | None, rare: np.ndarray, count
         if held[group].any():
             after = filled + held[group]
             # How far the classes, and the sizes, would be from equal parts.
-            cost = ((after**2 - filled**2) / total).sum(1) + (after.sum(1) ** 2 - filled.sum(1) ** 2) / total.sum()
+            cost = ((after**2 - filled**2) / total).sum(1) + (
+                after.sum(1) ** 2 - filled.sum(1) ** 2
+            ) / total.sum()
             chosen[group] = int(cost.argmin())
             filled[chosen[group]] += held[group]
     of[:] = chosen[number]
     for has in _columns(labels).T:
         if len(folds := np.unique(of[has])) == 1 and folds[0] != NEVER:
-            # All of a class would be held out at once. The smallest of its groups trains in every fold.
-            of[number == min(np.unique(number[has]), key=lambda group: np.count_nonzero(number == group))] = NEVER
+            # All of a class would be held out at once. The smallest of its groups trains in every
+            # fold.
+            of[
+                number
+                == min(np.unique(number[has]), key=lambda group: np.count_nonzero(number == group))
+            ] = NEVER
     return of
 
 
@@ -128,10 +152,14 @@ def _columns(labels: Labels) -> np.ndarray:
 
 
 def fold_data(data: Prepared, folds: Folds, fold: int | None) -> Prepared:
-    """Return the pooled data with one fold as validation; with None all labels train and none is held out."""
+    """Return the pooled data with one fold as validation; with None all labels train and none is
+    held out.
+    """
     examples = data.primary.examples
     if fold is None:
         return replace(data, validation=examples.rows(torch.arange(0)))
     held = folds.of == fold
-    train, validation = (examples.rows(torch.from_numpy(np.flatnonzero(rows))) for rows in (~held, held))
+    train, validation = (
+        examples.rows(torch.from_numpy(np.flatnonzero(rows))) for rows in (~held, held)
+    )
     return replace(data, primary=replace(data.primary, examples=train), validation=validation)

@@ -1,4 +1,6 @@
-"""95 % intervals of out-of-fold scores and of their differences, from draws of the held-out examples."""
+"""95 % intervals of out-of-fold scores and of their differences, from draws of the held-out
+examples.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from attittud_lab.portfolio.choose import HeldOut, Numbers
 RESAMPLES = 500
 """How many draws of the held-out examples an interval is made from."""
 FEWEST_GROUPS = 6
-"""Draws of fewer groups repeat each other, so their interval would say nothing about other groups."""
+"""Draws of fewer groups repeat each other, so their interval would say nothing about other
+groups.
+"""
 
 
 class Intervals:
@@ -33,7 +37,9 @@ class Intervals:
         self.few: int | None = None
         """How many groups there are, if they are too few."""
         self._scores: dict[int, tuple[Tensor, Numbers]] = {}
-        """Outputs and their scores, by the identity of the outputs: a baseline is compared with many others."""
+        """Outputs and their scores, by the identity of the outputs: a baseline is compared with
+        many others.
+        """
         if groups is None:
             self.draws = [generator.integers(count, size=count) for _ in range(RESAMPLES)]
             return
@@ -119,7 +125,7 @@ def guess(scores: Tensor, intervals: Intervals) -> dict[str, Any]:
     }
 
 
-# ------------------------------------------------------------------------- scores of many draws
+# ----------------------------------------------------------------------------- scores of many draws
 
 
 def _predicted(outputs: Numbers, targets: np.ndarray) -> np.ndarray:
@@ -128,13 +134,17 @@ def _predicted(outputs: Numbers, targets: np.ndarray) -> np.ndarray:
     return np.asarray(outputs > 0).astype(np.int64)
 
 
-def _accuracy(outputs: Numbers, targets: np.ndarray, _folds: np.ndarray, draws: Sequence[np.ndarray]) -> Numbers:
+def _accuracy(
+    outputs: Numbers, targets: np.ndarray, _folds: np.ndarray, draws: Sequence[np.ndarray]
+) -> Numbers:
     right = (_predicted(outputs, targets) == targets).astype(np.float64)
     share = right.reshape(len(targets), -1).mean(1)
     return np.array([share[rows].mean() for rows in draws])
 
 
-def _macro_f1(outputs: Numbers, targets: np.ndarray, _folds: np.ndarray, draws: Sequence[np.ndarray]) -> Numbers:
+def _macro_f1(
+    outputs: Numbers, targets: np.ndarray, _folds: np.ndarray, draws: Sequence[np.ndarray]
+) -> Numbers:
     predicted = _predicted(outputs, targets)
     if targets.ndim == 2:
         is_positive, predicted_positive = targets == 1, predicted == 1
@@ -152,7 +162,9 @@ def _macro_f1(outputs: Numbers, targets: np.ndarray, _folds: np.ndarray, draws: 
     return np.array(scores)
 
 
-def _auc(outputs: Numbers, targets: np.ndarray, folds: np.ndarray, draws: Sequence[np.ndarray]) -> Numbers:
+def _auc(
+    outputs: Numbers, targets: np.ndarray, folds: np.ndarray, draws: Sequence[np.ndarray]
+) -> Numbers:
     # Outputs are sorted once. Counting how often each was drawn is ten times as fast as sorting
     # every draw.
     levels = [np.unique(column, return_inverse=True)[1] for column in outputs.T]

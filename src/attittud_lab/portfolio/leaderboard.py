@@ -1,4 +1,6 @@
-"""leaderboard.json: the score of each candidate with its interval, and what the auxiliary data were worth."""
+"""leaderboard.json: the score of each candidate with its interval, and what the auxiliary data were
+worth.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,16 @@ VERSION = 2
 INTERCEPT, SLOPE = -0.18, 0.40
 """The chance is a logistic function of the evidence; both numbers come from development pairs."""
 _LEAST_VARIANCE = 1e-4
-"""The least variance of a score: the standard error would vanish where the score is nearly 0 or 1."""
+"""The least variance of a score: the standard error would vanish where the score is nearly 0 or
+1.
+"""
 Named = Callable[[int], dict[str, Any]]
 """The phase and the step of a look."""
 
 
-def chance(standings: Sequence[Standing], held_out: HeldOut, *, usual: bool = True) -> dict[str, Any] | None:
+def chance(
+    standings: Sequence[Standing], held_out: HeldOut, *, usual: bool = True
+) -> dict[str, Any] | None:
     """Estimate the chance that auxiliary data help; None if nothing can be compared.
 
     The evidence is how far the best candidate without auxiliary data is behind, in standard

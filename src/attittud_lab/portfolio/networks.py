@@ -1,4 +1,5 @@
-"""The networks of a portfolio: a plan that the time allows, trials on folds rung by rung, and the chosen ones' weights.
+"""The networks of a portfolio: a plan that the time allows, trials on folds rung by rung, and the
+chosen ones' weights.
 
 `run.py` calls this after the simple candidates, if `portfolio.learners` asks for networks.
 """
@@ -90,7 +91,9 @@ class Networks:
         self.continues = continues
         """Whether an earlier process left results of trials."""
         self.execute = setting.execute or self.placed
-        self.entries = smaller_basis(candidates(setting.config, setting.data), setting.folds.smallest)
+        self.entries = smaller_basis(
+            candidates(setting.config, setting.data), setting.folds.smallest
+        )
         steps = _steps(setting.config, setting.data)
         threads = setting.config.training.threads
         self.config = fitted(setting.config, setting.folds.smallest, steps, threads)
@@ -108,7 +111,9 @@ class Networks:
         self.pace = Pace(self.plan, self.config, setting.folds.count, setting.place.at_once)
         alone = words.idle_cores(self.plan, setting.place.at_once, setting.device, LONG)
         lines = [
-            words.coming(self.config, self.plan, setting.folds.count, setting.place.at_once, self.entries)
+            words.coming(
+                self.config, self.plan, setting.folds.count, setting.place.at_once, self.entries
+            )
             + (" from the beginning" if self.continues else ""),
             words.legend(to_dict(entry.strategy) for entry in self.entries),
             alone,
@@ -126,10 +131,14 @@ class Networks:
         if plan is None:
             fold = fold_data(setting.data, setting.folds, 0)
             threads = self.threads_on(fold)
-            config = fitted(self.config, setting.folds.smallest, phase_lengths(self.config), threads)
+            config = fitted(
+                self.config, setting.folds.smallest, phase_lengths(self.config), threads
+            )
             costs = budget.measure(self.entries, config, fold, setting.device)
             sums = may_sum(config, setting.data)
-            plan = budget.plan(self.entries, config, setting.folds.count, costs, setting.device, sums=sums)
+            plan = budget.plan(
+                self.entries, config, setting.folds.count, costs, setting.device, sums=sums
+            )
             plan.write(setting.folder.path)
         setting.folder.note("threads", plan.threads)
         self.entries = [entry for entry in self.entries if entry.label in plan.candidates]
@@ -137,11 +146,13 @@ class Networks:
         return plan
 
     def threads_on(self, fold: Prepared) -> int:
-        """Choose the threads of all trials, by steps of a candidate that uses auxiliary data if one does."""
+        """Choose the threads of all trials, by steps of a candidate that uses auxiliary data if one
+        does.
+        """
         entry = self.entries[min(1, len(self.entries) - 1)]
         return threads_of(config_for(entry, self.config, self.config.seed), data_for(entry, fold))
 
-    # ---------------------------------------------------------------------------------- rungs
+    # ---------------------------------------------------------------------------------------- rungs
 
     def climb(self) -> None:
         """Train rung by rung; after each but the last, the worst candidates stop."""
@@ -165,8 +176,12 @@ class Networks:
                 if label not in going_on:
                     self.prune(label, stopped=True)
 
-    def train_rung(self, alive: list[PortfolioCandidate], number: int, until: int) -> list[PortfolioCandidate]:
-        """Train the candidates up to the end of a rung; a sum of the best sources may join the first."""
+    def train_rung(
+        self, alive: list[PortfolioCandidate], number: int, until: int
+    ) -> list[PortfolioCandidate]:
+        """Train the candidates up to the end of a rung; a sum of the best sources may join the
+        first.
+        """
         done = self.count_done(alive, until)
         jobs = len(alive) * self.setting.folds.count
         self.say_done(number, done, jobs)
@@ -216,11 +231,13 @@ class Networks:
         line = words.rung_over(number, rungs, share, rung, best, metric, left)
         self.setting.progress.say(line)
 
-    # --------------------------------------------------------------------------------- trials
+    # --------------------------------------------------------------------------------------- trials
 
     def trials(self, entries: Sequence[PortfolioCandidate], until: int) -> list[TrialJob]:
         """All folds of some candidates up to a step."""
-        keeps = self.config.portfolio.final == "ensemble" and self.config.portfolio.members == "folds"
+        keeps = (
+            self.config.portfolio.final == "ensemble" and self.config.portfolio.members == "folds"
+        )
         jobs = []
         for entry in entries:
             for fold in range(self.setting.folds.count):
@@ -229,7 +246,9 @@ class Networks:
         return jobs
 
     def count_done(self, entries: Sequence[PortfolioCandidate], until: int) -> int:
-        """Count the trials of some candidates that are done before they are trained up to a step."""
+        """Count the trials of some candidates that are done before they are trained up to a
+        step.
+        """
         if not self.continues:
             return 0
         done = 0
@@ -258,7 +277,9 @@ class Networks:
                 self.peak_memory = max(self.peak_memory, trial.memory)
             self.prune(entry.label)
 
-    def standing(self, entry: PortfolioCandidate, rung: int, trials: Sequence[TrialResult]) -> Standing:
+    def standing(
+        self, entry: PortfolioCandidate, rung: int, trials: Sequence[TrialResult]
+    ) -> Standing:
         """What the trials of a candidate, one for each fold, show together."""
         is_last = rung + 1 == len(budget.rung_counts(self.config))
         standing = Standing(
@@ -280,7 +301,8 @@ class Networks:
         return standing
 
     def placed(self, jobs: Sequence[TrialJob]) -> Iterator[TrialResult]:
-        """Run trials where they take place; yield each result as soon as all earlier ones are known.
+        """Run trials where they take place; yield each result as soon as all earlier ones are
+        known.
 
         Trials that an earlier process finished are only read. They are counted first, so that
         they say nothing about the pace.
@@ -339,13 +361,16 @@ class Networks:
         return self.setting.folder.trials_path / name / ("all" if fold is None else f"fold-{fold}")
 
     def prune(self, label: str, *, stopped: bool = False) -> None:
-        """Remove what is not needed later: looks that cannot become the best, states of stopped candidates."""
+        """Remove what is not needed later: looks that cannot become the best, states of stopped
+        candidates.
+        """
         self.peak_disk = peak_size(self.setting.folder)
         curve = self.standings[label].curve
         last = len(look_steps(self.config))
         keep: set[int] = set()
         if curve is not None:
-            # The score of the last look is not final before the next one, over which it is smoothed.
+            # The score of the last look is not final before the next one, over which it is
+            # smoothed.
             last = len(curve.scores) - 1
             keep = {curve.best} if stopped else {curve.best_of(last), last}
         for fold in range(self.setting.folds.count):
@@ -356,7 +381,7 @@ class Networks:
             for look in {*range(last + 1)} - keep:
                 look_file(folder, look).unlink(missing_ok=True)
 
-    # ---------------------------------------------------------------------------- final model
+    # ---------------------------------------------------------------------------------- final model
 
     def fold_weights(self, picks: Mapping[str, int]) -> dict[Path, float]:
         """The files and shares of an ensemble: the network of every fold after its best look."""
@@ -387,7 +412,9 @@ class Networks:
             if result.diverged:
                 why = f"on all labels, {result.diverged}"
                 self.standings[label] = replace(self.standings[label], diverged=why, curve=None)
-                self.setting.progress.say(f"{label} is dropped: in its final training on all labels, {result.diverged}")
+                self.setting.progress.say(
+                    f"{label} is dropped: in its final training on all labels, {result.diverged}"
+                )
         return results
 
 

@@ -1,4 +1,6 @@
-"""A whole portfolio: folds, simple candidates, networks, the choice, and a run folder that holds everything about it."""
+"""A whole portfolio: folds, simple candidates, networks, the choice, and a run folder that holds
+everything about it.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,12 @@ from attittud_lab.portfolio.networks import (
     full_runs,
     peak_size,
 )
-from attittud_lab.portfolio.simple import SimpleCandidates, few_threads, wants_networks, wants_simple
+from attittud_lab.portfolio.simple import (
+    SimpleCandidates,
+    few_threads,
+    wants_networks,
+    wants_simple,
+)
 from attittud_lab.portfolio.standing import Standing, scores_of, usable
 from attittud_lab.portfolio.suspicious import suspicious
 from attittud_lab.portfolio.translations import translations
@@ -44,7 +51,9 @@ from attittud_lab.training.devices import choose_device, on_device
 from attittud_lab.training.train import chosen_metric, default_run_dir
 
 MOST_TESTED = 20_000
-"""So many test examples show whether a model is better than guessing; draws of more would take minutes."""
+"""So many test examples show whether a model is better than guessing; draws of more would take
+minutes.
+"""
 
 
 def run(
@@ -156,7 +165,7 @@ class Portfolio:
             self.progress.say(words.chance(self.chance))
         return self.finish()
 
-    # -------------------------------------------------------------------------------- the end
+    # -------------------------------------------------------------------------------------- the end
 
     def finish(self) -> RunResult:
         """Choose, make the model, test it, and write all results."""
@@ -193,7 +202,9 @@ class Portfolio:
         return Intervals(self.held_out, groups, mix(self.config.seed, "intervals"))
 
     def choose(self, intervals: Intervals) -> tuple[Standing, dict[str, int], Tensor]:
-        """Return the best candidate, the number of picks of each, and the model's out-of-fold scores."""
+        """Return the best candidate, the number of picks of each, and the model's out-of-fold
+        scores.
+        """
         settings = self.config.portfolio
         standings = usable(self.standings.values())
         if not self.standings:
@@ -211,7 +222,9 @@ class Portfolio:
         return winner, picks, mixed(likely, picks, several=self.held_out.task.several)
 
     def members(self, picks: Mapping[str, int]) -> final.Members | None:
-        """Return the members of the model; None if one diverged on all labels, so that the choice is repeated."""
+        """Return the members of the model; None if one diverged on all labels, so that the choice
+        is repeated.
+        """
         settings = self.config.portfolio
         chosen = {label: self.standings[label] for label in picks}
         of_networks = {label: picks[label] for label, s in chosen.items() if not s.simple}
@@ -281,7 +294,9 @@ class Portfolio:
             "version": VERSION,
             "metric": metric,
             "seed": self.config.seed,
-            "decision": words.decision(settings.final, winner, picks, gain, metric, of_folds=of_folds),
+            "decision": words.decision(
+                settings.final, winner, picks, gain, metric, of_folds=of_folds
+            ),
             "without_us": words.without_us(alone, model, metric),
             "warning": words.guess(guessed, model["score"], metric, _cure(self.config, self.data)),
             "guess": guessed,
@@ -324,14 +339,18 @@ class Portfolio:
         if self.data.names is not None:
             names = [self.data.names[row] for row in self.rows.tolist()]
         standings = [*self.standings.values()]
-        final.write_predictions(self.folder.path, standings, self.held_out, self.rows, scores, names)
+        final.write_predictions(
+            self.folder.path, standings, self.held_out, self.rows, scores, names
+        )
 
     def result(self, members: final.Members, scores: Tensor, tested: Tensor | None) -> RunResult:
         """The content of result.json."""
         standings = self.standings.values()
         trials = sum(standing.steps for standing in standings) * self.folds.count
         spent = sum(standing.seconds for standing in standings)
-        phases = [PhaseSummary(name="trials", steps=trials, best_step=trials, seconds=spent, stopped=None)]
+        phases = [
+            PhaseSummary(name="trials", steps=trials, best_step=trials, seconds=spent, stopped=None)
+        ]
         if members.steps or members.seconds:
             phases.append(
                 PhaseSummary(

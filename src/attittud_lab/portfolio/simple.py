@@ -1,6 +1,8 @@
-"""The simple candidates of a portfolio: features x learner x use of the auxiliary data, tried on the folds of the labels.
+"""The simple candidates of a portfolio: features x learner x use of the auxiliary data, tried on
+the folds of the labels.
 
-`run.py` calls this first. Each result is written to the folder of trials, so a run that was killed continues.
+`run.py` calls this first. Each result is written to the folder of trials, so a run that was killed
+continues.
 """
 
 from __future__ import annotations
@@ -66,7 +68,9 @@ def chosen_learners(config: Config, data: Prepared) -> list[str]:
         return list(default_uses(data))
     if not named:
         choices = ", ".join([*learners(), NETWORK])
-        raise InputError(f"portfolio.learners: is empty, so nothing would be tried; name some of {choices}")
+        raise InputError(
+            f"portfolio.learners: is empty, so nothing would be tried; name some of {choices}"
+        )
     return list(dict.fromkeys(named))
 
 
@@ -89,7 +93,8 @@ class Chosen:
 
 @contextmanager
 def few_threads() -> Iterator[None]:
-    """Compute with one thread inside the block: products are so small that several wait for each other.
+    """Compute with one thread inside the block: products are so small that several wait for each
+    other.
 
     Two processes with two threads each took thirty seconds for a fit of one second.
     """
@@ -117,7 +122,9 @@ class SimpleCandidates:
     def run(self) -> None:
         """Compute the features and try all candidates on them, cheap features first."""
         setting = self.setting
-        choice = features.choose_features(setting.data.kind, setting.config.portfolio.features or ())
+        choice = features.choose_features(
+            setting.data.kind, setting.config.portfolio.features or ()
+        )
         for line in choice.lines:
             self.say(line)
         for name in choice.names:
@@ -131,7 +138,7 @@ class SimpleCandidates:
         self.lines.append(line)
         self.setting.progress.say(line)
 
-    # ------------------------------------------------------------------------------- features
+    # ------------------------------------------------------------------------------------- features
 
     def prepare(self, name: str) -> Problem | None:
         """Compute one kind of features of all examples; None if that would take too long."""
@@ -157,7 +164,9 @@ class SimpleCandidates:
         return self.problem(parts)
 
     def fits(self, feature_map: FeatureMap, rows: Any, cache: Path, device: str) -> bool:
-        """Whether there is time to compute these features; a line says so if it takes long, or too long."""
+        """Whether there is time to compute these features; a line says so if it takes long, or too
+        long.
+        """
         seconds = seconds_for(feature_map, rows, cache, device)
         allowed, _ = budget.allowed(self.setting.config, self.setting.device)
         if allowed is not None and seconds > SHARE_FOR_FEATURES * allowed:
@@ -200,7 +209,7 @@ class SimpleCandidates:
             sources,
         )
 
-    # ----------------------------------------------------------------------------- candidates
+    # ----------------------------------------------------------------------------------- candidates
 
     def evaluate(self, name: str, problem: Problem) -> None:
         """Try every learner with every use on these features."""
@@ -292,7 +301,7 @@ class SimpleCandidates:
         outputs = state.pop("outputs")
         return outputs, Chosen(**state)
 
-    # ---------------------------------------------------------------------------- final model
+    # ---------------------------------------------------------------------------------- final model
 
     def add_members(self, members: Members, picks: Mapping[str, int]) -> None:
         """Fit the picked candidates on all labels, and write them with their features."""
@@ -334,7 +343,9 @@ class SimpleCandidates:
 
 
 def file_name(features_name: str) -> str:
-    """Return the name of features as a part of a file name: hf:FOLDER has letters that no file may have."""
+    """Return the name of features as a part of a file name: hf:FOLDER has letters that no file may
+    have.
+    """
     safe = "".join(letter if letter.isalnum() else "-" for letter in features_name)
     if safe == features_name:
         return safe

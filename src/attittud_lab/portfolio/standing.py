@@ -1,4 +1,6 @@
-"""A candidate of a portfolio and its out-of-fold results, whatever made them: a simple learner or a network."""
+"""A candidate of a portfolio and its out-of-fold results, whatever made them: a simple learner or a
+network.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from attittud_lab.portfolio.candidates import PortfolioCandidate
 from attittud_lab.portfolio.choose import Curve
 
 COMPLETE = 10**6
-"""The rung of a candidate whose training is complete: a simple learner, or a network after its last rung."""
+"""The rung of a candidate whose training is complete: a simple learner, or a network after its last
+rung.
+"""
 
 
 @dataclass
@@ -51,7 +55,9 @@ def scores_of(standing: Standing) -> Tensor:
 
 
 def rank(standing: Standing) -> tuple[bool, int, tuple[float, float]]:
-    """Order candidates, larger is better: not diverged, then the rung reached, then score and log-loss."""
+    """Order candidates, larger is better: not diverged, then the rung reached, then score and
+    log-loss.
+    """
     if standing.curve is None:
         return (False, 0, (-math.inf, 0.0))
     return (True, standing.rung, standing.curve.value)
@@ -63,7 +69,9 @@ def usable(standings: Iterable[Standing]) -> list[Standing]:
 
 
 def best_alone(standings: Iterable[Standing]) -> Standing | None:
-    """Return the best candidate that ignores the auxiliary data: what the others are compared with."""
+    """Return the best candidate that ignores the auxiliary data: what the others are compared
+    with.
+    """
     alone = [standing for standing in usable(standings) if standing.alone]
     return max(alone, key=rank, default=None)
 
@@ -75,7 +83,9 @@ def best_with_auxiliary(standings: Iterable[Standing]) -> Standing | None:
 
 
 def without_us(standings: Iterable[Standing]) -> Standing | None:
-    """Return what a user would have used instead: the best simple learner on the primary labels alone."""
+    """Return what a user would have used instead: the best simple learner on the primary labels
+    alone.
+    """
     simple = [s for s in usable(standings) if s.alone and s.simple]
     return max(simple, key=rank, default=None)
 

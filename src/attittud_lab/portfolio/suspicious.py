@@ -33,7 +33,14 @@ from attittud_lab.uses.problem import LabelNumbers, Problem, SimpleCandidate, So
 from attittud_lab.uses.translated import Translation
 
 FILE = "suspicious.csv"
-COLUMNS = ("source", "example", "label", "proposed label", "probability", "probability of the label")
+COLUMNS = (
+    "source",
+    "example",
+    "label",
+    "proposed label",
+    "probability",
+    "probability of the label",
+)
 RATE = 0.1
 """Labels are listed as long as at most this share of them is expected to be right."""
 SURE = 0.5
@@ -51,11 +58,15 @@ SIDE = 64
 LETTERS = 120
 """Letters of a text that the report shows."""
 SETTING: Setting = {"penalty": 0.1, "weight": 1.0}
-"""The setting of the translated linear learner. A setting and a temperature from the folds found no more wrong labels."""
+"""The setting of the translated linear learner. A setting and a temperature from the folds found no
+more wrong labels.
+"""
 RowNumbers = npt.NDArray[np.int64]
 
 
-def suspicious(simple: SimpleCandidates | None, data: Prepared, folder: Path) -> list[dict[str, Any]]:
+def suspicious(
+    simple: SimpleCandidates | None, data: Prepared, folder: Path
+) -> list[dict[str, Any]]:
     """Write suspicious.csv; returns what leaderboard.json says about each source that was examined.
 
     Sources with several labels at once are left out.
@@ -94,7 +105,7 @@ def suspicious(simple: SimpleCandidates | None, data: Prepared, folder: Path) ->
     return lists
 
 
-# -------------------------------------------------------------------------------- one source
+# --------------------------------------------------------------------------------------- one source
 
 
 @dataclass(frozen=True)
@@ -149,10 +160,14 @@ def examine(problem: Problem, source: SourceData, seed: int) -> Suspects:
     order = differing[np.argsort(right[differing], kind="stable")]
     means = np.cumsum(right[order]) / np.arange(1, len(order) + 1)
     order = order[: int((means <= RATE).sum())]
-    return Suspects(rows[order], proposed[order], likely[order].max(axis=1), right[order], len(rows))
+    return Suspects(
+        rows[order], proposed[order], likely[order].max(axis=1), right[order], len(rows)
+    )
 
 
-def probabilities(problem: Problem, source: SourceData, generator: np.random.Generator, seed: int) -> Numbers:
+def probabilities(
+    problem: Problem, source: SourceData, generator: np.random.Generator, seed: int
+) -> Numbers:
     """Return the probability of each class of the source for each of its examples, rows x classes.
 
     An example gets it from models of the other parts of the source. If the classes are the primary
@@ -190,11 +205,13 @@ def _some(source: SourceData, rows: RowNumbers) -> SourceData:
     return replace(source, features=rows_of(source.features, rows), labels=labels)
 
 
-# ------------------------------------------------------------------- what a person sees of it
+# ------------------------------------------------------------------------- what a person sees of it
 
 
 def write_csv(path: Path, rows: Sequence[Sequence[str]]) -> None:
-    """Write the list. Every cell is in quotes, so that a line break in a name does not begin a row."""
+    """Write the list. Every cell is in quotes, so that a line break in a name does not begin a
+    row.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL)
     writer.writerow(COLUMNS)

@@ -1,4 +1,5 @@
-"""What the labels of auxiliary sources mean for the primary classes, with intervals and as sentences.
+"""What the labels of auxiliary sources mean for the primary classes, with intervals and as
+sentences.
 
 `run.py` calls `translations` at the end, for leaderboard.json. The report shows the tables, and the
 terminal prints the clearest sentence of each source.
@@ -32,14 +33,18 @@ MOST_NAMES = 25
 LISTED = 12
 """Entries of such a list."""
 PERMUTATIONS, MANY = 10, 5000
-"""Permutations of the labels in each draw. With more labels than the second number one is enough."""
+"""Permutations of the labels in each draw. With more labels than the second number one is
+enough.
+"""
 SENTENCES = 5
 """The clearest translations of a source, at most."""
 _CLOSED = 1e-12
 """A mutual information below this is rounding."""
 
 
-def translations(simple: SimpleCandidates | None, groups: Sequence[str] | None, seed: int) -> list[dict[str, Any]]:
+def translations(
+    simple: SimpleCandidates | None, groups: Sequence[str] | None, seed: int
+) -> list[dict[str, Any]]:
     """Return the table of each source that has labels, for leaderboard.json.
 
     `groups` are those of the primary examples, if there are any. Sources are translated on the
@@ -68,7 +73,7 @@ def best_features(simple: SimpleCandidates | None) -> str | None:
     return simple.candidates[best.label].features
 
 
-# -------------------------------------------------------------------------------- one source
+# --------------------------------------------------------------------------------------- one source
 
 
 def translate(
@@ -108,7 +113,9 @@ def translate(
             column = number if source.several else None
             of = [] if row is None else [str(problem.classes[row])]
             of += [] if column is None else [str(source.classes[column])]
-            channels.append({"of": of, "value": channel.openness, **_ends(drawn.openness, channel.openness)})
+            channels.append(
+                {"of": of, "value": channel.openness, **_ends(drawn.openness, channel.openness)}
+            )
             cells += channel.cells(drawn, row, column)
     return _table(problem, source, channels, cells)
 
@@ -135,7 +142,9 @@ class Cell:
     """C[c, a]."""
     ends: dict[str, float | None]
     meaning: float
-    """p(c|a) ∝ C[c, a] times the share of c: the share of class c among examples with this label."""
+    """p(c|a) ∝ C[c, a] times the share of c: the share of class c among examples with this
+    label.
+    """
     meaning_ends: dict[str, float | None]
     share: float
     """The share of class c among the primary labels: what the meaning is compared with."""
@@ -176,7 +185,8 @@ class Channel:
     """Class numbers of the primary examples, n; -1 where there is none."""
 
     def drawn(self, counts: Numbers | None) -> Drawn:
-        """Estimate the channel again in each draw; `counts` says how often an example was drawn, draws x n.
+        """Estimate the channel again in each draw; `counts` says how often an example was drawn,
+        draws x n.
 
         Copies of an example raise the mutual information I of a draw, and also that of permuted
         labels, Ī. So the information beyond chance is T = I − Ī of the same draw, and with the Ī of
@@ -217,7 +227,9 @@ class Channel:
 
     def class_counts(self, counts: Numbers) -> Numbers:
         """Count the examples of each class: draws x classes."""
-        columns = [counts[:, self.labels == number].sum(axis=1) for number in range(len(self.matrix))]
+        columns = [
+            counts[:, self.labels == number].sum(axis=1) for number in range(len(self.matrix))
+        ]
         return np.stack(columns, axis=1)
 
     def cells(self, drawn: Drawn, row: int | None, column: int | None) -> list[Cell]:
@@ -246,13 +258,17 @@ class Channel:
 
 
 def meanings(matrix: Numbers, sizes: Numbers) -> Numbers:
-    """Return p(c|a) ∝ C[c, a] n_c for each label, from draws x classes x labels and draws x classes."""
+    """Return p(c|a) ∝ C[c, a] n_c for each label, from draws x classes x labels and draws x
+    classes.
+    """
     joint = matrix * sizes[:, :, None]
     return np.asarray(joint / np.maximum(joint.sum(axis=1, keepdims=True), _CLOSED))
 
 
 def information(sums: Numbers) -> Numbers:
-    """Return the mutual information of class and label, in nats, of draws x classes x labels sums."""
+    """Return the mutual information of class and label, in nats, of draws x classes x labels
+    sums.
+    """
     total = np.maximum(sums.sum(axis=(1, 2), keepdims=True), _CLOSED)
     joint = sums / total
     independent = joint.sum(axis=1, keepdims=True) * joint.sum(axis=2, keepdims=True)
@@ -261,7 +277,8 @@ def information(sums: Numbers) -> Numbers:
 
 
 def draw_counts(examples: int, groups: Sequence[str] | None, seed: int) -> Numbers | None:
-    """Draw the examples with replacement, or whole groups of them, and count how often each was drawn.
+    """Draw the examples with replacement, or whole groups of them, and count how often each was
+    drawn.
 
     Returns draws x n; None if there are too few groups for an interval.
     """
@@ -288,10 +305,12 @@ def _ends(draws: Numbers, value: float) -> dict[str, float | None]:
     return {"low": min(float(low), float(value)), "high": max(float(high), float(value))}
 
 
-# ------------------------------------------------------------------------------- the content
+# -------------------------------------------------------------------------------------- the content
 
 
-def _table(problem: Problem, source: SourceData, channels: list[dict[str, Any]], cells: list[Cell]) -> dict[str, Any]:
+def _table(
+    problem: Problem, source: SourceData, channels: list[dict[str, Any]], cells: list[Cell]
+) -> dict[str, Any]:
     """Return what leaderboard.json says about a source."""
     small = max(len(problem.classes), len(source.classes)) <= MOST_NAMES
     if problem.several:

@@ -1,7 +1,9 @@
-"""Train one candidate on one fold up to a step; a trial can stop there and continue later as if it had never stopped.
+"""Train one candidate on one fold up to a step; a trial can stop there and continue later as if it
+had never stopped.
 
-A trial has a folder of its own. checkpoint.safetensors is the state to continue from, result.safetensors what is known so
-far, and look-N.safetensors the averaged weights after look N, if an ensemble may need them.
+A trial has a folder of its own. checkpoint.safetensors is the state to continue from,
+result.safetensors what is known so far, and look-N.safetensors the averaged weights after look N,
+if an ensemble may need them.
 """
 
 from __future__ import annotations
@@ -33,7 +35,14 @@ from attittud_lab.runs.model import WEIGHTS
 from attittud_lab.training.devices import captures, choose_device, on_device
 from attittud_lab.training.evaluate import figures, outputs_of
 from attittud_lab.training.phase import DivergedError, Phase
-from attittud_lab.training.train import begin_phase, chosen_metric, conditions, load_data, new_model, phase_names
+from attittud_lab.training.train import (
+    begin_phase,
+    chosen_metric,
+    conditions,
+    load_data,
+    new_model,
+    phase_names,
+)
 
 CHECKPOINT, RESULT = "checkpoint.safetensors", "result.safetensors"
 SAVED_EVERY = 2.0
@@ -93,8 +102,12 @@ def look_file(folder: Path, look: int) -> Path:
     return folder / f"look-{look}.safetensors"
 
 
-def run_trial(job: TrialJob, data: Prepared | None = None, progress: Progress | None = None) -> TrialResult:
-    """Run a trial up to its step, from its last checkpoint if there is one. It can be repeated: a finished trial is only read."""
+def run_trial(
+    job: TrialJob, data: Prepared | None = None, progress: Progress | None = None
+) -> TrialResult:
+    """Run a trial up to its step, from its last checkpoint if there is one. It can be repeated: a
+    finished trial is only read.
+    """
     known = stored(job)
     if known is not None:
         return known
@@ -108,11 +121,15 @@ def run_trial(job: TrialJob, data: Prepared | None = None, progress: Progress | 
         except DivergedError as error:
             trial.diverged = str(error)
         result = trial.result()
-        trial.phases.clear()  # they refer to the trial, which would otherwise stay in memory for a while
+        # they refer to the trial, which would otherwise stay in memory for a while
+        trial.phases.clear()
     if device.type == "cuda":
         del trial
         gc.collect()  # graphs hold as much memory as a step needs
-    values = vars(result) | {"outputs": torch.stack(result.outputs) if result.outputs else None, "until": job.until}
+    values = vars(result) | {
+        "outputs": torch.stack(result.outputs) if result.outputs else None,
+        "until": job.until,
+    }
     save_checkpoint(job.folder / RESULT, values)
     if result.diverged or job.fold is None or job.until == sum(phase_lengths(job.config).values()):
         (job.folder / CHECKPOINT).unlink(missing_ok=True)
@@ -125,25 +142,35 @@ def stored(job: TrialJob) -> TrialResult | None:
     if not path.exists():
         return None
     found = load_checkpoint(path)
-    if found.pop("until", 0) > job.until:  # a trial that diverged later had not yet diverged at this rung
+    if (
+        found.pop("until", 0) > job.until
+    ):  # a trial that diverged later had not yet diverged at this rung
         found["diverged"] = None
     if found["steps"] < job.until and found["diverged"] is None:
         return None
     count = sum(step <= job.until for step in look_steps(job.config))
-    return TrialResult(**found | {"outputs": [] if found["outputs"] is None else list(found["outputs"])[:count]})
+    return TrialResult(
+        **found | {"outputs": [] if found["outputs"] is None else list(found["outputs"])[:count]}
+    )
 
 
 def peak_memory() -> int:
-    """The most main memory that this process had at one time, in bytes; 0 if the system does not say."""
+    """The most main memory that this process had at one time, in bytes; 0 if the system does not
+    say.
+    """
     status = Path("/proc/self/status")
-    if status.exists():  # on Linux, getrusage includes the memory of the process that started this one
+    if (
+        status.exists()
+    ):  # on Linux, getrusage includes the memory of the process that started this one
         found = re.search(r"VmHWM:\s*(\d+) kB", status.read_text())
         return int(found[1]) * 1024 if found else 0
     try:
         import resource
     except ImportError:
         return 0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
+        1 if sys.platform == "darwin" else 1024
+    )
 
 
 _DATA: dict[str, Prepared] = {}
@@ -161,7 +188,9 @@ def pooled_data(config: Config) -> Prepared:
 class _Trial:
     """The phases of a trial, from the step that its checkpoint has."""
 
-    def __init__(self, job: TrialJob, pooled: Prepared, device: torch.device, progress: Progress) -> None:
+    def __init__(
+        self, job: TrialJob, pooled: Prepared, device: torch.device, progress: Progress
+    ) -> None:
         self.job, self.device, self.progress = job, device, progress
         folds = make_folds(pooled, job.config.portfolio, mix(job.config.seed, "folds"))
         data = self.data = data_for(job.candidate, fold_data(pooled, folds, job.fold))
@@ -170,7 +199,11 @@ class _Trial:
         self.metric = chosen_metric(config, data, None)
         self.model = new_model(config, data, device)
         torch.set_num_threads(config.training.threads or 1)
-        self.outputs, self.lines, self.finished = list[Tensor](), list[dict[str, Any]](), list[float]()
+        self.outputs, self.lines, self.finished = (
+            list[Tensor](),
+            list[dict[str, Any]](),
+            list[float](),
+        )
         self.diverged: str | None = None
         self.saved = time.monotonic()
         lengths, self.starts, start = phase_lengths(config), list[int](), 0
@@ -215,7 +248,9 @@ class _Trial:
         if self.job.fold is None:
             phase.finish()
             if not all(bool(tensor.isfinite().all()) for tensor in self.model.parameters()):
-                raise DivergedError(f"training diverged in phase {phase.name}: weights are not finite; lower its lr")
+                raise DivergedError(
+                    f"training diverged in phase {phase.name}: weights are not finite; lower its lr"
+                )
             save_weights(self.job.folder / WEIGHTS, self.model.state_dict())
         else:
             self.save()
@@ -225,7 +260,9 @@ class _Trial:
         examples = self.data.validation
         assert examples.targets is not None
         if self.job.keeps:
-            kept = {name: tensor for name, tensor in self.model.state_dict().items() if predicts(name)}
+            kept = {
+                name: tensor for name, tensor in self.model.state_dict().items() if predicts(name)
+            }
             save_weights(look_file(self.job.folder, len(self.outputs)), kept)
         self.outputs.append(outputs_of(self.model, examples, self.device, head="primary"))
         return figures(self.data.primary, self.outputs[-1], examples.targets.cpu())
@@ -245,7 +282,11 @@ class _Trial:
             self.saved = time.monotonic()
 
     def save(self) -> None:
-        state: dict[str, Any] = {"finished": self.finished, "lines": self.lines, "model": self.model.state_dict()}
+        state: dict[str, Any] = {
+            "finished": self.finished,
+            "lines": self.lines,
+            "model": self.model.state_dict(),
+        }
         state["outputs"] = torch.stack(self.outputs) if self.outputs else None
         save_checkpoint(self.path, state | {"phase": self.phases[self.number].state_dict()})
 
@@ -256,6 +297,15 @@ class _Trial:
             check_like(saved["model"], self.model.state_dict(), "model")
             self.model.load_state_dict(saved["model"])
             self.phases[self.number].load_state_dict(saved["phase"])
-        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ) as error:
             found = f"{self.path}: the checkpoint does not fit this trial ({one_line(error, 200)})"
-            raise InputError(f"{found}; delete the folder of the trial, or start over with --fresh") from None
+            raise InputError(
+                f"{found}; delete the folder of the trial, or start over with --fresh"
+            ) from None

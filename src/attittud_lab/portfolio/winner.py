@@ -22,14 +22,20 @@ def choose_single(standings: Sequence[Standing], intervals: Intervals) -> Standi
     best = max(usable(standings), key=rank)
     ties = [best]
     for standing in usable(standings):
-        if standing is not best and standing.rung >= best.rung and _is_tie(standing, best, intervals):
+        if (
+            standing is not best
+            and standing.rung >= best.rung
+            and _is_tie(standing, best, intervals)
+        ):
             ties.append(standing)
     order = {id(standing): number for number, standing in enumerate(standings)}
     return min(ties, key=lambda s: (not s.alone, not s.simple, order[id(s)]))
 
 
 def _is_tie(standing: Standing, best: Standing, intervals: Intervals) -> bool:
-    """Whether a candidate is behind the best one by at most `TIE` standard errors of the difference."""
+    """Whether a candidate is behind the best one by at most `TIE` standard errors of the
+    difference.
+    """
     lead = rank(best)[2][0] - rank(standing)[2][0]
     error = intervals.error(scores_of(best), scores_of(standing))
     if math.isnan(lead) or math.isnan(error):

@@ -21,7 +21,9 @@ GUESSING = "The model is not shown to be better than guessing:"
 
 
 def points(value: float) -> str:
-    """Format a difference of shares in points, with a sign; adding 0 makes a negative zero positive."""
+    """Format a difference of shares in points, with a sign; adding 0 makes a negative zero
+    positive.
+    """
     return f"{round(100 * value, 1) + 0.0:+.1f}"
 
 
@@ -32,7 +34,7 @@ def interval(gain: Mapping[str, Any]) -> str:
     return f"95 % interval {points(gain['low'])} to {points(gain['high'])}"
 
 
-# -------------------------------------------------------------------------------- while it runs
+# ------------------------------------------------------------------------------------ while it runs
 
 
 def rare(names: Sequence[str]) -> str:
@@ -60,9 +62,7 @@ def coming(
     line = f"networks: {budget.forecast(plan, folds, at_once)}"
     rungs = len(budget.rung_counts(config))
     if rungs > 1 and len(entries) > 1:
-        line += (
-            f". Training has {rungs} rungs; after each but the last, only the best candidates and {PRIMARY_ONLY} go on"
-        )
+        line += f". Training has {rungs} rungs; after each but the last, only the best candidates and {PRIMARY_ONLY} go on"
     return line
 
 
@@ -90,7 +90,9 @@ def continuing(done: int, jobs: int, rung: int, rungs: int, left: str) -> str:
 
 
 def legend(settings: Iterable[Mapping[str, Any]]) -> str:
-    """Explain the labels of network candidates with these settings; empty if they need no explanation."""
+    """Explain the labels of network candidates with these settings; empty if they need no
+    explanation.
+    """
     rows = list(settings)
     parts = []
     if any(row.get("auxiliary_weight", 1) != 1 for row in rows):
@@ -140,7 +142,7 @@ def chance(estimate: Mapping[str, Any] | None, when: str = "") -> str:
     return f"chance that the auxiliary data help: {estimate['value']:.0%}{more}"
 
 
-# ---------------------------------------------------------------------------------- at the end
+# --------------------------------------------------------------------------------------- at the end
 
 
 def ranking(metric: str) -> str:
@@ -192,7 +194,9 @@ def decision(
         f"({gain['best']}) minus the best without ({gain['reference']})."
     )
     if gain["of"] > 1:
-        sentence += " They may be a little too good, because the same held-out labels chose that candidate."
+        sentence += (
+            " They may be a little too good, because the same held-out labels chose that candidate."
+        )
     return sentence
 
 
@@ -222,11 +226,13 @@ def guess(estimate: Mapping[str, Any], score: float, metric: str, cure: str) -> 
     )
 
 
-# ------------------------------------------------------------------------- translated labels
+# -------------------------------------------------------------------------------- translated labels
 
 
 def translation(source: str, label: str, name: str, meaning: Mapping[str, Any]) -> str:
-    """Say what a label of a source means, such as "what web calls cat is 61 % dog to you (52 to 70 %)"."""
+    """Say what a label of a source means, such as "what web calls cat is 61 % dog to you (52 to 70
+    %)".
+    """
     ends = f"{100 * meaning['low']:.0f} to {100 * meaning['high']:.0f} %"
     return f"what {source} calls {label} is {100 * meaning['value']:.0f} % {name} to you ({ends})"
 
@@ -238,7 +244,9 @@ def clearest(tables: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def suspicious(lists: Iterable[Mapping[str, Any]], file: str) -> str:
     """Say how many labels look wrong, by source; empty if none does."""
-    parts = [f"{one['listed']} of {one['examined']} in {one['source']}" for one in lists if one["listed"]]
+    parts = [
+        f"{one['listed']} of {one['examined']} in {one['source']}" for one in lists if one["listed"]
+    ]
     if not parts:
         return ""
     return f"auxiliary labels that look wrong: {', '.join(parts)} ({file})"

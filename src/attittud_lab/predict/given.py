@@ -1,4 +1,6 @@
-"""What a person gives to `Model.predict` in Python, as a list: one input, several, an array of images, or a data frame."""
+"""What a person gives to `Model.predict` in Python, as a list: one input, several, an array of
+images, or a data frame.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ _IMAGES = "a path, bytes of an image file, a PIL image or an array of pixels"
 
 
 def table_rows(inputs: Any, features: Features) -> list[Row]:
-    """Rows of a table: mappings of columns to cells, a data frame, or an array for a single column of lists."""
+    """Rows of a table: mappings of columns to cells, a data frame, or an array for a single column
+    of lists.
+    """
     table = _table(inputs)
     if table is not None:
         return rows_of(table)
@@ -39,8 +43,12 @@ def table_rows(inputs: Any, features: Features) -> list[Row]:
 
 def texts(inputs: Any, column: str | None) -> list[str]:
     """Texts, or the cells of the input column of mappings and data frames."""
-    if isinstance(inputs, Tensor) or (isinstance(inputs, np.ndarray) and inputs.dtype.kind not in "OUT"):
-        raise InputError("the inputs are an array of numbers, but the model reads texts; give strings")
+    if isinstance(inputs, Tensor) or (
+        isinstance(inputs, np.ndarray) and inputs.dtype.kind not in "OUT"
+    ):
+        raise InputError(
+            "the inputs are an array of numbers, but the model reads texts; give strings"
+        )
     cells = _cells(inputs, column, "the model reads texts; give strings")
     for position, item in enumerate(cells):
         if not isinstance(item, str):
@@ -50,7 +58,9 @@ def texts(inputs: Any, column: str | None) -> list[str]:
 
 
 def images(inputs: Any, column: str | None, channels: int) -> list[Any]:
-    """Images in any form, or the cells of the input column of mappings and data frames; arrays become C x H x W."""
+    """Images in any form, or the cells of the input column of mappings and data frames; arrays
+    become C x H x W.
+    """
     if isinstance(inputs, Tensor):
         inputs = inputs.detach().cpu().numpy()
     if isinstance(inputs, np.ndarray) and inputs.dtype.kind not in "OUT":
@@ -61,9 +71,13 @@ def images(inputs: Any, column: str | None, channels: int) -> list[Any]:
 
 def _cells(inputs: Any, column: str | None, cure: str) -> list[Any]:
     """Return the single inputs; mappings and data frames have them in one column."""
-    if isinstance(inputs, (str, os.PathLike, bytes, Image.Image)) or _is_row(inputs, [column] if column else INPUTS):
+    if isinstance(inputs, (str, os.PathLike, bytes, Image.Image)) or _is_row(
+        inputs, [column] if column else INPUTS
+    ):
         inputs = [inputs]
-    names = getattr(inputs, "column_names", getattr(inputs, "columns", None))  # of pyarrow, and of pandas or polars
+    names = getattr(
+        inputs, "column_names", getattr(inputs, "columns", None)
+    )  # of pyarrow, and of pandas or polars
     if names is not None:
         inputs = inputs[_column(list(names), column, "the data frame")]
     return [_cell(position, item, column) for position, item in enumerate(_several(inputs, cure))]
@@ -106,7 +120,9 @@ def _is_series(inputs: Any) -> bool:
 
 def _is_row(inputs: Any, names: Sequence[str]) -> bool:
     """Whether this is one row: a mapping, or a series with one of these columns."""
-    return isinstance(inputs, Mapping) or (_is_series(inputs) and any(name in inputs.index for name in names))
+    return isinstance(inputs, Mapping) or (
+        _is_series(inputs) and any(name in inputs.index for name in names)
+    )
 
 
 def _row(item: Any) -> Any:
@@ -114,7 +130,9 @@ def _row(item: Any) -> Any:
 
 
 def _table(inputs: Any) -> pa.Table | None:
-    """Return a data frame as a table whose columns keep their types; None if it is no data frame."""
+    """Return a data frame as a table whose columns keep their types; None if it is no data
+    frame.
+    """
     if isinstance(inputs, pa.RecordBatch):
         return pa.Table.from_batches([inputs])
     if hasattr(inputs, "iloc") and hasattr(inputs, "columns"):  # pandas
@@ -122,18 +140,26 @@ def _table(inputs: Any) -> pa.Table | None:
         return pa.Table.from_arrays(columns, names=[str(name) for name in inputs.columns])
     if isinstance(inputs, pa.Table):
         return inputs
-    return pa.table(inputs) if hasattr(inputs, "__arrow_c_stream__") and hasattr(inputs, "columns") else None  # polars
+    return (
+        pa.table(inputs)
+        if hasattr(inputs, "__arrow_c_stream__") and hasattr(inputs, "columns")
+        else None
+    )  # polars
 
 
 def _image(position: int, item: Any) -> Raw | Image.Image:
     if isinstance(item, (np.ndarray, Tensor)):
-        pixels: Raw = _stacked((item.detach().cpu().numpy() if isinstance(item, Tensor) else item)[None])[0]
+        pixels: Raw = _stacked(
+            (item.detach().cpu().numpy() if isinstance(item, Tensor) else item)[None]
+        )[0]
         return pixels
     if isinstance(item, (str, os.PathLike)):
         return Path(item)
     if isinstance(item, (bytes, Image.Image)):
         return item
-    raise InputError(f"input {position} is a {type(item).__name__}, but the model reads images; give {_IMAGES}")
+    raise InputError(
+        f"input {position} is a {type(item).__name__}, but the model reads images; give {_IMAGES}"
+    )
 
 
 def _pixels(pixels: npt.NDArray[Any], channels: int) -> npt.NDArray[np.uint8]:
@@ -144,7 +170,9 @@ def _pixels(pixels: npt.NDArray[Any], channels: int) -> npt.NDArray[np.uint8]:
     single = pixels.shape[-1] in (1, 3) or (channels == 3 and pixels.shape[0] in (1, 3))
     if channels == 3 and not single:
         problem = f"an array of shape {pixels.shape} is no colour image"
-        raise InputError(f"{problem}; give H x W x 3 or 3 x H x W for one image, n x H x W x 1 for several grey images")
+        raise InputError(
+            f"{problem}; give H x W x 3 or 3 x H x W for one image, n x H x W x 1 for several grey images"
+        )
     return _stacked(pixels[None] if single else pixels)
 
 
@@ -152,11 +180,15 @@ def _stacked(pixels: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     """Return several images as n x C x H x W; without an axis for channels they are grey."""
     if pixels.dtype != np.uint8:
         problem = f"the images are of type {pixels.dtype}, not uint8"
-        raise InputError(f"{problem}; give pixels from 0 to 255 as np.uint8, without any normalisation")
+        raise InputError(
+            f"{problem}; give pixels from 0 to 255 as np.uint8, without any normalisation"
+        )
     if pixels.ndim == 3:
         return pixels[:, None]
     colours = [pixels.ndim == 4 and pixels.shape[axis] in (1, 3) for axis in (1, -1)]
     if sum(colours) != 1:
         problem = f"it is not clear which axis of the shape {pixels.shape} has the channels, of which there are 1 or 3"
-        raise InputError(f"{problem}; give n x C x H x W, n x H x W x C, or n x H x W for grey images")
+        raise InputError(
+            f"{problem}; give n x C x H x W, n x H x W x C, or n x H x W for grey images"
+        )
     return pixels if colours[0] else np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))

@@ -22,7 +22,17 @@ from attittud_lab.data.features import other_separator
 from attittud_lab.data.folder import SUFFIXES as IMAGES
 from attittud_lab.data.folder import files_in
 from attittud_lab.data.labels import class_names, label_of
-from attittud_lab.data.rows import INPUTS, LABELS, batches, blamed, content, count_rows, find_column, lines, objects
+from attittud_lab.data.rows import (
+    INPUTS,
+    LABELS,
+    batches,
+    blamed,
+    content,
+    count_rows,
+    find_column,
+    lines,
+    objects,
+)
 from attittud_lab.data.rows import SUFFIXES as TABLES
 from attittud_lab.data.source import Raw, inside, warn_once
 from attittud_lab.errors import InputError, counted, listed, loose, short, spellings
@@ -51,7 +61,9 @@ class Item:
 
 @dataclass(frozen=True)
 class Inputs:
-    """Reads inputs of one kind for a model with these classes, from the columns that the run was trained on."""
+    """Reads inputs of one kind for a model with these classes, from the columns that the run was
+    trained on.
+    """
 
     kind: Kind
     classes: Sequence[str]
@@ -59,14 +71,18 @@ class Inputs:
     input: str | None = None
     label: str | None = None
     options: Sequence[str] = ()
-    """Which of --input and --label were given. They must fit every input: a misspelt name would have no effect."""
+    """Which of --input and --label were given. They must fit every input: a misspelt name would
+    have no effect.
+    """
 
     @cached_property
     def _spellings(self) -> dict[str, str]:
         return spellings(self.classes)
 
     def read(self, names: Sequence[str]) -> tuple[int | None, Iterator[Item]]:
-        """Return how many inputs there are (None if only reading shows it), and the inputs in order."""
+        """Return how many inputs there are (None if only reading shows it), and the inputs in
+        order.
+        """
         if names.count(STANDARD) > 1:
             raise InputError("standard input (-) can only be read once; name it once")
         return _joined([self._one(name) for name in names])
@@ -78,8 +94,14 @@ class Inputs:
         if path.is_dir():
             return self._folder(path)
         if not path.exists():
-            hint = meant(path.name, [other.name for other in path.parent.iterdir()]) if path.parent.is_dir() else ""
-            raise InputError(f"{name}: there is no such file or folder (looked in {Path.cwd()}){hint}")
+            hint = (
+                meant(path.name, [other.name for other in path.parent.iterdir()])
+                if path.parent.is_dir()
+                else ""
+            )
+            raise InputError(
+                f"{name}: there is no such file or folder (looked in {Path.cwd()}){hint}"
+            )
         return self._file(path, None)
 
     def _file(self, path: Path, root: Path | None) -> tuple[int | None, Iterator[Item]]:
@@ -90,7 +112,9 @@ class Inputs:
             return count_rows(path), self._table(path)
         if self.kind != "image":
             cure = f"give one of {', '.join(TABLES)}, or lines of text on standard input (-)"
-            raise InputError(f"{path}: cannot read {self.kind}s from a {suffix or 'file without a suffix'}; {cure}")
+            raise InputError(
+                f"{path}: cannot read {self.kind}s from a {suffix or 'file without a suffix'}; {cure}"
+            )
         return 1, iter([self._image(path, root)])
 
     def _image(self, path: Path, root: Path | None) -> Item:
@@ -102,7 +126,9 @@ class Inputs:
         return Item(_written(path), None, path, truth)
 
     def _folder(self, root: Path) -> tuple[int | None, Iterator[Item]]:
-        """Read images, or tables if there are none or the model reads no images, by name and folder by folder."""
+        """Read images, or tables if there are none or the model reads no images, by name and folder
+        by folder.
+        """
         counts = Counter(path.suffix.lower() for path in files_in(root))
         readable: Sequence[str] = TABLES
         suffixes: Sequence[str] = TABLES
@@ -111,16 +137,20 @@ class Inputs:
             suffixes = IMAGES if any(counts[suffix] for suffix in IMAGES) else (".parquet",)
         count = sum(counts[suffix] for suffix in suffixes)
         if not count:
-            raise InputError(f"{root}: it contains no file that can be read ({', '.join(readable)}); check the path")
+            raise InputError(
+                f"{root}: it contains no file that can be read ({', '.join(readable)}); check the path"
+            )
         if counts.total() > count:
             left = counted(counts.total() - count, "file is", "files are")
-            warn_once(f"{root}: {left} left out, because only {', '.join(suffixes)} can be read here")
+            warn_once(
+                f"{root}: {left} left out, because only {', '.join(suffixes)} can be read here"
+            )
         paths = (inside(root, path) for path in files_in(root) if path.suffix.lower() in suffixes)
         if suffixes is IMAGES:
             return count, (self._image(path, root) for path in paths)
         return _joined([self._file(path, root) for path in paths])
 
-    # -------------------------------------------------------------------------------------------------- tables
+    # --------------------------------------------------------------------------------------- tables
 
     def _table(self, path: Path) -> Iterator[Item]:
         number = 0
@@ -147,7 +177,9 @@ class Inputs:
             yield self._row(where, number, row if column is None else row[column], truth)
 
     def _standard(self, stream: io.BufferedReader) -> Iterator[Item]:
-        """Read JSON lines if the first line is an object; otherwise each line is a text, or the path of an image."""
+        """Read JSON lines if the first line is an object; otherwise each line is a text, or the
+        path of an image.
+        """
         text = lines(stream, "standard input")
         before: list[str] = []
         for line in text:
@@ -172,14 +204,18 @@ class Inputs:
                 yield self._image(as_path(name), None)
 
     def _columns(self, names: Sequence[str], where: str) -> tuple[str | None, str | None]:
-        """Return the column of the input (None: all columns), and the column of the label if there is one."""
+        """Return the column of the input (None: all columns), and the column of the label if there
+        is one.
+        """
         if not names:
             raise InputError(f"{where}: there are no examples in it; check the file")
         column = find_column(names, self.input, INPUTS, where)
         label = find_column(names, self.label, LABELS, where)
         if "--label" in self.options and label is None:
             missing = f"{where}: there is no column {self.label!r} (--label)"
-            raise InputError(f"{missing}; name another column, or leave --label out. Its columns are {listed(names)}")
+            raise InputError(
+                f"{missing}; name another column, or leave --label out. Its columns are {listed(names)}"
+            )
         if self.kind == "table":
             for name in names:
                 find_column(names, name, (), where)
@@ -187,7 +223,9 @@ class Inputs:
         if column is None:
             unnamed = f"no column is called {', '.join(INPUTS[:-1])} or {INPUTS[-1]}"
             lack = f"there is no column {self.input}" if self.input else unnamed
-            cure = f"name the column of the {self.kind}s with --input. Its columns are {listed(names)}"
+            cure = (
+                f"name the column of the {self.kind}s with --input. Its columns are {listed(names)}"
+            )
             raise InputError(f"{where}: {lack}; {cure}{other_separator(names)}")
         return column, label
 
@@ -206,20 +244,24 @@ class Inputs:
             words: dict[type, str] = {type(None): "nothing", bytes: "an image", str: "a text"}
             what = words.get(type(raw), f"a {type(raw).__name__}")
             cure = "name another column with --input, or repair the row"
-            raise InputError(f"{file}: row {number} holds {what}, but the model reads {self.kind}s; {cure}")
+            raise InputError(
+                f"{file}: row {number} holds {what}, but the model reads {self.kind}s; {cure}"
+            )
         return Item(_written(file), number, raw, truth)
 
     def _hint(self, what: str, name: str) -> None:
-        """Warn if a true class is only spelt in another way than in training: it then counts as not known."""
+        """Warn if a true class is only spelt in another way than in training: it then counts as not
+        known.
+        """
         class_ = self._spellings.get(loose(name))
         if class_ is not None:
-            spelt = (
-                f"{what} {short(name)!r} is not the class {short(class_)!r} of the model, because case and blanks count"
-            )
+            spelt = f"{what} {short(name)!r} is not the class {short(class_)!r} of the model, because case and blanks count"
             warn_once(f"{spelt}; spell them alike to get the accuracy")
 
     def _truth(self, value: Any, names: list[str] | None) -> frozenset[str] | None:
-        """Return the classes of a row from its label cell; None without a label, or for a class that the model lacks."""
+        """Return the classes of a row from its label cell; None without a label, or for a class
+        that the model lacks.
+        """
         if isinstance(value, list):
             return self._truths(value, names or [str(number) for number in range(len(value))])
         label = label_of(value, names)
@@ -231,21 +273,31 @@ class Inputs:
         return frozenset([label])
 
     def _truths(self, values: Sequence[Any], names: Sequence[str]) -> frozenset[str] | None:
-        """Return the classes of a row from its list of 0 and 1; None if the list does not have the classes of the model."""
+        """Return the classes of a row from its list of 0 and 1; None if the list does not have the
+        classes of the model.
+        """
         if not self.several or len(names) != len(values) or not {*self.classes} <= {*names}:
             return None
-        return frozenset(name for name, has in zip(names, values, strict=True) if has) & {*self.classes}
+        return frozenset(name for name, has in zip(names, values, strict=True) if has) & {
+            *self.classes
+        }
 
 
-def _joined(sources: Sequence[tuple[int | None, Iterator[Item]]]) -> tuple[int | None, Iterator[Item]]:
-    """Return the number of all inputs (None if one source does not know its own), and the inputs one after the other."""
+def _joined(
+    sources: Sequence[tuple[int | None, Iterator[Item]]],
+) -> tuple[int | None, Iterator[Item]]:
+    """Return the number of all inputs (None if one source does not know its own), and the inputs
+    one after the other.
+    """
     counts = [count for count, _ in sources]
     items = chain.from_iterable(items for _, items in sources)
     return (None if None in counts else sum(count or 0 for count in counts)), items
 
 
 def _written(path: Path | str) -> str:
-    """Return a path as text that a UTF-8 file can hold, even if the path itself is not valid UTF-8."""
+    """Return a path as text that a UTF-8 file can hold, even if the path itself is not valid
+    UTF-8.
+    """
     return str(path).encode("utf-8", "backslashreplace").decode()
 
 

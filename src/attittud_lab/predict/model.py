@@ -1,6 +1,8 @@
-"""A trained model from its run folder: it takes images, paths, texts or rows and gives labels and calibrated probabilities.
+"""A trained model from its run folder: it takes images, paths, texts or rows and gives labels and
+calibrated probabilities.
 
-Nothing in the folder is run as code: weights are safetensors, everything else is JSON and YAML without tags.
+Nothing in the folder is run as code: weights are safetensors, everything else is JSON and YAML
+without tags.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ THRESHOLD = 0.5
 
 
 class Classifier(nn.Module):
-    """Probabilities (n x classes) of uint8 images, token numbers or features: the mean over its members."""
+    """Probabilities (n x classes) of uint8 images, token numbers or features: the mean over its
+    members.
+    """
 
     def __init__(
         self,
@@ -64,7 +68,9 @@ class Classifier(nn.Module):
         self.temperature = temperature
 
     def forward(self, inputs: Tensor, raw: bool = False) -> Tensor:
-        """With `raw`, the scores before they are divided by the temperature: for a single member, its outputs."""
+        """With `raw`, the scores before they are divided by the temperature: for a single member,
+        its outputs.
+        """
         scores = [member(inputs, head="primary").float() for member in self.members]
         mean: Tensor = scores[0]
         if len(scores) > 1:
@@ -125,7 +131,9 @@ class Model:
         self.about = about
         self.config = config
         self.module = networks
-        """The mean of the networks, for uint8 images, token numbers or columns; None if there is no network."""
+        """The mean of the networks, for uint8 images, token numbers or columns; None if there is no
+        network.
+        """
         self.simple = list(simple)
         self.network_share = 1.0 - sum(member.share for member in simple)
         self.maps = dict(maps)
@@ -155,13 +163,21 @@ class Model:
         return "probabilities are not calibrated, because the run folder has no temperature; to get one, train again with --fresh"
 
     def predict(self, inputs: Any, threshold: float = THRESHOLD) -> list[str] | list[list[str]]:
-        """Return the class of each input; with several labels at once, the list of labels above the threshold."""
-        return [label for scores in self._batches(inputs) for label in self.labels(scores, threshold)]  # type: ignore[return-value]  # all of one kind
+        """Return the class of each input; with several labels at once, the list of labels above the
+        threshold.
+        """
+        return [
+            label for scores in self._batches(inputs) for label in self.labels(scores, threshold)
+        ]  # type: ignore[return-value]  # all of one kind
 
     def predict_proba(self, inputs: Any) -> npt.NDArray[np.float32]:
-        """Return the probability of every class for each input, n x classes in the order of `classes`."""
+        """Return the probability of every class for each input, n x classes in the order of
+        `classes`.
+        """
         parts = [self.probabilities(scores) for scores in self._batches(inputs)]
-        return np.concatenate(parts) if parts else np.empty((0, len(self.classes)), dtype=np.float32)
+        return (
+            np.concatenate(parts) if parts else np.empty((0, len(self.classes)), dtype=np.float32)
+        )
 
     def batch(self, raws: Sequence[Any], names: Sequence[str]) -> Batch:
         """Prepare some inputs as in training; error messages use these names for the inputs."""
@@ -182,7 +198,9 @@ class Model:
             raise InputError(f"{names[0]}: {error}") from None  # bytes have no name of their own
 
     def with_features(self, inputs: Any, examples: Examples | None) -> Batch:
-        """Return a batch: the tensors, and the features of raw inputs (of the columns of a table)."""
+        """Return a batch: the tensors, and the features of raw inputs (of the columns of a
+        table).
+        """
         features = {}
         for name, feature_map in self.maps.items():
             features[name] = feature_map.transform(inputs)
@@ -192,7 +210,9 @@ class Model:
         """Tensors for networks, and the columns of tables."""
         if self.about.kind == "image":
             channels, size, _ = self.about.shape
-            return Examples(decode_all(raws, Pixels(channels, size, white=self.about.white), names), None)
+            return Examples(
+                decode_all(raws, Pixels(channels, size, white=self.about.white), names), None
+            )
         if isinstance(self._encoder, Features):
             return Examples(torch.from_numpy(encoded(self._encoder, raws, names, self._told)), None)
         assert self._encoder is not None
@@ -201,7 +221,9 @@ class Model:
         return Examples(rows, None, lengths if bucket else None, bucket or 1)
 
     def count_used(self, raws: Sequence[Any], batch: Batch, used: npt.NDArray[np.uint64]) -> int:
-        """Count the inputs that are among the `used_examples` of the run; rows of a table are compared by their features."""
+        """Count the inputs that are among the `used_examples` of the run; rows of a table are
+        compared by their features.
+        """
         if self.about.kind == "table":
             assert batch.examples is not None
             words = words_of(rows_bytes(batch.examples))
@@ -210,12 +232,18 @@ class Model:
         return int(are_in(words, used).sum())
 
     def scores(self, batch: Batch) -> Tensor:
-        """Return the raw scores of a batch, n x classes: before they are divided by the temperature."""
+        """Return the raw scores of a batch, n x classes: before they are divided by the
+        temperature.
+        """
         parts = []
         if self.module is not None:
             assert batch.examples is not None
-            with enough_memory(self._device, "free some of it, or use another device (--device cpu)"):
-                raw = outputs_of(self.module, batch.examples, self._device, batch_size=AT_ONCE, raw=True)
+            with enough_memory(
+                self._device, "free some of it, or use another device (--device cpu)"
+            ):
+                raw = outputs_of(
+                    self.module, batch.examples, self._device, batch_size=AT_ONCE, raw=True
+                )
             parts.append((self.network_share, raw))
         for member in self.simple:
             raw = torch.from_numpy(member.model.scores(batch.features[member.features])).float()
@@ -227,11 +255,18 @@ class Model:
         return mean_scores(scores, shares, several=self.several)
 
     def labels(self, scores: Tensor, threshold: float = THRESHOLD) -> list[str] | list[list[str]]:
-        """Return labels from raw scores, as an evaluation does: a temperature changes no label at the usual threshold."""
+        """Return labels from raw scores, as an evaluation does: a temperature changes no label at
+        the usual threshold.
+        """
         if not self.several:
             return [self.classes[number] for number in scores.argmax(1).tolist()]
-        above = scores > self.temperature * float(torch.logit(torch.tensor(threshold, dtype=torch.float64)))
-        return [[name for name, has in zip(self.classes, row, strict=True) if has] for row in above.tolist()]
+        above = scores > self.temperature * float(
+            torch.logit(torch.tensor(threshold, dtype=torch.float64))
+        )
+        return [
+            [name for name, has in zip(self.classes, row, strict=True) if has]
+            for row in above.tolist()
+        ]
 
     def probabilities(self, scores: Tensor) -> npt.NDArray[np.float32]:
         """Return probabilities from raw scores."""
@@ -247,7 +282,9 @@ class Model:
             yield self.scores(self.batch(some, names))
 
     def _raws(self, inputs: Any) -> list[Any]:
-        """Return what a user hands in as a list: one input, a list of inputs, an array of images, or a data frame."""
+        """Return what a user hands in as a list: one input, a list of inputs, an array of images,
+        or a data frame.
+        """
         column = self.config.data.primary.input
         if isinstance(self._encoder, Features):
             return given.table_rows(inputs, self._encoder)
@@ -256,7 +293,9 @@ class Model:
         return given.images(inputs, column, self.about.shape[0])
 
     def seconds_each(self, batch: Callable[[], Batch], count: int) -> float:
-        """Return the seconds of one prediction of a batch of `count` inputs, the fastest of three tries."""
+        """Return the seconds of one prediction of a batch of `count` inputs, the fastest of three
+        tries.
+        """
         times = []
         for _ in range(4):  # libraries choose their kernels in the first try
             began = time.perf_counter()
@@ -265,10 +304,11 @@ class Model:
         return min(times[1:]) / count
 
     def export(self, path: Path) -> None:
-        """Write `module` as one `torch.export` program, with any number of inputs in a batch; the classes are in the file.
+        """Write `module` as one `torch.export` program, with any number of inputs in a batch; the
+        classes are in the file.
 
-        The program reads scaled images (n x C x H x W, uint8), padded token numbers of texts (n x max_length, int32), or
-        features of the rows of a table (n x F, float32).
+        The program reads scaled images (n x C x H x W, uint8), padded token numbers of texts (n x
+        max_length, int32), or features of the rows of a table (n x F, float32).
         """
         if self.module is None or self.simple:
             raise InputError(
@@ -284,24 +324,34 @@ class Model:
             texts = ["a text", "another one that is longer", ""]
             assert self._encoder is not None
             rows = self._encoder.rows(texts)[0]
-            example = torch.full((len(texts), self.config.data.max_length), self._encoder.words.pad, dtype=rows.dtype)
+            example = torch.full(
+                (len(texts), self.config.data.max_length), self._encoder.words.pad, dtype=rows.dtype
+            )
             example[:, : rows.shape[1]] = rows
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
             with warnings.catch_warnings(), torch.no_grad():
                 warnings.simplefilter("ignore")  # about torch's own changes
-                program = torch.export.export(module, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
-                if not torch.allclose(program.module()(example), module(example), rtol=1e-4, atol=1e-5):
+                program = torch.export.export(
+                    module, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},)
+                )
+                if not torch.allclose(
+                    program.module()(example), module(example), rtol=1e-4, atol=1e-5
+                ):
                     raise RuntimeError("the program gives other probabilities than the model")
                 with part.open("wb") as file:
-                    torch.export.save(program, file, extra_files={"classes.json": json.dumps(self.classes)})
+                    torch.export.save(
+                        program, file, extra_files={"classes.json": json.dumps(self.classes)}
+                    )
             part.replace(path)
         except OSError as error:
             raise cannot_write(path, error, "choose another file with --export FILE") from None
         except Exception as error:  # whatever torch cannot trace
             why = f"{type(error).__name__}: {one_line(error, 300)}"
             found = f"model {self.config.model.name} cannot be exported ({why})"
-            raise InputError(f"{found}; use `attittud predict`, or attittud_lab.load in Python") from None
+            raise InputError(
+                f"{found}; use `attittud predict`, or attittud_lab.load in Python"
+            ) from None
         finally:
             part.unlink(missing_ok=True)
             self.module.to(self._device)
@@ -314,7 +364,9 @@ def load(run: str | os.PathLike[str], device: str = "auto") -> Model:
 
 
 def used_examples(run: str | os.PathLike[str]) -> npt.NDArray[np.uint64] | None:
-    """Read the digests of the examples for training and validation; None if the run folder has none."""
+    """Read the digests of the examples for training and validation; None if the run folder has
+    none.
+    """
     path = Path(run).expanduser() / "data.json"
     try:
         found = read_json(path).get(DIGESTS) if path.is_file() else None
@@ -328,7 +380,9 @@ def assembled(folder: Path, about: ModelFile, config: Config, where: torch.devic
     """The model of a folder from its weights and what is known about it."""
     settings = config.model
     if about.network is not None:
-        settings = replace(settings, name=f"{settings.name.partition(':')[0]}:{folder / about.network}")
+        settings = replace(
+            settings, name=f"{settings.name.partition(':')[0]}:{folder / about.network}"
+        )
     networks = [member for member in about.members if member["kind"] == "network"]
     encoder: Reader | Features | None = None
     if about.kind == "table":
@@ -346,7 +400,9 @@ def assembled(folder: Path, about: ModelFile, config: Config, where: torch.devic
         members = [_network(folder / member["weights"], settings, about) for member in networks]
         among_networks = sum(member["share"] for member in networks)
         shares = [member["share"] / among_networks for member in networks]
-        module = Classifier(members, shares, several=about.several, temperature=about.temperature or 1.0)
+        module = Classifier(
+            members, shares, several=about.several, temperature=about.temperature or 1.0
+        )
         module = module.eval().requires_grad_(False).to(where)
         if config.training.channels_last:
             module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's annotation leaves memory_format out
@@ -370,7 +426,9 @@ def _network(path: Path, settings: ModelConfig, about: ModelFile) -> Network:
         reason = f"{path}: does not fit model {settings.name} ({one_line(error, 200)})"
         raise InputError(f"{reason}; restore the folder from a backup, or train again") from None
     if len(network.heads["primary"].weight) != len(about.classes):  # type: ignore[arg-type]  # a tensor
-        raise InputError(f"{path}: has another number of classes than the run folder says; train again")
+        raise InputError(
+            f"{path}: has another number of classes than the run folder says; train again"
+        )
     return network
 
 
@@ -382,7 +440,9 @@ def _stored_map(folder: Path, name: str, where: torch.device) -> FeatureMap:
         feature_map = features.restore(str(plain["name"]), plain["settings"], load_weights(arrays))
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         reason = f"{about}: does not say how examples become features ({one_line(error, 200)})"
-        raise InputError(f"{reason}; restore it from a backup, or train again with --fresh") from None
+        raise InputError(
+            f"{reason}; restore it from a backup, or train again with --fresh"
+        ) from None
     feature_map.to(str(where))
     return feature_map
 
@@ -393,8 +453,12 @@ def _simple(folder: Path, member: Mapping[str, Any]) -> SimpleModel:
     try:
         return SimpleModel.restore(read_json(path), load_weights(folder / member["weights"]))
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        reason = f"{path}: does not describe a model ({type(error).__name__}: {one_line(error, 200)})"
-        raise InputError(f"{reason}; restore it from a backup, or train again with --fresh") from None
+        reason = (
+            f"{path}: does not describe a model ({type(error).__name__}: {one_line(error, 200)})"
+        )
+        raise InputError(
+            f"{reason}; restore it from a backup, or train again with --fresh"
+        ) from None
 
 
 def _stored_features(folder: Path, about: ModelFile) -> Features:
@@ -406,5 +470,7 @@ def _stored_features(folder: Path, about: ModelFile) -> Features:
             raise ValueError(f"it has {features.width} features, the model {about.shape}")
     except (LookupError, TypeError, ValueError) as error:
         found = f"{path}: does not say how rows become features ({type(error).__name__}: {one_line(error, 200)})"
-        raise InputError(f"{found}; restore it from a backup, or train again with --fresh") from None
+        raise InputError(
+            f"{found}; restore it from a backup, or train again with --fresh"
+        ) from None
     return features

@@ -1,4 +1,6 @@
-"""Predictions as csv, jsonl or parquet, row by row; a file appears under its name when it is complete."""
+"""Predictions as csv, jsonl or parquet, row by row; a file appears under its name when it is
+complete.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +22,29 @@ from attittud_lab.predict.inputs import Item
 
 CURE = "choose another file with --output"
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""A spreadsheet takes a cell that begins with one of these for a formula, which may open links or run programs."""
+"""A spreadsheet takes a cell that begins with one of these for a formula, which may open links or
+run programs.
+"""
 Write = Callable[[Sequence[Item], Sequence[Any], npt.NDArray[np.float32]], None]
-"""Takes the inputs of a batch, their labels (each a text, or a list of them) and their probabilities, n x classes."""
+"""Takes the inputs of a batch, their labels (each a text, or a list of them) and their
+probabilities, n x classes.
+"""
 
 
-def check_output(path: Path | None, inputs: Sequence[str], classes: Sequence[str], *, several: bool) -> None:
+def check_output(
+    path: Path | None, inputs: Sequence[str], classes: Sequence[str], *, several: bool
+) -> None:
     """Refuse what cannot be written before anything is predicted."""
     suffix = ".csv" if path is None else path.suffix.lower()
     if suffix not in FORMATS:
         known = ", ".join(FORMATS)
-        raise InputError(f"{path}: cannot write a {suffix or 'file without a suffix'}; {CURE}, with one of {known}")
+        raise InputError(
+            f"{path}: cannot write a {suffix or 'file without a suffix'}; {CURE}, with one of {known}"
+        )
     if suffix == ".csv" and several and any(";" in name for name in classes):
-        raise InputError("a class has a semicolon in its name, which separates labels in csv; use --output FILE.jsonl")
+        raise InputError(
+            "a class has a semicolon in its name, which separates labels in csv; use --output FILE.jsonl"
+        )
     if path is None:
         return
     if not path.parent.is_dir():
@@ -49,11 +61,15 @@ def harmless(cell: str) -> str:
 
 
 @contextmanager
-def open_output(path: Path | None, classes: Sequence[str], *, several: bool, raw: bool = False) -> Iterator[Write]:
+def open_output(
+    path: Path | None, classes: Sequence[str], *, several: bool, raw: bool = False
+) -> Iterator[Write]:
     """Return a function that writes a batch, to standard output if there is no path.
 
-    `raw`: texts in csv are written as they are, also those that a spreadsheet would take for a formula. The file has
-    another name until the end, so that a file cut short by an error or a signal cannot be mistaken for a whole one.
+    `raw`: texts in csv are written as they are, also those that a spreadsheet would take for a
+        formula. The file has
+    another name until the end, so that a file cut short by an error or a signal cannot be mistaken
+    for a whole one.
     """
     if path is None:
         with _csv(sys.stdout, classes, several, raw=raw) as write:
@@ -76,13 +92,16 @@ def open_output(path: Path | None, classes: Sequence[str], *, several: bool, raw
 
 
 @contextmanager
-def _csv(target: Path | TextIO, classes: Sequence[str], several: bool, *, raw: bool) -> Iterator[Write]:
+def _csv(
+    target: Path | TextIO, classes: Sequence[str], several: bool, *, raw: bool
+) -> Iterator[Write]:
     with _opened(target) as file:
         plain_rows = csv.writer(file, lineterminator="\n")
         quoted_rows = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
 
         def write_row(cells: Sequence[Any]) -> None:
-            # Before Python 3.13 the writer leaves a carriage return unquoted, and a reader would begin a new row there.
+            # Before Python 3.13 the writer leaves a carriage return unquoted, and a reader would
+            # begin a new row there.
             if any("\r" in cell for cell in cells if isinstance(cell, str)):
                 quoted_rows.writerow(cells)
             else:
@@ -90,7 +109,9 @@ def _csv(target: Path | TextIO, classes: Sequence[str], several: bool, *, raw: b
 
         heading = ["file", "row", _label(several), *(f"p_{name}" for name in classes)]
 
-        def write(items: Sequence[Item], labels: Sequence[Any], likely: npt.NDArray[np.float32]) -> None:
+        def write(
+            items: Sequence[Item], labels: Sequence[Any], likely: npt.NDArray[np.float32]
+        ) -> None:
             if heading:  # with the first batch: an error before it leaves standard output empty
                 write_row(heading)
                 heading.clear()
@@ -109,10 +130,19 @@ def _csv(target: Path | TextIO, classes: Sequence[str], several: bool, *, raw: b
 def _jsonl(target: Path, classes: Sequence[str], several: bool) -> Iterator[Write]:
     with _opened(target) as file:
 
-        def write(items: Sequence[Item], labels: Sequence[Any], likely: npt.NDArray[np.float32]) -> None:
+        def write(
+            items: Sequence[Item], labels: Sequence[Any], likely: npt.NDArray[np.float32]
+        ) -> None:
             for item, label, row in zip(items, labels, likely.tolist(), strict=True):
-                named = {name: float(f"{value:.6g}") for name, value in zip(classes, row, strict=True)}
-                found = {"file": item.file, "row": item.row, _label(several): label, "probabilities": named}
+                named = {
+                    name: float(f"{value:.6g}") for name, value in zip(classes, row, strict=True)
+                }
+                found = {
+                    "file": item.file,
+                    "row": item.row,
+                    _label(several): label,
+                    "probabilities": named,
+                }
                 file.write(json.dumps(found, ensure_ascii=False) + "\n")
 
         yield write
@@ -128,10 +158,16 @@ def _parquet(target: Path, classes: Sequence[str], several: bool) -> Iterator[Wr
     schema = pa.schema(columns + [(f"p_{name}", pa.float32()) for name in classes])
     with pa.parquet.ParquetWriter(target, schema) as file:
 
-        def write(items: Sequence[Item], labels: Sequence[Any], likely: npt.NDArray[np.float32]) -> None:
+        def write(
+            items: Sequence[Item], labels: Sequence[Any], likely: npt.NDArray[np.float32]
+        ) -> None:
             about = [[item.file for item in items], [item.row for item in items], list(labels)]
-            arrays = [pa.array(values, type_) for values, (_, type_) in zip(about, columns, strict=True)]
-            file.write_table(pa.Table.from_arrays([*arrays, *map(pa.array, likely.T.copy())], schema=schema))
+            arrays = [
+                pa.array(values, type_) for values, (_, type_) in zip(about, columns, strict=True)
+            ]
+            file.write_table(
+                pa.Table.from_arrays([*arrays, *map(pa.array, likely.T.copy())], schema=schema)
+            )
 
         yield write
 

@@ -1,7 +1,8 @@
 """Rows of a table of features, whose cells keep the types of their file.
 
-The number 0.1 in single precision becomes another text in double precision. If such numbers are categories, rows of a parquet
-file or of a data frame must not turn into Python's numbers before they become features.
+The number 0.1 in single precision becomes another text in double precision. If such numbers are
+categories, rows of a parquet file or of a data frame must not turn into Python's numbers before
+they become features.
 """
 
 from __future__ import annotations
@@ -34,21 +35,30 @@ def rows_of(table: pa.Table) -> list[Row]:
     return [TableRow(table, position) for position in range(table.num_rows)]
 
 
-def encoded(features: Features, rows: Sequence[Row], names: Sequence[str], told: set[str]) -> npt.NDArray[np.float32]:
-    """Return the features of rows, n x width; an error message names the row. `told`: as for `Features.encode`."""
+def encoded(
+    features: Features, rows: Sequence[Row], names: Sequence[str], told: set[str]
+) -> npt.NDArray[np.float32]:
+    """Return the features of rows, n x width; an error message names the row. `told`: as for
+    `Features.encode`.
+    """
     parts = []
     for _, pairs in groupby(enumerate(rows), _stretch):
         numbers, some = zip(*pairs, strict=True)
         try:
             parts.append(_together(features, some, names[numbers[0]], told))
         except InputError as error:
-            culprits = (_refusal(features, row, names[number]) for number, row in zip(numbers, some, strict=True))
+            culprits = (
+                _refusal(features, row, names[number])
+                for number, row in zip(numbers, some, strict=True)
+            )
             raise next(filter(None, culprits), error) from None
     return np.concatenate(parts) if parts else np.empty((0, features.width), dtype=np.float32)
 
 
 def _refusal(features: Features, row: Row, name: str) -> InputError | None:
-    """Return why a row cannot be read; None if it can be. New texts of a single row are not worth a warning."""
+    """Return why a row cannot be read; None if it can be. New texts of a single row are not worth a
+    warning.
+    """
     try:
         _together(features, [row], name, {column.name for column in features.columns})
     except InputError as error:
@@ -62,7 +72,9 @@ def _stretch(pair: tuple[int, Row]) -> tuple[int, int] | None:
     return (id(row.table), row.position - number) if isinstance(row, TableRow) else None
 
 
-def _together(features: Features, rows: Sequence[Any], where: str, told: set[str]) -> npt.NDArray[np.float32]:
+def _together(
+    features: Features, rows: Sequence[Any], where: str, told: set[str]
+) -> npt.NDArray[np.float32]:
     """Return the features of mappings, or of neighbouring rows of one table."""
     if isinstance(rows[0], TableRow):
         return features.encode(rows[0].table.slice(rows[0].position, len(rows)), where, told)

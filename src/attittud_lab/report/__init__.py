@@ -1,4 +1,6 @@
-"""Turn the collected figures into one HTML file. The page fetches nothing, and no text of a user becomes markup."""
+"""Turn the collected figures into one HTML file. The page fetches nothing, and no text of a user
+becomes markup.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,19 @@ _SIDES = {"▲": "above", "▼": "below"}
 
 
 def write_report(folder: Path, output: Path | None = None, cure: str = OTHER_FOLDER) -> Path:
-    """Write report.html and report.json into the folder of a run or comparison, or elsewhere; returns the page's path."""
+    """Write report.html and report.json into the folder of a run or comparison, or elsewhere;
+    returns the page's path.
+    """
     with understood(folder):
         return write_page(output or folder, lambda points: collect(folder, points), cure)
 
 
-def write_page(folder: Path, content: Callable[[int], dict[str, Any]], cure: str = OTHER_FOLDER) -> Path:
-    """Write a page and its figures for any content, with fewer and fewer points until the page is small enough."""
+def write_page(
+    folder: Path, content: Callable[[int], dict[str, Any]], cure: str = OTHER_FOLDER
+) -> Path:
+    """Write a page and its figures for any content, with fewer and fewer points until the page is
+    small enough.
+    """
     for points in POINTS:
         data = content(points)
         page = render(data).encode()
@@ -42,7 +50,10 @@ def write_page(folder: Path, content: Callable[[int], dict[str, Any]], cure: str
         data = {
             **data,
             "curves": [],
-            "notes": [*data["notes"], "There are too many curves for one page, so they are left out."],
+            "notes": [
+                *data["notes"],
+                "There are too many curves for one page, so they are left out.",
+            ],
         }
         page = render(data).encode()
     figures = json.dumps(data, ensure_ascii=False).encode()
@@ -67,7 +78,10 @@ def render(data: Mapping[str, Any]) -> str:
         }
     )
     pages = Environment(
-        autoescape=True, keep_trailing_newline=True, undefined=StrictUndefined, loader=FunctionLoader(_asset)
+        autoescape=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+        loader=FunctionLoader(_asset),
     )
     pages.filters["code"] = _code
     try:
@@ -79,7 +93,9 @@ def render(data: Mapping[str, Any]) -> str:
             curves_over_steps=curves,
             outcomes=_OUTCOMES,
             thinning=_thinning(data),
-            payload=Markup(payload.replace("<", "\\u003c")),  # nothing else could end a script element
+            payload=Markup(
+                payload.replace("<", "\\u003c")
+            ),  # nothing else could end a script element
         )
     except UndefinedError as error:
         raise LookupError(str(error)) from None
@@ -95,17 +111,24 @@ def _code(text: str) -> Markup:
 
 
 def _bars(rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return how each row's difference is drawn: the positions of its dots, and the start and length of its `line`.
+    """Return how each row's difference is drawn: the positions of its dots, and the start and
+    length of its `line`.
 
-    Numbers are per cent of the width, with zero in the middle. The line is the interval and the dot the mean; with too few
-    seeds for an interval, each seed has a dot. `side` is above or below only if the p-value, which allows for the number of
-    rows, shows the difference. A row without a difference has an empty bar; if no row has one, there are no bars.
+    Numbers are per cent of the width, with zero in the middle. The line is the interval and the dot
+    the mean; with too few seeds for an interval, each seed has a dot. `side` is above or below only
+    if the p-value, which allows for the number of rows, shows the difference. A row without a
+    difference has an empty bar; if no row has one, there are no bars.
     """
     found = [row["interval"] for row in rows]
     if not any(found):
         return []
-    known = [(bar["values"] if bar["low"] is None else [bar["low"], bar["high"]]) if bar else [] for bar in found]
-    widest = max((abs(end) for both in known for end in both), default=0.0) or 1.0  # all zero: dots in the middle
+    known = [
+        (bar["values"] if bar["low"] is None else [bar["low"], bar["high"]]) if bar else []
+        for bar in found
+    ]
+    widest = (
+        max((abs(end) for both in known for end in both), default=0.0) or 1.0
+    )  # all zero: dots in the middle
     drawn: list[dict[str, Any]] = []
     for bar, both in zip(found, known, strict=True):
         if bar is None:
@@ -113,9 +136,17 @@ def _bars(rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
             continue
         edges, middle = [50 + 48 * value / widest for value in both], 50 + 48 * bar["mean"] / widest
         whole = bar["low"] is not None
-        ends = edges if whole else sorted([50.0, *edges]) if len(edges) == 1 else []  # one value is a line from zero
+        ends = (
+            edges if whole else sorted([50.0, *edges]) if len(edges) == 1 else []
+        )  # one value is a line from zero
         line = [ends[0], ends[1] - ends[0]] if ends else []
-        drawn.append({"side": _SIDES.get(bar["mark"], "around"), "line": line, "dots": [middle] if whole else edges})
+        drawn.append(
+            {
+                "side": _SIDES.get(bar["mark"], "around"),
+                "line": line,
+                "dots": [middle] if whole else edges,
+            }
+        )
     return drawn
 
 

@@ -1,4 +1,6 @@
-"""What the auxiliary data changed: classes and single examples, out of fold; and the confusions of the model."""
+"""What the auxiliary data changed: classes and single examples, out of fold; and the confusions of
+the model.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,12 @@ EXAMPLES = 4
 """Single examples that gained most, and as many that lost most."""
 
 
-def changes(board: Mapping[str, Any], kept: Mapping[str, Any], classes: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield tables of the classes and examples that differ most between the two candidates of the worth."""
+def changes(
+    board: Mapping[str, Any], kept: Mapping[str, Any], classes: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    """Yield tables of the classes and examples that differ most between the two candidates of the
+    worth.
+    """
     worth = board["worth"]
     if worth is None:
         return
@@ -38,7 +44,9 @@ def changes(board: Mapping[str, Any], kept: Mapping[str, Any], classes: Sequence
 class Pair:
     """Out-of-fold scores of two candidates, and the true labels."""
 
-    def __init__(self, before: Tensor, after: Tensor, targets: Tensor, reference: str, best: str) -> None:
+    def __init__(
+        self, before: Tensor, after: Tensor, targets: Tensor, reference: str, best: str
+    ) -> None:
         self.before = before
         self.after = after
         self.targets = targets
@@ -46,7 +54,9 @@ class Pair:
         self.best = best
 
     def by_class(self, classes: Sequence[str]) -> dict[str, Any]:
-        """Return the recall of each class with both candidates, from the largest gain to the largest loss."""
+        """Return the recall of each class with both candidates, from the largest gain to the
+        largest loss.
+        """
         was_right = is_right(self.before, self.targets)
         now_right = is_right(self.after, self.targets)
         rows = []
@@ -65,11 +75,21 @@ class Pair:
             "about": f"Out-of-fold recall of {self.best} and of {self.reference}. Gained: labels that "
             f"only {self.best} predicts correctly. Lost: labels that only {self.reference} predicts "
             f"correctly. A class with few labels proves nothing.{left}",
-            "columns": ["class", "labels", "recall without", "recall with", "difference", "gained", "lost"],
+            "columns": [
+                "class",
+                "labels",
+                "recall without",
+                "recall with",
+                "difference",
+                "gained",
+                "lost",
+            ],
             "rows": shown,
         }
 
-    def _class_row(self, number: int, label: str, was_right: Tensor, now_right: Tensor) -> dict[str, Any] | None:
+    def _class_row(
+        self, number: int, label: str, was_right: Tensor, now_right: Tensor
+    ) -> dict[str, Any] | None:
         """Return the row of a class; None if it has no examples."""
         if self.targets.ndim == 1:
             members = self.targets == number
@@ -81,12 +101,20 @@ class Pair:
             return None
         before, after = float(was.double().mean()), float(now.double().mean())
         change = after - before
-        cells = [label, str(int(members.sum())), percent(before), percent(after), difference(change)]
+        cells = [
+            label,
+            str(int(members.sum())),
+            percent(before),
+            percent(after),
+            difference(change),
+        ]
         cells += [str(int((now & ~was).sum())), str(int((was & ~now).sum()))]
         return {"cells": cells, "interval": bar({"difference": change})}
 
     def by_example(self, classes: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
-        """Return the examples whose true class (or labels) became much more, or much less, probable."""
+        """Return the examples whose true class (or labels) became much more, or much less,
+        probable.
+        """
         several = self.targets.ndim == 2
         was = true_probability(self.before, self.targets)
         now = true_probability(self.after, self.targets)
@@ -124,7 +152,9 @@ def is_right(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def true_probability(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the probability of each example's class; with several labels at once, the mean over its labels."""
+    """Return the probability of each example's class; with several labels at once, the mean over
+    its labels.
+    """
     if targets.ndim == 1:
         return outputs.double().softmax(1).gather(1, targets[:, None])[:, 0]
     likely = outputs.double().sigmoid()
@@ -140,7 +170,9 @@ def label_words(labels: Tensor, classes: Sequence[str]) -> str:
 
 
 def confusions(kept: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any]:
-    """Count true and predicted classes; with several labels at once, return the four counts of each label."""
+    """Count true and predicted classes; with several labels at once, return the four counts of each
+    label.
+    """
     targets, outputs = kept["targets"], kept["model"]
     if targets.ndim == 2:
         predicted, positive = outputs > 0, targets == 1

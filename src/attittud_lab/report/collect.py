@@ -1,7 +1,8 @@
-"""Collect the content of a page from the folder of a run or a comparison: a plain dict that also goes into report.json.
+"""Collect the content of a page from the folder of a run or a comparison: a plain dict that also
+goes into report.json.
 
-`tables` are alternative views (equal steps, equal seconds); number `open` is shown first. `curves` has the strategies of each
-table, in its order.
+`tables` are alternative views (equal steps, equal seconds); number `open` is shown first. `curves`
+has the strategies of each table, in its order.
 """
 
 from __future__ import annotations
@@ -51,10 +52,20 @@ LONGEST_TEXT = 40_000
 
 @contextmanager
 def understood(folder: Path) -> Iterator[None]:
-    """Blame every error inside the block on the files in the folder: they are damaged, or not from this program."""
+    """Blame every error inside the block on the files in the folder: they are damaged, or not from
+    this program.
+    """
     try:
         yield
-    except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        OSError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise InputError(
             f"{folder}: its files are damaged, or were not written by this version ({type(error).__name__}: "
             f"{one_line(error, 200)}); train or compare again in a new folder"
@@ -80,7 +91,10 @@ def _comparison(folder: Path, points: int) -> dict[str, Any]:
     result = read_format(folder / "comparison.json", COMPARISON)
     tables, groups, details = [], [], []
     for number, table in enumerate(result["tables"]):
-        texts, chosen = [cells(result, table, row) for row in table["rows"]], decided_row(result, number)
+        texts, chosen = (
+            [cells(result, table, row) for row in table["rows"]],
+            decided_row(result, number),
+        )
         rows = [
             {
                 "cells": list(text.values()),
@@ -92,16 +106,29 @@ def _comparison(folder: Path, points: int) -> dict[str, Any]:
             for text, row in zip(texts, table["rows"], strict=True)
         ]
         sentence = f"{table['about'][:1].upper()}{about(table)[1:]}"
-        tables.append({"name": table["name"], "about": sentence, "columns": list(texts[0]), "rows": rows})
+        tables.append(
+            {"name": table["name"], "about": sentence, "columns": list(texts[0]), "rows": rows}
+        )
         labels = by_label(table)
         if labels:
             title = f"{result['metric']} by label, {table['name'].lower()}"
             rows = [{"cells": list(row.values()), "interval": None} for row in labels]
             details.append({"title": title, "columns": list(labels[0]), "rows": rows})
-        runs = {row["label"]: [_inside(folder, path) for path in row["runs"].values()] for row in table["rows"]}
+        runs = {
+            row["label"]: [_inside(folder, path) for path in row["runs"].values()]
+            for row in table["rows"]
+        }
         look = looks(list(runs))
-        groups.append([{"label": label, **look[label], **curves(paths, points)} for label, paths in runs.items()])
-    decides, at = deciding(result), "for" if "title" in result else "at"  # the demo's tables are kinds of labels
+        groups.append(
+            [
+                {"label": label, **look[label], **curves(paths, points)}
+                for label, paths in runs.items()
+            ]
+        )
+    decides, at = (
+        deciding(result),
+        "for" if "title" in result else "at",
+    )  # the demo's tables are kinds of labels
     order = [decides, *(number for number in range(len(tables)) if number != decides)]
     first = _inside(folder, next(iter(result["tables"][0]["rows"][0]["runs"].values()), ""))
     size = f"{counted(len(groups[0]), 'strategy', 'strategies')}, {counted(len(result['seeds']), 'seed')}"
@@ -111,7 +138,10 @@ def _comparison(folder: Path, points: int) -> dict[str, Any]:
         "subtitle": f"{size}, {_examples(result['examples'])}",
         "metric": result["metric"],
         "decision": result["decision"]
-        | {"about": f"Decision {at} {tables[decides]['name'].lower()}", "row": decided_row(result, decides)}
+        | {
+            "about": f"Decision {at} {tables[decides]['name'].lower()}",
+            "row": decided_row(result, decides),
+        }
         | _meaning(folder, result),
         "pictures": _pictures(result, order),
         "notes": notes(result, folder),
@@ -128,7 +158,9 @@ _COLORS = {"▲": "good", "▼": "bad"}
 
 
 def _pictures(result: Mapping[str, Any], order: Sequence[int]) -> dict[str, Any]:
-    """Return the differences to primary_only: one panel for each table; the first panel is sorted from best to worst."""
+    """Return the differences to primary_only: one panel for each table; the first panel is sorted
+    from best to worst.
+    """
     panels = list[dict[str, Any]]()
     for number in order:
         table, rows = result["tables"][number], list[dict[str, Any]]()
@@ -136,8 +168,16 @@ def _pictures(result: Mapping[str, Any], order: Sequence[int]) -> dict[str, Any]
             found = bar(row["to_primary_only"], scatter(table, row))
             if found:
                 few = {"values": found["values"]} if row["to_primary_only"]["n"] < FEWEST else {}
-                color, chosen = _COLORS.get(found["mark"], "soft"), row["label"] == decided_row(result, number)
-                own = {"label": row["label"], "score": found["mean"], "low": found["low"], "high": found["high"]}
+                color, chosen = (
+                    _COLORS.get(found["mark"], "soft"),
+                    row["label"] == decided_row(result, number),
+                )
+                own = {
+                    "label": row["label"],
+                    "score": found["mean"],
+                    "low": found["low"],
+                    "high": found["high"],
+                }
                 rows.append({**own, "color": color, "chosen": chosen, "remark": "", **few})
         panels.append({"name": table["name"], "rows": rows})
     places = {row["label"]: -row["score"] for row in panels[0]["rows"]}
@@ -157,11 +197,15 @@ def _meaning(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     """Return the next command, and what the decision means if the auxiliary data are left out."""
     step = next_step(folder, result)
     dropped = "All auxiliary data are dropped: the model to use was trained on the primary examples alone."
-    no_help = step is not None and result["decision"]["outcome"] == "no_help" and "next" not in result
+    no_help = (
+        step is not None and result["decision"]["outcome"] == "no_help" and "next" not in result
+    )
     return ({"next": step} if step else {}) | ({"meaning": dropped} if no_help else {})
 
 
-def _outcome(folder: Path, result: Mapping[str, Any], weights: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _outcome(
+    folder: Path, result: Mapping[str, Any], weights: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
     """Return the outcome of a finished run, in the form of a decision."""
     metric, phase = result["metric"], result["phases"][-1]
     test, own = (
@@ -181,7 +225,12 @@ def _outcome(folder: Path, result: Mapping[str, Any], weights: Mapping[str, Mapp
     if dropped and len(dropped) == len(weights):
         found["meaning"] = EVERYTHING_DROPPED
     compare = command("compare", folder / "config.yaml")
-    return found | {"next": {"command": compare, "why": "shows whether the auxiliary data help or can be left out"}}
+    return found | {
+        "next": {
+            "command": compare,
+            "why": "shows whether the auxiliary data help or can be left out",
+        }
+    }
 
 
 def _run(folder: Path, points: int) -> dict[str, Any]:
@@ -196,12 +245,18 @@ def _run(folder: Path, points: int) -> dict[str, Any]:
     if result is not None:
         metric, subtitle = result["metric"], _examples(result["examples"])
         columns = ["figure", "validation", "test"]
-        figures = {name: (value, result["test"].get(name)) for name, value in result["validation"].items()}
-        texts = {n: ["undefined" if v is None else f"{v:.4f}" for v in pair] for n, pair in figures.items()}
+        figures = {
+            name: (value, result["test"].get(name)) for name, value in result["validation"].items()
+        }
+        texts = {
+            n: ["undefined" if v is None else f"{v:.4f}" for v in pair]
+            for n, pair in figures.items()
+        }
         rows = [{"cells": [name, *pair], "interval": None} for name, pair in texts.items()]
         lines = [
             f"Phase {phase['name']}: {counted(phase['steps'], 'step')} in {phase['seconds']:.1f} s of training, best step "
-            f"{phase['best_step']}" + (f", stopped by {phase['stopped']}." if phase["stopped"] else ".")
+            f"{phase['best_step']}"
+            + (f", stopped by {phase['stopped']}." if phase["stopped"] else ".")
             for phase in result["phases"]
         ]
         if size := cost(folder):
@@ -224,11 +279,18 @@ def _run(folder: Path, points: int) -> dict[str, Any]:
     columns = ["out-of-fold" if column == "validation" else column for column in columns]
     title = "All figures of the model: out-of-fold and on the test set"
     figures_of_all = {**page["tables"][0], "columns": columns, "title": title}
-    # The networks of folds have no training on all labels. The score by step is drawn above, with all candidates.
-    kept = {key: values for key, values in found["validation"].items() if key != f"validation/{metric}"}
+    # The networks of folds have no training on all labels. The score by step is drawn above, with
+    # all candidates.
+    kept = {
+        key: values for key, values in found["validation"].items() if key != f"validation/{metric}"
+    }
     winner = read_json(folder / LEADERBOARD)["final"]["winner"]
     last = [[{"label": winner, **found, "validation": kept}]] if found["train"] else []
-    return page | {"title": name, "details": [figures_of_all], "curves": last} | portfolio(folder, result)
+    return (
+        page
+        | {"title": name, "details": [figures_of_all], "curves": last}
+        | portfolio(folder, result)
+    )
 
 
 def _inside(folder: Path, path: str) -> Path:
@@ -242,7 +304,11 @@ def _inside(folder: Path, path: str) -> Path:
 
 def _examples(counts: Mapping[str, int]) -> str:
     """Say how many examples there are."""
-    others = [f"{count} in {name.removeprefix('auxiliary/')}" for name, count in counts.items() if "/" in name]
+    others = [
+        f"{count} in {name.removeprefix('auxiliary/')}"
+        for name, count in counts.items()
+        if "/" in name
+    ]
     own = f"primary examples: {counts['train']} to train, {counts['validation']} to validate, {counts['test']} to test"
     return own + (f"; auxiliary: {', '.join(others)}" if others else "")
 
@@ -251,7 +317,11 @@ def _about(run: Path) -> dict[str, Any]:
     """Machine, code and time of a run; the configuration is shown elsewhere."""
     path = run / "run.json"
     known = read_json(path) if path.is_file() else {}
-    return {name: value for name, value in known.items() if name not in ("config", "version") and value is not None}
+    return {
+        name: value
+        for name, value in known.items()
+        if name not in ("config", "version") and value is not None
+    }
 
 
 def _text(path: Path) -> str:
@@ -259,31 +329,43 @@ def _text(path: Path) -> str:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return ""
-    return text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + "\n# (the rest is left out here)\n"
+    return (
+        text
+        if len(text) <= LONGEST_TEXT
+        else text[:LONGEST_TEXT] + "\n# (the rest is left out here)\n"
+    )
 
 
-# -------------------------------------------------------------------------------------------------------------- curves
+# ------------------------------------------------------------------------------------------- curves
 
 _LAYERS = "attittud/layers/"
 _PLAIN = ("attittud/captured_primary", "attittud/captured_auxiliary", "attittud/effective_rank")
-_WEIGHT = "weight_"  # attittud/weight_neutral, or attittud/SOURCE/weight_neutral: weights of strategy auto
+# attittud/weight_neutral, or attittud/SOURCE/weight_neutral: weights of strategy auto
+_WEIGHT = "weight_"
 
 Point = dict[str, float]
 
 
 def curves(run_dirs: Sequence[Path], points: int) -> dict[str, Any]:
-    """Return all series of one strategy by kind: `train` at logged steps, `validation` and `layers` at evaluations.
+    """Return all series of one strategy by kind: `train` at logged steps, `validation` and `layers`
+    at evaluations.
 
-    Steps and seconds are counted through all phases. Runs are joined by step; a point of a thinned series is the mean of its
-    neighbours.
+    Steps and seconds are counted through all phases. Runs are joined by step; a point of a thinned
+    series is the mean of its neighbours.
     """
     named = [list(_points(path)) for path in run_dirs]
     train, validation = (
-        _joined([point for _, point in run if any(name.startswith(key) for name in point)] for run in named)
+        _joined(
+            [point for _, point in run if any(name.startswith(key) for name in point)]
+            for run in named
+        )
         for key in ("loss/", "validation/loss")
     )
     guided = [p for p in validation if any(name.startswith(_LAYERS) for name in p)]
-    plain = [{name: value for name, value in p.items() if not name.startswith(_LAYERS)} for p in validation]
+    plain = [
+        {name: value for name, value in p.items() if not name.startswith(_LAYERS)}
+        for p in validation
+    ]
     columns = _columns(_thinned(train, points))
     return {
         "train": columns,
@@ -296,10 +378,17 @@ def curves(run_dirs: Sequence[Path], points: int) -> dict[str, Any]:
 
 
 def _weights(train: Mapping[str, Sequence[float | None]]) -> dict[str, dict[str, Any]]:
-    """Describe the final weights that strategy auto gave to the parts of each source, by the prefix of their series."""
+    """Describe the final weights that strategy auto gave to the parts of each source, by the prefix
+    of their series.
+    """
     found = {}
-    for prefix in (name.removesuffix("neutral") for name in train if name.endswith(f"{_WEIGHT}neutral")):
-        last = {part: next((v for v in reversed(train[prefix + part]) if v is not None), 0.0) for part in PARTS}
+    for prefix in (
+        name.removesuffix("neutral") for name in train if name.endswith(f"{_WEIGHT}neutral")
+    ):
+        last = {
+            part: next((v for v in reversed(train[prefix + part]) if v is not None), 0.0)
+            for part in PARTS
+        }
         words = {
             part: "counts fully or almost fully"
             if weight >= 0.75
@@ -329,7 +418,9 @@ def _phases(points: Iterable[tuple[str, Point]]) -> list[dict[str, Any]]:
 
 
 def _points(run_dir: Path) -> Iterator[tuple[str, Point]]:
-    """Yield the lines of a run with their phase; `step` and `seconds` count from the start of the run, shares replace norms."""
+    """Yield the lines of a run with their phase; `step` and `seconds` count from the start of the
+    run, shares replace norms.
+    """
     step0 = seconds0 = step = seconds = 0.0
     phase = None
     for line in _lines(run_dir / "metrics.jsonl"):
@@ -340,7 +431,11 @@ def _points(run_dir: Path) -> Iterator[tuple[str, Point]]:
             name: float(value)
             for name, value in line.items()
             if isinstance(value, (int, float))
-            and (name.startswith(("loss/", "validation/", _LAYERS)) or name in _PLAIN or _WEIGHT in name)
+            and (
+                name.startswith(("loss/", "validation/", _LAYERS))
+                or name in _PLAIN
+                or _WEIGHT in name
+            )
             and math.isfinite(value)
         }
         parts = shares(line) or {}
@@ -365,11 +460,15 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
                 yield line
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else one_line(error, 80)
-        raise InputError(f"{short(str(path), 300)}: cannot be read ({reason}); give the folder of a run") from None
+        raise InputError(
+            f"{short(str(path), 300)}: cannot be read ({reason}); give the folder of a run"
+        ) from None
 
 
 def _joined(runs: Iterable[Sequence[Point]]) -> list[Point]:
-    """Return means over the runs that have a step; for validation figures also the lowest and the highest."""
+    """Return means over the runs that have a step; for validation figures also the lowest and the
+    highest.
+    """
     by_step: dict[float, list[Point]] = {}
     for run in runs:
         for point in run:
@@ -389,7 +488,9 @@ def _names(points: Sequence[Point]) -> list[str]:
 
 
 def _mean(points: Sequence[Point]) -> Point:
-    return {name: fmean(point[name] for point in points if name in point) for name in _names(points)}
+    return {
+        name: fmean(point[name] for point in points if name in point) for name in _names(points)
+    }
 
 
 def _thinned(points: Sequence[Point], most: int) -> list[Point]:
@@ -405,7 +506,9 @@ def _columns(points: Sequence[Point]) -> dict[str, list[float | None]]:
 
 
 def _layers(points: Sequence[Point]) -> dict[str, Any] | None:
-    """Return the shares of the three parts in each layer's auxiliary gradient, and how large that gradient is."""
+    """Return the shares of the three parts in each layer's auxiliary gradient, and how large that
+    gradient is.
+    """
     keys = [name.removeprefix(_LAYERS) for name in _names(points) if name.startswith(_LAYERS)]
     names = dict.fromkeys(key.rpartition("/")[0] for key in keys)
     if not names:
@@ -416,7 +519,9 @@ def _layers(points: Sequence[Point]) -> dict[str, Any] | None:
         total = sum(squares.values())
         if not total > 0:
             return dict.fromkeys((*PARTS, "size"))
-        found = {part: square / total for part, square in squares.items()} | {"size": math.sqrt(total)}
+        found = {part: square / total for part, square in squares.items()} | {
+            "size": math.sqrt(total)
+        }
         return {key: _short(value, 3) for key, value in found.items()}
 
     found = [[cell(point, name) for point in points] for name in names]
@@ -425,7 +530,9 @@ def _layers(points: Sequence[Point]) -> dict[str, Any] | None:
 
 
 def _short(value: float | None, digits: int = 5) -> float | None:
-    """Round to the digits that can be seen; whole numbers have no decimal point, to keep the page small."""
+    """Round to the digits that can be seen; whole numbers have no decimal point, to keep the page
+    small.
+    """
     if value is None or not math.isfinite(value):
         return None
     rounded = float(f"{value:.{digits}g}")

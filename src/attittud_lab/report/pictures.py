@@ -1,4 +1,6 @@
-"""Positions in the pictures of scores. Numbers are per cent of the width or height, so that a picture fits any screen."""
+"""Positions in the pictures of scores. Numbers are per cent of the width or height, so that a
+picture fits any screen.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,13 @@ from typing import Any
 from attittud_lab.compare.candidates import MULTITASK, PRIMARY_ONLY
 
 ROW, REMARK = 40, 14
-"""Pixels of height for a candidate: its name, below it a remark (if there is one), and below that its interval."""
+"""Pixels of height for a candidate: its name, below it a remark (if there is one), and below that
+its interval.
+"""
 BASELINE, DASHES = "6 4", ("", "2 3", "9 3 2 3")
-"""Dashes of the baseline's curve and of the others; strategies that share a colour differ in the dash."""
+"""Dashes of the baseline's curve and of the others; strategies that share a colour differ in the
+dash.
+"""
 USUAL = (MULTITASK, "auto", "pretrain", "pcgrad", "drop_harmful", "flip")
 """Strategies that have the same colour in every report."""
 EDGE = 5.0
@@ -20,27 +26,41 @@ EDGE = 5.0
 
 
 def looks(labels: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return the colour and the dash of each strategy's curve: the same in all reports, and different on one page."""
+    """Return the colour and the dash of each strategy's curve: the same in all reports, and
+    different on one page.
+    """
     usual = {name: {"color": f"c{number}", "dash": ""} for number, name in enumerate(USUAL, 2)}
-    found = {PRIMARY_ONLY: {"color": "c1", "dash": BASELINE}} | {name: usual[name] for name in labels if name in usual}
-    free = [{"color": f"c{number}", "dash": dash} for dash in DASHES for number in (2, 3, 4, 5, 6, 7, 0)]
+    found = {PRIMARY_ONLY: {"color": "c1", "dash": BASELINE}} | {
+        name: usual[name] for name in labels if name in usual
+    }
+    free = [
+        {"color": f"c{number}", "dash": dash} for dash in DASHES for number in (2, 3, 4, 5, 6, 7, 0)
+    ]
     free = [look for look in free if look not in found.values()]
     others = [name for name in labels if name not in found]
     return found | dict(zip(others, cycle(free), strict=False))
 
 
 def leaderboard(
-    rows: Sequence[Mapping[str, Any]], like: Sequence[Mapping[str, Any]] | None = None, sign: str = ""
+    rows: Sequence[Mapping[str, Any]],
+    like: Sequence[Mapping[str, Any]] | None = None,
+    sign: str = "",
 ) -> dict[str, Any]:
-    """Return one line for each candidate, with a dot and an interval, and the ticks of the axis below.
+    """Return one line for each candidate, with a dot and an interval, and the ticks of the axis
+    below.
 
-    The axis also covers the rows of `like`, so that several pictures have the same axis. With a `sign`, scores are differences
-    to a baseline at zero; a row may have a dot for each of its `values` instead of an interval.
+    The axis also covers the rows of `like`, so that several pictures have the same axis. With a
+    `sign`, scores are differences to a baseline at zero; a row may have a dot for each of its
+    `values` instead of an interval.
     """
     known = [row for row in rows if row["score"] is not None]
     zero, unit = [0.0] if sign else [], "" if sign else " %"
     all_rows = known if like is None else [row for row in like if row["score"] is not None]
-    ends = [value for row in all_rows for value in (row["score"], row["low"], row["high"], *row.get("values", ()))]
+    ends = [
+        value
+        for row in all_rows
+        for value in (row["score"], row["low"], row["high"], *row.get("values", ()))
+    ]
     axis = _Axis([*ends, *zero], sign, unit)
     heights = [ROW + (REMARK if row.get("remark") else 0) for row in known]
     tops = list(accumulate(heights, initial=0))
@@ -57,13 +77,19 @@ def leaderboard(
         for number, row in enumerate(known)
     ]
     baseline = next(
-        (axis.at(value) for value in [*zero, *(row["score"] for row in known if row.get("baseline"))]), None
+        (
+            axis.at(value)
+            for value in [*zero, *(row["score"] for row in known if row.get("baseline"))]
+        ),
+        None,
     )
     return {"items": items, "ticks": axis.ticks(), "baseline": baseline, "height": tops[-1]}
 
 
 def curves(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the scores over steps, vertical lines for rungs and phases, and the ticks; `several`: there is a line to draw."""
+    """Return the scores over steps, vertical lines for rungs and phases, and the ticks; `several`:
+    there is a line to draw.
+    """
     lines = [
         (row, [(step, score) for step, score in row["curve"] if score is not None])
         for row in found["rows"]
@@ -77,7 +103,15 @@ def curves(found: Mapping[str, Any]) -> dict[str, Any]:
         step, score = row["curve"][row["best"]]
         best = None if score is None else (wide.at(step), 100 - axis.at(score))
         text = " ".join(f"{x:.2f},{y:.2f}" for x, y in places)
-        drawn.append({"label": row["label"], "color": row["color"], "dash": row["dash"], "points": text, "best": best})
+        drawn.append(
+            {
+                "label": row["label"],
+                "color": row["color"],
+                "dash": row["dash"],
+                "points": text,
+                "best": best,
+            }
+        )
     marks = [
         {"at": wide.at(mark["step"]), "text": f"{name}: {mark['text']}", "kind": kind}
         for kind in ("rungs", "phases")
@@ -85,7 +119,11 @@ def curves(found: Mapping[str, Any]) -> dict[str, Any]:
         for name in [f"rung {number + 1}" if kind == "rungs" else "next phase"]
     ]
     ticks = [tick | {"at": 100 - tick["at"]} for tick in axis.ticks()]
-    steps = [{"at": wide.at(value), "text": f"{value:.0f}"} for value in wide.values() if value == round(value)]
+    steps = [
+        {"at": wide.at(value), "text": f"{value:.0f}"}
+        for value in wide.values()
+        if value == round(value)
+    ]
     several = any(len(points) > 1 for _, points in lines)  # a single dot is not a curve
     return {"lines": drawn, "marks": marks, "rows": ticks, "columns": steps, "several": several}
 
@@ -95,7 +133,10 @@ class _Axis:
 
     def __init__(self, values: Iterable[float | None], sign: str = "", unit: str = " %") -> None:
         self.sign, self.unit = sign, unit
-        known = [value for value in values if value is not None and math.isfinite(value)] or [0.0, 1.0]
+        known = [value for value in values if value is not None and math.isfinite(value)] or [
+            0.0,
+            1.0,
+        ]
         self.low, self.high = min(known), max(known)
         if self.high - self.low < 1e-9:
             self.low, self.high = self.low - 0.05, self.high + 0.05
@@ -114,6 +155,9 @@ class _Axis:
 
     def ticks(self) -> list[dict[str, Any]]:
         return [
-            {"at": self.at(value), "text": f"{100 * value:{self.sign if value else ''}.4g}{self.unit}"}
+            {
+                "at": self.at(value),
+                "text": f"{100 * value:{self.sign if value else ''}.4g}{self.unit}",
+            }
             for value in (value or 0.0 for value in self.values())  # no negative zero
         ]

@@ -1,4 +1,6 @@
-"""Collect what only the page of a portfolio shows: leaderboard.json and the out-of-fold predictions."""
+"""Collect what only the page of a portfolio shows: leaderboard.json and the out-of-fold
+predictions.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ def portfolio(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-# ------------------------------------------------------------------------------- first screen
+# ------------------------------------------------------------------------------------- first screen
 
 
 def _decision(folder: Path, board: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,7 +71,9 @@ def _decision(folder: Path, board: Mapping[str, Any]) -> dict[str, Any]:
         meaning.append(board["without_us"])
     used = [row for row in board["candidates"] if row["picks"]]
     if board["worth"] is not None and all(row["alone"] for row in used):
-        meaning.append("All auxiliary data were dropped: the model was trained on the primary examples alone.")
+        meaning.append(
+            "All auxiliary data were dropped: the model was trained on the primary examples alone."
+        )
     if meaning:
         about["meaning"] = " ".join(meaning)
     if board.get("warning"):
@@ -150,7 +154,7 @@ def _facts(board: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[dict
     }
 
 
-# ----------------------------------------------------------------------------------- pictures
+# ----------------------------------------------------------------------------------------- pictures
 
 
 def _starts(board: Mapping[str, Any]) -> dict[str, int]:
@@ -168,7 +172,9 @@ def _look_steps(board: Mapping[str, Any]) -> list[int]:
 
 
 def _scores(board: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the score of each candidate with its interval, and the curve of a network over steps."""
+    """Return the score of each candidate with its interval, and the curve of a network over
+    steps.
+    """
     steps = _look_steps(board)
     rows: list[dict[str, Any]] = []
     final = board["final"]
@@ -207,7 +213,7 @@ def _steps(board: Mapping[str, Any]) -> dict[str, Any]:
     return {"rungs": rungs, "phases": phases, "steps": _look_steps(board)[-1]}
 
 
-# ------------------------------------------------------------------------------------- tables
+# ------------------------------------------------------------------------------------------- tables
 
 
 def _leaderboard(board: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
@@ -219,7 +225,14 @@ def _leaderboard(board: Mapping[str, Any], result: Mapping[str, Any]) -> dict[st
     if final["kind"] == "ensemble" and len(final["picks"]) > 1:
         own, loss = final["out_of_fold"], result["validation"].get("loss")
         cells = [f"the model: a mean of {model['members']} models", "", "", ""]
-        cells += [percent(own["score"]), ends(own), "" if loss is None else f"{loss:.3f}", "", "", ""]
+        cells += [
+            percent(own["score"]),
+            ends(own),
+            "" if loss is None else f"{loss:.3f}",
+            "",
+            "",
+            "",
+        ]
         rows.append({"cells": cells, "interval": None, "chosen": True})
     steps = _look_steps(board)
     for row in board["candidates"]:
@@ -227,7 +240,9 @@ def _leaderboard(board: Mapping[str, Any], result: Mapping[str, Any]) -> dict[st
         rows[-1]["chosen"] = final["kind"] == "single" and rows[-1]["chosen"]
     held_out = "every label was"
     if board["validated"] != board["labels"]:
-        held_out = f"each of the {board['validated']} labels that were held out (of {board['labels']}) was"
+        held_out = (
+            f"each of the {board['validated']} labels that were held out (of {board['labels']}) was"
+        )
     about = (
         f"A score is called out-of-fold because {held_out} predicted once, by a model that had not "
         "seen it. Bars show the difference from the best candidate without auxiliary data, in points "
@@ -257,7 +272,11 @@ def _leaderboard_row(row: Mapping[str, Any], steps: list[int], *, chosen: bool) 
     if row["kind"] == "network":
         best = f"{row['steps']} ({steps[row['best']['look']]})"
     cells = [row["label"], *parts, percent(row["score"]), ends(row), f"{row['loss']:.3f}"]
-    cells += [difference(gain["difference"]) if gain else "baseline", best, readable(row["seconds"])]
+    cells += [
+        difference(gain["difference"]) if gain else "baseline",
+        best,
+        readable(row["seconds"]),
+    ]
     return {"cells": cells, "interval": bar(gain), "chosen": chosen}
 
 
@@ -304,7 +323,9 @@ def _notes(board: Mapping[str, Any]) -> Iterator[str]:
             yield f"{plan['decided']}."
     if board["not_validated"]:
         names = ", ".join(map(str, board["not_validated"]))
-        yield (f"These classes have too few examples to be held out and are used for training only: {names}.")
+        yield (
+            f"These classes have too few examples to be held out and are used for training only: {names}."
+        )
     for row in board["candidates"]:
         if row["diverged"]:
             yield f"{row['label']} diverged: {row['diverged']}"

@@ -1,4 +1,6 @@
-"""What the labels of auxiliary sources mean, and which of them look wrong: parts of a portfolio's page."""
+"""What the labels of auxiliary sources mean, and which of them look wrong: parts of a portfolio's
+page.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ SUSPICIOUS = "suspicious.csv"
 
 
 def translated(board: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the matrix and the sentences of each source; `board` is the content of leaderboard.json."""
+    """Return the matrix and the sentences of each source; `board` is the content of
+    leaderboard.json.
+    """
     return [_source(table) for table in board["translations"]]
 
 
@@ -31,7 +35,11 @@ def _source(table: Mapping[str, Any]) -> dict[str, Any]:
     for entry in table["entries"]:
         names = [table["classes"][entry["class"]], table["labels"][entry["label"]]]
         rows.append([*names, percent(entry["value"]), ends(entry)])
-    return about | {"kind": "list", "columns": ["your class", "label", "share", "95 %"], "rows": rows}
+    return about | {
+        "kind": "list",
+        "columns": ["your class", "label", "share", "95 %"],
+        "rows": rows,
+    }
 
 
 def _openness(channel: Mapping[str, Any]) -> str:
@@ -43,7 +51,9 @@ def _openness(channel: Mapping[str, Any]) -> str:
 
 
 def _matrix(table: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows of the matrix: a cell has a text, a shade, and a title with its interval and count."""
+    """Return the rows of the matrix: a cell has a text, a shade, and a title with its interval and
+    count.
+    """
     rows = []
     for number, name in enumerate(table["classes"]):
         count = counted(table["counts"][number], "label")

@@ -48,7 +48,12 @@ from attittud_lab.files import (
 from attittud_lab.runs.result import RunResult, provenance
 
 # The result first: an interrupted removal leaves nothing to trust.
-_FILES: tuple[str, ...] = ("result.json", "checkpoint.safetensors", "weights.safetensors", "model.json")
+_FILES: tuple[str, ...] = (
+    "result.json",
+    "checkpoint.safetensors",
+    "weights.safetensors",
+    "model.json",
+)
 _FILES += ("leaderboard.json", "out_of_fold.safetensors", "plan.json", "report.html", "report.json")
 _FILES += ("metrics.jsonl", "data.json", "run.json", "config.yaml")
 _TRIALS = "trials"  # a folder that nobody needs after the end of a run
@@ -75,20 +80,29 @@ def _writing(path: Path) -> Iterator[None]:
 
 
 class RunFolder:
-    """Reads and writes these files; a folder with a result or a checkpoint of another configuration is refused."""
+    """Reads and writes these files; a folder with a result or a checkpoint of another configuration
+    is refused.
+    """
 
     def __init__(self, path: Path, config: Config, *, fresh: bool = False) -> None:
         self.path, self.config = path, config
         self.about_path, self.result_path = path / "run.json", path / "result.json"
-        self.checkpoint_path, self.metrics_path = path / "checkpoint.safetensors", path / "metrics.jsonl"
+        self.checkpoint_path, self.metrics_path = (
+            path / "checkpoint.safetensors",
+            path / "metrics.jsonl",
+        )
         self.trials_path = path / _TRIALS
         if self.trials_path.is_symlink():
-            raise InputError(f"{self.trials_path}: is a link, but a run folder must hold its own files; remove it")
+            raise InputError(
+                f"{self.trials_path}: is a link, but a run folder must hold its own files; remove it"
+            )
         for file in _own_files(path):
             link = file.is_symlink()  # writing would follow the link
             if link or (file.exists() and not file.is_file()):
                 what = "a link" if link else "not a regular file"
-                raise InputError(f"{file}: is {what}, but a run folder must hold its own files; remove it")
+                raise InputError(
+                    f"{file}: is {what}, but a run folder must hold its own files; remove it"
+                )
         # A run that left nothing to continue from does not block another run.
         if fresh or (self.about_path.exists() and not self._holds_results()):
             with _writing(path):
@@ -98,13 +112,17 @@ class RunFolder:
         self._check_same_config()
 
     def _holds_results(self) -> bool:
-        return any(path.exists() for path in (self.result_path, self.checkpoint_path, self.trials_path))
+        return any(
+            path.exists() for path in (self.result_path, self.checkpoint_path, self.trials_path)
+        )
 
     def _check_same_config(self) -> None:
         other = "choose another output=FOLDER"
         if not self.about_path.exists():
             if self._holds_results():
-                raise InputError(f"{self.path}: the run folder is incomplete: it has results but no run.json; {other}")
+                raise InputError(
+                    f"{self.path}: the run folder is incomplete: it has results but no run.json; {other}"
+                )
             return
         about = read_format(self.about_path, VERSION)
         try:
@@ -114,7 +132,9 @@ class RunFolder:
                 f"{self.about_path}: is damaged, or was not written by a run; {other}, or {_OVER}"
             ) from None
         if differing:
-            found = f"{self.path} holds a run with another configuration ({'; '.join(differing[:3])})"
+            found = (
+                f"{self.path} holds a run with another configuration ({'; '.join(differing[:3])})"
+            )
             raise InputError(f"{found}; choose another folder with output=FOLDER, or {_OVER}")
 
     def result(self) -> RunResult | None:
@@ -132,16 +152,21 @@ class RunFolder:
         return found
 
     def threads(self) -> int | None:
-        """Return the threads of a run that continues here: another number would change its last digits. None for a new run."""
+        """Return the threads of a run that continues here: another number would change its last
+        digits. None for a new run.
+        """
         if not self.about_path.exists():
             return None
         found = read_format(self.about_path, VERSION).get("threads")
         if type(found) is not int or found < 1:
-            raise InputError(f"{self.about_path}: threads is {found!r}, which no run writes; {_OVER}")
+            raise InputError(
+                f"{self.about_path}: threads is {found!r}, which no run writes; {_OVER}"
+            )
         return found
 
     def begin(self, record: Mapping[str, Any], device: torch.device, threads: int | None) -> None:
-        """Write what is known before the first step, or check that a continued run has the same data.
+        """Write what is known before the first step, or check that a continued run has the same
+        data.
 
         `threads` is None where a portfolio chooses the number later, and notes it then.
         """
@@ -152,11 +177,19 @@ class RunFolder:
             write_json(rows, plain)
             write_atomically(self.path / "config.yaml", dump(self.config).encode())
             started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            facts: dict[str, Any] = {"version": VERSION, "config": comparable(self.config), "started": started}
-            facts["device"] = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+            facts: dict[str, Any] = {
+                "version": VERSION,
+                "config": comparable(self.config),
+                "started": started,
+            }
+            facts["device"] = (
+                torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+            )
             facts["threads"] = threads
             facts["repeatable"] = device.type == "cpu" or self.config.training.deterministic
-            write_json(self.about_path, facts | provenance(_PACKAGES))  # last: now the folder is this run's
+            write_json(
+                self.about_path, facts | provenance(_PACKAGES)
+            )  # last: now the folder is this run's
             return
         # Only one run of a comparison has digests. Other data have another checksum anyway.
         known = read_json(rows)
@@ -179,11 +212,15 @@ class RunFolder:
         path = self.metrics_path
         with _writing(path), path.open("a+b") as file:
             if file.seek(0, os.SEEK_END) < size:
-                raise InputError(f"{path}: lines that the checkpoint relies on are missing; {_OVER}")
+                raise InputError(
+                    f"{path}: lines that the checkpoint relies on are missing; {_OVER}"
+                )
             file.seek(0)
             for number, line in enumerate(file.read(size).splitlines(), 1):
                 if not _is_object(line):
-                    raise InputError(f"{path}:{number}: is not a line of metrics; restore the file, or {_OVER}")
+                    raise InputError(
+                        f"{path}:{number}: is not a line of metrics; restore the file, or {_OVER}"
+                    )
             file.truncate(size)
 
     def record(self, values: Mapping[str, Any]) -> None:
@@ -201,8 +238,12 @@ class RunFolder:
             _remove_trials(self.path)
 
 
-def trained_once(path: Path, config: Config, train: Callable[[RunFolder], RunResult], *, fresh: bool) -> RunResult:
-    """Return the result of the finished run in a folder, or else of `train`; no other process works there meanwhile."""
+def trained_once(
+    path: Path, config: Config, train: Callable[[RunFolder], RunResult], *, fresh: bool
+) -> RunResult:
+    """Return the result of the finished run in a folder, or else of `train`; no other process works
+    there meanwhile.
+    """
     make_folder(path)
     with only_one_process(path):
         folder = RunFolder(path, config, fresh=fresh)
@@ -234,7 +275,9 @@ def _is_object(line: bytes) -> bool:
 
 
 def comparable(config: Config) -> dict[str, Any]:
-    """The settings that make two runs the same: all but the output folder, the token cache and the section `compare`."""
+    """The settings that make two runs the same: all but the output folder, the token cache and the
+    section `compare`.
+    """
     plain: dict[str, Any] = to_dict(config)
     del plain["output"], plain["compare"], plain["data"]["cache"]
     return plain
@@ -245,20 +288,26 @@ def differences(old: Any, new: Any, path: str = "") -> list[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         found: list[str] = []
         for key in old | new:
-            found += differences(old.get(key, "nothing"), new.get(key, "nothing"), f"{path}.{key}" if path else key)
+            found += differences(
+                old.get(key, "nothing"), new.get(key, "nothing"), f"{path}.{key}" if path else key
+            )
         return found
     return [] if old == new else [f"{path}: {old!r:.100} there, {new!r:.100} here"]
 
 
 def save_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
-    """Write nested mappings and lists of tensors, numbers, texts and None into one safetensors file.
+    """Write nested mappings and lists of tensors, numbers, texts and None into one safetensors
+    file.
 
-    No pickle: tensors are tensors, everything else is JSON in the file's header, behind a checksum over both. The header has
-    a single entry, because safetensors writes several in random order, and equal states must give equal files.
+    No pickle: tensors are tensors, everything else is JSON in the file's header, behind a checksum
+    over both. The header has a single entry, because safetensors writes several in random order,
+    and equal states must give equal files.
     """
     tensors: dict[str, Tensor] = {}
     text = json.dumps(_flatten(state, "", tensors))
-    write_atomically(path, save(tensors, {_HEADER: f"{_STATE_VERSION} {_checksum(text, tensors)} {text}"}))
+    write_atomically(
+        path, save(tensors, {_HEADER: f"{_STATE_VERSION} {_checksum(text, tensors)} {text}"})
+    )
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
@@ -266,8 +315,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            # Copies, aligned as torch aligns its own tensors: a dot product of unaligned tensors may add up in another order
-            # (MKL on AMD's processors), and the run would continue with other last digits.
+            # Copies, aligned as torch aligns its own tensors: a dot product of unaligned tensors
+            # may add up in another order (MKL on AMD's processors), and the run would continue with
+            # other last digits.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - not a mapping
         version, checksum, text = metadata[_HEADER].split(" ", 2)
         if version != _STATE_VERSION:
@@ -292,7 +342,9 @@ def check_like(value: Any, like: Any, name: str) -> None:
         for key, item in like.items():
             check_like(value[key], item, f"{name}/{key}")
     elif not isinstance(value, Tensor) or (value.shape, value.dtype) != (like.shape, like.dtype):
-        raise ValueError(f"{name} is not a tensor of shape {tuple(like.shape)} and type {like.dtype}")
+        raise ValueError(
+            f"{name} is not a tensor of shape {tuple(like.shape)} and type {like.dtype}"
+        )
 
 
 def _flatten(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
@@ -302,9 +354,15 @@ def _flatten(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         return {_TENSOR: name}
     if isinstance(value, Mapping):
         # JSON has no whole numbers as keys, optimizers do.
-        return {"$mapping": [[key, _flatten(item, f"{name}/{key}", tensors)] for key, item in value.items()]}
+        return {
+            "$mapping": [
+                [key, _flatten(item, f"{name}/{key}", tensors)] for key, item in value.items()
+            ]
+        }
     if isinstance(value, (list, tuple)):
-        return [_flatten(item, f"{name}/{position}", tensors) for position, item in enumerate(value)]
+        return [
+            _flatten(item, f"{name}/{position}", tensors) for position, item in enumerate(value)
+        ]
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise TypeError(f"{name}: {type(value).__name__} cannot be saved")

@@ -38,7 +38,9 @@ class Member(TypedDict):
     about: NotRequired[str]
     """The file that describes a simple model."""
     features: NotRequired[str]
-    """The features of a simple model, described in features-NAME.json and features-NAME.safetensors."""
+    """The features of a simple model, described in features-NAME.json and
+    features-NAME.safetensors.
+    """
 
 
 @dataclass(frozen=True)
@@ -52,14 +54,22 @@ class ModelFile:
     several: bool
     """Whether an example may have several of the classes at once."""
     white: int | None = None
-    """The value of a white pixel in grey pictures of more than 8 bits; None if training had no such picture."""
-    members: list[Member] = field(default_factory=lambda: [Member(kind="network", weights=WEIGHTS, share=1.0)])
+    """The value of a white pixel in grey pictures of more than 8 bits; None if training had no such
+    picture.
+    """
+    members: list[Member] = field(
+        default_factory=lambda: [Member(kind="network", weights=WEIGHTS, share=1.0)]
+    )
     temperature: float | None = None
-    """Divides the scores, so that probabilities are calibrated; None where that could not be fitted."""
+    """Divides the scores, so that probabilities are calibrated; None where that could not be
+    fitted.
+    """
     calibrated_on: int = 0
     """Held-out examples that the temperature was fitted on."""
     network: str | None = None
-    """A folder in the run folder with the description and the tokenizer of a network that another library builds."""
+    """A folder in the run folder with the description and the tokenizer of a network that another
+    library builds.
+    """
     bytes: int | None = None
     """Size of all members together."""
     seconds: float | None = None
@@ -70,7 +80,9 @@ class ModelFile:
 
     @property
     def files(self) -> list[str]:
-        """The files in the run folder that predictions read, besides model.json and the network's description."""
+        """The files in the run folder that predictions read, besides model.json and the network's
+        description.
+        """
         names = []
         for member in self.members:
             names.append(member["weights"])
@@ -91,7 +103,9 @@ class ModelFile:
         for name in self.files:
             path = folder / name
             if not path.is_file():
-                raise InputError(f"{path}: is missing; restore it from a backup, or train again with --fresh")
+                raise InputError(
+                    f"{path}: is missing; restore it from a backup, or train again with --fresh"
+                )
             if file_sha256(path) != self.sha256.get(name):
                 raise InputError(
                     f"{path}: is not the file that training wrote (its checksum differs from the one in {NAME}); "
@@ -138,11 +152,18 @@ def read_model(folder: Path) -> tuple[ModelFile, Config]:
         ) from None
     path = folder / NAME
     if not path.is_file():
-        raise InputError(f"{path}: is missing; restore it from a backup, or train again with --fresh")
+        raise InputError(
+            f"{path}: is missing; restore it from a backup, or train again with --fresh"
+        )
     try:
         found = _stored(path)
         sizes = {"image": 3, "text": 1, "table": 1}
-        if len(found.shape) != sizes[found.kind] or min(found.shape) < 1 or not found.classes or not found.members:
+        if (
+            len(found.shape) != sizes[found.kind]
+            or min(found.shape) < 1
+            or not found.classes
+            or not found.members
+        ):
             raise ValueError("shape, classes or members do not describe a model")
         for name in [*found.files, found.network or "network"]:
             if PurePath(name).name != name or name in ("", ".", ".."):
@@ -158,7 +179,9 @@ def read_model(folder: Path) -> tuple[ModelFile, Config]:
             raise ValueError("temperature is not a positive number")
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         found_out = f"{folder}: its files do not describe a model ({type(error).__name__}: {one_line(error, 200)})"
-        raise InputError(f"{found_out}; restore them from a backup, or train again with --fresh") from None
+        raise InputError(
+            f"{found_out}; restore them from a backup, or train again with --fresh"
+        ) from None
     found.check_files(folder)
     return found, config
 
@@ -167,7 +190,9 @@ def _check_finished(folder: Path) -> None:
     if (folder / "result.json").is_file():
         return
     if (folder / "run.json").is_file():
-        cure = "wait for it if it is still training; if not, give its `attittud train` command again"
+        cure = (
+            "wait for it if it is still training; if not, give its `attittud train` command again"
+        )
         raise InputError(f"{folder}: the run is not finished; {cure}")
     below = (sorted(folder.glob(f"{'*/' * depth}result.json")) for depth in range(1, 4))
     inside = next((found[0].parent for found in below if found), None)
@@ -175,7 +200,9 @@ def _check_finished(folder: Path) -> None:
     if (folder / "comparison.json").is_file():
         cure = "give the folder of one of its runs: those below runs/ that have a result.json"
         raise InputError(f"{folder}: is the folder of a comparison, not of a run; {cure}")
-    raise InputError(f"{folder}: is not the folder of a run; give the folder that `attittud train` printed last{hint}")
+    raise InputError(
+        f"{folder}: is not the folder of a run; give the folder that `attittud train` printed last{hint}"
+    )
 
 
 def _stored(path: Path) -> ModelFile:

@@ -50,14 +50,23 @@ class RunResult:
 
     def plain(self) -> dict[str, Any]:
         """The content of the file; null for figures that are not defined."""
-        return {key: without_nan(value) for key, value in vars(self).items() if key not in ("run_dir", "skipped")}
+        return {
+            key: without_nan(value)
+            for key, value in vars(self).items()
+            if key not in ("run_dir", "skipped")
+        }
 
     @classmethod
     def read(cls, values: Mapping[str, Any], run_dir: Path) -> RunResult:
-        """Read a file of a run that was finished before. Raises ValueError where a run would not have written it."""
+        """Read a file of a run that was finished before. Raises ValueError where a run would not
+        have written it.
+        """
         try:
             figures = {
-                part: {name: math.nan if value is None else value for name, value in values[part].items()}
+                part: {
+                    name: math.nan if value is None else value
+                    for name, value in values[part].items()
+                }
                 for part in ("validation", "test")
             }
             found = cls(**typed(cls, {**values, **figures}), run_dir=run_dir, skipped=True)
@@ -79,13 +88,18 @@ class RunResult:
 
 
 def typed(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Check values from a file for the fields of a dataclass; ValueError where a value has another type."""
+    """Check values from a file for the fields of a dataclass; ValueError where a value has another
+    type.
+    """
     wanted = {entry.name for entry in fields(cls)}
     hints = {name: hint for name, hint in get_type_hints(cls).items() if name in wanted}
     if not values.keys() <= hints.keys():
         raise ValueError(f"{next(iter(values.keys() - hints.keys()))!r} is unknown")
     try:
-        return {name: TypeAdapter(hints[name]).validate_python(value, strict=True) for name, value in values.items()}
+        return {
+            name: TypeAdapter(hints[name]).validate_python(value, strict=True)
+            for name, value in values.items()
+        }
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise ValueError(f"{'.'.join(map(str, first['loc']))} {first['msg']}") from None
@@ -108,7 +122,9 @@ def provenance(packages: Iterable[str] = ()) -> dict[str, str | int | None]:
 def _revision() -> str | None:
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     try:
-        result = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+        result = subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
     return result.stdout.strip()

@@ -1,8 +1,9 @@
 """The device of a run: its choice, the data on it, repeatable bits, and steps as CUDA graphs.
 
-Small networks wait for kernel launches; a replayed graph does not. Each kind of step (a plain step, a step with a refresh)
-runs as usual a few times, is then recorded, and is replayed from then on. Everything that changes from step to step (rows,
-learning rate, random seed) is in memory that the graph reads.
+Small networks wait for kernel launches; a replayed graph does not. Each kind of step (a plain step,
+a step with a refresh) runs as usual a few times, is then recorded, and is replayed from then on.
+Everything that changes from step to step (rows, learning rate, random seed) is in memory that the
+graph reads.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ logger = logging.getLogger("attittud")
 T = TypeVar("T")
 Replay = Callable[[], object]
 Record = Callable[[Callable[[], T]], tuple[T, Replay]]
-"""Records an action without running it: gives its result, and a function that does its work on the device."""
+"""Records an action without running it: gives its result, and a function that does its work on the
+device.
+"""
 
-_LESS = (
-    "lower training.guided.batch_size and primary_batch, raise training.guided.accumulate, or choose a smaller model"
-)
+_LESS = "lower training.guided.batch_size and primary_batch, raise training.guided.accumulate, or choose a smaller model"
 CLEARLY_FASTER = 0.9
 """Several threads are used if they take at most this share of the time that one thread takes."""
 MEASURED_STEPS = 5
@@ -43,7 +44,9 @@ MEASURED_SECONDS = 2.0
 On a busy machine a step of two threads may take a second.
 """
 WARM_UP = 3
-"""How many steps of a kind run before it is recorded: libraries choose their kernels, optimizers make their state."""
+"""How many steps of a kind run before it is recorded: libraries choose their kernels, optimizers
+make their state.
+"""
 
 
 def choose_device(name: str) -> torch.device:
@@ -61,7 +64,9 @@ def choose_device(name: str) -> torch.device:
 
 @contextmanager
 def single_thread() -> Iterator[None]:
-    """Use one thread until a run sets its number: image statistics are sums, whose last digits depend on the threads."""
+    """Use one thread until a run sets its number: image statistics are sums, whose last digits
+    depend on the threads.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -97,7 +102,9 @@ def fastest_threads(step: Callable[[], object], usual: int) -> int:
 
 
 def on_device(data: Prepared, device: torch.device) -> Prepared:
-    """Move all tensors to the device if they take less than half of its free memory; otherwise leave them where they are."""
+    """Move all tensors to the device if they take less than half of its free memory; otherwise
+    leave them where they are.
+    """
     if device.type != "cuda" or data.bytes > torch.cuda.mem_get_info(device)[0] / 2:
         return data
     tasks = (data.primary, *data.auxiliary.values())
@@ -115,20 +122,27 @@ def captures(config: Config, data: Prepared, device: torch.device) -> bool:
         logger.info("training.cuda_graph: has no effect on %s", device)
         return False
     if any(part.inputs.device.type != "cuda" for part in data.all_examples):
-        logger.warning("training.cuda_graph: has no effect, because the data do not fit into the memory of the GPU")
+        logger.warning(
+            "training.cuda_graph: has no effect, because the data do not fit into the memory of the GPU"
+        )
         return False
     return True
 
 
 @contextmanager
 def repeatable(wanted: bool, device: torch.device) -> Iterator[None]:
-    """Use only operations that give the same bits every time inside the block, if wanted; restore the settings afterwards."""
+    """Use only operations that give the same bits every time inside the block, if wanted; restore
+    the settings afterwards.
+    """
     if not wanted or device.type != "cuda":
         yield
         return
     # cuBLAS reads it when it is first used.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    before = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
     settings: Any = torch.utils.deterministic
     filling = settings.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
@@ -143,18 +157,26 @@ def repeatable(wanted: bool, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def enough_memory(device: torch.device, cure: str = _LESS) -> Iterator[None]:
-    """If memory runs out, raise an error with a cure; by default, settings that need less memory."""
+    """If memory runs out, raise an error with a cure; by default, settings that need less
+    memory.
+    """
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        full = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
+        full = isinstance(
+            error, (MemoryError, torch.OutOfMemoryError)
+        ) or "can't allocate memory" in str(error)
         if not full:
             raise
-        raise InputError(f"the memory of {device} is not enough ({one_line(error, 160)}); {cure}") from None
+        raise InputError(
+            f"the memory of {device} is not enough ({one_line(error, 160)}); {cure}"
+        ) from None
 
 
 class CapturedSteps(Generic[T]):
-    """Runs the steps of a phase, recorded if possible. A step that cannot be recorded runs as usual and is logged once."""
+    """Runs the steps of a phase, recorded if possible. A step that cannot be recorded runs as usual
+    and is logged once.
+    """
 
     def __init__(self, record: Record[T]) -> None:
         self._record = record
@@ -163,7 +185,8 @@ class CapturedSteps(Generic[T]):
         """None for a kind of step that cannot be recorded."""
 
     def run(self, kind: str | None, action: Callable[[], T]) -> tuple[T, bool]:
-        """Run an action. Returns its result, and whether it was replayed, so that its Python code did not run.
+        """Run an action. Returns its result, and whether it was replayed, so that its Python code
+        did not run.
 
         `kind` is None for a step that must not be recorded.
         """
@@ -181,7 +204,11 @@ class CapturedSteps(Generic[T]):
         except Exception as error:  # a failed capture may raise anything
             self._recorded[kind] = None
             reason = f"{type(error).__name__}: {one_line(error, 300)}"
-            logger.warning("training.cuda_graph: a %s cannot be captured and is run as usual (%s)", kind, reason)
+            logger.warning(
+                "training.cuda_graph: a %s cannot be captured and is run as usual (%s)",
+                kind,
+                reason,
+            )
             return action(), False
         # Recording ran the Python code, so this first replay is an ordinary step for the caller.
         replay()
@@ -189,7 +216,9 @@ class CapturedSteps(Generic[T]):
 
 
 class CudaRecorder:
-    """Records with `torch.cuda.graph`. All graphs of a phase share their memory, as only one runs at a time."""
+    """Records with `torch.cuda.graph`. All graphs of a phase share their memory, as only one runs
+    at a time.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -199,7 +228,8 @@ class CudaRecorder:
         graph = torch.cuda.CUDAGraph()
         stream = torch.cuda.current_stream(self._device)
         try:
-            # On the stream of the steps: autograd remembers the stream on which parameters were first used.
+            # On the stream of the steps: autograd remembers the stream on which parameters were
+            # first used.
             with torch.cuda.graph(graph, pool=self._pool, stream=stream):
                 found = action()
         finally:

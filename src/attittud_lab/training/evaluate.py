@@ -22,13 +22,21 @@ TIMED = 32
 
 @torch.no_grad()
 def outputs_of(
-    model: nn.Module, examples: Examples, device: torch.device, *, batch_size: int = 512, **options: Any
+    model: nn.Module,
+    examples: Examples,
+    device: torch.device,
+    *,
+    batch_size: int = 512,
+    **options: Any,
 ) -> Tensor:
     """Return a model's outputs (n x classes), in the order of the examples and in main memory."""
     training = model.training
     model.eval()
     try:
-        found = [(model(part.to(device), **options).float(), rows) for rows, part in examples.parts(batch_size)]
+        found = [
+            (model(part.to(device), **options).float(), rows)
+            for rows, part in examples.parts(batch_size)
+        ]
     finally:
         model.train(training)
     outputs, rows = (torch.cat(parts).cpu() for parts in zip(*found, strict=True))
@@ -45,9 +53,11 @@ def evaluate(
 
 
 def figures(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, float]:
-    """Loss, accuracy and macro-F1; for several labels at once also the area under the ROC curve: `auc`, and `auc/LABEL`.
+    """Loss, accuracy and macro-F1; for several labels at once also the area under the ROC curve:
+    `auc`, and `auc/LABEL`.
 
-    The area of a label without positive or without negative examples is NaN (null in files), and not part of the mean.
+    The area of a label without positive or without negative examples is NaN (null in files), and
+    not part of the mean.
     """
     if task.several:
         loss = F.binary_cross_entropy_with_logits(outputs, targets.float())
@@ -57,8 +67,11 @@ def figures(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, float]:
         return {
             "loss": float(loss),
             "accuracy": float((predicted == targets.bool()).float().mean()),
-            # A single label would be taken for two classes, and the mean would include the F1 of not having it.
-            "macro_f1": _f1(targets.numpy(), predicted.long().numpy(), [1] if targets.shape[1] == 1 else None),
+            # A single label would be taken for two classes, and the mean would include the F1 of
+            # not having it.
+            "macro_f1": _f1(
+                targets.numpy(), predicted.long().numpy(), [1] if targets.shape[1] == 1 else None
+            ),
             "auc": fmean(defined) if defined else math.nan,
             **{f"auc/{name}": value for name, value in zip(task.classes, aucs, strict=True)},
         }
@@ -71,10 +84,12 @@ def figures(task: Task, outputs: Tensor, targets: Tensor) -> dict[str, float]:
 
 
 def fitted_temperature(scores: Tensor, targets: Tensor) -> float:
-    """Find the number to divide scores (n x classes) by, so that their probabilities fit held-out examples best.
+    """Find the number to divide scores (n x classes) by, so that their probabilities fit held-out
+    examples best.
 
-    Targets are class numbers (n) or 0/1 (n x labels). They are smoothed a little: otherwise a few examples that are all
-    predicted correctly would make every prediction certain. Platt's 1 / (n + 2) is more than a network needs.
+    Targets are class numbers (n) or 0/1 (n x labels). They are smoothed a little: otherwise a few
+    examples that are all predicted correctly would make every prediction certain. Platt's 1 / (n +
+    2) is more than a network needs.
     """
     scores, smoothing = scores.double(), (len(targets) + 2) ** -1.5
 
@@ -95,7 +110,9 @@ def fitted_temperature(scores: Tensor, targets: Tensor) -> float:
     return 1 / math.sqrt(low * high)
 
 
-def seconds_each(model: nn.Module, examples: Examples, device: torch.device, **options: Any) -> float:
+def seconds_each(
+    model: nn.Module, examples: Examples, device: torch.device, **options: Any
+) -> float:
     """Seconds that one prediction takes in a small batch, the fastest of three tries."""
     some, times = Examples(examples.inputs[:TIMED], None), []
     for _ in range(4):  # libraries choose their kernels in the first try
@@ -116,7 +133,9 @@ def _f1(targets: np.ndarray, predicted: np.ndarray, labels: list[int] | None = N
 
 
 def has_both(targets: np.ndarray) -> np.ndarray:
-    """Which labels have positive and negative examples, so that an area under the ROC curve is defined."""
+    """Which labels have positive and negative examples, so that an area under the ROC curve is
+    defined.
+    """
     positive: np.ndarray = targets.sum(0)
     return (positive > 0) & (positive < len(targets))
 

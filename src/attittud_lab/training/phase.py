@@ -1,4 +1,6 @@
-"""One phase of training: steps, evaluations, the choice of the best model, and a state that can be saved anywhere."""
+"""One phase of training: steps, evaluations, the choice of the best model, and a state that can be
+saved anywhere.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,16 @@ logger = logging.getLogger("attittud")
 
 FEW_JUDGES = 8
 """The fewest validation examples without a warning from strategies that rely on them."""
-MOMENTS = {"sgd": ("momentum_buffer",), "adam": ("exp_avg", "exp_avg_sq"), "adamw": ("exp_avg", "exp_avg_sq")}
+MOMENTS = {
+    "sgd": ("momentum_buffer",),
+    "adam": ("exp_avg", "exp_avg_sq"),
+    "adamw": ("exp_avg", "exp_avg_sq"),
+}
 """State that optimizers keep for each parameter, in addition to the number of the step."""
 PLATEAU = 4
-"""Evaluations without improvement after which schedule `plateau` halves the learning rate (the paper's choice)."""
+"""Evaluations without improvement after which schedule `plateau` halves the learning rate (the
+paper's choice).
+"""
 
 
 class DivergedError(InputError):
@@ -42,7 +50,9 @@ class DivergedError(InputError):
 
 @dataclass(frozen=True)
 class _Update:
-    """The figures and losses of a step, to be read later. For a captured step they are from the last replay."""
+    """The figures and losses of a step, to be read later. For a captured step they are from the
+    last replay.
+    """
 
     telemetry: Telemetry
     values: Mapping[str, Tensor]
@@ -65,19 +75,24 @@ class PhaseState:
     stopped: Literal["patience", "seconds"] | None = None
 
     def possible(self, steps: int, figures: Set[str]) -> bool:
-        """Whether a phase of this many steps can have this state; an evaluation has at least these figures."""
+        """Whether a phase of this many steps can have this state; an evaluation has at least these
+        figures.
+        """
         known = figures <= self.best_values.keys() & self.last_values.keys()
         counts = 0 <= self.best_step <= self.step <= steps and min(self.worse, self.plateau) >= 0
         # A metric that a fold leaves undefined is -inf; NaN is not below infinity.
-        evaluated = self.best is None or (known and len(self.best) == 2 and all(v < math.inf for v in self.best))
+        evaluated = self.best is None or (
+            known and len(self.best) == 2 and all(v < math.inf for v in self.best)
+        )
         return evaluated and counts and 0 < self.scale <= 1 and 0 <= self.seconds < math.inf
 
 
 class AveragedWeights:
     """An exponential mean of a model's weights and buffers over about `window` steps.
 
-    In the mean after step t, step i of 1 to t counts in proportion to (1 - 1 / window) ** (t - i); the model before the first
-    step does not count. Whole numbers, such as BatchNorm's count, are not averaged.
+    In the mean after step t, step i of 1 to t counts in proportion to (1 - 1 / window) ** (t - i);
+    the model before the first step does not count. Whole numbers, such as BatchNorm's count, are
+    not averaged.
     """
 
     def __init__(self, model: nn.Module, window: float, device: torch.device) -> None:
@@ -132,27 +147,38 @@ class Phase:
     ) -> None:
         """Build a phase. `captured`: its steps become CUDA graphs.
 
-        `judges` are the examples that choose the weights of strategy auto, by default the validation examples. `looks` are
-        the steps after which `measure` evaluates the model, instead of training.PHASE.evaluations. With a `window`, the
-        evaluated and the final model of the phase have weights averaged over this many steps.
+        `judges` are the examples that choose the weights of strategy auto, by default the
+        validation examples. `looks` are the steps after which `measure` evaluates the model,
+        instead of training.PHASE.evaluations. With a `window`, the evaluated and the final model of
+        the phase have weights averaged over this many steps.
         """
         config: PhaseConfig = getattr(job.training, name)
         chosen = job.strategy if name == "guided" else StrategyConfig(name="primary_only")
         sources = {source: job.data.auxiliary[source] for source in data.auxiliary}
         weights = {source: about.weight for source, about in sources.items()}
-        batches = {source: about.batch_size or config.batch_size for source, about in sources.items()}
+        batches = {
+            source: about.batch_size or config.batch_size for source, about in sources.items()
+        }
         strategy = make_strategy(chosen, model, weights=weights, seed=mix(job.seed, name, "guide"))
         judges = data.validation if judges is None else judges
         _check(name, config, chosen, strategy, data, batches, len(judges))
         matching(model, chosen.exclude, "strategy.exclude")
         if strategy.needs_shared:
-            check_shared(model, chosen.exclude, head=any(task.shares_head for task in data.auxiliary.values()))
+            check_shared(
+                model,
+                chosen.exclude,
+                head=any(task.shares_head for task in data.auxiliary.values()),
+            )
         self.name, self.job, self.strategy, self.model = name, job, strategy, model
         self.config = config if strategy.trains_head else replace(config, select="best")
         self.metric = metric if strategy.trains_head else "loss"
         self.steps = phase_steps(name, config, data, batches)
         self.evaluate_every = max(1, self.steps // config.evaluations)
-        sizes = {"primary": config.primary_batch, "basis": chosen.basis_batch or config.primary_batch, **batches}
+        sizes = {
+            "primary": config.primary_batch,
+            "basis": chosen.basis_batch or config.primary_batch,
+            **batches,
+        }
         self.streams = Streams(
             model,
             data.primary,
@@ -166,7 +192,9 @@ class Phase:
             accumulate=config.accumulate,
             held=captured,
         )
-        self.captured: CapturedSteps[_Update] | None = CapturedSteps(CudaRecorder(device)) if captured else None
+        self.captured: CapturedSteps[_Update] | None = (
+            CapturedSteps(CudaRecorder(device)) if captured else None
+        )
         self.optimizer = _optimizer(model, config, device if captured else None)
         self.state = PhaseState()
         self.best_weights: dict[str, Tensor] | None = None
@@ -186,7 +214,9 @@ class Phase:
         advanced: Callable[[int, Mapping[str, float]], None],
         until: int | None = None,
     ) -> None:
-        """Run to the end, or `until` a step. `record` takes a line of metrics; `checkpoint` is called in consistent states."""
+        """Run to the end, or `until` a step. `record` takes a line of metrics; `checkpoint` is
+        called in consistent states.
+        """
         state, job, device = self.state, self.job, self.streams.device
         started, reported, shown = time.perf_counter(), state.step, dict[str, float]()
         end = self.steps if until is None else min(until, self.steps)
@@ -195,7 +225,9 @@ class Phase:
             last = state.step == end
             logging = state.step % job.log_every == 0 or last
             evaluating = (
-                state.step % self.evaluate_every == 0 or last if self.looks is None else state.step in self.looks
+                state.step % self.evaluate_every == 0 or last
+                if self.looks is None
+                else state.step in self.looks
             )
             saving = job.checkpoint_every is not None and state.step % job.checkpoint_every == 0
             if not (logging or evaluating or saving):
@@ -206,7 +238,11 @@ class Phase:
             where = {"step": state.step, "seconds": state.seconds}
             if logging:
                 shown = self.read(telemetry)
-                record(where | {"lr": learning_rate(self.config, state.step - 1, self.steps, state.scale)} | shown)
+                record(
+                    where
+                    | {"lr": learning_rate(self.config, state.step - 1, self.steps, state.scale)}
+                    | shown
+                )
             if self.config.seconds is not None and state.seconds >= self.config.seconds:
                 state.stopped, evaluating = "seconds", True
             if logging or evaluating:
@@ -216,7 +252,10 @@ class Phase:
                 values = {f"validation/{name}": value for name, value in self._look().items()}
                 if job.log_layers:
                     # The clock of the training seconds is stopped here.
-                    values |= {f"attittud/{name}": v for name, v in self.strategy.layers(self.streams).items()}
+                    values |= {
+                        f"attittud/{name}": v
+                        for name, v in self.strategy.layers(self.streams).items()
+                    }
                 record(where | values)
             if saving or (evaluating and job.checkpoint_every is not None):
                 checkpoint()
@@ -247,7 +286,8 @@ class Phase:
         if self.captured is None:
             telemetry = self._guarded_update().telemetry
         else:
-            # A graph has one random seed for the whole step. It is set here so that dropout depends on the step alone.
+            # A graph has one random seed for the whole step. It is set here so that dropout depends
+            # on the step alone.
             torch.manual_seed(mix(streams.seed, streams.name, number))
             kind = strategy.kind()
             name = None if kind is None else f"{kind}{streams.rows.shape(kind)}"
@@ -263,7 +303,9 @@ class Phase:
         """An update; if it fails because numbers are no longer finite, the error says so."""
         try:
             return self._update()
-        except RuntimeError as error:  # a decomposition that does not converge, a learning rate beyond 32 bits
+        except (
+            RuntimeError
+        ) as error:  # a decomposition that does not converge, a learning rate beyond 32 bits
             tensors = (*self.streams.values.values(), *self.model.parameters())
             # Products of gradients may be infinite while losses and weights are not.
             numeric = isinstance(error, torch.linalg.LinAlgError) or "overflow" in str(error)  # type: ignore[attr-defined]  # public, but torch does not list it
@@ -283,7 +325,9 @@ class Phase:
         return _Update(telemetry, self.streams.values)
 
     def read(self, telemetry: Telemetry) -> dict[str, float]:
-        """Losses and figures of the last step; waits for the device. Raises an error if training diverged."""
+        """Losses and figures of the last step; waits for the device. Raises an error if training
+        diverged.
+        """
         values = {name: float(value) for name, value in self.streams.values.items()}
         if not math.isfinite(values["loss/primary"]):
             raise self._diverged(f"the primary loss is {values['loss/primary']}")
@@ -291,25 +335,40 @@ class Phase:
 
     def _diverged(self, why: str) -> DivergedError:
         cure = f"lower training.{self.name}.lr, or set training.{self.name}.clip"
-        return DivergedError(f"training diverged in step {self.state.step} of phase {self.name}: {why}; {cure}")
+        return DivergedError(
+            f"training diverged in step {self.state.step} of phase {self.name}: {why}; {cure}"
+        )
 
     def _look(self) -> dict[str, float]:
         """Evaluate; keep the best model, lower the learning rate or stop."""
         state, config = self.state, self.config
-        with self.streams.autocast(), nullcontext() if self.average is None else self.average.in_use():
+        with (
+            self.streams.autocast(),
+            nullcontext() if self.average is None else self.average.in_use(),
+        ):
             found = self.measure()
         value = -found["loss"] if self.metric == "loss" else found[self.metric]
         finite = math.isfinite(found["loss"])
         if not finite and not (self.done and self.best_weights):
             raise self._diverged(f"the validation loss is {found['loss']}")
         if not finite:
-            logger.warning("training diverged at its end; the model of step %d is kept", state.best_step)
+            logger.warning(
+                "training diverged at its end; the model of step %d is kept", state.best_step
+            )
         score = [value if math.isfinite(value) else -math.inf, -found["loss"]]
         state.last_values = found
         if finite and (state.best is None or score > state.best):
-            state.best, state.best_step, state.best_values, state.worse, state.plateau = score, state.step, found, 0, 0
+            state.best, state.best_step, state.best_values, state.worse, state.plateau = (
+                score,
+                state.step,
+                found,
+                0,
+                0,
+            )
             if config.select == "best":
-                self.best_weights = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+                self.best_weights = {
+                    name: tensor.clone() for name, tensor in self.model.state_dict().items()
+                }
         else:
             state.worse, state.plateau = state.worse + 1, state.plateau + 1
         if config.schedule == "plateau" and state.plateau >= PLATEAU:
@@ -328,7 +387,9 @@ class Phase:
         return found if self.average is None else found | {"average": self.average.values}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`; raises ValueError, KeyError or TypeError if it is not from this phase."""
+        """Continue from a `state_dict`; raises ValueError, KeyError or TypeError if it is not from
+        this phase.
+        """
         device = self.streams.device
         self.state, best = PhaseState(**typed(PhaseState, saved["state"])), saved["best"]
         if saved["state"].keys() != vars(self.state).keys() or not self.state.possible(
@@ -341,28 +402,46 @@ class Phase:
         if self.average is not None and self.state.step:
             check_like(saved["average"], self.model.state_dict(), "average")
             self.average.values = _laid_out(saved["average"], self.model.state_dict())
-        # Groups hold only settings, which come from this run, and the learning rate, which every step sets.
-        moments, groups = dict(saved["optimizer"]["state"]), self.optimizer.state_dict()["param_groups"]
-        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        # Groups hold only settings, which come from this run, and the learning rate, which every
+        # step sets.
+        moments, groups = (
+            dict(saved["optimizer"]["state"]),
+            self.optimizer.state_dict()["param_groups"],
+        )
+        parameters = [
+            parameter for group in self.optimizer.param_groups for parameter in group["params"]
+        ]
         for number, found in moments.items():
             like = dict.fromkeys(MOMENTS[self.config.optimizer], parameters[number])
-            check_like(found, like | {"step": torch.zeros(())} if "step" in found else like, f"optimizer/{number}")
+            check_like(
+                found,
+                like | {"step": torch.zeros(())} if "step" in found else like,
+                f"optimizer/{number}",
+            )
             if not 0 <= float(found.get("step", 0)) < math.inf:
                 raise ValueError(f"optimizer/{number}/step is not a number of steps")
             moments[number] = found | _laid_out({name: found[name] for name in like}, like)
         self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
         kept = saved["strategy"].items()
-        self.strategy.load_state_dict({key: v.to(device) if isinstance(v, Tensor) else v for key, v in kept})
+        self.strategy.load_state_dict(
+            {key: v.to(device) if isinstance(v, Tensor) else v for key, v in kept}
+        )
 
 
 def _laid_out(values: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return values on the device and with the strides of others; a fused optimizer needs both, and files store neither."""
+    """Return values on the device and with the strides of others; a fused optimizer needs both, and
+    files store neither.
+    """
     with torch.no_grad():
         return {name: torch.empty_like(like[name]).copy_(value) for name, value in values.items()}
 
 
-def _optimizer(model: nn.Module, config: PhaseConfig, captured_on: torch.device | None) -> torch.optim.Optimizer:
-    """Build the optimizer. `captured_on`: the device on which its step is replayed and which must hold the learning rate."""
+def _optimizer(
+    model: nn.Module, config: PhaseConfig, captured_on: torch.device | None
+) -> torch.optim.Optimizer:
+    """Build the optimizer. `captured_on`: the device on which its step is replayed and which must
+    hold the learning rate.
+    """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     lr: Any = config.lr
     options: dict[str, Any] = {}
@@ -370,7 +449,9 @@ def _optimizer(model: nn.Module, config: PhaseConfig, captured_on: torch.device 
         lr = torch.tensor(config.lr, device=captured_on)
         options = {"fused": True} if captured_on.type == "cuda" else {"foreach": False}
     if config.optimizer == "sgd":
-        return torch.optim.SGD(parameters, lr, momentum=config.momentum, weight_decay=config.weight_decay, **options)
+        return torch.optim.SGD(
+            parameters, lr, momentum=config.momentum, weight_decay=config.weight_decay, **options
+        )
     if captured_on is not None and captured_on.type == "cuda":
         options["capturable"] = True
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
@@ -402,7 +483,9 @@ def _check(
     batches: Mapping[str, int],
     judges: int,
 ) -> None:
-    """Refuse a strategy without data, and batches that are too large or cannot be divided into equal micro-batches."""
+    """Refuse a strategy without data, and batches that are too large or cannot be divided into
+    equal micro-batches.
+    """
     if strategy.needs_auxiliary and not data.auxiliary:
         found = f"strategy {chosen.name!r} needs auxiliary data, but data.auxiliary is empty"
         raise InputError(f"{found}; name a source there, or use strategy: primary_only")
@@ -412,23 +495,32 @@ def _check(
         logger.warning("%s %d, too few to show reliably what helps. %s", found, judges, cure)
     strategy.check_batches(name, config)
     primary, available = f"training.{name}.primary_batch", len(data.primary.examples)
-    for key, size in {primary: config.primary_batch, "strategy.basis_batch": chosen.basis_batch or 0}.items():
+    for key, size in {
+        primary: config.primary_batch,
+        "strategy.basis_batch": chosen.basis_batch or 0,
+    }.items():
         if size > available:
             found = f"{key} asks for {size} primary examples at once, but the primary training set has only {available}"
-            raise InputError(f"{found}; lower {key} to at most {available}, or raise data.primary.train")
+            raise InputError(
+                f"{found}; lower {key} to at most {available}, or raise data.primary.train"
+            )
     sizes = {primary: config.primary_batch}
     if strategy.needs_auxiliary:
-        sizes |= {f"the batch size of auxiliary source {source}": size for source, size in batches.items()}
+        sizes |= {
+            f"the batch size of auxiliary source {source}": size for source, size in batches.items()
+        }
     for key, size in sizes.items():
         if size % config.accumulate:
-            found = (
-                f"training.{name}.accumulate: {key} is {size}, which cannot be divided into {config.accumulate} equal"
-            )
+            found = f"training.{name}.accumulate: {key} is {size}, which cannot be divided into {config.accumulate} equal"
             raise InputError(f"{found} micro-batches; make it a multiple of {config.accumulate}")
 
 
-def phase_steps(name: str, settings: PhaseConfig, data: Prepared, batches: Mapping[str, int]) -> int:
-    """Updates of a phase; epochs are passes over the largest auxiliary source, or over the primary set."""
+def phase_steps(
+    name: str, settings: PhaseConfig, data: Prepared, batches: Mapping[str, int]
+) -> int:
+    """Updates of a phase; epochs are passes over the largest auxiliary source, or over the primary
+    set.
+    """
     if settings.epochs is None:
         return settings.steps
     passes = [len(data.primary.examples) / settings.primary_batch]

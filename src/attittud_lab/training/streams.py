@@ -16,7 +16,9 @@ from attittud_lab.errors import InputError
 from attittud_lab.strategies import StepKind
 
 JUDGES = " judges"
-"""The stream of held-out primary examples; no auxiliary source has a name that begins with a blank."""
+"""The stream of held-out primary examples; no auxiliary source has a name that begins with a
+blank.
+"""
 MOST_JUDGES = 64
 """Held-out examples in one step; more would only make it slower."""
 _BLOCK = 256
@@ -26,11 +28,17 @@ _BLOCK = 256
 class Batches:
     """The rows that each stream reads in the current step.
 
-    With `held_on` they are in the same memory of that device in every step, where a captured step finds new examples.
+    With `held_on` they are in the same memory of that device in every step, where a captured step
+    finds new examples.
     """
 
     def __init__(
-        self, phase: str, seed: int, tasks: Mapping[str, Task], sizes: Mapping[str, int], held_on: torch.device | None
+        self,
+        phase: str,
+        seed: int,
+        tasks: Mapping[str, Task],
+        sizes: Mapping[str, int],
+        held_on: torch.device | None,
     ) -> None:
         self._tasks, self._sizes, self._held_on = tasks, sizes, held_on
         self._orders = {
@@ -56,7 +64,9 @@ class Batches:
         number, offset = divmod(step, _BLOCK)
         if self._block[0] != number:
             steps = range(number * _BLOCK, (number + 1) * _BLOCK)
-            rows = {name: torch.stack([self._order(name, i) for i in steps]) for name in self._sizes}
+            rows = {
+                name: torch.stack([self._order(name, i) for i in steps]) for name in self._sizes
+            }
             self._block = (number, {name: found.to(self._held_on) for name, found in rows.items()})
         for name, found in self._block[1].items():
             if name in self._held:
@@ -71,14 +81,20 @@ class Batches:
         return self._orders[stream].batch(step, self._sizes[stream])
 
     def width(self, stream: str) -> int | None:
-        """The number of tokens that the texts of a batch are cut to; None where there is nothing to cut."""
+        """The number of tokens that the texts of a batch are cut to; None where there is nothing to
+        cut.
+        """
         examples = self._tasks[stream].examples
         if examples.lengths is None:
             return None
-        return examples.width(self._orders[stream].batch(self.step, self._sizes[stream], in_memory=True))
+        return examples.width(
+            self._orders[stream].batch(self.step, self._sizes[stream], in_memory=True)
+        )
 
     def shape(self, kind: StepKind) -> str:
-        """Distinguishes steps of one kind whose texts are cut to different lengths; empty for data of one shape."""
+        """Distinguishes steps of one kind whose texts are cut to different lengths; empty for data
+        of one shape.
+        """
         read = {"basis": kind.refresh, JUDGES: kind.judge}
         widths = {name: self.width(name) for name in self._sizes if read.get(name, True)}
         return "".join(f" {name}={width}" for name, width in widths.items() if width is not None)
@@ -113,7 +129,9 @@ class Streams:
         if self.judges is not None:
             self._tasks[JUDGES] = replace(self.primary_task, examples=self.judges)
             self.sizes[JUDGES] = min(MOST_JUDGES, len(self.judges))
-        self.rows = Batches(self.name, self.seed, self._tasks, self.sizes, self.device if self.held else None)
+        self.rows = Batches(
+            self.name, self.seed, self._tasks, self.sizes, self.device if self.held else None
+        )
 
     def load(self, step: int) -> None:
         """Go to a step."""
@@ -132,7 +150,9 @@ class Streams:
 
     @property
     def auxiliary_examples(self) -> int:
-        return sum(self.sizes[name] for name in self.tasks) // (1 if self._part is None else self.accumulate)
+        return sum(self.sizes[name] for name in self.tasks) // (
+            1 if self._part is None else self.accumulate
+        )
 
     def primary(self, *, detach: bool = False, count: int | None = None) -> Tensor:
         losses = self._losses("primary", detach=detach, count=count)
@@ -154,23 +174,45 @@ class Streams:
         return self._losses("basis")
 
     def judge(self) -> Tensor:
-        """Return the losses of the step's held-out examples; drawing them does not change the random numbers of the step."""
-        return self.losses(self._tasks[JUDGES], self.rows.rows(JUDGES), width=self.rows.width(JUDGES), stream=JUDGES)
+        """Return the losses of the step's held-out examples; drawing them does not change the
+        random numbers of the step.
+        """
+        return self.losses(
+            self._tasks[JUDGES],
+            self.rows.rows(JUDGES),
+            width=self.rows.width(JUDGES),
+            stream=JUDGES,
+        )
 
     def _losses(self, stream: str, *, detach: bool = False, count: int | None = None) -> Tensor:
         rows, part = self.rows.rows(stream), self._part
         if not self.held:
-            # Dropout and masks depend on the step alone: no state to save, and all strategies see the same noise.
-            # On a CPU torch.manual_seed takes longer than a small step: it formats stack traces for all accelerators.
-            seed = torch.default_generator.manual_seed if self.device.type == "cpu" else torch.manual_seed
-            seed(mix(self.seed, self.name, stream, self.rows.step, *([] if part is None else [part])))
+            # Dropout and masks depend on the step alone: no state to save, and all strategies see
+            # the same noise. On a CPU torch.manual_seed takes longer than a small step: it formats
+            # stack traces for all accelerators.
+            seed = (
+                torch.default_generator.manual_seed
+                if self.device.type == "cpu"
+                else torch.manual_seed
+            )
+            seed(
+                mix(self.seed, self.name, stream, self.rows.step, *([] if part is None else [part]))
+            )
         if part is not None:
             rows = rows.chunk(self.accumulate)[part]
         width = self.rows.width(stream)
-        return self.losses(self._tasks[stream], rows[:count], detach=detach, width=width, stream=stream)
+        return self.losses(
+            self._tasks[stream], rows[:count], detach=detach, width=width, stream=stream
+        )
 
     def losses(
-        self, task: Task, rows: Tensor, *, detach: bool = False, width: int | None = None, stream: str = "primary"
+        self,
+        task: Task,
+        rows: Tensor,
+        *,
+        detach: bool = False,
+        width: int | None = None,
+        stream: str = "primary",
     ) -> Tensor:
         """Per-example losses of chosen examples of a task; texts are cut to `width` tokens."""
         inputs, targets = task.examples.take(rows, width)
@@ -196,4 +238,6 @@ def _enough(stream: str, phase: str, accumulate: int) -> Iterator[None]:
         own["primary"] = f"{phase}.primary_batch"
         setting = own.get(stream, f"{phase}.batch_size (or data.auxiliary.{stream}.batch_size)")
         found = f"{setting}: BatchNorm cannot compute batch statistics from one example"
-        raise InputError(f"{found}; raise it{fewer}, or choose a model without BatchNorm") from error
+        raise InputError(
+            f"{found}; raise it{fewer}, or choose a model without BatchNorm"
+        ) from error

@@ -15,7 +15,14 @@ from attittud_lab.config.schema import Config, StrategyConfig, to_dict
 from attittud_lab.data.prepare import PRIMARY, WHITE, Prepared, prepare
 from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError, one_line
-from attittud_lab.models.network import Network, build_model, keep_description, predicts, reader, save_weights
+from attittud_lab.models.network import (
+    Network,
+    build_model,
+    keep_description,
+    predicts,
+    reader,
+    save_weights,
+)
 from attittud_lab.output.logs import Log, check_log, open_log
 from attittud_lab.output.progress import Progress
 from attittud_lab.runs.folder import REMARK, RunFolder, check_like, trained_once
@@ -50,9 +57,11 @@ def default_run_dir(config: Config, name: str) -> Path:
 def load_data(
     config: Config, seed: int | None = None, known: Sequence[Prepared] = (), *, pooled: bool = False
 ) -> Prepared:
-    """Read the data of a job. Several runs can share the result, so that it is read and decoded once.
+    """Read the data of a job. Several runs can share the result, so that it is read and decoded
+    once.
 
-    `known` are data of the same folders whose images need not be decoded again. `pooled`: for a portfolio.
+    `known` are data of the same folders whose images need not be decoded again. `pooled`: for a
+    portfolio.
     """
     cache = Path(config.output) / "tokens" if config.data.cache is None else Path(config.data.cache)
     used = reader(config.model, config.data, cache)
@@ -61,11 +70,19 @@ def load_data(
 
 @contextmanager
 def conditions(config: Config, data: Prepared, device: torch.device) -> Iterator[None]:
-    """Apply the settings of a run inside the block, with one thread until it sets its own number; then restore everything."""
+    """Apply the settings of a run inside the block, with one thread until it sets its own number;
+    then restore everything.
+    """
     training = config.training
     forked = torch.random.fork_rng(devices=[device] if device.type == "cuda" else [])
     streamed = own_stream(device) if captures(config, data, device) else nullcontext()
-    with enough_memory(device), forked, repeatable(training.deterministic, device), streamed, single_thread():
+    with (
+        enough_memory(device),
+        forked,
+        repeatable(training.deterministic, device),
+        streamed,
+        single_thread(),
+    ):
         yield
 
 
@@ -78,11 +95,15 @@ def new_model(config: Config, data: Prepared, device: torch.device) -> Network:
 
 
 def chosen_metric(config: Config, data: Prepared, held_out: Tensor | None) -> str:
-    """Return the metric that chooses the model; refuses one that is undefined for the task or these held-out targets."""
+    """Return the metric that chooses the model; refuses one that is undefined for the task or these
+    held-out targets.
+    """
     wanted = config.training.metric
     metric = default_metric(data.primary) if wanted == "auto" else wanted
     if metric == "auc" and not data.primary.several:
-        raise InputError("training.metric: auc is for several labels at once; use accuracy or macro_f1 for classes")
+        raise InputError(
+            "training.metric: auc is for several labels at once; use accuracy or macro_f1 for classes"
+        )
     if metric == "auc" and held_out is not None and not has_both(held_out.cpu().numpy()).any():
         found = "data.primary.validation: no label has both positive and negative validation examples, so the AUC"
         cure = "raise data.primary.validation, or use training.metric: macro_f1"
@@ -115,15 +136,18 @@ def run(
 ) -> RunResult:
     """Train one strategy with one seed and write its run folder.
 
-    A finished run in the folder is not trained again. An unfinished run continues from its last checkpoint and ends as if it
-    had never been interrupted. `fresh` starts over. `data` must belong to `config`. `logs` are names of dashboards. A run that
-    takes place on another machine gets `threads`, the number that `threads_of` returns where the command was started.
+    A finished run in the folder is not trained again. An unfinished run continues from its last
+    checkpoint and ends as if it had never been interrupted. `fresh` starts over. `data` must belong
+    to `config`. `logs` are names of dashboards. A run that takes place on another machine gets
+    `threads`, the number that `threads_of` returns where the command was started.
     """
     for name in logs:
         check_log(name)
     if isinstance(strategy, str):
         strategy = StrategyConfig(name=strategy)
-    config = replace(config, seed=config.seed if seed is None else seed, strategy=strategy or config.strategy)
+    config = replace(
+        config, seed=config.seed if seed is None else seed, strategy=strategy or config.strategy
+    )
     path = Path(run_dir) if run_dir is not None else default_run_dir(config, "run")
 
     def train(folder: RunFolder) -> RunResult:
@@ -133,8 +157,12 @@ def run(
         with conditions(config, prepared, device), ExitStack() as opened:
             job = _Job(config, prepared, device, folder, progress or Progress())
             torch.set_num_threads(count)
-            # Opened last, so that a run that is refused, or was finished before, does not appear in a dashboard.
-            job.logs = [opened.enter_context(closing(open_log(name, path, to_dict(config)))) for name in logs]
+            # Opened last, so that a run that is refused, or was finished before, does not appear in
+            # a dashboard.
+            job.logs = [
+                opened.enter_context(closing(open_log(name, path, to_dict(config))))
+                for name in logs
+            ]
             return job.run()
 
     return trained_once(path, config, train, fresh=fresh)
@@ -170,7 +198,9 @@ def threads_of(config: Config, data: Prepared) -> int:
 
 
 def model_file(config: Config, data: Prepared, folder: Path, **figures: Any) -> ModelFile:
-    """Return what predictions need to know about a model of these data, with the figures of the model."""
+    """Return what predictions need to know about a model of these data, with the figures of the
+    model.
+    """
     return ModelFile(
         kind=data.kind,
         shape=list(data.primary.examples.inputs.shape[1:]),
@@ -186,7 +216,12 @@ class _Job:
     """The phases of one run, one after the other."""
 
     def __init__(
-        self, config: Config, data: Prepared, device: torch.device, folder: RunFolder, progress: Progress
+        self,
+        config: Config,
+        data: Prepared,
+        device: torch.device,
+        folder: RunFolder,
+        progress: Progress,
     ) -> None:
         self.config, self.data, self.device, self.folder = config, data, device, folder
         self.progress = progress
@@ -195,7 +230,8 @@ class _Job:
         self.metric = chosen_metric(config, data, data.validation.targets)
         self.summaries: list[PhaseSummary] = []
         self.validation: dict[str, float] = {}
-        # Both are built before anything is written: a strategy that cannot be built makes no folder.
+        # Both are built before anything is written: a strategy that cannot be built makes no
+        # folder.
         captured = captures(config, data, device)
         self.phases = [
             Phase(name, config, data, self.model, device, self.metric, captured=captured)
@@ -221,13 +257,23 @@ class _Job:
             self.validation = phase.finish()
             name, seconds, stopped = phase.name, state.seconds, state.stopped
             self.summaries.append(
-                PhaseSummary(name=name, steps=state.step, best_step=state.best_step, seconds=seconds, stopped=stopped)
+                PhaseSummary(
+                    name=name,
+                    steps=state.step,
+                    best_step=state.best_step,
+                    seconds=seconds,
+                    stopped=stopped,
+                )
             )
         data = self.data
         test = evaluate(self.model, data.primary, data.test, self.device)
         save_weights(self.folder.path / WEIGHTS, self.model.state_dict())
         self.describe().sealed(self.folder.path).write(self.folder.path)
-        examples = {"train": len(data.primary.examples), "validation": len(data.validation), "test": len(data.test)}
+        examples = {
+            "train": len(data.primary.examples),
+            "validation": len(data.validation),
+            "test": len(data.test),
+        }
         return RunResult(
             strategy=self.config.strategy.name,
             seed=self.config.seed,
@@ -236,7 +282,8 @@ class _Job:
             test=test,
             phases=self.summaries,
             parameters=sum(parameter.numel() for parameter in self.model.parameters()),
-            examples=examples | {f"auxiliary/{name}": len(task.examples) for name, task in data.auxiliary.items()},
+            examples=examples
+            | {f"auxiliary/{name}": len(task.examples) for name, task in data.auxiliary.items()},
             run_dir=self.folder.path,
         )
 
@@ -270,7 +317,14 @@ class _Job:
             size = saved["metrics_bytes"]
             if type(size) is not int or size < 0:
                 raise ValueError("metrics_bytes is not a number of bytes")
-        except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        except (
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            RuntimeError,
+            TypeError,
+            ValueError,
+        ) as error:
             found = f"{self.folder.checkpoint_path}: the checkpoint does not fit this run ({one_line(error, 200)})"
             raise InputError(f"{found}; delete it to start from the beginning") from None
         self.folder.truncate(size)
@@ -279,15 +333,23 @@ class _Job:
         """Write a line of metrics to the file, the bar and the dashboards."""
         self.folder.record({"phase": self.phase.name, **values})
         if f"validation/{self.metric}" in values:
-            self.progress.evaluated({name: values[f"validation/{name}"] for name in (self.metric, "loss")})
+            self.progress.evaluated(
+                {name: values[f"validation/{name}"] for name in (self.metric, "loss")}
+            )
         step = sum(summary["steps"] for summary in self.summaries) + values["step"]
         for log in self.logs:
             # A dashboard may hold other projects too, hence the prefix.
-            named = {f"attittud/{name.removeprefix('attittud/')}": v for name, v in values.items() if name != "step"}
+            named = {
+                f"attittud/{name.removeprefix('attittud/')}": v
+                for name, v in values.items()
+                if name != "step"
+            }
             log.log(named, step)
 
     def checkpoint(self) -> None:
         if not (self.phase.strategy.resumable or self.phase.done):
             return
         state = {"summaries": self.summaries, "validation": self.validation}
-        self.folder.save({**state, "model": self.model.state_dict(), "phase": self.phase.state_dict()})
+        self.folder.save(
+            {**state, "model": self.model.state_dict(), "phase": self.phase.state_dict()}
+        )

@@ -31,5 +31,7 @@ class Alone(Use):
     ) -> Iterator[UsedModel]:
         targets = soft_targets(training.labels, len(training.classes))
         weights = np.ones(len(targets))
-        for fitted in learner.fits(training.features, targets, weights, training.several, settings, seed):
+        for fitted in learner.fits(
+            training.features, targets, weights, training.several, settings, seed
+        ):
             yield UsedModel(fitted)

@@ -1,4 +1,6 @@
-"""The interface of a use: how the auxiliary sources take part when a learner is fitted to primary examples."""
+"""The interface of a use: how the auxiliary sources take part when a learner is fitted to primary
+examples.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class SourceModels:
 
 
 def fit_source(source: SourceData, seed: int) -> Fitted:
-    """Fit a model to a source; a part of the source that is held out chooses the setting, and then trains too."""
+    """Fit a model to a source; a part of the source that is held out chooses the setting, and then
+    trains too.
+    """
     learner = find_learner(SOURCE_LEARNER)
     settings = learner.settings(source.several)
     targets = soft_targets(source.labels, len(source.classes))
@@ -50,7 +54,12 @@ def fit_source(source: SourceData, seed: int) -> Fitted:
     best = settings[len(settings) // 2]
     if len(train) and len(held_out):
         models = learner.fits(
-            rows_of(source.features, train), targets[train], weights[train], source.several, settings, seed
+            rows_of(source.features, train),
+            targets[train],
+            weights[train],
+            source.several,
+            settings,
+            seed,
         )
         features = rows_of(source.features, held_out)
         losses = [log_loss(model.scores(features), source.labels[held_out]) for model in models]
@@ -70,14 +79,18 @@ class FurtherColumns:
 
 
 def centred_scores(model: Fitted, features: Matrix) -> Numbers:
-    """Return log-probabilities minus their mean over the classes, as all that matters is their differences."""
+    """Return log-probabilities minus their mean over the classes, as all that matters is their
+    differences.
+    """
     scores = model.scores(features)
     return scores - scores.mean(axis=1, keepdims=True) if scores.shape[1] > 1 else scores
 
 
 @dataclass(frozen=True)
 class UsedModel:
-    """What a use makes of primary examples and sources: a model of the features, and of columns that models add."""
+    """What a use makes of primary examples and sources: a model of the features, and of columns
+    that models add.
+    """
 
     fitted: Fitted
     further: tuple[FurtherColumns, ...] = ()
@@ -106,7 +119,9 @@ class Use(ABC):
 
     @abstractmethod
     def settings(self, learner: SimpleLearner, several: bool) -> Sequence[Setting]:
-        """Return the settings that folds choose from: those of the learner, and those of the use."""
+        """Return the settings that folds choose from: those of the learner, and those of the
+        use.
+        """
 
     @abstractmethod
     def fits(
@@ -135,7 +150,9 @@ def crossed(settings: Sequence[Setting], name: str, values: Sequence[float]) -> 
     return [{**setting, name: value} for value in values for setting in settings]
 
 
-def by_value(settings: Sequence[Setting], names: Sequence[str]) -> dict[tuple[float, ...], list[int]]:
+def by_value(
+    settings: Sequence[Setting], names: Sequence[str]
+) -> dict[tuple[float, ...], list[int]]:
     """Group the numbers of settings that agree in these names."""
     groups: dict[tuple[float, ...], list[int]] = {}
     for number, setting in enumerate(settings):

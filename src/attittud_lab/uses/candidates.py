@@ -1,8 +1,8 @@
 """Which candidates are tried by default; a command may ask for others.
 
-Decided on 18 development pairs, by the test accuracy of the ensemble of all candidates. `pooled` adds nothing where
-`stacked` and `translated` are there. Kernels and boosting add 2 points on tables and nothing to features of a
-pretrained network. Extra trees add less than they cost.
+Decided on 18 development pairs, by the test accuracy of the ensemble of all candidates. `pooled`
+adds nothing where `stacked` and `translated` are there. Kernels and boosting add 2 points on tables
+and nothing to features of a pretrained network. Extra trees add less than they cost.
 """
 
 from __future__ import annotations
@@ -41,7 +41,11 @@ def default_candidates(
             if not use.needs_sources:
                 result.append(SimpleCandidate(features, learner, name))
                 continue
-            possible = [one.name for one in problem.sources.values() if use.objection(problem, [one]) is None]
+            possible = [
+                one.name
+                for one in problem.sources.values()
+                if use.objection(problem, [one]) is None
+            ]
             choices: list[tuple[str, ...]] = [(source,) for source in possible]
             if len(possible) > 1:
                 choices.append(tuple(possible))

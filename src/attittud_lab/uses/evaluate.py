@@ -31,7 +31,9 @@ class Evaluation:
 
     candidate: SimpleCandidate
     outputs: Numbers
-    """Out-of-fold scores, n x classes, divided by the temperature; NaN for examples that are never held out."""
+    """Out-of-fold scores, n x classes, divided by the temperature; NaN for examples that are never
+    held out.
+    """
     setting: Setting
     """What the folds chose."""
     temperature: float
@@ -52,12 +54,16 @@ class SimpleModel:
     used: UsedModel
 
     def scores(self, features: Matrix) -> Numbers:
-        """Return log-probabilities, rows x classes; with several labels at once logits, rows x labels."""
+        """Return log-probabilities, rows x classes; with several labels at once logits, rows x
+        labels.
+        """
         return cooled(self.used.scores(features), self.temperature, several=self.several)
 
     def plain(self) -> dict[str, Any]:
         """Return everything but arrays, as JSON can hold it."""
-        further = [{"factor": part.factor, "model": plain_fitted(part.model)} for part in self.used.further]
+        further = [
+            {"factor": part.factor, "model": plain_fitted(part.model)} for part in self.used.further
+        ]
         return {
             "candidate": {**asdict(self.candidate), "sources": list(self.candidate.sources)},
             "setting": dict(self.setting),
@@ -71,7 +77,9 @@ class SimpleModel:
         """Return the arrays, as safetensors can hold them."""
         tensors = {f"fitted.{name}": tensor for name, tensor in self.used.fitted.tensors().items()}
         for number, part in enumerate(self.used.further):
-            tensors |= {f"further.{number}.{name}": tensor for name, tensor in part.model.tensors().items()}
+            tensors |= {
+                f"further.{number}.{name}": tensor for name, tensor in part.model.tensors().items()
+            }
         return tensors
 
     @classmethod
@@ -79,10 +87,15 @@ class SimpleModel:
         """Make the model from what `plain` and `tensors` returned."""
         fitted = restore_fitted(plain["fitted"], _below(tensors, "fitted."))
         further = tuple(
-            FurtherColumns(restore_fitted(part["model"], _below(tensors, f"further.{number}.")), float(part["factor"]))
+            FurtherColumns(
+                restore_fitted(part["model"], _below(tensors, f"further.{number}.")),
+                float(part["factor"]),
+            )
             for number, part in enumerate(plain["further"])
         )
-        candidate = SimpleCandidate(**{**plain["candidate"], "sources": tuple(plain["candidate"]["sources"])})
+        candidate = SimpleCandidate(
+            **{**plain["candidate"], "sources": tuple(plain["candidate"]["sources"])}
+        )
         used = UsedModel(fitted, further)
         setting = dict(plain["setting"])
         return cls(candidate, setting, float(plain["temperature"]), bool(plain["several"]), used)
@@ -96,8 +109,9 @@ def evaluate(
 ) -> Iterator[Evaluation]:
     """Yield each candidate with its out-of-fold scores, in the order of `candidates`.
 
-    Settings are chosen by the log-loss on the same folds. Nothing that is fitted for a fold sees a label of the
-    examples that are held out. Sparse features are first replaced by fewer columns, see landmarks.py.
+    Settings are chosen by the log-loss on the same folds. Nothing that is fitted for a fold sees a
+    label of the examples that are held out. Sparse features are first replaced by fewer columns,
+    see landmarks.py.
 
     Args:
         problem: primary examples and sources, whose features are the ones that the candidates name.
@@ -138,7 +152,9 @@ def _evaluate(
     temperature = best_temperature(outputs[best][rows], labels)
     scores = cooled(outputs[best], temperature, several=problem.several)
     seconds = time.perf_counter() - began
-    return Evaluation(candidate, scores, settings[best], temperature, log_loss(scores[rows], labels), seconds)
+    return Evaluation(
+        candidate, scores, settings[best], temperature, log_loss(scores[rows], labels), seconds
+    )
 
 
 def fit_final(
@@ -149,7 +165,9 @@ def fit_final(
     seed: int = 0,
     models: SourceModels | None = None,
 ) -> SimpleModel:
-    """Fit a candidate to all primary examples, with the setting and the temperature of its evaluation."""
+    """Fit a candidate to all primary examples, with the setting and the temperature of its
+    evaluation.
+    """
     learner = find_learner(candidate.learner)
     use = find_use(candidate.use)
     sources = _sources(problem, candidate)
@@ -189,10 +207,16 @@ def best_temperature(scores: Numbers, labels: npt.NDArray[np.int64]) -> float:
 
 
 def cooled(scores: Numbers, temperature: float, *, several: bool) -> Numbers:
-    """Return scores that are divided by a temperature and, as log-probabilities, normalised again."""
+    """Return scores that are divided by a temperature and, as log-probabilities, normalised
+    again.
+    """
     divided: Numbers = scores / temperature
     return divided if several else log_softmax(divided)
 
 
 def _below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(prefix)
+    }

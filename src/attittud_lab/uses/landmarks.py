@@ -1,8 +1,9 @@
-"""Many sparse columns become a few hundred dense ones, so that dozens of fits on the folds take seconds.
+"""Many sparse columns become a few hundred dense ones, so that dozens of fits on the folds take
+seconds.
 
-A penalised linear model is a mixture of its training rows. Here it may be a mixture of some rows only, the landmarks:
-all primary rows and a sample of the auxiliary ones. Products of primary rows stay as they are, so a model of the
-primary rows alone does not change. Labels play no part.
+A penalised linear model is a mixture of its training rows. Here it may be a mixture of some rows
+only, the landmarks: all primary rows and a sample of the auxiliary ones. Products of primary rows
+stay as they are, so a model of the primary rows alone does not change. Labels play no part.
 """
 
 from __future__ import annotations
@@ -23,11 +24,15 @@ AUXILIARY = 600
 MOST_PRIMARY = 600
 """With more primary rows than this, features stay as they are."""
 _SMALLEST = 1e-6
-"""Directions with a smaller share of the largest variance are rounding errors, as products are in float32."""
+"""Directions with a smaller share of the largest variance are rounding errors, as products are in
+float32.
+"""
 
 
 def with_fewer_columns(problem: Problem, seed: int) -> Problem:
-    """Return the problem with dense features, one column for each landmark at most; dense features stay as they are."""
+    """Return the problem with dense features, one column for each landmark at most; dense features
+    stay as they are.
+    """
     primary = problem.features
     sources = problem.sources
     if not is_sparse(primary) or primary.shape[0] > MOST_PRIMARY or not sources:
@@ -44,7 +49,10 @@ def with_fewer_columns(problem: Problem, seed: int) -> Problem:
     def coordinates(features: Matrix) -> npt.NDArray[np.float32]:
         return np.asarray(products_of_rows(features, landmarks) @ rotation, dtype=np.float32)
 
-    reduced = {name: replace(source, features=coordinates(source.features)) for name, source in sources.items()}
+    reduced = {
+        name: replace(source, features=coordinates(source.features))
+        for name, source in sources.items()
+    }
     return replace(problem, features=coordinates(primary), sources=reduced)
 
 

@@ -1,4 +1,6 @@
-"""The use *pooled*: rows of sources with the primary classes train like primary rows, with a weight of their own."""
+"""The use *pooled*: rows of sources with the primary classes train like primary rows, with a weight
+of their own.
+"""
 
 from __future__ import annotations
 

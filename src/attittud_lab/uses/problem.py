@@ -1,4 +1,6 @@
-"""What is to be learned: primary examples, auxiliary sources, and a candidate that combines features, learner and use."""
+"""What is to be learned: primary examples, auxiliary sources, and a candidate that combines
+features, learner and use.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ LabelNumbers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class SourceData:
-    """The examples of one auxiliary source, with the same kind of features as the primary examples."""
+    """The examples of one auxiliary source, with the same kind of features as the primary
+    examples.
+    """
 
     name: str
     features: Matrix
@@ -75,7 +79,9 @@ class SimpleCandidate:
 
 
 def soft_targets(labels: LabelNumbers, classes: int) -> Numbers:
-    """Return labels as a learner reads them: one-hot rows, or with several labels 0, 1 and NaN for a missing one."""
+    """Return labels as a learner reads them: one-hot rows, or with several labels 0, 1 and NaN for
+    a missing one.
+    """
     if labels.ndim == 2:
         return np.where(labels >= 0, labels, np.nan).astype(np.float64)
     targets = np.zeros((len(labels), classes))
@@ -85,7 +91,9 @@ def soft_targets(labels: LabelNumbers, classes: int) -> Numbers:
 
 
 def log_loss(scores: Numbers, labels: LabelNumbers) -> float:
-    """Return the mean log-loss: over examples of log-probabilities, or over labels of logits with several at once."""
+    """Return the mean log-loss: over examples of log-probabilities, or over labels of logits with
+    several at once.
+    """
     if labels.ndim == 2:
         losses = np.logaddexp(0, np.where(labels == 1, -scores, scores))
         return float(losses[labels >= 0].mean())

@@ -1,4 +1,6 @@
-"""The use *stacked*: what models of the sources say about an example becomes further features of it."""
+"""The use *stacked*: what models of the sources say about an example becomes further features of
+it.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,17 @@ from attittud_lab.uses.base import (
 from attittud_lab.uses.problem import Problem, SourceData, soft_targets
 
 LENGTHS = (0.5, 1.5, 5.0)
-"""How long the columns of all sources together are, as a multiple of the length of the other features."""
+"""How long the columns of all sources together are, as a multiple of the length of the other
+features.
+"""
 
 
 class Stacked(Use):
-    """Fits the learner to the features and to the scores of the sources' models: any classes, any number of sources.
+    """Fits the learner to the features and to the scores of the sources' models: any classes, any
+    number of sources.
 
-    The models were fitted to other examples than the primary ones, so their scores are as good for training rows as
-    for new rows.
+    The models were fitted to other examples than the primary ones, so their scores are as good for
+    training rows as for new rows.
     """
 
     name = "stacked"

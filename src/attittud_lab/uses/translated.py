@@ -1,4 +1,6 @@
-"""The use *translated*: auxiliary rows train on what their labels mean for the primary classes, says a label channel."""
+"""The use *translated*: auxiliary rows train on what their labels mean for the primary classes,
+says a label channel.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +20,25 @@ from attittud_lab.uses.problem import Problem, SourceData, soft_targets
 WEIGHTS = (0.1, 1.0)
 """Weights of an auxiliary row at openness 1; a primary row has weight 1."""
 ROUNDS = 3
-"""How often labels are translated, first by the learner alone and then by the model that the last round made."""
+"""How often labels are translated, first by the learner alone and then by the model that the last
+round made.
+"""
 
 
 class Translated(Use):
-    """Fits the learner to primary rows and to auxiliary rows whose targets are what their labels mean.
+    """Fits the learner to primary rows and to auxiliary rows whose targets are what their labels
+    mean.
 
-    A channel C of the training rows says how often primary class c has auxiliary label a. With p(c|x) of the learner
-    alone, an auxiliary row gets the targets q(c) ∝ p(c|x) C[c, a] and the weight λ · weight, where λ is the
-    openness of the channel. The model that results gives the next p, so the rounds are those of the EM algorithm for
-    the likelihood Σ_c p(c|x) C[c, a] of the auxiliary labels.
+    A channel C of the training rows says how often primary class c has auxiliary label a. With
+    p(c|x) of the learner alone, an auxiliary row gets the targets q(c) ∝ p(c|x) C[c, a] and the
+    weight λ · weight, where λ is the openness of the channel. The model that results gives the next
+    p, so the rounds are those of the EM algorithm for the likelihood Σ_c p(c|x) C[c, a] of the
+    auxiliary labels.
 
-    At λ = 0 a source has no rows: without an open source the model is the learner alone, to the bit. Where a source has
-    several labels for a row, q is the mean over these labels, weighted by their openness. Where the primary task has
-    several labels, each has a channel of its own, and one with λ = 0 has no target in auxiliary rows.
+    At λ = 0 a source has no rows: without an open source the model is the learner alone, to the
+    bit. Where a source has several labels for a row, q is the mean over these labels, weighted by
+    their openness. Where the primary task has several labels, each has a channel of its own, and
+    one with λ = 0 has no target in auxiliary rows.
     """
 
     name = "translated"
@@ -58,12 +65,16 @@ class Translated(Use):
             return
         features = stack_rows([training.features, *(one.source.features for one in opened)])
         for setting, first in zip(settings, alone, strict=True):
-            parts = [np.full(len(one.source.labels), setting["weight"] * one.weight) for one in opened]
+            parts = [
+                np.full(len(one.source.labels), setting["weight"] * one.weight) for one in opened
+            ]
             all_weights = np.concatenate([weights, *parts])
             model = first
             for _ in range(ROUNDS):
                 all_targets = np.concatenate([targets, *(one.targets(model) for one in opened)])
-                model = learner.fit(features, all_targets, all_weights, training.several, setting, seed, start=model)
+                model = learner.fit(
+                    features, all_targets, all_weights, training.several, setting, seed, start=model
+                )
             yield UsedModel(model)
 
 
@@ -77,7 +88,9 @@ class Translation:
     """Whether the primary task has several labels at once."""
 
     @classmethod
-    def estimate(cls, source: SourceData, training: Problem, models: SourceModels, seed: int) -> Translation:
+    def estimate(
+        cls, source: SourceData, training: Problem, models: SourceModels, seed: int
+    ) -> Translation:
         """Estimate the channel on the primary training rows and no others."""
         labelled = source.labelled
         scores = torch.from_numpy(models.model(source.name).scores(training.features))
@@ -112,7 +125,9 @@ class Translation:
 
 
 def label_shares(source: SourceData) -> Numbers:
-    """Return the share of each label; where there are several at once, of no and yes for each, labels x 2."""
+    """Return the share of each label; where there are several at once, of no and yes for each,
+    labels x 2.
+    """
     if not source.several:
         counts = np.bincount(source.labels, minlength=len(source.classes))
         return np.asarray(counts / counts.sum())

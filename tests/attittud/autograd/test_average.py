@@ -47,7 +47,10 @@ def test_the_curve_begins_and_ends_where_training_did():
 def test_only_trained_parameters_are_kept_and_unknown_names_are_refused():
     model, start, _ = moved()
     assert "2.bias" not in start and "0.weight" in start
-    with pytest.raises(ValueError, match="'other'"), interpolate(model, start | {"other": torch.zeros(1)}, 0.5):
+    with (
+        pytest.raises(ValueError, match="'other'"),
+        interpolate(model, start | {"other": torch.zeros(1)}, 0.5),
+    ):
         pass
 
 

@@ -1,4 +1,6 @@
-"""A refresh leaves no trace: random numbers, buffers, modes, dropout and ``.grad`` are as they were, also after an error."""
+"""A refresh leaves no trace: random numbers, buffers, modes, dropout and ``.grad`` are as they
+were, also after an error.
+"""
 
 import random
 
@@ -55,13 +57,27 @@ def snapshot(p: Problem):
         "torch": torch.get_rng_state().tolist(),
         "python": random.getstate(),
         "modes": {name: module.training for name, module in p.model.named_modules()},
-        "rates": {name: (m.p, m.inplace) for name, m in p.model.named_modules() if isinstance(m, nn.Dropout)},
-        "settings": [(m.momentum, m.track_running_stats) for m in p.model.modules() if isinstance(m, nn.BatchNorm1d)],
+        "rates": {
+            name: (m.p, m.inplace)
+            for name, m in p.model.named_modules()
+            if isinstance(m, nn.Dropout)
+        },
+        "settings": [
+            (m.momentum, m.track_running_stats)
+            for m in p.model.modules()
+            if isinstance(m, nn.BatchNorm1d)
+        ],
         "others": (p.model.body.lstm.dropout, p.model.body.attention.dropout),
         "buffers": {name: (id(b), b.tolist()) for name, b in p.model.named_buffers()},
-        "parameters": {name: (id(x), x.tolist(), x.requires_grad) for name, x in p.model.named_parameters()},
+        "parameters": {
+            name: (id(x), x.tolist(), x.requires_grad) for name, x in p.model.named_parameters()
+        },
         "hooks": [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in p.model.modules()],
-        "modes of torch": (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.get_num_threads()),
+        "modes of torch": (
+            torch.is_grad_enabled(),
+            torch.is_autocast_enabled("cpu"),
+            torch.get_num_threads(),
+        ),
     }
 
 
@@ -89,7 +105,9 @@ def test_a_refresh_from_primary_losses_has_no_side_effects(engine, basis):
     p = noisy()
     primary, auxiliary = p.losses(), p.loss()
     before = snapshot(p)
-    Guide(p.model, eta=WEIGHTS, rank=3, engine=engine, basis=basis).backward(primary=primary, auxiliary=auxiliary)
+    Guide(p.model, eta=WEIGHTS, rank=3, engine=engine, basis=basis).backward(
+        primary=primary, auxiliary=auxiliary
+    )
     assert snapshot(p) == before
 
 
@@ -112,7 +130,9 @@ BUFFERS = {
 @pytest.mark.filterwarnings("ignore:.*nested tensors is in prototype stage")
 @pytest.mark.parametrize("kind", BUFFERS)
 def test_buffers_of_every_kind_are_restored(kind):
-    """They are copied in groups with other buffers; some are shared with another module, or have a view of a part."""
+    """They are copied in groups with other buffers; some are shared with another module, or have a
+    view of a part.
+    """
     p = problem("cnn_batch_norm")
     model, other = p.model, nn.Identity()
     model.register_buffer("kept", BUFFERS[kind]())
@@ -137,12 +157,16 @@ def test_buffers_of_every_kind_are_restored(kind):
 
     primary, auxiliary = p.losses(), p.loss()
     before = values()
-    Guide(model, eta=WEIGHTS, rank=3).backward(primary=primary, auxiliary=auxiliary, basis_losses=losses)
+    Guide(model, eta=WEIGHTS, rank=3).backward(
+        primary=primary, auxiliary=auxiliary, basis_losses=losses
+    )
     assert values() == before
 
 
 class Statistics(nn.Module):
-    """A BatchNorm, and running statistics of a module that is not torch's own; `kind` says how they are written."""
+    """A BatchNorm, and running statistics of a module that is not torch's own; `kind` says how they
+    are written.
+    """
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -181,7 +205,9 @@ def test_statistics_that_get_no_new_version_are_restored(kind, batch_norm):
     written = any(not torch.equal(inside[name], before[name]) for name in before)
     assert written == ((kind, batch_norm) != ("train()", "batch"))
     assert all(torch.equal(b, before[name]) for name, b in p.model.named_buffers())
-    assert versions == {name: b._version for name, b in p.model.named_buffers() if "norm" not in name}
+    assert versions == {
+        name: b._version for name, b in p.model.named_buffers() if "norm" not in name
+    }
     (losses.mean() + loss).backward()
 
 
@@ -213,7 +239,10 @@ def test_an_error_in_the_middle_of_the_callable_leaves_no_trace(batch_norm, has_
     # Nothing half-done stays behind: the next step is the same as if nothing had been interrupted.
     p.model.zero_grad()
     other = p.copy()
-    for q, g in ((p, guide), (other, Guide(other.model, eta=WEIGHTS, rank=3, batch_norm=batch_norm))):
+    for q, g in (
+        (p, guide),
+        (other, Guide(other.model, eta=WEIGHTS, rank=3, batch_norm=batch_norm)),
+    ):
         primary, auxiliary = seeded(q)
         assert g.backward(primary=primary, auxiliary=auxiliary, basis_losses=q.losses).refreshed
     for name, g in other.grads().items():
@@ -263,7 +292,9 @@ def test_dropout_is_off_inside(training):
         seen.append([p.losses().detach(), p.losses().detach()])
         return p.losses()
 
-    Guide(p.model, eta=WEIGHTS, rank=3).backward(primary=p.losses(), auxiliary=p.loss(), basis_losses=basis_losses)
+    Guide(p.model, eta=WEIGHTS, rank=3).backward(
+        primary=p.losses(), auxiliary=p.loss(), basis_losses=basis_losses
+    )
     assert torch.equal(*seen[0])
 
 
@@ -293,7 +324,9 @@ def test_dropout_is_off_inside_and_on_again_outside(name, body):
         same.append(torch.equal(p.losses(), p.losses()))
         return p.losses()
 
-    Guide(p.model, eta=WEIGHTS, rank=3).backward(primary=p.losses(), auxiliary=p.loss(), basis_losses=basis_losses)
+    Guide(p.model, eta=WEIGHTS, rank=3).backward(
+        primary=p.losses(), auxiliary=p.loss(), basis_losses=basis_losses
+    )
     assert same == [True]
     assert not torch.equal(p.losses(), p.losses())
 
@@ -301,7 +334,9 @@ def test_dropout_is_off_inside_and_on_again_outside(name, body):
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("batch_norm", ["batch", "frozen"])
 def test_batch_norm_chooses_batch_or_frozen_statistics(batch_norm, training):
-    """``batch`` normalises the basis batch by itself; ``frozen`` uses the running statistics and keeps examples apart."""
+    """``batch`` normalises the basis batch by itself; ``frozen`` uses the running statistics and
+    keeps examples apart.
+    """
     p = problem("cnn_batch_norm", torch.float64)
     for _ in range(3):
         p.losses()  # running statistics that match no batch

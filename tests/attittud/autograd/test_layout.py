@@ -29,7 +29,9 @@ def test_a_layout_recognises_the_parameters_it_was_made_from():
     layout = Layout(model.named_parameters())
     assert layout.describes(list(model.named_parameters()))
     assert not layout.describes(list(model.named_parameters())[:-1])
-    assert not layout.describes([(f"x.{name}", parameter) for name, parameter in model.named_parameters()])
+    assert not layout.describes(
+        [(f"x.{name}", parameter) for name, parameter in model.named_parameters()]
+    )
     model.to(memory_format=torch.channels_last)
     assert not layout.describes(list(model.named_parameters()))
 
@@ -47,10 +49,16 @@ class TestFlattenAndView:
             gradients[1], wanted[1] = None, torch.zeros_like(gradients[1])
         flat, views = layout.flatten_and_view(gradients)
         assert all(map(torch.equal, layout.views(flat), wanted))
-        assert (views is None) == (device == "cpu")  # on a CPU the vector is made without views, or they are not kept
+        assert (views is None) == (
+            device == "cpu"
+        )  # on a CPU the vector is made without views, or they are not kept
         if views is not None:
             for view, want in zip(views, layout.views(flat), strict=True):
-                assert (view.data_ptr(), view.shape, view.stride()) == (want.data_ptr(), want.shape, want.stride())
+                assert (view.data_ptr(), view.shape, view.stride()) == (
+                    want.data_ptr(),
+                    want.shape,
+                    want.stride(),
+                )
 
     @pytest.mark.parametrize("device", ["cpu", pytest.param(DEVICE, marks=NEEDS_GPU)])
     def test_a_sparse_gradient_is_refused_by_name(self, device):
@@ -72,8 +80,13 @@ def test_weights_of_the_mean_are_to_the_bit_the_gradient_of_the_mean(device, dty
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @given(examples=st.integers(0, 40), others=st.integers(0, 40), factor=st.integers(1, 8))
 @settings(deadline=None, max_examples=30)
-def test_weights_of_one_of_several_workers_are_the_gradient_of_its_part_of_the_mean(dtype, examples, others, factor):
-    losses, total = torch.ones(examples, dtype=dtype, requires_grad=True), torch.tensor(examples + others)
+def test_weights_of_one_of_several_workers_are_the_gradient_of_its_part_of_the_mean(
+    dtype, examples, others, factor
+):
+    losses, total = (
+        torch.ones(examples, dtype=dtype, requires_grad=True),
+        torch.tensor(examples + others),
+    )
     part = losses.sum() * (factor / total.clamp(min=1).to(dtype))
     (wanted,) = torch.autograd.grad(part, losses)
     assert torch.equal(Share(others, total, factor).weights(losses), wanted)

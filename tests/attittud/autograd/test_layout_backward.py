@@ -17,7 +17,9 @@ def test_gradients_are_written_into_a_vector(add):
     before = flat.clone() if add else torch.zeros(layout.size)
     parameters = list(model.parameters())
     with written_into(layout, flat, add=add):
-        found = torch.autograd.grad(model["reached"](x).square().sum(), parameters, allow_unused=True)
+        found = torch.autograd.grad(
+            model["reached"](x).square().sum(), parameters, allow_unused=True
+        )
     assert all(gradient is None or gradient.untyped_storage().nbytes() == 4 for gradient in found)
     want = torch.autograd.grad(model["reached"](x).square().sum(), parameters, allow_unused=True)
     layout.add_(before, want, fresh=False)
@@ -27,8 +29,12 @@ def test_gradients_are_written_into_a_vector(add):
 
 @pytest.mark.parametrize("most", [0, 5, 100])
 def test_autograd_may_return_small_gradients(most):
-    """They need no hook; all of them are written, some at a time, and what is missing becomes zero."""
-    model = nn.ModuleDict({"reached": nn.Linear(3, 2), "also": nn.Linear(2, 2), "not": nn.Linear(3, 2)})
+    """They need no hook; all of them are written, some at a time, and what is missing becomes
+    zero.
+    """
+    model = nn.ModuleDict(
+        {"reached": nn.Linear(3, 2), "also": nn.Linear(2, 2), "not": nn.Linear(3, 2)}
+    )
     layout, x = Layout(model.named_parameters()), torch.randn(4, 3)
     flat, arrived = torch.full((layout.size,), torch.nan), set[int]()
 
@@ -68,18 +74,26 @@ class WithoutGradient(torch.autograd.Function):
 @pytest.mark.parametrize("judged", [False, True])
 def test_a_parameter_for_which_a_function_returns_no_gradient_gets_zeros(engine, tasks, judged):
     torch.manual_seed(0)
-    model = nn.ModuleDict({"body": nn.Linear(4, 4), "primary": nn.Linear(4, 2), "auxiliary": nn.Linear(4, 2)})
+    model = nn.ModuleDict(
+        {"body": nn.Linear(4, 4), "primary": nn.Linear(4, 2), "auxiliary": nn.Linear(4, 2)}
+    )
     model.register_parameter("weight", nn.Parameter(torch.ones(64) / 64))
     x = torch.randn(5, 4)
 
     def losses(head):
         return model[head](WithoutGradient.apply(model["body"](x), model.weight)).square().mean(1)
 
-    guide = Guide(model, eta="auto" if judged else Eta(1, 1, 1), rank=2, engine=engine, judge_every=1)
+    guide = Guide(
+        model, eta="auto" if judged else Eta(1, 1, 1), rank=2, engine=engine, judge_every=1
+    )
     for _ in range(2):
         model.zero_grad()
         auxiliary = {str(at): losses("auxiliary").mean() for at in range(tasks)}
-        guide.backward(lambda: losses("primary"), auxiliary, judge=(lambda: losses("primary")) if judged else None)
+        guide.backward(
+            lambda: losses("primary"),
+            auxiliary,
+            judge=(lambda: losses("primary")) if judged else None,
+        )
     assert torch.equal(model.weight.grad, torch.zeros(64))
     if judged:  # the weights are not all 1
         return
@@ -90,7 +104,9 @@ def test_a_parameter_for_which_a_function_returns_no_gradient_gets_zeros(engine,
     assert torch.allclose(model["body"].weight.grad, want, rtol=1e-5)
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["while hooks are made", "before the last hook is known"])
+@pytest.mark.parametrize(
+    "late", [False, True], ids=["while hooks are made", "before the last hook is known"]
+)
 def test_an_interruption_leaves_no_hook_that_takes_gradients(late, monkeypatch):
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
     layout, register = Layout(model.named_parameters()), torch.Tensor.register_hook

@@ -1,4 +1,6 @@
-"""Under autocast, gradients are taken before they are converted back; the bits are those of an ordinary backward pass."""
+"""Under autocast, gradients are taken before they are converted back; the bits are those of an
+ordinary backward pass.
+"""
 
 from collections import Counter
 from contextlib import nullcontext
@@ -18,7 +20,9 @@ EVEN = Eta(1, 1, 1)
 
 
 class Model(nn.Module):
-    """Convolutions and linear layers are converted; a norm, a scale and a parameter that is used twice are not."""
+    """Convolutions and linear layers are converted; a norm, a scale and a parameter that is used
+    twice are not.
+    """
 
     def __init__(self, dtype=torch.float32):
         super().__init__()
@@ -63,14 +67,20 @@ class Passes:
 def names(p, losses, layout=None):
     layout = layout or Layout(p.model.named_parameters())
     ends = unconverted(losses, layout, layout.parameters)
-    return {name for name, end in zip(layout.names, ends, strict=True) if not isinstance(end, torch.Tensor)}
+    return {
+        name
+        for name, end in zip(layout.names, ends, strict=True)
+        if not isinstance(end, torch.Tensor)
+    }
 
 
 @DEVICES
 @pytest.mark.parametrize("cache", [True, False])
 def test_parameters_that_are_used_in_another_type_only_are_replaced(device, cache):
     p, q = Passes(device, cache=cache), Passes(device, half=None)
-    assert names(p, p.losses()) == {f"{m}.{kind}" for m in ("conv", "body", "primary") for kind in ("weight", "bias")}
+    assert names(p, p.losses()) == {
+        f"{m}.{kind}" for m in ("conv", "body", "primary") for kind in ("weight", "bias")
+    }
     assert not names(q, q.losses())
 
 
@@ -147,7 +157,9 @@ def test_equal_weights_give_the_sum_of_both_gradients_to_the_bit(device, half, r
 @DEVICES
 def test_rows_of_a_sketch_are_those_of_ordinary_backward_passes(device):
     p = Passes(device)
-    layout = Layout((name, q) for name, q in p.model.named_parameters() if not name.startswith("auxiliary"))
+    layout = Layout(
+        (name, q) for name, q in p.model.named_parameters() if not name.startswith("auxiliary")
+    )
     guide = Guide(p.model, eta=EVEN, rank=3, engine="loop")
     losses, weights = p.losses(), torch.randn(4, 6, device=device, dtype=torch.float64)
     found = guide.engine.jacobian(losses, layout).left(weights)
@@ -176,18 +188,24 @@ def test_passes_do_not_convert_gradients_of_shared_parameters(eta):
         losses, loss = p.losses(), p.losses("auxiliary").mean()
         p.model.zero_grad()
         with Conversions() as found:
-            guide.backward(losses, loss, refresh=number % 2 == 0, judge=p.losses if eta == "auto" else None)
-        # Next to the judges' gradient, hooks on the parameters write the auxiliary gradient straight into a vector. In the
-        # first step the judges' graph is not known.
+            guide.backward(
+                losses, loss, refresh=number % 2 == 0, judge=p.losses if eta == "auto" else None
+            )
+        # Next to the judges' gradient, hooks on the parameters write the auxiliary gradient
+        # straight into a vector. In the first step the judges' graph is not known.
         expected = 0 if eta != "auto" else 2 if number == 0 else 1
         for module in (p.model.conv, p.model.body):
             assert found.seen[module.weight.shape] == expected, number
-        assert found.seen[p.model.primary.weight.shape] == 1  # not shared, and neither the basis nor the judges need it
+        assert (
+            found.seen[p.model.primary.weight.shape] == 1
+        )  # not shared, and neither the basis nor the judges need it
 
 
 @pytest.mark.parametrize("order", ["primary", "auxiliary"])
 def test_micro_batches_add_up_in_full_precision(order):
-    """With the auxiliary loss first, its gradients wait until the shared parameters are known, and are then added."""
+    """With the auxiliary loss first, its gradients wait until the shared parameters are known, and
+    are then added.
+    """
     p = Passes("cpu")
     guide = Guide(p.model, eta=EVEN, rank=3, engine="loop")
     for _ in range(2):
@@ -200,7 +218,10 @@ def test_micro_batches_add_up_in_full_precision(order):
     parameters = list(p.model.parameters())
     wanted = []
     for head in ("auxiliary", "primary"):
-        both = [torch.autograd.grad((p.losses(head) * s).mean(), parameters, allow_unused=True) for s in (0.75, 0.25)]
+        both = [
+            torch.autograd.grad((p.losses(head) * s).mean(), parameters, allow_unused=True)
+            for s in (0.75, 0.25)
+        ]
         wanted.append([None if a is None else a + b for a, b in zip(*both, strict=True)])
     for parameter, *pair in zip(parameters, *wanted, strict=True):
         parts = [g for g in pair if g is not None]
@@ -210,7 +231,11 @@ def test_micro_batches_add_up_in_full_precision(order):
 @pytest.mark.parametrize("dtype", [torch.cfloat, torch.float64, torch.bfloat16])
 def test_micro_batches_of_other_types_add_up_as_in_torch(dtype):
     torch.manual_seed(0)
-    body, heads, x = nn.Linear(4, 4, bias=False), nn.ModuleList([nn.Linear(4, 2), nn.Linear(4, 2)]), torch.randn(5, 4)
+    body, heads, x = (
+        nn.Linear(4, 4, bias=False),
+        nn.ModuleList([nn.Linear(4, 2), nn.Linear(4, 2)]),
+        torch.randn(5, 4),
+    )
     model = nn.ModuleDict({"body": body, "heads": heads})
 
     def losses(head, scale, dtype):
@@ -227,14 +252,20 @@ def test_micro_batches_of_other_types_add_up_as_in_torch(dtype):
         guide.combine()
         sums = []
         for head in (1, 0):
-            parts = [torch.autograd.grad(losses(head, s, used).mean(), body.weight)[0] for s in (0.75, 0.25)]
+            parts = [
+                torch.autograd.grad(losses(head, s, used).mean(), body.weight)[0]
+                for s in (0.75, 0.25)
+            ]
             sums.append(parts[0] + parts[1])
         assert torch.equal(body.weight.grad, sums[0] + sums[1])
 
 
 @DEVICES
 def test_copies_of_several_types_are_copies(device):
-    sources = [torch.randn(5, device=device).to(dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16) * 3]
+    sources = [
+        torch.randn(5, device=device).to(dtype)
+        for dtype in (torch.float32, torch.bfloat16, torch.float16) * 3
+    ]
     targets = [torch.empty(5, device=device) for _ in sources]
     copy_each_(targets, sources)
     assert all(torch.equal(to, x.float()) for to, x in zip(targets, sources, strict=True))

@@ -22,7 +22,9 @@ DEVICES = ["cpu", pytest.param(DEVICE, marks=NEEDS_GPU)]
 def layout_of(device: str, *, channels_last: bool = False) -> Layout:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Linear(5, 2)).to(device)
-    return Layout((model.to(memory_format=torch.channels_last) if channels_last else model).named_parameters())
+    return Layout(
+        (model.to(memory_format=torch.channels_last) if channels_last else model).named_parameters()
+    )
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -36,7 +38,10 @@ def test_it_equals_a_new_vector_however_often_it_is_filled(device, missing, half
     layout, vector = layout_of(device, channels_last=channels_last), ReusedVector()
     for absent in missing:
         gradients = [torch.randn_like(p) for p in layout.parameters]
-        given = [None if i in absent else g.bfloat16() if half and i % 2 else g for i, g in enumerate(gradients)]
+        given = [
+            None if i in absent else g.bfloat16() if half and i % 2 else g
+            for i, g in enumerate(gradients)
+        ]
         assert torch.equal(vector.filled(layout, given), layout.flatten(given))
         vector.release()
 
@@ -53,7 +58,11 @@ def test_between_steps_it_has_no_memory_and_needs_no_release_twice():
 
 
 def test_another_layout_gets_another_vector_and_the_first_layout_is_not_held():
-    first, second, vector = layout_of("cpu"), Layout(nn.Linear(2, 2).named_parameters()), ReusedVector()
+    first, second, vector = (
+        layout_of("cpu"),
+        Layout(nn.Linear(2, 2).named_parameters()),
+        ReusedVector(),
+    )
     vector.filled(first, [torch.ones_like(p) for p in first.parameters])
     vector.release()
     gradients = [torch.randn_like(p) for p in second.parameters]
@@ -91,13 +100,21 @@ class Trained:
     def step(self, *, broken: bool = False) -> list[torch.Tensor]:
         self.model.zero_grad()
         judge = (lambda: self.model(self.x).sin().mean(1)) if self.guide.eta == "auto" else None
-        auxiliary = self.model(-self.x).cos().mean() if not broken else self.x.clone().requires_grad_().mean()
+        auxiliary = (
+            self.model(-self.x).cos().mean()
+            if not broken
+            else self.x.clone().requires_grad_().mean()
+        )
         self.guide.backward(self.model(self.x).square().mean(1), auxiliary, judge=judge)
         return [p.grad.clone() for p in self.model.parameters()]
 
     def held(self) -> int:
         parts = self.guide._parts
-        return sum(v._flat.untyped_storage().nbytes() for v in (parts.primary, parts.judges) if v._flat is not None)
+        return sum(
+            v._flat.untyped_storage().nbytes()
+            for v in (parts.primary, parts.judges)
+            if v._flat is not None
+        )
 
 
 @pytest.mark.parametrize("device", DEVICES)

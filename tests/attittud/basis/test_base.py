@@ -1,4 +1,6 @@
-"""The random numbers of a refresh: one fixed matrix per seed and refresh, of which every worker can take a part."""
+"""The random numbers of a refresh: one fixed matrix per seed and refresh, of which every worker can
+take a part.
+"""
 
 import pytest
 import torch
@@ -17,7 +19,10 @@ def test_an_entry_does_not_depend_on_which_part_of_the_matrix_is_requested():
 
 @pytest.mark.parametrize(("seed", "refresh"), [(4, 1), (3, 2), (1, 3), (2**40, 1), (-3, 1)])
 def test_seed_and_refresh_index_matter(seed, refresh):
-    a, b = gaussian(3, 1, rows=5, first=0, columns=2000), gaussian(seed, refresh, rows=5, first=0, columns=2000)
+    a, b = (
+        gaussian(3, 1, rows=5, first=0, columns=2000),
+        gaussian(seed, refresh, rows=5, first=0, columns=2000),
+    )
     assert torch.corrcoef(torch.stack([a.reshape(-1), b.reshape(-1)]))[0, 1].abs() < 0.05
 
 
@@ -49,18 +54,26 @@ def test_numbers_have_the_requested_dtype():
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
 @pytest.mark.parametrize("columns", [1, 5, 32, 33])
 def test_numbers_made_ahead_equal_numbers_made_on_demand(columns, device):
-    """Also after a state was loaded, which may go back, and for other columns of the same matrix."""
+    """Also after a state was loaded, which may go back, and for other columns of the same
+    matrix.
+    """
     ahead, device = Ahead(), torch.device(device)
     layout = Layout(nn.Linear(1, 1, device=device).named_parameters())
     for number in (*range(2 * AHEAD + 1), 3, 200, 201):
         for first in (0, 7):
-            refresh = Refresh(layout, 4, 11, torch.tensor(number), Workers(), ahead.begin(number, device))
+            refresh = Refresh(
+                layout, 4, 11, torch.tensor(number), Workers(), ahead.begin(number, device)
+            )
             found = refresh.gaussian(4, first, columns, dtype=torch.float64)
-            assert torch.equal(found, gaussian(11, number, rows=4, first=first, columns=columns, device=device))
+            assert torch.equal(
+                found, gaussian(11, number, rows=4, first=first, columns=columns, device=device)
+            )
 
 
 def test_numbers_of_a_captured_refresh_are_made_on_the_device(monkeypatch):
-    """Only the device counts its replays, so that later refreshes cannot know their number either."""
+    """Only the device counts its replays, so that later refreshes cannot know their number
+    either.
+    """
     ahead, device = Ahead(), torch.device("cuda")
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     assert ahead.begin(0, device) is None

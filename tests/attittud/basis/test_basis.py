@@ -9,7 +9,9 @@ from tests.helpers.rooms import ROOT, run_digits
 
 @pytest.mark.slow
 def test_the_basis_shown_in_contributing_md_can_be_registered(capsys):
-    """The text itself is run; then the basis goes through a `Guide` and through `attittud train`."""
+    """The text itself is run; then the basis goes through a `Guide` and through `attittud
+    train`.
+    """
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     code = text.split("## Add a basis or an engine")[1].split("```python\n")[1].split("```")[0]
     try:

@@ -1,4 +1,6 @@
-"""The arithmetic of a step as a CUDA graph gives the same bits, and never touches the user's tensors."""
+"""The arithmetic of a step as a CUDA graph gives the same bits, and never touches the user's
+tensors.
+"""
 
 import copy
 import pickle
@@ -27,16 +29,22 @@ DEVICES = ["cpu", pytest.param("cuda", marks=NEEDS_GPU)]
 
 def network(device, *, channels_last=False, width=None):
     torch.manual_seed(0)
-    # On a GPU torch keeps vectors from 1 MB on apart from small tensors, so what a test keeps does not move them.
+    # On a GPU torch keeps vectors from 1 MB on apart from small tensors, so what a test keeps does
+    # not move them.
     width = width or (6 if device == "cpu" else 4_000)
     body = nn.Sequential(nn.Conv2d(3, width, 3), nn.ReLU(), nn.Conv2d(width, 5, 3), nn.Flatten())
-    model = nn.ModuleDict({"body": body, "primary": nn.Linear(80, 3), "other": nn.Linear(80, 2)}).to(device)
+    model = nn.ModuleDict(
+        {"body": body, "primary": nn.Linear(80, 3), "other": nn.Linear(80, 2)}
+    ).to(device)
     return model.to(memory_format=torch.channels_last) if channels_last else model
 
 
 def batch(number, device):
     generator = torch.Generator().manual_seed(number)
-    x, y = torch.randn(12, 3, 8, 8, generator=generator), torch.randint(3, (12,), generator=generator)
+    x, y = (
+        torch.randn(12, 3, 8, 8, generator=generator),
+        torch.randint(3, (12,), generator=generator),
+    )
     return x[:EXAMPLES].to(device), y[:EXAMPLES].to(device)
 
 
@@ -45,12 +53,16 @@ def losses(model, number):
     x, y = batch(number, parameter.device)
     x = x.to(parameter.dtype)
     features = model["body"](x)
-    return F.cross_entropy(model["primary"](features), y, reduction="none"), model["other"](model["body"](x.flip(0)))
+    return F.cross_entropy(model["primary"](features), y, reduction="none"), model["other"](
+        model["body"](x.flip(0))
+    )
 
 
 @pytest.fixture(params=DEVICES)
 def device(request, monkeypatch):
-    """A stand-in for a graph on a CPU: its kernels run one by one, with everything but the gradients as it was captured."""
+    """A stand-in for a graph on a CPU: its kernels run one by one, with everything but the
+    gradients as it was captured.
+    """
     if request.param == "cpu":
 
         def played(_, work, vectors):
@@ -61,7 +73,9 @@ def device(request, monkeypatch):
             changed = [(tensor, tensor.clone()) for tensor in work.changes]
 
             def replay():
-                """Does again what was captured, to the gradients that now are at the same addresses."""
+                """Does again what was captured, to the gradients that now are at the same
+                addresses.
+                """
                 with _disable_current_modes():
                     for tensor, old in changed:
                         old.copy_(tensor)
@@ -83,11 +97,15 @@ def device(request, monkeypatch):
         monkeypatch.setattr(captured, "_addresses", lambda vectors: tuple(range(len(vectors))))
         monkeypatch.setattr(Layout, "on_gpu", True)
         for module in (gradients_module, step_module):
-            monkeypatch.setattr(module, "is_small", lambda layout: 4 * layout.size <= captured.LARGEST)
+            monkeypatch.setattr(
+                module, "is_small", lambda layout: 4 * layout.size <= captured.LARGEST
+            )
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     # Another test of the process may have compiled a model, after which steps are not captured.
     monkeypatch.setattr(step_module, "in_cuda_graphs", lambda: False)
-    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)  # two runs are compared bit by bit
+    monkeypatch.setattr(
+        torch.backends.cudnn, "deterministic", True
+    )  # two runs are compared bit by bit
     return request.param
 
 
@@ -111,7 +129,9 @@ def assert_served(count, steps, device):
 
 
 def train(model, *, steps=25, never=False, before=None, judged=None, **options):
-    """Gradients and reports of some steps with refreshes in between; `never`: without a graph. `judged`: eta="auto"."""
+    """Gradients and reports of some steps with refreshes in between; `never`: without a graph.
+    `judged`: eta="auto".
+    """
     options = options if judged is None else {"eta": "auto", "judge_every": 3} | options
     guide = Guide(model, **({"eta": Eta(1, 0.5, -1), "rank": 4, "refresh_every": 7} | options))
     # The networks on a GPU are wide, so they need smaller steps.
@@ -127,7 +147,9 @@ def train(model, *, steps=25, never=False, before=None, judged=None, **options):
         primary, auxiliary = losses(model, number)
         judge = None if judged is None else lambda number=number: judged(model, number)
         report = guide.backward(primary, auxiliary.square().mean(), judge=judge)
-        found.append(([None if p.grad is None else p.grad.clone() for p in model.parameters()], report))
+        found.append(
+            ([None if p.grad is None else p.grad.clone() for p in model.parameters()], report)
+        )
         optimizer.step()
     return [(gradients, report.to_dict()) for gradients, report in found]
 
@@ -144,7 +166,9 @@ def warmed_up(device):
 
 
 def assert_same(ours, plain):
-    for number, ((mine, my_report), (theirs, their_report)) in enumerate(zip(ours, plain, strict=True)):
+    for number, ((mine, my_report), (theirs, their_report)) in enumerate(
+        zip(ours, plain, strict=True)
+    ):
         for a, b in zip(mine, theirs, strict=True):
             assert (a is None) == (b is None) and (a is None or torch.equal(a, b)), number
         assert my_report == their_report, number
@@ -152,7 +176,13 @@ def assert_same(ours, plain):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"include_mean": True}, {"basis": "mean"}, {"primary_weight": 0.0}, {"auxiliary_weight": 0.3, "basis": "svd"}],
+    [
+        {},
+        {"include_mean": True},
+        {"basis": "mean"},
+        {"primary_weight": 0.0},
+        {"auxiliary_weight": 0.3, "basis": "svd"},
+    ],
     ids=str,
 )
 def test_bits_and_reports_are_the_same_without_a_graph(device, options, monkeypatch):
@@ -174,7 +204,9 @@ def judges(model, number):
     ids=str,
 )
 def test_weights_of_eta_auto_are_bitwise_the_same_without_a_graph(device, options, monkeypatch):
-    """Steps that ask the judges have a graph of their own, which changes the weights that the other one reads."""
+    """Steps that ask the judges have a graph of their own, which changes the weights that the other
+    one reads.
+    """
     count = served(monkeypatch)
     ours = train(network(device), judged=judges, steps=35, **options)
     assert_served(count, 35 - ALIKE * (1 if options.get("judge_every") == 1 else 2), device)
@@ -191,7 +223,10 @@ class Kernels(TorchDispatchMode):
         self.seen = Counter()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        views = [result.alias_info is not None and not result.alias_info.is_write for result in func._schema.returns]
+        views = [
+            result.alias_info is not None and not result.alias_info.is_write
+            for result in func._schema.returns
+        ]
         if not any(views) and "empty" not in str(func):
             self.seen[str(func)] += 1
         return func(*args, **(kwargs or {}))
@@ -255,10 +290,14 @@ def test_a_basis_that_gets_more_rows_in_a_refresh_is_used(device, monkeypatch):
 
     def change(number, *_):
         few = number < 7  # the second refresh has more examples, the last one fewer again
-        monkeypatch.setattr("tests.attittud.basis.test_captured.EXAMPLES", 3 if few or number > 13 else 12)
+        monkeypatch.setattr(
+            "tests.attittud.basis.test_captured.EXAMPLES", 3 if few or number > 13 else 12
+        )
 
     count = served(monkeypatch)
-    assert_same(train(network(device), before=change), train(network(device), before=change, never=True))
+    assert_same(
+        train(network(device), before=change), train(network(device), before=change, never=True)
+    )
     assert count
 
 
@@ -289,17 +328,23 @@ def test_changes_between_steps_take_effect(device, monkeypatch):
 
     count = served(monkeypatch)
     assert_same(
-        train(network(device), steps=35, before=change), train(network(device), steps=35, before=change, never=True)
+        train(network(device), steps=35, before=change),
+        train(network(device), steps=35, before=change, never=True),
     )
     assert count
 
 
 def test_another_name_and_missing_primary_losses_take_effect(device, monkeypatch):
-    """Primary losses are not needed, because the weights in the span are equal and the primary weight is 0."""
+    """Primary losses are not needed, because the weights in the span are equal and the primary
+    weight is 0.
+    """
 
     def run(*, never):
         model = network(device)
-        guide, found = Guide(model, eta=Eta(1, 0.5, 0.5), primary_weight=0.0, rank=4, refresh_every=100), []
+        guide, found = (
+            Guide(model, eta=Eta(1, 0.5, 0.5), primary_weight=0.0, rank=4, refresh_every=100),
+            [],
+        )
         for number in range(24):
             if never:
                 guide._parts.captured.forget()
@@ -308,9 +353,12 @@ def test_another_name_and_missing_primary_losses_take_effect(device, monkeypatch
             needed = not 6 <= number < 12
             name = "a" if number < 18 else "b"
             report = guide.backward(primary if needed else None, {name: auxiliary.square().mean()})
-            found.append(([None if p.grad is None else p.grad.clone() for p in model.parameters()], report))
+            found.append(
+                ([None if p.grad is None else p.grad.clone() for p in model.parameters()], report)
+            )
         return [
-            (gradients, {key: str(value) for key, value in report.to_dict().items()}) for gradients, report in found
+            (gradients, {key: str(value) for key, value in report.to_dict().items()})
+            for gradients, report in found
         ]
 
     count = served(monkeypatch)
@@ -367,7 +415,9 @@ def test_gradients_and_reports_that_a_user_keeps_do_not_change(device, monkeypat
         for gradients, copies, report, told in kept:
             assert all(torch.equal(g.cpu(), c) for g, c in zip(gradients, copies, strict=True))
             assert report.to_dict() == told
-        del kept[:-2]  # if all were kept, every gradient would lie elsewhere, and no graph would be used
+        del kept[
+            :-2
+        ]  # if all were kept, every gradient would lie elsewhere, and no graph would be used
     assert count
 
 
@@ -402,12 +452,16 @@ def test_large_models_and_models_with_several_losses_use_no_graph(device, monkey
     for number in range(6):
         model.zero_grad()
         primary, auxiliary = losses(model, number)
-        guide.backward(primary, {"one": auxiliary.square().mean(), "two": losses(model, number + 1)[1].mean()})
+        guide.backward(
+            primary, {"one": auxiliary.square().mean(), "two": losses(model, number + 1)[1].mean()}
+        )
     assert not count
 
 
 def test_a_changed_dtype_of_the_parameters_takes_effect(device, monkeypatch):
-    """`model.double()` changes the parameters in place, so that the basis goes on to serve until the next refresh."""
+    """`model.double()` changes the parameters in place, so that the basis goes on to serve until
+    the next refresh.
+    """
 
     def change(number, model, _):
         if number == 11:
@@ -416,7 +470,9 @@ def test_a_changed_dtype_of_the_parameters_takes_effect(device, monkeypatch):
             model.float()
 
     count = served(monkeypatch)
-    assert_same(train(network(device), before=change), train(network(device), before=change, never=True))
+    assert_same(
+        train(network(device), before=change), train(network(device), before=change, never=True)
+    )
     assert count
 
 
@@ -485,11 +541,21 @@ def test_few_graphs_are_kept_and_none_is_captured_again_and_again(different, mon
     wandering(monkeypatch, lambda number: number % different)
     guides, captures = [], []
     capture = CapturedUpdate._capture
-    monkeypatch.setattr(CapturedUpdate, "_capture", lambda *given: captures.append(1) or capture(*given))
-    train(network(device), steps=240, refresh_every=1000, before=lambda *given: guides.append(given[2]))
+    monkeypatch.setattr(
+        CapturedUpdate, "_capture", lambda *given: captures.append(1) or capture(*given)
+    )
+    train(
+        network(device),
+        steps=240,
+        refresh_every=1000,
+        before=lambda *given: guides.append(given[2]),
+    )
     kept = captured.MOST if different < 64 else 0
     assert len(captures) == kept
-    assert len(guides[0]._parts.captured._graphs) == kept and len(guides[0]._parts.captured._counts) <= 65
+    assert (
+        len(guides[0]._parts.captured._graphs) == kept
+        and len(guides[0]._parts.captured._counts) <= 65
+    )
 
 
 def test_a_graph_that_is_no_longer_used_gives_way(monkeypatch, device):
@@ -500,7 +566,9 @@ def test_a_graph_that_is_no_longer_used_gives_way(monkeypatch, device):
     wandering(monkeypatch, lambda number: number % 2 if number < 12 else 2)
     found, guides = served(monkeypatch), []
     ours = train(network(device), steps=30, before=lambda *given: guides.append(given[2]))
-    assert len(found) == (12 - 2 * ALIKE) + (30 - 20)  # step number 10 was the last that used the graph for address 0
+    assert len(found) == (12 - 2 * ALIKE) + (
+        30 - 20
+    )  # step number 10 was the last that used the graph for address 0
     assert {at for at, _ in guides[0]._parts.captured._graphs} == {1, 2}
     assert_same(ours, train(network(device), steps=30, never=True))
 
@@ -531,7 +599,9 @@ def test_accumulated_losses_use_the_graph_too(device, monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.filterwarnings("ignore:.*AccumulateGrad.*")
 def test_a_graph_of_the_user_and_a_graph_of_the_guide_do_not_interfere():
-    """A step that is captured as a whole holds the arithmetic itself; the guide's own graph goes on afterwards."""
+    """A step that is captured as a whole holds the arithmetic itself; the guide's own graph goes on
+    afterwards.
+    """
     model = network("cuda")
     guide = Guide(model, eta=Eta(1, 1, -1), rank=3, refresh_every=1000)
     x, y = batch(0, "cuda")
@@ -540,7 +610,9 @@ def test_a_graph_of_the_user_and_a_graph_of_the_guide_do_not_interfere():
         for p in model.parameters():
             p.grad = None
         primary = F.cross_entropy(model["primary"](model["body"](x)), y, reduction="none")
-        guide.backward(primary, model["other"](model["body"](x.flip(0))).square().mean(), refresh=False)
+        guide.backward(
+            primary, model["other"](model["body"](x.flip(0))).square().mean(), refresh=False
+        )
 
     primary, auxiliary = losses(model, 0)
     guide.backward(primary, auxiliary.square().mean())
@@ -571,7 +643,9 @@ def test_nothing_waits_for_the_device_and_memory_is_freed_afterwards(eta):
     x, y = batch(50, "cuda")
 
     def trained():
-        model = network("cuda", width=20_000)  # 6 MB, of which a basis and two gradients would be five times as much
+        model = network(
+            "cuda", width=20_000
+        )  # 6 MB, of which a basis and two gradients would be five times as much
         guide = Guide(model, eta=eta, rank=3, refresh_every=1000, judge_every=1)
 
         def judge():
@@ -603,7 +677,9 @@ def test_between_steps_a_guide_holds_its_basis_and_no_gradients(eta):
     guide = Guide(model, eta=eta, rank=3, refresh_every=1000, judge_every=1)
 
     def in_graphs():
-        pools = [(tuple(s["segment_pool_id"]), s["total_size"]) for s in torch.cuda.memory_snapshot()]
+        pools = [
+            (tuple(s["segment_pool_id"]), s["total_size"]) for s in torch.cuda.memory_snapshot()
+        ]
         return sum(size for pool, size in pools if pool != (0, 0))
 
     before, graphs = torch.cuda.memory_allocated(), in_graphs()

@@ -1,4 +1,6 @@
-"""Decompositions that do not wait for the device agree with torch, and so do the bases that use them."""
+"""Decompositions that do not wait for the device agree with torch, and so do the bases that use
+them.
+"""
 
 import pytest
 import torch
@@ -22,7 +24,10 @@ def matrix(kind, rows, columns):
     a = normal(rows, columns)
     count = min(rows, columns)
     if kind == "graded":  # singular values over 14 decades
-        left, right = torch.linalg.qr(normal(rows, count))[0], torch.linalg.qr(normal(columns, count))[0]
+        left, right = (
+            torch.linalg.qr(normal(rows, count))[0],
+            torch.linalg.qr(normal(columns, count))[0],
+        )
         a = left * torch.logspace(0, -14, count, dtype=torch.float64) @ right.T
     if kind == "lower":
         a = a.tril()
@@ -43,7 +48,9 @@ def test_singular_values_and_vectors_equal_torchs(kind, shape):
     scale = float(want[0]) or 1.0
     torch.testing.assert_close(sizes / scale, want / scale, rtol=0, atol=1e-13)
     known = right[sizes > 1e-12 * scale]
-    torch.testing.assert_close(known @ known.T, torch.eye(len(known), dtype=a.dtype), rtol=0, atol=1e-11)
+    torch.testing.assert_close(
+        known @ known.T, torch.eye(len(known), dtype=a.dtype), rtol=0, atol=1e-11
+    )
     # AᵀA v = s² v
     for size, v in zip(sizes / scale, right, strict=True):
         assert float((a.T @ (a @ v) / scale**2 - size**2 * v).norm()) < 1e-13 * len(v)
@@ -63,7 +70,11 @@ def test_thin_qr_equals_torchs(kind, shape):
 
 @pytest.mark.parametrize("count", [2, 4, 6, 40])
 def test_every_pair_of_columns_is_rotated_in_a_sweep(count):
-    order, players, met = _next_round(count, torch.device("cpu")).tolist(), list(range(count)), set()
+    order, players, met = (
+        _next_round(count, torch.device("cpu")).tolist(),
+        list(range(count)),
+        set(),
+    )
     for _ in range(count - 1):
         met |= {frozenset(players[i : i + 2]) for i in range(0, count, 2)}
         players = [players[i] for i in order]

@@ -1,4 +1,6 @@
-"""How a subspace finishes an update: no harm with the mean in the basis, and rounding to a smaller type."""
+"""How a subspace finishes an update: no harm with the mean in the basis, and rounding to a smaller
+type.
+"""
 
 import torch
 from hypothesis import given
@@ -37,12 +39,15 @@ def test_basis_dtype_rounds_a_finished_basis():
 def test_with_the_mean_in_the_basis_no_update_points_against_the_primary_gradient(
     seed, eta, weight, dtype, storage, outside, size
 ):
-    """Whatever the sizes: up to the rounding of the update itself, a few times eps ‖g_prim‖ (‖g_aux‖ + ‖g_prim‖) ‖g_prim‖/‖r‖.
+    """Whatever the sizes: up to the rounding of the update itself, a few times eps ‖g_prim‖
+    (‖g_aux‖ + ‖g_prim‖) ‖g_prim‖/‖r‖.
 
-    The update holds a multiple of r, the part of g_prim outside of the span, computed as g_prim less its part in the span: the
-    smaller r is, the more digits cancel. Below `residual_tolerance` r is left out.
+    The update holds a multiple of r, the part of g_prim outside of the span, computed as g_prim
+    less its part in the span: the smaller r is, the more digits cancel. Below `residual_tolerance`
+    r is left out.
 
-    `outside`: how far the primary gradient is outside of the span, `size`: how long the auxiliary gradient is, in decades.
+    `outside`: how far the primary gradient is outside of the span, `size`: how long the auxiliary
+        gradient is, in decades.
     """
     generator = torch.Generator().manual_seed(seed)
     D, k = 12, 3
@@ -53,7 +58,13 @@ def test_with_the_mean_in_the_basis_no_update_points_against_the_primary_gradien
     g_aux = 10**size * g_aux
     model = Vector(D).to(dtype)
     guide = Guide(
-        model, eta=Eta(*eta), primary_weight=weight, rank=k, include_mean=True, basis="exact", basis_dtype=storage
+        model,
+        eta=Eta(*eta),
+        primary_weight=weight,
+        rank=k,
+        include_mean=True,
+        basis="exact",
+        basis_dtype=storage,
     )
     examples = g_prim + torch.randn(4, D, generator=generator, dtype=dtype)
     guide.backward(primary=examples @ model.x, auxiliary=g_aux @ model.x)
@@ -62,16 +73,30 @@ def test_with_the_mean_in_the_basis_no_update_points_against_the_primary_gradien
     guide.backward(primary=(g_prim @ model.x)[None], auxiliary=g_aux @ model.x, refresh=False)
     update = model.x.grad.double()
     lengths = (g_aux.double().norm() + g_prim.double().norm()) * (1 + max(map(abs, eta)) + weight)
-    cancels = 1 + g_prim.double().norm() / max(10**outside, float(residual_tolerance(dtype) * g_prim.double().norm()))
-    assert update @ g_prim.double() >= -16 * torch.finfo(dtype).eps * g_prim.double().norm() * lengths * cancels
+    cancels = 1 + g_prim.double().norm() / max(
+        10**outside, float(residual_tolerance(dtype) * g_prim.double().norm())
+    )
+    assert (
+        update @ g_prim.double()
+        >= -16 * torch.finfo(dtype).eps * g_prim.double().norm() * lengths * cancels
+    )
 
 
 def test_no_update_opposes_the_primary_gradient_even_if_sizes_differ_a_lot():
-    """The primary gradient lies almost in the span, and the auxiliary gradient along the part outside."""
+    """The primary gradient lies almost in the span, and the auxiliary gradient along the part
+    outside.
+    """
     g_prim, g_aux = torch.tensor([1.0, 0.0, 1e-3]), torch.tensor([1.0, 0.0, -1e4])
     parts = decompose(g_aux, g_prim, torch.eye(3)[:2], include_mean=True)
     assert parts.combine(Eta(1, 1, 0)) @ g_prim >= 0
     model = Vector(3)
-    guide = Guide(model, eta=Eta(1, 1, 0), basis="mean", refresh_every=1, include_mean=True, basis_dtype=torch.bfloat16)
+    guide = Guide(
+        model,
+        eta=Eta(1, 1, 0),
+        basis="mean",
+        refresh_every=1,
+        include_mean=True,
+        basis_dtype=torch.bfloat16,
+    )
     guide.backward(primary=(g_prim @ model.x).expand(2), auxiliary=g_aux @ model.x)
     assert model.x.grad @ g_prim >= 0

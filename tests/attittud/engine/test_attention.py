@@ -33,7 +33,19 @@ def arguments(kind: str, dropout: float) -> tuple:
     projections = {"use_separate_proj_weight": module.in_proj_weight is None}
     projections |= {f"{name}_proj_weight": getattr(module, f"{name}_proj_weight") for name in "qkv"}
     out = module.out_proj
-    positional = (query, key, value, E, 2, module.in_proj_weight, module.in_proj_bias, None, None, False, dropout)
+    positional = (
+        query,
+        key,
+        value,
+        E,
+        2,
+        module.in_proj_weight,
+        module.in_proj_bias,
+        None,
+        None,
+        False,
+        dropout,
+    )
     return (*positional, out.weight, out.bias), projections
 
 
@@ -47,7 +59,10 @@ def test_attention_written_out_equals_torchs(kind, mask, need_weights, dropout):
         pytest.skip("the masks are for other keys than queries")
     options |= {"need_weights": need_weights, **MASKS[mask]}
     results = []
-    for function in (MULTI_HEAD_ATTENTION, lambda *args, **options: attend(arguments_of(args, options))):
+    for function in (
+        MULTI_HEAD_ATTENTION,
+        lambda *args, **options: attend(arguments_of(args, options)),
+    ):
         torch.manual_seed(1)
         results.append(function(*args, **options))
     assert torch.equal(results[0][0], results[1][0])

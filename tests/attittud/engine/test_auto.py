@@ -39,7 +39,9 @@ def test_auto_chooses_another_engine_and_logs_the_reason(caplog, coupling):
         grads.append({name: p.grad.clone() for name, p in model.named_parameters()})
     assert error(grads[1], grads[0]) < 1e-5
     assert "engine: 'batched'" in caplog.text
-    assert ("'1' (BatchNorm1d)" if coupling == "module" else "examples influence each other") in caplog.text
+    assert (
+        "'1' (BatchNorm1d)" if coupling == "module" else "examples influence each other"
+    ) in caplog.text
 
 
 WEIGHTS = (1, 0.5, -1)

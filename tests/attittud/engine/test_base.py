@@ -30,7 +30,9 @@ class Kernel(torch.autograd.Function):
 
 @pytest.mark.parametrize("engine", ["loop", "batched", "hooks"])
 def test_products_j_v_are_right_with_a_custom_backward_pass(engine):
-    """In a residual network (torch itself notices a graph that is cut off completely) the rows of J are formed one by one."""
+    """In a residual network (torch itself notices a graph that is cut off completely) the rows of J
+    are formed one by one.
+    """
     model = Function(lambda self, x: x + Kernel.apply(self.a(x)), a=nn.Linear(6, 6)).double()
     network = nn.Sequential(nn.Linear(6, 6), model).double()
     x, layout = data(M, 6), Layout(network.named_parameters())
@@ -45,7 +47,9 @@ def test_products_j_v_are_right_with_a_custom_backward_pass(engine):
 
 
 def test_rounding_is_not_mistaken_for_a_wrong_second_derivative():
-    """Gradients that cancel leave only rounding of their sum in half precision: the check waits for other gradients."""
+    """Gradients that cancel leave only rounding of their sum in half precision: the check waits for
+    other gradients.
+    """
     x, model = data(16, 6), Function(lambda self, x: x, w=weight(6)).bfloat16()
     x = torch.cat([x, x + 1e-3 * x.flip(0)]).bfloat16()
     layout, made = Layout(model.named_parameters()), make_engine("loop")

@@ -1,4 +1,6 @@
-"""`hooks` compares itself with an ordinary gradient: the errors that this catches, and the cases that must pass."""
+"""`hooks` compares itself with an ordinary gradient: the errors that this catches, and the cases
+that must pass.
+"""
 
 import pytest
 import torch
@@ -24,7 +26,9 @@ def test_the_check_catches_a_wrong_rule(monkeypatch):
 
     monkeypatch.setitem(RULES, F.layer_norm, rule._replace(gradients=wrong))
     given = layer("layer_norm")
-    with pytest.raises(UnsupportedError, match=r"gradient of 1\.bias \(off by 0\.01 of its norm\)\. "):
+    with pytest.raises(
+        UnsupportedError, match=r"gradient of 1\.bias \(off by 0\.01 of its norm\)\. "
+    ):
         compare("hooks", given.model, given.losses)
 
 
@@ -73,7 +77,9 @@ def test_functions_used_only_after_the_first_refresh_are_checked_too(what):
 
     def refresh(function) -> None:
         losses = function(model(x)).square().sum(1)
-        engine.jacobian(losses, Layout((name, trainable(model)[name]) for name in reached(losses, model)))
+        engine.jacobian(
+            losses, Layout((name, trainable(model)[name]) for name in reached(losses, model))
+        )
 
     for _ in range(2):
         with engine.watch(model):
@@ -91,7 +97,9 @@ def test_gradients_that_are_zero_by_symmetry_do_not_disturb_the_check():
 
 
 def test_gradients_that_cancel_in_half_precision_do_not_disturb_the_check():
-    """Two backward passes must not round differently: the sum of gradients that cancel is only rounding."""
+    """Two backward passes must not round differently: the sum of gradients that cancel is only
+    rounding.
+    """
     model, engine = nn.Linear(4, 1), make_engine("hooks")
     x, signs = 0.1 * torch.randn(4, 3, 4), torch.tensor([1.0, -0.75, -0.25])
     with engine.watch(model):

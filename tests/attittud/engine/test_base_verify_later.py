@@ -1,4 +1,5 @@
-"""Engines check themselves in the first refresh: later batches that they still notice, and later batches that they do not.
+"""Engines check themselves in the first refresh: later batches that they still notice, and later
+batches that they do not.
 
 Unnoticed batches are strict expected failures here and a list in docs/engines.md.
 """
@@ -57,12 +58,18 @@ def linear() -> nn.Module:
 
 UNNOTICED: dict[str, Case] = {
     "a_term_over_pairs_of_examples": (linear, contrastive, (data(M, 6), 0.0), (data(M, 6), 1.0)),
-    "unequally_many_tokens": (linear, tokens, (data(20, 6), [4] * M), (data(20, 6), [2, 6, 3, 5, 4])),
+    "unequally_many_tokens": (
+        linear,
+        tokens,
+        (data(20, 6), [4] * M),
+        (data(20, 6), [2, 6, 3, 5, 4]),
+    ),
 }
 
 
 NOTICED: dict[str, Case] = {
-    # A table that is looked up at given rows, first one for each example, then one for each position.
+    # A table that is looked up at given rows, first one for each example, then one for each
+    # position.
     "as_many_positions_as_examples": (
         lambda: Function(lambda self, x: x, enter=nn.Linear(6, 6), places=nn.Embedding(9, 6)),
         lambda model, x, at: losses_of(model.enter(x) + model.places(at)),
@@ -98,10 +105,30 @@ RIGHT: dict[str, Case] = {
         (data(3, 6, 6), ("flat", "separate")),
         (data(3, 6, 6), ("separate",)),
     ),
-    "as_many_positions_as_examples": (linear, lambda model, x: losses_of(model(x)), (data(M, 4, 6),), (data(M, M, 6),)),
-    "a_single_example": (linear, lambda model, x: losses_of(model(x)), (data(M, 4, 6),), (data(1, 4, 6),)),
-    "fewer_examples": (linear, lambda model, x: losses_of(model(x)), (data(M, 4, 6),), (data(3, 4, 6),)),
-    "more_positions": (linear, lambda model, x: losses_of(model(x)), (data(M, 4, 6),), (data(M, 7, 6),)),
+    "as_many_positions_as_examples": (
+        linear,
+        lambda model, x: losses_of(model(x)),
+        (data(M, 4, 6),),
+        (data(M, M, 6),),
+    ),
+    "a_single_example": (
+        linear,
+        lambda model, x: losses_of(model(x)),
+        (data(M, 4, 6),),
+        (data(1, 4, 6),),
+    ),
+    "fewer_examples": (
+        linear,
+        lambda model, x: losses_of(model(x)),
+        (data(M, 4, 6),),
+        (data(3, 4, 6),),
+    ),
+    "more_positions": (
+        linear,
+        lambda model, x: losses_of(model(x)),
+        (data(M, 4, 6),),
+        (data(M, 7, 6),),
+    ),
 }
 
 
@@ -119,7 +146,9 @@ def test_auto_switches_to_another_engine_in_a_later_step(monkeypatch, caplog):
 
 def test_shapes_that_were_seen_before_are_not_compared_again(monkeypatch):
     compared = []
-    monkeypatch.setattr("attittud.engine.hooks.verify", lambda *_, **__: compared.append(True) or set())
+    monkeypatch.setattr(
+        "attittud.engine.hooks.verify", lambda *_, **__: compared.append(True) or set()
+    )
     model, made = linear().double(), make_engine("hooks")
     # A single example is new, once.
     shapes = {(5, 4, 6): 1, (4, 7, 6): 1, (4, 4, 6): 1, (1, 4, 6): 2, (1, 7, 6): 2, (5, 5, 6): 2}
@@ -144,7 +173,11 @@ def test_batches_that_confirm_nothing_are_checked_less_and_less_often():
     layout, made, compared = Layout(model.named_parameters()), make_engine("hooks"), []
     for at in range(20):
         with made.watch(model), pytest.MonkeyPatch.context() as patch:
-            patch.setattr(hooks, "verify", lambda *args, at=at, **known: compared.append(at) or verify(*args, **known))
+            patch.setattr(
+                hooks,
+                "verify",
+                lambda *args, at=at, **known: compared.append(at) or verify(*args, **known),
+            )
             made.jacobian(losses_of(model(data(M, 6))), layout)
     assert compared == [0, 1, 2, 4, 8, 16]
 
@@ -153,13 +186,20 @@ def test_a_wrong_rule_behind_a_head_that_starts_at_zero_is_noticed_later():
     """torch vectorises `cdist` wrongly, which a gradient of zeros does not show."""
     table = Function(lambda self, x: torch.cdist(x, self.w), w=weight(3, 6))
     later(
-        (lambda: table, lambda model, x, head: head * losses_of(model(x)), (data(M, 4, 6), 0.0), (data(M, 4, 6), 1.0)),
+        (
+            lambda: table,
+            lambda model, x, head: head * losses_of(model(x)),
+            (data(M, 4, 6), 0.0),
+            (data(M, 4, 6), 1.0),
+        ),
         "batched",
     )
 
 
 @pytest.mark.parametrize("name", UNNOTICED)
-@pytest.mark.xfail(raises=AssertionError, strict=True, reason="not noticed by 'hooks' after its first refresh")
+@pytest.mark.xfail(
+    raises=AssertionError, strict=True, reason="not noticed by 'hooks' after its first refresh"
+)
 def test_changes_that_hooks_does_not_notice_later(name):
     later(UNNOTICED[name], "hooks")
 

@@ -16,17 +16,23 @@ WEIGHTS = (1, 0.5, -1)
 def test_rows_are_computed_in_chunks(monkeypatch, basis):
     """The batched engine takes two rows at a time where memory allows no more."""
     p = problem("mlp", torch.float64)
-    want = expected(p.model, p.losses(), p.loss(), eta=WEIGHTS, basis=basis, rank=5, primary_weight=0.1)
+    want = expected(
+        p.model, p.losses(), p.loss(), eta=WEIGHTS, basis=basis, rank=5, primary_weight=0.1
+    )
     monkeypatch.setattr("attittud.engine.batched.CHUNK_BYTES", 2 * 8 * len(want.g_p))
     monkeypatch.setattr("attittud.engine.batched.AT_ONCE", 1)
-    guide = Guide(p.model, eta=Eta(*WEIGHTS), basis=basis, rank=5, primary_weight=0.1, engine="batched")
+    guide = Guide(
+        p.model, eta=Eta(*WEIGHTS), basis=basis, rank=5, primary_weight=0.1, engine="batched"
+    )
     guide.backward(primary=p.losses(), auxiliary=p.loss())
     assert error(p.grads(), want.grads) <= 1e-10
 
 
 @pytest.mark.parametrize("basis", ["sketch", "exact"])
 def test_a_backward_pass_that_fails_half_way_adds_nothing_twice(caplog, basis):
-    """Gradients that arrived before torch gave up count once, in the first micro-batch and in a later one."""
+    """Gradients that arrived before torch gave up count once, in the first micro-batch and in a
+    later one.
+    """
 
     class Stubborn(torch.autograd.Function):
         @staticmethod
@@ -89,7 +95,8 @@ def test_where_vmap_is_wrong_a_loop_takes_over_with_one_warning(engine, caplog):
         for _ in range(2):
             distances = torch.cdist(p.model.body(p.xp), centres)
             guide.backward(
-                primary=torch.nn.functional.cross_entropy(-distances, p.yp, reduction="none"), auxiliary=p.loss()
+                primary=torch.nn.functional.cross_entropy(-distances, p.yp, reduction="none"),
+                auxiliary=p.loss(),
             )
         grads.append(p.grads())
     assert error(*grads) < 1e-12

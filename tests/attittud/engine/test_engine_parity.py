@@ -1,4 +1,6 @@
-"""Every engine gives the same products with J on every architecture: ΠJ, Jv and JJᵀ against one backward pass per example."""
+"""Every engine gives the same products with J on every architecture: ΠJ, Jv and JJᵀ against one
+backward pass per example.
+"""
 
 import pytest
 import torch
@@ -35,7 +37,9 @@ def test_products_are_right_for_odd_architectures(name):
 
 @pytest.mark.parametrize("name", LIMITS)
 def test_unsupported_architectures(name, request):
-    request.applymarker(pytest.mark.xfail(raises=UnsupportedError, strict=True, reason="a limit of 'hooks'"))
+    request.applymarker(
+        pytest.mark.xfail(raises=UnsupportedError, strict=True, reason="a limit of 'hooks'")
+    )
     given = layer(name)
     compare("hooks", given.model, given.losses)
 
@@ -71,11 +75,15 @@ def test_auto_takes_another_engine_and_logs_one_line(name, monkeypatch, caplog):
             with engine.watch(given.model):
                 rows = engine.jacobian(given.losses(), layout).rows()
             assert torch.allclose(rows, want)
-    lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("engine:")]
+    lines = [
+        record.getMessage()
+        for record in caplog.records
+        if record.getMessage().startswith("engine:")
+    ]
     assert len(lines) == 1 and LIMITS[name][2] in lines[0]
 
 
-# ------------------------------------------------------------------------------------------------ Hugging Face
+# ------------------------------------------------------------------------------------- Hugging Face
 
 
 TINY = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12}
@@ -89,8 +97,12 @@ def hugging_face(name: str) -> nn.Module:
     builders = {
         "bert": lambda: t.BertForSequenceClassification(t.BertConfig(**TINY)),
         "roberta": lambda: t.RobertaForMaskedLM(t.RobertaConfig(**TINY)),
-        "gpt2": lambda: t.GPT2LMHeadModel(t.GPT2Config(n_embd=8, n_layer=2, n_head=2, vocab_size=30, n_positions=20)),
-        "llama": lambda: t.LlamaForSequenceClassification(t.LlamaConfig(num_key_value_heads=1, **TINY)),
+        "gpt2": lambda: t.GPT2LMHeadModel(
+            t.GPT2Config(n_embd=8, n_layer=2, n_head=2, vocab_size=30, n_positions=20)
+        ),
+        "llama": lambda: t.LlamaForSequenceClassification(
+            t.LlamaConfig(num_key_value_heads=1, **TINY)
+        ),
     }
     return builders[name]().double().eval()
 
@@ -120,16 +132,26 @@ def test_products_are_right_for_transformers(name, checkpointing):
     compare("hooks", model, losses, tolerance=1e-6 if name == "llama" else 1e-11)
 
 
-# ------------------------------------------------------------------------------------------------ in a Guide
+# --------------------------------------------------------------------------------------- in a Guide
 
 
 @pytest.mark.parametrize("basis", ["sketch", "svd", "exact", "mean"])
-@pytest.mark.parametrize("name", ["mlp", "reused", "checkpointed", "cnn_group_norm", "tied_function", "transformer"])
+@pytest.mark.parametrize(
+    "name", ["mlp", "reused", "checkpointed", "cnn_group_norm", "tied_function", "transformer"]
+)
 def test_hooks_gives_the_update_of_loop(name, basis):
     grads = []
     for engine in ("loop", "hooks"):
         p = problem(name, torch.float64)
-        guide = Guide(p.model, eta=ETA, basis=basis, rank=3, engine=engine, primary_weight=0.1, refresh_every=2)
+        guide = Guide(
+            p.model,
+            eta=ETA,
+            basis=basis,
+            rank=3,
+            engine=engine,
+            primary_weight=0.1,
+            refresh_every=2,
+        )
         for _ in range(3):
             guide.backward(primary=p.losses, auxiliary=p.loss())
         grads.append(p.grads())
@@ -182,16 +204,22 @@ WEIGHTS = (1, 0.5, -1)
 @pytest.mark.parametrize("name", ZOO)
 def test_every_engine_equals_the_oracle_on_every_architecture(name, basis, engine):
     p = problem(name, torch.float64)
-    want = expected(p.model, p.losses(), p.loss(), eta=WEIGHTS, basis=basis, rank=3, primary_weight=0.1)
+    want = expected(
+        p.model, p.losses(), p.loss(), eta=WEIGHTS, basis=basis, rank=3, primary_weight=0.1
+    )
     assert want.margin > 1e-9
-    guide = Guide(p.model, eta=Eta(*WEIGHTS), basis=basis, rank=3, primary_weight=0.1, engine=engine)
+    guide = Guide(
+        p.model, eta=Eta(*WEIGHTS), basis=basis, rank=3, primary_weight=0.1, engine=engine
+    )
     guide.backward(primary=p.losses(), auxiliary=p.loss())
     assert error(p.grads(), want.grads) <= 1e-10
     assert set(guide.shared_parameters) == set(want.names)
 
 
 @pytest.mark.parametrize("engine", ["batched", "auto"])
-@pytest.mark.parametrize("name", ["mlp", "cnn_batch_norm", "channels_last", "layer_norm", "transformer"])
+@pytest.mark.parametrize(
+    "name", ["mlp", "cnn_batch_norm", "channels_last", "layer_norm", "transformer"]
+)
 def test_every_engine_gives_the_same_update_under_autocast(name, engine):
     """Where vmap fails under autocast a loop takes over, with the result of the loop."""
     grads = []

@@ -1,4 +1,6 @@
-"""Per-example gradients in factors: every order of contraction, and the precision of their products."""
+"""Per-example gradients in factors: every order of contraction, and the precision of their
+products.
+"""
 
 from typing import ClassVar
 
@@ -68,15 +70,20 @@ def test_hooks_works_with_tf32(name):
 
 def test_without_tf32_the_check_is_as_sharp_as_float32(monkeypatch):
     """An error of a thousandth shows."""
-    monkeypatch.setattr(Dense, "chunk", lambda self, rows, dtype: 1.001 * self.gradients[rows].to(dtype))
+    monkeypatch.setattr(
+        Dense, "chunk", lambda self, rows, dtype: 1.001 * self.gradients[rows].to(dtype)
+    )
     p = problem("mlp")
     with pytest.raises(UnsupportedError, match=r"body\.0\.bias \(off by 0\.001 of its norm\)"):
-        Guide(p.model, eta=ETA, rank=2, engine="hooks").backward(primary=p.losses, auxiliary=p.loss())
+        Guide(p.model, eta=ETA, rank=2, engine="hooks").backward(
+            primary=p.losses, auxiliary=p.loss()
+        )
 
 
 @pytest.mark.parametrize("rows", [1, 2, 9])
 @pytest.mark.parametrize(
-    "name", ["linear", "linear_over_sequences", "conv2d_channels_last", "conv2d_grouped", "attention"]
+    "name",
+    ["linear", "linear_over_sequences", "conv2d_channels_last", "conv2d_grouped", "attention"],
 )
 def test_every_order_of_contraction_gives_the_same_result(name, rows):
     given = layer(name)

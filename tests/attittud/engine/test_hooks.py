@@ -40,7 +40,9 @@ def test_hooks_let_checkpointing_save_its_memory():
 
 
 def test_hooks_form_no_matrix_of_all_gradients():
-    """In addition to its result, ΠJ takes at most one vector of the model's size, for any number of examples."""
+    """In addition to its result, ΠJ takes at most one vector of the model's size, for any number of
+    examples.
+    """
     width, depth, k = 48, 6, 5
     for m in (24, 96):
         model = nn.Sequential(*(nn.Linear(width, width) for _ in range(depth)))
@@ -91,16 +93,29 @@ def test_a_refresh_is_one_backward_pass():
 @pytest.mark.parametrize("later", ["parallel", "chained", "swapped", "one_left_out"])
 @pytest.mark.parametrize("first", ["parallel", "chained", "one_left_out"])
 def test_the_same_calls_may_depend_on_each_other_in_another_way(first, later):
-    """An engine remembers where a backward pass ends; only the graph tells that the pass does not reach all calls there."""
+    """An engine remembers where a backward pass ends; only the graph tells that the pass does not
+    reach all calls there.
+    """
     torch.manual_seed(0)
-    model = nn.ModuleDict({"a": nn.Linear(4, 4), "b": nn.Linear(4, 4), "c": nn.Linear(4, 4)}).double()
-    x, layout, engine = torch.randn(6, 3, 4).double(), Layout(model.named_parameters()), make_engine("hooks")
+    model = nn.ModuleDict(
+        {"a": nn.Linear(4, 4), "b": nn.Linear(4, 4), "c": nn.Linear(4, 4)}
+    ).double()
+    x, layout, engine = (
+        torch.randn(6, 3, 4).double(),
+        Layout(model.named_parameters()),
+        make_engine("hooks"),
+    )
 
     def losses(way: str) -> Tensor:
         start = model["c"](x)
         a = model["a"](start if way != "swapped" else x)
         b = model["b"](a if way == "chained" else start if way != "swapped" else x)
-        total = {"parallel": a * b, "chained": b, "swapped": a * b + start, "one_left_out": a + start}[way]
+        total = {
+            "parallel": a * b,
+            "chained": b,
+            "swapped": a * b + start,
+            "one_left_out": a + start,
+        }[way]
         return total.tanh().sum((1, 2))
 
     for way in (first, first, later, first):
@@ -112,7 +127,9 @@ def test_the_same_calls_may_depend_on_each_other_in_another_way(first, later):
 
 
 def test_what_is_known_about_calls_ends_with_the_parameters():
-    """Other parameters may have the same names, shapes and functions, or fewer of them take part."""
+    """Other parameters may have the same names, shapes and functions, or fewer of them take
+    part.
+    """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)).double()
     x, engine = torch.randn(6, 3, 4).double(), make_engine("hooks")
@@ -123,7 +140,9 @@ def test_what_is_known_about_calls_ends_with_the_parameters():
             losses = model(x).square().sum((1, 2))
             want = jacobian(losses, model, layout.names)
             with engine.watch(model):
-                got = engine.jacobian(model(x).square().sum((1, 2)), layout).left(torch.eye(6).double())
+                got = engine.jacobian(model(x).square().sum((1, 2)), layout).left(
+                    torch.eye(6).double()
+                )
             assert torch.allclose(got, want)
 
     check(model)
@@ -150,12 +169,16 @@ def test_no_hook_is_left_for_the_pass_after_a_refresh():
 def test_hooks_needs_a_callable():
     p = problem("mlp")
     with pytest.raises(UnsupportedError, match=r"(?s)callable.*basis_losses.*engine='loop'"):
-        Guide(p.model, eta=ETA, rank=3, engine="hooks").backward(primary=p.losses(), auxiliary=p.loss())
+        Guide(p.model, eta=ETA, rank=3, engine="hooks").backward(
+            primary=p.losses(), auxiliary=p.loss()
+        )
 
 
 def test_batch_statistics_are_refused_by_name():
     p = problem("cnn_batch_norm")
-    with pytest.raises(UnsupportedError, match=r"(?s)'body\.1' \(BatchNorm2d\).*batch_norm='frozen'.*engine='loop'"):
+    with pytest.raises(
+        UnsupportedError, match=r"(?s)'body\.1' \(BatchNorm2d\).*batch_norm='frozen'.*engine='loop'"
+    ):
         Guide(p.model, eta=ETA, rank=3, engine="hooks").backward(
             primary=p.losses(), auxiliary=p.loss(), basis_losses=p.losses
         )

@@ -13,7 +13,9 @@ WEIGHTS = (1, 0.5, -1)
 @pytest.mark.parametrize("engine", ["loop", "batched"])
 def test_a_parameter_that_basis_losses_do_not_reach_has_zero_rows(monkeypatch, engine):
     """Its part of the basis is zero, whatever the memory held before."""
-    monkeypatch.setattr(Layout, "empty", lambda self, *rows: torch.full((*rows, self.size), torch.nan).double())
+    monkeypatch.setattr(
+        Layout, "empty", lambda self, *rows: torch.full((*rows, self.size), torch.nan).double()
+    )
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 3)).double()
     x = torch.linspace(-1, 1, 24, dtype=torch.float64).sin().reshape(6, 4)

@@ -20,7 +20,8 @@ def test_data_overwritten_in_place_raise_an_error():
         losses = model(x).square().sum(1)
         x.add_(1)
         with pytest.raises(
-            UnsupportedError, match=r"weight, bias in linear.* was overwritten in place, .*engine='loop'"
+            UnsupportedError,
+            match=r"weight, bias in linear.* was overwritten in place, .*engine='loop'",
         ):
             engine.jacobian(losses, layout)
 
@@ -33,5 +34,9 @@ def test_no_tensor_is_kept_after_the_pass():
     assert guide.engine.record is None
     for name, module in p.model.named_modules():
         assert vars(module).keys() == before[name].keys()
-        assert not module._forward_hooks and not module._forward_pre_hooks and not module._backward_hooks
+        assert (
+            not module._forward_hooks
+            and not module._forward_pre_hooks
+            and not module._backward_hooks
+        )
     assert all(parameter._backward_hooks is None for parameter in p.model.parameters())

@@ -15,12 +15,18 @@ def leave_out(loader: Any, count: int) -> Iterator[Any]:
     return islice(iter(loader), count, None)
 
 
-def stream(drawn: int = 0, *, sized: bool = True, size: int = 7, name: str = "web", whole: int = 1) -> Stream:
+def stream(
+    drawn: int = 0, *, sized: bool = True, size: int = 7, name: str = "web", whole: int = 1
+) -> Stream:
     shuffled = Shuffled(range(size), seed=3, name=name, whole=whole)
     loader = (
-        DataLoader(range(size), batch_size=2, sampler=shuffled) if sized else [torch.tensor([i]) for i in range(size)]
+        DataLoader(range(size), batch_size=2, sampler=shuffled)
+        if sized
+        else [torch.tensor([i]) for i in range(size)]
     )
-    return Stream(loader, f"the auxiliary dataset {name!r}", shuffled if sized else None, leave_out, drawn)
+    return Stream(
+        loader, f"the auxiliary dataset {name!r}", shuffled if sized else None, leave_out, drawn
+    )
 
 
 @pytest.mark.parametrize("sized", [True, False])
@@ -60,7 +66,9 @@ def test_drawing_batches_does_not_change_the_random_state() -> None:
 def test_an_empty_dataset_is_refused_by_name(sized: bool) -> None:
     if sized:
         name = "the auxiliary dataset 'web'"
-        source = Stream(DataLoader([1], batch_size=2, drop_last=True), name, Shuffled([1], 0, "web"), leave_out)
+        source = Stream(
+            DataLoader([1], batch_size=2, drop_last=True), name, Shuffled([1], 0, "web"), leave_out
+        )
     else:
         source = stream(sized=False, size=0)
     with pytest.raises(ValueError, match="the auxiliary dataset 'web' yields no batch"):

@@ -1,4 +1,6 @@
-"""Trainers that learn new data and keep old abilities follow the formulas that are written here with torch alone."""
+"""Trainers that learn new data and keep old abilities follow the formulas that are written here
+with torch alone.
+"""
 
 import copy
 from pathlib import Path
@@ -62,8 +64,13 @@ def flat(model: nn.Module) -> Tensor:
 
 def rows(count: int, seed: int) -> list[dict[str, list[int]]]:
     """Sequences of three lengths, in which the first tokens do not count."""
-    numbers = torch.randint(2, 20, (count, 8), generator=torch.Generator().manual_seed(seed)).tolist()
-    return [{"input_ids": x[: 8 - i % 3], "labels": [-100, -100, *x[2 : 8 - i % 3]]} for i, x in enumerate(numbers)]
+    numbers = torch.randint(
+        2, 20, (count, 8), generator=torch.Generator().manual_seed(seed)
+    ).tolist()
+    return [
+        {"input_ids": x[: 8 - i % 3], "labels": [-100, -100, *x[2 : 8 - i % 3]]}
+        for i, x in enumerate(numbers)
+    ]
 
 
 def opposed(count: int, seed: int) -> list[dict[str, list[int]]]:
@@ -83,8 +90,17 @@ def pad(batch: list[dict[str, list[int]]]) -> dict[str, Tensor]:
 
 
 def trainer(folder: Path, cls: type = Guarded, *, args: Any = None, **settings: Any) -> Any:
-    usual = {"max_steps": 3, "per_device_train_batch_size": 2, "optim": "sgd", "learning_rate": RATE}
-    own = {"protect_dataset": rows(10, 2), "data_collator": pad, "train_dataset": rows(40, 1)} | settings
+    usual = {
+        "max_steps": 3,
+        "per_device_train_batch_size": 2,
+        "optim": "sgd",
+        "learning_rate": RATE,
+    }
+    own = {
+        "protect_dataset": rows(10, 2),
+        "data_collator": pad,
+        "train_dataset": rows(40, 1),
+    } | settings
     model = own.pop("model", None) or llama()
     return cls(model, arguments(folder, **usual | (args or {})), **own)
 
@@ -101,7 +117,7 @@ def token_losses(model: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, Te
     return -found * (labels != -100), labels != -100
 
 
-# ------------------------------------------------------------------------------------------------ formulas
+# ----------------------------------------------------------------------------------------- formulas
 
 
 class Reference:
@@ -138,7 +154,9 @@ class Reference:
                 update = update - (update @ r) / (r @ r) * r
                 self.conflicts += 1
         with torch.no_grad():
-            for p, part in zip(self.parameters, update.split([p.numel() for p in self.parameters]), strict=True):
+            for p, part in zip(
+                self.parameters, update.split([p.numel() for p in self.parameters]), strict=True
+            ):
                 p.sub_(RATE * part.view_as(p))
         return flat(self.model)
 
@@ -163,8 +181,13 @@ def test_a_run_follows_the_formula(tmp_path: Path, guard: str, accumulated: int)
     run.train()
     reference = Reference(guard, start)
     expected = [reference.train(*batches) for batches in run.batches]
-    assert len(expected) == len(seen.weights) == STEPS and (expected[-1] - flat(start)).abs().max() > 0.02
-    assert max(float((x - y).abs().max()) for x, y in zip(seen.weights, expected, strict=True)) < 1e-6
+    assert (
+        len(expected) == len(seen.weights) == STEPS
+        and (expected[-1] - flat(start)).abs().max() > 0.02
+    )
+    assert (
+        max(float((x - y).abs().max()) for x, y in zip(seen.weights, expected, strict=True)) < 1e-6
+    )
     assert (guard != "a_gem") or 0 < reference.conflicts < STEPS
     assert len(curve(run, "loss_protected")) == (0 if guard == "none" else STEPS)
     assert curve(run, "loss_new") == pytest.approx(curve(run), rel=1e-3)
@@ -175,7 +198,14 @@ def test_without_a_guard_a_run_equals_the_stock_trainers_bit_for_bit(tmp_path: P
     guarded = trainer(tmp_path, guard="none", args=args)
     stock = Trainer(
         llama(),
-        arguments(tmp_path, max_steps=3, per_device_train_batch_size=2, optim="sgd", learning_rate=RATE, **args),
+        arguments(
+            tmp_path,
+            max_steps=3,
+            per_device_train_batch_size=2,
+            optim="sgd",
+            learning_rate=RATE,
+            **args,
+        ),
         data_collator=pad,
         train_dataset=rows(40, 1),
     )
@@ -194,7 +224,7 @@ def test_a_resumed_run_is_the_same_run(tmp_path: Path, guard: str) -> None:
     assert curve(resumed) == curve(whole) and torch.equal(flat(resumed.model), flat(whole.model))
 
 
-# ------------------------------------------------------------------------------------------------ the divergence
+# ----------------------------------------------------------------------------------- the divergence
 
 
 def test_the_divergence_has_a_gradient_of_exactly_zero_at_the_start(tmp_path: Path) -> None:
@@ -208,7 +238,10 @@ def test_the_divergence_has_a_gradient_of_exactly_zero_at_the_start(tmp_path: Pa
         run.train()
         found.append(flat(model))
     assert torch.equal(*found)
-    assert model.model.layers[0].self_attn.attention_dropout == 0.5 and model.model.layers[1].mlp.act_fn[1].training
+    assert (
+        model.model.layers[0].self_attn.attention_dropout == 0.5
+        and model.model.layers[1].mlp.act_fn[1].training
+    )
 
 
 def test_modules_keep_their_mode_where_dropout_is_off() -> None:
@@ -219,12 +252,16 @@ def test_modules_keep_their_mode_where_dropout_is_off() -> None:
     with undisturbed(model):
         assert model.training and not model.model.layers[0].extra.training
         assert model.model.embed_tokens.neftune_noise_alpha == 0
-    assert model.model.layers[0].extra.training and model.model.embed_tokens.neftune_noise_alpha == 5
+    assert (
+        model.model.layers[0].extra.training and model.model.embed_tokens.neftune_noise_alpha == 5
+    )
 
 
 @pytest.mark.parametrize("kind", ["new", "trained", "pissa"])
 def test_adapters_belong_to_the_start_model(tmp_path: Path, kind: str) -> None:
-    """Also adapters from an earlier training, and adapters that begin with a part of the weights."""
+    """Also adapters from an earlier training, and adapters that begin with a part of the
+    weights.
+    """
     peft = pytest.importorskip("peft", reason="needs peft")
     options = {"init_lora_weights": "pissa"} if kind == "pissa" else {}
     model = peft.get_peft_model(llama(), peft.LoraConfig(r=2, target_modules=["q_proj"], **options))
@@ -234,7 +271,9 @@ def test_adapters_belong_to_the_start_model(tmp_path: Path, kind: str) -> None:
                 if "lora_B" in name:
                     parameter.fill_(0.3)
     start = copy.deepcopy(model)
-    run = trainer(tmp_path, model=model, protect_weight=WEIGHT, args={"max_steps": 2, "learning_rate": 0.5})
+    run = trainer(
+        tmp_path, model=model, protect_weight=WEIGHT, args={"max_steps": 2, "learning_rate": 0.5}
+    )
     run.train()
     assert run._start and all("lora_" in name for name in run._start)
     assert not torch.equal(flat(model), flat(start))
@@ -265,15 +304,25 @@ def test_a_model_without_logits_next_to_a_loss_works(tmp_path: Path) -> None:
     assert torch.equal(trained(fused=True), trained(fused=False))
 
 
-# ------------------------------------------------------------------------------------------------ what was forgotten
+# ------------------------------------------------------------------------------- what was forgotten
 
 
 def test_forgetting_is_the_change_of_the_mean_loss_over_tokens(tmp_path: Path) -> None:
     held_out = rows(7, 5)
     seen = Seen()
-    args = {"per_device_eval_batch_size": 3, "eval_strategy": "steps", "eval_steps": 2, "max_steps": 4}
+    args = {
+        "per_device_eval_batch_size": 3,
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "max_steps": 4,
+    }
     run = trainer(
-        tmp_path, protect_eval_dataset=held_out, eval_dataset=rows(4, 6), callbacks=[seen], guard="none", args=args
+        tmp_path,
+        protect_eval_dataset=held_out,
+        eval_dataset=rows(4, 6),
+        callbacks=[seen],
+        guard="none",
+        args=args,
     )
 
     def mean(model: nn.Module) -> float:
@@ -286,18 +335,22 @@ def test_forgetting_is_the_change_of_the_mean_loss_over_tokens(tmp_path: Path) -
     lost = curve(run, "eval_forgetting")
     assert len(lost) == 2 and all("eval_forgetting" in names for names in seen.metrics)
     assert lost[-1] == pytest.approx(mean(run.model) - before, rel=1e-4) and lost[-1] != 0
-    assert averages(run.model, start, run.forgetting, [0, 1]) == pytest.approx({0: 0, 1: lost[-1]}, abs=1e-7)
+    assert averages(run.model, start, run.forgetting, [0, 1]) == pytest.approx(
+        {0: 0, 1: lost[-1]}, abs=1e-7
+    )
 
 
 def test_forgetting_is_measured_once_for_several_evaluation_sets(tmp_path: Path) -> None:
     args = {"eval_strategy": "steps", "eval_steps": 1, "max_steps": 1}
     data = {"a": rows(4, 6), "b": rows(4, 7)}
-    run = trainer(tmp_path, guard="none", protect_eval_dataset=rows(7, 5), eval_dataset=data, args=args)
+    run = trainer(
+        tmp_path, guard="none", protect_eval_dataset=rows(7, 5), eval_dataset=data, args=args
+    )
     run.train()
     assert len(curve(run, "eval_forgetting")) == 1
 
 
-# ------------------------------------------------------------------------------------------------ refusals
+# ----------------------------------------------------------------------------------------- refusals
 
 
 @pytest.mark.parametrize(
@@ -318,14 +371,18 @@ def test_wrong_settings_are_refused(tmp_path: Path, settings: dict[str, Any], cu
 
 def test_prompt_learning_is_refused(tmp_path: Path) -> None:
     peft = pytest.importorskip("peft", reason="needs peft")
-    model = peft.get_peft_model(llama(), peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
+    model = peft.get_peft_model(
+        llama(), peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
+    )
     with pytest.raises(ValueError, match="LoraConfig"):
         trainer(tmp_path, model=model)
 
 
 @pytest.mark.parametrize("guard", ["kl", "a_gem"])
 @pytest.mark.parametrize("labels", [[-100] * 4, None])
-def test_protected_data_without_labels_that_count_are_refused(tmp_path: Path, guard: str, labels: Any) -> None:
+def test_protected_data_without_labels_that_count_are_refused(
+    tmp_path: Path, guard: str, labels: Any
+) -> None:
     row = {"input_ids": [3, 4, 5, 6]} | ({} if labels is None else {"labels": labels})
 
     def collator(batch: list[dict[str, list[int]]]) -> dict[str, Tensor]:
@@ -337,7 +394,9 @@ def test_protected_data_without_labels_that_count_are_refused(tmp_path: Path, gu
 
 
 @pytest.mark.parametrize("guard", ["kl", "a_gem"])
-def test_a_model_that_runs_the_forward_pass_of_another_is_refused(tmp_path: Path, guard: str) -> None:
+def test_a_model_that_runs_the_forward_pass_of_another_is_refused(
+    tmp_path: Path, guard: str
+) -> None:
     """As a deep copy of a model that TRL trained does without labels."""
     model, other = llama(), llama()
     usual = model.forward
@@ -350,9 +409,18 @@ def test_a_model_that_runs_the_forward_pass_of_another_is_refused(tmp_path: Path
 
 
 def test_classifiers_are_refused(tmp_path: Path) -> None:
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
-    model = transformers.BertForSequenceClassification(transformers.BertConfig(vocab_size=9, num_labels=3, **sizes))
+    sizes = {
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+    }
+    model = transformers.BertForSequenceClassification(
+        transformers.BertConfig(vocab_size=9, num_labels=3, **sizes)
+    )
     data = [{"input_ids": [2, 3], "labels": 1}] * 4
-    run = trainer(tmp_path, model=model, train_dataset=data, protect_dataset=data, data_collator=None)
+    run = trainer(
+        tmp_path, model=model, train_dataset=data, protect_dataset=data, data_collator=None
+    )
     with pytest.raises(ValueError, match="protect_dataset="):
         run.train()

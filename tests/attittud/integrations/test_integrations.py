@@ -39,8 +39,12 @@ def test_shares_and_losses_are_logged(tmp_path: Path) -> None:
     trainer.train()
     first = trainer.state.log_history[0]
     for prefix in ("", "one/", "two/"):
-        shares = [first[f"attittud/{prefix}share_{part}"] for part in ("neutral", "helpful", "harmful")]
-        assert sum(shares) == pytest.approx(1, abs=1e-6) and all(0 <= share <= 1 for share in shares)
+        shares = [
+            first[f"attittud/{prefix}share_{part}"] for part in ("neutral", "helpful", "harmful")
+        ]
+        assert sum(shares) == pytest.approx(1, abs=1e-6) and all(
+            0 <= share <= 1 for share in shares
+        )
     assert first["loss"] == pytest.approx(
         0.5 * first["loss_primary"] + first["loss_one"] + 0.25 * first["loss_two"], rel=1e-5
     )
@@ -54,17 +58,24 @@ def test_a_logged_loss_is_averaged_over_the_steps_that_computed_it() -> None:
         for _ in range(2):  # micro-batches
             latest.add("new", torch.tensor(1.0))
         latest.take(Mock(refreshed=False))
-    assert {name: float(mean) for name, mean in latest.losses().items()} == {"loss_protected": 6, "loss_new": 2}
+    assert {name: float(mean) for name, mean in latest.losses().items()} == {
+        "loss_protected": 6,
+        "loss_new": 2,
+    }
     assert latest.losses() == {}
 
 
 def report(**weights: tuple[float, float, float] | None) -> Mock:
     """A report with these weights of auxiliary tasks; None for fixed ones."""
     made = {name: given and Weights(*map(torch.tensor, given)) for name, given in weights.items()}
-    return Mock(tasks={name: Mock(earned=given and Mock(weights=given)) for name, given in made.items()})
+    return Mock(
+        tasks={name: Mock(earned=given and Mock(weights=given)) for name, given in made.items()}
+    )
 
 
-def test_the_end_of_training_says_if_auto_dropped_everything(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_end_of_training_says_if_auto_dropped_everything(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     latest, nothing = Latest(), (0.0, 0.0, 0.0)
     latest.warn_if_dropped()  # no step was made
     for kept in ({"a": nothing, "b": (0.0, 0.1, 0.0)}, {"a": None}, {"a": nothing, "b": None}, {}):
@@ -79,10 +90,13 @@ def test_the_end_of_training_says_if_auto_dropped_everything(caplog: pytest.LogC
 def test_a_misspelt_setting_of_a_guide_is_named() -> None:
     assert check_settings(preset("flip"), "guide") == preset("flip")
     with pytest.raises(
-        TypeError, match=r"guide: a Guide has no argument 'rnk' \(did you mean 'rank'\?\); it has eta, "
+        TypeError,
+        match=r"guide: a Guide has no argument 'rnk' \(did you mean 'rank'\?\); it has eta, ",
     ):
         check_settings({"eta": Eta(1, 1, 0), "rnk": 5}, "guide")
     with pytest.raises(TypeError, match=r"guide has no 'eta'.*write for example guide=preset\("):
         check_settings({"rank": 5}, "guide")
-    with pytest.raises(TypeError, match=r"guide must be a dict with the arguments of a Guide, got 'flip'; write"):
+    with pytest.raises(
+        TypeError, match=r"guide must be a dict with the arguments of a Guide, got 'flip'; write"
+    ):
         check_settings("flip", "guide")

@@ -1,4 +1,6 @@
-"""Two workers under each framework's own launcher rules train as one process does on the joined batches."""
+"""Two workers under each framework's own launcher rules train as one process does on the joined
+batches.
+"""
 
 import json
 import os
@@ -26,8 +28,12 @@ pytestmark = [
     pytest.mark.filterwarnings(
         "ignore:There is a performance drop because we have not yet implemented the batching rule"
     ),
-    pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator:UserWarning"),
-    pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
+    pytest.mark.filterwarnings(
+        "ignore:'pin_memory' argument is set as true but no accelerator:UserWarning"
+    ),
+    pytest.mark.filterwarnings(
+        "ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"
+    ),
     pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
     pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
     pytest.mark.filterwarnings("ignore:Starting from v1.9.0, `tensorboardX` has been removed"),
@@ -50,9 +56,15 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[flo
         "TORCHELASTIC_RUN_ID": "none",
         "CI": "1",
     }
-    command = [sys.executable, str(Path(__file__).parents[2] / "helpers" / "two_workers.py"), str(folder)]
+    command = [
+        sys.executable,
+        str(Path(__file__).parents[2] / "helpers" / "two_workers.py"),
+        str(folder),
+    ]
     env = os.environ | common
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
+    done = subprocess.run(
+        command, env=env, capture_output=True, text=True, timeout=600, check=False
+    )
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     return [json.loads((folder / f"{number}.json").read_text()) for number in "01"]
 
@@ -61,12 +73,16 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[flo
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
 @pytest.mark.parametrize("name", RUNS)
 def test_two_workers_train_like_one_process_on_the_joined_batch(
-    workers: list[dict[str, list[float]]], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workers: list[dict[str, list[float]]],
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     AcceleratorState._reset_state(reset_partial_state=True)
     monkeypatch.setenv("CI", "1")  # TRL then sends no telemetry
     alone = RUNS[name](str(tmp_path))
-    # Accelerate's loop knows its own worker's losses only; in the other two every worker has the same numbers.
+    # Accelerate's loop knows its own worker's losses only; in the other two every worker has the
+    # same numbers.
     found = [[sum(pair) / 2 for pair in zip(*(worker[name] for worker in workers), strict=True)]]
     if not name.startswith("accelerate"):
         found += [worker[name] for worker in workers]

@@ -29,7 +29,9 @@ sys.path.insert(0, str(EXAMPLES))
 from lightning_module import Closer, make_trainer, points  # noqa: E402 - the path is set above
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"),
+    pytest.mark.filterwarnings(
+        "ignore:`isinstance.treespec, LeafSpec.` is deprecated:FutureWarning"
+    ),
     pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
     pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
     pytest.mark.filterwarnings("ignore:Starting from v1.9.0, `tensorboardX` has been removed"),
@@ -49,7 +51,9 @@ class Curve(Callback):
         self.steps.append({name: float(value) for name, value in trainer.callback_metrics.items()})
 
 
-def run(folder: Path, module: LightningModule, *, resume: bool = False, **settings: Any) -> list[dict[str, float]]:
+def run(
+    folder: Path, module: LightningModule, *, resume: bool = False, **settings: Any
+) -> list[dict[str, float]]:
     curve = Curve()
     trainer = make_trainer(str(folder), [curve], **(QUIET | settings))
     trainer.fit(module, ckpt_path=str(folder / "last.ckpt") if resume else None)
@@ -79,7 +83,9 @@ make_trainer({folder!r}, [Kill()], logger=False, enable_progress_bar=False, acce
 
 @pytest.mark.slow
 def test_a_killed_run_resumes_to_the_same_losses(tmp_path: Path) -> None:
-    """Killed at step 10, in the third epoch of four steps; the basis at the end of the second is two steps old."""
+    """Killed at step 10, in the third epoch of four steps; the basis at the end of the second is
+    two steps old.
+    """
     assert exit_code(KILLED.format(examples=str(EXAMPLES), folder=str(tmp_path))) == -signal.SIGKILL
     saved = torch.load(tmp_path / "last.ckpt", weights_only=True)[STATE_KEY]
     assert saved["since_refresh"] == 2 and saved["refreshes"] == 3
@@ -89,7 +95,9 @@ def test_a_killed_run_resumes_to_the_same_losses(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_before_the_next_step_keeps_the_guide(tmp_path: Path) -> None:
-    """A resumed run that has nothing left to do writes its checkpoint with the guide that it has loaded."""
+    """A resumed run that has nothing left to do writes its checkpoint with the guide that it has
+    loaded.
+    """
     run(tmp_path, closer(), max_epochs=1)
     saved = torch.load(tmp_path / "last.ckpt", weights_only=True)[STATE_KEY]
     trainer = make_trainer(str(tmp_path), [], **(QUIET | {"max_epochs": 1}))
@@ -114,7 +122,9 @@ class Stock(Closer):
     def training_step(self, batch: Any, batch_idx: int) -> None:
         optimizer = self.optimizers()
         optimizer.zero_grad()
-        primary, auxiliary = (self.losses(name, batch[name]).mean() for name in ("primary", "auxiliary"))
+        primary, auxiliary = (
+            self.losses(name, batch[name]).mean() for name in ("primary", "auxiliary")
+        )
         self.manual_backward(primary + auxiliary)
         self.clip_gradients(optimizer, gradient_clip_val=1.0, gradient_clip_algorithm="norm")
         optimizer.step()
@@ -123,13 +133,17 @@ class Stock(Closer):
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 def test_equal_weights_reproduce_plain_training(tmp_path: Path, precision: str) -> None:
-    guided = run(tmp_path / "a", closer(eta=Eta(neutral=1, helpful=1, harmful=1)), precision=precision)
+    guided = run(
+        tmp_path / "a", closer(eta=Eta(neutral=1, helpful=1, harmful=1)), precision=precision
+    )
     stock = run(tmp_path / "b", closer(Stock), precision=precision)
     tolerance = 2e-5 if precision == "32-true" else 0.05
     for mine, theirs in zip(guided, stock, strict=True):
         assert {name: mine[name] for name in theirs} == pytest.approx(theirs, rel=tolerance)
     for step in guided:
-        assert sum(step[f"attittud/share_{part}"] for part in ("neutral", "helpful", "harmful")) == pytest.approx(1)
+        assert sum(
+            step[f"attittud/share_{part}"] for part in ("neutral", "helpful", "harmful")
+        ) == pytest.approx(1)
 
 
 class Plain(AttittudMixin, LightningModule):
@@ -170,7 +184,9 @@ class Plain(AttittudMixin, LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
     def train_dataloader(self) -> Any:
-        return torch.utils.data.DataLoader(torch.randn(8, 4, generator=torch.Generator().manual_seed(1)), batch_size=8)
+        return torch.utils.data.DataLoader(
+            torch.randn(8, 4, generator=torch.Generator().manual_seed(1)), batch_size=8
+        )
 
 
 def expected() -> torch.Tensor:
@@ -186,16 +202,22 @@ def expected() -> torch.Tensor:
 def test_a_step_equals_a_step_of_a_guide_alone(tmp_path: Path, micro_batches: int) -> None:
     module = closer(Plain, micro_batches=micro_batches)
     run(tmp_path, module, max_epochs=1)
-    assert torch.allclose(parameters_to_vector(module.parameters()), expected(), rtol=1e-5, atol=1e-7)
+    assert torch.allclose(
+        parameters_to_vector(module.parameters()), expected(), rtol=1e-5, atol=1e-7
+    )
     assert (module.before, module.after) == (2 * micro_batches, 1)
 
 
 def test_the_precision_plugin_scales_the_losses(tmp_path: Path) -> None:
-    """Unscaled by the plugin before the step: without scaling the update would be 1024 times too small."""
+    """Unscaled by the plugin before the step: without scaling the update would be 1024 times too
+    small.
+    """
     module = closer(Plain)
     plugin = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=1024.0))
     run(tmp_path, module, max_epochs=1, plugins=[plugin])
-    moved = parameters_to_vector(module.parameters()) - parameters_to_vector(closer(Plain).parameters())
+    moved = parameters_to_vector(module.parameters()) - parameters_to_vector(
+        closer(Plain).parameters()
+    )
     right = expected() - parameters_to_vector(closer(Plain).parameters())
     assert torch.linalg.vector_norm(moved - right) < 0.05 * torch.linalg.vector_norm(right)
 
@@ -208,7 +230,9 @@ class Judged(Closer):
         optimizer.zero_grad()
         judges = [part[:8] for part in batch["auxiliary"]]
         primary, auxiliary = (self.losses(name, batch[name]) for name in ("primary", "auxiliary"))
-        self.guided_backward(primary, auxiliary.mean(), judge=lambda: self.losses("auxiliary", judges))
+        self.guided_backward(
+            primary, auxiliary.mean(), judge=lambda: self.losses("auxiliary", judges)
+        )
         optimizer.step()
         self.log_dict({"loss_primary": primary.detach().mean()})
 
@@ -219,7 +243,11 @@ def test_eta_auto_works_with_judges(tmp_path: Path, caplog: pytest.LogCaptureFix
     resumed = run(tmp_path, closer(Judged, **auto), resume=True, max_epochs=4)
     whole = run(tmp_path / "whole", closer(Judged, **auto), max_epochs=4)
     assert resumed == whole[12:]
-    weights = [step[f"attittud/weight_{part}"] for step in whole for part in ("neutral", "helpful", "harmful")]
+    weights = [
+        step[f"attittud/weight_{part}"]
+        for step in whole
+        for part in ("neutral", "helpful", "harmful")
+    ]
     assert all(0 <= weight <= 1 for weight in weights) and weights[0] == 0 and any(weights)
     dropped = "ended with weight 0 for every auxiliary part"
     assert dropped not in caplog.text
@@ -295,4 +323,6 @@ def test_mean_losses_give_the_steps_of_a_plain_loop(tmp_path: Path) -> None:
         optimizer.step()
     make_trainer(str(tmp_path), max_epochs=1, **QUIET).fit(module)
     assert module.passes == 4
-    assert torch.equal(parameters_to_vector(module.parameters()), parameters_to_vector(plain.parameters()))
+    assert torch.equal(
+        parameters_to_vector(module.parameters()), parameters_to_vector(plain.parameters())
+    )

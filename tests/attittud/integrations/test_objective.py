@@ -1,4 +1,6 @@
-"""The Trainer's loss as a vector over the examples: own loss functions, fused and foreign losses."""
+"""The Trainer's loss as a vector over the examples: own loss functions, fused and foreign
+losses.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,9 @@ def _quiet() -> None:
 
 
 def test_a_users_own_loss_functions_are_used(tmp_path: Path) -> None:
-    """Every sequence the same weight on the primary side, a loss of another kind on the auxiliary side."""
+    """Every sequence the same weight on the primary side, a loss of another kind on the auxiliary
+    side.
+    """
     seen = []
 
     def primary(model: Any, inputs: Any) -> torch.Tensor:
@@ -52,18 +56,34 @@ def test_a_users_own_loss_functions_are_used(tmp_path: Path) -> None:
     assert all(loss < 0.1 for loss in curve(trainer, "loss_flat"))
 
 
-def test_auxiliary_data_with_other_labels_train_an_output_layer_of_their_own(tmp_path: Path) -> None:
+def test_auxiliary_data_with_other_labels_train_an_output_layer_of_their_own(
+    tmp_path: Path,
+) -> None:
     """The function of docs/frameworks.md: four auxiliary labels beside a model of two."""
-    (block,) = (x for x in blocks((DOCS / "frameworks.md").read_text("utf-8"), "python") if "def other_loss" in x)
+    (block,) = (
+        x
+        for x in blocks((DOCS / "frameworks.md").read_text("utf-8"), "python")
+        if "def other_loss" in x
+    )
     exec(block, names := dict[str, Any]())
 
     def examples(count: int, labels: int) -> list[dict[str, torch.Tensor]]:
         rows = torch.arange(count)[:, None] + torch.arange(6)
         mask = torch.ones(6, dtype=torch.long)
-        return [{"input_ids": row % 20, "attention_mask": mask, "labels": row[0] % labels} for row in rows]
+        return [
+            {"input_ids": row % 20, "attention_mask": mask, "labels": row[0] % labels}
+            for row in rows
+        ]
 
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
-    model = transformers.BertForSequenceClassification(transformers.BertConfig(vocab_size=20, **sizes))
+    sizes = {
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+    }
+    model = transformers.BertForSequenceClassification(
+        transformers.BertConfig(vocab_size=20, **sizes)
+    )
     model.other = torch.nn.Linear(model.config.hidden_size, 4)
     before = model.other.weight.detach().clone()
     trainer = AttittudTrainer(
@@ -76,7 +96,9 @@ def test_auxiliary_data_with_other_labels_train_an_output_layer_of_their_own(tmp
     )
     trainer.train()
     assert not torch.equal(model.other.weight, before)
-    assert all(1.0 < loss < 2.0 for loss in curve(trainer, "loss_web"))  # log 4 where nothing has been learned
+    assert all(
+        1.0 < loss < 2.0 for loss in curve(trainer, "loss_web")
+    )  # log 4 where nothing has been learned
 
 
 class Silent(torch.nn.Module):
@@ -106,7 +128,8 @@ def test_a_fused_loss_is_allowed_only_for_auxiliary_data(tmp_path: Path) -> None
         )
 
     with pytest.raises(
-        ValueError, match=r"Silent returned no logits for a primary batch.*fused_linear_cross_entropy.*primary_losses="
+        ValueError,
+        match=r"Silent returned no logits for a primary batch.*fused_linear_cross_entropy.*primary_losses=",
     ):
         trainer(always=True).train()
     allowed = trainer(always=False)
@@ -117,7 +140,9 @@ def test_a_fused_loss_is_allowed_only_for_auxiliary_data(tmp_path: Path) -> None
 class Extra(transformers.LlamaForCausalLM):
     """Its loss has a term that the logits do not show."""
 
-    def forward(self, input_ids: Any = None, attention_mask: Any = None, labels: Any = None, **kwargs: Any) -> Any:
+    def forward(
+        self, input_ids: Any = None, attention_mask: Any = None, labels: Any = None, **kwargs: Any
+    ) -> Any:
         outputs = super().forward(input_ids, attention_mask, labels=labels, **kwargs)
         if outputs.loss is not None:
             outputs["loss"] = outputs.loss + self.lm_head.weight.square().sum()
@@ -133,6 +158,7 @@ def test_a_model_with_another_loss_is_refused(tmp_path: Path) -> None:
         guide=SUM,
     )
     with pytest.raises(
-        ValueError, match=r"the loss of Extra .* is not what its logits and labels give.*primary_losses="
+        ValueError,
+        match=r"the loss of Extra .* is not what its logits and labels give.*primary_losses=",
     ):
         trainer.train()

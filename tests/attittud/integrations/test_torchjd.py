@@ -30,13 +30,15 @@ def problem() -> tuple[nn.Module, torch.Tensor, list[torch.Tensor]]:
 def test_the_update_equals_the_update_of_a_guide(rank: int) -> None:
     first, second = Eta(neutral=0.5, helpful=1, harmful=-1), Eta(neutral=1, helpful=0, harmful=2)
     model, losses, (one, two) = problem()
-    Guide(model, eta={"one": first, "two": second}, primary_weight=0.3, basis="exact", rank=rank).backward(
-        losses, {"one": one, "two": two}
-    )
+    Guide(
+        model, eta={"one": first, "two": second}, primary_weight=0.3, basis="exact", rank=rank
+    ).backward(losses, {"one": one, "two": two})
     expected = [parameter.grad.clone() for parameter in model.parameters()]
     model, losses, tasks = problem()
     backward([losses, *tasks])
-    jac_to_grad(model.parameters(), Attittud([first, second], primary_weight=0.3, primary_rows=6, rank=rank))
+    jac_to_grad(
+        model.parameters(), Attittud([first, second], primary_weight=0.3, primary_rows=6, rank=rank)
+    )
     for parameter, gradient in zip(model.parameters(), expected, strict=True):
         assert torch.allclose(parameter.grad, gradient, rtol=1e-9, atol=1e-12)
 
@@ -46,7 +48,11 @@ def test_one_primary_row_gives_one_sided_pcgrad(sign: int) -> None:
     primary, auxiliary = torch.randn(20).double(), torch.randn(20).double()
     inner = primary @ auxiliary
     auxiliary = auxiliary * inner.sign() * sign
-    projected = auxiliary - primary * (auxiliary @ primary) / primary.square().sum() if sign < 0 else auxiliary
+    projected = (
+        auxiliary - primary * (auxiliary @ primary) / primary.square().sum()
+        if sign < 0
+        else auxiliary
+    )
     found = Attittud(Eta(neutral=1, helpful=1, harmful=0))(torch.stack([primary, auxiliary]))
     assert torch.allclose(found, primary + projected)
 

@@ -1,4 +1,6 @@
-"""Hugging Face's Trainer: the same losses as the stock one, the same run after a kill, and clear refusals."""
+"""Hugging Face's Trainer: the same losses as the stock one, the same run after a kill, and clear
+refusals.
+"""
 
 import json
 import shutil
@@ -66,15 +68,25 @@ def classes(count: int, seed: int) -> list[dict[str, Any]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("accumulate", [1, 3])
 @pytest.mark.parametrize("kind", ["language", "classes", "smoothed"])
-def test_equal_weights_reproduce_the_stock_trainer(tmp_path: Path, kind: str, accumulate: int) -> None:
-    """20 sequences of different lengths in batches of 4: the window at the end of an epoch is a short one."""
+def test_equal_weights_reproduce_the_stock_trainer(
+    tmp_path: Path, kind: str, accumulate: int
+) -> None:
+    """20 sequences of different lengths in batches of 4: the window at the end of an epoch is a
+    short one.
+    """
     smoothing = 0.1 if kind == "smoothed" else 0.0
     runs = []
     for cls in (AttittudTrainer, summed(AttittudTrainer, Trainer)):
-        model, data = (classifier(), classes) if kind == "classes" else (llama(), lambda n, s: sequences(n, [1], s))
+        model, data = (
+            (classifier(), classes)
+            if kind == "classes"
+            else (llama(), lambda n, s: sequences(n, [1], s))
+        )
         trainer = cls(
             model=model,
-            args=arguments(tmp_path, gradient_accumulation_steps=accumulate, label_smoothing_factor=smoothing),
+            args=arguments(
+                tmp_path, gradient_accumulation_steps=accumulate, label_smoothing_factor=smoothing
+            ),
             train_dataset=data(20, 1),
             auxiliary_datasets={"one": data(12, 2), "two": data(30, 3)},
             guide=SUM,
@@ -109,7 +121,9 @@ def test_with_primary_only_a_run_has_the_losses_of_the_stock_trainer(tmp_path: P
 
 
 def test_a_batch_of_one_example_at_the_end_of_an_epoch_works(tmp_path: Path) -> None:
-    """17 sequences in batches of 4, and a refresh in every step: the fifth one, of one example, goes on with the old basis."""
+    """17 sequences in batches of 4, and a refresh in every step: the fifth one, of one example,
+    goes on with the old basis.
+    """
     trainer = AttittudTrainer(
         model=llama(),
         args=arguments(tmp_path, max_steps=7),
@@ -150,7 +164,9 @@ def test_training_works_in_bf16(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_training_works_in_fp16(tmp_path: Path) -> None:
-    """With a scaler put in by hand, which Accelerate makes for GPUs alone; the last scale overflows in the first steps."""
+    """With a scaler put in by hand, which Accelerate makes for GPUs alone; the last scale overflows
+    in the first steps.
+    """
     runs = {}
     for scale in (None, 2.0**10, 2.0**19):
         trainer = AttittudTrainer(
@@ -209,8 +225,13 @@ make_trainer({folder!r}, callbacks=[Kill()], max_steps=12, disable_tqdm=True).tr
 
 @pytest.mark.slow
 def test_a_killed_run_resumes_to_the_same_losses(tmp_path: Path) -> None:
-    """Dropout is on, the basis is stale at the checkpoint (step 5, refresh every 3), which is in the middle of an epoch."""
-    assert exit_code(KILLED.format(examples=str(EXAMPLES), folder=str(tmp_path / "killed"))) == -signal.SIGKILL
+    """Dropout is on, the basis is stale at the checkpoint (step 5, refresh every 3), which is in
+    the middle of an epoch.
+    """
+    assert (
+        exit_code(KILLED.format(examples=str(EXAMPLES), folder=str(tmp_path / "killed")))
+        == -signal.SIGKILL
+    )
     whole = make_trainer(str(tmp_path / "whole"), max_steps=12, disable_tqdm=True)
     whole.train()
     resumed = make_trainer(str(tmp_path / "killed"), max_steps=12, disable_tqdm=True)
@@ -245,7 +266,9 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[AttittudTrainer, 
 def test_checkpoints_hold_only_safetensors_and_json(stopped: tuple[AttittudTrainer, Path]) -> None:
     _, folder = stopped
     ours = {
-        path.relative_to(folder).as_posix() for path in folder.rglob("*") if FOLDER in path.relative_to(folder).parts
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if FOLDER in path.relative_to(folder).parts
     }
     assert ours - {FOLDER, f"{FOLDER}/basis"} == {
         f"{FOLDER}/guide.json",
@@ -255,7 +278,9 @@ def test_checkpoints_hold_only_safetensors_and_json(stopped: tuple[AttittudTrain
 
 
 @pytest.mark.parametrize("name", ["guide.json", "auxiliary.json", "basis/rows.safetensors"])
-def test_damaged_files_are_refused_by_name(tmp_path: Path, stopped: tuple[AttittudTrainer, Path], name: str) -> None:
+def test_damaged_files_are_refused_by_name(
+    tmp_path: Path, stopped: tuple[AttittudTrainer, Path], name: str
+) -> None:
     trainer, saved = stopped
     folder = shutil.copytree(saved, tmp_path / "damaged")
     file = folder / FOLDER / name
@@ -270,7 +295,9 @@ def test_damaged_files_are_refused_by_name(tmp_path: Path, stopped: tuple[Attitt
 
 
 @pytest.mark.parametrize(
-    "wrong", [None, [], {"updown": -1}, {"updown": "2"}, {"updown": True}, {"updown": 1.5}], ids=repr
+    "wrong",
+    [None, [], {"updown": -1}, {"updown": "2"}, {"updown": True}, {"updown": 1.5}],
+    ids=repr,
 )
 def test_saved_data_positions_of_a_wrong_type_are_refused(
     tmp_path: Path, stopped: tuple[AttittudTrainer, Path], wrong: Any
@@ -278,7 +305,9 @@ def test_saved_data_positions_of_a_wrong_type_are_refused(
     trainer, saved = stopped
     folder = shutil.copytree(saved, tmp_path / "planted")
     (folder / FOLDER / "auxiliary.json").write_text(json.dumps({"drawn": wrong}))
-    with pytest.raises(ValueError, match=r"auxiliary\.json: .*'drawn' must hold the number of batches"):
+    with pytest.raises(
+        ValueError, match=r"auxiliary\.json: .*'drawn' must hold the number of batches"
+    ):
         load_guide(trainer.guide, folder)
 
 
@@ -319,7 +348,9 @@ def test_a_packed_primary_batch_is_refused(tmp_path: Path) -> None:
         auxiliary_datasets=sequences(16, [1], 2),
         guide=SUM,
     )
-    with pytest.raises(ValueError, match=r"the primary batch is packed or padding-free.*auxiliary_collators"):
+    with pytest.raises(
+        ValueError, match=r"the primary batch is packed or padding-free.*auxiliary_collators"
+    ):
         trainer.train()
 
 
@@ -340,13 +371,19 @@ def test_a_packed_auxiliary_batch_is_allowed(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_eta_auto_works_with_judges_and_resumes(tmp_path: Path, accumulate: int) -> None:
-    """Judges are asked every second step, and the run is resumed. Counting down earns less than counting up, the primary task."""
+    """Judges are asked every second step, and the run is resumed. Counting down earns less than
+    counting up, the primary task.
+    """
 
     def auto() -> AttittudTrainer:
         return AttittudTrainer(
             model=llama(),
             args=arguments(
-                tmp_path, gradient_accumulation_steps=accumulate, save_strategy="steps", save_steps=5, max_steps=8
+                tmp_path,
+                gradient_accumulation_steps=accumulate,
+                save_strategy="steps",
+                save_steps=5,
+                max_steps=8,
             ),
             train_dataset=sequences(20, [1], 1),
             auxiliary_datasets={"up": sequences(12, [1], 2), "down": sequences(12, [-1], 3)},
@@ -361,7 +398,10 @@ def test_eta_auto_works_with_judges_and_resumes(tmp_path: Path, accumulate: int)
     assert curve(resumed) == curve(whole) and len(curve(whole)) == 8
     scores = whole.report.tasks
     assert float(scores["up"].earned.score.sum()) > float(scores["down"].earned.score.sum())
-    assert curve(whole, "attittud/up/weight_helpful")[-1] > curve(whole, "attittud/down/weight_helpful")[-1]
+    assert (
+        curve(whole, "attittud/up/weight_helpful")[-1]
+        > curve(whole, "attittud/down/weight_helpful")[-1]
+    )
 
 
 def test_judges_and_eta_auto_belong_together(tmp_path: Path) -> None:
@@ -384,9 +424,16 @@ def test_unknown_dataset_names_are_refused_at_once(tmp_path: Path) -> None:
     for wrong in ({"auxiliary_collators": {"wbe": None}}, {"auxiliary_losses": {"wbe": None}}):
         with pytest.raises(ValueError, match="no auxiliary dataset 'wbe', only 'web'"):
             AttittudTrainer(
-                model=llama(), args=arguments(tmp_path), auxiliary_datasets={"web": []}, guide=preset("flip"), **wrong
+                model=llama(),
+                args=arguments(tmp_path),
+                auxiliary_datasets={"web": []},
+                guide=preset("flip"),
+                **wrong,
             )
     with pytest.raises(ValueError, match="rank must be"):
         AttittudTrainer(
-            model=llama(), args=arguments(tmp_path), auxiliary_datasets={"web": []}, guide=preset("flip") | {"rank": 0}
+            model=llama(),
+            args=arguments(tmp_path),
+            auxiliary_datasets={"web": []},
+            guide=preset("flip") | {"rank": 0},
         )

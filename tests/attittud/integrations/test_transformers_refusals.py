@@ -40,7 +40,12 @@ def _quiet() -> None:
             r"DeepSpeed is not supported.*hides \.grad.*accelerate launch.*\n.*fsdp_version: 2",
         ),
         ("", "is_fsdp_enabled", True, r"FSDP of version 1.*fsdp_version: 2"),
-        ("args", "packing", True, r"packing=True does not work for the primary data.*packing=False.*auxiliary"),
+        (
+            "args",
+            "packing",
+            True,
+            r"packing=True does not work for the primary data.*packing=False.*auxiliary",
+        ),
         ("", "padding_free", True, r"padding_free=True does not work for the primary data"),
         ("args", "_n_gpu", 2, r"nn\.DataParallel.*torchrun"),
         ("args", "activation_offloading", True, r"activation_offloading.*gradient_checkpointing"),
@@ -55,7 +60,9 @@ def test_refusals_name_the_culprit_and_the_cure(
     if name == "_n_gpu":
         assert trainer.args.n_gpu <= 1
     if name == "is_fsdp_enabled":
-        monkeypatch.setattr(trainer.accelerator.state, "fsdp_plugin", SimpleNamespace(fsdp_version=1), raising=False)
+        monkeypatch.setattr(
+            trainer.accelerator.state, "fsdp_plugin", SimpleNamespace(fsdp_version=1), raising=False
+        )
     setattr(trainer.args if where else trainer, name, value)
     with pytest.raises(ValueError, match=f"(?s){message}"):
         check_trainer(trainer)
@@ -65,7 +72,9 @@ def test_accelerate_reads_the_config_in_the_refusals(tmp_path: Path) -> None:
     file = tmp_path / "fsdp2.yaml"
     file.write_text(FSDP2)
     config = load_config_from_file(str(file))
-    assert config.distributed_type == DistributedType.FSDP and config.fsdp_config["fsdp_version"] == 2
+    assert (
+        config.distributed_type == DistributedType.FSDP and config.fsdp_config["fsdp_version"] == 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,7 +84,10 @@ def test_accelerate_reads_the_config_in_the_refusals(tmp_path: Path) -> None:
             {"auxiliary_dataset": []},
             r"AttittudTrainer has no argument 'auxiliary_dataset' .did you mean 'auxiliary_datasets'",
         ),
-        ({"auxiliary_datasets": [], "judge_data": []}, r"no argument 'judge_data' .did you mean 'judge_dataset'"),
+        (
+            {"auxiliary_datasets": [], "judge_data": []},
+            r"no argument 'judge_data' .did you mean 'judge_dataset'",
+        ),
         ({}, r"AttittudTrainer needs auxiliary_datasets="),
         ({"auxiliary_datasets": [], "guide": SUM | {"rnk": 5}}, r"'rnk' .did you mean 'rank'"),
         ({"auxiliary_datasets": [], "eval_data": []}, r"unexpected keyword argument 'eval_data'"),
@@ -91,7 +103,10 @@ def test_misspelt_arguments_of_a_guard_are_named() -> None:
     class Guarded(GuardMixin, transformers.Trainer):
         pass
 
-    with pytest.raises(TypeError, match=r"Guarded has no argument 'protected_dataset' .did you mean 'protect_dataset'"):
+    with pytest.raises(
+        TypeError,
+        match=r"Guarded has no argument 'protected_dataset' .did you mean 'protect_dataset'",
+    ):
         Guarded(protected_dataset=[])
 
 
@@ -99,7 +114,12 @@ def test_misspelt_arguments_of_a_guard_are_named() -> None:
 def test_labels_without_an_output_of_the_model_are_named(
     tmp_path: Path, where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    sizes = {
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+    }
     config = transformers.BertConfig(vocab_size=9, num_labels=3, **sizes)
 
     def rows(*labels: int) -> list[dict[str, Any]]:
@@ -121,7 +141,8 @@ def test_labels_without_an_output_of_the_model_are_named(
         return
     named = {"web": "the auxiliary dataset 'web'", "judge_dataset": "judge_dataset="}[where]
     with pytest.raises(
-        ValueError, match=f"{named} has the label 5, but the model has 3 outputs, for labels from 0 to 2"
+        ValueError,
+        match=f"{named} has the label 5, but the model has 3 outputs, for labels from 0 to 2",
     ):
         trainer.train()
 
@@ -134,10 +155,17 @@ class OwnForSequenceClassification(transformers.BertForSequenceClassification):
 
 
 def test_labels_of_a_users_own_model_are_its_own_matter(tmp_path: Path) -> None:
-    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
+    sizes = {
+        "hidden_size": 8,
+        "intermediate_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+    }
     rows = [{"input_ids": [2, 3], "labels": label} for label in (0, 1, 2, 5)]
     trainer = AttittudTrainer(
-        model=OwnForSequenceClassification(transformers.BertConfig(vocab_size=9, num_labels=3, **sizes)),
+        model=OwnForSequenceClassification(
+            transformers.BertConfig(vocab_size=9, num_labels=3, **sizes)
+        ),
         args=arguments(tmp_path, max_steps=1),
         train_dataset=rows[:3],
         auxiliary_datasets={"web": rows},

@@ -1,4 +1,6 @@
-"""TRL's trainers under the mixin, and LoRA models: their own losses, shared out among the examples."""
+"""TRL's trainers under the mixin, and LoRA models: their own losses, shared out among the
+examples.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +34,9 @@ from tests.helpers.trainers import SUM, WARNINGS, arguments, curve, sequences, s
 pytestmark = [*WARNINGS, pytest.mark.usefixtures("offline")]
 
 
-def sft(folder: Path, cls: type = GuidedSFT, *, guide: Any = SUM, peft: Any = None, **settings: Any) -> GuidedSFT:
+def sft(
+    folder: Path, cls: type = GuidedSFT, *, guide: Any = SUM, peft: Any = None, **settings: Any
+) -> GuidedSFT:
     return cls(
         model=make_model(),
         args=arguments(folder, SFTConfig, max_length=16, **settings),
@@ -59,7 +63,9 @@ def dpo(folder: Path, cls: type = GuidedDPO, **settings: Any) -> GuidedDPO:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", MAKE)
 def test_the_example_resumes_to_the_same_run(tmp_path: Path, kind: str) -> None:
-    """A checkpoint after 4 steps, in the middle of an interval of 3 between refreshes. DPO also has plain text."""
+    """A checkpoint after 4 steps, in the middle of an interval of 3 between refreshes. DPO also has
+    plain text.
+    """
     settings = {"max_steps": 6, "save_steps": 4, "disable_tqdm": True}
     whole, resumed = (MAKE[kind](str(tmp_path), **settings) for _ in range(2))
     whole.train()
@@ -92,13 +98,17 @@ def test_dpo_with_equal_weights_is_the_stock_trainer(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("loss_type", [["sigmoid"], ["ipo"], ["hinge", "sigmoid_norm"]])
-def test_each_dpo_pair_has_the_gradient_of_a_batch_with_this_pair_alone(tmp_path: Path, loss_type: list[str]) -> None:
+def test_each_dpo_pair_has_the_gradient_of_a_batch_with_this_pair_alone(
+    tmp_path: Path, loss_type: list[str]
+) -> None:
     trainer = dpo(tmp_path, loss_type=loss_type)
     trainer.model.eval()
     parameters = list(trainer.model.parameters())
     with torch.no_grad():
         for parameter in parameters:
-            parameter.add_(0.3 * torch.randn_like(parameter))  # away from the reference, where all pairs look alike
+            parameter.add_(
+                0.3 * torch.randn_like(parameter)
+            )  # away from the reference, where all pairs look alike
     inputs = next(iter(trainer.get_train_dataloader()))
     pairs = inputs["input_ids"].shape[0] // 2
     cut = Cut(trainer.model)
@@ -106,7 +116,9 @@ def test_each_dpo_pair_has_the_gradient_of_a_batch_with_this_pair_alone(tmp_path
     losses = cut.per_example(loss, 2, "DPO")
     assert losses.shape == (pairs,) and torch.allclose(losses.mean(), loss)
     for i in range(pairs):
-        alone = trainer.compute_loss(trainer.model, {name: value[[i, i + pairs]] for name, value in inputs.items()})
+        alone = trainer.compute_loss(
+            trainer.model, {name: value[[i, i + pairs]] for name, value in inputs.items()}
+        )
         expected = torch.autograd.grad(alone, parameters)
         found = torch.autograd.grad(losses[i], parameters, retain_graph=True)
         scale = max(float(gradient.abs().max()) for gradient in expected)
@@ -119,11 +131,21 @@ def test_lora_adapters_are_trained(tmp_path: Path) -> None:
     """Only the adapters move, and a resumed run is the same run."""
     peft = LoraConfig(r=2, lora_dropout=0.1, target_modules=["q_proj", "v_proj"])
     guide = {**preset("drop_harmful"), "rank": 3, "refresh_every": 2}
-    settings = {"guide": guide, "peft": peft, "bf16": True, "save_strategy": "steps", "save_steps": 3}
+    settings = {
+        "guide": guide,
+        "peft": peft,
+        "bf16": True,
+        "save_strategy": "steps",
+        "save_steps": 3,
+    }
     trainer = sft(tmp_path, **settings)
     before = {name: parameter.clone() for name, parameter in trainer.model.named_parameters()}
     trainer.train()
-    moved = {name for name, parameter in trainer.model.named_parameters() if not torch.equal(parameter, before[name])}
+    moved = {
+        name
+        for name, parameter in trainer.model.named_parameters()
+        if not torch.equal(parameter, before[name])
+    }
     assert moved and all("lora_" in name for name in moved)
     assert trainer.guide is not None and set(trainer.guide.shared_parameters) == moved
     resumed = sft(tmp_path, **settings)
@@ -154,10 +176,17 @@ def test_label_smoothing_sees_the_language_model_inside_lora(tmp_path: Path) -> 
 @pytest.mark.filterwarnings("ignore:You are using packing:UserWarning")
 @pytest.mark.parametrize("setting", ["packing", "padding_free"])
 def test_packing_primary_data_is_refused(tmp_path: Path, setting: str) -> None:
-    with pytest.raises(ValueError, match=f"{setting}=True does not work for the primary data.*{setting}=False"):
+    with pytest.raises(
+        ValueError, match=f"{setting}=True does not work for the primary data.*{setting}=False"
+    ):
         GuidedSFT(
             model=make_model(),
-            args=arguments(tmp_path, SFTConfig, max_length=16 if setting == "packing" else None, **{setting: True}),
+            args=arguments(
+                tmp_path,
+                SFTConfig,
+                max_length=16 if setting == "packing" else None,
+                **{setting: True},
+            ),
             train_dataset=text(20, [1], 1),
             processing_class=make_tokenizer(),
             auxiliary_datasets=text(12, [1], 2),
@@ -179,7 +208,9 @@ def test_packing_auxiliary_data_is_allowed(tmp_path: Path) -> None:
         train_dataset=text(20, [1], 1),
         processing_class=make_tokenizer(),
         auxiliary_datasets={"packed": pack_dataset(ids, seq_length=16)},
-        auxiliary_collators={"packed": DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)},
+        auxiliary_collators={
+            "packed": DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)
+        },
         guide=SUM,
     )
     trainer.train()
@@ -190,9 +221,13 @@ def test_packing_auxiliary_data_is_allowed(tmp_path: Path) -> None:
 def test_a_loss_not_computed_from_the_outputs_is_refused(tmp_path: Path) -> None:
     class Decayed(GuidedSFT):
         def compute_loss(self, model: Any, inputs: Any, **more: Any) -> Any:
-            return super().compute_loss(model, inputs, **more) + self.model.lm_head.weight.square().sum()
+            return (
+                super().compute_loss(model, inputs, **more)
+                + self.model.lm_head.weight.square().sum()
+            )
 
     with pytest.raises(
-        ValueError, match=r"Decayed.compute_loss is not a function of the model's logits or log_probs alone"
+        ValueError,
+        match=r"Decayed.compute_loss is not a function of the model's logits or log_probs alone",
     ):
         sft(tmp_path, Decayed).train()

@@ -8,7 +8,10 @@ from attittud.basis.orthonormal import orthonormalise_
 from tests.helpers.long_rows import relative, rows
 
 __all__ = ["rows"]  # fixtures
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
 
 
 def test_transform_equals_a_matrix_product(rows):
@@ -37,7 +40,9 @@ def test_factors_equal_plain_torchs(rows, rank):
     factor, inverse = linalg.factorise(matrix, 1e-4)
     wanted, wanted_inverse = (x.cuda() for x in linalg.factorise(matrix.cpu(), 1e-4))
     torch.testing.assert_close(factor, wanted, rtol=1e-6, atol=1e-8 * float(wanted.abs().max()))
-    torch.testing.assert_close(inverse, wanted_inverse, rtol=1e-4, atol=1e-6 * float(wanted_inverse.abs().max()))
+    torch.testing.assert_close(
+        inverse, wanted_inverse, rtol=1e-4, atol=1e-6 * float(wanted_inverse.abs().max())
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -50,14 +55,24 @@ def test_rows_are_copied_only_if_they_are_finite(rows, dtype):
     assert torch.equal(old, rows.to(dtype))
 
 
-@pytest.mark.parametrize(("k", "m", "size"), [(5, 64, 300_000), (10, 32, 131_072), (12, 7, 200_001), (20, 9, 200_000)])
+@pytest.mark.parametrize(
+    ("k", "m", "size"), [(5, 64, 300_000), (10, 32, 131_072), (12, 7, 200_001), (20, 9, 200_000)]
+)
 def test_add_product_adds_a_matrix_product(k, m, size):
     """Into some of the columns of a larger matrix, with some of the columns of the weights."""
-    whole, weights = torch.randn(k, size + 100, device="cuda"), torch.randn(k, m + 5, device="cuda")[:, 3 : 3 + m]
+    whole, weights = (
+        torch.randn(k, size + 100, device="cuda"),
+        torch.randn(k, m + 5, device="cuda")[:, 3 : 3 + m],
+    )
     rows, before = torch.randn(m, size, device="cuda"), whole.clone()
     linalg.add_product_(whole[:, 50:-50], weights, rows)
-    assert relative(whole[:, 50:-50], before[:, 50:-50].double() + weights.double() @ rows.double()) < 1e-6
-    assert torch.equal(whole[:, :50], before[:, :50]) and torch.equal(whole[:, -50:], before[:, -50:])
+    assert (
+        relative(whole[:, 50:-50], before[:, 50:-50].double() + weights.double() @ rows.double())
+        < 1e-6
+    )
+    assert torch.equal(whole[:, :50], before[:, :50]) and torch.equal(
+        whole[:, -50:], before[:, -50:]
+    )
 
 
 def test_orthonormalised_rows_are_orthonormal(rows):
@@ -75,7 +90,9 @@ def test_dependent_rows_become_zero():
 
 @pytest.mark.parametrize("k", [8, 20])
 def test_rows_beyond_the_number_of_examples_become_zero(k):
-    """Four examples span four directions, also where few of the parameters carry all of the gradient."""
+    """Four examples span four directions, also where few of the parameters carry all of the
+    gradient.
+    """
     examples = torch.randn(4, 300_000, device="cuda")
     examples[:, 300:] *= 1e-6
     rows = torch.randn(k, 4, device="cuda") @ examples
@@ -114,7 +131,9 @@ def test_the_inner_product_takes_every_second_number_of_a_vector():
     x, y = torch.randn(2, 1000, device="cuda")
     wanted = float(x[::2].double() @ y[::2].double())
     assert float(linalg.dot(x[::2], y[::2])) == pytest.approx(wanted, rel=1e-12)
-    assert float(linalg.dot(x[:500], y[::2])) == pytest.approx(float(x[:500].double() @ y[::2].double()), rel=1e-12)
+    assert float(linalg.dot(x[:500], y[::2])) == pytest.approx(
+        float(x[:500].double() @ y[::2].double()), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -131,4 +150,6 @@ def test_lift_with_zero_weights_is_exact(rows, c):
     x, y = torch.randn(2, rows.shape[1], device="cuda")
     factor = torch.full((), 0.1, dtype=torch.float64, device="cuda")
     nothing = torch.zeros(len(rows), device="cuda", dtype=torch.float64)
-    assert torch.equal(linalg.lift_(rows, nothing, x.clone(), y.clone(), c, factor), c * x + 0.1 * y)
+    assert torch.equal(
+        linalg.lift_(rows, nothing, x.clone(), y.clone(), c, factor), c * x + 0.1 * y
+    )

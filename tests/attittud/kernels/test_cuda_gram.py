@@ -7,7 +7,10 @@ from attittud import kernels as linalg
 from tests.helpers.long_rows import relative, rows
 
 __all__ = ["rows"]  # fixtures
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
 
 
 def test_gram_matrices_equal_float64(rows):

@@ -6,12 +6,16 @@ import torch
 from attittud.engine.gradients import Windows
 from tests.helpers.long_rows import relative
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
 
 
-# ---------------------------------------------------------------------------------------------- windows
+# ------------------------------------------------------------------------------------------ windows
 
-# examples, entries of each, input and output channels, space, window, stride, dilation, pads as in F.pad, rows of weights
+# examples, entries of each, input and output channels, space, window, stride, dilation, pads as in
+# F.pad, rows of weights
 CONVOLUTIONS = {
     "many splits": (64, 1, 64, 64, (32, 32), (3, 3), (1, 1), (1, 1), (1, 1, 1, 1), 5),
     "one split": (9, 1, 256, 256, (8, 8), (3, 3), (1, 1), (1, 1), (1, 1, 1, 1), 5),
@@ -29,9 +33,27 @@ CONVOLUTIONS = {
 
 
 class Convolved:
-    """A convolution with made-up gradients, and what they add up to: a loop over the examples in float64."""
+    """A convolution with made-up gradients, and what they add up to: a loop over the examples in
+    float64.
+    """
 
-    def __init__(self, m, each, channels, outputs, space, window, stride, dilation, pads, k, *, dtype, last, groups=1):
+    def __init__(
+        self,
+        m,
+        each,
+        channels,
+        outputs,
+        space,
+        window,
+        stride,
+        dilation,
+        pads,
+        k,
+        *,
+        dtype,
+        last,
+        groups=1,
+    ):
         random = torch.Generator("cuda").manual_seed(0)
         layout = torch.channels_last if last else torch.contiguous_format
 
@@ -41,7 +63,9 @@ class Convolved:
         x = normal(m * each, channels, *space).to(dtype, memory_format=layout)
         weight = normal(outputs, channels // groups, *window)
         padded = torch.nn.functional.pad(x.double(), pads)
-        shape = torch.nn.functional.conv2d(padded, weight.double(), None, stride, 0, dilation, groups).shape
+        shape = torch.nn.functional.conv2d(
+            padded, weight.double(), None, stride, 0, dilation, groups
+        ).shape
         gradient = normal(*shape).to(dtype, memory_format=layout)
         self.weights = normal(k, m)
         self.piece = Windows(gradient, x, weight, m, (stride, dilation), pads, groups)
@@ -69,23 +93,44 @@ def test_sums_over_windows_equal_torchs(case, dtype, last, monkeypatch):
     made = Convolved(*CONVOLUTIONS[case], dtype=dtype, last=last)
     monkeypatch.setattr(Windows, "_right", None)  # no windows are laid out
     found = made.sums()
-    # Tensor cores cut digits off where they add. One wrong position of the large image would be 7e-4.
+    # Tensor cores cut digits off where they add. One wrong position of the large image would be
+    # 7e-4.
     assert relative(found, made.wanted) < 2e-5
     assert torch.equal(found, made.sums())
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"k": 11}, {"dtype": torch.float32}, {"channels": 16, "groups": 2}, {"space": (3, 3), "pads": (0, 0, 0, 0)}],
+    [
+        {"k": 11},
+        {"dtype": torch.float32},
+        {"channels": 16, "groups": 2},
+        {"space": (3, 3), "pads": (0, 0, 0, 0)},
+    ],
     ids=["more sums", "float32", "groups", "one position"],
 )
 def test_unsupported_convolutions_copy_their_windows(change, monkeypatch):
-    names = ("m", "each", "channels", "outputs", "space", "window", "stride", "dilation", "pads", "k")
+    names = (
+        "m",
+        "each",
+        "channels",
+        "outputs",
+        "space",
+        "window",
+        "stride",
+        "dilation",
+        "pads",
+        "k",
+    )
     settings = (
-        dict(zip(names, CONVOLUTIONS["odd channels"], strict=True)) | {"dtype": torch.bfloat16, "last": True} | change
+        dict(zip(names, CONVOLUTIONS["odd channels"], strict=True))
+        | {"dtype": torch.bfloat16, "last": True}
+        | change
     )
     made = Convolved(**settings)
     laid_out, calls = Windows._right, []
-    monkeypatch.setattr(Windows, "_right", lambda *args, **kwargs: calls.append(1) or laid_out(*args, **kwargs))
+    monkeypatch.setattr(
+        Windows, "_right", lambda *args, **kwargs: calls.append(1) or laid_out(*args, **kwargs)
+    )
     assert relative(made.sums(), made.wanted) < 1e-5
     assert calls

@@ -28,7 +28,9 @@ def make(
 ) -> tuple[Problem, Guide]:
     p = problem(name, dtype, m=12, n=12)
     return p, Guide(
-        p.model, **{"eta": "auto", "basis": basis, "rank": 3, "refresh_every": 2, "judge_every": 1} | options
+        p.model,
+        **{"eta": "auto", "basis": basis, "rank": 3, "refresh_every": 2, "judge_every": 1}
+        | options,
     )
 
 
@@ -65,7 +67,13 @@ def test_scores_are_cosines_of_explicit_parts(basis, include_mean):
     report = step(p, guide)
     V = guide.subspace.rows if basis == "random" else basis
     want = expected(
-        p.model, p.losses(TRAINED), p.loss(slice(0, 8)), eta=(0, 0, 0), basis=V, rank=3, include_mean=include_mean
+        p.model,
+        p.losses(TRAINED),
+        p.loss(slice(0, 8)),
+        eta=(0, 0, 0),
+        basis=V,
+        rank=3,
+        include_mean=include_mean,
     )
     g_judge = heard(p, want.names)
     parts = want.parts["auxiliary"]
@@ -93,7 +101,7 @@ def test_a_step_uses_weights_from_the_scores_of_earlier_steps(basis, dtype):
     assert error(p.grads(), same.grads()) < (1e-12 if dtype == torch.float64 else 1e-5)
 
 
-# ------------------------------------------------------------------------------------------------ the rule
+# ----------------------------------------------------------------------------------------- the rule
 
 
 def record_of(*cosines: list[float]) -> TaskScores:
@@ -103,7 +111,9 @@ def record_of(*cosines: list[float]) -> TaskScores:
     return record
 
 
-CASES = st.lists(st.lists(st.floats(-1, 1), min_size=len(SCORED), max_size=len(SCORED)), min_size=1, max_size=8)
+CASES = st.lists(
+    st.lists(st.floats(-1, 1), min_size=len(SCORED), max_size=len(SCORED)), min_size=1, max_size=8
+)
 
 
 @given(CASES)
@@ -120,7 +130,9 @@ def test_weights_stay_in_bounds(cosines):
     st.floats(0.05, 1),
     st.integers(2, 12),
 )
-def test_a_part_that_is_the_judges_gradient_is_kept_and_its_negative_dropped(part, others, primary, hearings):
+def test_a_part_that_is_the_judges_gradient_is_kept_and_its_negative_dropped(
+    part, others, primary, hearings
+):
     """Whatever the rest of the auxiliary gradient is like."""
     for sign in (1.0, -1.0):
         cosines = [*others[:4], primary]
@@ -131,10 +143,14 @@ def test_a_part_that_is_the_judges_gradient_is_kept_and_its_negative_dropped(par
 
 @given(st.integers(0, 30), st.floats(0.05, 0.9), st.floats(0.0, 0.05))
 def test_judges_with_the_auxiliary_gradient_drop_no_part(seed, primary, noise):
-    """Their gradient then is the auxiliary one up to noise: every part points with it, more than the primary one does."""
+    """Their gradient then is the auxiliary one up to noise: every part points with it, more than
+    the primary one does.
+    """
     random = torch.Generator().manual_seed(seed)
     record = TaskScores(torch.device("cpu"))
-    split = torch.tensor([0.8, 0.5, 0.4, 1.0], dtype=torch.float64)  # norms of the parts of a gradient of norm 1
+    split = torch.tensor(
+        [0.8, 0.5, 0.4, 1.0], dtype=torch.float64
+    )  # norms of the parts of a gradient of norm 1
     for _ in range(12):
         found = (split + noise * torch.randn(4, generator=random, dtype=torch.float64)).clamp(-1, 1)
         record.add(torch.cat([found, torch.tensor([min(primary, 0.3)], dtype=torch.float64)]))
@@ -143,11 +159,15 @@ def test_judges_with_the_auxiliary_gradient_drop_no_part(seed, primary, noise):
 
 @pytest.mark.parametrize("hearings", [7, 150])
 def test_moments_follow_an_exponential_average(hearings):
-    """A twentieth of the mean is new with every answer; after many answers the mean is worth 39 of them."""
+    """A twentieth of the mean is new with every answer; after many answers the mean is worth 39 of
+    them.
+    """
     random = torch.Generator().manual_seed(1)
     found = torch.rand(hearings, 5, generator=random, dtype=torch.float64) * 2 - 1
     record = record_of(*found.tolist())
-    decay = torch.tensor([0.95 ** (hearings - 1 - i) for i in range(hearings)], dtype=torch.float64)[:, None]
+    decay = torch.tensor(
+        [0.95 ** (hearings - 1 - i) for i in range(hearings)], dtype=torch.float64
+    )[:, None]
     mean = (decay * found).sum(0) / decay.sum()
     count = decay.sum() ** 2 / decay.square().sum()
     variance = (decay * (found - mean).square()).sum(0) / decay.sum() * count / (count - 1)
@@ -171,7 +191,11 @@ def test_weights_follow_the_documented_rule(centre, noise):
     """The same, number by number, from the sentences in docs/which-weights.md."""
     cosines = [[c + e for c, e in zip(centre, errors, strict=True)] for errors in noise]
     record = record_of(*cosines)
-    score, spread, error = record.known[0].tolist(), record.known[1].tolist(), float(record.known[2][3])
+    score, spread, error = (
+        record.known[0].tolist(),
+        record.known[1].tolist(),
+        float(record.known[2][3]),
+    )
     assume(error > 1e-9)
     for part in range(3):
         difference = score[part] - score[3]
@@ -182,18 +206,22 @@ def test_weights_follow_the_documented_rule(centre, noise):
 
 
 def test_a_part_that_is_only_rounding_has_score_zero():
-    """Where the auxiliary gradient lies in the span there is no neutral part, though float32 leaves something of it."""
+    """Where the auxiliary gradient lies in the span there is no neutral part, though float32 leaves
+    something of it.
+    """
     for seed in range(8):
         p = problem("mlp", torch.float32, m=12, n=12, seed=seed)
         guide = Guide(p.model, eta="auto", basis="mean", refresh_every=1, judge_every=1)
         losses = p.losses(TRAINED)
-        report = guide.backward(primary=losses, auxiliary=0.3 * losses.mean(), judge=lambda p=p: p.losses(JUDGES))
+        report = guide.backward(
+            primary=losses, auxiliary=0.3 * losses.mean(), judge=lambda p=p: p.losses(JUDGES)
+        )
         neutral, helpful, harmful, whole, primary = score(report)
         assert neutral == harmful == 0
         assert helpful == pytest.approx(primary, abs=1e-5) == whole
 
 
-# ------------------------------------------------------------------------------------------------ whole steps
+# -------------------------------------------------------------------------------------- whole steps
 
 
 @pytest.mark.parametrize("basis", ["sketch", "exact", "random"])
@@ -204,7 +232,9 @@ def test_judges_whose_gradient_is_a_part_keep_it_and_its_negative_is_dropped(bas
         p, guide = make(basis, rank=8, refresh_every=10)
         names = list(dict(p.model.body.named_parameters(prefix="body")))
         shared = [dict(p.model.named_parameters())[name] for name in names]
-        same, twin = make(basis, rank=8, refresh_every=10)  # its basis is the same, and known before the first step
+        same, twin = make(
+            basis, rank=8, refresh_every=10
+        )  # its basis is the same, and known before the first step
         step(same, twin, judge=lambda same=same: same.losses(JUDGES))
 
         def judge(p=p, rows=twin.subspace.rows, names=names, shared=shared, sign=sign):
@@ -221,7 +251,9 @@ def test_judges_whose_gradient_is_a_part_keep_it_and_its_negative_is_dropped(bas
 
 
 def test_judges_from_the_auxiliary_data_drop_nothing():
-    """The judges are other examples than the step's, with their auxiliary loss: no part is dropped beyond the batches' noise."""
+    """The judges are other examples than the step's, with their auxiliary loss: no part is dropped
+    beyond the batches' noise.
+    """
     p = problem("mlp", torch.float64, m=12, n=400)
     guide = Guide(p.model, eta="auto", rank=3, refresh_every=5, judge_every=1)
     order = torch.Generator().manual_seed(3)
@@ -233,7 +265,9 @@ def test_judges_from_the_auxiliary_data_drop_nothing():
 
         p.model.zero_grad()
         report = guide.backward(
-            p.losses(), losses(rows[:100]), judge=lambda at=rows[100:200]: losses(at, reduction="none")
+            p.losses(),
+            losses(rows[:100]),
+            judge=lambda at=rows[100:200]: losses(at, reduction="none"),
         )
     assert weights(report) == [1, 1, 1]
 
@@ -246,7 +280,7 @@ def test_the_canonical_basis_scores_coordinates_in_chunks(monkeypatch):
     assert score(step(q, other)) == pytest.approx(score(first), abs=1e-12)
 
 
-# ------------------------------------------------------------------------------------------------ promises
+# ----------------------------------------------------------------------------------------- promises
 
 
 def train(p: Problem, guide: Guide, steps: int, first: int = 0, scale=(1.0, 1.0, 1.0), **options):
@@ -286,7 +320,10 @@ def test_a_resumed_run_is_bitwise_the_same(basis):
     again.load_state_dict(text | {"basis": basis_rows})
     report = train(parameters, again, 7, first=5)
     assert score(report) != [0] * 5
-    assert all(torch.equal(x, y) for x, y in zip(whole.model.parameters(), parameters.model.parameters(), strict=True))
+    assert all(
+        torch.equal(x, y)
+        for x, y in zip(whole.model.parameters(), parameters.model.parameters(), strict=True)
+    )
     ours, theirs = guide.state_dict(), again.state_dict()
     assert ours["judges"] == theirs["judges"]
 
@@ -341,7 +378,9 @@ def test_judges_with_nan_change_no_score_and_are_counted():
     for at in range(3):
         step(p, guide, at)
     state = guide.state_dict()["judges"]["records"]["auxiliary"]
-    report = step(p, guide, judge=lambda: p.losses(JUDGES) * torch.tensor([1.0, math.nan, 1.0, 1.0]))
+    report = step(
+        p, guide, judge=lambda: p.losses(JUDGES) * torch.tensor([1.0, math.nan, 1.0, 1.0])
+    )
     after = guide.state_dict()["judges"]["records"]["auxiliary"]
     assert after == state | {"skipped": 1}
     assert report.to_dict()["skipped_scores"] == 1
@@ -375,7 +414,9 @@ def test_named_tasks_may_alternate_in_micro_batches(basis):
     for _ in range(3):
         p.model.zero_grad(), q.model.zero_grad()
         losses = {name: p.loss(at) for name, at in tasks.items()}
-        first = guide.backward(primary=p.losses(TRAINED), auxiliary=losses, judge=lambda: p.losses(JUDGES))
+        first = guide.backward(
+            primary=p.losses(TRAINED), auxiliary=losses, judge=lambda: p.losses(JUDGES)
+        )
         other.primary(q.losses(TRAINED))
         other.judge(lambda: q.losses(JUDGES))
         for part in (0, 4):
@@ -409,7 +450,9 @@ def test_named_tasks_may_mix_auto_and_fixed_weights(basis):
     for _ in range(3):
         p.model.zero_grad()
         losses = {name: p.loss(at) for name, at in tasks.items()}
-        report = guide.backward(primary=p.losses(TRAINED), auxiliary=losses, judge=lambda: p.losses(JUDGES))
+        report = guide.backward(
+            primary=p.losses(TRAINED), auxiliary=losses, judge=lambda: p.losses(JUDGES)
+        )
     assert report.tasks["b"].earned is None
     etas = {name: tuple(weights(report, name)) for name in ("a", "c")} | {"b": (0.5, 1, -1)}
     want = expected(
@@ -425,8 +468,12 @@ def test_named_tasks_may_mix_auto_and_fixed_weights(basis):
     assert error(p.grads(), want.grads) < 1e-10
     for name in ("a", "c"):
         parts, g_judge = want.parts[name], heard(p, want.names)
-        cosines = [cosine(x, g_judge) for x in (parts.neutral, parts.helpful, parts.harmful, want.g_a[name], want.g_p)]
-        # The model stands still, so every answer is the same (except for the basis, which the refreshes change).
+        cosines = [
+            cosine(x, g_judge)
+            for x in (parts.neutral, parts.helpful, parts.harmful, want.g_a[name], want.g_p)
+        ]
+        # The model stands still, so every answer is the same (except for the basis, which the
+        # refreshes change).
         assert score(report, name)[3:] == pytest.approx(cosines[3:], abs=1e-9)
     values = report.to_dict()
     assert {"a/weight_neutral", "c/score_auxiliary", "c/score_primary"} <= values.keys()
@@ -447,7 +494,9 @@ def test_the_judges_forward_pass_has_no_side_effects():
 
 @pytest.mark.parametrize("first", [0, 1, 2])
 def test_dropout_of_judges_stays_off_even_if_it_starts_later(first):
-    """Passes of judges that draw no random numbers are not watched. One that begins to draw is run again."""
+    """Passes of judges that draw no random numbers are not watched. One that begins to draw is run
+    again.
+    """
     p, guide = make()
     q, other = make()
     calls = []
@@ -475,14 +524,22 @@ def test_later_judge_passes_run_without_the_dropout_mode():
     p, guide = make()
     modes = []
     for _ in range(3):
-        step(p, guide, judge=lambda: modes.append(torch.overrides._get_current_function_mode()) or p.losses(JUDGES))
+        step(
+            p,
+            guide,
+            judge=lambda: (
+                modes.append(torch.overrides._get_current_function_mode()) or p.losses(JUDGES)
+            ),
+        )
     assert [mode is not None for mode in modes] == [True, False, False]
 
 
 @pytest.mark.parametrize("basis", ["sketch", "mean"])
 @pytest.mark.parametrize("tasks", [1, 2])
 def test_judges_cost_one_gradient_of_memory(basis, tasks):
-    """Asking the judges holds their gradient in addition to the k + 3 vectors of a refresh, or instead of a copy between them."""
+    """Asking the judges holds their gradient in addition to the k + 3 vectors of a refresh, or
+    instead of a copy between them.
+    """
     torch.manual_seed(0)
     width, depth = 512, 8
     model = nn.Sequential(*(nn.Linear(width, width) for _ in range(depth)))
@@ -509,7 +566,7 @@ def test_using_judges_does_not_wait_for_the_device(basis):
     assert not watch.seen
 
 
-# ------------------------------------------------------------------------------------------------ errors
+# ------------------------------------------------------------------------------------------- errors
 
 
 @pytest.mark.parametrize(
@@ -561,7 +618,9 @@ def test_an_incomplete_state_is_refused_and_changes_nothing(missing):
     p, guide = make()
     step(p, guide)
     state = guide.state_dict()
-    damaged = state | {"judges": {key: value for key, value in state["judges"].items() if key != missing}}
+    damaged = state | {
+        "judges": {key: value for key, value in state["judges"].items() if key != missing}
+    }
     with pytest.raises(ValueError, match=f"'judges'.*{missing}"):
         guide.load_state_dict(damaged)
     assert guide.state_dict()["judges"] == state["judges"]
@@ -605,7 +664,9 @@ def test_a_model_may_change_its_type_between_refreshes():
     guide = Guide(model, eta="auto", rank=2, judge_every=1, refresh_every=100)
     for dtype in (torch.float32, torch.float64):
         model.to(dtype).zero_grad()
-        guide.backward(losses(slice(4)), losses(slice(4, 8)).mean(), judge=lambda: losses(slice(8, 12)))
+        guide.backward(
+            losses(slice(4)), losses(slice(4, 8)).mean(), judge=lambda: losses(slice(8, 12))
+        )
     # Nothing has been earned yet, so the update is the primary gradient.
     wanted = torch.autograd.grad(losses(slice(4)).mean(), list(model.parameters()))
     for parameter, gradient in zip(model.parameters(), wanted, strict=True):

@@ -17,7 +17,9 @@ WEIGHTS = {"a": 1.0, "b": 0.3, "c": -2.0}
 
 
 def collected(vectors, primary, rows, *, include_mean, early, parts=1):
-    """The gradients of some tasks; `early`: all are kept as vectors, because the primary gradient may still grow."""
+    """The gradients of some tasks; `early`: all are kept as vectors, because the primary gradient
+    may still grow.
+    """
     layout = Layout(nn.Linear(3, 4).double().named_parameters())
     basis = Stored(layout, len(rows), Workers())
     basis.replace(rows.clone(), torch.ones((), dtype=torch.bool))
@@ -37,7 +39,9 @@ def collected(vectors, primary, rows, *, include_mean, early, parts=1):
 @pytest.mark.parametrize("names", ["a", "ab", "abc"])
 @pytest.mark.parametrize("early", [False, True])
 @pytest.mark.parametrize("parts", [1, 2])
-def test_numbers_combination_and_lift_give_the_update_of_whole_gradients(include_mean, names, early, parts):
+def test_numbers_combination_and_lift_give_the_update_of_whole_gradients(
+    include_mean, names, early, parts
+):
     primary, *vectors = torch.randn(1 + len(names), 16, dtype=torch.float64)
     rows = torch.linalg.qr(torch.randn(16, 5, dtype=torch.float64)).Q.T
     tasks = dict(zip(names, vectors, strict=True))

@@ -45,7 +45,9 @@ def test_first_refresh_that_fails_leaves_everything_neutral(basis):
     p = problem("mlp")
     g_p, g_a = gradients(p.losses().mean(), p.model), gradients(p.loss(), p.model)
     guide = guide_for(p, basis=basis, eta=Eta(0.5, 0, -1))
-    report = guide.backward(primary=p.losses(), auxiliary=p.loss(), basis_losses=lambda: nan_at(p.losses()))
+    report = guide.backward(
+        primary=p.losses(), auxiliary=p.loss(), basis_losses=lambda: nan_at(p.losses())
+    )
     assert report.skipped_refreshes == 1
     assert report.effective_rank == 0
     for name, x in p.model.body.named_parameters(prefix="body"):
@@ -85,7 +87,13 @@ def test_a_refresh_waits_for_a_batch_with_more_than_one_example(basis, verbs, ca
         return guide.combine()
 
     every, last = slice(0, 6), slice(5, 6)
-    assert [step(at).refreshed for at in (every, every, last, last, every)] == [True, False, False, False, True]
+    assert [step(at).refreshed for at in (every, every, last, last, every)] == [
+        True,
+        False,
+        False,
+        False,
+        True,
+    ]
     V = guide.subspace.rows.clone()
     step(every)
     report = step(last)
@@ -120,5 +128,7 @@ def test_refresh_can_be_forced_and_forbidden():
     p = problem("mlp")
     guide = Guide(p.model, eta=WEIGHTS, rank=3, refresh_every=2)
     wish = [None, True, False, False, False]
-    refreshed = [guide.backward(primary=p.losses(), auxiliary=p.loss(), refresh=r).refreshed for r in wish]
+    refreshed = [
+        guide.backward(primary=p.losses(), auxiliary=p.loss(), refresh=r).refreshed for r in wish
+    ]
     assert refreshed == [True, True, False, False, False]

@@ -1,4 +1,8 @@
-"""How many vectors of the size of the model a step allocates, and what happens where they cannot fit."""
+"""How many vectors of the size of the model a step allocates, and what happens where they cannot
+fit.
+"""
+
+from functools import partial
 
 import pytest
 import torch
@@ -13,7 +17,8 @@ from tests.helpers.watch import LiveMemory
 K, M, WIDTH, DEPTH = 5, 16, 384, 8
 
 
-SLACK = 0.6  # activations and their gradients, in units of D; a whole further vector does not hide in it
+# activations and their gradients, in units of D; a whole further vector does not hide in it
+SLACK = 0.6
 
 
 class Wide(nn.Module):
@@ -45,7 +50,10 @@ def measured(model: Wide, action) -> float:
 
 
 def guide_for(model: Wide, **options) -> Guide:
-    return Guide(model, **{"eta": Eta(1, 0.5, -1), "primary_weight": 0.1, "rank": K, "engine": "loop"} | options)
+    return Guide(
+        model,
+        **{"eta": Eta(1, 0.5, -1), "primary_weight": 0.1, "rank": K, "engine": "loop"} | options,
+    )
 
 
 def rows(basis: str) -> int:
@@ -73,7 +81,9 @@ def test_the_helper_counts_allocated_vectors():
 @pytest.mark.parametrize("with_grad", [False, True], ids=["", "grad present"])
 @pytest.mark.parametrize("basis", ["sketch", "mean", "random"])
 def test_memory_of_backward(basis, with_grad, include_mean, engine):
-    """In addition to ``.grad``: k + 3 vectors where the basis is new, 3 where it is not, and never an m x D tensor."""
+    """In addition to ``.grad``: k + 3 vectors where the basis is new, 3 where it is not, and never
+    an m x D tensor.
+    """
     torch.manual_seed(0)
     model = Wide()
     guide = guide_for(model, basis=basis, include_mean=include_mean, engine=engine)
@@ -82,7 +92,8 @@ def test_memory_of_backward(basis, with_grad, include_mean, engine):
         if with_grad:
             model.auxiliary().backward()
         losses, loss = model.primary(), model.auxiliary()
-        peak = measured(model, lambda: guide.backward(primary=losses, auxiliary=loss, refresh=refresh))  # noqa: B023 - called at once
+        step = partial(guide.backward, primary=losses, auxiliary=loss, refresh=refresh)
+        peak = measured(model, step)
         allowed = 3 + (rows(basis) if refresh else 0) + (not with_grad)
         assert peak <= allowed + SLACK, (refresh, peak)
         assert peak >= (rows(basis) if refresh else 1)  # the measurement is alive
@@ -90,7 +101,9 @@ def test_memory_of_backward(basis, with_grad, include_mean, engine):
 
 @pytest.mark.parametrize("engine", ["loop", "batched", "auto"])
 def test_memory_for_a_model_of_one_layer(engine):
-    """Where one parameter is nearly all of the model, its gradient for several rows must not be held with the sketch."""
+    """Where one parameter is nearly all of the model, its gradient for several rows must not be
+    held with the sketch.
+    """
     torch.manual_seed(0)
     model = Wide(depth=1, width=1536)
     guide = guide_for(model, engine=engine)
@@ -102,7 +115,9 @@ def test_memory_for_a_model_of_one_layer(engine):
 
 
 def test_few_gradients_of_batched_wait_to_be_written():
-    """Besides the rows: the gradients of one layer for all rows, an eighth of a vector that waits, and activations."""
+    """Besides the rows: the gradients of one layer for all rows, an eighth of a vector that waits,
+    and activations.
+    """
     depth = 40
     model = Wide(depth=depth, width=128)
     layout, engine, losses = Layout(model.named_parameters()), Batched(), model.primary(4)
@@ -157,7 +172,8 @@ def test_memory_of_several_tasks_in_one_backward(tasks, with_grad):
         if with_grad:
             model.auxiliary().backward()
         losses, named = model.primary(), {f"task {t}": model.auxiliary(t) for t in range(tasks)}
-        peak = measured(model, lambda: guide.backward(primary=losses, auxiliary=named, refresh=refresh))  # noqa: B023 - called at once
+        step = partial(guide.backward, primary=losses, auxiliary=named, refresh=refresh)
+        peak = measured(model, step)
         assert peak <= 3 + (K if refresh else 0) + (not with_grad) + SLACK, (refresh, peak)
 
 
@@ -230,12 +246,16 @@ def test_the_settings_proposed_do_fit(monkeypatch):
     assert 1 <= rank < 20
     guide_for(model, rank=rank).backward(primary=model.primary(), auxiliary=model.auxiliary())
     with pytest.raises(MemoryError):
-        guide_for(model, rank=rank + 1).backward(primary=model.primary(), auxiliary=model.auxiliary())
+        guide_for(model, rank=rank + 1).backward(
+            primary=model.primary(), auxiliary=model.auxiliary()
+        )
 
 
 def test_unknown_or_ample_memory_refuses_nothing(monkeypatch):
     torch.manual_seed(0)
     model = Wide()
     for amount in (None, 2**60):
-        monkeypatch.setattr(attittud.step.refresh, "available_bytes", lambda device, amount=amount: amount)
+        monkeypatch.setattr(
+            attittud.step.refresh, "available_bytes", lambda device, amount=amount: amount
+        )
         guide_for(model).backward(primary=model.primary(), auxiliary=model.auxiliary())

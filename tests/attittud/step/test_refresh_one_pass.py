@@ -1,4 +1,6 @@
-"""Where the backward pass that `hooks` runs for J also gives the primary gradient, and that both stay the same to the bit."""
+"""Where the backward pass that `hooks` runs for J also gives the primary gradient, and that both
+stay the same to the bit.
+"""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -23,7 +25,9 @@ ETA = Eta(neutral=1, helpful=0.5, harmful=-1)
 
 
 def guide_for(p: Problem, **options) -> Guide:
-    return Guide(p.model.eval(), **{"eta": ETA, "rank": 3, "engine": "hooks", "refresh_every": 1} | options)
+    return Guide(
+        p.model.eval(), **{"eta": ETA, "rank": 3, "engine": "hooks", "refresh_every": 1} | options
+    )
 
 
 def counted(losses: Callable[[], Tensor], passes: list[int]) -> Callable[[], Tensor]:
@@ -38,7 +42,9 @@ def counted(losses: Callable[[], Tensor], passes: list[int]) -> Callable[[], Ten
 
 
 def passes(p: Problem, amp=nullcontext, **options) -> int:
-    """Backward passes through the primary losses in the second refresh: the first one runs further passes for its check."""
+    """Backward passes through the primary losses in the second refresh: the first one runs further
+    passes for its check.
+    """
     guide, found = guide_for(p, **options), list[int]()
     for _ in range(2):
         found.clear()
@@ -52,7 +58,11 @@ class Placed(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embedding, self.places, self.out = nn.Embedding(9, 6), nn.Embedding(4, 6), nn.Linear(6, 4)
+        self.embedding, self.places, self.out = (
+            nn.Embedding(9, 6),
+            nn.Embedding(4, 6),
+            nn.Linear(6, 4),
+        )
         self.register_buffer("numbers", torch.arange(4))
 
     def forward(self, x: Tensor, head: str) -> Tensor:
@@ -62,7 +72,11 @@ class Placed(nn.Module):
 def placed() -> Problem:
     torch.manual_seed(0)
     return Problem(
-        Placed(), torch.randint(9, (8, 4)), torch.arange(8) % 4, torch.randint(9, (5, 4)), torch.arange(5) % 4
+        Placed(),
+        torch.randint(9, (8, 4)),
+        torch.arange(8) % 4,
+        torch.randint(9, (5, 4)),
+        torch.arange(5) % 4,
     )
 
 
@@ -83,7 +97,16 @@ def test_a_power_of_two_of_examples_takes_one_pass(m, most):
         (problem("checkpointed", m=8), 1, {}),
         (placed(), 2, {}),
     ],
-    ids=["float64", "bfloat16", "float16", "exact", "weight 0", "rank 1", "checkpointed", "derived"],
+    ids=[
+        "float64",
+        "bfloat16",
+        "float16",
+        "exact",
+        "weight 0",
+        "rank 1",
+        "checkpointed",
+        "derived",
+    ],
 )
 def test_how_many_passes_a_refresh_takes(p, most, options):
     assert passes(p, **options) == most
@@ -110,7 +133,13 @@ def test_under_autocast_a_refresh_takes_two_passes():
 
     (A cache of casts would be a part of both graphs, so that the primary graph is kept anyway.)
     """
-    assert passes(problem("mlp", m=8), amp=lambda: torch.autocast("cpu", torch.bfloat16, cache_enabled=False)) == 2
+    assert (
+        passes(
+            problem("mlp", m=8),
+            amp=lambda: torch.autocast("cpu", torch.bfloat16, cache_enabled=False),
+        )
+        == 2
+    )
 
 
 def test_a_basis_that_takes_several_products_keeps_the_graph_for_them():
@@ -143,7 +172,9 @@ def test_a_users_basis_may_take_several_products(monkeypatch):
 
 
 def test_micro_batches_of_other_sizes_share_one_scale():
-    """J of a second call has the factor that the number of examples in the first call has decided."""
+    """J of a second call has the factor that the number of examples in the first call has
+    decided.
+    """
     p, found = problem("mlp", torch.float64, m=12), list[int]()
     guide = guide_for(p)
     for _ in range(2):
@@ -155,7 +186,9 @@ def test_micro_batches_of_other_sizes_share_one_scale():
         guide.combine()
     assert len(found) == 2
     rows = p.losses() * torch.tensor([2 / 3] * 8 + [1 / 3] * 4, dtype=torch.float64)
-    want = expected(p.model, p.losses(), p.loss(), eta=(1, 0.5, -1), rank=3, refresh_index=1, basis_losses=rows)
+    want = expected(
+        p.model, p.losses(), p.loss(), eta=(1, 0.5, -1), rank=3, refresh_index=1, basis_losses=rows
+    )
     assert error(p.grads(), want.grads) <= 1e-10
 
 
@@ -188,13 +221,20 @@ def trained(p: Problem) -> list[Tensor | None]:
     for _ in range(3):
         p.model.zero_grad()
         report = guide.backward(primary=p.losses, auxiliary=p.loss())
-        left += [*p.grads().values(), guide.state_dict()["basis"], report.agreement, report.captured_primary]
+        left += [
+            *p.grads().values(),
+            guide.state_dict()["basis"],
+            report.agreement,
+            report.captured_primary,
+        ]
         torch.optim.SGD(p.model.parameters(), lr=0.1).step()
     return [None if x is None else x.clone() for x in left]
 
 
 def lost_layout() -> Problem:
-    """Here the last bits of a bias' gradient depend on the layout of the gradient that arrives at its convolution."""
+    """Here the last bits of a bias' gradient depend on the layout of the gradient that arrives at
+    its convolution.
+    """
     p = problem("channels_last", torch.float64, m=8)
     p.model.body[0].register_forward_hook(lambda module, args, out: Contiguous.apply(out))
     return p
@@ -202,8 +242,14 @@ def lost_layout() -> Problem:
 
 PROBLEMS = {
     **{name: partial(problem, name, m=8) for name in sorted(SEPARABLE)},
-    **{f"{name} in float64": partial(problem, name, torch.float64, m=8) for name in ("mlp", "transformer")},
-    **{f"{name} in bfloat16": partial(problem, name, torch.bfloat16, m=8) for name in ("mlp", "transformer")},
+    **{
+        f"{name} in float64": partial(problem, name, torch.float64, m=8)
+        for name in ("mlp", "transformer")
+    },
+    **{
+        f"{name} in bfloat16": partial(problem, name, torch.bfloat16, m=8)
+        for name in ("mlp", "transformer")
+    },
     "autocast inside": autocast_inside,
     "lost layout": lost_layout,
 }
@@ -222,7 +268,9 @@ def test_hooks_of_parameters_run_as_often_as_with_two_passes(monkeypatch):
         p, found = problem("tied_module", m=8), list[str]()
         for name, parameter in p.model.named_parameters():
             parameter.register_hook(lambda _, name=name: found.append(name))
-            parameter.register_post_accumulate_grad_hook(lambda _, name=name: found.append(f"{name} after"))
+            parameter.register_post_accumulate_grad_hook(
+                lambda _, name=name: found.append(f"{name} after")
+            )
         assert passes(p) == most
         return sorted(found)
 
@@ -234,7 +282,8 @@ def test_hooks_of_parameters_run_as_often_as_with_two_passes(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", ["mlp", "transformer", "tied_function", "frozen", "unused", "checkpointed", "channels_last"]
+    "name",
+    ["mlp", "transformer", "tied_function", "frozen", "unused", "checkpointed", "channels_last"],
 )
 def test_equal_weights_are_exact(name):
     """The primary gradient of the one pass is that of `torch.autograd.grad`."""
@@ -247,7 +296,9 @@ def test_equal_weights_are_exact(name):
         for key, parameter in p.model.named_parameters():
             a, b = g_a.get(key), g_p.get(key)
             want = 0.5 * a + 0.3 * b if a is not None and b is not None else a if b is None else b
-            assert (parameter.grad is None and want is None) or torch.equal(parameter.grad, want), key
+            assert (parameter.grad is None and want is None) or torch.equal(parameter.grad, want), (
+                key
+            )
 
 
 @pytest.mark.parametrize("basis", ["sketch", "exact"])
@@ -281,7 +332,9 @@ def test_one_pass_holds_at_most_one_vector_more(monkeypatch):
         for _ in range(2):
             model.zero_grad()
             with LiveMemory() as watch:
-                guide.backward(primary=lambda: model(x).square().mean(1), auxiliary=model(x[:4]).abs().mean())
+                guide.backward(
+                    primary=lambda: model(x).square().mean(1), auxiliary=model(x[:4]).abs().mean()
+                )
         return watch.peak / size
 
     one = peak()

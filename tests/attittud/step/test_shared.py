@@ -53,7 +53,9 @@ def test_a_model_that_becomes_double_between_refreshes_is_exact_at_once():
         g_p, g_a = gradients(p.losses().mean(), p.model), gradients(p.loss(), p.model)
         assert report.refreshed
         for name, parameter in guide.shared_parameters.items():
-            assert parameter.grad.dtype == dtype and torch.equal(parameter.grad, g_a[name] + g_p[name])
+            assert parameter.grad.dtype == dtype and torch.equal(
+                parameter.grad, g_a[name] + g_p[name]
+            )
 
 
 def test_a_parameter_that_grows_is_noticed():
@@ -66,11 +68,16 @@ def test_a_parameter_that_grows_is_noticed():
         model[1].bias.data = torch.randn(rows)
         for refreshed in (True, False):
             model.zero_grad()
-            assert guide.backward(model(x).square().mean(1), model(-x).mean()).refreshed is refreshed
+            assert (
+                guide.backward(model(x).square().mean(1), model(-x).mean()).refreshed is refreshed
+            )
             got = [p.grad.clone() for p in model.parameters()]
             model.zero_grad()
             (model(x).square().mean(1).mean() + model(-x).mean()).backward()
-            assert all(torch.allclose(a, p.grad, atol=1e-6) for a, p in zip(got, model.parameters(), strict=True))
+            assert all(
+                torch.allclose(a, p.grad, atol=1e-6)
+                for a, p in zip(got, model.parameters(), strict=True)
+            )
 
 
 class Stages(nn.Sequential):
@@ -106,7 +113,10 @@ def test_a_model_may_list_its_parameters_itself(where):
 
 @pytest.mark.parametrize("change", ["tied", "removed"])
 def test_a_state_names_only_parameters_that_the_model_still_has(change):
-    model, x = nn.ModuleDict({name: nn.Linear(4, 4) for name in ("body", "p", "a", "b")}), torch.randn(6, 4)
+    model, x = (
+        nn.ModuleDict({name: nn.Linear(4, 4) for name in ("body", "p", "a", "b")}),
+        torch.randn(6, 4),
+    )
 
     def step(guide, head):
         model.zero_grad()
@@ -139,7 +149,10 @@ def test_a_guide_does_not_read_parametrized_weights():
     """Spectral normalisation changes its buffers whenever somebody reads the weight."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 5)), nn.Linear(5, 3))
-    guide, x = Guide(model, eta=Eta(1, 1, 0), rank=2, refresh_every=2, engine="loop"), torch.randn(6, 4)
+    guide, x = (
+        Guide(model, eta=Eta(1, 1, 0), rank=2, refresh_every=2, engine="loop"),
+        torch.randn(6, 4),
+    )
     for _ in range(3):
         model.zero_grad()
         losses, loss = model(x).square().mean(1), model(-x).mean()
@@ -171,15 +184,26 @@ def test_parameters_argument_restricts_the_decomposition(how):
     p = problem("mlp", torch.float64)
     only = ["body.0.weight", "body.2.bias"]
     params = dict(p.model.named_parameters())
-    parameters = (lambda name, _: name in only) if how == "predicate" else (params[name] for name in only)
+    parameters = (
+        (lambda name, _: name in only) if how == "predicate" else (params[name] for name in only)
+    )
     want = expected(
-        p.model, p.losses(), p.loss(), eta=(1, 0, -1), rank=3, primary_weight=0.2, auxiliary_weight=0.5, only=only
+        p.model,
+        p.losses(),
+        p.loss(),
+        eta=(1, 0, -1),
+        rank=3,
+        primary_weight=0.2,
+        auxiliary_weight=0.5,
+        only=only,
     )
     guide = step(p, primary_weight=0.2, auxiliary_weight=0.5, parameters=parameters)
     assert list(guide.shared_parameters) == only
     assert error(p.grads(), want.grads) <= 1e-10
     g_p, g_a = gradients(p.losses().mean(), p.model), gradients(p.loss(), p.model)
-    assert torch.equal(params["body.0.bias"].grad, 0.5 * g_a["body.0.bias"] + 0.2 * g_p["body.0.bias"])
+    assert torch.equal(
+        params["body.0.bias"].grad, 0.5 * g_a["body.0.bias"] + 0.2 * g_p["body.0.bias"]
+    )
 
 
 def test_a_task_may_reach_fewer_parameters():
@@ -188,7 +212,10 @@ def test_a_task_may_reach_fewer_parameters():
     tasks = {"all": p.loss(), "first": p.model.body[0](p.xa).square().mean()}
     want = expected(p.model, p.losses(), tasks, eta=(1, 0, -1), rank=3)
     guide = Guide(p.model, eta=Eta(1, 0, -1), rank=3)
-    guide.backward(primary=p.losses(), auxiliary={"all": p.loss(), "first": p.model.body[0](p.xa).square().mean()})
+    guide.backward(
+        primary=p.losses(),
+        auxiliary={"all": p.loss(), "first": p.model.body[0](p.xa).square().mean()},
+    )
     assert set(guide.shared_parameters) == set(want.names)
     assert error(p.grads(), want.grads) <= 1e-10
 
@@ -200,23 +227,35 @@ def test_auxiliary_heads_of_several_tasks_get_plain_gradients():
     def tasks():
         return {"a": p.loss(), "b": p.model.third(p.model.body(p.xa)).square().mean()}
 
-    want = expected(p.model, p.losses(), tasks(), eta=(1, 0, -1), rank=3, auxiliary_weight={"a": 2.0, "b": 0.5})
+    want = expected(
+        p.model, p.losses(), tasks(), eta=(1, 0, -1), rank=3, auxiliary_weight={"a": 2.0, "b": 0.5}
+    )
     guide = Guide(p.model, eta=Eta(1, 0, -1), rank=3, auxiliary_weight={"a": 2.0, "b": 0.5})
     guide.backward(primary=p.losses(), auxiliary=tasks())
     assert error(p.grads(), want.grads) <= 1e-10
-    assert torch.equal(p.model.third.bias.grad, 0.5 * gradients(tasks()["b"], p.model)["third.bias"])
+    assert torch.equal(
+        p.model.third.bias.grad, 0.5 * gradients(tasks()["b"], p.model)["third.bias"]
+    )
 
 
 def test_sparse_gradients_are_allowed_for_parameters_that_are_left_out():
     """An embedding with sparse gradients trains as usual once it does not take part."""
-    model = TwoHeads(nn.Sequential(nn.Embedding(9, 3, sparse=True), nn.Flatten(), nn.Linear(12, 5)), 5)
+    model = TwoHeads(
+        nn.Sequential(nn.Embedding(9, 3, sparse=True), nn.Flatten(), nn.Linear(12, 5)), 5
+    )
     x = torch.arange(8).reshape(2, 4)
 
     def losses():
         return model(x, "primary").square().mean(1), model(x, "auxiliary").mean()
 
     g_p, g_a = (gradients(loss.mean(), model)["body.0.weight"] for loss in losses())
-    guide = Guide(model, eta=Eta(1, 1, -1), rank=2, primary_weight=0.3, parameters=lambda name, _: "body.2" in name)
+    guide = Guide(
+        model,
+        eta=Eta(1, 1, -1),
+        rank=2,
+        primary_weight=0.3,
+        parameters=lambda name, _: "body.2" in name,
+    )
     guide.backward(*losses())
     got = model.body[0].weight.grad
     assert got.is_sparse
@@ -224,11 +263,15 @@ def test_sparse_gradients_are_allowed_for_parameters_that_are_left_out():
 
 
 def test_tensors_outside_of_the_model_get_no_gradient():
-    """Only the model's ``.grad`` is written: not an input's that requires a gradient, and not a foreign parameter's."""
+    """Only the model's ``.grad`` is written: not an input's that requires a gradient, and not a
+    foreign parameter's.
+    """
     p = problem("mlp")
     stranger = nn.Parameter(torch.ones(()))
     p.xa.requires_grad_()
-    Guide(p.model, eta=Eta(1, 1, 1), rank=3).backward(primary=stranger * p.losses(), auxiliary=stranger * p.loss())
+    Guide(p.model, eta=Eta(1, 1, 1), rank=3).backward(
+        primary=stranger * p.losses(), auxiliary=stranger * p.loss()
+    )
     assert stranger.grad is None
     assert p.xa.grad is None
 
@@ -258,7 +301,10 @@ def test_parameters_that_get_the_same_gradient_do_not_share_its_memory(order):
     guide = Guide(model, eta=Eta(1, 1, 0), rank=2)
     guide.backward(primary=model(x).square().sum(1), auxiliary=model.body(x).sum())
     assert torch.equal(model.first.grad, model.second.grad) and model.first.grad.abs().sum() > 0
-    assert (model.first.grad.stride(), model.second.grad.stride()) == (model.first.stride(), model.second.stride())
+    assert (model.first.grad.stride(), model.second.grad.stride()) == (
+        model.first.stride(),
+        model.second.stride(),
+    )
     kept = model.second.grad.clone()
     model.first.grad.zero_()
     assert torch.equal(model.second.grad, kept)

@@ -1,4 +1,5 @@
-"""A guide remembers facts from step to step: whatever changes, its updates equal the updates of a guide without memory.
+"""A guide remembers facts from step to step: whatever changes, its updates equal the updates of a
+guide without memory.
 
 Under autocast the other guide also lets torch convert gradients back.
 """
@@ -30,7 +31,9 @@ class Network(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Conv2d(2, 4, 3, padding=1)
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.ReLU()) for _ in range(3))
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.ReLU()) for _ in range(3)
+        )
         self.heads = nn.ModuleDict({name: nn.Linear(4, 3) for name in ("primary", "a", "b")})
         self.skipped = set[int]()
         self.reentrant: bool | None = None
@@ -52,7 +55,13 @@ class Run:
         self.model = Network()
         self.x, self.y = torch.randn(6, 2, 5, 5), torch.randint(3, (6,))
         self.guide = Guide(
-            self.model, eta=Eta(1, 0.5, -1), primary_weight=0.3, rank=3, refresh_every=5, engine="loop", **options
+            self.model,
+            eta=Eta(1, 0.5, -1),
+            primary_weight=0.3,
+            rank=3,
+            refresh_every=5,
+            engine="loop",
+            **options,
         )
         self.together = self.ahead = self.always = False
         self.skipped_by_tasks: set[int] | None = None
@@ -76,7 +85,11 @@ class Run:
         ahead = others() if self.always or (self.ahead and not self.together) else features
         losses = F.cross_entropy(model.heads[self.head](features), self.y, reduction="none")
         return losses, {
-            name: model.heads[name](features if self.together else ahead if self.ahead else others()).square().mean()
+            name: model.heads[name](
+                features if self.together else ahead if self.ahead else others()
+            )
+            .square()
+            .mean()
             for name in self.tasks
         }
 
@@ -145,12 +158,16 @@ def separate_forwards_later(run: Run, number: int) -> None:
 
 
 def one_forward_in_turn(run: Run, number: int) -> None:
-    """The forward passes come before both losses, so that there are as many nodes between these losses."""
+    """The forward passes come before both losses, so that there are as many nodes between these
+    losses.
+    """
     run.ahead, run.together = True, number % 2 == 1
 
 
 def features_chosen(run: Run, number: int) -> None:
-    """Both forward passes are always made, so that there are as many nodes whichever features the task takes."""
+    """Both forward passes are always made, so that there are as many nodes whichever features the
+    task takes.
+    """
     run.ahead, run.always, run.together = True, True, number % 2 == 1
 
 
@@ -262,7 +279,15 @@ CHANGES: list[Callable[[Run, int], None]] = [
         pickled,
         assigned,
     ),
-    *(replaced, module_replaced, table_replaced, module_added, parameter_removed, kept_gradient, by_verbs),
+    *(
+        replaced,
+        module_replaced,
+        table_replaced,
+        module_added,
+        parameter_removed,
+        kept_gradient,
+        by_verbs,
+    ),
     *(autocast_later, autocast_until_then, another_half, hooked_later),
 ]
 
@@ -277,7 +302,9 @@ def nothing_remembered() -> Iterator[None]:
         yield
 
 
-def updates(change: Callable[[Run, int], None], half: torch.dtype | None) -> list[list[Tensor | None]]:
+def updates(
+    change: Callable[[Run, int], None], half: torch.dtype | None
+) -> list[list[Tensor | None]]:
     run, found = Run(), []
     run.half = half
     for number in range(STEPS):
@@ -313,7 +340,11 @@ def test_known_graphs_are_not_walked_again():
     run, asked = Run(), []
     recall = GraphMemory.recall
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(GraphMemory, "recall", lambda self, losses: asked.append(recall(self, losses)) or asked[-1])
+        patch.setattr(
+            GraphMemory,
+            "recall",
+            lambda self, losses: asked.append(recall(self, losses)) or asked[-1],
+        )
         for _ in range(5):
             run.step()
     assert len(asked) == 4 and all(found is not None for found in asked)
@@ -347,7 +378,10 @@ def test_a_deleted_guide_keeps_no_tensor_alive():
     run = Run()
     run.step()
     run.step()
-    kept = [weakref.ref(x) for x in (run.guide, run.model, run.model.stem.weight, run.guide.subspace.rows)]
+    kept = [
+        weakref.ref(x)
+        for x in (run.guide, run.model, run.model.stem.weight, run.guide.subspace.rows)
+    ]
     run.model.zero_grad()
     del run
     gc.collect()
@@ -389,10 +423,15 @@ def test_random_combinations_of_parameters_are_not_all_remembered():
 
 @pytest.mark.parametrize("verbs", [False, True])
 def test_graphs_that_differ_far_from_the_loss_are_refused_once(verbs):
-    """Whichever features are chosen, there are as many nodes, and the nodes near the loss are the same."""
+    """Whichever features are chosen, there are as many nodes, and the nodes near the loss are the
+    same.
+    """
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3 * NEAR)))
-    guide, x = Guide(model, eta=Eta(1, 1, 0), rank=2, refresh_every=100, engine="loop"), torch.randn(5, 4)
+    guide, x = (
+        Guide(model, eta=Eta(1, 1, 0), rank=2, refresh_every=100, engine="loop"),
+        torch.randn(5, 4),
+    )
 
     def step(common: bool) -> None:
         model.zero_grad()

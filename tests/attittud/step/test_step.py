@@ -48,7 +48,9 @@ def test_the_signs_of_the_parts_differ_from_the_signs_of_the_whole():
     want = expected(p.model, p.losses(), p.loss(), eta=(1, 0.5, -1), primary_weight=0.1, rank=3)
     assert error(whole, want.grads) < 1e-10
     pieces = [
-        expected(p.model, p.losses(a), p.loss(b), eta=(1, 0.5, -1), primary_weight=0.1, basis=want.V).grads
+        expected(
+            p.model, p.losses(a), p.loss(b), eta=(1, 0.5, -1), primary_weight=0.1, basis=want.V
+        ).grads
         for a, b in zip(PRIMARY, AUXILIARY, strict=True)
     ]
     assert error({n: sum(piece[n] for piece in pieces) / N for n in whole}, whole) > 1e-2
@@ -110,7 +112,9 @@ def test_uneven_micro_batches_give_the_basis_of_the_whole():
 def test_named_tasks_in_micro_batches():
     eta = {"a": Eta(1, 0, -1), "b": Eta(0, 1, 1)}
     p, guide = setup(eta=eta)
-    guide.backward(primary=p.losses(), auxiliary={"a": p.loss(), "b": p.model.body(p.xa).square().mean()})
+    guide.backward(
+        primary=p.losses(), auxiliary={"a": p.loss(), "b": p.model.body(p.xa).square().mean()}
+    )
     q, other = setup(eta=eta)
     for at in PRIMARY:
         other.primary(q.losses(at) / N)
@@ -124,7 +128,9 @@ def test_named_tasks_in_micro_batches():
 @pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
 @pytest.mark.parametrize("refresh", [True, False], ids=["refresh", ""])
 def test_named_tasks_that_alternate_within_a_step(refresh, include_mean):
-    """Each micro-batch brings its primary and all its auxiliary losses; signs wait for the last one."""
+    """Each micro-batch brings its primary and all its auxiliary losses; signs wait for the last
+    one.
+    """
     eta = {"a": Eta(1, 0, -1), "b": Eta(0, 1, 1)}
     p, guide = setup(eta=eta, include_mean=include_mean)
     q, other = setup(eta=eta, include_mean=include_mean)
@@ -162,7 +168,9 @@ def test_auxiliary_may_come_before_primary(refresh):
 
 
 def test_tasks_that_reach_different_parts_of_the_model():
-    """The first named task sees less of the body than the second: what either reaches is shared, in every form."""
+    """The first named task sees less of the body than the second: what either reaches is shared, in
+    every form.
+    """
     p, guide = setup()
     q, other = setup()
 
@@ -250,7 +258,15 @@ def test_power_of_two_loss_scale_gives_the_same_update(basis, dtype):
     grads = []
     for scale in (1, 2**16):
         p = problem("mlp", dtype)
-        guide = Guide(p.model, eta=ETA, primary_weight=0.1, basis=basis, rank=3, include_mean=True, refresh_every=2)
+        guide = Guide(
+            p.model,
+            eta=ETA,
+            primary_weight=0.1,
+            basis=basis,
+            rank=3,
+            include_mean=True,
+            refresh_every=2,
+        )
         for _ in range(3):
             p.model.zero_grad()
             guide.backward(primary=scale * p.losses(), auxiliary=scale * p.loss())
@@ -259,7 +275,9 @@ def test_power_of_two_loss_scale_gives_the_same_update(basis, dtype):
 
 
 def test_unknown_values_of_a_report_are_nan():
-    """A task is reduced to its k-vector when another one comes: parts of its norm that are gone are not guessed."""
+    """A task is reduced to its k-vector when another one comes: parts of its norm that are gone are
+    not guessed.
+    """
     etas = {"near": (1, 0.5, -1), "far": (0.2, 1, 0)}
     p, guide = setup(eta={name: Eta(*eta) for name, eta in etas.items()})
     one, other = AUXILIARY[0], AUXILIARY[1]
@@ -299,10 +317,14 @@ def test_unknown_values_of_a_report_are_nan():
     found, whole = values(halves[0], *near, far, halves[1])
     assert float(found.neutral) == pytest.approx(float(parts.neutral.norm()))
     assert torch.isnan(found.cosine)
-    assert float(whole.cosine) == pytest.approx(float(F.cosine_similarity(want.g_a["far"], want.g_p, dim=0)))
+    assert float(whole.cosine) == pytest.approx(
+        float(F.cosine_similarity(want.g_a["far"], want.g_p, dim=0))
+    )
     # And where nothing is missing everything is known.
     found, _ = values(*halves, *near, far)
-    assert float(found.cosine) == pytest.approx(float(F.cosine_similarity(want.g_a["near"], want.g_p, dim=0)))
+    assert float(found.cosine) == pytest.approx(
+        float(F.cosine_similarity(want.g_a["near"], want.g_p, dim=0))
+    )
 
 
 def told(steps):
@@ -329,7 +351,9 @@ CLEARED = {
     "set to zero": lambda model: model.zero_grad(set_to_none=False),
     "clipped": lambda model: nn.utils.clip_grad_norm_(model.parameters(), 1.0),
     "unscaled": lambda model: [p.grad.mul_(0.5) for p in model.parameters() if p.grad is not None],
-    "replaced": lambda model: [setattr(p, "grad", p.grad.clone()) for p in model.parameters() if p.grad is not None],
+    "replaced": lambda model: [
+        setattr(p, "grad", p.grad.clone()) for p in model.parameters() if p.grad is not None
+    ],
 }
 
 

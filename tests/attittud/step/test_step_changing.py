@@ -1,4 +1,5 @@
-"""Steps that differ from each other, drawn at random, against the slow way: batches of any size, repeated examples, resumption.
+"""Steps that differ from each other, drawn at random, against the slow way: batches of any size,
+repeated examples, resumption.
 
 V is checked against the explicit Jacobian, and the update against the definition with this V.
 """
@@ -40,7 +41,9 @@ def rows(guide: Guide) -> Tensor:
     """V with columns in the order of the parameters, float64."""
     space = guide.subspace
     assert space is not None and space.rows is not None
-    return torch.stack([torch.cat([part.reshape(-1) for part in space.split(row)]) for row in space.rows.double()])
+    return torch.stack(
+        [torch.cat([part.reshape(-1) for part in space.split(row)]) for row in space.rows.double()]
+    )
 
 
 def check_rows(V: Tensor, J: Tensor, storage: torch.dtype | None) -> None:
@@ -58,7 +61,11 @@ def check_rows(V: Tensor, J: Tensor, storage: torch.dtype | None) -> None:
 def test_every_step_follows_the_definition(seed):
     draw = random.Random(seed)
     warnings.simplefilter("ignore", AccumulationWarning)
-    name, basis, rank = draw.choice(MODELS), draw.choice(["sketch", "svd", "exact"]), draw.choice([1, 2, 4, 7])
+    name, basis, rank = (
+        draw.choice(MODELS),
+        draw.choice(["sketch", "svd", "exact"]),
+        draw.choice([1, 2, 4, 7]),
+    )
     storage, eta, weight = (
         draw.choice([None, None, torch.float32, torch.bfloat16]),
         draw.choice(ETAS),
@@ -124,4 +131,7 @@ def test_a_refresh_after_a_change_of_dtype_uses_the_new_dtype():
         guide.backward(p.losses(), p.loss())
         assert guide.subspace is not None and guide.subspace.rows is not None
         assert guide.subspace.layout.dtype == guide.subspace.rows.dtype == dtype
-        assert all(parameter.grad is None or parameter.grad.dtype == dtype for parameter in p.model.parameters())
+        assert all(
+            parameter.grad is None or parameter.grad.dtype == dtype
+            for parameter in p.model.parameters()
+        )

@@ -1,4 +1,6 @@
-"""``Eta(c, c, c)`` is plain multitask training, bit for bit: what the two gradients give is what ``.grad`` holds."""
+"""``Eta(c, c, c)`` is plain multitask training, bit for bit: what the two gradients give is what
+``.grad`` holds.
+"""
 
 from contextlib import nullcontext
 
@@ -17,7 +19,9 @@ NAMES += ["odd", "channels_last", "lstm"]
 
 
 def assert_exact(p: Problem, primary, auxiliary, c: float, weight: float = WEIGHT) -> None:
-    """Compare ``.grad`` with two ``torch.autograd.grad`` calls on the same graphs, parameter by parameter."""
+    """Compare ``.grad`` with two ``torch.autograd.grad`` calls on the same graphs, parameter by
+    parameter.
+    """
     g_p, g_a = gradients(primary.mean(), p.model), gradients(auxiliary, p.model)
     yield  # the caller runs the guide on these graphs
     for name, parameter in p.model.named_parameters():
@@ -34,7 +38,9 @@ def assert_exact(p: Problem, primary, auxiliary, c: float, weight: float = WEIGH
 
 
 def check(p: Problem, c: float, amp=nullcontext, **options) -> None:
-    guide = Guide(p.model, eta=Eta(c, c, c), primary_weight=WEIGHT, rank=3, refresh_every=2, **options)
+    guide = Guide(
+        p.model, eta=Eta(c, c, c), primary_weight=WEIGHT, rank=3, refresh_every=2, **options
+    )
     for _ in range(3):  # with a refresh, without, with a refresh
         p.model.zero_grad()
         with amp():
@@ -45,20 +51,33 @@ def check(p: Problem, c: float, amp=nullcontext, **options) -> None:
         next(comparison, None)
 
 
-@pytest.mark.parametrize(("c", "dtype"), [(1, torch.float32), (-0.5, torch.float32), (1, torch.float64)], ids=str)
+@pytest.mark.parametrize(
+    ("c", "dtype"), [(1, torch.float32), (-0.5, torch.float32), (1, torch.float64)], ids=str
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_equal_weights_are_exact_in_full_precision(name, dtype, c):
     check(problem(name, dtype), c)
 
 
 @pytest.mark.parametrize("c", [1, -0.5])
-@pytest.mark.parametrize("name", ["mlp", "cnn_batch_norm", "transformer", "tied_module", "frozen", "unused"])
+@pytest.mark.parametrize(
+    "name", ["mlp", "cnn_batch_norm", "transformer", "tied_module", "frozen", "unused"]
+)
 def test_equal_weights_are_exact_under_bf16_autocast(name, c):
     check(problem(name), c, amp=lambda: torch.autocast("cpu", torch.bfloat16))
 
 
-@pytest.mark.parametrize("options", [{"basis": b} for b in ("svd", "exact", "mean", "random", "canonical")] + [
-    {"include_mean": True}, {"engine": "batched"}, {"engine": "loop"}, {"basis_dtype": torch.bfloat16}], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [{"basis": b} for b in ("svd", "exact", "mean", "random", "canonical")]
+    + [
+        {"include_mean": True},
+        {"engine": "batched"},
+        {"engine": "loop"},
+        {"basis_dtype": torch.bfloat16},
+    ],
+    ids=str,
+)
 def test_equal_weights_are_exact_with_every_setting(options):
     check(problem("mlp"), 0.5, **options)
 
@@ -82,7 +101,9 @@ def test_vector_of_auxiliary_losses_counts_as_its_mean():
         losses = p.model.body(p.xa).square().mean(1)
         guide = Guide(p.model, eta=Eta(1, 0.5, -1), rank=3)
         guide.backward(primary=p.losses(), auxiliary=losses.mean() if mean else losses)
-    assert all(torch.equal(g, other.grads()[name]) for name, g in one.grads().items() if g is not None)
+    assert all(
+        torch.equal(g, other.grads()[name]) for name, g in one.grads().items() if g is not None
+    )
 
 
 def test_equal_weights_are_exact_on_a_shared_forward_pass():
@@ -91,7 +112,9 @@ def test_equal_weights_are_exact_on_a_shared_forward_pass():
     for _ in range(2):
         p.model.zero_grad()
         features = p.model.body(p.xp)
-        primary = torch.nn.functional.cross_entropy(p.model.heads["primary"](features), p.yp, reduction="none")
+        primary = torch.nn.functional.cross_entropy(
+            p.model.heads["primary"](features), p.yp, reduction="none"
+        )
         auxiliary = p.model.heads["auxiliary"](features).square().mean()
         comparison = assert_exact(p, primary, auxiliary, 2)
         next(comparison)
@@ -109,4 +132,6 @@ def test_the_update_is_added_to_an_existing_grad():
     guide.backward(primary=p.losses(), auxiliary=p.loss())
     for name, x in p.model.body.named_parameters(prefix="body"):
         assert torch.equal(x.grad, before[name] + (g_a[name] + WEIGHT * g_p[name])), name
-    assert torch.equal(p.model.heads["primary"].bias.grad, before["heads.primary.bias"] + g_p["heads.primary.bias"])
+    assert torch.equal(
+        p.model.heads["primary"].bias.grad, before["heads.primary.bias"] + g_p["heads.primary.bias"]
+    )

@@ -1,4 +1,6 @@
-"""Ctrl-C at any line of a step leaves nothing behind: no hook, no half-written `.grad`, no state that harms the next step."""
+"""Ctrl-C at any line of a step leaves nothing behind: no hook, no half-written `.grad`, no state
+that harms the next step.
+"""
 
 import contextlib
 import random
@@ -50,21 +52,32 @@ class Run:
     def __init__(self, form: str) -> None:
         torch.manual_seed(0)
         self.form = form
-        body = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Dropout(0.5), nn.Linear(5, 4))
-        self.model = nn.ModuleDict({"body": body, "primary": nn.Linear(4, 3), "auxiliary": nn.Linear(4, 2)})
+        body = nn.Sequential(
+            nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Dropout(0.5), nn.Linear(5, 4)
+        )
+        self.model = nn.ModuleDict(
+            {"body": body, "primary": nn.Linear(4, 3), "auxiliary": nn.Linear(4, 2)}
+        )
         eta = "auto" if form == "judged" else SAME
         engine = "hooks" if form == "hooks" else "batched" if form == "batched" else "loop"
-        self.guide = Guide(self.model, eta=eta, rank=2, engine=engine, judge_every=1, refresh_every=1000)
+        self.guide = Guide(
+            self.model, eta=eta, rank=2, engine=engine, judge_every=1, refresh_every=1000
+        )
         self.x = torch.randn(6, 4)
         self.y = torch.randint(3, (6,))
         body[1].train(form != "hooks")  # this engine refuses statistics of the batch
-        self.keep = torch.ones_like(self.model["body"][4].weight)  # one parameter has a gradient already
+        self.keep = torch.ones_like(
+            self.model["body"][4].weight
+        )  # one parameter has a gradient already
 
     def features(self):
-        # Without dropout, so that gradients can be compared; BatchNorm on its own statistics, so that examples are independent.
+        # Without dropout, so that gradients can be compared; BatchNorm on its own statistics, so
+        # that examples are independent.
         body = self.model["body"]
         norm = body[1]
-        h = F.batch_norm(body[0](self.x), norm.running_mean, norm.running_var, norm.weight, norm.bias)
+        h = F.batch_norm(
+            body[0](self.x), norm.running_mean, norm.running_var, norm.weight, norm.bias
+        )
         return body[4](h.tanh())
 
     def losses(self):
@@ -79,7 +92,9 @@ class Run:
         return [None if p.grad is None else p.grad.clone() for p in self.model.parameters()]
 
     def judge(self):
-        return F.cross_entropy(self.model["primary"](self.model["body"](self.x)), self.y, reduction="none")
+        return F.cross_entropy(
+            self.model["primary"](self.model["body"](self.x)), self.y, reduction="none"
+        )
 
     def step(self, trace=None) -> None:
         primary, auxiliary = self.losses()
@@ -121,7 +136,9 @@ def same(left, right) -> bool:
 
 
 def left_behind(run, before, untouched, complete) -> list[str]:
-    """What an interrupted step has left that it should not; None for `complete` where no two steps are the same."""
+    """What an interrupted step has left that it should not; None for `complete` where no two steps
+    are the same.
+    """
     problems = []
     gradients = run.gradients()
     if not same(gradients, untouched) and complete is not None and not same(gradients, complete):
@@ -156,7 +173,9 @@ def wrong_later(run, plain, complete) -> list[str]:
 
 
 @pytest.mark.filterwarnings("ignore::attittud.guide.AccumulationWarning")
-@pytest.mark.parametrize("form", ["plain", *[pytest.param(form, marks=pytest.mark.slow) for form in FORMS]])
+@pytest.mark.parametrize(
+    "form", ["plain", *[pytest.param(form, marks=pytest.mark.slow) for form in FORMS]]
+)
 def test_an_interruption_at_any_line_leaves_nothing_behind(form):
     run = Run(form)
     run.clear()

@@ -1,4 +1,6 @@
-"""Nothing in a step asks the device for a number: it can run ahead of the host, or be captured in a graph."""
+"""Nothing in a step asks the device for a number: it can run ahead of the host, or be captured in a
+graph.
+"""
 
 import pytest
 import torch

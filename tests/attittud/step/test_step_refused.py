@@ -1,4 +1,6 @@
-"""A step that is refused changes nothing: later steps are bitwise the same as if it had never been tried."""
+"""A step that is refused changes nothing: later steps are bitwise the same as if it had never been
+tried.
+"""
 
 import copy
 import itertools
@@ -36,7 +38,8 @@ def used(loss: Tensor) -> Tensor:
     return loss
 
 
-# What is wrong with a step: from a problem and another model to the arguments of `backward`, or to changes of the right ones.
+# What is wrong with a step: from a problem and another model to the arguments of `backward`, or to
+# changes of the right ones.
 WRONG: dict[str, Callable[[Problem, Problem], dict[str, Any]]] = {
     "primary is a scalar": lambda p, other: {"primary": p.losses().mean()},
     "primary is empty": lambda p, other: {"primary": p.losses()[:0]},
@@ -49,18 +52,30 @@ WRONG: dict[str, Callable[[Problem, Problem], dict[str, Any]]] = {
     "auxiliary has no graph": lambda p, other: {"auxiliary": p.loss().detach()},
     "auxiliary is of another model": lambda p, other: {"auxiliary": other.loss()},
     "auxiliary was used": lambda p, other: {"auxiliary": used(p.loss())},
-    "a second task was used": lambda p, other: {"auxiliary": {"auxiliary": p.loss(), "more": used(p.loss())}},
-    "a second task is of another model": lambda p, other: {"auxiliary": {"auxiliary": p.loss(), "more": other.loss()}},
+    "a second task was used": lambda p, other: {
+        "auxiliary": {"auxiliary": p.loss(), "more": used(p.loss())}
+    },
+    "a second task is of another model": lambda p, other: {
+        "auxiliary": {"auxiliary": p.loss(), "more": other.loss()}
+    },
     "basis_losses raises": lambda p, other: {"basis_losses": raises, "refresh": True},
-    "basis_losses is a scalar": lambda p, other: {"basis_losses": lambda: p.losses().mean(), "refresh": True},
-    "basis_losses is of another model": lambda p, other: {"basis_losses": other.losses, "refresh": True},
+    "basis_losses is a scalar": lambda p, other: {
+        "basis_losses": lambda: p.losses().mean(),
+        "refresh": True,
+    },
+    "basis_losses is of another model": lambda p, other: {
+        "basis_losses": other.losses,
+        "refresh": True,
+    },
     "judge raises": lambda p, other: {"judge": raises},
     "judge is empty": lambda p, other: {"judge": lambda: p.losses()[:0]},
     "judge is of another model": lambda p, other: {"judge": other.losses},
 }
 
 
-def step(guide: Guide, verbs: bool, primary: Any, auxiliary: Any, judge: Any = None, **options: Any) -> None:
+def step(
+    guide: Guide, verbs: bool, primary: Any, auxiliary: Any, judge: Any = None, **options: Any
+) -> None:
     if not verbs:
         guide.backward(primary, auxiliary, judge=judge, **options)
         return
@@ -81,7 +96,11 @@ def differences(a: Any, b: Any, at: str = "") -> list[str]:
 
 def traces(p: Problem) -> dict[str, Any]:
     model = copy.deepcopy(p.model.state_dict())
-    return {"random": torch.get_rng_state(), "model": model, "modes": [m.training for m in p.model.modules()]}
+    return {
+        "random": torch.get_rng_state(),
+        "model": model,
+        "modes": [m.training for m in p.model.modules()],
+    }
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -90,8 +109,16 @@ def test_a_refused_step_changes_nothing(wrong, seed):
     draw = random.Random(f"{wrong} {seed}")
     warnings.simplefilter("ignore", AccumulationWarning)
     # A basis that uses the mean gradient alone takes the mean loss.
-    bases = [name for name in BASES if wrong != "primary is a scalar" or make_basis(name).needs == "jacobian"]
-    basis, verbs, judged = draw.choice(bases), draw.random() < 0.5, "judge" in wrong or draw.random() < 0.2
+    bases = [
+        name
+        for name in BASES
+        if wrong != "primary is a scalar" or make_basis(name).needs == "jacobian"
+    ]
+    basis, verbs, judged = (
+        draw.choice(bases),
+        draw.random() < 0.5,
+        "judge" in wrong or draw.random() < 0.2,
+    )
     p = problem(draw.choice(MODELS), torch.float64)
     settings = {
         "eta": "auto" if judged else Eta(1, 0.5, -1),
@@ -106,7 +133,11 @@ def test_a_refused_step_changes_nothing(wrong, seed):
 
     def right(p: Problem, auxiliary: Tensor | None = None) -> dict[str, Any]:
         judge = {"judge": lambda: p.losses(slice(0, 3))} if judged else {}
-        return {"primary": p.losses, "auxiliary": p.loss() if auxiliary is None else auxiliary, **judge}
+        return {
+            "primary": p.losses,
+            "auxiliary": p.loss() if auxiliary is None else auxiliary,
+            **judge,
+        }
 
     for _ in range(draw.choice([0, 1, 2])):
         step(guide, verbs, **right(p))
@@ -134,7 +165,9 @@ def test_a_refused_step_changes_nothing(wrong, seed):
 
 
 def test_a_basis_overwritten_by_a_refused_step_is_not_used():
-    """The second task's graph is gone, which is noticed only after the basis has been overwritten."""
+    """The second task's graph is gone, which is noticed only after the basis has been
+    overwritten.
+    """
     model = nn.Linear(4, 3).double()
     guide = Guide(model, eta=Eta(1, 1, 0), rank=2, refresh_every=10)
     x = torch.randn(5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

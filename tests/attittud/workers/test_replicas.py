@@ -1,4 +1,6 @@
-"""Workers with a replica of the model each: what they do and refuse, apart from the update of the joined batch."""
+"""Workers with a replica of the model each: what they do and refuse, apart from the update of the
+joined batch.
+"""
 
 import functools
 import time
@@ -32,7 +34,9 @@ def differing():
         other.inner.body[0].weight[0, 0] += 0.01 * other.number
     return {
         "parameters": message_of(
-            lambda: other.guide().backward(primary=other.losses(at), auxiliary=other.problem.loss(other.even(0, 12)))
+            lambda: other.guide().backward(
+                primary=other.losses(at), auxiliary=other.problem.loss(other.even(0, 12))
+            )
         ),
         "seed": message_of(backward(seed=w.number)),
         "eta": message_of(backward(eta=Eta(1, 1, w.number))),
@@ -48,11 +52,17 @@ def directions():
         w = World(kind, torch.float32)
         guide = w.guide(rank=12)
         found.append(
-            int(guide.backward(primary=w.losses(w.even(0, 6)), auxiliary=w.auxiliary(w.even(0, N))).effective_rank)
+            int(
+                guide.backward(
+                    primary=w.losses(w.even(0, 6)), auxiliary=w.auxiliary(w.even(0, N))
+                ).effective_rank
+            )
         )
         w.optimizer.zero_grad()
         for start in (0, 4):
-            guide.primary(half(w.losses(w.even(start, start + 4))), refresh=True if start == 0 else None)
+            guide.primary(
+                half(w.losses(w.even(start, start + 4))), refresh=True if start == 0 else None
+            )
         guide.auxiliary(w.auxiliary(w.even(0, N)))
         found.append(int(guide.combine().effective_rank))
     return found
@@ -71,17 +81,25 @@ def alone():
 
 
 def late_between_refreshes():
-    """The gradients of the primary head in the step in which an auxiliary loss reaches it for the first time."""
+    """The gradients of the primary head in the step in which an auxiliary loss reaches it for the
+    first time.
+    """
     w = World("ddp")
     late_task(w, start=3)
     return w.grads[3]["heads.primary.weight"]
 
 
-UNNEEDED = {"eta": Eta(1, 0, 0), "primary_weight": 0.0, "refresh_every": 5}  # between refreshes, no primary losses
+UNNEEDED = {
+    "eta": Eta(1, 0, 0),
+    "primary_weight": 0.0,
+    "refresh_every": 5,
+}  # between refreshes, no primary losses
 
 
 def without_primary(kind, verbs):
-    """The gradients of three steps: all workers have primary losses, then only the first, then none."""
+    """The gradients of three steps: all workers have primary losses, then only the first, then
+    none.
+    """
     w = World(kind)
     guide = w.guide(**UNNEEDED)
     for i in range(3):
@@ -104,16 +122,22 @@ def refused_without_primary():
     guide = w.guide(**UNNEEDED)
     guide.backward(primary=w.losses(w.share(0, 12)), auxiliary=w.auxiliary(w.even(0, N)))
     primary = w.losses(slice(0, 6))
-    return message_of(lambda: guide.backward(primary if w.number == 0 else None, w.auxiliary(w.even(0, N))))
+    return message_of(
+        lambda: guide.backward(primary if w.number == 0 else None, w.auxiliary(w.even(0, N)))
+    )
 
 
 def drifting(kind):
-    """Messages of four steps; after the first, a parameter of worker 1 changes. The fourth has a refresh."""
+    """Messages of four steps; after the first, a parameter of worker 1 changes. The fourth has a
+    refresh.
+    """
     w = World(kind)
     guide = w.guide(refresh_every=3)
     messages = []
     for i in range(4):
-        step = functools.partial(guide.backward, w.losses(w.share(0, 12)), w.problem.loss(w.even(0, 12)))
+        step = functools.partial(
+            guide.backward, w.losses(w.share(0, 12)), w.problem.loss(w.even(0, 12))
+        )
         messages.append(message_of(step))
         w.optimizer.step()
         w.optimizer.zero_grad()
@@ -125,20 +149,31 @@ def drifting(kind):
 
 def behaviour():
     """Several checks that share one group of processes; each entry has its own test."""
-    found = {"twenty": [twenty_steps(World("ddp", torch.float32), basis=b) for b in ("sketch", "exact", "random")]}
+    found = {
+        "twenty": [
+            twenty_steps(World("ddp", torch.float32), basis=b)
+            for b in ("sketch", "exact", "random")
+        ]
+    }
     w = World("ddp")
     guide = w.guide()
     guide.backward(primary=w.losses(w.share(0, 12)), auxiliary=w.problem.loss(w.even(0, 12)))
     w.optimizer.zero_grad()
     # An ordinary step through the wrapper still works: its reducer was not disturbed.
     p = w.problem
-    features = w.model(p.xp[w.even(0, 12)], "primary").square().mean() + w.problem.loss(w.even(0, 12))
+    features = w.model(p.xp[w.even(0, 12)], "primary").square().mean() + w.problem.loss(
+        w.even(0, 12)
+    )
     features.backward()
     found["ddp"] = {name: p.grad.clone() for name, p in w.inner.named_parameters()}
     w.optimizer.zero_grad()
     found["state"] = guide.state_dict()
     found["directions"] = directions()
-    found["differing"], found["alone"], found["late"] = differing(), alone(), late_between_refreshes()
+    found["differing"], found["alone"], found["late"] = (
+        differing(),
+        alone(),
+        late_between_refreshes(),
+    )
     found["drifting"] = [drifting(kind) for kind in ("ddp", "group")]
     for kind in ("ddp", "group"):
         found[kind, False] = without_primary(kind, verbs=False)
@@ -185,7 +220,9 @@ def test_workers_that_differ_are_noticed(behaved, name, words):
 
 
 def test_a_head_that_becomes_shared_between_refreshes_loses_no_gradient(behaved):
-    """Other workers learn of it at the next refresh: until then the head keeps weight 1, and the auxiliary gradient is added."""
+    """Other workers learn of it at the next refresh: until then the head keeps weight 1, and the
+    auxiliary gradient is added.
+    """
     parts = {}
     for name, start in (("before", 6), ("after", 3)):
         w = World("one")
@@ -260,11 +297,16 @@ def one_falls_asleep():
     w.guide().backward(primary=w.losses(w.share(0, 12)), auxiliary=w.problem.loss(w.even(0, 12)))
 
 
-DEATHS = [(one_dies, place) for place in ("before a step", "in a refresh", "inside a window", "before combine")]
+DEATHS = [
+    (one_dies, place)
+    for place in ("before a step", "in a refresh", "inside a window", "before combine")
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("target", "args"), [*((dies, (place,)) for dies, place in DEATHS), (one_falls_asleep, ())])
+@pytest.mark.parametrize(
+    ("target", "args"), [*((dies, (place,)) for dies, place in DEATHS), (one_falls_asleep, ())]
+)
 def test_a_lost_worker_makes_the_others_fail_with_a_message(target, args):
     first, _ = outcomes(2, target, *args, patience=2, limit=60)
     assert "worker 0 of 2" in first["error"] and "Another worker has died" in first["error"]
@@ -275,7 +317,8 @@ def test_replicas_with_different_parameters_are_refused(behaved):
     for found in behaved:
         message = found["differing"]["parameters"]
         assert (
-            "workers [1] start from other parameters than worker 0" in message and "DistributedDataParallel" in message
+            "workers [1] start from other parameters than worker 0" in message
+            and "DistributedDataParallel" in message
         )
 
 

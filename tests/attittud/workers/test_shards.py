@@ -1,4 +1,6 @@
-"""Workers with a shard of every parameter each (FSDP2): what they do and refuse, apart from the update of the joined batch."""
+"""Workers with a shard of every parameter each (FSDP2): what they do and refuse, apart from the
+update of the joined batch.
+"""
 
 import shutil
 import tempfile
@@ -34,7 +36,9 @@ def mixed_precision(eta):
         half = slice(4 * dist.get_rank(), 4 * dist.get_rank() + 4)
         guide = Guide(model, eta=eta, primary_weight=0.5, rank=2)
         for at in (half, half):
-            primary = F.cross_entropy(model(p.xp[at], "primary").float(), p.yp[at], reduction="none")
+            primary = F.cross_entropy(
+                model(p.xp[at], "primary").float(), p.yp[at], reduction="none"
+            )
             auxiliary = F.cross_entropy(model(p.xa[at], "auxiliary").float(), p.ya[at])
             model.zero_grad()
             if guided:
@@ -43,7 +47,10 @@ def mixed_precision(eta):
                 (auxiliary + 0.5 * primary.mean()).backward()
         # The head of the primary task has weight 1 whatever primary_weight is.
         found.append(
-            {n: whole(q.grad) * (1 if guided or "primary" not in n else 2) for n, q in model.named_parameters()}
+            {
+                n: whole(q.grad) * (1 if guided or "primary" not in n else 2)
+                for n, q in model.named_parameters()
+            }
         )
     assert dtypes == {torch.bfloat16}
     return found
@@ -60,27 +67,39 @@ def refusals():
 
     attempt("engine", lambda: w.guide(engine="batched"))
     other = {"seed": w.number}
-    attempt("other", lambda: w.guide(**other).backward(primary=w.losses(at), auxiliary=w.problem.loss(at)))
+    attempt(
+        "other",
+        lambda: w.guide(**other).backward(primary=w.losses(at), auxiliary=w.problem.loss(at)),
+    )
     attempt("none", lambda: w.guide().backward(primary=None, auxiliary=w.problem.loss(at)))
     stranger = nn.Parameter(torch.ones((), dtype=torch.float64))
-    attempt("stranger", lambda: w.guide().backward(primary=stranger * w.losses(at), auxiliary=w.problem.loss(at)))
+    attempt(
+        "stranger",
+        lambda: w.guide().backward(primary=stranger * w.losses(at), auxiliary=w.problem.loss(at)),
+    )
     w.model.set_requires_gradient_sync(False)
     attempt("sync", lambda: w.guide().backward(primary=w.losses(at), auxiliary=w.problem.loss(at)))
     w.model.set_requires_gradient_sync(True)
     w.model.set_gradient_divide_factor(1.0)
-    attempt("divide", lambda: w.guide().backward(primary=w.losses(at), auxiliary=w.problem.loss(at)))
+    attempt(
+        "divide", lambda: w.guide().backward(primary=w.losses(at), auxiliary=w.problem.loss(at))
+    )
     partly = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 3))
     fully_shard(partly[0], mesh=init_device_mesh("cpu", (2,)))
     attempt("partly", lambda: Guide(partly, eta=ETA))
     late = problem("mlp", m=8, n=8)
     guide = Guide(late.model, eta=ETA)
     guide.backward(primary=late.losses(at), auxiliary=late.loss(at))
-    late.model = sharded(late.model, reshard_after_forward=False)  # after a forward pass, parameters look whole
+    late.model = sharded(
+        late.model, reshard_after_forward=False
+    )  # after a forward pass, parameters look whole
     attempt("late", lambda: guide.backward(primary=late.losses(at), auxiliary=late.loss(at)))
     inner, x = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 3)), torch.randn(4, 3)
     inner_guide, larger = Guide(inner, eta=ETA), nn.Sequential(inner)
     fully_shard(larger, mesh=init_device_mesh("cpu", (2,)), reshard_after_forward=False)
-    attempt("inside", lambda: inner_guide.backward(larger(x).square().mean(1), larger(-x).cos().mean()))
+    attempt(
+        "inside", lambda: inner_guide.backward(larger(x).square().mean(1), larger(-x).cos().mean())
+    )
     return found
 
 
@@ -100,7 +119,9 @@ def inputs_that_want_a_gradient():
     w = World("fsdp")
     p = w.problem
     p.xp, p.xa = p.xp.requires_grad_(), p.xa.requires_grad_()
-    w.take(w.guide().backward(primary=w.losses(w.share(0, M)), auxiliary=w.auxiliary(w.share(0, N))))
+    w.take(
+        w.guide().backward(primary=w.losses(w.share(0, M)), auxiliary=w.auxiliary(w.share(0, N)))
+    )
     return w.grads[0], p.xp.grad is None and p.xa.grad is None
 
 
@@ -111,14 +132,18 @@ def ordinary_step():
     for _ in range(2):
         w.model.zero_grad()
         w.problem.loss(w.even(0, 12)).backward()
-        plain = {name: whole(p.grad) for name, p in w.inner.named_parameters() if p.grad is not None}
+        plain = {
+            name: whole(p.grad) for name, p in w.inner.named_parameters() if p.grad is not None
+        }
         w.model.zero_grad()
         guide.backward(primary=w.losses(w.share(0, 12)), auxiliary=w.problem.loss(w.even(0, 12)))
     return plain
 
 
 def made_between_passes():
-    """A guide that is made after the forward pass, when FSDP2 may show whole parameters (Lightning's is)."""
+    """A guide that is made after the forward pass, when FSDP2 may show whole parameters
+    (Lightning's is).
+    """
     w = World("fsdp kept")
     primary, auxiliary = w.losses(w.share(0, M)), w.auxiliary(w.share(0, N))
     hidden = not any(hasattr(parameter, "to_local") for parameter in w.model.parameters())
@@ -127,14 +152,19 @@ def made_between_passes():
 
 
 def state_of_another(folder):
-    """What a framework does that writes a state from one worker and hands it to all (Accelerate's register_for_checkpointing)."""
+    """What a framework does that writes a state from one worker and hands it to all (Accelerate's
+    register_for_checkpointing).
+    """
     w = World("fsdp")
     guide = w.guide()
     w.take(guide.backward(primary=w.losses(w.share(0, M)), auxiliary=w.auxiliary(w.share(0, N))))
     before = guide.subspace.rows.clone()
     torch.save(guide.state_dict(), f"{folder}/{w.number}.pt")
     dist.barrier()
-    own, others = (torch.load(f"{folder}/{number}.pt", weights_only=True) for number in (w.number, 1 - w.number))
+    own, others = (
+        torch.load(f"{folder}/{number}.pt", weights_only=True)
+        for number in (w.number, 1 - w.number)
+    )
     message = message_of(lambda: guide.load_state_dict(others))
     guide.load_state_dict(own)
     assert torch.equal(guide.subspace.rows, before)
@@ -151,13 +181,17 @@ def train(kind, first, steps, folder=None, save=False, **options):
         checkpoint.load(guide, f"{folder}/files")
     for i in range(first, first + steps):
         at = w.share(i % 6, i % 6 + 18)
-        w.take(guide.backward(primary=w.losses(at), auxiliary=w.auxiliary(w.share(i % 6, i % 6 + 18))))
+        w.take(
+            guide.backward(primary=w.losses(at), auxiliary=w.auxiliary(w.share(i % 6, i % 6 + 18)))
+        )
     if save:
         dcp.save(saved, checkpoint_id=folder)
         for _ in range(2):  # the second time over what is there already
             checkpoint.save(guide, f"{folder}/files")
             dist.barrier()
-            (Path(folder) / "files" / "basis" / f"shard-0000{8 + dist.get_rank()}.safetensors").write_bytes(b"stale")
+            (
+                Path(folder) / "files" / "basis" / f"shard-0000{8 + dist.get_rank()}.safetensors"
+            ).write_bytes(b"stale")
             dist.barrier()
         checkpoint.save(guide, f"{folder}/files")
     state = guide.state_dict()
@@ -190,7 +224,9 @@ def damaged_files(folder):
 
 
 def in_a_hurry(kind, folder):
-    """Two workers that save and load at different speeds, and what they say where only one of them has a damaged file."""
+    """Two workers that save and load at different speeds, and what they say where only one of them
+    has a damaged file.
+    """
     w = World(kind)
     guide = w.guide()
     w.take(guide.backward(primary=w.losses(w.share(0, M)), auxiliary=w.auxiliary(w.share(0, N))))
@@ -203,7 +239,9 @@ def in_a_hurry(kind, folder):
     time.sleep(0.5 * (1 - w.number))  # the first worker, which writes, comes last
     for _ in range(2):
         checkpoint.save(guide, folder)
-        checkpoint.read_json = slowly  # the first worker saves again while the second one would still read
+        checkpoint.read_json = (
+            slowly  # the first worker saves again while the second one would still read
+        )
         messages.append(message_of(partial(checkpoint.load, guide, folder)))
     checkpoint.read_json = read_json
     dist.barrier()
@@ -235,7 +273,9 @@ def behaviour(folder):
         "inputs": inputs_that_want_a_gradient(),
         "state of another": state_of_another(folder),
         "damaged files": damaged_files(f"{folder}/damaged"),
-        "in a hurry": {kind: in_a_hurry(kind, f"{folder}/hurry {kind}") for kind in ("fsdp", "ddp")},
+        "in a hurry": {
+            kind: in_a_hurry(kind, f"{folder}/hurry {kind}") for kind in ("fsdp", "ddp")
+        },
         "resumed": {
             "fsdp": train("fsdp", BEFORE, AFTER, f"{folder}/fsdp"),
             "ddp": train("ddp", BEFORE, AFTER, f"{folder}/fsdp"),
@@ -248,7 +288,9 @@ def behaviour(folder):
 def on_four(folder):
     return {
         "twenty": [twenty_steps(World(kind, torch.float32)) for kind in ("ddp", "hsdp")],
-        "resumed": {kind: train(kind, BEFORE, AFTER, f"{folder}/fsdp") for kind in ("fsdp", "hsdp")},
+        "resumed": {
+            kind: train(kind, BEFORE, AFTER, f"{folder}/fsdp") for kind in ("fsdp", "hsdp")
+        },
         "few": train("hsdp", BEFORE, AFTER, f"{folder}/few", **FEW),
         "canonical": train("fsdp", BEFORE, AFTER, f"{folder}/canonical", basis="canonical"),
     }
@@ -362,19 +404,27 @@ def test_a_guide_may_be_made_between_forward_and_backward_pass(behaved):
 @pytest.mark.slow
 def test_a_worker_refuses_the_shards_of_another_worker(behaved):
     for number, message in enumerate(found["state of another"] for found in behaved):
-        assert f"shards of worker {1 - number} of 2" in message and "attittud.checkpoint.save" in message
+        assert (
+            f"shards of worker {1 - number} of 2" in message
+            and "attittud.checkpoint.save" in message
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # of dcp in one process
 def test_a_checkpoint_can_be_loaded_by_another_number_and_kind_of_workers(behaved, four, folder):
     undisturbed = train("one", 0, BEFORE + AFTER)
-    again = {f"one from {kind}": train("one", BEFORE, AFTER, f"{folder}/{kind}") for kind in ("fsdp", "ddp")}
+    again = {
+        f"one from {kind}": train("one", BEFORE, AFTER, f"{folder}/{kind}")
+        for kind in ("fsdp", "ddp")
+    }
     for resumed in [again, *(x["resumed"] for x in (*behaved, *four))]:
         for name, run_ in resumed.items():
             assert_goes_on(name, run_, undisturbed)
     canonical = train("one", 0, BEFORE + AFTER, basis="canonical")
-    for got, expected in zip(four[0]["canonical"]["grads"], canonical["grads"][BEFORE:], strict=True):
+    for got, expected in zip(
+        four[0]["canonical"]["grads"], canonical["grads"][BEFORE:], strict=True
+    ):
         assert error(got, expected) < 1e-10
 
 
@@ -398,7 +448,8 @@ def test_a_basis_of_fewer_rows_than_its_rank_continues_too(behaved, four, folder
 def test_workers_write_only_safetensors_and_json(behaved, folder):
     assert behaved
     files = sorted(
-        path.relative_to(f"{folder}/fsdp/files").as_posix() for path in Path(folder).glob("fsdp/files/**/*.*")
+        path.relative_to(f"{folder}/fsdp/files").as_posix()
+        for path in Path(folder).glob("fsdp/files/**/*.*")
     )
     shards = [f"basis/shard-0000{number}-model-00001-of-00001.safetensors" for number in (1, 2)]
     assert files == [*shards, "guide.json"]
@@ -460,13 +511,20 @@ def empty_shards():
         guide.primary(model(x[at], "primary"))
         guide.auxiliary(model(x[at] + 1, "auxiliary"))
         guide.combine()
-        found.append(({name: whole(p.grad) for name, p in model.named_parameters()}, list(guide.shared_parameters)))
+        found.append(
+            (
+                {name: whole(p.grad) for name, p in model.named_parameters()},
+                list(guide.shared_parameters),
+            )
+        )
     return found
 
 
 @pytest.mark.slow
 def test_workers_without_elements_of_some_parameters_work():
-    """They learn as well which parameters are the primary task's own; else sums over workers differed in size."""
+    """They learn as well which parameters are the primary task's own; else sums over workers
+    differed in size.
+    """
     (alone,) = run(1, empty_shards)
     for worker in run(2, empty_shards, limit=60):
         for (grads, shared), (expected, expected_shared) in zip(worker, alone, strict=True):

@@ -1,4 +1,6 @@
-"""Two and four workers, with replicas or shards of the model, give the update of one process on the joined batch."""
+"""Two and four workers, with replicas or shards of the model, give the update of one process on the
+joined batch.
+"""
 
 import math
 import os
@@ -17,7 +19,8 @@ NORMS = ("neutral", "captured_auxiliary", "captured_primary", "cosine")
 BASES = ("sketch", "svd", "exact", "mean", "random", "canonical")
 
 
-# `fully_shard` itself takes no scalar parameters, and demands that all workers run the same modules.
+# `fully_shard` itself takes no scalar parameters, and demands that all workers run the same
+# modules.
 NOT_IN_SHARDS = {"odd", "other heads", "engine hooks", "engine hooks, basis_losses"}
 
 
@@ -31,7 +34,8 @@ def cases(kind, *names, dtype=torch.float64):
 FEW = ("sketch", "basis_losses", "accumulation")
 
 
-# Every basis is computed in float32 by two workers, and by four in float64: the type and the number have nothing in common.
+# Every basis is computed in float32 by two workers, and by four in float64: the type and the number
+# have nothing in common.
 CASES = {
     ("replicas", 2): [
         *cases("ddp", *SCENARIOS, *MODELS),
@@ -45,12 +49,22 @@ CASES = {
         *cases("ddp", "sketch", dtype=torch.float32),
     ],
     ("shards", 2): [
-        *cases("fsdp", *(name for name in (*SCENARIOS, *MODELS) if name not in NOT_IN_SHARDS | COSTLY)),
+        *cases(
+            "fsdp", *(name for name in (*SCENARIOS, *MODELS) if name not in NOT_IN_SHARDS | COSTLY)
+        ),
         *cases("fsdp", *BASES, "sketch include_mean", dtype=torch.float32),
         *cases("fsdp kept", *FEW),
     ],
     ("shards", 4): [
-        *cases("fsdp", *BASES, "accumulation", "named", "sketch include_mean", "one forward", "not finite"),
+        *cases(
+            "fsdp",
+            *BASES,
+            "accumulation",
+            "named",
+            "sketch include_mean",
+            "one forward",
+            "not finite",
+        ),
         *cases("fsdp", "sketch", "mean", dtype=torch.float32),
         *cases("hsdp", *FEW, "random"),
     ],
@@ -82,7 +96,10 @@ def test_a_crash_beside_another_error_gets_no_second_start(tmp_path):
 def test_a_crashed_worker_starts_once_more_and_not_twice(tmp_path):
     with pytest.warns(UserWarning, match="A worker crashed.*\n.*\n.*exit code -9"):
         assert run(1, crashes_once, tmp_path / "mark") == ["well"]
-    with pytest.warns(UserWarning, match="A worker crashed"), pytest.raises(AssertionError, match="exit code -9"):
+    with (
+        pytest.warns(UserWarning, match="A worker crashed"),
+        pytest.raises(AssertionError, match="exit code -9"),
+    ):
         run(1, crashes)
 
 
@@ -111,11 +128,16 @@ def one():
     return joined
 
 
-# (These stand before the others so that replicas come first: run in parallel, neighbours share the results of one group.)
+# (These stand before the others so that replicas come first: run in parallel, neighbours share the
+# results of one group.)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("scenario", "stated"),
-    [("sketch", [True, False, True]), ("norms in every step", [True] * 3), ("canonical", [True] * 3)],
+    [
+        ("sketch", [True, False, True]),
+        ("norms in every step", [True] * 3),
+        ("canonical", [True] * 3),
+    ],
 )
 def test_which_scenarios_report_norms(results, scenario, stated):
     for _, reports in (found["ddp", scenario, torch.float64] for found in results("replicas", 2)):
@@ -136,7 +158,9 @@ def test_every_replica_has_the_very_same_gradients(results, count):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "count", "case"), [(*which, case) for which, several in CASES.items() for case in several], ids=str
+    ("kind", "count", "case"),
+    [(*which, case) for which, several in CASES.items() for case in several],
+    ids=str,
 )
 def test_update_equals_the_update_of_the_joined_batch(results, one, kind, count, case):
     grads, reports = one(*case[1:])
@@ -150,8 +174,12 @@ def test_update_equals_the_update_of_the_joined_batch(results, one, kind, count,
 
 
 def check_report(got, want, tolerance, may_lack):
-    """Replicas leave out what costs an exchange of the size of the model; on shards it costs a few bytes."""
+    """Replicas leave out what costs an exchange of the size of the model; on shards it costs a few
+    bytes.
+    """
     assert got.keys() == want.keys()
     for name, value in want.items():
         if not (name.split("/")[-1] in may_lack and math.isnan(got[name])):
-            assert got[name] == pytest.approx(value, rel=tolerance, abs=tolerance, nan_ok=True), name
+            assert got[name] == pytest.approx(value, rel=tolerance, abs=tolerance, nan_ok=True), (
+                name
+            )

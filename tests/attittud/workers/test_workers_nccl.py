@@ -14,7 +14,10 @@ from tests.helpers.oracle import error
 from tests.helpers.scenarios import ETA, whole
 from tests.helpers.zoo import problem
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
 BASES = ("sketch", "svd", "exact", "mean", "random", "canonical")
 
 
@@ -42,7 +45,9 @@ def gradients(kind, steps=3, name="transformer", **options):
     x = [t.cuda() for t in (p.xp, p.yp, p.xa, p.ya)]
     inner = p.model.cuda()
     model = WRAP[kind](inner)
-    guide = Guide(model, **{"eta": ETA, "primary_weight": 0.1, "rank": 3, "refresh_every": 2} | options)
+    guide = Guide(
+        model, **{"eta": ETA, "primary_weight": 0.1, "rank": 3, "refresh_every": 2} | options
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     found, reports = [], []
     for _ in range(steps):
@@ -60,7 +65,8 @@ def gradients(kind, steps=3, name="transformer", **options):
 @pytest.mark.parametrize("basis", BASES)
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_gradients_equal_those_without_a_process_group(kind, basis, include_mean):
-    # `loop` on both sides: FSDP2 has no other engine, and in bf16 another order of products is another rounding.
+    # `loop` on both sides: FSDP2 has no other engine, and in bf16 another order of products is
+    # another rounding.
     options = {"basis": basis, "include_mean": include_mean, "engine": "loop"}
     want, stated = gradients("plain", **options)
     got, reports = gradients(kind, **options)

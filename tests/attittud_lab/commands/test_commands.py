@@ -17,13 +17,22 @@ def elsewhere(tmp_path, monkeypatch):
 def test_the_help_of_the_demo_explains_its_options(capsys):
     code, out, _ = run("demo", "--help", capsys=capsys)
     assert code == 0
-    for word in ("--seeds", "--steps", "--workers", "--out", "FILE.json", "shifted to the next class"):
+    for word in (
+        "--seeds",
+        "--steps",
+        "--workers",
+        "--out",
+        "FILE.json",
+        "shifted to the next class",
+    ):
         assert word in " ".join(out.split())
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_names_each_value_and_not_its_type(command, capsys):
-    """Newer typer has `--quiet <bool>`, which takes nothing, and `--auxiliary <list[str]>`, which takes no list."""
+    """Newer typer has `--quiet <bool>`, which takes nothing, and `--auxiliary <list[str]>`, which
+    takes no list.
+    """
     code, out, _ = run(*command.split(), "--help", capsys=capsys)
     assert code == 0 and "--help" in out and "<" not in out, out
 

@@ -9,10 +9,13 @@ from attittud_lab.strategies import base as strategies
 
 
 @pytest.mark.parametrize("kind", ["strategy", "basis", "engine"])
-def test_a_name_registered_from_outside_of_the_package_is_accepted(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_registered_from_outside_of_the_package_is_accepted(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = f"strategy: {{{'name' if kind == 'strategy' else kind}: mine}}"
     with pytest.raises(
-        ConfigError, match=f"configuration:1: strategy.{'name' if kind == 'strategy' else kind}: unknown"
+        ConfigError,
+        match=f"configuration:1: strategy.{'name' if kind == 'strategy' else kind}: unknown",
     ):
         loads(text, names=known_names())
     tables = {"strategy": strategies._ENTRIES, "basis": basis._BASES, "engine": engine._ENGINES}

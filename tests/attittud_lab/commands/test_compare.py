@@ -18,7 +18,7 @@ from attittud_lab.config.load import load, loads
 from tests.helpers.comparisons import JOB
 from tests.helpers.processes import command
 
-# ---------------------------------------------------------------------------------------------------- as one types it
+# ---------------------------------------------------------------------------------- as one types it
 
 
 def typed(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
@@ -28,30 +28,51 @@ def typed(*arguments: object, capsys: pytest.CaptureFixture[str]) -> tuple[int, 
     return int(stopped.value.code or 0), out, err
 
 
-def test_compare_runs_with_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_runs_with_a_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
-    words = [tmp_path / "job.yaml", f"output={tmp_path / 'runs'}", "training.mode=joint", "--budget", "0.05s"]
+    words = [
+        tmp_path / "job.yaml",
+        f"output={tmp_path / 'runs'}",
+        "training.mode=joint",
+        "--budget",
+        "0.05s",
+    ]
     code, out, err = typed(*words, capsys=capsys)
     assert code == 0
     result = json.loads((tmp_path / "runs/job/compare/comparison.json").read_text())
     decision, following = out.split("Decision at equal seconds: ")[1].splitlines()[:2]
     assert decision == result["decision"]["text"]
-    command = shlex.join(map(str, ["attittud", "compare", *words[:3], "compare.budget=0.05s", "compare.seeds=5"]))
+    command = shlex.join(
+        map(str, ["attittud", "compare", *words[:3], "compare.budget=0.05s", "compare.seeds=5"])
+    )
     assert following.startswith(f"Next: `{command}` adds 3 seeds in about ")
     assert result["tables"][1]["seconds"] == 0.05 and "0.05 s, as the budget says" in out
     code, again, quiet = typed(*words, "--quiet", capsys=capsys)
-    assert (code, quiet) == (0, "") and re.sub("in about .* and", "", again) == re.sub("in about .* and", "", out)
-    # What is written where there is no terminal: the number of runs, how long they will take, and each of them.
+    assert (code, quiet) == (0, "") and re.sub("in about .* and", "", again) == re.sub(
+        "in about .* and", "", out
+    )
+    # What is written where there is no terminal: the number of runs, how long they will take, and
+    # each of them.
     first, *lines = err.splitlines()
     runs = len(list((tmp_path / "runs").rglob("result.json")))
     at_steps = "8 to tune the strategies and to compare them at equal steps"
-    assert first.startswith(f"14 runs of 3 strategies: {at_steps}, and 6 to compare them at equal seconds. ")
+    assert first.startswith(
+        f"14 runs of 3 strategies: {at_steps}, and 6 to compare them at equal seconds. "
+    )
     assert [line for line in lines if "run 1 of 14: primary_only, seed 0" in line] == lines[1:2]
-    assert sum(bool(re.search(f"run \\d+ of (14|{runs})(, .* left)?: ", line)) for line in lines) == runs
+    assert (
+        sum(bool(re.search(f"run \\d+ of (14|{runs})(, .* left)?: ", line)) for line in lines)
+        == runs
+    )
     assert sum("validation accuracy" in line for line in lines) >= runs
     forecasts = [line for line in lines if line.startswith("Forecast: ")]
     assert ", because a step takes from " in forecasts[0] and forecasts[0] == lines[0]
-    assert "the remaining 11 runs, now that every strategy has been run once" in forecasts[1] and len(forecasts) == 2
+    assert (
+        "the remaining 11 runs, now that every strategy has been run once" in forecasts[1]
+        and len(forecasts) == 2
+    )
 
 
 def test_a_quick_comparison_says_what_it_left_out_and_the_full_one_reuses_its_runs(
@@ -61,8 +82,14 @@ def test_a_quick_comparison_says_what_it_left_out_and_the_full_one_reuses_its_ru
     words = [tmp_path / "job.yaml", f"output={tmp_path / 'runs'}", "training.mode=joint"]
     code, out, err = typed(*words, "--quick", capsys=capsys)
     result = json.loads((tmp_path / "runs/job/compare/comparison.json").read_text())
-    assert code == 0 and result["seeds"] == [0, 1, 2] and [t["name"] for t in result["tables"]] == ["Equal steps"]
-    assert err.startswith("--quick: 11 runs of 3 strategies, to tune them and to compare them at equal steps.")
+    assert (
+        code == 0
+        and result["seeds"] == [0, 1, 2]
+        and [t["name"] for t in result["tables"]] == ["Equal steps"]
+    )
+    assert err.startswith(
+        "--quick: 11 runs of 3 strategies, to tune them and to compare them at equal steps."
+    )
     said = "--quick left out: 2 of 5 seeds (only large differences can be shown), tuning on more than one seed, the table at "
     assert result["gave_up"].startswith(said) and (out + err).count("--quick left out") == 1
     whole = shlex.join(map(str, ["attittud", "compare", *words]))
@@ -71,7 +98,9 @@ def test_a_quick_comparison_says_what_it_left_out_and_the_full_one_reuses_its_ru
     assert (tmp_path / "runs/job/compare/report.html").read_text().count("--quick left out") == 1
     small = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
     code, out, _ = typed(*words, capsys=capsys)
-    assert code == 0 and "--quick" not in out and len(list(tmp_path.rglob("result.json"))) > len(small)
+    assert (
+        code == 0 and "--quick" not in out and len(list(tmp_path.rglob("result.json"))) > len(small)
+    )
     assert {path: path.stat().st_mtime_ns for path in small} == small
     # Seeds that are asked for win over the smaller number of --quick. All of them are there.
     code, out, _ = typed(*words, "--quick", "compare.seeds=4", capsys=capsys)
@@ -81,7 +110,9 @@ def test_a_quick_comparison_says_what_it_left_out_and_the_full_one_reuses_its_ru
 
 
 def test_a_quick_comparison_has_few_strategies_unless_they_are_asked_for() -> None:
-    usual = JOB.replace(", strategies: [flip]", "").replace("seeds: 2, tuning_seeds: 1, weights: [0.3, 1]", "")
+    usual = JOB.replace(", strategies: [flip]", "").replace(
+        "seeds: 2, tuning_seeds: 1, weights: [0.3, 1]", ""
+    )
     for strategy, found, left in (
         ("portfolio", ["auto"], "the strategies pretrain, pcgrad, drop_harmful and flip"),
         ("flip", ["flip", "auto"], "the strategies pretrain, pcgrad and drop_harmful"),
@@ -92,18 +123,37 @@ def test_a_quick_comparison_has_few_strategies_unless_they_are_asked_for() -> No
         assert said.startswith(f"--quick left out: {left}, 2 of 5 seeds")
     asked = loads(usual, ["strategy=portfolio", "compare.strategies=[flip, pcgrad]"])
     small, said = module._smaller(asked)
-    assert [one.label for one in candidates(small)][2:] == ["flip", "pcgrad"] and "the strateg" not in said
+    assert [one.label for one in candidates(small)][2:] == [
+        "flip",
+        "pcgrad",
+    ] and "the strateg" not in said
     # "About a seventh of the runs" in the help and in the docs.
     whole = loads(usual, ["strategy=portfolio"])
     counts = [sum(planned(one, candidates(one))) for one in (module._smaller(whole)[0], whole)]
     assert counts == [13, 89] and round(counts[1] / counts[0]) == 7
 
 
-def test_compare_runs_with_only_data_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The proposed configuration is meant for real data; here it only has to be built and changed by overrides."""
-    quick = ["training.guided.steps=4", "training.finetune.steps=2", "compare.strategies=[]", "compare.seeds=2"]
-    quick += ["compare.weights=[0.5, 1]", "compare.tuning_seeds=1", f"output={tmp_path}", "data.primary.train=60"]
-    code, out, err = typed("--primary", "digits", "--auxiliary", "digits", *quick, "--quiet", capsys=capsys)
+def test_compare_runs_with_only_data_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The proposed configuration is meant for real data; here it only has to be built and changed
+    by overrides.
+    """
+    quick = [
+        "training.guided.steps=4",
+        "training.finetune.steps=2",
+        "compare.strategies=[]",
+        "compare.seeds=2",
+    ]
+    quick += [
+        "compare.weights=[0.5, 1]",
+        "compare.tuning_seeds=1",
+        f"output={tmp_path}",
+        "data.primary.train=60",
+    ]
+    code, out, err = typed(
+        "--primary", "digits", "--auxiliary", "digits", *quick, "--quiet", capsys=capsys
+    )
     assert (code, err) == (0, "")
     assert "| multitask" in out and "| portfolio" not in out  # the proposed strategy is no row
     assert (tmp_path / "digits/compare/comparison.json").exists()
@@ -117,8 +167,14 @@ def test_compare_runs_with_only_data_given(tmp_path: Path, capsys: pytest.Captur
         (["--primary", "digits"], "--auxiliary PATH"),
         (["job.yaml", "--primary", "digits", "--auxiliary", "digits"], "not both"),
         (["nowhere.yaml"], "nowhere.yaml: cannot read the configuration"),
-        (["--primary", "nowhere", "--auxiliary", "digits"], "nowhere: there is no such file or folder"),
-        (["--primary", "digits", "--auxiliary", "digits", "--budget", "soon"], "budget: 'soon' is not a duration"),
+        (
+            ["--primary", "nowhere", "--auxiliary", "digits"],
+            "nowhere: there is no such file or folder",
+        ),
+        (
+            ["--primary", "digits", "--auxiliary", "digits", "--budget", "soon"],
+            "budget: 'soon' is not a duration",
+        ),
         (["--primary", "digits", "--auxiliary", "digits", "compare.seeds=many"], "a whole number"),
     ],
 )
@@ -157,7 +213,9 @@ def test_ctrl_c_exits_with_130_and_the_same_command_continues(tmp_path: Path) ->
     assert list(tmp_path.rglob("comparison.json"))
 
 
-def test_the_help_of_compare_explains_its_options_and_output(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_compare_explains_its_options_and_output(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     code, out, _ = typed("--help", capsys=capsys)
     words = " ".join(out.split())
     assert code == 0

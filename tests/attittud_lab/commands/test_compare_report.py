@@ -17,9 +17,17 @@ __all__ = ["comparison", "run_dir"]  # fixtures
         (lambda folder: None, "neither a finished comparison"),
         (lambda folder: (folder / "comparison.json").write_text("{"), "cannot be read"),
         (lambda folder: (folder / "comparison.json").write_text("[]"), "has no format version"),
-        (lambda folder: (folder / "comparison.json").write_text('{"version": 1}'), "were not written by this version"),
+        (
+            lambda folder: (folder / "comparison.json").write_text('{"version": 1}'),
+            "were not written by this version",
+        ),
         (lambda folder: (folder / "comparison.json").write_text("[" * 100_000), "cannot be read"),
-        (lambda folder: (folder / "comparison.json").write_text('{"tables": ' + "9" * 5000 + "}"), "cannot be read"),
+        (
+            lambda folder: (folder / "comparison.json").write_text(
+                '{"tables": ' + "9" * 5000 + "}"
+            ),
+            "cannot be read",
+        ),
         (lambda folder: (folder / "comparison.json").write_bytes(b"\xff\xfe{}"), "cannot be read"),
         (
             lambda folder: (folder / "run.json").write_text('{"version": 1, "config": {}}'),
@@ -45,7 +53,9 @@ def test_bad_folder_is_one_paragraph_and_code_2(
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_report_prints_the_path_of_the_page(run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_prints_the_path_of_the_page(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as stopped:
         cli.main(["report", str(run_dir), "--output", str(tmp_path / "page")])
     assert not stopped.value.code

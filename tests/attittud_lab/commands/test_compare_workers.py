@@ -1,4 +1,6 @@
-"""`attittud compare --workers N` and `--ray`: the same figures, one screen, and processes that die or are stopped."""
+"""`attittud compare --workers N` and `--ray`: the same figures, one screen, and processes that die
+or are stopped.
+"""
 
 import os
 import signal
@@ -23,8 +25,20 @@ CHANGES = ["compare.equal=steps", "training.guided.steps=100", "checkpoint_every
 
 def started(folder: Path, *options: str) -> subprocess.Popen[str]:
     (folder / "job.yaml").write_text(JOB)
-    command = [sys.executable, "-m", "attittud", "compare", "job.yaml", *CHANGES, "--workers", "2", *options]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    command = [
+        sys.executable,
+        "-m",
+        "attittud",
+        "compare",
+        "job.yaml",
+        *CHANGES,
+        "--workers",
+        "2",
+        *options,
+    ]
+    return subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def training(folder: Path, process: subprocess.Popen[str]) -> list[psutil.Process]:
@@ -48,10 +62,14 @@ def test_a_killed_worker_changes_nothing(tmp_path: Path) -> None:
     there, here = tmp_path / "runs/job/compare", tmp_path / "here"
     compare(load(tmp_path / "job.yaml", CHANGES), here)
     paths = sorted(path.parent.relative_to(here) for path in here.rglob("result.json"))
-    assert len(paths) == 8 and [outcome(there / path) for path in paths] == [outcome(here / path) for path in paths]
+    assert len(paths) == 8 and [outcome(there / path) for path in paths] == [
+        outcome(here / path) for path in paths
+    ]
     # Without a terminal: a line for each finished run.
     lines = [line for line in err.splitlines() if " s  run " in line]
-    assert [line.split("run ")[1].split(" of")[0] for line in lines] == [str(number) for number in range(1, 9)]
+    assert [line.split("run ")[1].split(" of")[0] for line in lines] == [
+        str(number) for number in range(1, 9)
+    ]
     assert all("validation accuracy" in line for line in lines)
 
 
@@ -70,10 +88,14 @@ def test_a_signal_ends_all_workers_and_keeps_finished_runs(tmp_path: Path) -> No
 
 
 def test_an_error_in_a_worker_is_one_paragraph_and_code_2(tmp_path: Path) -> None:
-    process = started(tmp_path, "training.guided.patience=1", "model.name=mlp", "training.metric=auc")
+    process = started(
+        tmp_path, "training.guided.patience=1", "model.name=mlp", "training.metric=auc"
+    )
     out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (2, "")
-    assert err.splitlines()[-1].startswith("attittud: training.metric: auc is for several labels at once; use accuracy")
+    assert err.splitlines()[-1].startswith(
+        "attittud: training.metric: auc is for several labels at once; use accuracy"
+    )
 
 
 @pytest.mark.parametrize(
@@ -104,11 +126,15 @@ def test_wrong_values_of_workers_and_ray_are_refused(
     assert stopped.value.code == 2 and message in err and err.count("\n") == 1
 
 
-@pytest.mark.parametrize("word", ["auto", "10.0.0.1:6379", "node-7.local:6379", "ray://head:10001", "[::1]:6379"])
+@pytest.mark.parametrize(
+    "word", ["auto", "10.0.0.1:6379", "node-7.local:6379", "ray://head:10001", "[::1]:6379"]
+)
 def test_addresses_of_ray_clusters_are_recognised(word: str) -> None:
     assert _ADDRESS.fullmatch(word)
 
 
-@pytest.mark.parametrize("word", ["", "job.yaml", "--quiet", "compare.seeds=3", "C:/a.yaml", "data.primary.path=a:1"])
+@pytest.mark.parametrize(
+    "word", ["", "job.yaml", "--quiet", "compare.seeds=3", "C:/a.yaml", "data.primary.path=a:1"]
+)
 def test_other_texts_are_not_taken_for_addresses(word: str) -> None:
     assert not _ADDRESS.fullmatch(word)

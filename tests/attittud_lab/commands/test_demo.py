@@ -38,19 +38,32 @@ def test_the_demo_trains_and_prints_its_table(tmp_path, monkeypatch, capsys):
     assert code == 0
     # Without a terminal: a line for each run, with how far it is and how long it will take.
     runs = re.findall(r"run (\d+) of (\d+)(, (?:about|less than) [^:]* left)?: ", err)
-    assert [number for number, _, _ in runs] == [str(n + 1) for n in range(len(runs))] and runs[-1][0] == runs[-1][1]
+    assert [number for number, _, _ in runs] == [str(n + 1) for n in range(len(runs))] and runs[-1][
+        0
+    ] == runs[-1][1]
     assert all(left for _, _, left in runs[1:-1])
     saved = json.loads(path.read_text())
     for row, (what, _) in demo.ROWS.items():
         assert row in out and what in out
-    assert "50 % shifted" in out and "use more (--seeds)" in out and demo.ETA in " ".join(out.split())
-    assert ", labels right, seed 1" in err and "raise --seeds to at least 5." in saved["decision"]["text"]
-    assert saved["seeds"] == [0, 1] and all(len(row["values"]) == 2 for row in saved["tables"][0]["rows"])
+    assert (
+        "50 % shifted" in out and "use more (--seeds)" in out and demo.ETA in " ".join(out.split())
+    )
+    assert (
+        ", labels right, seed 1" in err
+        and "raise --seeds to at least 5." in saved["decision"]["text"]
+    )
+    assert saved["seeds"] == [0, 1] and all(
+        len(row["values"]) == 2 for row in saved["tables"][0]["rows"]
+    )
     report, _, *own = out.strip().splitlines()[-6:]
     assert report == "Report: runs/demo/report.html" and "your own data" in own[0]
-    assert [line.split()[:2] for line in own[1:]] == [["attittud", name] for name in ("init", "train", "predict")]
+    assert [line.split()[:2] for line in own[1:]] == [
+        ["attittud", name] for name in ("init", "train", "predict")
+    ]
     page = (tmp_path / "runs/demo/report.html").read_text()
-    assert all(row in page for row in demo.ROWS) and all(quality in page for quality in demo.QUALITIES)
+    assert all(row in page for row in demo.ROWS) and all(
+        quality in page for quality in demo.QUALITIES
+    )
     assert json.loads((tmp_path / "runs/demo/comparison.json").read_text()) == saved
     assert load(tmp_path / "runs/demo/config.yaml") == load(demo.CONFIG)
 
@@ -75,7 +88,10 @@ def test_a_disk_that_fills_up_during_the_demo_is_explained_with_a_cure(monkeypat
     monkeypatch.setattr(demo, "run_all", full)
     code, out, err = run(*QUICK, capsys=capsys)
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "run.json: the disk is full; free some space, or choose another folder with --folder, and run again" in err
+    assert (
+        "run.json: the disk is full; free some space, or choose another folder with --folder, and run again"
+        in err
+    )
 
 
 def test_an_interrupted_demo_says_that_there_is_no_result(monkeypatch, capsys):
@@ -87,14 +103,18 @@ def test_an_interrupted_demo_says_that_there_is_no_result(monkeypatch, capsys):
 
 
 def watch(master: int, seen: bytearray, over: threading.Event) -> None:
-    """Read what a terminal shows, until the demo is over: a process that outlives it may hold the other side open."""
+    """Read what a terminal shows, until the demo is over: a process that outlives it may hold the
+    other side open.
+    """
     with suppress(OSError):  # how Linux says that the other side is closed
         while select.select([master], [], [], 0.1)[0] or not over.is_set():
             if select.select([master], [], [], 0)[0]:
                 seen += os.read(master, 65536)
 
 
-def test_progress_bar_on_a_terminal_and_the_same_figures_from_two_workers(tmp_path, monkeypatch, capsys):
+def test_progress_bar_on_a_terminal_and_the_same_figures_from_two_workers(
+    tmp_path, monkeypatch, capsys
+):
     """Every row, in two worker processes as by default."""
     monkeypatch.setattr("attittud_lab.placing.processes.get_context", lambda _: ready_processes())
     monkeypatch.setenv("TERM", "xterm")

@@ -58,14 +58,27 @@ def test_predictions_have_the_accuracy_of_the_run(
     path, labels = INPUTS[name](run, tmp_path)
     code, out, err = typed("predict", str(run), str(path), capsys=capsys)
     found = rows(out)
-    assert code == 0 and len(found) == len(labels) and err.startswith(f"{len(labels)} predictions\n")
+    assert (
+        code == 0 and len(found) == len(labels) and err.startswith(f"{len(labels)} predictions\n")
+    )
     if name == "findings":
-        given = [[int(label in row["labels"].split(";")) for label in ("Edema", "Fracture")] for row in found]
-        right = sum(a == b for row, wanted in zip(given, labels, strict=True) for a, b in zip(row, wanted, strict=True))
+        given = [
+            [int(label in row["labels"].split(";")) for label in ("Edema", "Fracture")]
+            for row in found
+        ]
+        right = sum(
+            a == b
+            for row, wanted in zip(given, labels, strict=True)
+            for a, b in zip(row, wanted, strict=True)
+        )
         share = right / (2 * len(labels))
     else:
-        share = sum(row["label"] == label for row, label in zip(found, labels, strict=True)) / len(labels)
-    assert share == pytest.approx(json.loads((run / "result.json").read_text())["test"]["accuracy"], abs=1e-6)
+        share = sum(row["label"] == label for row, label in zip(found, labels, strict=True)) / len(
+            labels
+        )
+    assert share == pytest.approx(
+        json.loads((run / "result.json").read_text())["test"]["accuracy"], abs=1e-6
+    )
 
 
 def test_many_inputs_show_progress(
@@ -85,7 +98,10 @@ def test_many_inputs_show_progress(
 def test_known_labels_give_an_accuracy(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = typed("predict", RUNS["pictures"], PICTURES, capsys=capsys)
     wanted = json.loads(Path(RUNS["pictures"], "result.json").read_text())["test"]["accuracy"]
-    assert code == 0 and err == f"8 predictions, accuracy {wanted:.4f} on 8 inputs whose label is known\n"
+    assert (
+        code == 0
+        and err == f"8 predictions, accuracy {wanted:.4f} on 8 inputs whose label is known\n"
+    )
     assert [row["file"] for row in rows(out)] == sorted(map(str, Path(PICTURES).rglob("*.png")))
     code, _, err = typed("predict", RUNS["findings"], "data/findings.parquet", capsys=capsys)
     assert code == 0 and " on 144 known labels\n" in err
@@ -93,17 +109,28 @@ def test_known_labels_give_an_accuracy(capsys: pytest.CaptureFixture[str]) -> No
     assert (code, err) == (0, "")
 
 
-def test_predictions_can_be_written_to_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predictions_can_be_written_to_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for suffix in ("csv", "jsonl", "parquet"):
         path = tmp_path / f"out.{suffix}"
-        code, out, err = typed("predict", RUNS["words"], "data/reviews.csv", "--output", str(path), capsys=capsys)
-        assert code == 0 and out == "" and f"48 predictions in {path}" in err and path.stat().st_size > 100
+        code, out, err = typed(
+            "predict", RUNS["words"], "data/reviews.csv", "--output", str(path), capsys=capsys
+        )
+        assert (
+            code == 0
+            and out == ""
+            and f"48 predictions in {path}" in err
+            and path.stat().st_size > 100
+        )
 
 
 def test_inputs_of_training_are_counted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By content: other names change nothing, and another picture under the same name is another input."""
+    """By content: other names change nothing, and another picture under the same name is another
+    input.
+    """
     new = Image.new("L", (8, 8), 77)
     old = sorted(Path("data/pictures/train").rglob("*.png"))[:2]
     for number, path in enumerate(old):
@@ -113,7 +140,9 @@ def test_inputs_of_training_are_counted(
     _, _, err = typed("predict", RUNS["pictures"], str(tmp_path), capsys=capsys)
     assert err == f"3 predictions\n{said}"
     with monkeypatch.context() as patch:
-        patch.delattr("attittud_lab.predict.model.used_examples")  # nothing shows the count, so nothing is hashed
+        patch.delattr(
+            "attittud_lab.predict.model.used_examples"
+        )  # nothing shows the count, so nothing is hashed
         code, _, err = typed("predict", RUNS["pictures"], str(tmp_path), "--quiet", capsys=capsys)
         assert (code, err) == (0, "")
     with Path("data/reviews.csv").open(newline="") as file:
@@ -121,7 +150,9 @@ def test_inputs_of_training_are_counted(
     record = json.loads(Path(RUNS["words"], "data.json").read_text())["primary"]
     known = [texts[record[part]["rows"][0]] for part in ("train", "validation", "test")]
     given = "\n".join([known[0].upper(), *known[1:], "", "new words"])
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(given.encode()))))
+    monkeypatch.setattr(
+        sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(given.encode())))
+    )
     _, _, err = typed("predict", RUNS["words"], "-", capsys=capsys)
     assert err.startswith("5 predictions\n2 of 5 inputs are also in")
 
@@ -160,13 +191,21 @@ def damaged(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("at_once", [2, 512])
 @pytest.mark.parametrize("to_file", [True, False])
 def test_all_damaged_images_are_named_and_leave_no_output(
-    to_file: bool, at_once: int, damaged: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    to_file: bool,
+    at_once: int,
+    damaged: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("attittud_lab.predict.model.AT_ONCE", at_once)
     output = ["--output", str(damaged.parent / "out.csv")] if to_file else []
     code, out, err = typed("predict", RUNS["pictures"], str(damaged), *output, capsys=capsys)
     first, second, last = err.splitlines()
-    assert code == 2 and f"{damaged}/b.png is damaged" in first and f"{damaged}/d.png cannot be read" in second
+    assert (
+        code == 2
+        and f"{damaged}/b.png is damaged" in first
+        and f"{damaged}/d.png cannot be read" in second
+    )
     cure = "repair or remove them, or leave them out with --skip-broken"
     assert last == f"attittud: 2 of 5 inputs cannot be read; {cure}"
     assert [path.name for path in damaged.parent.iterdir()] == ["images"]
@@ -176,14 +215,22 @@ def test_all_damaged_images_are_named_and_leave_no_output(
 def test_damaged_images_can_be_left_out(damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["predict", RUNS["pictures"], str(damaged), "--skip-broken"]
     code, out, err = typed(*command, capsys=capsys)
-    assert code == 0 and [Path(row["file"]).name for row in rows(out)] == ["a.png", "c.png", "e.png"]
+    assert code == 0 and [Path(row["file"]).name for row in rows(out)] == [
+        "a.png",
+        "c.png",
+        "e.png",
+    ]
     assert err.splitlines()[2] == "3 predictions, 2 inputs left out"
     code, _, err = typed(*command, "--quiet", capsys=capsys)
     assert code == 0 and len(err.splitlines()) == 2 and "b.png" in err and "d.png" in err
     for name in "ace":
         (damaged / f"{name}.png").unlink()
     code, out, err = typed(*command, capsys=capsys)
-    assert code == 2 and out == "" and "2 of 2 inputs cannot be read, so there is nothing to predict" in err
+    assert (
+        code == 2
+        and out == ""
+        and "2 of 2 inputs cannot be read, so there is nothing to predict" in err
+    )
 
 
 def test_only_the_first_broken_images_are_named(
@@ -192,13 +239,19 @@ def test_only_the_first_broken_images_are_named(
     monkeypatch.setattr("attittud_lab.commands.predict.MOST_NAMED", 1)
     _, _, err = typed("predict", RUNS["pictures"], str(damaged), "--skip-broken", capsys=capsys)
     first, more, last = err.splitlines()
-    assert "b.png" in first and more == "attittud: and 1 more" and last == "3 predictions, 2 inputs left out"
+    assert (
+        "b.png" in first
+        and more == "attittud: and 1 more"
+        and last == "3 predictions, 2 inputs left out"
+    )
 
 
 def test_a_damaged_row_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "a.csv"
     path.write_text("text\n" + "whole\n" * 600 + "a,b\n")
-    code, _, err = typed("predict", RUNS["words"], str(path), "-o", str(tmp_path / "out.csv"), capsys=capsys)
+    code, _, err = typed(
+        "predict", RUNS["words"], str(path), "-o", str(tmp_path / "out.csv"), capsys=capsys
+    )
     assert code == 2 and err.count("\n") == 1 and "row 601 has 2 cells" in err
     assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
 
@@ -219,7 +272,9 @@ def test_a_damaged_row_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[st
     ],
     ids=str,
 )
-def test_mistakes_are_explained(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_explained(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     code, out, err = typed("predict", *arguments, capsys=capsys)
     assert code == 2 and out == "" and err.count("\n") == 1 and said in err
 
@@ -230,7 +285,9 @@ def test_a_threshold_decides_which_labels_are_predicted(capsys: pytest.CaptureFi
         command = ["predict", RUNS["findings"], "data/findings.parquet", "--threshold", threshold]
         code, out, _ = typed(*command, capsys=capsys)
         assert code == 0
-        counts.append(sum(len([name for name in row["labels"].split(";") if name]) for row in rows(out)))
+        counts.append(
+            sum(len([name for name in row["labels"].split(";") if name]) for row in rows(out))
+        )
     assert counts[0] == 144 >= counts[1] >= counts[2] == 0
 
 
@@ -257,7 +314,9 @@ def start(*arguments: str, **more: object) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more)
 
 
-def test_inputs_can_come_from_a_pipe(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inputs_can_come_from_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     given = io.BufferedReader(io.BytesIO(b"a text\n\nanother one\n"))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(given))
     code, out, err = typed("predict", RUNS["words"], "-", capsys=capsys)
@@ -266,7 +325,9 @@ def test_inputs_can_come_from_a_pipe(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 def test_the_reading_side_of_a_pipe_may_close_early() -> None:
     with start(RUNS["words"], "-", stdin=subprocess.PIPE) as process:
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        assert (
+            process.stdin is not None and process.stdout is not None and process.stderr is not None
+        )
         process.stdout.close()  # as `head` does
         with suppress(BrokenPipeError):
             process.stdin.write(b"a text\n" * 100_000)
@@ -276,7 +337,9 @@ def test_the_reading_side_of_a_pipe_may_close_early() -> None:
 
 
 def test_ctrl_c_leaves_no_output_file(tmp_path: Path) -> None:
-    with start(RUNS["words"], "-", "-o", str(tmp_path / "out.csv"), stdin=subprocess.PIPE) as process:
+    with start(
+        RUNS["words"], "-", "-o", str(tmp_path / "out.csv"), stdin=subprocess.PIPE
+    ) as process:
         assert process.stdin is not None and process.stderr is not None
         process.stdin.write(b"a text\n" * 2000)
         process.stdin.flush()
@@ -286,5 +349,8 @@ def test_ctrl_c_leaves_no_output_file(tmp_path: Path) -> None:
         assert list(tmp_path.glob(".out.csv.*.part"))
         process.send_signal(signal.SIGINT)
         said = process.stderr.read().decode()
-    assert process.returncode == 130 and said == "attittud: interrupted; no file is left half-written\n"
+    assert (
+        process.returncode == 130
+        and said == "attittud: interrupted; no file is left half-written\n"
+    )
     assert not list(tmp_path.iterdir())

@@ -47,16 +47,21 @@ def test_init_refuses_what_train_would_refuse(
     said = capsys.readouterr().err
     assert message in said and not Path("attittud.yaml").exists()
     # Word by word the same.
-    Path("job.yaml").write_text(JOB.replace("{path: digits, train: 60, validation: 60, test: 200}", "mine"))
+    Path("job.yaml").write_text(
+        JOB.replace("{path: digits, train: 60, validation: 60, test: 200}", "mine")
+    )
     assert call("train", "job.yaml") == 2
     assert capsys.readouterr().err == said
 
 
 @pytest.mark.parametrize("part", ["validation", "test"])
 @pytest.mark.parametrize(
-    ("value", "message"), [("0", "is 0, but {part} examples"), ("null", "null means the source's own split")]
+    ("value", "message"),
+    [("0", "is 0, but {part} examples"), ("null", "null means the source's own split")],
 )
-def test_every_part_needs_examples(part: str, value: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_part_needs_examples(
+    part: str, value: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     Path("job.yaml").write_text(JOB)
     assert call("train", "job.yaml", f"data.primary.{part}={value}") == 2
     said = capsys.readouterr().err
@@ -65,25 +70,52 @@ def test_every_part_needs_examples(part: str, value: str, message: str, capsys: 
 
 @pytest.mark.parametrize(
     ("counts", "auxiliary", "strategy", "batch"),
-    [([3, 3], True, "portfolio", 4), ([2, 2, 2], True, "portfolio", 4), ([9, 9], False, "primary_only", 10)],
+    [
+        ([3, 3], True, "portfolio", 4),
+        ([2, 2, 2], True, "portfolio", 4),
+        ([9, 9], False, "primary_only", 10),
+    ],
 )
 def test_what_init_writes_for_few_images_can_be_trained(
     counts: list[int], auxiliary: bool, strategy: str, batch: int
 ) -> None:
     picture_folders(mine=counts, others=[9, 9])
-    assert call("init", "image", "--primary", "mine", *(["--auxiliary", "others"] if auxiliary else [])) == 0
+    assert (
+        call(
+            "init", "image", "--primary", "mine", *(["--auxiliary", "others"] if auxiliary else [])
+        )
+        == 0
+    )
     found = load("attittud.yaml")
     assert (found.strategy.name, found.training.guided.primary_batch) == (strategy, batch)
-    assert call("train", "attittud.yaml", "training.guided.steps=2", "training.finetune.steps=2") == 0
+    assert (
+        call("train", "attittud.yaml", "training.guided.steps=2", "training.finetune.steps=2") == 0
+    )
 
 
 def test_init_proposes_a_configuration_for_texts(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("a.csv").write_text("text,label\n" + "".join(f"word{n} here,{'no' if n % 2 else 'yes'}\n" for n in range(40)))
-    Path("b c.jsonl").write_text("".join(json.dumps({"text": f"more {n}"}) + "\n" for n in range(30)))
+    Path("a.csv").write_text(
+        "text,label\n" + "".join(f"word{n} here,{'no' if n % 2 else 'yes'}\n" for n in range(40))
+    )
+    Path("b c.jsonl").write_text(
+        "".join(json.dumps({"text": f"more {n}"}) + "\n" for n in range(30))
+    )
     assert call("init", "text", "--primary", "a.csv", "--auxiliary", "b c.jsonl") == 0
     config = load("attittud.yaml")
-    assert config.data.auxiliary["b_c"].objective == "masked_lm" and config.training.guided.primary_batch == 24
-    assert call("train", "attittud.yaml", "training.guided.steps=2", "training.finetune.steps=2", "model.width=8") == 0
+    assert (
+        config.data.auxiliary["b_c"].objective == "masked_lm"
+        and config.training.guided.primary_batch == 24
+    )
+    assert (
+        call(
+            "train",
+            "attittud.yaml",
+            "training.guided.steps=2",
+            "training.finetune.steps=2",
+            "model.width=8",
+        )
+        == 0
+    )
     assert call("init", "image", "--primary", "a.csv", "--force") == 2
     assert "use `attittud init text`" in capsys.readouterr().err
     assert call("init", "sound", "--primary", "a.csv", "--force") == 2
@@ -102,7 +134,10 @@ def test_init_takes_names_of_columns(capsys: pytest.CaptureFixture[str]) -> None
     assert "#   no (20), yes (20)" in capsys.readouterr().out
     data = load("attittud.yaml").data
     assert (data.primary.input, data.primary.label) == ("body", "verdict")
-    assert (data.auxiliary["b"].input, data.auxiliary["b"].label) == (None, None)  # it has the usual ones
+    assert (data.auxiliary["b"].input, data.auxiliary["b"].label) == (
+        None,
+        None,
+    )  # it has the usual ones
     quick = ["training.guided.steps=2", "training.finetune.steps=2", "model.width=8"]
     assert call("train", "attittud.yaml", *quick) == 0
     assert call("init", "text", "--primary", "a.csv", "--input", "bdy", "--force") == 2
@@ -113,7 +148,10 @@ def test_init_explains_a_folder_on_the_wrong_level(capsys: pytest.CaptureFixture
     picture_folders(**{"all/mine": [9, 7], "all/theirs": [8, 8], "one/level": [4, 4]})
     assert call("init", "image", "--primary", "all/mine") == 0
     out, err = capsys.readouterr()
-    assert "# Primary: 16 images, shorter side 8 pixels, 2 classes.\n#   a (9), b (7)\n" in out and err == ""
+    assert (
+        "# Primary: 16 images, shorter side 8 pixels, 2 classes.\n#   a (9), b (7)\n" in out
+        and err == ""
+    )
     assert call("init", "image", "--primary", "all", "--force") == 0
     out, err = capsys.readouterr()
     text = Path("attittud.yaml").read_text()
@@ -122,11 +160,15 @@ def test_init_explains_a_folder_on_the_wrong_level(capsys: pytest.CaptureFixture
         in text
     )
     assert "#   mine (16), theirs (16)\n" in out and "Warning" not in out
-    assert err.startswith("attittud: Warning: some of these class folders (2) contain folders") and err.count("\n") == 1
+    assert (
+        err.startswith("attittud: Warning: some of these class folders (2) contain folders")
+        and err.count("\n") == 1
+    )
     assert "the path is one level too high: give all/mine." in err
     assert call("init", "image", "--primary", "one", "--force") == 2
-    assert "only one class, 'level', whose folder contains other folders (a, b); did you mean one/level?" in (
-        capsys.readouterr().err
+    assert (
+        "only one class, 'level', whose folder contains other folders (a, b); did you mean one/level?"
+        in (capsys.readouterr().err)
     )
     picture_folders(**{"far/x/y": [2, 2], "work/data": [2, 2]})
     Path("work/notes").mkdir()
@@ -138,7 +180,9 @@ def test_init_explains_a_folder_on_the_wrong_level(capsys: pytest.CaptureFixture
         assert call("init", "image", "--primary", path, "--force") == 2
         err = capsys.readouterr().err
         assert said in err
-        assert ("or did you mean work/data, which contains folders of images?" in err) == (path == "work")
+        assert ("or did you mean work/data, which contains folders of images?" in err) == (
+            path == "work"
+        )
 
 
 def test_a_first_configuration_can_be_trained(root: Path, tmp_path: Path) -> None:
@@ -149,7 +193,11 @@ def test_a_first_configuration_can_be_trained(root: Path, tmp_path: Path) -> Non
     assert result.metric == "auc" and {f"auc/{name}" for name in COMPETITION} <= result.test.keys()
 
 
-def test_too_many_sources_are_refused_before_they_are_read(capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_many_sources_are_refused_before_they_are_read(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     many = [word for _ in range(101) for word in ("--auxiliary", "nowhere")]
     assert call("init", "image", "--primary", "digits", *many) == 2
-    assert "--auxiliary: 101 sources are given, but at most 100 are allowed" in capsys.readouterr().err
+    assert (
+        "--auxiliary: 101 sources are given, but at most 100 are allowed" in capsys.readouterr().err
+    )

@@ -30,15 +30,24 @@ def test_commands_can_be_pasted_if_a_path_has_a_blank(capsys: pytest.CaptureFixt
     out, folder = capsys.readouterr().out, "my dir/job/flip/seed-0"
     assert f"`attittud report '{folder}'`" in out and f"`attittud predict '{folder}' INPUTS`" in out
     assert call("report", folder) == 0
-    assert f"attittud compare &#39;{folder}/config.yaml&#39;" in Path(folder, "report.html").read_text()
+    assert (
+        f"attittud compare &#39;{folder}/config.yaml&#39;"
+        in Path(folder, "report.html").read_text()
+    )
 
 
 def test_train_writes_a_run_folder(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("train", "job.yaml", "strategy=flip", "seed=2") == 0
     out, err = capsys.readouterr()
     assert "test       loss" in out and "flip, seed 2: 10 steps" in out
-    assert "`attittud report runs/job/flip/seed-2`" in out and "`attittud predict runs/job/flip/seed-2 INPUTS`" in out
-    assert "report: runs/job/flip/seed-2/report.html " in out and "next: `attittud compare job.yaml" in out
+    assert (
+        "`attittud report runs/job/flip/seed-2`" in out
+        and "`attittud predict runs/job/flip/seed-2 INPUTS`" in out
+    )
+    assert (
+        "report: runs/job/flip/seed-2/report.html " in out
+        and "next: `attittud compare job.yaml" in out
+    )
     assert "<!doctype html>" in Path("runs/job/flip/seed-2/report.html").read_text()
     # A report that cannot be written does not undo the run.
     Path("runs/job/flip/seed-2/metrics.jsonl").write_text("damaged\n")
@@ -48,12 +57,16 @@ def test_train_writes_a_run_folder(capsys: pytest.CaptureFixture[str]) -> None:
     # This is not a terminal: a line for each evaluation.
     lines = [re.sub(r"\d+\.\d+", "N", line) for line in err.splitlines()]
     assert lines == [
-        f"{phase} steps, 0:00:00 left, validation accuracy N, loss N" for phase in ("guided 6/6", "finetune 4/4")
+        f"{phase} steps, 0:00:00 left, validation accuracy N, loss N"
+        for phase in ("guided 6/6", "finetune 4/4")
     ]
     assert call("train", "job.yaml", "strategy=flip", "seed=3", "--quiet") == 0
     assert capsys.readouterr().err == ""
     folder = Path("runs/job/flip/seed-2")
-    assert json.loads((folder / "result.json").read_text())["strategy"] == "flip" and str(folder) in out
+    assert (
+        json.loads((folder / "result.json").read_text())["strategy"] == "flip"
+        and str(folder) in out
+    )
     assert call("train", "job.yaml", "strategy=flip", "seed=2") == 0
     assert "finished earlier" in capsys.readouterr().out
     # The echo of the configuration can be trained again.
@@ -75,7 +88,9 @@ def test_a_line_is_there_while_libraries_are_imported() -> None:
 
 
 def test_names_are_listed_without_torch() -> None:
-    code = "import sys, attittud_lab.strategies as s, attittud_lab.models as m; s.names(), m.names(); "
+    code = (
+        "import sys, attittud_lab.strategies as s, attittud_lab.models as m; s.names(), m.names(); "
+    )
     subprocess.run([sys.executable, "-c", f"{code} sys.exit('torch' in sys.modules)"], check=True)
 
 
@@ -90,8 +105,12 @@ def test_joint_training_has_one_phase(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 MISTAKES = {
-    ("nowhere.yaml",): "nowhere.yaml: cannot read the configuration: No such file or directory; check the path",
-    ("jop.yaml",): "jop.yaml: cannot read the configuration: No such file or directory; did you mean 'job.yaml'?",
+    (
+        "nowhere.yaml",
+    ): "nowhere.yaml: cannot read the configuration: No such file or directory; check the path",
+    (
+        "jop.yaml",
+    ): "jop.yaml: cannot read the configuration: No such file or directory; did you mean 'job.yaml'?",
     ("JOB.YAML",): "; did you mean 'job.yaml'?",
     ("no/such/job.yaml",): "; check the path",
     ("job.yaml", "traning.mode=joint"): "did you mean 'training'?",
@@ -99,7 +118,11 @@ MISTAKES = {
         "command line (strategy=drop_harmfull): strategy.name: unknown strategy 'drop_harmfull'. Did you mean 'drop_harmful'?"
     ),
     # The line of the name, not of the last setting next to it.
-    ("job.yaml", "strategy.name=auot", "strategy.rank=4"): "command line (strategy.name=auot): strategy.name: unknown",
+    (
+        "job.yaml",
+        "strategy.name=auot",
+        "strategy.rank=4",
+    ): "command line (strategy.name=auot): strategy.name: unknown",
     ("job.yaml", "compare.strategies=[flip, {name: flop}]"): (
         "command line (compare.strategies=[flip, {name: flop}]): compare.strategies[1].name: unknown strategy 'flop'. "
         "Did you mean 'flip'?"
@@ -125,20 +148,31 @@ MISTAKES = {
     ("job.yaml", "strategy.basis_batch=61"): "strategy.basis_batch asks for 61",
     ("job.yaml", "data.auxiliary=null"): "data.auxiliary: expected a mapping",
     ("job.yaml", "data.auxiliary={}"): "needs auxiliary data, but data.auxiliary is empty",
-    ("job.yaml", "data.primary.path="): "command line (data.primary.path=): data.primary.path: expected a path or name",
+    (
+        "job.yaml",
+        "data.primary.path=",
+    ): "command line (data.primary.path=): data.primary.path: expected a path or name",
     ("job.yaml", "output="): "output: expected a path or name, got an empty text",
     ("job.yaml", f"data.primary.path={os.devnull}"): "is neither a file nor a folder",
     (
         "job.yaml",
         "data.primary.classes=[]",
     ): "data.primary.classes: the list is empty; name the classes to keep, or null",
-    ("job.yaml", "data.primary.label=verdict"): "digits: has no columns, so label: verdict has no effect",
+    (
+        "job.yaml",
+        "data.primary.label=verdict",
+    ): "digits: has no columns, so label: verdict has no effect",
     ("job.yaml", "training.guided.epochs=0"): "training.guided.epochs: must be above 0",
     ("job.yaml", "strategy.rank=1000000"): "strategy.rank: must be at most 4096",
     ("job.yaml", "training.metric=auc"): "auc is for several labels at once",
     ("job.yaml", "device=cuda:77"): "device: 'cuda:77' cannot be used here",
     ("job.yaml", "device=meta"): "device: 'meta' cannot be used here",
-    ("job.yaml", "training.guided.lr=1e30", "training.guided.clip=null", "log_every=1"): "training diverged",
+    (
+        "job.yaml",
+        "training.guided.lr=1e30",
+        "training.guided.clip=null",
+        "log_every=1",
+    ): "training diverged",
     ("job.yaml", "output=job.yaml"): "choose another folder with output=FOLDER",
     ("job.yaml", "--log", "paper"): "choose one of tensorboard, wandb, trackio",
     ("job.yaml", "--lgo", "x"): "--lgo",
@@ -147,7 +181,9 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("arguments", MISTAKES, ids=" ".join)
-def test_mistakes_are_explained(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_explained(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert call("train", *arguments) == 2
     err = capsys.readouterr().err
     assert MISTAKES[arguments].lower() in err.lower() and err.count("\n") == 1, err
@@ -167,7 +203,11 @@ def test_mistakes_are_explained(arguments: tuple[str, ...], capsys: pytest.Captu
             "training.guided.primary_batch",
             "or lower training.guided.accumulate",
         ),
-        (["strategy.name=auto", "data.primary.validation=1"], "data.primary.validation", "raise it,"),
+        (
+            ["strategy.name=auto", "data.primary.validation=1"],
+            "data.primary.validation",
+            "raise it,",
+        ),
         (
             ["strategy.name=primary_only", "training.finetune.primary_batch=1"],
             "training.finetune.primary_batch",
@@ -181,7 +221,10 @@ def test_batches_of_one_example_under_batch_norm_are_refused(
 ) -> None:
     assert call("train", "job.yaml", "model={name: resnet-18}", *changes) == 2
     err = capsys.readouterr().err.splitlines()[-1]
-    assert f"attittud: {culprit}: BatchNorm cannot compute batch statistics from one example" in err and cure in err
+    assert (
+        f"attittud: {culprit}: BatchNorm cannot compute batch statistics from one example" in err
+        and cure in err
+    )
 
 
 def test_a_mistake_leaves_the_run_folder_free() -> None:
@@ -189,25 +232,40 @@ def test_a_mistake_leaves_the_run_folder_free() -> None:
     assert call("train", "job.yaml") == 0
 
 
-def test_a_run_that_cannot_be_continued_leaves_the_folder_free(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_cannot_be_continued_leaves_the_folder_free(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """It ends after run.json was written, and before its first checkpoint."""
     wild = ["training.guided.lr=1e30", "training.guided.clip=null", "log_every=1"]
     assert call("train", "job.yaml", *wild) == 2
     folder = Path("runs/job/auto/seed-0")
-    assert (folder / "metrics.jsonl").stat().st_size and "training diverged" in capsys.readouterr().err
+    assert (
+        folder / "metrics.jsonl"
+    ).stat().st_size and "training diverged" in capsys.readouterr().err
     assert call("train", "job.yaml", "training.guided.lr=1e-3") == 0
     assert load(folder / "config.yaml").training.guided.lr == 1e-3
-    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 4  # nothing of the first run among them
+    assert (
+        len((folder / "metrics.jsonl").read_text().splitlines()) == 4
+    )  # nothing of the first run among them
     assert call("train", "job.yaml") == 0 and "finished earlier" in capsys.readouterr().out
-    assert call("train", "job.yaml", "seed=0", "training.guided.lr=1e-4") == 2  # now there is something to lose
-    assert "another configuration (training.guided.lr: 0.001 there, 0.0001 here)" in capsys.readouterr().err
+    assert (
+        call("train", "job.yaml", "seed=0", "training.guided.lr=1e-4") == 2
+    )  # now there is something to lose
+    assert (
+        "another configuration (training.guided.lr: 0.001 there, 0.0001 here)"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
 @pytest.mark.parametrize(
-    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")], ids=str
+    ("number", "code", "word"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")],
+    ids=str,
 )
-def test_ctrl_c_and_sigterm_end_a_run_that_can_be_continued(number: signal.Signals, code: int, word: str) -> None:
+def test_ctrl_c_and_sigterm_end_a_run_that_can_be_continued(
+    number: signal.Signals, code: int, word: str
+) -> None:
     process = command(Path.cwd(), "train", "job.yaml", "training.guided.steps=100000")
     metrics = Path("runs/job/auto/seed-0/metrics.jsonl")
     for _ in range(600):
@@ -219,8 +277,16 @@ def test_ctrl_c_and_sigterm_end_a_run_that_can_be_continued(number: signal.Signa
     process.kill()
     folder, err = metrics.parent, Path("err").read_text().removeprefix(SLOW_IMPORTS)
     kept = (folder / "checkpoint.safetensors").exists()
-    words = f"the same command continues from the last checkpoint in {folder}" if kept else "there is no checkpoint yet"
-    assert process.exitcode == code and err.startswith(f"attittud: {word}; {words}") and err.count("\n") == 1
+    words = (
+        f"the same command continues from the last checkpoint in {folder}"
+        if kept
+        else "there is no checkpoint yet"
+    )
+    assert (
+        process.exitcode == code
+        and err.startswith(f"attittud: {word}; {words}")
+        and err.count("\n") == 1
+    )
     assert not list(Path().rglob("*.part")) and not list(Path().rglob("result.json"))
 
 
@@ -228,7 +294,11 @@ def test_ctrl_c_and_sigterm_end_a_run_that_can_be_continued(number: signal.Signa
     ("files", "options", "words"),
     [
         ([], [], "there is no checkpoint yet, so the same command starts from the beginning"),
-        (["checkpoint.safetensors"], [], "the same command continues from the last checkpoint in runs/job/auto/seed-0"),
+        (
+            ["checkpoint.safetensors"],
+            [],
+            "the same command continues from the last checkpoint in runs/job/auto/seed-0",
+        ),
         (
             ["checkpoint.safetensors"],
             ["--fresh"],
@@ -255,7 +325,9 @@ def test_an_interrupted_run_says_what_is_kept(
     assert capsys.readouterr().err.startswith(f"attittud: interrupted; {words}")
 
 
-def test_the_help_of_train_init_and_schema_explains_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_of_train_init_and_schema_explains_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     for name in ("train", "init", "schema"):
         assert call(name, "--help") == 0
     out = capsys.readouterr().out

@@ -14,7 +14,10 @@ def broken(_: str) -> bool:
 
 @pytest.mark.parametrize("browser", [lambda _: False, broken])
 def test_the_report_opens_where_there_is_a_browser(
-    browser: object, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    browser: object,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("job.yaml").write_text(JOB)
@@ -26,10 +29,14 @@ def test_the_report_opens_where_there_is_a_browser(
     assert call("train", "job.yaml", "strategy=flip", "--quiet", "--open") == 0
     assert call("report", str(page.parent), "--open") == 0
     assert call("report", str(page.parent), "--open", "--output", "my pages") == 0
-    assert opened == [path.resolve().as_uri() for path in (page, page, Path("my pages/report.html"))]
+    assert opened == [
+        path.resolve().as_uri() for path in (page, page, Path("my pages/report.html"))
+    ]
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(webbrowser, "open", browser)
     assert call("report", str(page.parent), "--open") == 0
     assert str(page) in capsys.readouterr().err
     Path("runs/job/flip/seed-0/metrics.jsonl").write_text("damaged\n")
-    assert call("train", "job.yaml", "strategy=flip", "--quiet", "--open") == 0  # no report, nothing to open
+    assert (
+        call("train", "job.yaml", "strategy=flip", "--quiet", "--open") == 0
+    )  # no report, nothing to open

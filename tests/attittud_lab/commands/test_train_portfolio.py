@@ -36,7 +36,8 @@ def test_train_predict_and_report(kind: str, capsys: pytest.CaptureFixture[str])
     out, err = capsys.readouterr()
     folder = Path("runs/job/portfolio/seed-0")
     content = board(folder)
-    # The last line is the folder; what was decided and what a user would have had without us are told once.
+    # The last line is the folder; what was decided and what a user would have had without us are
+    # told once.
     assert Path(out.splitlines()[-1]) == folder
     for text in (content["decision"], content["without_us"]):
         assert text
@@ -61,7 +62,9 @@ def test_train_predict_and_report(kind: str, capsys: pytest.CaptureFixture[str])
     assert call("predict", str(folder), str(images), "--output", "out.jsonl") == 0
     predicted = [json.loads(line)["label"] for line in Path("out.jsonl").read_text().splitlines()]
     accuracy = json.loads((folder / "result.json").read_text())["test"]["accuracy"]
-    assert sum(a == b for a, b in zip(predicted, labels, strict=True)) / len(labels) == pytest.approx(accuracy)
+    assert sum(a == b for a, b in zip(predicted, labels, strict=True)) / len(
+        labels
+    ) == pytest.approx(accuracy)
     (folder / "report.html").unlink()
     assert call("report", str(folder)) == 0
     assert (folder / "report.html").exists()
@@ -98,7 +101,12 @@ def test_a_portfolio_refuses_to_log_to_tensorboard(capsys: pytest.CaptureFixture
 def test_compare_refuses_the_portfolio_or_leaves_it_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("compare", "job.yaml", "compare.strategies=[portfolio]") == 2
     assert "compare.strategies" in capsys.readouterr().err
-    few = ["compare.strategies=[]", "compare.seeds=2", "compare.weights=[0.5, 1]", "compare.tuning_seeds=1"]
+    few = [
+        "compare.strategies=[]",
+        "compare.seeds=2",
+        "compare.weights=[0.5, 1]",
+        "compare.tuning_seeds=1",
+    ]
     assert call("compare", "job.yaml", "strategy=portfolio", *few, "compare.equal=steps") == 0
     out, err = capsys.readouterr()
     assert "portfolio" in err

@@ -31,7 +31,8 @@ def test_unspecified_settings_come_from_the_configured_strategy() -> None:
     ]
     assert (found["drop_harmful"].rank, found["drop_harmful"].refresh_every) == (3, 4)
     assert (found["drop_harmful rank=7"].rank, found["drop_harmful rank=7"].refresh_every) == (7, 4)
-    # 10 happens to be the default; the entry names it nevertheless, and so does the saved configuration.
+    # 10 happens to be the default; the entry names it nevertheless, and so does the saved
+    # configuration.
     assert (found["flip"].rank, found["flip rank=10"].rank) == (3, 10)
     assert dump(job).count("rank: 10") == 1
     assert candidates(loads(dump(job))) == candidates(job)
@@ -52,9 +53,15 @@ def tried(strategy: StrategyConfig, **settings: Any) -> list[tuple[str, ...]]:
 
 
 def test_every_strategy_gets_the_same_number_of_drawn_settings() -> None:
-    multitask, pcgrad, pretrain = (tried(StrategyConfig(name=name)) for name in ("multitask", "pcgrad", "pretrain"))
+    multitask, pcgrad, pretrain = (
+        tried(StrategyConfig(name=name)) for name in ("multitask", "pcgrad", "pretrain")
+    )
     assert multitask == pcgrad and len(set(multitask)) == len(set(pretrain)) == 4
-    assert multitask[0] == ("training.guided.lr=1e-3", "strategy.primary_weight=0.01", "model.dropout=0")
+    assert multitask[0] == (
+        "training.guided.lr=1e-3",
+        "strategy.primary_weight=0.01",
+        "model.dropout=0",
+    )
     # Its fixed primary weight defines this strategy.
     assert pretrain[0] == ("training.guided.lr=1e-3", "model.dropout=0")
     assert tried(StrategyConfig(name="flip", primary_weight=0.0)) == pretrain
@@ -63,12 +70,19 @@ def test_every_strategy_gets_the_same_number_of_drawn_settings() -> None:
 
 
 def test_drawn_settings_reach_the_run() -> None:
-    config = loads(json.dumps({"compare": {"space": SPACE, "weights": [1]}, "data": {"auxiliary": {"x": "digits"}}}))
+    config = loads(
+        json.dumps(
+            {"compare": {"space": SPACE, "weights": [1]}, "data": {"auxiliary": {"x": "digits"}}}
+        )
+    )
     candidate = next(c for c in candidates(config) if c.label == "multitask")
     for variant in variants(candidate.strategy, config.compare, tuned=True):
         made = job(config, candidate, variant, Budget(3, 2))
         values = dict(change.split("=") for change in variant.changes)
-        assert made.training.guided.lr == float(values["training.guided.lr"]) and made.training.guided.steps == 3
+        assert (
+            made.training.guided.lr == float(values["training.guided.lr"])
+            and made.training.guided.steps == 3
+        )
         assert made.strategy.primary_weight == float(values["strategy.primary_weight"])
         assert made.model.dropout == float(values["model.dropout"])
 

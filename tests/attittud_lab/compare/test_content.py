@@ -12,13 +12,17 @@ from attittud_lab.runs.result import RunResult
 from tests.helpers.made_up import made_up
 
 
-def run(seconds: float = 2.0, steps: int = 4, accuracy: float = 0.5, finetune: float = 1.0) -> RunResult:
+def run(
+    seconds: float = 2.0, steps: int = 4, accuracy: float = 0.5, finetune: float = 1.0
+) -> RunResult:
     phases = [
         {"name": "guided", "steps": steps, "seconds": seconds, "stopped": None},
         {"name": "finetune", "steps": 1, "seconds": finetune, "stopped": None},
     ]
     figures = {"accuracy": accuracy, "loss": 1.0}
-    return RunResult("flip", 0, "accuracy", figures, figures, phases, 1, {"test": 9}, Path(f"run-{seconds:g}"))
+    return RunResult(
+        "flip", 0, "accuracy", figures, figures, phases, 1, {"test": 9}, Path(f"run-{seconds:g}")
+    )
 
 
 def test_damaged_results_are_refused() -> None:
@@ -47,7 +51,12 @@ def test_the_last_table_decides(tmp_path: Path) -> None:
     seconds = {**steps, "flip": [0.60, 0.61, 0.63, 0.60]}
     result = made_up(tmp_path, steps, seconds)
     assert result["tables"][0]["decision"]["outcome"] == "use"
-    assert (result["decision"]["outcome"], result["decision"]["table"]) == ("no_help", "Equal seconds")
+    assert (result["decision"]["outcome"], result["decision"]["table"]) == (
+        "no_help",
+        "Equal seconds",
+    )
     row = result["tables"][1]["rows"][2]
-    assert row["values"]["2"] == {"validation": 0.63, "test": 0.63} and row["steps"] == {"guided": 7}
+    assert row["values"]["2"] == {"validation": 0.63, "test": 0.63} and row["steps"] == {
+        "guided": 7
+    }
     assert set(row["runs"]) == {"0", "1", "2", "3"} and (tmp_path / row["runs"]["1"]).is_dir()

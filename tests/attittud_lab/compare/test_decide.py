@@ -22,7 +22,10 @@ def test_clear_gain_over_both_baselines() -> None:
 
 
 def test_the_plain_sum_is_recommended_if_nothing_beats_it() -> None:
-    assert outcome(decide(rows(primary_only=0.8, multitask=0.84, flip=0.82), 0.005)) == ("use", "multitask")
+    assert outcome(decide(rows(primary_only=0.8, multitask=0.84, flip=0.82), 0.005)) == (
+        "use",
+        "multitask",
+    )
 
 
 def test_a_strategy_not_shown_to_beat_multitask_is_not_recommended_over_it() -> None:
@@ -34,17 +37,26 @@ def test_a_strategy_not_shown_to_beat_multitask_is_not_recommended_over_it() -> 
 def test_a_strategy_where_multitask_itself_fails() -> None:
     table = decide(rows(primary_only=0.8, multitask=0.8, flip=0.85), 0.005)
     unsure = decide(
-        [*rows(0.001, primary_only=0.8), *rows(0.06, x=0.0, multitask=0.82)[1:], *rows(0.001, a=0, b=0, flip=0.83)[2:]],
+        [
+            *rows(0.001, primary_only=0.8),
+            *rows(0.06, x=0.0, multitask=0.82)[1:],
+            *rows(0.001, a=0, b=0, flip=0.83)[2:],
+        ],
         0.005,
     )
     assert outcome(table) == ("use", "flip")
-    assert outcome(unsure) == ("use", "flip") and "flip is not shown to beat tuned" in unsure.decision.text
+    assert (
+        outcome(unsure) == ("use", "flip")
+        and "flip is not shown to beat tuned" in unsure.decision.text
+    )
 
 
 def test_no_help_needs_a_narrow_interval() -> None:
     narrow = decide(rows(0.001, primary_only=0.8, multitask=0.79, flip=0.8), 0.005)
     assert outcome(narrow) == ("no_help", "primary_only")
-    assert "do not help" in narrow.decision.text and "0.5 points is ruled out" in narrow.decision.text
+    assert (
+        "do not help" in narrow.decision.text and "0.5 points is ruled out" in narrow.decision.text
+    )
     wide = decide(rows(0.03, primary_only=0.8, multitask=0.79, flip=0.8), 0.005)
     assert outcome(wide) == ("unclear", None)
     assert wide.decision.seeds_needed is not None and wide.decision.seeds_needed > SEEDS
@@ -56,8 +68,12 @@ def test_no_help_needs_a_narrow_interval() -> None:
 def test_equal_results_of_few_seeds_rule_nothing_out(seeds: int, outcome: str) -> None:
     """Eight test examples, all right in every run: the interval has no width, and says little."""
     same = dict.fromkeys(range(seeds), 1.0)
-    decision = decide([Scores(label, same, same) for label in ("primary_only", "multitask", "flip")], 0.005).decision
-    assert decision.outcome == outcome and decision.seeds_needed == (6 if outcome == "unclear" else None)
+    decision = decide(
+        [Scores(label, same, same) for label in ("primary_only", "multitask", "flip")], 0.005
+    ).decision
+    assert decision.outcome == outcome and decision.seeds_needed == (
+        6 if outcome == "unclear" else None
+    )
     assert ("more test examples would tell more" in decision.text) == (outcome == "unclear")
     # An interval of no width would look like certainty.
     assert f"+0.0 points (the same with all {seeds} seeds, p = 1)" in decision.text
@@ -68,7 +84,9 @@ def test_equal_results_of_few_seeds_rule_nothing_out(seeds: int, outcome: str) -
 def test_fewer_than_three_seeds_decide_nothing(seeds: int) -> None:
     """A gain of almost exactly 20 points twice: the t-test of two seeds would be sure."""
     figures = {"primary_only": (0.5, 0.5), "multitask": (0.7, 0.7001)}
-    scores = [Scores(label, *[dict(enumerate(values[:seeds]))] * 2) for label, values in figures.items()]
+    scores = [
+        Scores(label, *[dict(enumerate(values[:seeds]))] * 2) for label, values in figures.items()
+    ]
     decision = decide(scores, 0.005).decision
     assert (decision.outcome, decision.strategy, decision.row) == ("unclear", None, "multitask")
     assert decision.seeds_needed == 5 and "raise compare.seeds to at least 5" in decision.text
@@ -77,7 +95,10 @@ def test_fewer_than_three_seeds_decide_nothing(seeds: int) -> None:
 
 def test_rows_without_a_common_seed_decide_nothing() -> None:
     """Each diverged where the other did not."""
-    scores = [Scores("primary_only", {0: 0.5, 1: 0.5}, {0: 0.5, 1: 0.5}), Scores("multitask", {2: 0.9}, {2: 0.9})]
+    scores = [
+        Scores("primary_only", {0: 0.5, 1: 0.5}, {0: 0.5, 1: 0.5}),
+        Scores("multitask", {2: 0.9}, {2: 0.9}),
+    ]
     assert outcome(decide(scores, 0.005)) == ("unclear", None)
 
 
@@ -85,12 +106,20 @@ def test_a_row_that_lost_seeds_is_not_recommended() -> None:
     """Its figures come from the runs that did not diverge."""
     whole = rows(primary_only=0.8, multitask=0.82, flip=0.9)
     assert outcome(decide(whole, 0.005)) == ("use", "flip")
-    validation, test = ({seed: side[seed] for seed in range(4)} for side in (whole[2].validation, whole[2].test))
-    assert outcome(decide([*whole[:2], Scores("flip", validation, test)], 0.005)) == ("use", "multitask")
+    validation, test = (
+        {seed: side[seed] for seed in range(4)} for side in (whole[2].validation, whole[2].test)
+    )
+    assert outcome(decide([*whole[:2], Scores("flip", validation, test)], 0.005)) == (
+        "use",
+        "multitask",
+    )
 
 
 def test_harmful_auxiliary_data_count_as_no_help() -> None:
-    assert outcome(decide(rows(primary_only=0.8, multitask=0.7, flip=0.6), 0.005)) == ("no_help", "primary_only")
+    assert outcome(decide(rows(primary_only=0.8, multitask=0.7, flip=0.6), 0.005)) == (
+        "no_help",
+        "primary_only",
+    )
 
 
 def test_a_gain_too_small_to_be_worth_it() -> None:
@@ -126,14 +155,25 @@ def test_rows_are_compared_over_the_seeds_they_share() -> None:
     figures = rows(primary_only=0.8, multitask=0.82)
     lame = Scores("flip", {0: 0.5, 3: 0.5}, {0: 0.8, 3: 0.8})
     table = decide([*figures, lame], 0.005)
-    assert [row.to_primary_only.n for row in table.rows if row.label == "flip" and row.to_primary_only] == [2]
+    assert [
+        row.to_primary_only.n for row in table.rows if row.label == "flip" and row.to_primary_only
+    ] == [2]
 
 
-@given(st.lists(st.floats(0, 1).map(lambda x: round(x, 3)), min_size=12, max_size=12), st.floats(0, 0.05))
+@given(
+    st.lists(st.floats(0, 1).map(lambda x: round(x, 3)), min_size=12, max_size=12),
+    st.floats(0, 0.05),
+)
 def test_no_decision_without_evidence(values: list[float], worthwhile: float) -> None:
-    """Whatever the figures are: "use" comes with a significant gain, "no help" with an interval below a useful gain."""
+    """Whatever the figures are: "use" comes with a significant gain, "no help" with an interval
+    below a useful gain.
+    """
     figures = [
-        Scores(label, dict(enumerate(values[4 * i : 4 * i + 4])), dict(enumerate(values[4 * i : 4 * i + 4])))
+        Scores(
+            label,
+            dict(enumerate(values[4 * i : 4 * i + 4])),
+            dict(enumerate(values[4 * i : 4 * i + 4])),
+        )
         for i, label in enumerate(("primary_only", "multitask", "flip"))
     ]
     table = decide(figures, worthwhile)
@@ -149,7 +189,10 @@ def test_no_decision_without_evidence(values: list[float], worthwhile: float) ->
 @given(st.lists(st.lists(st.floats(0, 1), min_size=4, max_size=4), min_size=3, max_size=6))
 def test_no_interval_leaves_its_range(values: list[list[float]]) -> None:
     labels = ("primary_only", "multitask", *(f"s{i}" for i in range(len(values) - 2)))
-    scores = [Scores(label, *[dict(enumerate(row))] * 2) for label, row in zip(labels, values, strict=True)]
+    scores = [
+        Scores(label, *[dict(enumerate(row))] * 2)
+        for label, row in zip(labels, values, strict=True)
+    ]
     for row in decide(scores, 0.005).rows:
         for side in (row.validation, row.test):
             assert 0 <= side.low <= side.mean + 1e-12 and side.mean - 1e-12 <= side.high <= 1

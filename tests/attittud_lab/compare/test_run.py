@@ -1,4 +1,6 @@
-"""Whole comparisons on the embedded digits: equal steps and seconds, tuning, continuation, bad input."""
+"""Whole comparisons on the embedded digits: equal steps and seconds, tuning, continuation, bad
+input.
+"""
 
 import json
 import os
@@ -47,7 +49,9 @@ def test_both_tables_hold_every_strategy(finished: tuple[Path, dict[str, Any]]) 
     # At equal seconds, dearer steps are fewer.
     costs = {label: cost["seconds_per_step"] for label, cost in result["costs"].items()}
     for row in seconds["rows"]:
-        assert row["steps"]["guided"] == max(1, round(12 * costs["multitask"] / costs[row["label"]]))
+        assert row["steps"]["guided"] == max(
+            1, round(12 * costs["multitask"] / costs[row["label"]])
+        )
     assert result["costs"]["multitask"]["to_multitask"] == 1
     assert result["decision"]["outcome"] in ("use", "no_help", "unclear")
 
@@ -62,11 +66,15 @@ def test_budget_stretches_both_phases() -> None:
     assert seconds == 3600 and budgets["multitask"] == Budget(1440, 480)
     assert budgets["primary_only"] == Budget(5760, 480) and budgets["flip"] == Budget(720, 480)
     seconds, budgets = equal_seconds(rows, Budget(12, 4), None)
-    assert seconds == 30 and budgets["multitask"] == Budget(12, 4) and budgets["flip"] == Budget(6, 4)
+    assert (
+        seconds == 30 and budgets["multitask"] == Budget(12, 4) and budgets["flip"] == Budget(6, 4)
+    )
 
 
 def test_epochs_become_steps(tmp_path: Path) -> None:
-    comparison = Comparison(config("training.guided.epochs=2", "training.finetune.epochs=3"), tmp_path)
+    comparison = Comparison(
+        config("training.guided.epochs=2", "training.finetune.epochs=3"), tmp_path
+    )
     data = comparison.runs.prepared(0)
     guided = -(-2 * len(data.auxiliary["more"].examples) // 16)
     assert comparison.configured_budget() == Budget(guided, -(-3 * 60 // 16))
@@ -81,10 +89,19 @@ def test_the_best_try_is_chosen_on_validation_and_ties_go_to_the_weight_nearest_
         figures = {"accuracy": accuracy, "loss": loss}
         return RunResult("x", 0, "accuracy", figures, {"accuracy": 0.0}, [phase], 1, {}, Path())
 
-    tries = {Variant(0.1): [run(0.8, 1.0)], Variant(3.0): [run(0.9, 2.0)], Variant(10.0): [run(0.9, 1.0)]}
+    tries = {
+        Variant(0.1): [run(0.8, 1.0)],
+        Variant(3.0): [run(0.9, 2.0)],
+        Variant(10.0): [run(0.9, 1.0)],
+    }
     row = choose(multitask, {**tries, Variant(1.0): [run(1.0, 0.0), None]})
     assert row is not None and row.variant == Variant(3.0) and row.seconds_per_step == 0.5
-    assert row.validation == {Variant(0.1): 0.8, Variant(3.0): 0.9, Variant(10.0): 0.9, Variant(1.0): None}
+    assert row.validation == {
+        Variant(0.1): 0.8,
+        Variant(3.0): 0.9,
+        Variant(10.0): 0.9,
+        Variant(1.0): None,
+    }
     with pytest.raises(InputError, match=r"multitask .*training\.guided\.lr"):
         choose(multitask, {Variant(1.0): [None]})
 
@@ -105,9 +122,14 @@ def test_only_the_recommended_run_keeps_digests(
     assert records[folder / chosen]["digests"] == prepare(config().data, 0).record["digests"]
 
 
-def test_weights_are_tuned_on_validation_with_the_same_budget(finished: tuple[Path, dict[str, Any]]) -> None:
+def test_weights_are_tuned_on_validation_with_the_same_budget(
+    finished: tuple[Path, dict[str, Any]],
+) -> None:
     folder, result = finished
-    assert result["tuning"]["runs_each"] == 2 and set(result["tuning"]["chosen"]) == {"multitask", "flip"}
+    assert result["tuning"]["runs_each"] == 2 and set(result["tuning"]["chosen"]) == {
+        "multitask",
+        "flip",
+    }
     for label, tries in result["tuning"]["validation"].items():
         means = {entry["weight"]: entry["mean"] for entry in tries}
         assert set(means) == {0.3, 1.0}
@@ -120,7 +142,9 @@ def test_weights_are_tuned_on_validation_with_the_same_budget(finished: tuple[Pa
         assert echo["config"]["strategy"]["auxiliary_weight"] == chosen
 
 
-def test_finished_runs_are_skipped(finished: tuple[Path, dict[str, Any]], trained: Trainings) -> None:
+def test_finished_runs_are_skipped(
+    finished: tuple[Path, dict[str, Any]], trained: Trainings
+) -> None:
     folder, result = finished
     assert compare(config(), folder) == result
     assert trained == []
@@ -155,9 +179,15 @@ def written(folder: Path) -> int:
     return sum(path.read_bytes().count(b"\n") for path in folder.rglob("metrics.jsonl"))
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that can be killed by a signal")
-def test_killed_comparisons_end_with_the_same_result(finished: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
-    """Killed at random (seeded) moments: the files left are whole, and the same command ends with the same figures."""
+@pytest.mark.skipif(
+    not hasattr(os, "fork"), reason="needs processes that can be killed by a signal"
+)
+def test_killed_comparisons_end_with_the_same_result(
+    finished: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    """Killed at random (seeded) moments: the files left are whole, and the same command ends with
+    the same figures.
+    """
     context = ready_processes()
     moments, kills, attempts = random.Random(0), 0, 0
     while kills < 6:
@@ -184,13 +214,17 @@ def test_killed_comparisons_end_with_the_same_result(finished: tuple[Path, dict[
     compare_at_equal_steps(tmp_path)
     _, expected = finished
     again = json.loads((tmp_path / "comparison.json").read_text())
-    figures = [{row["label"]: row["values"] for row in x["tables"][0]["rows"]} for x in (again, expected)]
+    figures = [
+        {row["label"]: row["values"] for row in x["tables"][0]["rows"]} for x in (again, expected)
+    ]
     # Seconds are measured, the figures at equal steps are not.
     assert figures[0] == figures[1] and again["tuning"] == expected["tuning"]
     assert not list(tmp_path.rglob("*.part"))
 
 
-def test_strategies_that_diverge_are_left_out_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strategies_that_diverge_are_left_out_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     original = runs.train
     unlucky = {("flip", 1)}
 
@@ -233,7 +267,9 @@ def test_bad_input_is_refused_before_training(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_runs_trained_at_a_time_are_remembered(finished: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+def test_runs_trained_at_a_time_are_remembered(
+    finished: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
     folder = tmp_path / "compare"
     shutil.copytree(finished[0], folder)
     assert finished[1]["at_once"] == 1
@@ -244,8 +280,17 @@ def test_runs_trained_at_a_time_are_remembered(finished: tuple[Path, dict[str, A
 
 def test_early_stopping_is_told(tmp_path: Path) -> None:
     """The learning rate changes nothing: no evaluation is better than the first."""
-    still = ["training.guided.lr=1e-30", "training.guided.evaluations=6", "training.guided.patience=2"]
-    short = ["training.mode=joint", "compare.equal=steps", "compare.strategies=[]", "strategy=multitask"]
+    still = [
+        "training.guided.lr=1e-30",
+        "training.guided.evaluations=6",
+        "training.guided.patience=2",
+    ]
+    short = [
+        "training.mode=joint",
+        "compare.equal=steps",
+        "compare.strategies=[]",
+        "strategy=multitask",
+    ]
     (table,) = compare(config(*still, *short), tmp_path)["tables"]
     assert "(patience) ended 4 of 4 runs earlier" in table["about"]
     assert all(row["steps"]["guided"] < 12 for row in table["rows"])

@@ -25,7 +25,10 @@ def timed(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[Config], float]) -
     def train(job: Config, **options: Any) -> Any:
         result = original(job, **options)
         guided, *others = result.phases
-        phases = [guided | {"seconds": guided["steps"] * seconds(job)}, *(phase | {"seconds": 0.5} for phase in others)]
+        phases = [
+            guided | {"seconds": guided["steps"] * seconds(job)},
+            *(phase | {"seconds": 0.5} for phase in others),
+        ]
         return replace(result, phases=phases)
 
     monkeypatch.setattr(module, "train", train)
@@ -42,7 +45,9 @@ def test_runs_that_were_timed_on_a_busy_machine_are_named(
 
     def seconds(job: Config) -> float:
         key = (job.strategy.name, job.strategy.auxiliary_weight, job.seed)
-        return usual[job.strategy.name] * (busy.get(key, 1.0) if job.training.guided.steps == 12 else 1.0)
+        return usual[job.strategy.name] * (
+            busy.get(key, 1.0) if job.training.guided.steps == 12 else 1.0
+        )
 
     timed(monkeypatch, seconds)
     result = compare(config(), folder)
@@ -50,7 +55,9 @@ def test_runs_that_were_timed_on_a_busy_machine_are_named(
         "runs/flip/weight-0.3/steps-12-4/seed-0": pytest.approx(10),
         "runs/multitask/weight-1/steps-12-4/seed-0": pytest.approx(2.5),
     }
-    assert {label: cost["seconds_per_step"] for label, cost in result["costs"].items()} == pytest.approx(usual)
+    assert {
+        label: cost["seconds_per_step"] for label, cost in result["costs"].items()
+    } == pytest.approx(usual)
     assert result["tables"][1]["rows"][2]["steps"]["guided"] == 8
     # The paths can be pasted: they begin where the command was given.
     slow = [folder / path for path in result["slow"]]

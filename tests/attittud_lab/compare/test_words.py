@@ -1,4 +1,6 @@
-"""Sentences of a comparison: what is added where, and commands in them that the command line accepts."""
+"""Sentences of a comparison: what is added where, and commands in them that the command line
+accepts.
+"""
 
 import re
 from pathlib import Path
@@ -15,7 +17,9 @@ from tests.helpers.jobs import Seen
 def test_small_test_sets_are_warned_of(count: int, points: str) -> None:
     warning = few_examples(count, "accuracy")
     assert bool(warning) == bool(points) and points in warning
-    assert bool(few_examples(count, "auc")) == bool(points) and "points" not in few_examples(count, "auc")
+    assert bool(few_examples(count, "auc")) == bool(points) and "points" not in few_examples(
+        count, "auc"
+    )
 
 
 def test_ways_to_shorten_can_be_typed() -> None:
@@ -33,7 +37,10 @@ def test_ways_to_shorten_can_be_typed() -> None:
         (["compare.seeds=4"], {"--quick", "compare.seeds=3", "--workers 2"}),
         (["compare.strategies=[flip, pcgrad]"], {"--quick", "compare.strategies", "--workers 2"}),
         # --quick would be refused with a budget.
-        (["compare.seeds=5", "compare.tuning_seeds=4", "compare.budget=30s"], {"compare.seeds=4", "--workers 2"}),
+        (
+            ["compare.seeds=5", "compare.tuning_seeds=4", "compare.budget=30s"],
+            {"compare.seeds=4", "--workers 2"},
+        ),
     ],
 )
 def test_only_possible_ways_are_named(
@@ -49,6 +56,8 @@ def test_only_possible_ways_are_named(
 def test_slow_runs_are_counted_and_named() -> None:
     runs = {f"there/{number}": 3.0 for number in range(9)}
     assert "there/2 (3.0×) and 6 more" in slow_runs(runs, ["equal seconds"], several=False)
-    assert "there" not in slow_runs(runs, [], several=False)  # nothing but the costs depends on time
+    assert "there" not in slow_runs(
+        runs, [], several=False
+    )  # nothing but the costs depends on time
     assert "there" not in slow_runs(runs, ["equal seconds"], several=True)
     assert slow_runs({}, ["equal seconds"], several=False) == ""

@@ -20,7 +20,11 @@ NAMES = known_names()
 
 @settings(max_examples=40)
 @given(
-    st.lists(st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), max_size=8), min_size=1, max_size=4),
+    st.lists(
+        st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), max_size=8),
+        min_size=1,
+        max_size=4,
+    ),
     st.floats(0, 1),
 )
 def test_dump_and_load_are_inverse(classes: list[str], share: float) -> None:
@@ -101,11 +105,23 @@ WORDS = """
 ~ null None true yes [ [] {} {a:b} '1' "\\0" "\\ud800" 1e-4 1e999 -1e400 0x10 1_000 1__0 -0 +5 1e1000000
 hf:../x ../x ~nobody/x *a !!python/none flip auto custom exact small-cnn wideresnet-22-4 hf: timm: digits cuda:99
 """
-ODD = [*WORDS.split(), "", "{a: b}", "[[1, 2], {a: 3}]", "a\nb", "&a 1", "\ufeff", "9" * 5000, "1." + "0" * 5000]
+ODD = [
+    *WORDS.split(),
+    "",
+    "{a: b}",
+    "[[1, 2], {a: 3}]",
+    "a\nb",
+    "&a 1",
+    "\ufeff",
+    "9" * 5000,
+    "1." + "0" * 5000,
+]
 ODD += ["/" * 5000, "x" * 300, "{" * 40, "[" * 4000]
 
 
-VALUES = st.one_of(st.text(max_size=30), st.integers().map(str), st.floats().map(str), st.sampled_from(ODD))
+VALUES = st.one_of(
+    st.text(max_size=30), st.integers().map(str), st.floats().map(str), st.sampled_from(ODD)
+)
 OVERRIDES = st.lists(st.builds("{}={}".format, st.sampled_from(PATHS), VALUES) | VALUES, max_size=4)
 
 
@@ -123,7 +139,9 @@ TEXTS = st.lists(LINES, max_size=8).map("\n".join) | st.text()
 @settings(max_examples=300)
 @given(TEXTS, OVERRIDES)
 def test_any_text_is_read_or_refused(text: str, overrides: list[str]) -> None:
-    """There is never a traceback, and a configuration that was read can be written, read again and shown in JSON."""
+    """There is never a traceback, and a configuration that was read can be written, read again and
+    shown in JSON.
+    """
     try:
         config = loads(text, overrides, names=NAMES)
     except InputError as error:
@@ -168,21 +186,33 @@ def test_names_are_checked_only_if_the_known_names_are_given() -> None:
 
 
 def test_changed_keeps_all_other_settings() -> None:
-    config = loads("strategy: {name: flip, rank: 3}\ndata: {auxiliary: {a: digits, b: digits}}", ["output=../x"])
-    other = changed(config, ["strategy.rank=4", "data.auxiliary.a.weight=2", "training.finetune.steps=9"])
+    config = loads(
+        "strategy: {name: flip, rank: 3}\ndata: {auxiliary: {a: digits, b: digits}}",
+        ["output=../x"],
+    )
+    other = changed(
+        config, ["strategy.rank=4", "data.auxiliary.a.weight=2", "training.finetune.steps=9"]
+    )
     assert (other.strategy.name, other.strategy.rank, other.output) == ("flip", 4, config.output)
     assert [source.weight for source in other.data.auxiliary.values()] == [2, 1]
     assert other.training.finetune.lr == 1e-4
     assert changed(config, []) == config
-    with pytest.raises(ConfigError, match=r"command line \(strategy.rank=x\): strategy.rank: expected a whole number"):
+    with pytest.raises(
+        ConfigError,
+        match=r"command line \(strategy.rank=x\): strategy.rank: expected a whole number",
+    ):
         changed(config, ["strategy.rank=x"])
 
 
 def test_a_configuration_inherits_from_its_base(tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
-    (tmp_path / "shared" / "base.yaml").write_text("strategy: flip\ntraining: {guided: {lr: 0.1, steps: 5}}\nseed: 4\n")
+    (tmp_path / "shared" / "base.yaml").write_text(
+        "strategy: flip\ntraining: {guided: {lr: 0.1, steps: 5}}\nseed: 4\n"
+    )
     child = tmp_path / "child.yaml"
-    child.write_text("base: shared/base.yaml\nstrategy: {rank: 3}\ntraining: {guided: {steps: 9}}\n")
+    child.write_text(
+        "base: shared/base.yaml\nstrategy: {rank: 3}\ntraining: {guided: {steps: 9}}\n"
+    )
     config = load(child, ["seed=7", "training.guided.lr=3e-4"])
     assert (config.strategy.name, config.strategy.rank, config.seed) == ("flip", 3, 7)
     assert (config.training.guided.lr, config.training.guided.steps) == (3e-4, 9)
@@ -211,9 +241,14 @@ def test_mistake_in_a_base_names_the_base(tmp_path: Path) -> None:
 
 def test_a_setting_that_contradicts_others_is_reported_with_its_line() -> None:
     text = "seed: 1\ncompare:\n  seeds: 2\n  weights: [1]\n"
-    with pytest.raises(ConfigError, match=r"^configuration:4: compare.weights: multitask has to be tuned"):
+    with pytest.raises(
+        ConfigError, match=r"^configuration:4: compare.weights: multitask has to be tuned"
+    ):
         loads(text)
-    with pytest.raises(ConfigError, match=r"^command line \(compare.weights=\[2\]\): compare.weights: multitask has"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^command line \(compare.weights=\[2\]\): compare.weights: multitask has",
+    ):
         loads(text, ["compare.weights=[2]", "seed=3"])
 
 
@@ -222,9 +257,13 @@ def test_an_override_that_a_later_override_would_undo_is_refused() -> None:
         loads("", ["seed=1", "strategy.rank=3", "strategy=flip"])
     with pytest.raises(ConfigError, match=r"write data.auxiliary=\{\} first"):
         loads("", ["data.auxiliary.a.path=a.csv", "data.auxiliary={}"])
-    assert set(loads("", ["data.auxiliary.a=a.csv", "data.auxiliary={b: b.csv}"]).data.auxiliary) == {"a", "b"}
+    assert set(
+        loads("", ["data.auxiliary.a=a.csv", "data.auxiliary={b: b.csv}"]).data.auxiliary
+    ) == {"a", "b"}
     assert loads("", ["strategy=flip", "strategy.rank=3"]).strategy.rank == 3
-    assert loads("", ["strategy.rank=3", "strategy.rank=4"]).strategy.rank == 4  # said twice, nothing is lost
+    assert (
+        loads("", ["strategy.rank=3", "strategy.rank=4"]).strategy.rank == 4
+    )  # said twice, nothing is lost
     kept = loads("strategy: {name: auto, rank: 3}", ["strategy.name=flip"]).strategy
     assert (kept.name, kept.rank) == ("flip", 3)
 
@@ -239,7 +278,9 @@ def test_overrides_change_settings() -> None:
     assert loads("", ["model=hf:../net"]).model.name == f"hf:{Path.cwd().parent / 'net'}"
     with pytest.raises(ConfigError, match=r"seed: the key is given twice"):
         loads("seed: 1\nseed: 2", ["output=x"])  # also where settings are merged
-    assert loads("", ["data.primary.path=../data"]).data.primary.path == str(Path.cwd().parent / "data")
+    assert loads("", ["data.primary.path=../data"]).data.primary.path == str(
+        Path.cwd().parent / "data"
+    )
     for text, message in {
         "seed": "KEY=VALUE",
         "=1": "KEY=VALUE",

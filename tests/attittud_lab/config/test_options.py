@@ -16,7 +16,17 @@ def test_texts_that_yaml_1_1_would_convert_stay_texts() -> None:
         """
     )
     assert config.training.guided.lr == 1e-4 and config.training.guided.clip is None
-    assert config.data.primary.classes == ["no", "yes", "on", "1", "true", "1e3", "010", "quoted", "2024-01-01"]
+    assert config.data.primary.classes == [
+        "no",
+        "yes",
+        "on",
+        "1",
+        "true",
+        "1e3",
+        "010",
+        "quoted",
+        "2024-01-01",
+    ]
 
 
 LIMITS = {

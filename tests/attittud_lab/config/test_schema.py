@@ -13,28 +13,42 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_every_field_is_documented() -> None:
-    definitions = {name: found.get("anyOf", [found])[-1] for name, found in json_schema()["$defs"].items()}
+    definitions = {
+        name: found.get("anyOf", [found])[-1] for name, found in json_schema()["$defs"].items()
+    }
     assert len(definitions) > 8
     for name, found in definitions.items():
         assert found["description"] and not found["description"].startswith(name)
         for field, about in found["properties"].items():
-            assert len(about["description"]) > 10 and "\n" not in about["description"], (name, field)
-            assert "default" in about or field in ("base", *found.get("required", ())), (name, field)
+            assert len(about["description"]) > 10 and "\n" not in about["description"], (
+                name,
+                field,
+            )
+            assert "default" in about or field in ("base", *found.get("required", ())), (
+                name,
+                field,
+            )
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.name
+)
 def test_examples_are_valid(path: Path) -> None:
     jsonschema = pytest.importorskip("jsonschema", reason="the package jsonschema is not installed")
     yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
     load(path)
-    jsonschema.validate(yaml.safe_load(re.sub(r"(\d)e-", r"\1.0e-", path.read_text())), json_schema())
+    jsonschema.validate(
+        yaml.safe_load(re.sub(r"(\d)e-", r"\1.0e-", path.read_text())), json_schema()
+    )
 
 
 def test_schema_says_what_the_loader_says() -> None:
     jsonschema = pytest.importorskip("jsonschema", reason="the package jsonschema is not installed")
     validator = jsonschema.Draft202012Validator
     validator.check_schema(json_schema())
-    valid = json.loads(json.dumps(json_schema()["$defs"]["Config"]["properties"]["training"]["default"]))
+    valid = json.loads(
+        json.dumps(json_schema()["$defs"]["Config"]["properties"]["training"]["default"])
+    )
     checker = validator(json_schema())
     assert checker.is_valid({"training": valid, "strategy": "flip", "base": "x.yaml"})
     for wrong in (

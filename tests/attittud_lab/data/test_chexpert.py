@@ -1,4 +1,6 @@
-"""CheXpert's layout in miniature: its tables, its paths, its uncertain findings, and what is refused."""
+"""CheXpert's layout in miniature: its tables, its paths, its uncertain findings, and what is
+refused.
+"""
 
 from pathlib import Path
 
@@ -31,14 +33,25 @@ def test_uncertain_is_positive_and_blank_is_negative(root: Path) -> None:
     assert {row[name] for row in rows for name in FINDINGS} == {"", "0.0", "1.0", "-1.0"}
 
 
-def test_the_five_findings_of_the_competition_and_all_views_unless_others_are_named(root: Path) -> None:
+def test_the_five_findings_of_the_competition_and_all_views_unless_others_are_named(
+    root: Path,
+) -> None:
     data = read(root, ", test_split: valid, validation: 10")
     assert data.primary.classes == COMPETITION and data.primary.objective == "multi_label"
-    assert data.primary.examples.inputs.shape[1:] == (1, 12, 12)  # grey stays grey, the middle square is scaled
+    assert data.primary.examples.inputs.shape[1:] == (
+        1,
+        12,
+        12,
+    )  # grey stays grey, the middle square is scaled
     counts = {name: part["count"] for name, part in data.record["primary"].items()}
-    assert counts["test"] == 14 and counts["validation"] <= 10 and counts["train"] + counts["validation"] == 60
+    assert (
+        counts["test"] == 14
+        and counts["validation"] <= 10
+        and counts["train"] + counts["validation"] == 60
+    )
     data = read(
-        root, ", test_split: valid, validation: 10, classes: [Fracture, Edema], where: {Frontal/Lateral: Frontal}"
+        root,
+        ", test_split: valid, validation: 10, classes: [Fracture, Edema], where: {Frontal/Lateral: Frontal}",
     )
     assert data.primary.classes == ["Fracture", "Edema"]
     assert sum(part["count"] for part in data.record["primary"].values()) == 40 + 9
@@ -51,10 +64,14 @@ def test_no_patient_is_in_two_splits(root: Path) -> None:
     parts = data.record["primary"]
     # valid.csv is validation unless it is named as test; the test set is cut out of train.csv.
     assert parts["validation"]["count"] == 14 and 9 <= parts["test"]["count"] <= 12
-    train, test = ({listing.groups[row] for row in parts[name]["rows"]} for name in ("train", "test"))
+    train, test = (
+        {listing.groups[row] for row in parts[name]["rows"]} for name in ("train", "test")
+    )
     assert not train & test and len(train | test) == 40
     write(root, "valid", range(40, 50), blanks=False)
-    with pytest.raises(InputError, match=r"1 group is in (validation and in train|test and in validation)"):
+    with pytest.raises(
+        InputError, match=r"1 group is in (validation and in train|test and in validation)"
+    ):
         read(root)
 
 
@@ -69,7 +86,9 @@ def test_grey_x_rays_mixed_with_photographs_have_three_channels(root: Path, tmp_
     text = f"data: {{primary: {root}, auxiliary: {{photographs: {tmp_path / 'photos'}}}, image_size: 12}}"
     data = prepare(loads(text).data, 0)
     assert (
-        data.primary.examples.inputs.shape[1:] == data.auxiliary["photographs"].examples.inputs.shape[1:] == (3, 12, 12)
+        data.primary.examples.inputs.shape[1:]
+        == data.auxiliary["photographs"].examples.inputs.shape[1:]
+        == (3, 12, 12)
     )
 
 
@@ -80,7 +99,9 @@ def change(root: Path, old: str, new: str) -> None:
 
 def test_paths_stay_in_the_folder(root: Path, tmp_path: Path) -> None:
     first = f"{NAME}/train/patient00001/study1/view1_frontal.jpg"
-    (tmp_path / "patient1.jpg").write_bytes((root / "train/patient00001/study1/view1_frontal.jpg").read_bytes())
+    (tmp_path / "patient1.jpg").write_bytes(
+        (root / "train/patient00001/study1/view1_frontal.jpg").read_bytes()
+    )
     before = (root / "train.csv").read_text()
     for path in (f"{NAME}/../patient1.jpg", f"{tmp_path}/patient1.jpg"):
         change(root, first, path)
@@ -99,7 +120,8 @@ def test_paths_stay_in_the_folder(root: Path, tmp_path: Path) -> None:
 def test_other_tables_are_refused_with_an_explanation(root: Path) -> None:
     change(root, ",1.0", ",2.0")
     with pytest.raises(
-        InputError, match=r"has the value '2.0' in row \d+; a finding is 1, 0, -1 \(uncertain\) or blank"
+        InputError,
+        match=r"has the value '2.0' in row \d+; a finding is 1, 0, -1 \(uncertain\) or blank",
     ):
         read(root)
     change(root, ",2.0", ",1.0")
@@ -119,16 +141,24 @@ def test_other_tables_are_refused_with_an_explanation(root: Path) -> None:
 
 
 @pytest.mark.parametrize("named", ["train", "valid", "train.csv", ".."])
-def test_subfolders_and_parent_folders_are_not_mistaken_for_chexpert(root: Path, named: str) -> None:
-    """Otherwise patients would be the classes of its images, or X-rays one class next to photographs."""
+def test_subfolders_and_parent_folders_are_not_mistaken_for_chexpert(
+    root: Path, named: str
+) -> None:
+    """Otherwise patients would be the classes of its images, or X-rays one class next to
+    photographs.
+    """
     (root.parent / "photographs").mkdir()
     Image.new("RGB", (4, 4)).save(root.parent / "photographs" / "one.png")
     path = root.parent if named == ".." else root / named
-    with pytest.raises(InputError, match=rf"read from the folder of its tables; did you mean {root}\?"):
+    with pytest.raises(
+        InputError, match=rf"read from the folder of its tables; did you mean {root}\?"
+    ):
         read(path)
     assert read(root).primary.objective == "multi_label"
     # Next to tables it is ignored.
-    (root.parent / "mine.csv").write_text("text,label\n" + "".join(f"word {i},{i % 2}\n" for i in range(40)))
+    (root.parent / "mine.csv").write_text(
+        "text,label\n" + "".join(f"word {i},{i % 2}\n" for i in range(40))
+    )
     assert isinstance(open_source(str(root.parent)), Tables)
 
 
@@ -144,7 +174,10 @@ def test_broken_tables_are_explained(root: Path) -> None:
             head,
             *(f"{number},{row.split(',', 1)[1]}" for number, row in enumerate(rows)),
         ): "the Path '0' names no patient",
-        (head, *(row.replace(".jpg", "x" * 300) for row in rows)): "the table names this image, but it is not there",
+        (
+            head,
+            *(row.replace(".jpg", "x" * 300) for row in rows),
+        ): "the table names this image, but it is not there",
     }.items():
         (root / "valid.csv").write_text("\n".join(lines) + "\n")
         with pytest.raises(InputError, match=message):
@@ -154,9 +187,13 @@ def test_broken_tables_are_explained(root: Path) -> None:
 def test_tables_with_and_without_blanks_are_read_as_one(root: Path) -> None:
     """One column comes as numbers, the other as text."""
     listing = CheXpert(root).listing(None, Columns())
-    assert listing.count == 60 + 14 and listing.labels is not None and listing.labels.shape == (74, 14)
+    assert (
+        listing.count == 60 + 14 and listing.labels is not None and listing.labels.shape == (74, 14)
+    )
     assert listing.groups is not None and listing.groups[-1] == "patient64549"
-    assert str(listing.fetch(np.array([73]))[0]).endswith("valid/patient64549/study1/view1_lateral.jpg")
+    assert str(listing.fetch(np.array([73]))[0]).endswith(
+        "valid/patient64549/study1/view1_lateral.jpg"
+    )
 
 
 def test_excluding_all_labels_and_repeating_one_are_refused(root: Path) -> None:

@@ -1,4 +1,6 @@
-"""Tables as features: what is learned about a column, what no row may leak, and odd tables that are read right or refused."""
+"""Tables as features: what is learned about a column, what no row may leak, and odd tables that are
+read right or refused.
+"""
 
 import csv
 import json
@@ -38,7 +40,12 @@ def write(path: Path, table: Table) -> Path:
     else:
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
-            writer.writerows([list(table), *(["" if cell is None else cell for cell in row.values()] for row in rows)])
+            writer.writerows(
+                [
+                    list(table),
+                    *(["" if cell is None else cell for cell in row.values()] for row in rows),
+                ]
+            )
     return path
 
 
@@ -56,15 +63,22 @@ def numbers(count: int = 60, seed: int = 0, **more: Sequence[Any]) -> dict[str, 
     """Two columns of numbers and a label that follows from them."""
     generator = np.random.default_rng(seed)
     x, y = generator.normal(size=(2, count)).round(4)
-    return {"x": x.tolist(), "y": (100 + 7 * y).tolist(), "label": ["ab"[int(a > 0)] for a in x], **more}
+    return {
+        "x": x.tolist(),
+        "y": (100 + 7 * y).tolist(),
+        "label": ["ab"[int(a > 0)] for a in x],
+        **more,
+    }
 
 
 def fitted(table: Table, **config: Any) -> Features:
     chosen = job(Path("none"), **config).data.table
-    return Features.fit(pa.table({name: list(values) for name, values in table.items()}), chosen, "file")
+    return Features.fit(
+        pa.table({name: list(values) for name, values in table.items()}), chosen, "file"
+    )
 
 
-# ------------------------------------------------------------------------------------------------ columns
+# ------------------------------------------------------------------------------------------ columns
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
@@ -80,7 +94,8 @@ def test_numbers_are_standardised_by_the_training_examples(tmp_path: Path, suffi
 def test_all_formats_give_the_same_bits(tmp_path: Path) -> None:
     table = numbers(c=["u", "v", ""] * 20, n=[1, None, 3, 4] * 15)
     first, *others = (
-        read(write(tmp_path / f"a{suffix}", table), categorical=["n"]) for suffix in (".csv", ".jsonl", ".parquet")
+        read(write(tmp_path / f"a{suffix}", table), categorical=["n"])
+        for suffix in (".csv", ".jsonl", ".parquet")
     )
     for other in others:
         assert first.record["sha256"] == other.record["sha256"]
@@ -121,8 +136,13 @@ def test_whole_numbers_are_categories_if_the_configuration_says_so(tmp_path: Pat
     assert read(path, categorical=["code"]).primary.examples.inputs.shape[1] == 2 + 4
 
 
-def test_ids_and_constants_are_left_out_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = write(tmp_path / "a.csv", numbers(id=[f"p{n}" for n in range(60)], same=[3] * 60, row=list(range(60))))
+def test_ids_and_constants_are_left_out_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write(
+        tmp_path / "a.csv",
+        numbers(id=[f"p{n}" for n in range(60)], same=[3] * 60, row=list(range(60))),
+    )
     data = read(path)
     assert data.record["table"]["left_out"].keys() == {"id", "same"}
     assert (
@@ -135,7 +155,10 @@ def test_ids_and_constants_are_left_out_with_a_warning(tmp_path: Path, caplog: p
 
 def test_one_odd_number_does_not_outweigh_the_others() -> None:
     features = fitted({"x": [0.0, 1.0, 0.0, 1.0]})
-    assert features.encode(pa.table({"x": [1e308, -1e308]}), "file").tolist() == [[FARTHEST], [-FARTHEST]]
+    assert features.encode(pa.table({"x": [1e308, -1e308]}), "file").tolist() == [
+        [FARTHEST],
+        [-FARTHEST],
+    ]
     huge = fitted({"x": [1e308, -1e308, 5e307]}).encode(pa.table({"x": [1e308, 0.0]}), "file")
     assert np.isfinite(huge).all() and huge[0, 0] > 0.5
     tiny = fitted({"x": [1e-300, 2e-300]}).encode(pa.table({"x": [1e-300, 2e-300]}), "file")
@@ -146,9 +169,14 @@ def test_one_odd_number_does_not_outweigh_the_others() -> None:
 def test_lists_of_numbers_become_features(tmp_path: Path, suffix: str) -> None:
     vectors = np.random.default_rng(0).normal(size=(60, 5)).round(3).tolist()
     data = read(write(tmp_path / f"a{suffix}", numbers(e=[None, *vectors[1:]])), columns=["e"])
-    assert data.primary.examples.inputs.shape[1] in (5, 6)  # with an indicator, if the gap is in training
+    assert data.primary.examples.inputs.shape[1] in (
+        5,
+        6,
+    )  # with an indicator, if the gap is in training
     with pytest.raises(InputError, match=r"column 'e' has lists of 4, 5 numbers"):
-        read(write(tmp_path / f"b{suffix}", numbers(e=[[1.0] * 4, *vectors[1:]] * 1)), columns=["e"])
+        read(
+            write(tmp_path / f"b{suffix}", numbers(e=[[1.0] * 4, *vectors[1:]] * 1)), columns=["e"]
+        )
 
 
 def test_lists_of_another_length_than_in_training_are_refused() -> None:
@@ -169,39 +197,63 @@ def test_new_rows_need_no_labels_and_only_what_the_run_folder_keeps(tmp_path: Pa
     expected = data.test.inputs.numpy()
     np.testing.assert_array_equal(kept.encode(content, "file")[rows], expected)
     assert isinstance(table["n"], list)
-    plain = [{name: values[row] for name, values in table.items() if name != "label"} for row in rows]
+    plain = [
+        {name: values[row] for name, values in table.items() if name != "label"} for row in rows
+    ]
     np.testing.assert_array_equal(kept.encode_rows(plain, "file"), expected)
-    as_text = [{name: None if cell is None else str(cell) for name, cell in row.items()} for row in plain]
+    as_text = [
+        {name: None if cell is None else str(cell) for name, cell in row.items()} for row in plain
+    ]
     np.testing.assert_array_equal(kept.encode_rows(as_text, "file"), expected)
     np.testing.assert_array_equal(kept.encode_rows(as_text[:1], "file"), expected[:1])
     with pytest.raises(InputError, match=r"needs the columns c once each; its columns are x, y, n"):
-        kept.encode_rows([{name: cell for name, cell in row.items() if name != "c"} for row in plain], "file")
+        kept.encode_rows(
+            [{name: cell for name, cell in row.items() if name != "c"} for row in plain], "file"
+        )
     with pytest.raises(ValueError, match="columns"):
         Features.read({"columns": [{"name": 3}]})
     with pytest.raises(ValueError, match="belong together"):
-        Features.read({"columns": [{"name": "x", "kind": "list", "mean": [1.0, 2.0], "scale": [1.0]}]})
+        Features.read(
+            {"columns": [{"name": "x", "kind": "list", "mean": [1.0, 2.0], "scale": [1.0]}]}
+        )
 
 
 def test_a_row_does_not_depend_on_the_rows_around_it() -> None:
     features = fitted({"c": ["1", "2", "", "a"], "x": [1.0, 2.0, None, 4.0]})
-    rows = [{"c": 1.0, "x": "2"}, {"c": "2", "x": 2}, {"c": math.nan, "x": math.nan}, {"c": None}, {"c": 2, "x": 3.5}]
+    rows = [
+        {"c": 1.0, "x": "2"},
+        {"c": "2", "x": 2},
+        {"c": math.nan, "x": math.nan},
+        {"c": None},
+        {"c": 2, "x": 3.5},
+    ]
     together = features.encode_rows(rows, "file")
     alone = [features.encode_rows([row], "file")[0] for row in rows]
     np.testing.assert_array_equal(together, np.stack(alone))
-    np.testing.assert_array_equal(together[3:4], features.encode_rows([{"c": None, "x": None}], "file"))
+    np.testing.assert_array_equal(
+        together[3:4], features.encode_rows([{"c": None, "x": None}], "file")
+    )
 
 
-def test_a_row_may_lack_a_cell_only_if_training_has_gaps_there(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_row_may_lack_a_cell_only_if_training_has_gaps_there(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     source.warn_once.cache_clear()
     features = fitted({"x": [1.0, 2.0, None], "c": ["a", "b", "b"], "d": ["a", "", "b"]})
     whole = {"x": 1.0, "c": "a", "d": "a"}
     for rows in ([{"x": 1.0, "d": "a"}], [whole, {"x": 1.0, "d": "a"}]):
-        with pytest.raises(InputError, match=r"needs the columns c once each; its columns are x, d.* write null"):
+        with pytest.raises(
+            InputError, match=r"needs the columns c once each; its columns are x, d.* write null"
+        ):
             features.encode_rows(rows, "file")
     assert not caplog.text
     lacking, empty = ([row, whole] for row in ({"c": "a"}, {"x": None, "c": "a", "d": None}))
-    np.testing.assert_array_equal(features.encode_rows(lacking, "file"), features.encode_rows(empty, "file"))
-    assert caplog.text.count("rows without the column") == 2  # of x and d; a misspelt name is noticed
+    np.testing.assert_array_equal(
+        features.encode_rows(lacking, "file"), features.encode_rows(empty, "file")
+    )
+    assert (
+        caplog.text.count("rows without the column") == 2
+    )  # of x and d; a misspelt name is noticed
 
 
 @pytest.mark.parametrize(
@@ -239,11 +291,16 @@ def test_mostly_new_categories_cause_one_warning(caplog: pytest.LogCaptureFixtur
     for where in ("file, row 1", "file, row 5"):
         features.encode(some, where, told)
     assert told == {"c"} and len(caplog.records) == 1
-    assert "file, row 1: column 'c': 2 of 3 texts, such as '1', have no feature of their own" in caplog.text
+    assert (
+        "file, row 1: column 'c': 2 of 3 texts, such as '1', have no feature of their own"
+        in caplog.text
+    )
     assert "own (texts that have one: '01', '02', 'NA'); check" in caplog.text
 
 
-def test_rare_categories_of_a_full_column_cause_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_rare_categories_of_a_full_column_cause_no_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     features = fitted({"c": [f"t{number}" for number in range(MOST_LEVELS)] * 2})
     features.encode(pa.table({"c": ["new", "newer", "t1"]}), "file")
     assert not caplog.text
@@ -254,15 +311,21 @@ def test_rare_categories_of_a_full_column_cause_no_warning(caplog: pytest.LogCap
 def test_blanks_around_a_name_and_another_separator_are_noticed() -> None:
     with pytest.raises(InputError, match=r"had x, c \(remove the blanks around ' c'\)"):
         fitted({"x": [1, 2], "c": ["a", "b"]}).encode(pa.table({"x": [1], " c": ["a"]}), "file")
-    with pytest.raises(InputError, match=r"its columns are x;c, .* seem to be separated by semicolons; write commas"):
+    with pytest.raises(
+        InputError,
+        match=r"its columns are x;c, .* seem to be separated by semicolons; write commas",
+    ):
         fitted({"x": [1, 2], "c": ["a", "b"]}).encode(pa.table({"x;c": ["1;a"]}), "file")
 
 
 @pytest.mark.parametrize(
-    "cell", [[1.0, 2.0], "a", 3, True, None, {"a": 1}, "\ud800", 10**400, b"a", [[1]], ["a"], [1], []]
+    "cell",
+    [[1.0, 2.0], "a", 3, True, None, {"a": 1}, "\ud800", 10**400, b"a", [[1]], ["a"], [1], []],
 )
 def test_cells_of_new_rows_are_read_or_refused(cell: Any) -> None:
-    features = fitted({"x": [1.0, 3.0, 2.0], "c": ["a", "b", "b"], "e": [[1.0, 2.0], [3.0, 5.0], [3.0, 4.0]]})
+    features = fitted(
+        {"x": [1.0, 3.0, 2.0], "c": ["a", "b", "b"], "e": [[1.0, 2.0], [3.0, 5.0], [3.0, 4.0]]}
+    )
     good = {"x": 2.0, "c": "b", "e": [1, 2]}
     assert features.encode_rows([], "file").shape == (0, features.width)
     for name in good:
@@ -275,7 +338,7 @@ def test_cells_of_new_rows_are_read_or_refused(cell: Any) -> None:
             assert np.isfinite(encoded).all() and encoded.shape == (2, features.width)
 
 
-# ------------------------------------------------------------------------------------------------ what is refused
+# ---------------------------------------------------------------------------------- what is refused
 
 
 @pytest.mark.parametrize(
@@ -288,7 +351,9 @@ def test_cells_of_new_rows_are_read_or_refused(cell: Any) -> None:
         ([f"[{n}, 2]" for n in range(60)], "lists that are written as text"),
     ],
 )
-def test_columns_that_cannot_be_features_are_refused(tmp_path: Path, cells: list[Any], message: str) -> None:
+def test_columns_that_cannot_be_features_are_refused(
+    tmp_path: Path, cells: list[Any], message: str
+) -> None:
     path = write(tmp_path / "a.csv", numbers(z=cells))
     with pytest.raises(InputError, match="column 'z'") as caught:
         read(path)
@@ -332,7 +397,10 @@ def test_the_order_of_columns_does_not_matter(tmp_path: Path) -> None:
 
 def test_text_in_a_column_of_numbers_of_another_table_is_refused(tmp_path: Path) -> None:
     other = write(tmp_path / "b.csv", {**numbers(seed=1), "x": ["1", "high"] * 30})
-    with pytest.raises(InputError, match="column 'x' holds 'high' here, but numbers in the primary training examples"):
+    with pytest.raises(
+        InputError,
+        match="column 'x' holds 'high' here, but numbers in the primary training examples",
+    ):
         read(write(tmp_path / "a.csv", numbers()), other)
 
 
@@ -359,26 +427,42 @@ def test_files_that_are_not_tables_are_refused(tmp_path: Path, content: str, mes
 
 def test_settings_that_do_not_fit_tables_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.csv", numbers())
-    with pytest.raises(InputError, match=r"Columns: x, y, label\. If these are features, set data\.kind: table"):
+    with pytest.raises(
+        InputError, match=r"Columns: x, y, label\. If these are features, set data\.kind: table"
+    ):
         prepare(loads(json.dumps({"data": {"primary": str(path)}})).data, 0)
-    with pytest.raises(InputError, match=r"data\.kind is table, but digits holds images; set data.kind: image or auto"):
+    with pytest.raises(
+        InputError,
+        match=r"data\.kind is table, but digits holds images; set data.kind: image or auto",
+    ):
         prepare(loads("data: {kind: table, primary: digits}").data, 0)
-    with pytest.raises(InputError, match=r"input: x is for an image or a text; .*data.table.columns"):
-        prepare(loads(json.dumps({"data": {"kind": "table", "primary": {"path": str(path), "input": "x"}}})).data, 0)
+    with pytest.raises(
+        InputError, match=r"input: x is for an image or a text; .*data.table.columns"
+    ):
+        prepare(
+            loads(
+                json.dumps(
+                    {"data": {"kind": "table", "primary": {"path": str(path), "input": "x"}}}
+                )
+            ).data,
+            0,
+        )
     words = {"path": str(path), "objective": "masked_lm"}
     data = {"kind": "table", "primary": str(path), "auxiliary": {"other": words}}
     with pytest.raises(InputError, match="masked_lm needs texts"):
         prepare(loads(json.dumps({"data": data})).data, 0)
 
 
-def test_memory_is_checked_before_it_is_allocated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_checked_before_it_is_allocated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write(tmp_path / "a.parquet", numbers(c=[f"t{n}" for n in range(30)] * 2))
     monkeypatch.setattr(source, "free_memory", lambda: 20_000)
     with pytest.raises(InputError, match=r"60 rows with .* features would take"):
         read(path)
 
 
-# ------------------------------------------------------------------------------------------------ labels, splits, leaks
+# ---------------------------------------------------------------------------- labels, splits, leaks
 
 
 def test_odd_labels_survive(tmp_path: Path) -> None:
@@ -391,29 +475,45 @@ def test_groups_stay_together_and_are_not_a_feature(tmp_path: Path) -> None:
     config = {"kind": "table", "primary": {"path": str(path), "group": "patient"}}
     data = prepare(loads(json.dumps({"data": config})).data, 0)
     assert data.primary.examples.inputs.shape[1] == 2
-    groups = [{row // 3 for row in data.record["primary"][part]["rows"]} for part in ("train", "validation", "test")]
+    groups = [
+        {row // 3 for row in data.record["primary"][part]["rows"]}
+        for part in ("train", "validation", "test")
+    ]
     assert not groups[0] & groups[1] and not groups[0] & groups[2] and not groups[1] & groups[2]
 
 
 def test_tables_may_have_several_labels_per_row(tmp_path: Path) -> None:
     table = numbers()
-    table["label"] = [[int(x > 0), int(y > 100)] for x, y in zip(table["x"], table["y"], strict=True)]
+    table["label"] = [
+        [int(x > 0), int(y > 100)] for x, y in zip(table["x"], table["y"], strict=True)
+    ]
     data = read(write(tmp_path / "a.parquet", table), write(tmp_path / "b.jsonl", numbers(seed=1)))
-    assert data.primary.objective == "multi_label" and data.auxiliary["other"].objective == "classify"
+    assert (
+        data.primary.objective == "multi_label" and data.auxiliary["other"].objective == "classify"
+    )
 
 
 def test_rows_of_the_primary_table_are_left_out_of_auxiliary_tables(tmp_path: Path) -> None:
     mine, its = numbers(code=[1, 2, 3] * 20), numbers(seed=1, code=[1, 2, 3] * 20)
     both = {name: [*mine[name], *its[name]] for name in mine}
     for suffix in (".csv", ".parquet"):
-        data = read(write(tmp_path / "a.csv", mine), write(tmp_path / f"b{suffix}", both), categorical=["code"])
+        data = read(
+            write(tmp_path / "a.csv", mine),
+            write(tmp_path / f"b{suffix}", both),
+            categorical=["code"],
+        )
         assert data.record["auxiliary"]["other"]["left_out_as_primary"] == 60
 
 
 def test_copies_are_noticed_in_files_of_other_formats(tmp_path: Path) -> None:
     """Truth values, missing texts and numbers in single precision look different in a csv file."""
     single = pa.array([None, float("nan"), *(np.arange(58, dtype=np.float32) / 10)], pa.float32())
-    more = {"flag": [True, False, None] * 20, "c": ["u", None, "v"] * 20, "code": ["01", "02", None] * 20, "s": single}
+    more = {
+        "flag": [True, False, None] * 20,
+        "c": ["u", None, "v"] * 20,
+        "code": ["01", "02", None] * 20,
+        "s": single,
+    }
     mine = pa.table({**numbers(), **more})
     both = pa.concat_tables([mine, mine.set_column(0, "x", pa.array([9.0 + n for n in range(60)]))])
     pq.write_table(both, tmp_path / "b.parquet")
@@ -421,7 +521,9 @@ def test_copies_are_noticed_in_files_of_other_formats(tmp_path: Path) -> None:
         name: [str(v).upper() if isinstance(v, bool) else v for v in mine[name].to_pylist()]
         for name in ("x", "y", "flag", "c", "code", "label")
     }
-    primary = write(tmp_path / "a.csv", {**cells, "s": ["", "NaN", *(f"{n / 10}" for n in range(58))]})
+    primary = write(
+        tmp_path / "a.csv", {**cells, "s": ["", "NaN", *(f"{n / 10}" for n in range(58))]}
+    )
     data = read(primary, tmp_path / "b.parquet")
     assert data.record["auxiliary"]["other"]["left_out_as_primary"] == 60
 
@@ -451,15 +553,26 @@ def test_other_rows_change_no_bit_of_training(tmp_path: Path) -> None:
                 for name, odd in {"x": 1e6, "y": None, "c": "new", "n": 77}.items():
                     table[name] = [*table[name][:row], odd, *table[name][row + 1 :]]
         config = job(write(tmp_path / "a.csv", table), tmp_path / "b.csv")
-        steps = ["training.guided.steps=6", "training.finetune.steps=3", "training.guided.evaluations=2"]
+        steps = [
+            "training.guided.steps=6",
+            "training.finetune.steps=3",
+            "training.guided.evaluations=2",
+        ]
         config = loads(json.dumps(_plain(config)), steps)
         result = run(config, run_dir=tmp_path / str(number))
-        found.append((prepare(config.data, 0), load_weights(result.run_dir / "weights.safetensors")))
+        found.append(
+            (prepare(config.data, 0), load_weights(result.run_dir / "weights.safetensors"))
+        )
     (first, weights), (second, again) = found
     assert not torch.equal(first.test.inputs, second.test.inputs)
-    for one, two in ((first.primary.examples, second.primary.examples), (first.validation, second.validation)):
+    for one, two in (
+        (first.primary.examples, second.primary.examples),
+        (first.validation, second.validation),
+    ):
         assert torch.equal(one.inputs, two.inputs)
-    assert weights.keys() == again.keys() and all(torch.equal(weights[name], again[name]) for name in weights)
+    assert weights.keys() == again.keys() and all(
+        torch.equal(weights[name], again[name]) for name in weights
+    )
 
 
 def _plain(config: Config) -> dict[str, Any]:
@@ -469,7 +582,7 @@ def _plain(config: Config) -> dict[str, Any]:
     return {"data": plain["data"], "model": plain["model"]}
 
 
-# ------------------------------------------------------------------------------------------------ odd tables
+# --------------------------------------------------------------------------------------- odd tables
 
 TEXTS = [
     "",
@@ -494,12 +607,17 @@ NAMES = ["x", "y", "", " ", "é", 'a "b"', "c,d", "label ", "id", "x"]
 
 
 def odd_table(draw: random.Random) -> list[list[Any]]:
-    """A heading and rows; every column draws its cells from a few of the odd ones, so that most are of one type."""
+    """A heading and rows; every column draws its cells from a few of the odd ones, so that most are
+    of one type.
+    """
     names = [*draw.sample(NAMES, draw.randint(1, 4)), "label"]
     pools = [draw.sample(CELLS, draw.randint(1, 4)) for _ in names[:-1]]
     simple = [draw.random() < 0.6 for _ in names]  # else hardly a table would be read to its end
     rows = [
-        [draw.gauss(0, 1) if plain else draw.choice(pool) for pool, plain in zip(pools, simple, strict=False)]
+        [
+            draw.gauss(0, 1) if plain else draw.choice(pool)
+            for pool, plain in zip(pools, simple, strict=False)
+        ]
         + [draw.choice("ab")]
         for _ in range(draw.choice([1, 2, 5, 30, 60]))
     ]
@@ -514,7 +632,9 @@ def test_odd_tables_are_read_right_or_refused(tmp_path: Path, suffix: str) -> No
         heading, *cells = odd_table(draw)
         path = tmp_path / f"{number}{suffix}"
         if suffix == ".jsonl":
-            path.write_text("".join(json.dumps(dict(zip(heading, row, strict=True))) + "\n" for row in cells))
+            path.write_text(
+                "".join(json.dumps(dict(zip(heading, row, strict=True))) + "\n" for row in cells)
+            )
         else:
             with path.open("w", newline="", encoding="utf-8") as file:
                 csv.writer(file).writerows(

@@ -1,4 +1,6 @@
-"""`hf:owner/name` through the package `datasets` itself, from a hub on this machine; then again without it, from the cache."""
+"""`hf:owner/name` through the package `datasets` itself, from a hub on this machine; then again
+without it, from the cache.
+"""
 
 import hashlib
 import io
@@ -35,7 +37,9 @@ def test_without_datasets_the_error_names_the_extra(monkeypatch: pytest.MonkeyPa
 
 def test_data_sets_of_the_hub_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets", reason="the extra hub is not installed")
-    features = datasets.Features({"img": datasets.Image(), "label": datasets.ClassLabel(names=["no", "yes"])})
+    features = datasets.Features(
+        {"img": datasets.Image(), "label": datasets.ClassLabel(names=["no", "yes"])}
+    )
 
     def split(count: int, first: int) -> object:
         rows = {
@@ -45,13 +49,22 @@ def test_data_sets_of_the_hub_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path
         return datasets.Dataset.from_dict(rows, features=features)
 
     monkeypatch.setattr(hub, "_answers", lambda _address: True)
-    monkeypatch.setattr(datasets, "load_dataset", lambda _name: {"train": split(20, 0), "test": split(6, 20)})
+    monkeypatch.setattr(
+        datasets, "load_dataset", lambda _name: {"train": split(20, 0), "test": split(6, 20)}
+    )
     data = read_configuration("data: {primary: {path: 'hf:owner/name', validation: 4}}")
-    assert data.primary.classes == ["no", "yes"] and data.primary.examples.inputs.shape == (16, 3, 8, 8)
+    assert data.primary.classes == ["no", "yes"] and data.primary.examples.inputs.shape == (
+        16,
+        3,
+        8,
+        8,
+    )
     assert data.test.targets is not None and data.test.targets.tolist() == [0, 1, 0, 1, 0, 1]
 
     # Without a split called train, all are read.
-    monkeypatch.setattr(datasets, "load_dataset", lambda _name: {"first": split(20, 0), "second": split(10, 20)})
+    monkeypatch.setattr(
+        datasets, "load_dataset", lambda _name: {"first": split(20, 0), "second": split(10, 20)}
+    )
     data = read_configuration("data: {primary: {path: 'hf:owner/name'}}")
     assert sum(map(len, (data.primary.examples, data.validation, data.test))) == 30
 
@@ -93,7 +106,12 @@ def parquet(numbers: range) -> bytes:
     features = {"img": {"_type": "Image"}, "label": {"names": ["no", "yes"], "_type": "ClassLabel"}}
     table = pa.table({"img": images, "label": [number % 2 for number in numbers]})
     stored = io.BytesIO()
-    pq.write_table(table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})}), stored)
+    pq.write_table(
+        table.replace_schema_metadata(
+            {"huggingface": json.dumps({"info": {"features": features}})}
+        ),
+        stored,
+    )
     return stored.getvalue()
 
 
@@ -107,7 +125,16 @@ class _Answers(BaseHTTPRequestHandler):
         about, stored = "/api/datasets/owner/name", "/datasets/owner/name/resolve/"
         if path == about or path.startswith(f"{about}/revision/"):
             names = [{"rfilename": name} for name in self.files]
-            self._send(200, {"id": "owner/name", "sha": REVISION, "private": False, "tags": [], "siblings": names})
+            self._send(
+                200,
+                {
+                    "id": "owner/name",
+                    "sha": REVISION,
+                    "private": False,
+                    "tags": [],
+                    "siblings": names,
+                },
+            )
         elif path.startswith(f"{about}/tree/"):
             folder = path.removeprefix(f"{about}/tree/").partition("/")[2]
             inside: list[dict[str, Any]] = [
@@ -115,11 +142,20 @@ class _Answers(BaseHTTPRequestHandler):
                 for name, content in self.files.items()
                 if name.rpartition("/")[0] == folder
             ]
-            self._send(200, inside or [{"type": "directory", "oid": "0", "size": 0, "path": "data"}])
-        elif path.startswith(stored) and (name := path.removeprefix(stored).partition("/")[2]) in self.files:
+            self._send(
+                200, inside or [{"type": "directory", "oid": "0", "size": 0, "path": "data"}]
+            )
+        elif (
+            path.startswith(stored)
+            and (name := path.removeprefix(stored).partition("/")[2]) in self.files
+        ):
             self._send(200, self.files[name])
         else:
-            self._send(404, {}, {"X-Error-Code": "EntryNotFound" if path.startswith(stored) else "RepoNotFound"})
+            self._send(
+                404,
+                {},
+                {"X-Error-Code": "EntryNotFound" if path.startswith(stored) else "RepoNotFound"},
+            )
 
     do_HEAD = do_GET  # noqa: N815 - the name that the base class looks for
 
@@ -127,7 +163,12 @@ class _Answers(BaseHTTPRequestHandler):
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
         self.send_response(code)
         tag = hashlib.sha256(body).hexdigest()
-        headers = {"Content-Length": str(len(body)), "ETag": f'"{tag}"', "X-Repo-Commit": REVISION, **(more or {})}
+        headers = {
+            "Content-Length": str(len(body)),
+            "ETag": f'"{tag}"',
+            "X-Repo-Commit": REVISION,
+            **(more or {}),
+        }
         for name, value in headers.items():
             self.send_header(name, value)
         self.end_headers()
@@ -140,7 +181,10 @@ class _Answers(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def local_hub() -> Iterator[str]:
-    files = {f"data/{split}-00000-of-00001.parquet": parquet(numbers) for split, numbers in SPLITS.items()}
+    files = {
+        f"data/{split}-00000-of-00001.parquet": parquet(numbers)
+        for split, numbers in SPLITS.items()
+    }
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Answers", (_Answers,), {"files": files}))
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -151,23 +195,35 @@ def local_hub() -> Iterator[str]:
 
 
 def train(folder: Path, output: str, **environment: str) -> tuple[int | None, str]:
-    """The exit code and the errors of a process: `datasets` reads the environment once, when it is imported."""
+    """The exit code and the errors of a process: `datasets` reads the environment once, when it is
+    imported.
+    """
     (folder / "job.yaml").write_text(JOB)
-    environment |= {"HF_HOME": str(folder / "home"), "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
-    process = command(folder, "train", "job.yaml", f"output={output}", "strategy=flip", **environment)
+    environment |= {
+        "HF_HOME": str(folder / "home"),
+        "NO_PROXY": "127.0.0.1",
+        "no_proxy": "127.0.0.1",
+    }
+    process = command(
+        folder, "train", "job.yaml", f"output={output}", "strategy=flip", **environment
+    )
     process.join(120)
     process.kill()
     return process.exitcode, (folder / "err").read_text()
 
 
 @pytest.mark.skipif(find_spec("datasets") is None, reason="the extra hub is not installed")
-def test_a_data_set_is_read_from_the_hub_and_later_from_the_cache(local_hub: str, tmp_path: Path) -> None:
+def test_a_data_set_is_read_from_the_hub_and_later_from_the_cache(
+    local_hub: str, tmp_path: Path
+) -> None:
     def trained(output: str, **environment: str) -> tuple[Any, str]:
         code, err = train(tmp_path, output, **environment)
         assert code == 0, err
         result = json.loads((tmp_path / output / "job/flip/seed-0/result.json").read_text())
         lines = err.splitlines(keepends=True)
-        said = [line for line in lines if not line.startswith(("guided ", "finetune "))]  # a line for each evaluation
+        said = [
+            line for line in lines if not line.startswith(("guided ", "finetune "))
+        ]  # a line for each evaluation
         return {key: result[key] for key in ("test", "examples")}, "".join(said)
 
     found, err = trained("first", HF_ENDPOINT=local_hub)
@@ -179,7 +235,10 @@ def test_a_data_set_is_read_from_the_hub_and_later_from_the_cache(local_hub: str
     # The same where nobody has said that there is no network; that is mentioned once.
     again, err = trained("third", HF_ENDPOINT="http://127.0.0.1:9")
     assert again == found
-    assert err == "hf:owner/name: http://127.0.0.1:9 does not answer, so the copy in the cache is used\n"
+    assert (
+        err
+        == "hf:owner/name: http://127.0.0.1:9 does not answer, so the copy in the cache is used\n"
+    )
 
 
 @pytest.mark.skipif(find_spec("datasets") is None, reason="the extra hub is not installed")
@@ -201,7 +260,9 @@ def test_a_server_that_is_silent_is_not_waited_for(monkeypatch: pytest.MonkeyPat
         assert time.monotonic() - begun < 5
 
 
-def test_csv_files_of_the_hub_are_mentioned(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_csv_files_of_the_hub_are_mentioned(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     datasets = pytest.importorskip("datasets", reason="the extra hub is not installed")
     rows = {"text": ["a", "b", "c"], "label": [None, "01", "no"]}
     found = datasets.Dataset.from_dict(rows)

@@ -1,4 +1,6 @@
-"""Pictures of every mode, depth and orientation become the same pixels, in training and in prediction."""
+"""Pictures of every mode, depth and orientation become the same pixels, in training and in
+prediction.
+"""
 
 import io
 import random
@@ -18,7 +20,11 @@ from attittud_lab.errors import InputError
 from attittud_lab.training.train import load_data
 from tests.helpers.data_files import CASES, damaged
 
-GREY = np.array([[0, 40, 80], [120, 160, 200], [220, 240, 255]], dtype=np.uint8).repeat(8, 0).repeat(8, 1)
+GREY = (
+    np.array([[0, 40, 80], [120, 160, 200], [220, 240, 255]], dtype=np.uint8)
+    .repeat(8, 0)
+    .repeat(8, 1)
+)
 COLOUR = np.stack([GREY, GREY[::-1], GREY.T], 2)
 
 
@@ -32,13 +38,15 @@ def stored(image: Image.Image, form: str, **options: Any) -> bytes:
     return file.getvalue()
 
 
-def pixels_of(content: bytes | Image.Image, channels: int = 3, white: int | None = None) -> npt.NDArray[np.int64]:
+def pixels_of(
+    content: bytes | Image.Image, channels: int = 3, white: int | None = None
+) -> npt.NDArray[np.int64]:
     """Return H x W for a grey picture, else H x W x 3."""
     found = decode(content, Pixels(channels, 24, white=white), "here").astype(np.int64)
     return found[0] if channels == 1 else found.transpose(1, 2, 0)
 
 
-# ------------------------------------------------------------------------------------------------ modes
+# -------------------------------------------------------------------------------------------- modes
 
 WRITTEN = {
     "1": ("PNG", "TIFF", "BMP", "PPM"),
@@ -54,7 +62,9 @@ WRITTEN = {
 }
 
 
-@pytest.mark.parametrize(("mode", "form"), [(mode, form) for mode, forms in WRITTEN.items() for form in forms])
+@pytest.mark.parametrize(
+    ("mode", "form"), [(mode, form) for mode, forms in WRITTEN.items() for form in forms]
+)
 def test_every_mode_that_is_written_is_read(mode: str, form: str) -> None:
     grey = mode in ("1", "L", "LA")
     base = Image.fromarray(GREY if grey else COLOUR)
@@ -95,10 +105,15 @@ def test_the_colour_of_transparent_pixels_does_not_count(dark: int) -> None:
         for content in contents:
             found = pixels_of(content, white=65535)
             assert (found[:, :11] == 255).all(), mode
-            assert np.abs(found[:, 13:] - ([100, 150, 100] if mode in ("RGBA", "P", "RGB") else 100)).max() <= 3, mode
+            assert (
+                np.abs(
+                    found[:, 13:] - ([100, 150, 100] if mode in ("RGBA", "P", "RGB") else 100)
+                ).max()
+                <= 3
+            ), mode
 
 
-# ------------------------------------------------------------------------------------------------ orientation
+# -------------------------------------------------------------------------------------- orientation
 
 STORED = {
     1: GREY,
@@ -140,13 +155,15 @@ def test_damaged_exif_data_do_not_count() -> None:
     assert np.array_equal(pixels_of(content, 1), GREY)
 
 
-# ------------------------------------------------------------------------------------------------ depth
+# -------------------------------------------------------------------------------------------- depth
 
 DEEP = GREY.astype(np.uint16)
 
 
 @pytest.mark.parametrize("white", [255, 1023, 4095, 16383, 65535])
-@pytest.mark.parametrize(("mode", "form"), [("I;16", "PNG"), ("I;16", "TIFF"), ("I", "TIFF"), ("F", "TIFF")])
+@pytest.mark.parametrize(
+    ("mode", "form"), [("I;16", "PNG"), ("I;16", "TIFF"), ("I", "TIFF"), ("F", "TIFF")]
+)
 def test_deep_pictures_keep_their_levels(white: int, mode: str, form: str) -> None:
     values = np.rint(GREY / 255 * white)
     kinds = {"I;16": np.uint16, "I": np.int32, "F": np.float32}
@@ -183,28 +200,41 @@ def write_deep(folder: Path, highest: dict[str, int], count: int = 10) -> Path:
     return folder
 
 
-def test_one_factor_scales_all_pictures_of_a_source(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A maximum of 255 was kept, and 256 was divided by 256: pictures of the same scene differed."""
+def test_one_factor_scales_all_pictures_of_a_source(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A maximum of 255 was kept, and 256 was divided by 256: pictures of the same scene
+    differed.
+    """
     own = write_deep(tmp_path / "own", {"a": 3000, "b": 4000})
     other = write_deep(tmp_path / "other", {"c": 60_000, "d": 300})
     config = loads(f"data: {{primary: {own}, auxiliary: {{other: {other}}}}}\nmodel: mlp")
     data = load_data(config)
     assert data.record["white"] == {"primary": 4095, "other": 65535}
     assert caplog.text.count("counts as white") == 2
-    for source, examples in ((own, data.primary.examples), (other, data.auxiliary["other"].examples)):
+    for source, examples in (
+        (own, data.primary.examples),
+        (other, data.auxiliary["other"].examples),
+    ):
         name = "primary" if source == own else "other"
         wanted = [
-            np.rint(np.asarray(Image.open(path)) * (255 / data.record["white"][name])) for path in source.rglob("*.png")
+            np.rint(np.asarray(Image.open(path)) * (255 / data.record["white"][name]))
+            for path in source.rglob("*.png")
         ]
         corners = {tuple(image[0].astype(int)) for image in wanted}
         assert {tuple(row) for row in examples.inputs[:, 0, 0].tolist()} <= corners
 
 
 def test_values_that_no_depth_has_are_refused(tmp_path: Path) -> None:
-    for name, image in {"a": np.full((8, 8), 70_000, np.int32), "b": np.full((8, 8), 0.5, np.float32)}.items():
+    for name, image in {
+        "a": np.full((8, 8), 70_000, np.int32),
+        "b": np.full((8, 8), 0.5, np.float32),
+    }.items():
         (tmp_path / name).mkdir()
         for number in range(8):
-            Image.fromarray(image + image.dtype.type(number)).save(tmp_path / name / f"{number}.tif")
+            Image.fromarray(image + image.dtype.type(number)).save(
+                tmp_path / name / f"{number}.tif"
+            )
     job = f"data: {{primary: {tmp_path}}}\nmodel: mlp\nstrategy: primary_only"
     with pytest.raises(InputError, match="fractions"):
         load_data(loads(job))
@@ -214,7 +244,7 @@ def test_values_that_no_depth_has_are_refused(tmp_path: Path) -> None:
         load_data(loads(job))
 
 
-# ------------------------------------------------------------------------------------------------ one decision
+# ------------------------------------------------------------------------------------- one decision
 
 
 def test_size_and_colour_are_decided_from_all_classes(tmp_path: Path) -> None:
@@ -223,24 +253,34 @@ def test_size_and_colour_are_decided_from_all_classes(tmp_path: Path) -> None:
     for name, shape in {"a": (16, 16), "b": (64, 64, 3), "c": (64, 64, 3)}.items():
         (tmp_path / name).mkdir()
         for number in range(40):
-            Image.fromarray(random_.integers(0, 256, shape, dtype=np.uint8)).save(tmp_path / name / f"{number}.png")
+            Image.fromarray(random_.integers(0, 256, shape, dtype=np.uint8)).save(
+                tmp_path / name / f"{number}.png"
+            )
     job = f"data: {{primary: {{path: {tmp_path}}}}}\nmodel: mlp\nstrategy: primary_only"
     assert load_data(loads(job)).record["image_size"] == [3, 64, 64]
 
 
-def test_prediction_sees_the_pixels_of_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prediction_sees_the_pixels_of_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Deep, turned and transparent pictures: the run folder says how they were read."""
     folder = write_deep(tmp_path / "own", {"a": 3000, "b": 4000}, count=12)
     exif = Image.Exif()
     exif[0x0112] = 6
     for name in "ab":
-        Image.fromarray(COLOUR[:, ::-1] if name == "a" else COLOUR).save(folder / name / "turned.jpg", exif=exif)
+        Image.fromarray(COLOUR[:, ::-1] if name == "a" else COLOUR).save(
+            folder / name / "turned.jpg", exif=exif
+        )
         clear = Image.fromarray(COLOUR)
         clear.putalpha(Image.fromarray(GREY))
         clear.resize((20, 20) if name == "a" else (30, 30)).save(folder / name / "clear.png")
     job = f"data: {{primary: {{path: {folder}, test: 6, overlap: allow}}}}\nmodel: mlp\nstrategy: primary_only\n"
     (tmp_path / "job.yaml").write_text(job)
-    short = [f"training.{phase}.{key}" for phase in ("guided", "finetune") for key in ("steps=2", "primary_batch=8")]
+    short = [
+        f"training.{phase}.{key}"
+        for phase in ("guided", "finetune")
+        for key in ("steps=2", "primary_batch=8")
+    ]
     with pytest.raises(SystemExit) as ended:
         cli.main(["train", str(tmp_path / "job.yaml"), f"output={tmp_path}/runs", *short])
     assert not ended.value.code
@@ -255,7 +295,7 @@ def test_prediction_sees_the_pixels_of_training(tmp_path: Path, capsys: pytest.C
     capsys.readouterr()
 
 
-# ------------------------------------------------------------------------------------------------ damage
+# ------------------------------------------------------------------------------------------- damage
 
 
 def test_damaged_images_are_refused_with_an_explanation() -> None:
@@ -263,7 +303,9 @@ def test_damaged_images_are_refused_with_an_explanation() -> None:
     for case in range(CASES):
         random_ = random.Random(case)
         form = random_.choice(["PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM"])
-        pixels = np.random.default_rng(case).integers(0, 255, (random_.randrange(1, 20), 9, 3), dtype=np.uint8)
+        pixels = np.random.default_rng(case).integers(
+            0, 255, (random_.randrange(1, 20), 9, 3), dtype=np.uint8
+        )
         file = io.BytesIO()
         Image.fromarray(pixels).save(file, form)
         content = file.getvalue()
@@ -288,6 +330,10 @@ def test_large_jpegs_are_decoded_at_less_than_their_size(width: int, height: int
     side = min(width, height)
     left, top = (width - side) // 2, (height - side) // 2
     whole = (
-        Image.fromarray(smooth).crop((left, top, left + side, top + side)).resize((64, 64), Image.Resampling.BILINEAR)
+        Image.fromarray(smooth)
+        .crop((left, top, left + side, top + side))
+        .resize((64, 64), Image.Resampling.BILINEAR)
     )
-    assert found.shape == (1, 64, 64) and np.abs(found[0].astype(int) - np.asarray(whole)).max() <= 6
+    assert (
+        found.shape == (1, 64, 64) and np.abs(found[0].astype(int) - np.asarray(whole)).max() <= 6
+    )

@@ -23,11 +23,29 @@ FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
 @pytest.mark.parametrize(
     ("cell", "label"),
     [
-        *((cell, None) for cell in (None, math.nan, "", " ", "\t", "\u00a0", -1, -1.0, "-1", " -7.0 ", Decimal(-2))),
+        *(
+            (cell, None)
+            for cell in (
+                None,
+                math.nan,
+                "",
+                " ",
+                "\t",
+                "\u00a0",
+                -1,
+                -1.0,
+                "-1",
+                " -7.0 ",
+                Decimal(-2),
+            )
+        ),
         *((cell, "0") for cell in (0, 0.0, -0.0, "0", "0.0", "-0.0", " 0 ")),
         *((cell, "12") for cell in (12, 12.0, "12", "12.", "12.00", Decimal(12))),
         *((cell, "True") for cell in (True, "True", "true", "TRUE")),
-        *((cell, cell) for cell in ("NA", "nan", "01", "1e5", "no", " yes", "v1.0", "1_0", "\u0661")),
+        *(
+            (cell, cell)
+            for cell in ("NA", "nan", "01", "1e5", "no", " yes", "v1.0", "1_0", "\u0661")
+        ),
         (2**64 - 1, str(2**64 - 1)),
         ("9" * 5000, "9" * 5000),
     ],
@@ -51,7 +69,26 @@ def columns(cells: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
     return st.lists(cells, min_size=1, max_size=12)
 
 
-ODD = ["", " ", "\t", "-1", "0", "1", "1.0", "2", "-3.0", " 1", "yes", "NA", "null", "None", "true", "01", "=1+1", '"']
+ODD = [
+    "",
+    " ",
+    "\t",
+    "-1",
+    "0",
+    "1",
+    "1.0",
+    "2",
+    "-3.0",
+    " 1",
+    "yes",
+    "NA",
+    "null",
+    "None",
+    "true",
+    "01",
+    "=1+1",
+    '"',
+]
 
 
 @given(
@@ -72,7 +109,9 @@ def test_every_format_reads_the_same_labels_for_training_and_prediction(cells: l
             assert inputs(listing) == texts
             _, items = Inputs("text", listing.classes, several=False).read([str(path)])
             found = [(item.raw, item.truth) for item in items]
-            assert found == [(text, label and {label}) for text, label in zip(texts, wanted, strict=True)]
+            assert found == [
+                (text, label and {label}) for text, label in zip(texts, wanted, strict=True)
+            ]
 
 
 def test_an_empty_cell_makes_no_class_of_a_negative_number(tmp_path: Path) -> None:
@@ -89,7 +128,9 @@ def test_fractions_are_no_classes_and_a_missing_text_is_empty(suffix: str, tmp_p
     write_columns(path, {"text": ["a", None], "label": ["0.5", "half"]})
     listing = read_path(path)
     assert inputs(listing) == ["a", ""] and listing.classes == ["0.5", "half"]
-    assert [item.raw for item in Inputs("text", listing.classes, several=False).read([str(path)])[1]] == ["a", ""]
+    assert [
+        item.raw for item in Inputs("text", listing.classes, several=False).read([str(path)])[1]
+    ] == ["a", ""]
 
 
 def test_other_types_are_refused(tmp_path: Path) -> None:

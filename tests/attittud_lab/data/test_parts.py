@@ -1,4 +1,6 @@
-"""Parts of the data: no row is lost, none is in two of them, and what would take too much is refused before it does."""
+"""Parts of the data: no row is lost, none is in two of them, and what would take too much is
+refused before it does.
+"""
 
 import json
 import logging
@@ -27,17 +29,21 @@ from tests.helpers.data_sets import pictures, read_configuration
 __all__ = ["pictures"]  # fixtures
 
 
-# ------------------------------------------------------------------------------------------------ classes nobody trained on
+# ------------------------------------------------------------------------ classes nobody trained on
 
 
 @pytest.mark.parametrize("split", ["test", "validation"])
-def test_examples_of_unseen_classes_are_refused_with_the_nearest_spelling(tmp_path: Path, split: str) -> None:
+def test_examples_of_unseen_classes_are_refused_with_the_nearest_spelling(
+    tmp_path: Path, split: str
+) -> None:
     write(tmp_path / "train.jsonl", numbered(0, ["cat", "dog"] * 20))
     write(tmp_path / f"{split}.jsonl", numbered(100, ["cat", "Dog", "mule", "cat"] * 10))
     with pytest.raises(InputError) as refused:
         read_primary(f"path: {tmp_path}")
     message = str(refused.value)
-    assert f"({split}): 20 of 40 examples belong to classes that the training split lacks" in message
+    assert (
+        f"({split}): 20 of 40 examples belong to classes that the training split lacks" in message
+    )
     assert "'Dog' (10; did you mean 'dog'?)" in message and "'mule' (10)" in message
     assert "data.primary.classes" in message and "data.primary.unseen: drop" in message
 
@@ -47,12 +53,19 @@ def test_an_auxiliary_class_that_is_only_spelt_in_another_way_gives_a_hint(
 ) -> None:
     write(tmp_path / "a.jsonl", numbered(0, ["cat", "dog", "Owl", "owl"] * 10))
     write(tmp_path / "b.jsonl", numbered(100, ["cat", "Dog", "owl", "mule"] * 10))
-    read_parts(loads(f"data: {{primary: {tmp_path}/a.jsonl, auxiliary: {{b: {tmp_path}/b.jsonl}}}}").data, 0)
+    read_parts(
+        loads(f"data: {{primary: {tmp_path}/a.jsonl, auxiliary: {{b: {tmp_path}/b.jsonl}}}}").data,
+        0,
+    )
     (hint,) = caplog.messages
-    assert hint.startswith("data.auxiliary.b: its class 'Dog' is not the primary class 'dog', because case and blanks")
+    assert hint.startswith(
+        "data.auxiliary.b: its class 'Dog' is not the primary class 'dog', because case and blanks"
+    )
 
 
-def test_unseen_classes_that_may_be_left_out_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unseen_classes_that_may_be_left_out_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     write(tmp_path / "train.jsonl", numbered(0, ["cat", "dog"] * 20))
     write(tmp_path / "test.jsonl", numbered(100, ["cat", "Dog"] * 20))
     data = read_primary(f"path: {tmp_path}, unseen: drop")
@@ -65,7 +78,8 @@ def test_whole_number_labels_missing_in_training_are_refused(tmp_path: Path) -> 
     write(tmp_path / "train.parquet", numbered(0, [0, 1] * 20))
     write(tmp_path / "test.parquet", numbered(100, [1, 2] * 20))
     with pytest.raises(
-        InputError, match=r"20 of 40 examples belong to classes that the training split lacks: '2' \(20\)"
+        InputError,
+        match=r"20 of 40 examples belong to classes that the training split lacks: '2' \(20\)",
     ):
         read_primary(f"path: {tmp_path}")
 
@@ -75,7 +89,9 @@ def test_image_folders_of_an_unseen_class_are_refused(tmp_path: Path) -> None:
         for name in names:
             (tmp_path / split / name).mkdir(parents=True)
             for number in range(8):
-                pixels = np.random.default_rng([number, *map(ord, split + name)]).integers(0, 255, (6, 6), np.uint8)
+                pixels = np.random.default_rng([number, *map(ord, split + name)]).integers(
+                    0, 255, (6, 6), np.uint8
+                )
                 Image.fromarray(pixels).save(tmp_path / split / name / f"{number}.png")
     with pytest.raises(InputError, match=r"8 of 16 examples .* 'Dog' \(8; did you mean 'dog'\?\)"):
         read_primary(f"path: {tmp_path}")
@@ -87,7 +103,9 @@ def test_classes_left_out_on_purpose_are_not_reported_as_missing(tmp_path: Path)
     assert len(read_primary(f"path: {tmp_path}, exclude: [bird], unseen: drop").test) == 20
     assert len(read_primary(f"path: {tmp_path}, classes: [cat, dog]").test) == 20
     with pytest.raises(InputError, match="there is no class 'fish'"):
-        read_primary(f"path: {tmp_path}, exclude: [bird, fish]")  # as before: an error in the name would go unnoticed
+        read_primary(
+            f"path: {tmp_path}, exclude: [bird, fish]"
+        )  # as before: an error in the name would go unnoticed
     # Nobody means to leave out a class that is spelt in two ways.
     write(tmp_path / "test.jsonl", numbered(100, ["cat", " Dog", "bird"] * 10))
     with pytest.raises(InputError, match=r"' Dog' \(10; did you mean 'dog'\?\)"):
@@ -97,12 +115,16 @@ def test_classes_left_out_on_purpose_are_not_reported_as_missing(tmp_path: Path)
 def test_labels_that_the_training_split_lacks_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "train.jsonl", numbered(0, [[n % 2, n % 3 % 2] for n in range(30)]))
     write(tmp_path / "test.jsonl", numbered(100, [[n % 2, n % 3 % 2, 1] for n in range(30)]))
-    with pytest.raises(InputError, match=r"30 labels belong to classes that the training split lacks: '2' \(30\)"):
+    with pytest.raises(
+        InputError, match=r"30 labels belong to classes that the training split lacks: '2' \(30\)"
+    ):
         read_primary(f"path: {tmp_path}")
     assert len(read_primary(f"path: {tmp_path}, unseen: drop").test) == 30
 
 
-def test_examples_without_a_label_are_mentioned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_examples_without_a_label_are_mentioned(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     write(tmp_path / "a.jsonl", numbered(0, ["a", "b", None, ""] * 10))
     data = read_primary(f"path: {tmp_path}/a.jsonl")
     assert sum(map(len, (data.primary.examples, data.validation, data.test))) == 20
@@ -112,7 +134,9 @@ def test_examples_without_a_label_are_mentioned(tmp_path: Path, caplog: pytest.L
 @pytest.mark.parametrize("labels", [[-1] * 20, [None, ""] * 10, [-1, -2] * 10])
 def test_a_table_without_any_label_is_refused(tmp_path: Path, labels: list[Any]) -> None:
     write(tmp_path / "a.parquet", numbered(0, labels))
-    with pytest.raises(InputError, match=r"no example has a label .* name another column with label:"):
+    with pytest.raises(
+        InputError, match=r"no example has a label .* name another column with label:"
+    ):
         read_primary(f"path: {tmp_path}/a.parquet")
 
 
@@ -131,17 +155,26 @@ def test_splits_of_different_classes_are_joined_by_name(tmp_path: Path) -> None:
     data = read_primary(f"path: {tmp_path}, split: train+more")
     targets = [part.targets for part in (data.primary.examples, data.validation, data.test)]
     assert data.primary.classes == ["0", "1", "2"]
-    assert Counter(torch.cat([found for found in targets if found is not None]).tolist()) == {0: 10, 1: 20, 2: 10}
+    assert Counter(torch.cat([found for found in targets if found is not None]).tolist()) == {
+        0: 10,
+        1: 20,
+        2: 10,
+    }
 
 
-# ------------------------------------------------------------------------------------------------ too much
+# ----------------------------------------------------------------------------------------- too much
 
 
 def test_two_labels_with_far_apart_numbers_take_no_time(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", numbered(0, [0, 99_999] * 20))
     begun = time.process_time()
-    data = read_primary(f"path: {path}, train: 8", f", auxiliary: {{same: {{path: {path}, label: label}}}}")
-    assert data.primary.classes == data.auxiliary["same"].classes == ["0", "99999"] and time.process_time() - begun < 5
+    data = read_primary(
+        f"path: {path}, train: 8", f", auxiliary: {{same: {{path: {path}, label: label}}}}"
+    )
+    assert (
+        data.primary.classes == data.auxiliary["same"].classes == ["0", "99999"]
+        and time.process_time() - begun < 5
+    )
 
 
 def test_ten_thousand_classes_take_no_time(tmp_path: Path) -> None:
@@ -160,7 +193,7 @@ def test_too_many_auxiliary_sources_are_refused() -> None:
     assert time.process_time() - begun < 2
 
 
-# ------------------------------------------------------------------------------------------------ fuzzing
+# ------------------------------------------------------------------------------------------ fuzzing
 
 
 def drawn(random_: random.Random, first: int, count: int, classes: list[Any]) -> list[Row]:
@@ -174,7 +207,9 @@ def drawn(random_: random.Random, first: int, count: int, classes: list[Any]) ->
 
 
 def test_no_row_is_lost_silently(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Random splits: what is read, what is left out with a warning, and what is refused add up to all there is."""
+    """Random splits: what is read, what is left out with a warning, and what is refused add up to
+    all there is.
+    """
     caplog.set_level(logging.WARNING, "attittud")
     outcomes: Counter[str] = Counter()
     for case in range(int(os.environ.get("ATTITTUD_CASES", "60"))):
@@ -184,17 +219,29 @@ def test_no_row_is_lost_silently(tmp_path: Path, caplog: pytest.LogCaptureFixtur
             [["a", "b"], ["a", "b", "B", "c"], [0, 1, 7], [0, 1, -1, 2], ["a", "b", "", None]]
         )
         names = ["train", *random_.sample(["test", "validation", "more"], random_.randrange(4))]
-        files = {n: drawn(random_, 1000 * p, random_.randrange(20, 60), pool) for p, n in enumerate(names)}
+        files = {
+            n: drawn(random_, 1000 * p, random_.randrange(20, 60), pool)
+            for p, n in enumerate(names)
+        }
         for name, rows in files.items():
             write(folder / f"{name}.{'jsonl' if case % 2 else 'parquet'}", rows)
-        overlap, unseen = random_.choice(["refuse", "warn", "allow"]), random_.choice(["refuse", "drop"])
+        overlap, unseen = (
+            random_.choice(["refuse", "warn", "allow"]),
+            random_.choice(["refuse", "drop"]),
+        )
         config = DataConfig(primary=PrimaryConfig(path=str(folder), overlap=overlap, unseen=unseen))
         caplog.clear()
         try:
             parts = read_parts(config, case)
         except InputError as error:
             outcomes["refused"] += 1
-            known = ("also in", "training split lacks", "no example of", "different", "no example is left")
+            known = (
+                "also in",
+                "training split lacks",
+                "no example of",
+                "different",
+                "no example is left",
+            )
             if not any(word in str(error) for word in known):
                 pytest.fail(f"case {case}: {error}")
             continue
@@ -212,12 +259,20 @@ def check(parts: Parts, files: dict[str, list[Row]], warnings: str, case: int) -
         assert part.labels is not None
         for row, label in zip(part.rows, part.labels, strict=True):
             text, wanted = files[source][row]
-            assert part.listing.fetch(np.array([row]))[0] == text and part.classes[label] == str(wanted), f"case {case}"
+            assert part.listing.fetch(np.array([row]))[0] == text and part.classes[label] == str(
+                wanted
+            ), f"case {case}"
         read_rows[source] += len(part.rows)
     for source, count in read_rows.items():
         rows = [label for _, label in files[source]]
-        without = sum(label in ("", None) or (isinstance(label, int) and label < 0) for label in rows)
-        dropped = sum(sum(part.unseen.values()) for part in used.values() if f"({source})" in part.listing.where)
+        without = sum(
+            label in ("", None) or (isinstance(label, int) and label < 0) for label in rows
+        )
+        dropped = sum(
+            sum(part.unseen.values())
+            for part in used.values()
+            if f"({source})" in part.listing.where
+        )
         assert count + without + dropped == len(rows), f"case {case}"
         if without:
             assert (
@@ -225,15 +280,19 @@ def check(parts: Parts, files: dict[str, list[Row]], warnings: str, case: int) -
                 in warnings
             ), f"case {case}"
         if dropped:
-            assert f"({source}): {dropped} of {len(rows)} examples are of classes" in warnings, f"case {case}"
+            assert f"({source}): {dropped} of {len(rows)} examples are of classes" in warnings, (
+                f"case {case}"
+            )
 
 
-# ------------------------------------------------------------------------------------------------ labels made wrong on purpose
+# --------------------------------------------------------------------- labels made wrong on purpose
 
 
 def noisy(noise: str, seed: int, name: str = "more") -> np.ndarray:
     primary = "{path: digits, train: 90, validation: 90, test: 90}"
-    config = loads(f"data: {{primary: {primary}, auxiliary: {{{name}: {{path: digits, label_noise: {noise}}}}}}}").data
+    config = loads(
+        f"data: {{primary: {primary}, auxiliary: {{{name}: {{path: digits, label_noise: {noise}}}}}}}"
+    ).data
     labels = read_parts(config, seed).auxiliary[name].labels
     assert labels is not None
     return labels
@@ -267,28 +326,44 @@ def test_label_noise_needs_classes() -> None:
     config = loads("data: {auxiliary: {more: {path: digits, label_noise: {}}}}").data
     assert config.auxiliary["more"].label_noise is not None
     for labels in (None, np.zeros((3, 2), dtype=np.int64)):
-        with pytest.raises(InputError, match=r"data\.auxiliary\.more\.label_noise: needs examples with one class each"):
+        with pytest.raises(
+            InputError,
+            match=r"data\.auxiliary\.more\.label_noise: needs examples with one class each",
+        ):
             with_noise(labels, 2, config.auxiliary["more"].label_noise, 0, "more")
 
 
 def test_all_split_seeds_may_share_the_test_examples() -> None:
     def rows(name: str, seed: int, more: str) -> list[int]:
-        config = loads(f"data: {{primary: {{path: digits, train: 50, validation: 50, test: 90}}{more}}}").data
+        config = loads(
+            f"data: {{primary: {{path: digits, train: 50, validation: 50, test: 90}}{more}}}"
+        ).data
         return read_parts(config, seed).primary[name].rows.tolist()
 
-    assert rows("test", 0, ", test_seed: 7") == rows("test", 1, ", test_seed: 7") != rows("test", 0, ", test_seed: 8")
+    assert (
+        rows("test", 0, ", test_seed: 7")
+        == rows("test", 1, ", test_seed: 7")
+        != rows("test", 0, ", test_seed: 8")
+    )
     assert rows("train", 0, ", test_seed: 7") != rows("train", 1, ", test_seed: 7")
-    assert rows("test", 5, "") == rows("test", 0, ", test_seed: 5")  # without it, the seed of the split is used
+    assert rows("test", 5, "") == rows(
+        "test", 0, ", test_seed: 5"
+    )  # without it, the seed of the split is used
 
 
 def test_class_filters_share_a_source(pictures: Path) -> None:
     other = f"{{path: {pictures}, exclude: [no]}}"
     text = f"data: {{primary: {{path: {pictures}, classes: [no, cat]}}, auxiliary: {{other: {other}}}}}"
     data = read_configuration(text)
-    assert data.primary.classes == ["no", "cat"] and data.auxiliary["other"].classes == ["cat", "dog"]
+    assert data.primary.classes == ["no", "cat"] and data.auxiliary["other"].classes == [
+        "cat",
+        "dog",
+    ]
     first = data.primary.examples
     assert first.targets is not None
-    assert [int(n) // 10 for n in first.inputs[:, 0, 0, 0]] == [{0: 2, 1: 0}[int(t)] for t in first.targets]
+    assert [int(n) // 10 for n in first.inputs[:, 0, 0, 0]] == [
+        {0: 2, 1: 0}[int(t)] for t in first.targets
+    ]
 
 
 def test_no_split_is_in_two_parts(tmp_path: Path) -> None:
@@ -297,7 +372,10 @@ def test_no_split_is_in_two_parts(tmp_path: Path) -> None:
     root.mkdir()
 
     def write(name: str, first: int, count: int) -> None:
-        rows = [{"text": " ".join(f"{n:03d}"), "label": "ab"[n % 2]} for n in range(first, first + count)]
+        rows = [
+            {"text": " ".join(f"{n:03d}"), "label": "ab"[n % 2]}
+            for n in range(first, first + count)
+        ]
         (root / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
     def counts(more: str = "") -> tuple[list[int], int]:
@@ -343,7 +421,9 @@ def test_bad_labels_are_refused(tmp_path: Path, pictures: Path) -> None:
     path.write_text("text,verdict\na,b\n")
     with pytest.raises(InputError, match="no label column was found; name it with label:"):
         read_configuration(f"data: {{primary: {path}}}")
-    with pytest.raises(InputError, match=r"there is no column 'lable' \(label:\); its columns are text, verdict"):
+    with pytest.raises(
+        InputError, match=r"there is no column 'lable' \(label:\); its columns are text, verdict"
+    ):
         read_configuration(f"data: {{primary: {{path: {path}, label: lable}}}}")
     path.write_bytes("text,label\nschön,a\n".encode("latin-1"))
     with pytest.raises(InputError, match=r"t\.csv: line 2"):
@@ -362,12 +442,15 @@ def test_bad_labels_are_refused(tmp_path: Path, pictures: Path) -> None:
         "[[], []]": "are empty",
         "[1.5, 2.5]": "a label is a whole number",
     }.items():
-        pq.write_table(pa.table({"text": ["a", "b"], "label": json.loads(labels)}), tmp_path / "l.parquet")
+        pq.write_table(
+            pa.table({"text": ["a", "b"], "label": json.loads(labels)}), tmp_path / "l.parquet"
+        )
         with pytest.raises(InputError, match=message):
             read_configuration(f"data: {{primary: {tmp_path}/l.parquet}}")
 
 
-# ------------------------------------------------------------------------------------------ groups in auxiliary sources
+# ------------------------------------------------------------------------------------------- groups
+# in auxiliary sources
 
 
 def patients(path: Path, first: int, last: int, rows: int = 4, start: int = 0) -> Path:
@@ -383,7 +466,9 @@ def patients(path: Path, first: int, last: int, rows: int = 4, start: int = 0) -
 
 def of(parts: Parts) -> dict[str, set[str]]:
     """The groups of each part."""
-    return {name: set(part.groups or ()) for name, part in (parts.primary | parts.auxiliary).items()}
+    return {
+        name: set(part.groups or ()) for name, part in (parts.primary | parts.auxiliary).items()
+    }
 
 
 def grouped(primary: Path, auxiliary: Path, more: str = "", *, pooled: bool) -> Parts:
@@ -396,23 +481,28 @@ def test_auxiliary_rows_of_groups_that_are_held_out_do_not_train(
 ) -> None:
     """Other rows of a patient who is held out would tell a model what it is tested on."""
     primary = patients(tmp_path / "a.csv", 0, 20)
-    other = patients(tmp_path / "b.csv", 10, 30, start=10_000)  # ten patients of the primary file, with other texts
+    other = patients(
+        tmp_path / "b.csv", 10, 30, start=10_000
+    )  # ten patients of the primary file, with other texts
     parts = grouped(primary, other, pooled=False)
     held_out = of(parts)["validation"] | of(parts)["test"]
     known = {str(number) for number in range(10, 30)}
     assert held_out & known and of(parts)["other"] == known - held_out
     assert (
-        parts.auxiliary["other"].left_out_groups == 4 * len(held_out & known) and parts.auxiliary["other"].left_out == 0
+        parts.auxiliary["other"].left_out_groups == 4 * len(held_out & known)
+        and parts.auxiliary["other"].left_out == 0
     )
     assert (
-        f"{4 * len(held_out & known)} of its 80 examples belong to groups of primary validation or test" in caplog.text
+        f"{4 * len(held_out & known)} of its 80 examples belong to groups of primary validation or test"
+        in caplog.text
     )
     # A portfolio holds out every group in turn.
     pooled = grouped(primary, other, pooled=True)
     assert of(pooled)["other"] == {str(number) for number in range(20, 30)}
     assert pooled.auxiliary["other"].left_out_groups == 40
     assert (
-        "40 of its 80 examples belong to groups of the primary data, all of which a portfolio holds out" in caplog.text
+        "40 of its 80 examples belong to groups of the primary data, all of which a portfolio holds out"
+        in caplog.text
     )
 
 
@@ -420,37 +510,61 @@ def test_an_auxiliary_source_without_the_column_of_groups_is_warned_about(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     primary, other = patients(tmp_path / "a.csv", 0, 20), tmp_path / "b.csv"
-    other.write_text("text,label\n" + "".join(f"another text {i},{'ab'[i % 2]}\n" for i in range(30)))
+    other.write_text(
+        "text,label\n" + "".join(f"another text {i},{'ab'[i % 2]}\n" for i in range(30))
+    )
     grouped(primary, other, pooled=True)
     assert "data.auxiliary.other: has no column for data.primary.group" in caplog.text
 
 
-def test_rows_of_the_same_file_are_no_auxiliary_data_if_their_groups_are_held_out(tmp_path: Path) -> None:
+def test_rows_of_the_same_file_are_no_auxiliary_data_if_their_groups_are_held_out(
+    tmp_path: Path,
+) -> None:
     file = patients(tmp_path / "a.csv", 0, 40)
     for pooled in (False, True):
         parts = of(grouped(file, file, ", train: 0.2, validation: 0.2, test: 0.2", pooled=pooled))
         held_out = parts["validation"] | parts["test"] | (parts["train"] if pooled else set())
-        assert parts["other"] and not parts["other"] & held_out and len(set().union(*parts.values())) == 40
-    assert len(parts["train"]) == 8  # whole groups: rows of many patients would leave no auxiliary data
+        assert (
+            parts["other"]
+            and not parts["other"] & held_out
+            and len(set().union(*parts.values())) == 40
+        )
+    assert (
+        len(parts["train"]) == 8
+    )  # whole groups: rows of many patients would leave no auxiliary data
 
 
-def test_large_groups_make_a_small_training_part(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_large_groups_make_a_small_training_part(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Whole groups rarely fit: 0.2 of 8 patients is one of them and a half."""
-    file, other = patients(tmp_path / "a.csv", 0, 8, rows=40), patients(tmp_path / "b.csv", 10, 20, start=10_000)
+    file, other = (
+        patients(tmp_path / "a.csv", 0, 8, rows=40),
+        patients(tmp_path / "b.csv", 10, 20, start=10_000),
+    )
     parts = grouped(file, other, ", train: 0.2", pooled=True)
     assert len(parts.primary["train"].rows) == 40
     assert "data.primary.train: 40 examples of 1 group can be used instead of 64" in caplog.text
-    with pytest.raises(InputError, match=r"no example is left for train .*raise data\.primary\.train"):
+    with pytest.raises(
+        InputError, match=r"no example is left for train .*raise data\.primary\.train"
+    ):
         grouped(file, other, ", train: 30", pooled=True)
 
 
 def test_a_source_of_the_same_groups_alone_is_refused_by_a_portfolio(tmp_path: Path) -> None:
-    primary, other = patients(tmp_path / "a.csv", 0, 20), patients(tmp_path / "b.csv", 0, 20, start=10_000)
+    primary, other = (
+        patients(tmp_path / "a.csv", 0, 20),
+        patients(tmp_path / "b.csv", 0, 20, start=10_000),
+    )
     with pytest.raises(
-        InputError, match=r"other: 80 of its 80 examples belong to groups .*strategy=auto.* rename groups"
+        InputError,
+        match=r"other: 80 of its 80 examples belong to groups .*strategy=auto.* rename groups",
     ):
         grouped(primary, other, pooled=True)
-    assert of(grouped(primary, other, pooled=False))["other"] == of(grouped(primary, other, pooled=False))["train"]
+    assert (
+        of(grouped(primary, other, pooled=False))["other"]
+        == of(grouped(primary, other, pooled=False))["train"]
+    )
 
 
 def test_groups_that_are_written_as_other_numbers_are_the_same(tmp_path: Path) -> None:
@@ -458,14 +572,19 @@ def test_groups_that_are_written_as_other_numbers_are_the_same(tmp_path: Path) -
     primary = patients(tmp_path / "a.csv", 0, 20)
     rows = [(f"another text {n}", "ab"[n % 2], float(n) if n < 22 else None) for n in range(23)]
     names = ("text", "label", "patient")
-    table = pa.table({name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)})
+    table = pa.table(
+        {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+    )
     pq.write_table(table, tmp_path / "b.parquet")
     parts = grouped(primary, tmp_path / "b.parquet", pooled=True)
     assert parts.auxiliary["other"].rows.tolist() == [20, 21, 22]
 
 
 def test_without_groups_on_both_sides_nothing_is_left_out(tmp_path: Path) -> None:
-    primary, other = patients(tmp_path / "a.csv", 0, 20), patients(tmp_path / "b.csv", 0, 20, start=10_000)
+    primary, other = (
+        patients(tmp_path / "a.csv", 0, 20),
+        patients(tmp_path / "b.csv", 0, 20, start=10_000),
+    )
     plain = read_primary(f"path: {primary}", f", auxiliary: {{other: {other}}}")
     assert plain.record["auxiliary"]["other"]["count"] == 80
     assert "left_out_as_group" not in plain.record["auxiliary"]["other"]

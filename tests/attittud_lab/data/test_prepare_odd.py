@@ -1,4 +1,6 @@
-"""Data from which nothing can be learned are refused with the culprit; data that look odd but can be used train."""
+"""Data from which nothing can be learned are refused with the culprit; data that look odd but can
+be used train.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -34,13 +36,18 @@ def load(text: str, model: str = "text-cnn") -> Prepared:
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
 @pytest.mark.parametrize(
-    "texts", [[str(n / 2) for n in range(30)], [""] * 30, [" \t"] * 30], ids=["numbers", "empty", "blank"]
+    "texts",
+    [[str(n / 2) for n in range(30)], [""] * 30, [" \t"] * 30],
+    ids=["numbers", "empty", "blank"],
 )
 def test_texts_without_words_are_refused(suffix: str, texts: list[str]) -> None:
     name = f"odd.{suffix}"
     write(name, texts, ["a", "b"] * 15)
     write("ordinary.csv", ORDINARY, ["a", "b"] * 15)
-    for job in (f"primary: {{path: {name}, overlap: allow}}", f"primary: ordinary.csv, auxiliary: {{odd: {name}}}"):
+    for job in (
+        f"primary: {{path: {name}, overlap: allow}}",
+        f"primary: ordinary.csv, auxiliary: {{odd: {name}}}",
+    ):
         with pytest.raises(InputError, match=f"odd.{suffix}"):
             load(job)
     with pytest.raises(InputError, match=f"odd.{suffix}.*--input"):
@@ -58,7 +65,9 @@ def test_pictures_that_all_show_the_same_are_refused() -> None:
     for name in "ab":
         Path("flat", name).mkdir(parents=True)
         for number in range(10):
-            Image.new("RGB", (10 + number, 20 + ord(name)), (9, 90, 9)).save(f"flat/{name}/{number}.png")
+            Image.new("RGB", (10 + number, 20 + ord(name)), (9, 90, 9)).save(
+                f"flat/{name}/{number}.png"
+            )
     with pytest.raises(InputError, match="flat"):
         load("primary: flat", "mlp")
 
@@ -69,7 +78,9 @@ def test_pictures_of_one_colour_each_can_be_learned() -> None:
         for number in range(10):
             Image.new("RGB", (16, 16), (9 + number, ord(name), 9)).save(f"flat/{name}/{number}.png")
     examples = load("primary: flat", "mlp").primary.examples
-    assert len(np.unique(examples.inputs.numpy().reshape(len(examples), -1), axis=0)) == len(examples)
+    assert len(np.unique(examples.inputs.numpy().reshape(len(examples), -1), axis=0)) == len(
+        examples
+    )
 
 
 def test_one_label_for_each_class_is_not_enough_to_measure_but_enough_to_train() -> None:
@@ -78,7 +89,11 @@ def test_one_label_for_each_class_is_not_enough_to_measure_but_enough_to_train()
         load("primary: two.csv")
     Path("own").mkdir()
     for part, count in {"train": 1, "validation": 5, "test": 5}.items():
-        write(f"own/{part}.csv", [f"{part} {word}" for word in ORDINARY[: 2 * count]], ["a", "b"] * count)
+        write(
+            f"own/{part}.csv",
+            [f"{part} {word}" for word in ORDINARY[: 2 * count]],
+            ["a", "b"] * count,
+        )
     assert len(load("primary: own").primary.examples) == 2
 
 
@@ -96,6 +111,10 @@ def test_a_source_with_one_class() -> None:
 def test_a_class_that_only_the_auxiliary_data_have_needs_an_output_layer_of_its_own() -> None:
     write("two.csv", ORDINARY, ["a", "b"] * 15)
     write("three.csv", [f"other {text}" for text in ORDINARY], ["a", "b", "c"] * 10)
-    assert load("primary: two.csv, auxiliary: {more: three.csv}").auxiliary["more"].classes == ["a", "b", "c"]
+    assert load("primary: two.csv, auxiliary: {more: three.csv}").auxiliary["more"].classes == [
+        "a",
+        "b",
+        "c",
+    ]
     with pytest.raises(InputError, match=r"data\.auxiliary\.more\.share_head"):
         load("primary: two.csv, auxiliary: {more: {path: three.csv, share_head: true}}")

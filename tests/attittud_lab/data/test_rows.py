@@ -1,4 +1,6 @@
-"""Files of rows: what is whole is read as another reader reads it; what is damaged is refused in words."""
+"""Files of rows: what is whole is read as another reader reads it; what is damaged is refused in
+words.
+"""
 
 import csv
 import io
@@ -28,7 +30,10 @@ def test_byte_order_marks_are_understood(tmp_path: Path, suffix: str, encoding: 
     write_columns(path, {"text": ["sch\u00f6n", "\U0001f600, x"], "label": ["gut", "\u4e0d"]})
     path.write_bytes(path.read_bytes().decode().encode(encoding))
     listing = read_path(path)
-    assert inputs(listing) == ["sch\u00f6n", "\U0001f600, x"] and named(listing) == ["gut", "\u4e0d"]
+    assert inputs(listing) == ["sch\u00f6n", "\U0001f600, x"] and named(listing) == [
+        "gut",
+        "\u4e0d",
+    ]
     if encoding == "utf-16":
         path.write_bytes(path.read_bytes()[:-1])
         with pytest.raises(InputError, match=rf"a\.{suffix}: line \d"):
@@ -58,7 +63,9 @@ def test_a_repeated_column_is_refused(tmp_path: Path, suffix: str) -> None:
 
 
 @pytest.mark.parametrize("text", ['{"text": %s}\n', "[%s]\n"])
-@pytest.mark.parametrize("nested", ["[" * 100_000 + "]" * 100_000, "[\n" * 100_000 + "]" * 100_000, '{"a":' * 50_000])
+@pytest.mark.parametrize(
+    "nested", ["[" * 100_000 + "]" * 100_000, "[\n" * 100_000 + "]" * 100_000, '{"a":' * 50_000]
+)
 def test_deep_nesting_does_not_crash(tmp_path: Path, text: str, nested: str) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "a", "label": "b"}\n' + text % nested)
@@ -95,7 +102,9 @@ def test_brackets_in_texts_do_not_count_as_nesting(tmp_path: Path) -> None:
         ("", "a.csv"),
     ],
 )
-def test_tables_whose_rows_would_be_merged_or_lost_are_refused(tmp_path: Path, content: str, message: str) -> None:
+def test_tables_whose_rows_would_be_merged_or_lost_are_refused(
+    tmp_path: Path, content: str, message: str
+) -> None:
     (tmp_path / "a.csv").write_text(content)
     with pytest.raises(InputError, match=message):
         read_path(tmp_path / "a.csv")
@@ -125,7 +134,7 @@ def test_suffixes_in_capitals_are_accepted(tmp_path: Path) -> None:
     assert inputs(read_path(tmp_path / "A.PARQUET")) == ["a", "b"]
 
 
-# ------------------------------------------------------------------------------------------------ fuzzing
+# ------------------------------------------------------------------------------------------ fuzzing
 
 WORDS = [
     "a",
@@ -160,7 +169,12 @@ def oracle(path: Path) -> list[tuple[Any, Any]]:
     if path.suffix == ".parquet":
         rows = pq.ParquetFile(io.BytesIO(content)).read().to_pylist()
         return [(row["text"], row.get("label")) for row in rows]
-    marks = {b"\xff\xfe\x00\x00": "utf-32", b"\x00\x00\xfe\xff": "utf-32", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+    marks = {
+        b"\xff\xfe\x00\x00": "utf-32",
+        b"\x00\x00\xfe\xff": "utf-32",
+        b"\xff\xfe": "utf-16",
+        b"\xfe\xff": "utf-16",
+    }
     encoding = next((name for mark, name in marks.items() if content.startswith(mark)), "utf-8-sig")
     text = content.decode(encoding)
     if path.suffix == ".jsonl":
@@ -171,7 +185,11 @@ def oracle(path: Path) -> list[tuple[Any, Any]]:
             found.append((row.get("text"), row.get("label")))
         return found
     delimiter = "\t" if path.suffix == ".tsv" else ","
-    lines = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True) if row]
+    lines = [
+        row
+        for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+        if row
+    ]
     header, rows = lines[0], lines[1:]
     if any(len(row) != len(header) for row in rows):
         raise ValueError("rows of different lengths")
@@ -180,7 +198,9 @@ def oracle(path: Path) -> list[tuple[Any, Any]]:
 
 
 def write_odd(path: Path, random_: random.Random) -> bool:
-    """Write a file of odd rows, damaged or not; returns whether it is whole and in an encoding that announces itself."""
+    """Write a file of odd rows, damaged or not; returns whether it is whole and in an encoding that
+    announces itself.
+    """
     rows = [
         (odd(random_, 9), random_.choice(LABELS) if random_.random() < 0.8 else odd(random_))
         for _ in range(random_.randrange(1, 20))
@@ -194,21 +214,33 @@ def write_odd(path: Path, random_: random.Random) -> bool:
         if kind == pa.string() and random_.random() < 0.3:
             labels = labels.dictionary_encode()
         file = io.BytesIO()
-        pq.write_table(pa.table({"text": pa.array([text for text, _ in rows], kind), "label": labels}), file)
+        pq.write_table(
+            pa.table({"text": pa.array([text for text, _ in rows], kind), "label": labels}), file
+        )
         content = file.getvalue()
     else:
         if path.suffix == ".jsonl":
             ascii_ = random_.random() < 0.5
-            text = "".join(json.dumps({"text": t, "label": n}, ensure_ascii=ascii_) + "\n" for t, n in rows)
+            text = "".join(
+                json.dumps({"text": t, "label": n}, ensure_ascii=ascii_) + "\n" for t, n in rows
+            )
         else:
             out = io.StringIO(newline="")
-            ends, quoting = random_.choice(["\n", "\r\n"]), random_.choice([csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+            ends, quoting = (
+                random_.choice(["\n", "\r\n"]),
+                random_.choice([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
+            )
             writer = csv.writer(
-                out, delimiter="\t" if path.suffix == ".tsv" else ",", lineterminator=ends, quoting=quoting
+                out,
+                delimiter="\t" if path.suffix == ".tsv" else ",",
+                lineterminator=ends,
+                quoting=quoting,
             )
             writer.writerows([("text", "label"), *rows])
             text = out.getvalue()
-        encoding = random_.choice(["utf-8", "utf-8", "utf-8-sig", "utf-16", "utf-32", "latin-1", "utf-16-le", "cp1252"])
+        encoding = random_.choice(
+            ["utf-8", "utf-8", "utf-8-sig", "utf-16", "utf-32", "latin-1", "utf-16-le", "cp1252"]
+        )
         content = text.encode(encoding, "replace")
         whole = encoding in ("utf-8", "utf-8-sig", "utf-16", "utf-32")
     if random_.random() < 0.6:
@@ -218,7 +250,9 @@ def write_odd(path: Path, random_: random.Random) -> bool:
 
 
 def test_files_are_read_right_or_refused(tmp_path: Path) -> None:
-    """No traceback, no crash, no row that another reader does not find: for whole files, damaged ones, odd ones."""
+    """No traceback, no crash, no row that another reader does not find: for whole files, damaged
+    ones, odd ones.
+    """
     refused = 0
     for case in range(CASES):
         random_ = random.Random(case)
@@ -228,14 +262,25 @@ def test_files_are_read_right_or_refused(tmp_path: Path) -> None:
             listing = read_path(path)
         except InputError as error:
             message = str(error)
-            fine = "\n" not in message and len(message) < 1000 and (not whole or "no examples" in message)
+            fine = (
+                "\n" not in message
+                and len(message) < 1000
+                and (not whole or "no examples" in message)
+            )
             if not fine:
                 pytest.fail(f"case {case}: {message}")
             refused += 1
             continue
         try:
             wanted = oracle(path)
-        except (ValueError, KeyError, IndexError, AttributeError, csv.Error, pa.ArrowException) as error:
+        except (
+            ValueError,
+            KeyError,
+            IndexError,
+            AttributeError,
+            csv.Error,
+            pa.ArrowException,
+        ) as error:
             pytest.fail(f"case {case}: read, though another reader says {error!r}")
         labels = [None] * listing.count if listing.labels is None else named(listing)
         assert inputs(listing) == [text or "" for text, _ in wanted], f"case {case}"
@@ -245,7 +290,9 @@ def test_files_are_read_right_or_refused(tmp_path: Path) -> None:
 
 
 def meaning(label: Any) -> str | None:
-    """The meaning of a cell of the label column: a negative number or a blank is none, and 1.0 is 1."""
+    """The meaning of a cell of the label column: a negative number or a blank is none, and 1.0 is
+    1.
+    """
     text = "" if label is None else str(label)
     if not text.strip() or re.fullmatch(r"-[1-9][0-9]*(\.0*)?", text.strip()):
         return None
@@ -263,10 +310,17 @@ def test_other_encodings_are_named(tmp_path: Path, suffix: str, column: str) -> 
     if suffix == "parquet":
         texts = pa.array([latin] * 20)
         strange = pa.Array.from_buffers(pa.string(), 20, texts.buffers())
-        pq.write_table(pa.table({"text": ["tea"] * 20, "label": ["a", "b"] * 10} | {column: strange}), path)
+        pq.write_table(
+            pa.table({"text": ["tea"] * 20, "label": ["a", "b"] * 10} | {column: strange}), path
+        )
     else:
         line = b'{"text": "%b", "label": "%b"}\n' if suffix == "jsonl" else b"%b,%b\n"
-        rows = [line % tuple(value.replace(b"%d", b"%d" % n) for value in content.values()) for n in range(20)]
+        rows = [
+            line % tuple(value.replace(b"%d", b"%d" % n) for value in content.values())
+            for n in range(20)
+        ]
         path.write_bytes((b"text,label\n" if suffix == "csv" else b"") + b"".join(rows))
-    with pytest.raises(InputError, match=f"column '{column}'" if suffix == "parquet" else r": line \d"):
+    with pytest.raises(
+        InputError, match=f"column '{column}'" if suffix == "parquet" else r": line \d"
+    ):
         read_configuration(f"data: {{primary: {{path: {path}}}}}")

@@ -23,7 +23,8 @@ __all__ = ["pictures"]  # fixtures
 
 
 @pytest.mark.parametrize(
-    "name", ["a\0b", "x" * 300, "~nobody-of-this-name/x", "a/" + "y" * 5000, "/proc/self/mem", "\ud800"]
+    "name",
+    ["a\0b", "x" * 300, "~nobody-of-this-name/x", "a/" + "y" * 5000, "/proc/self/mem", "\ud800"],
 )
 def test_names_that_no_file_can_have_are_refused(name: str) -> None:
     with pytest.raises(InputError) as refused:
@@ -36,7 +37,9 @@ def test_tables_that_do_not_fit_are_refused_before_they_are_read(
 ) -> None:
     """A value that is repeated a million times takes some bytes of a parquet file."""
     path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"text": pa.DictionaryArray.from_arrays(np.zeros(10**6, np.int32), ["a"])}), path)
+    pq.write_table(
+        pa.table({"text": pa.DictionaryArray.from_arrays(np.zeros(10**6, np.int32), ["a"])}), path
+    )
     assert path.stat().st_size < 10_000
     monkeypatch.setattr(sources, "free_memory", lambda: 10e6)
     with pytest.raises(InputError, match="its 1,000,000 rows would take"):
@@ -50,17 +53,22 @@ def test_free_memory_is_known() -> None:
     assert sources.free_memory() > 2**20
 
 
-def test_a_path_used_several_times_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_used_several_times_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from attittud_lab.data import tables
 
     path = write(tmp_path / "a.parquet", numbered(0, ["a", "b"] * 20))
     calls, original = [], tables.read_file
     monkeypatch.setattr(tables, "read_file", lambda path: calls.append(path) or original(path))
-    read_primary(f"path: {path}, train: 8", f", auxiliary: {{x: {path}, y: {{path: {path}, objective: masked_lm}}}}")
+    read_primary(
+        f"path: {path}, train: 8",
+        f", auxiliary: {{x: {path}, y: {{path: {path}, objective: masked_lm}}}}",
+    )
     assert calls == [path]
 
 
-# ------------------------------------------------------------------------------------------------ from outside
+# ------------------------------------------------------------------------------------- from outside
 
 
 def test_a_source_can_be_registered_from_outside_of_the_package(
@@ -87,11 +95,20 @@ def test_a_source_can_be_registered_from_outside_of_the_package(
             return []
 
         def listing(self, split: str | None, columns: Columns) -> Listing:
-            pixels = np.random.default_rng(0).integers(0, 99, (self.count, 1, 8, 8)).astype(np.uint8)
+            pixels = (
+                np.random.default_rng(0).integers(0, 99, (self.count, 1, 8, 8)).astype(np.uint8)
+            )
             pixels[::2, :, ::2] += 150
             pixels[1::2, :, :, ::2] += 150
             labels = np.arange(self.count) % 2
-            return Listing("stripes", "image", self.count, lambda rows: list(pixels[rows]), labels, ["lie", "stand"])
+            return Listing(
+                "stripes",
+                "image",
+                self.count,
+                lambda rows: list(pixels[rows]),
+                labels,
+                ["lie", "stand"],
+            )
 
     (tmp_path / "job.yaml").write_text(
         f"data: {{primary: {{path: 'stripes:120'}}, auxiliary: {{digits: digits}}}}\nmodel: mlp\nstrategy: multitask\n"
@@ -102,17 +119,22 @@ def test_a_source_can_be_registered_from_outside_of_the_package(
         cli.main(["train", str(tmp_path / "job.yaml"), "--quiet"])
     assert left.value.code == 0, capsys.readouterr().err
     result = json.loads((tmp_path / "runs/job/multitask/seed-0/result.json").read_text())
-    assert result["examples"] == {"train": 72, "validation": 24, "test": 24, "auxiliary/digits": 1797}
+    assert result["examples"] == {
+        "train": 72,
+        "validation": 24,
+        "test": 24,
+        "auxiliary/digits": 1797,
+    }
     assert result["test"]["accuracy"] > 0.8
 
 
 def test_packages_that_are_not_needed_are_not_imported() -> None:
     """`datasets` takes two seconds to import, pyarrow half of one."""
-    code = (
-        "import sys\nfrom attittud_lab.config.schema import DataConfig\nfrom attittud_lab.data.prepare import prepare\n"
-    )
+    code = "import sys\nfrom attittud_lab.config.schema import DataConfig\nfrom attittud_lab.data.prepare import prepare\n"
     code += "prepare(DataConfig(), 0)\nprint(sorted({'datasets', 'pyarrow', 'pandas'} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
     # scikit-learn may ask for pandas and pyarrow if they are there; nobody asks for datasets.
     assert "datasets" not in done.stdout
 
@@ -161,7 +183,10 @@ def test_paths_that_cannot_be_read_are_explained(tmp_path: Path, pictures: Path)
     with pytest.raises(InputError, match="there is no split 'trian'"):
         read_configuration(f"data: {{primary: {{path: {pictures}, split: trian}}}}")
     texts = write_texts(tmp_path / "texts.csv", ["a", "b"])
-    with pytest.raises(InputError, match="holds texts, but the primary source holds images; name a source of images"):
+    with pytest.raises(
+        InputError,
+        match="holds texts, but the primary source holds images; name a source of images",
+    ):
         read_configuration(f"data: {{primary: {pictures}, auxiliary: {{t: {texts}}}}}")
     with pytest.raises(InputError, match="expected hf:owner/name"):
         read_configuration("data: {primary: 'hf:a/b/c'}")

@@ -9,7 +9,13 @@ from attittud_lab.data.spelling import folded, number_in
 
 @pytest.mark.parametrize(
     ("text", "spelling"),
-    [("TRUE", "True"), ("false", "False"), ("1.0", "1"), ("-20.", "-20"), ("0.10000000149011612", "0.1")],
+    [
+        ("TRUE", "True"),
+        ("false", "False"),
+        ("1.0", "1"),
+        ("-20.", "-20"),
+        ("0.10000000149011612", "0.1"),
+    ],
 )
 def test_all_file_formats_share_one_spelling(text: str, spelling: str) -> None:
     assert folded(text) == folded(spelling) == spelling
@@ -17,7 +23,18 @@ def test_all_file_formats_share_one_spelling(text: str, spelling: str) -> None:
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_other_texts_stay_as_they_are() -> None:
-    texts = ["", "01", "1.5", "truth", "F", "16777217", "1.0000000001e50", "0.1234567890123", "1.0.0", "v1.0"]
+    texts = [
+        "",
+        "01",
+        "1.5",
+        "truth",
+        "F",
+        "16777217",
+        "1.0000000001e50",
+        "0.1234567890123",
+        "1.0.0",
+        "v1.0",
+    ]
     assert [folded(text) for text in texts] == texts
 
 

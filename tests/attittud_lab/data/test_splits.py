@@ -14,7 +14,16 @@ from PIL import Image
 from attittud_lab.config.load import loads
 from attittud_lab.config.schema import DataConfig, PrimaryConfig
 from attittud_lab.data.parts import read_parts
-from attittud_lab.data.splits import MOST_COPIED, amount, are_in, packed, strata, stratified, unpacked, words_of
+from attittud_lab.data.splits import (
+    MOST_COPIED,
+    amount,
+    are_in,
+    packed,
+    strata,
+    stratified,
+    unpacked,
+    words_of,
+)
 from attittud_lab.errors import InputError
 from tests.helpers.data_parts import numbered, read_primary, write
 from tests.helpers.data_sets import pictures, read_configuration
@@ -22,7 +31,7 @@ from tests.helpers.data_sets import pictures, read_configuration
 __all__ = ["pictures"]  # fixtures
 
 
-# ------------------------------------------------------------------------------------------------ copies
+# ------------------------------------------------------------------------------------------- copies
 
 
 @given(st.lists(st.text(max_size=3)), st.lists(st.text(max_size=3)))
@@ -49,7 +58,9 @@ def test_a_test_split_that_is_the_training_split_is_refused(tmp_path: Path) -> N
     rows = numbered(0, ["a", "b"] * 20)
     for name in ("train", "test"):
         write(tmp_path / f"{name}.jsonl", rows)
-    with pytest.raises(InputError, match=r"32 of the 40 test examples are also in train.*overlap: warn to continue"):
+    with pytest.raises(
+        InputError, match=r"32 of the 40 test examples are also in train.*overlap: warn to continue"
+    ):
         read_primary(f"path: {tmp_path}")
 
 
@@ -62,7 +73,9 @@ def test_a_few_copies_are_a_warning_and_many_an_error(
         train, other = list(range(80)), [*range(copied), *range(100, 140 - copied)]
         for name, numbers in {"train": train, split: other}.items():
             if kind == "text":
-                write(tmp_path / f"{name}.jsonl", [(f"text number {n}", "ab"[n % 2]) for n in numbers])
+                write(
+                    tmp_path / f"{name}.jsonl", [(f"text number {n}", "ab"[n % 2]) for n in numbers]
+                )
                 continue
             for n in range(140):
                 path = tmp_path / name / "ab"[n % 2] / f"{n}.png"
@@ -72,7 +85,9 @@ def test_a_few_copies_are_a_warning_and_many_an_error(
                     pixels = np.random.default_rng(n).integers(0, 255, (6, 6), dtype=np.uint8)
                     Image.fromarray(pixels).save(path)
 
-    whole = "validation: 1, " if split == "test" else "test: 1, "  # nearly all of train is trained on
+    whole = (
+        "validation: 1, " if split == "test" else "test: 1, "
+    )  # nearly all of train is trained on
     write_splits(0)
     read_primary(f"{whole}path: {tmp_path}")
     assert "are also in" not in caplog.text
@@ -103,11 +118,16 @@ def test_more_copies_than_the_allowed_share_are_refused(tmp_path: Path) -> None:
 
 
 def test_texts_that_differ_in_case_blanks_and_punctuation_are_copies(tmp_path: Path) -> None:
-    texts = [f"Don't say: {word}!" for word in ("one", "two", "three", "vier", "f\u00fcnf", "\u0938\u0915", "7", "8")]
+    texts = [
+        f"Don't say: {word}!"
+        for word in ("one", "two", "three", "vier", "f\u00fcnf", "\u0938\u0915", "7", "8")
+    ]
     write(tmp_path / "train.jsonl", [(text, "ab"[n % 2]) for n, text in enumerate(texts * 5)])
     trivial = [f"  don t  SAY\n{text[11:].upper()}?? " for text in texts]
     write(tmp_path / "test.jsonl", [(text, "ab"[n % 2]) for n, text in enumerate(trivial)])
-    with pytest.raises(InputError, match=r"8 of the 8 test examples are also in train \(8 of them except for case"):
+    with pytest.raises(
+        InputError, match=r"8 of the 8 test examples are also in train \(8 of them except for case"
+    ):
         read_primary(f"path: {tmp_path}, validation: 8, overlap: refuse")
 
 
@@ -121,12 +141,19 @@ SAME_LOOKS = {
 
 
 @pytest.mark.parametrize("pair", SAME_LOOKS.values(), ids=SAME_LOOKS)
-def test_texts_that_differ_only_in_unicode_form_are_the_same(tmp_path: Path, pair: tuple[str, str]) -> None:
-    """The auxiliary copy is left out, the test copy is refused, and the text that trains is as the file has it."""
+def test_texts_that_differ_only_in_unicode_form_are_the_same(
+    tmp_path: Path, pair: tuple[str, str]
+) -> None:
+    """The auxiliary copy is left out, the test copy is refused, and the text that trains is as the
+    file has it.
+    """
     one, other = ([form.format(f"{n:03}") for n in range(20)] for form in pair)
     write(tmp_path / "own" / "train.jsonl", [(text, "ab"[n % 2]) for n, text in enumerate(one)])
     write(tmp_path / "own" / "test.jsonl", numbered(100, ["a", "b"] * 10))
-    write(tmp_path / "more.jsonl", [(text, "xy"[n % 2]) for n, text in enumerate([*other, "more of it", "and more"])])
+    write(
+        tmp_path / "more.jsonl",
+        [(text, "xy"[n % 2]) for n, text in enumerate([*other, "more of it", "and more"])],
+    )
     job = f"data: {{primary: {{path: {tmp_path}/own, validation: 4}}, auxiliary: {{more: {tmp_path}/more.jsonl}}}}"
     parts = read_parts(loads(job).data, 0, pooled=True)
     assert parts.auxiliary["more"].left_out == 20
@@ -137,8 +164,12 @@ def test_texts_that_differ_only_in_unicode_form_are_the_same(tmp_path: Path, pai
         read_parts(loads(job).data, 0)
 
 
-def test_texts_that_only_look_alike_are_not_copies(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Vowel signs, sums, smileys and blank texts: nothing but punctuation, case and white space is looked through."""
+def test_texts_that_only_look_alike_are_not_copies(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Vowel signs, sums, smileys and blank texts: nothing but punctuation, case and white space is
+    looked through.
+    """
     pairs = [
         ("3*4", "3/4"),
         ("12 3", "1 23"),
@@ -167,7 +198,10 @@ def test_auxiliary_texts_equal_to_test_texts_are_left_out_and_near_copies_report
     more = f", auxiliary: {{lm: {{path: {tmp_path}/more.jsonl, objective: masked_lm}}}}"
     data = read_primary(f"path: {tmp_path}/own", more)
     assert data.record["auxiliary"]["lm"]["left_out_as_primary"] == 4
-    assert "data.auxiliary.lm: 5 of its texts are also in the primary test set, except for case" in caplog.text
+    assert (
+        "data.auxiliary.lm: 5 of its texts are also in the primary test set, except for case"
+        in caplog.text
+    )
 
 
 @pytest.mark.parametrize("pooled", [False, True])
@@ -176,18 +210,24 @@ def test_in_a_portfolio_auxiliary_copies_of_training_texts_are_found_too(
 ) -> None:
     own = write(tmp_path / "own.jsonl", numbered(0, ["a", "b"] * 20))
     rows = [json.loads(line)["text"] for line in own.read_text().splitlines()]
-    write(tmp_path / "more.jsonl", [(text.upper() + ".", "x") for text in rows] + [("something else", "x")])
-    text = (
-        f"data: {{primary: {{path: {own}}}, auxiliary: {{lm: {{path: {tmp_path}/more.jsonl, objective: masked_lm}}}}}}"
+    write(
+        tmp_path / "more.jsonl",
+        [(text.upper() + ".", "x") for text in rows] + [("something else", "x")],
     )
+    text = f"data: {{primary: {{path: {own}}}, auxiliary: {{lm: {{path: {tmp_path}/more.jsonl, objective: masked_lm}}}}}}"
     read_parts(loads(text).data, 0, pooled=pooled)
-    assert ("of its texts are also in the primary train set, except for case" in caplog.text) == pooled
+    assert (
+        "of its texts are also in the primary train set, except for case" in caplog.text
+    ) == pooled
 
 
-def test_copies_that_may_land_in_two_folds_give_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_copies_that_may_land_in_two_folds_give_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     rows = numbered(0, ["a", "b"] * 20)
     path = write(
-        tmp_path / "own.jsonl", [*rows, *((text.upper(), label) for text, label in rows[:6]), ("", "a"), ("", "b")]
+        tmp_path / "own.jsonl",
+        [*rows, *((text.upper(), label) for text, label in rows[:6]), ("", "a"), ("", "b")],
     )
     whole = f"path: {path}, test: 0, validation: 0"
     for pooled, more in ((False, ""), (True, ", overlap: allow")):
@@ -219,12 +259,14 @@ def test_leaked_copies_are_left_out(pictures: Path, tmp_path: Path) -> None:
         (copy / folder.name).mkdir(parents=True)
         for image in folder.iterdir():
             (copy / folder.name / f"renamed-{image.name}").write_bytes(image.read_bytes())
-    data = read_configuration(f"data: {{primary: {{path: {pictures}, train: 10}}, auxiliary: {{copy: {copy}}}}}")
+    data = read_configuration(
+        f"data: {{primary: {{path: {pictures}, train: 10}}, auxiliary: {{copy: {copy}}}}}"
+    )
     assert len(data.auxiliary["copy"].examples) == 30 - 10 - 12
     assert data.record["auxiliary"]["copy"]["left_out_as_primary"] == 22
 
 
-# ------------------------------------------------------------------------------------------------ splits
+# ------------------------------------------------------------------------------------------- splits
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(0, 60), st.integers(0, 9))
@@ -241,7 +283,12 @@ def test_splits_are_stratified(labels: list[int], size: int, seed: int) -> None:
 
 
 def test_amounts_are_numbers_or_shares_of_the_examples() -> None:
-    assert (amount(None, 7, ""), amount(3, 7, ""), amount(0.5, 8, ""), amount(0.001, 8, "")) == (7, 3, 4, 1)
+    assert (amount(None, 7, ""), amount(3, 7, ""), amount(0.5, 8, ""), amount(0.001, 8, "")) == (
+        7,
+        3,
+        4,
+        1,
+    )
     for wrong, message in {
         8: "there are only 7",
         -1: "negative",
@@ -264,9 +311,17 @@ SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
             (100, 100, 200),
             ["cat", "dog"],
         ),
-        ("{path: %s/nih_chest_xray, group: patient, train: 50, test: 60, validation: 70}", (50, 70, 60), None),
+        (
+            "{path: %s/nih_chest_xray, group: patient, train: 50, test: 60, validation: 70}",
+            (50, 70, 60),
+            None,
+        ),
         ("{path: %s/tiny_imagenet, train: 400, test: 200, validation: 200}", (400, 200, 200), None),
-        ("{path: %s/amazon_helpful, train: 100, test: 50, validation: 60}", (100, 60, 50), ["0", "1"]),
+        (
+            "{path: %s/amazon_helpful, train: 100, test: 50, validation: 60}",
+            (100, 60, 50),
+            ["0", "1"],
+        ),
     ],
 )
 def test_real_data_sets_are_split_into_the_configured_sizes(
@@ -277,7 +332,7 @@ def test_real_data_sets_are_split_into_the_configured_sizes(
     assert classes is None or data.primary.classes == classes
 
 
-# ------------------------------------------------------------------------------------------------ splits
+# ------------------------------------------------------------------------------------------- splits
 
 
 @given(st.integers(0, 10_000), st.floats(0.05, 0.95))
@@ -295,7 +350,9 @@ def test_the_rarest_label_is_split_in_proportion(seed: int, share: float) -> Non
 
 
 def test_label_combinations_that_occur_once_are_spread_over_the_splits() -> None:
-    labels = np.array([[n >> bit & 1 for bit in range(6)] for n in range(64)])  # each combination once
+    labels = np.array(
+        [[n >> bit & 1 for bit in range(6)] for n in range(64)]
+    )  # each combination once
     taken, _ = stratified(64, labels, 16, 0)
     assert all(4 <= count <= 12 for count in labels[taken].sum(0))
 

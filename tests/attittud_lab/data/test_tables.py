@@ -23,7 +23,7 @@ CLASSES = ["1" if label == "1.0" else label for label in LABELS]
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data"
 
 
-# ------------------------------------------------------------------------------------------------ what is written comes out
+# ------------------------------------------------------------------------ what is written comes out
 
 
 def write_csv(path: Path, texts: Sequence[str], labels: Sequence[str]) -> None:
@@ -86,10 +86,20 @@ def test_whole_numbers_are_classes_in_their_order(tmp_path: Path, suffix: str) -
         write_csv(path, texts, [str(number) for number in numbers])
     else:
         path.write_text(
-            "".join(json.dumps({"text": t, "label": n}) + "\n" for t, n in zip(texts, numbers, strict=True))
+            "".join(
+                json.dumps({"text": t, "label": n}) + "\n"
+                for t, n in zip(texts, numbers, strict=True)
+            )
         )
     listing = read_path(path)
-    assert listing.classes == ["0", "2", "10", "99999"] and named(listing) == ["10", "2", None, "99999", "0", "2"]
+    assert listing.classes == ["0", "2", "10", "99999"] and named(listing) == [
+        "10",
+        "2",
+        None,
+        "99999",
+        "0",
+        "2",
+    ]
 
 
 def test_whole_numbers_stored_as_floats_are_classes(tmp_path: Path) -> None:
@@ -110,7 +120,8 @@ def test_numbers_too_large_for_integers_are_read_as_texts_or_refused(tmp_path: P
     with pytest.raises(InputError, match="line 1"):
         read_path(tmp_path / "a.jsonl")
     pq.write_table(
-        pa.table({"text": ["x", "y"], "label": pa.array([2**64 - 1, 0], pa.uint64())}), tmp_path / "a.parquet"
+        pa.table({"text": ["x", "y"], "label": pa.array([2**64 - 1, 0], pa.uint64())}),
+        tmp_path / "a.parquet",
     )
     assert named(read_path(tmp_path / "a.parquet")) == [str(2**64 - 1), "0"]
 
@@ -129,14 +140,18 @@ def test_values_in_where_are_compared_with_the_text_in_the_file(tmp_path: Path) 
     path.write_text("text,label,flag,code\na,x,true,01\nb,y,false,1\n")
     assert inputs(read_path(path, where={"code": "01"})) == ["a"]
     assert inputs(read_path(path, where={"flag": "True"})) == ["a"]
-    with pytest.raises(InputError, match=r"no row has '001' in column 'code' .* its values are 01, 1"):
+    with pytest.raises(
+        InputError, match=r"no row has '001' in column 'code' .* its values are 01, 1"
+    ):
         read_path(path, where={"code": "001"})
 
 
 def test_rows_are_named_as_in_the_file(tmp_path: Path) -> None:
     """Counted from 1, as predictions are, and before `where` leaves some out."""
     path = tmp_path / "a.csv"
-    path.write_text("text,label,site\n" + "".join(f"text {n},{'xy'[n % 2]},{'uvw'[n % 3]}\n" for n in range(9)))
+    path.write_text(
+        "text,label,site\n" + "".join(f"text {n},{'xy'[n % 2]},{'uvw'[n % 3]}\n" for n in range(9))
+    )
     listing = read_path(path, where={"site": "v", "label": "y"})
     assert inputs(listing) == ["text 1", "text 7"]
     assert listing.named(np.arange(2)) == [f"{path}, row 2", f"{path}, row 8"]
@@ -144,15 +159,25 @@ def test_rows_are_named_as_in_the_file(tmp_path: Path) -> None:
         (tmp_path / "splits").mkdir(exist_ok=True)
         write_csv(tmp_path / "splits" / f"{name}.csv", [f"{name} a", f"{name} b"], ["x", "y"])
     two = read_path(tmp_path / "splits", "train+more")
-    assert two.named(np.array([3, 0])) == [f"{tmp_path}/splits (more), row 2", f"{tmp_path}/splits (train), row 1"]
+    assert two.named(np.array([3, 0])) == [
+        f"{tmp_path}/splits (more), row 2",
+        f"{tmp_path}/splits (train), row 1",
+    ]
 
 
 def groups_of(path: Path) -> list[str]:
-    return open_listing(PrimaryConfig(path=str(path), group="who"), open_source(str(path)), None).groups or []
+    return (
+        open_listing(
+            PrimaryConfig(path=str(path), group="who"), open_source(str(path)), None
+        ).groups
+        or []
+    )
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_rows_without_a_group_are_not_one_group(suffix: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_rows_without_a_group_are_not_one_group(
+    suffix: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path, groups = tmp_path / f"a.{suffix}", ["p1", None, "p1", "", " ", "p2"]
     columns = {"text": list("abcdef"), "label": list("xyxyxy"), "who": groups}
     if suffix == "csv":
@@ -162,14 +187,20 @@ def test_rows_without_a_group_are_not_one_group(suffix: str, tmp_path: Path, cap
         pq.write_table(pa.table(columns), path)
     found = groups_of(path)
     assert [found[row] for row in (0, 2, 5)] == ["p1", "p1", "p2"] and len(set(found)) == 5
-    assert "3 of 6 rows have no group (column 'who'); each counts as a group of its own" in caplog.text
-    pq.write_table(pa.table(columns | {"who": [7.0, math.nan, 8.5, None, 7.0, -1.0]}), tmp_path / "b.parquet")
+    assert (
+        "3 of 6 rows have no group (column 'who'); each counts as a group of its own" in caplog.text
+    )
+    pq.write_table(
+        pa.table(columns | {"who": [7.0, math.nan, 8.5, None, 7.0, -1.0]}), tmp_path / "b.parquet"
+    )
     numbers = groups_of(tmp_path / "b.parquet")
-    assert [numbers[row] for row in (0, 2, 4, 5)] == ["7", "8.5", "7", "-1"] and len(set(numbers)) == 5
+    assert [numbers[row] for row in (0, 2, 4, 5)] == ["7", "8.5", "7", "-1"] and len(
+        set(numbers)
+    ) == 5
     assert not {*found} & {*numbers}
 
 
-# ------------------------------------------------------------------------------------------------ two label columns
+# -------------------------------------------------------------------------------- two label columns
 
 
 def two_columns(path: Path, metadata: dict[str, Any]) -> Path:
@@ -181,7 +212,10 @@ def two_columns(path: Path, metadata: dict[str, Any]) -> Path:
             "coarse_label": [n % 8 // 2 for n in range(16)],
         }
     )
-    pq.write_table(table.replace_schema_metadata({key: json.dumps(value) for key, value in metadata.items()}), path)
+    pq.write_table(
+        table.replace_schema_metadata({key: json.dumps(value) for key, value in metadata.items()}),
+        path,
+    )
     return path
 
 
@@ -213,28 +247,44 @@ def test_each_label_column_has_its_own_names(tmp_path: Path, metadata: dict[str,
     for column, names in {None: FINE, "fine_label": FINE, "coarse_label": COARSE}.items():
         listing = read_path(path, label=column)
         assert listing.classes == names and set(named(listing)) == set(names)
-        few = read_path(path, label=column, where={"fine_label": "3"})  # without examples of most classes
+        few = read_path(
+            path, label=column, where={"fine_label": "3"}
+        )  # without examples of most classes
         assert few.classes == names and few.count == 2
 
 
 def test_a_list_of_names_applies_only_to_the_usual_label_column(tmp_path: Path) -> None:
     path = two_columns(tmp_path / "a.parquet", {"class_names": FINE})
-    assert read_path(path).classes == FINE and read_path(path, label="coarse_label").classes == ["0", "1", "2", "3"]
+    assert read_path(path).classes == FINE and read_path(path, label="coarse_label").classes == [
+        "0",
+        "1",
+        "2",
+        "3",
+    ]
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the real data sets are not here")
 def test_both_label_columns_of_cifar_100_are_read() -> None:
-    fine, coarse = (read_path(SHARED / "cifar100", "test", label=label) for label in ("fine_label", "coarse_label"))
+    fine, coarse = (
+        read_path(SHARED / "cifar100", "test", label=label)
+        for label in ("fine_label", "coarse_label")
+    )
     assert len(fine.classes) == 100 and len(coarse.classes) == 20 and coarse.classes[1] == "fish"
     pairs = {(a, b) for a, b in zip(named(fine), named(coarse), strict=True)}
     assert len(pairs) == 100 and ("aquarium_fish", "fish") in pairs
 
 
-def hub_table(labels: list[int], column: str = "image", names: list[str] | None = None, first: int = 0) -> pa.Table:
-    images = [{"bytes": encoded(first + n), "path": f"../../etc/{n}.png"} for n in range(len(labels))]
+def hub_table(
+    labels: list[int], column: str = "image", names: list[str] | None = None, first: int = 0
+) -> pa.Table:
+    images = [
+        {"bytes": encoded(first + n), "path": f"../../etc/{n}.png"} for n in range(len(labels))
+    ]
     table = pa.table({column: images, "label": labels})
     features = {"label": {"names": names, "_type": "ClassLabel"}} if names else {}
-    return table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    return table.replace_schema_metadata(
+        {"huggingface": json.dumps({"info": {"features": features}})}
+    )
 
 
 @pytest.mark.parametrize("column", ["image", "img"])
@@ -243,9 +293,15 @@ def test_parquet_files_of_the_hub_are_read(tmp_path: Path, column: str) -> None:
     for shard in range(2):
         table = hub_table([0, 1] * 10, column, names, 20 * shard)
         pq.write_table(table, tmp_path / f"train-0000{shard}-of-00002.parquet")
-    pq.write_table(hub_table([1, 0, 1], column, names, 40), tmp_path / "test-00000-of-00001.parquet")
+    pq.write_table(
+        hub_table([1, 0, 1], column, names, 40), tmp_path / "test-00000-of-00001.parquet"
+    )
     data = read_configuration(f"data: {{primary: {{path: {tmp_path}, validation: 10}}}}")
-    assert data.primary.classes == names and (len(data.primary.examples), len(data.validation), len(data.test)) == (
+    assert data.primary.classes == names and (
+        len(data.primary.examples),
+        len(data.validation),
+        len(data.test),
+    ) == (
         30,
         10,
         3,
@@ -255,11 +311,16 @@ def test_parquet_files_of_the_hub_are_read(tmp_path: Path, column: str) -> None:
 
 def test_the_layout_of_cifar_100_is_read(tmp_path: Path) -> None:
     table = hub_table([0, 1, 2, 3] * 5, "img").drop_columns(["label"])
-    table = table.append_column("fine_label", [[0, 1, 2, 3] * 5]).append_column("coarse_label", [[0, 0, 1, 1] * 5])
+    table = table.append_column("fine_label", [[0, 1, 2, 3] * 5]).append_column(
+        "coarse_label", [[0, 0, 1, 1] * 5]
+    )
     features = {
-        name: {"names": names} for name, names in {"fine_label": list("abcd"), "coarse_label": list("AB")}.items()
+        name: {"names": names}
+        for name, names in {"fine_label": list("abcd"), "coarse_label": list("AB")}.items()
     }
-    table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    table = table.replace_schema_metadata(
+        {"huggingface": json.dumps({"info": {"features": features}})}
+    )
     pq.write_table(table, tmp_path / "x.parquet")
     path = tmp_path / "x.parquet"
     data = read_configuration(
@@ -271,21 +332,32 @@ def test_the_layout_of_cifar_100_is_read(tmp_path: Path) -> None:
 
 def test_tables_may_have_several_labels_per_row(tmp_path: Path) -> None:
     images = [{"bytes": encoded(number, mode="L"), "path": None} for number in range(20)]
-    table = pa.table({"image": images, "labels": [[number % 2, 1, int(number % 4 == 0)] for number in range(20)]})
-    pq.write_table(table.replace_schema_metadata({"class_names": json.dumps(["x", "y", "z"])}), tmp_path / "a.parquet")
+    table = pa.table(
+        {"image": images, "labels": [[number % 2, 1, int(number % 4 == 0)] for number in range(20)]}
+    )
+    pq.write_table(
+        table.replace_schema_metadata({"class_names": json.dumps(["x", "y", "z"])}),
+        tmp_path / "a.parquet",
+    )
     data = read_configuration(f"data: {{primary: {{path: {tmp_path}/a.parquet, classes: [z, x]}}}}")
     assert data.primary.objective == "multi_label" and data.primary.classes == ["z", "x"]
     assert data.primary.examples.inputs.shape[1:] == (1, 8, 8)
-    assert data.primary.examples.targets is not None and data.primary.examples.targets.shape == (12, 2)
+    assert data.primary.examples.targets is not None and data.primary.examples.targets.shape == (
+        12,
+        2,
+    )
     assert data.primary.examples.targets[:, 0].sum() == 3  # of 5, in proportion
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl"])
 def test_tables_of_texts_are_read(tmp_path: Path, suffix: str) -> None:
     path = write_texts(tmp_path / f"texts.{suffix}", ["no", "NA"] * 10)
-    data = read_configuration(f"data: {{primary: {path}, auxiliary: {{lm: {{path: {path}, objective: masked_lm}}}}}}")
+    data = read_configuration(
+        f"data: {{primary: {path}, auxiliary: {{lm: {{path: {path}, objective: masked_lm}}}}}}"
+    )
     assert data.kind == "text" and data.primary.classes == ["NA", "no"]
-    # Language modelling may use the training texts again, but never the texts of validation and test.
+    # Language modelling may use the training texts again, but never the texts of validation and
+    # test.
     assert (
         data.auxiliary["lm"].objective == "masked_lm"
         and len(data.auxiliary["lm"].examples) == len(data.primary.examples) == 12
@@ -297,7 +369,10 @@ def test_empty_cells_are_no_class_and_categories_of_pandas_are_texts(tmp_path: P
     rows = [f"words of {i},{('no', 'yes')[i % 2]}\n" for i in range(20)]
     (tmp_path / "t.csv").write_text("text,label\n" + "".join([*rows, "nobody has judged this,\n"]))
     labels = pa.array(["no", "yes"] * 10).dictionary_encode()
-    pq.write_table(pa.table({"text": [f"words of {i}" for i in range(20)], "label": labels}), tmp_path / "t.parquet")
+    pq.write_table(
+        pa.table({"text": [f"words of {i}" for i in range(20)], "label": labels}),
+        tmp_path / "t.parquet",
+    )
     for name in ("t.csv", "t.parquet"):
         data = read_configuration(f"data: {{primary: {tmp_path / name}}}\nmodel: text-cnn")
         assert data.primary.classes == ["no", "yes"]

@@ -10,7 +10,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attittud_lab import cli
-from attittud_lab.data.tasks import OBJECTIVES, Examples, Objective, Order, Task, can_share, per_example_losses, sharing
+from attittud_lab.data.tasks import (
+    OBJECTIVES,
+    Examples,
+    Objective,
+    Order,
+    Task,
+    can_share,
+    per_example_losses,
+    sharing,
+)
 from attittud_lab.errors import InputError
 from tests.helpers.data_parts import numbered, read_primary, write
 from tests.helpers.multi_label import Fixed, task
@@ -19,7 +28,9 @@ from tests.helpers.multi_label import Fixed, task
 def test_a_batch_may_be_far_larger_than_the_data() -> None:
     order = Order(10, 0, "guided/more")
     assert len(order.batch(0, 640)) == 640
-    with pytest.raises(InputError, match=r"a batch of guided/more asks for 1,000,000,000 examples.* at most 10,000"):
+    with pytest.raises(
+        InputError, match=r"a batch of guided/more asks for 1,000,000,000 examples.* at most 10,000"
+    ):
         order.batch(0, 10**9)
 
 
@@ -30,13 +41,24 @@ def test_an_objective_can_be_registered_from_outside_of_the_package(
 
     def turned(examples: Examples) -> tuple[Examples, list[str]]:
         images = [examples.inputs.rot90(turns, (2, 3)) for turns in range(4)]
-        return Examples(torch.cat(images), torch.arange(4).repeat_interleave(len(examples))), ["0", "90", "180", "270"]
+        return Examples(torch.cat(images), torch.arange(4).repeat_interleave(len(examples))), [
+            "0",
+            "90",
+            "180",
+            "270",
+        ]
 
-    def losses(model: nn.Module, task: Task, images: Tensor, targets: Tensor | None, detach: bool) -> Tensor:
+    def losses(
+        model: nn.Module, task: Task, images: Tensor, targets: Tensor | None, detach: bool
+    ) -> Tensor:
         assert targets is not None
-        return F.cross_entropy(model(images, head=task.head, detach=detach), targets, reduction="none")
+        return F.cross_entropy(
+            model(images, head=task.head, detach=detach), targets, reduction="none"
+        )
 
-    monkeypatch.setitem(OBJECTIVES, "turned", Objective(losses, labelled=False, kinds=("image",), make=turned))
+    monkeypatch.setitem(
+        OBJECTIVES, "turned", Objective(losses, labelled=False, kinds=("image",), make=turned)
+    )
     (tmp_path / "job.yaml").write_text(
         "data: {primary: {path: digits, train: 100}, auxiliary: {up: {path: digits, objective: turned, examples: 50}}}\n"
         "model: mlp\nstrategy: multitask\n"
@@ -58,12 +80,14 @@ def test_unknown_objectives_are_refused(tmp_path: Path) -> None:
         "multi_label": "there is no objective 'multi_label'. Choose one of classify, masked_lm",
     }.items():
         with pytest.raises(InputError, match=f"data.auxiliary.x.objective: {message}"):
-            read_primary(f"path: {path}", f", auxiliary: {{x: {{path: {path}, objective: {name}}}}}")
+            read_primary(
+                f"path: {path}", f", auxiliary: {{x: {{path: {path}, objective: {name}}}}}"
+            )
     with pytest.raises(InputError, match="masked_lm needs texts, but digits holds images"):
         read_primary("path: digits", ", auxiliary: {x: {path: digits, objective: masked_lm}}")
 
 
-# ------------------------------------------------------------------------------------------------ similar lengths
+# ---------------------------------------------------------------------------------- similar lengths
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -77,12 +101,16 @@ def test_texts_in_a_batch_have_similar_lengths() -> None:
     assert flat[:500] != flat[500:1000]
     spread = torch.stack([lengths[rows].float().std() for rows in walk]).median()
     plain = Order(500, 3, "s")
-    usual = torch.stack([lengths[plain.batch(step, 16)].float().std() for step in range(94)]).median()
+    usual = torch.stack(
+        [lengths[plain.batch(step, 16)].float().std() for step in range(94)]
+    ).median()
     assert spread < usual / 5
     # Long and short batches take turns, and the first rows of a batch are not its shortest.
     means = torch.tensor([float(lengths[rows].float().mean()) for rows in walk])
     assert abs(float(torch.corrcoef(torch.stack([means[:-1], means[1:]]))[0, 1])) < 0.35
-    first = torch.tensor([float((lengths[rows[0]] > lengths[rows]).float().mean()) for rows in walk])
+    first = torch.tensor(
+        [float((lengths[rows[0]] > lengths[rows]).float().mean()) for rows in walk]
+    )
     assert 0.35 < float(first.mean()) < 0.65
     # Entered anywhere, and known on the host.
     assert torch.equal(Order(500, 3, "s", lengths=lengths).batch(40, 16), walk[40])
@@ -113,7 +141,7 @@ def test_losses_are_means_over_labels() -> None:
     torch.testing.assert_close(torch.cat(one_by_one), found)
 
 
-# ------------------------------------------------------------------------------------------------ order
+# -------------------------------------------------------------------------------------------- order
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -121,10 +149,16 @@ def test_a_shared_output_layer_needs_the_same_classes_in_whatever_order(several:
     objective = "multi_label" if several else "classify"
     targets = torch.tensor([[0, 1, 1], [1, 0, 0]]) if several else torch.tensor([0, 1, 2, 2])
     primary = Task("primary", objective, ["a", "b", "c"], Examples(torch.zeros(2, 1), None))
-    other = Task("other", objective, ["c", "a", "b"], Examples(torch.zeros(len(targets), 1), targets))
+    other = Task(
+        "other", objective, ["c", "a", "b"], Examples(torch.zeros(len(targets), 1), targets)
+    )
     assert can_share(other, primary)
     found = sharing(other, primary)
-    assert found.shares_head and found.classes == ["a", "b", "c"] and found.examples.targets is not None
+    assert (
+        found.shares_head
+        and found.classes == ["a", "b", "c"]
+        and found.examples.targets is not None
+    )
     wanted = [[1, 1, 0], [0, 0, 1]] if several else [2, 0, 1, 1]
     assert found.examples.targets.tolist() == wanted and other.classes == ["c", "a", "b"]
     assert sharing(found, primary).examples.targets is found.examples.targets

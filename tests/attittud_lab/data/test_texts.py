@@ -16,7 +16,9 @@ from attittud_lab.errors import InputError
 from attittud_lab.training.train import load_data
 from tests.helpers.tokens import text_job
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of tokenizers and transformers
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # of tokenizers and transformers
 
 
 class Letters:
@@ -36,7 +38,7 @@ class Letters:
         return [[ord(letter) + self.shift for letter in text] for text in texts]
 
 
-# ------------------------------------------------------------------------------------------------ tokenised once
+# ----------------------------------------------------------------------------------- tokenised once
 
 
 def test_tokens_are_kept_under_a_checksum(tmp_path: Path) -> None:
@@ -50,18 +52,24 @@ def test_tokens_are_kept_under_a_checksum(tmp_path: Path) -> None:
     tokenised(words, ["abd", "", "de"], tmp_path)
     tokenised(words, ["ab", "c", "de"], tmp_path)
     assert words.calls == 3 and len(list(tmp_path.iterdir())) == 4
-    assert [row.tolist() for row in tokenised(words, texts, None)] == [row.tolist() for row in first]
+    assert [row.tolist() for row in tokenised(words, texts, None)] == [
+        row.tolist() for row in first
+    ]
 
 
 @pytest.mark.parametrize("damage", ["a bit", "the end", "all"])
-def test_damaged_tokens_are_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str) -> None:
+def test_damaged_tokens_are_noticed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
+) -> None:
     words, texts = Letters(), ["abc" * 100, "de"]
     before = tokenised(words, texts, tmp_path)
     (path,) = tmp_path.iterdir()
     content = bytearray(path.read_bytes())
     if damage == "a bit":
         content[-20] ^= 1
-    path.write_bytes({"a bit": bytes(content), "the end": bytes(content[:-7]), "all": b"{}"}[damage])
+    path.write_bytes(
+        {"a bit": bytes(content), "the end": bytes(content[:-7]), "all": b"{}"}[damage]
+    )
     with caplog.at_level(logging.WARNING, "attittud"):
         after = tokenised(words, texts, tmp_path)
     assert "does not match its own checksum" in caplog.text and words.calls == 2
@@ -78,7 +86,9 @@ def test_a_file_that_does_not_hold_tokens_is_ignored(tmp_path: Path) -> None:
     assert again == [[97, 98, 99], [100, 101]] and words.calls == 2
 
 
-def test_another_process_may_write_tokens_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_process_may_write_tokens_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its half-written file is not removed."""
 
     def flush(_: int) -> None:
@@ -98,7 +108,11 @@ def test_tokens_that_cannot_be_saved_are_an_error_with_a_cure(tmp_path: Path) ->
 
 def test_rows_are_the_beginnings_of_texts() -> None:
     inputs, lengths = Reader(Letters(), 8, pack=True).rows(["abc", "abcdefghij", ""])
-    assert inputs.tolist() == [[1, 97, 98, 99, 2, 0, 0, 0], [1, *range(97, 103), 2], [1, 2, 0, 0, 0, 0, 0, 0]]
+    assert inputs.tolist() == [
+        [1, 97, 98, 99, 2, 0, 0, 0],
+        [1, *range(97, 103), 2],
+        [1, 2, 0, 0, 0, 0, 0, 0],
+    ]
     assert lengths.tolist() == [5, 8, 2]
     with pytest.raises(InputError, match="no room for words"):
         Reader(Letters(), 2, pack=True).rows(["abc"])
@@ -106,7 +120,9 @@ def test_rows_are_the_beginnings_of_texts() -> None:
 
 @pytest.mark.parametrize("pack", [True, False])
 def test_blocks_hold_every_word_once(pack: bool) -> None:
-    texts = [chr(97 + n % 26) * size for n, size in enumerate([1, 30, 0, 5, 100, 2, 2, 2, 61, 7] * 5)]
+    texts = [
+        chr(97 + n % 26) * size for n, size in enumerate([1, 30, 0, 5, 100, 2, 2, 2, 61, 7] * 5)
+    ]
     inputs, lengths = Reader(Letters(), 32, pack=pack).blocks(texts)
     assert torch.equal(lengths, (inputs != 0).sum(1)) and int(lengths.max()) == 32
     kept = inputs[(inputs > 2)]
@@ -115,7 +131,9 @@ def test_blocks_hold_every_word_once(pack: bool) -> None:
     assert torch.equal(starts, ends) and (starts > 1).any() == pack and (inputs[:, 0] == 1).all()
     # The rest of a text that is cut has its own prefix and suffix, with one text between them.
     for row in inputs:
-        pieces = "".join(chr(64 + token) if token < 3 else chr(token) for token in row.tolist() if token)
+        pieces = "".join(
+            chr(64 + token) if token < 3 else chr(token) for token in row.tolist() if token
+        )
         for piece in pieces.split("A")[1:]:
             assert piece.endswith("B") and len(set(piece[:-1])) == 1
     if pack:  # full, except for a rest that is too short for a text
@@ -126,16 +144,22 @@ def test_blocks_hold_every_word_once(pack: bool) -> None:
 
 @pytest.mark.parametrize("part", ["labelled", "plain"])
 def test_texts_without_a_word_are_refused(tmp_path: Path, part: str) -> None:
-    """Some may be empty, not all: nothing could be learned from them, whether they have labels or not."""
+    """Some may be empty, not all: nothing could be learned from them, whether they have labels or
+    not.
+    """
     job, path = text_job(tmp_path, "text-cnn"), tmp_path / f"{part}.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
 
     def write(kept: int) -> None:
         texts = [row["text"] if number < kept else " \n" for number, row in enumerate(rows)]
-        path.write_text("\n".join(json.dumps(row | {"text": t}) for row, t in zip(rows, texts, strict=True)))
+        path.write_text(
+            "\n".join(json.dumps(row | {"text": t}) for row, t in zip(rows, texts, strict=True))
+        )
 
     write(kept=len(rows) // 2)
     load_data(job)
     write(kept=0)
-    with pytest.raises(InputError, match=rf"{part}\.jsonl: its texts contain no words; .* with input:"):
+    with pytest.raises(
+        InputError, match=rf"{part}\.jsonl: its texts contain no words; .* with input:"
+    ):
         load_data(job)

@@ -50,10 +50,14 @@ def test_only_auxiliary_labels_are_made_wrong() -> None:
     for other in (random, shifted):
         assert other.primary.examples.targets.tolist() == right.primary.examples.targets.tolist()
         assert other.test.targets.tolist() == right.test.targets.tolist()
-        assert other.auxiliary["others"].examples.inputs.equal(right.auxiliary["others"].examples.inputs)
+        assert other.auxiliary["others"].examples.inputs.equal(
+            right.auxiliary["others"].examples.inputs
+        )
     truth, moved = (found.auxiliary["others"].examples.targets for found in (right, random))
     touched = truth != moved
-    assert int(touched.sum()) == round(len(truth) / 2) and moved[touched].equal((truth[touched] + 1) % 10)
+    assert int(touched.sum()) == round(len(truth) / 2) and moved[touched].equal(
+        (truth[touched] + 1) % 10
+    )
 
 
 def test_every_preset_has_a_row() -> None:
@@ -66,14 +70,21 @@ def test_every_preset_has_a_row() -> None:
 def test_all_rows_take_the_same_number_of_steps() -> None:
     for row in ROWS:
         training = config((row, RIGHT, 0), 10).training
-        counts = [training.guided.steps, *([training.finetune.steps] if training.mode == "two_phase" else [])]
+        counts = [
+            training.guided.steps,
+            *([training.finetune.steps] if training.mode == "two_phase" else []),
+        ]
         assert sum(counts) == 10 and (row == "pretrain") == (counts == [5, 5])
 
 
-def test_the_baseline_ignores_the_auxiliary_data_and_the_control_has_a_second_output_layer(tmp_path: Path) -> None:
+def test_the_baseline_ignores_the_auxiliary_data_and_the_control_has_a_second_output_layer(
+    tmp_path: Path,
+) -> None:
     alone = [measured(("primary_only", quality, 0), tmp_path) for quality in QUALITIES]
     assert alone[0].test == alone[1].test == alone[2].test
-    shared, own = (measured((row, RIGHT, 0), tmp_path).parameters for row in ("multitask", "own_head"))
+    shared, own = (
+        measured((row, RIGHT, 0), tmp_path).parameters for row in ("multitask", "own_head")
+    )
     assert own - shared == 65 * 10
 
 
@@ -92,15 +103,23 @@ def test_the_result_is_a_comparison_with_a_table_for_each_quality(
 
     result = run_all(2, 4, 2, tmp_path, Watched())
     json.dumps(result, allow_nan=False)
-    assert len(calls) == 14 and result["seeds"] == [0, 1] and result["took"]["processor_seconds"] > 0
+    assert (
+        len(calls) == 14 and result["seeds"] == [0, 1] and result["took"]["processor_seconds"] > 0
+    )
     assert [table["name"] for table in result["tables"]] == list(QUALITIES)
     for table in result["tables"]:
         assert [row["label"] for row in table["rows"]] == list(demo.ROWS)
-        assert all((tmp_path / path).is_dir() for row in table["rows"] for path in row["runs"].values())
+        assert all(
+            (tmp_path / path).is_dir() for row in table["rows"] for path in row["runs"].values()
+        )
     (flip,) = (row for row in result["tables"][2]["rows"] if row["label"] == "flip")
-    again = [measured(("flip", SHIFTED, seed), tmp_path / "again").test["accuracy"] for seed in range(2)]
+    again = [
+        measured(("flip", SHIFTED, seed), tmp_path / "again").test["accuracy"] for seed in range(2)
+    ]
     assert [value["test"] for value in flip["values"].values()] == again
 
 
 def test_the_configuration_can_be_compared() -> None:
-    assert load(CONFIG).compare.seeds == 6 and load(CONFIG, ["strategy=flip"]).strategy.name == "flip"
+    assert (
+        load(CONFIG).compare.seeds == 6 and load(CONFIG, ["strategy=flip"]).strategy.name == "flip"
+    )

@@ -13,15 +13,21 @@ from attittud_lab.demo import QUALITIES, ROWS, WIDE, conclusions, grid, own_opti
 from attittud_lab.files import without_nan
 from attittud_lab.statistics import paired
 
-# ---------------------------------------------------------------------------------------------------- the table
+# ---------------------------------------------------------------------------------------- the table
 
 
 def made_up(rows: Mapping[str, list[float]]) -> dict[str, Any]:
     """A result with the same accuracies in every quality."""
-    scores = [Scores(row, dict(enumerate(values)), dict(enumerate(values))) for row, values in rows.items()]
+    scores = [
+        Scores(row, dict(enumerate(values)), dict(enumerate(values)))
+        for row, values in rows.items()
+    ]
     table = without_nan(asdict(decide(scores, 0.005)))
     seeds = list(range(len(rows["primary_only"])))
-    return {"seeds": seeds, "tables": [{"name": quality, "rows": table["rows"]} for quality in QUALITIES]}
+    return {
+        "seeds": seeds,
+        "tables": [{"name": quality, "rows": table["rows"]} for quality in QUALITIES],
+    }
 
 
 BASE = [0.80, 0.85, 0.90, 0.82, 0.87]
@@ -38,7 +44,9 @@ EXAMPLE = made_up(
 
 
 def test_differences_are_paired() -> None:
-    """The seeds differ by ten points, the rows by two: only a comparison seed by seed shows the difference."""
+    """The seeds differ by ten points, the rows by two: only a comparison seed by seed shows the
+    difference.
+    """
     assert {label: cells[0][1] for label, cells in grid(EXAMPLE).items()} == {
         "primary_only": "",
         "multitask": "▲",
@@ -77,13 +85,22 @@ def test_conclusions_follow_from_the_marks() -> None:
     assert "labels right: of 3 rows, gains 1, losses 1, no significant difference 1." in lines
     assert lines[-1].endswith("multitask, auto.")
     few = made_up({"primary_only": [0.8, 0.8], "multitask": [0.9, 0.91]})
-    assert "use more (--seeds)" in conclusions(few)[0] and grid(few)["multitask"][0] == ("90.5", "?", "+10.5")
+    assert "use more (--seeds)" in conclusions(few)[0] and grid(few)["multitask"][0] == (
+        "90.5",
+        "?",
+        "+10.5",
+    )
     caption = str(rich_table(few).caption)
-    assert caption == "mean over 2 seeds; ? too few seeds to tell" and "interval" in str(rich_table(EXAMPLE).caption)
+    assert caption == "mean over 2 seeds; ? too few seeds to tell" and "interval" in str(
+        rich_table(EXAMPLE).caption
+    )
 
 
 def test_a_decision_names_the_option_of_the_demo() -> None:
-    few, open_ = (decide(scores(*values), 0.005).decision.text for values in ([0.81, 0.85], [0.81, 0.85, 0.83, 0.82]))
+    few, open_ = (
+        decide(scores(*values), 0.005).decision.text
+        for values in ([0.81, 0.85], [0.81, 0.85, 0.83, 0.82])
+    )
     assert "compare.seeds to at least 5." in few and "in 80% of cases (compare.seeds=" in open_
     assert own_options(few).endswith(": raise --seeds to at least 5.")
     assert "in 80% of cases (--seeds " in own_options(open_) and "compare" not in own_options(open_)
@@ -91,4 +108,6 @@ def test_a_decision_names_the_option_of_the_demo() -> None:
 
 def scores(*values: float) -> list[Scores]:
     rows = {"primary_only": [0.82] * len(values), "multitask": values}
-    return [Scores(row, dict(enumerate(found)), dict(enumerate(found))) for row, found in rows.items()]
+    return [
+        Scores(row, dict(enumerate(found)), dict(enumerate(found))) for row, found in rows.items()
+    ]

@@ -1,4 +1,6 @@
-"""What every map promises: float32 rows that labels and other rows do not change, and nothing pickled."""
+"""What every map promises: float32 rows that labels and other rows do not change, and nothing
+pickled.
+"""
 
 import json
 from typing import Any
@@ -36,7 +38,8 @@ def test_a_map_is_restored_from_json_and_arrays(name: str) -> None:
     assert rows.dtype == np.float32 and rows.shape[0] == 20
     assert np.array_equal(dense(restored.transform(INPUTS[kind])), dense(rows))
     assert restored.plain() == feature_map.plain()
-    # Some rows alone are the same rows, up to rounding in a batch of another size, in bfloat16 by 0.001.
+    # Some rows alone are the same rows, up to rounding in a batch of another size, in bfloat16 by
+    # 0.001.
     some = dense(restored.transform(INPUTS[kind][5:8]))
     tolerance = 3e-3 if plain.get("precision") == "bfloat16" else 1e-5
     np.testing.assert_allclose(some, dense(rows)[5:8], rtol=1e-4, atol=tolerance)

@@ -62,7 +62,9 @@ EXPECTED = np.array([[number, 1] for number in range(600)], dtype=np.float32)
 
 def test_rows_are_computed_once(tmp_path: Path) -> None:
     first, second, steps = Lengths(), Lengths(), Steps()
-    assert np.array_equal(compute(first, [*TEXTS, *TEXTS], tmp_path), np.concatenate([EXPECTED, EXPECTED]))
+    assert np.array_equal(
+        compute(first, [*TEXTS, *TEXTS], tmp_path), np.concatenate([EXPECTED, EXPECTED])
+    )
     assert first.asked == 600  # equal inputs share a row
     rows = compute(second, [TEXTS[5], "y" * 700, TEXTS[500]], tmp_path, progress=steps)
     assert rows[:, 0].tolist() == [5, 700, 500]
@@ -107,9 +109,13 @@ def test_a_file_and_its_bytes_are_the_same_image(tmp_path: Path) -> None:
     assert feature_map.asked == 1
 
 
-def test_the_forecast_counts_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_forecast_counts_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = iter(range(100))
-    monkeypatch.setattr(computing.time, "perf_counter", lambda: next(clock))  # each trial takes a second
+    monkeypatch.setattr(
+        computing.time, "perf_counter", lambda: next(clock)
+    )  # each trial takes a second
     assert seconds_for(Lengths(), TEXTS, tmp_path) == pytest.approx(600 / 32)
     compute(Lengths(), TEXTS[:300], tmp_path)
     assert seconds_for(Lengths(), TEXTS, tmp_path) == pytest.approx(300 / 32)

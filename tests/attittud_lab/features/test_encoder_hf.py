@@ -1,4 +1,6 @@
-"""Frozen encoders of transformers: rows against the network itself, and folders that are refused."""
+"""Frozen encoders of transformers: rows against the network itself, and folders that are
+refused.
+"""
 
 import json
 from pathlib import Path
@@ -29,7 +31,12 @@ def tiny_images(folder: Path, kind: type | None = None) -> Path:
 
 @pytest.mark.parametrize(
     ("kind", "precision"),
-    [("Bert", "float32"), ("DistilBert", "float32"), ("ModernBert", "float32"), ("Bert", "bfloat16")],
+    [
+        ("Bert", "float32"),
+        ("DistilBert", "float32"),
+        ("ModernBert", "float32"),
+        ("Bert", "bfloat16"),
+    ],
 )
 def test_a_text_is_the_mean_of_its_states(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, precision: str
@@ -58,7 +65,11 @@ def test_long_texts_are_cut(tmp_path: Path) -> None:
 
 def test_an_image_is_scaled_and_pooled(tmp_path: Path) -> None:
     folder = tiny_images(tmp_path)
-    settings = {"size": {"height": 16, "width": 16}, "image_mean": [0.2] * 3, "image_std": [0.3] * 3}
+    settings = {
+        "size": {"height": 16, "width": 16},
+        "image_mean": [0.2] * 3,
+        "image_std": [0.3] * 3,
+    }
     (folder / "preprocessor_config.json").write_text(json.dumps(settings))
     small = [image[:, 2:18, 2:18] for image in IMAGES]  # already of the right size
     rows = features.build(f"hf:{folder}", "image").transform(small)
@@ -77,7 +88,9 @@ def test_a_pooler_without_weights_is_not_used(tmp_path: Path) -> None:
     assert np.array_equal(first, second)
 
 
-def test_a_computer_without_bfloat16_reads_the_same_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_computer_without_bfloat16_reads_the_same_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(encoder_hf, "precision", lambda _: "bfloat16")
     plain = EncoderFeatures(str(tiny_encoder(tmp_path))).plain()
     monkeypatch.setattr(encoder_hf, "precision", lambda _: "float32")
@@ -106,7 +119,9 @@ def test_an_encoder_for_other_data_is_refused(tmp_path: Path) -> None:
             features.build(f"hf:{folder}", kind)
 
 
-@pytest.mark.parametrize("damage", ["nothing", "weights", "some weights", "tokenizer", "truncated", "pickle"])
+@pytest.mark.parametrize(
+    "damage", ["nothing", "weights", "some weights", "tokenizer", "truncated", "pickle"]
+)
 def test_damaged_folders_are_refused(tmp_path: Path, damage: str) -> None:
     folder = tiny_encoder(tmp_path / "encoder")
     weights = folder / "model.safetensors"

@@ -55,4 +55,6 @@ def test_a_map_is_built_and_restored_by_its_name() -> None:
     feature_map = features.build("tfidf", "text")
     feature_map.fit(texts)
     restored = features.restore("tfidf", feature_map.plain(), feature_map.tensors())
-    assert np.array_equal(restored.transform(texts).toarray(), feature_map.transform(texts).toarray())
+    assert np.array_equal(
+        restored.transform(texts).toarray(), feature_map.transform(texts).toarray()
+    )

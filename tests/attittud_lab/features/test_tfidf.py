@@ -1,4 +1,6 @@
-"""TF-IDF: the formula of the file against a count by hand, a restored map equal to the bit, and odd texts."""
+"""TF-IDF: the formula of the file against a count by hand, a restored map equal to the bit, and odd
+texts.
+"""
 
 import json
 import math
@@ -42,7 +44,9 @@ def test_values_follow_the_formula() -> None:
     rows = feature_map.transform(TEXTS)
     assert rows.dtype == np.float32
     np.testing.assert_allclose(rows[:, : len(terms)].toarray(), expected, atol=1e-6)
-    np.testing.assert_allclose(np.linalg.norm(rows[:, len(terms) :].toarray(), axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(
+        np.linalg.norm(rows[:, len(terms) :].toarray(), axis=1), 1, atol=1e-6
+    )
 
 
 def test_a_restored_map_gives_the_same_bits() -> None:

@@ -28,24 +28,37 @@ def test_it_separates_what_no_line_separates():
 
 
 def test_its_solution_is_the_one_of_kernel_logistic_regression():
-    """With a kernel of full rank, the best weights v have K v = (targets − predictions) / penalty, class by class."""
+    """With a kernel of full rank, the best weights v have K v = (targets − predictions) / penalty,
+    class by class.
+    """
     generator = np.random.default_rng(0)
     features = generator.normal(size=(40, 5)).astype(np.float32)
     labels = generator.integers(0, 3, 40)
     setting = {"penalty": 0.5, "width": 0.6}
     fitted = Kernel().fit(features, np.eye(3)[labels], np.ones(40), False, setting, 0)
-    oracle_kernel = rbf_kernel(features.astype(np.float64), gamma=1 / (2 * (0.6 * median_distance(features)) ** 2))
+    oracle_kernel = rbf_kernel(
+        features.astype(np.float64), gamma=1 / (2 * (0.6 * median_distance(features)) ** 2)
+    )
     np.testing.assert_allclose(gaussian(features, features, fitted.width), oracle_kernel, atol=1e-6)
     columns = np.linalg.cholesky(oracle_kernel + 1e-10 * np.eye(40))
     length = np.sqrt(np.square(columns - columns.mean(axis=0)).sum(axis=1).mean())
     oracle = LogisticRegression(C=2.0, tol=1e-10, max_iter=10_000).fit(columns / length, labels)
-    np.testing.assert_allclose(np.exp(fitted.scores(features)), oracle.predict_proba(columns / length), atol=0.01)
+    np.testing.assert_allclose(
+        np.exp(fitted.scores(features)), oracle.predict_proba(columns / length), atol=0.01
+    )
 
 
 def test_a_sample_of_rows_stands_for_many(monkeypatch):
     features, labels = rings(600)
     new, _ = rings(200, seed=1)
-    arguments = (features, np.eye(2)[labels], np.ones(600), False, {"penalty": 0.2, "width": 1.0}, 0)
+    arguments = (
+        features,
+        np.eye(2)[labels],
+        np.ones(600),
+        False,
+        {"penalty": 0.2, "width": 1.0},
+        0,
+    )
     scores = {}
     for most in (100, 600):
         monkeypatch.setattr(kernel, "MOST_LANDMARKS", most)

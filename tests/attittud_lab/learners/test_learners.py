@@ -26,7 +26,11 @@ def fit(name, several=False, seed=0, **changes):
     features, targets = example(several)
     learner = find_learner(name)
     setting = learner.settings(several)[-1]
-    arguments = {"features": features, "targets": targets, "weights": np.ones(len(features))} | changes
+    arguments = {
+        "features": features,
+        "targets": targets,
+        "weights": np.ones(len(features)),
+    } | changes
     return learner.fit(several=several, setting=setting, seed=seed, **arguments)
 
 
@@ -43,7 +47,9 @@ def test_it_learns_and_survives_json_and_safetensors(name, several):
     else:
         assert (scores.argmax(axis=1) == targets.argmax(axis=1)).mean() > 0.65
         np.testing.assert_allclose(np.exp(scores).sum(axis=1), 1)
-    restored = restore_fitted(json.loads(json.dumps(plain_fitted(fitted))), load(save(fitted.tensors())))
+    restored = restore_fitted(
+        json.loads(json.dumps(plain_fitted(fitted))), load(save(fitted.tensors()))
+    )
     np.testing.assert_array_equal(restored.scores(features), scores)
 
 
@@ -69,7 +75,9 @@ def test_rows_of_weight_zero_do_not_matter_to_the_predicted_shares(name):
 def test_sparse_features_are_accepted(name):
     features, _ = example(False, 50, seed=1)
     fitted = fit(name, features=sparse.csr_matrix(example(False)[0]))
-    np.testing.assert_allclose(fitted.scores(sparse.csr_matrix(features)), fit(name).scores(features), atol=1e-3)
+    np.testing.assert_allclose(
+        fitted.scores(sparse.csr_matrix(features)), fit(name).scores(features), atol=1e-3
+    )
 
 
 def test_a_misspelt_learner_is_named():

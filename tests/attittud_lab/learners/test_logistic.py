@@ -56,7 +56,9 @@ def test_a_soft_target_is_a_row_for_each_class():
     copies = np.concatenate([features] * 3)
     hard = np.repeat(np.eye(3), 30, axis=0)
     (copied,) = solve(copies, hard, targets.T.ravel(), [0.3])
-    np.testing.assert_allclose(probabilities(features, *soft), probabilities(features, *copied), atol=1e-5)
+    np.testing.assert_allclose(
+        probabilities(features, *soft), probabilities(features, *copied), atol=1e-5
+    )
 
 
 def test_each_of_several_labels_is_a_regression_of_its_own_and_missing_labels_do_not_count():
@@ -71,7 +73,9 @@ def test_each_of_several_labels_is_a_regression_of_its_own_and_missing_labels_do
         rows = ~np.isnan(targets[:, column])
         oracle = LogisticRegression(C=2.0, tol=1e-10, max_iter=100_000)
         oracle.fit(features[rows] / length, targets[rows, column])
-        np.testing.assert_allclose(logits[:, column], oracle.decision_function(features / length), atol=1e-3)
+        np.testing.assert_allclose(
+            logits[:, column], oracle.decision_function(features / length), atol=1e-3
+        )
     assert np.ptp(logits[:, 2]) == 0
     assert logits[0, 2] > 3
 
@@ -81,7 +85,9 @@ def test_a_class_without_rows_is_unlikely_and_does_not_change_the_others(present
     features, labels = example(40, 5, len(present))
     targets = np.eye(5)[np.array(present)[labels]]
     ((inner, intercept),) = solve(features, targets, np.ones(40), [0.5])
-    ((compact, compact_intercept),) = solve(features, np.eye(len(present))[labels], np.ones(40), [0.5])
+    ((compact, compact_intercept),) = solve(
+        features, np.eye(len(present))[labels], np.ones(40), [0.5]
+    )
     absent = np.setdiff1d(range(5), present)
     assert (intercept[absent] == ABSENT).all()
     np.testing.assert_array_equal(inner[:, present], compact)
@@ -92,7 +98,9 @@ def test_a_class_without_rows_is_unlikely_and_does_not_change_the_others(present
 def test_features_that_say_nothing_give_the_shares_of_the_classes(features):
     targets = np.eye(2)[[0, 0, 0, 0, 1, 1]]
     ((inner, intercept),) = solve(features, targets, np.ones(6), [0.5])
-    np.testing.assert_allclose(probabilities(features, inner, intercept)[0], [2 / 3, 1 / 3], atol=1e-4)
+    np.testing.assert_allclose(
+        probabilities(features, inner, intercept)[0], [2 / 3, 1 / 3], atol=1e-4
+    )
 
 
 def test_the_length_of_equal_rows_is_one():

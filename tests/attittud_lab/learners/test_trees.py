@@ -22,10 +22,16 @@ def example(classes, rows=80):
 @pytest.mark.parametrize("leaf", [1, 3])
 def test_extra_trees_predict_as_scikit_learn_does(classes, leaf):
     features, labels, weights, new = example(classes)
-    fitted = ExtraTrees().fit(features, np.eye(classes)[labels], weights, False, {"smallest_leaf": leaf}, seed=3)
-    oracle = ExtraTreesClassifier(n_estimators=ExtraTrees.trees, min_samples_leaf=leaf, random_state=3)
+    fitted = ExtraTrees().fit(
+        features, np.eye(classes)[labels], weights, False, {"smallest_leaf": leaf}, seed=3
+    )
+    oracle = ExtraTreesClassifier(
+        n_estimators=ExtraTrees.trees, min_samples_leaf=leaf, random_state=3
+    )
     oracle.fit(features, labels, sample_weight=weights)
-    np.testing.assert_allclose(np.exp(fitted.scores(new)), oracle.predict_proba(new), atol=2 * LOWEST)
+    np.testing.assert_allclose(
+        np.exp(fitted.scores(new)), oracle.predict_proba(new), atol=2 * LOWEST
+    )
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -33,11 +39,15 @@ def test_boosting_predicts_as_scikit_learn_does(classes):
     features, labels, weights, new = example(classes)
     settings = [{"rounds": 7}, {"rounds": 20}]
     fits = Boosting().fits(features, np.eye(classes)[labels], weights, False, settings, seed=3)
-    oracle = GradientBoostingClassifier(n_estimators=20, subsample=0.5, max_features="sqrt", random_state=3)
+    oracle = GradientBoostingClassifier(
+        n_estimators=20, subsample=0.5, max_features="sqrt", random_state=3
+    )
     oracle.fit(features, labels, sample_weight=weights)
     stages = list(oracle.staged_predict_proba(new))
     for setting, fitted in zip(settings, fits, strict=True):
-        np.testing.assert_allclose(np.exp(fitted.scores(new)), stages[setting["rounds"] - 1], atol=1e-9)
+        np.testing.assert_allclose(
+            np.exp(fitted.scores(new)), stages[setting["rounds"] - 1], atol=1e-9
+        )
 
 
 @pytest.mark.parametrize("learner", [ExtraTrees(), Boosting()], ids=["extra trees", "boosting"])
@@ -47,7 +57,9 @@ def test_classes_and_labels_without_a_choice_are_constant(learner):
     targets = np.eye(4)[np.array([1, 3])[labels]]
     scores = learner.fit(features, targets, weights, False, setting, 0).scores(new)
     assert (np.exp(scores[:, [0, 2]]) < 1e-3).all()
-    only = learner.fit(features, np.eye(2)[np.zeros(80, dtype=int)], weights, False, setting, 0).scores(new)
+    only = learner.fit(
+        features, np.eye(2)[np.zeros(80, dtype=int)], weights, False, setting, 0
+    ).scores(new)
     assert (np.exp(only[:, 0]) > 0.99).all()
     always = np.stack([labels.astype(float), np.ones(80)], axis=1)
     logits = learner.fit(features, always, weights, True, setting, 0).scores(new)

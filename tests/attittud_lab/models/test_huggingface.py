@@ -1,4 +1,6 @@
-"""Hugging Face networks as a shared body: their heads, packed texts, offline use, and nothing foreign is run."""
+"""Hugging Face networks as a shared body: their heads, packed texts, offline use, and nothing
+foreign is run.
+"""
 
 import json
 import pickle
@@ -33,7 +35,10 @@ from tests.helpers.tokens import text_job
 def test_a_tokenizers_own_padding_is_overruled(tmp_path: Path) -> None:
     words = hf_words(str(tiny_encoder(tmp_path, fixed_padding=16)))
     assert words is not None
-    assert words.encode(["good film", "a " * 40])[0] == [5, 15] and len(words.encode(["a " * 40])[0]) == 40
+    assert (
+        words.encode(["good film", "a " * 40])[0] == [5, 15]
+        and len(words.encode(["a " * 40])[0]) == 40
+    )
     assert (words.prefix, words.suffix, words.pad) == ([2], [3], 0)
     plain = hf_words(str(tiny_encoder(tmp_path / "plain")))
     assert plain is not None and plain.fingerprint == words.fingerprint  # the same words
@@ -69,7 +74,13 @@ def test_the_head_is_tied_and_not_stored_twice(tmp_path: Path) -> None:
     job = text_job(tmp_path, tiny_encoder(tmp_path / "encoder"))
     data = load_data(job)
     model = build_model(job.model, data, 0)
-    assert set(model.heads["lm"].state_dict()) == {"dense.weight", "dense.bias", "norm.weight", "norm.bias", "bias"}
+    assert set(model.heads["lm"].state_dict()) == {
+        "dense.weight",
+        "dense.bias",
+        "norm.weight",
+        "norm.bias",
+        "bias",
+    }
     inputs, _ = data.auxiliary["lm"].examples.take(torch.arange(8))
     model.masked_losses(inputs, "lm").mean().backward()
     table = model.body.table
@@ -98,12 +109,16 @@ def one_by_one(model: Network, hidden: Hidden, head: str, *, cut: bool) -> Tenso
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("pack", [True, False])
 @pytest.mark.parametrize("name", ["Bert", "Roberta", "DistilBert", "text-cnn"])
-def test_losses_of_a_batch_equal_losses_of_single_texts(tmp_path: Path, name: str, pack: bool) -> None:
+def test_losses_of_a_batch_equal_losses_of_single_texts(
+    tmp_path: Path, name: str, pack: bool
+) -> None:
     folder = name if name == "text-cnn" else tiny_encoder(tmp_path / "encoder", name)
     job = text_job(tmp_path, folder, pack=pack)
     data = load_data(job)
     if pack and isinstance(folder, Path) and not _packs(job):
-        with pytest.raises(InputError, match=r"cannot keep several texts .* apart .*  set data\.pack=false"):
+        with pytest.raises(
+            InputError, match=r"cannot keep several texts .* apart .*  set data\.pack=false"
+        ):
             build_model(job.model, data, 0)
         return
     model = build_model(job.model, data, 0).eval()
@@ -112,16 +127,24 @@ def test_losses_of_a_batch_equal_losses_of_single_texts(tmp_path: Path, name: st
     rows = torch.arange(16)
     losses = per_example_losses(model, data.primary, *examples.take(rows))
     alone = [
-        per_example_losses(model, data.primary, *examples.take(rows[i : i + 1], int(examples.lengths[i]))) for i in rows
+        per_example_losses(
+            model, data.primary, *examples.take(rows[i : i + 1], int(examples.lengths[i]))
+        )
+        for i in rows
     ]
     torch.testing.assert_close(losses, torch.cat(alone), rtol=1e-5, atol=1e-6)
     # Masked words too, with the same ones hidden.
     inputs, _ = data.auxiliary["lm"].examples.take(torch.arange(12))
     hidden = hide(inputs, model.body)
     together = masked_losses(model.body, model.heads["lm"], hidden)
-    torch.testing.assert_close(together, one_by_one(model, hidden, "lm", cut=True), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        together, one_by_one(model, hidden, "lm", cut=True), rtol=1e-5, atol=1e-6
+    )
     # With other tokens the losses differ, so the test above could fail.
-    other = Hidden(hidden.inputs.flip(0), *(getattr(hidden, f) for f in ("segments", "positions", "asked", "wanted")))
+    other = Hidden(
+        hidden.inputs.flip(0),
+        *(getattr(hidden, f) for f in ("segments", "positions", "asked", "wanted")),
+    )
     assert not torch.allclose(together, masked_losses(model.body, model.heads["lm"], other))
 
 
@@ -129,11 +152,14 @@ def test_losses_of_a_batch_equal_losses_of_single_texts(tmp_path: Path, name: st
 @pytest.mark.parametrize("kind", ["Bert", "Roberta", "DistilBert", "ModernBert"])
 def test_a_text_has_the_states_of_the_encoder_itself(tmp_path: Path, kind: str) -> None:
     """ModernBERT attends to a window of words: our masks must not replace its own."""
-    transformers = pytest.importorskip("transformers", reason="the extra transformers is not installed")
+    transformers = pytest.importorskip(
+        "transformers", reason="the extra transformers is not installed"
+    )
     folder = tiny_encoder(tmp_path, kind)
     own = transformers.AutoModel.from_pretrained(folder).eval()
     body = Encoder(
-        transformers.AutoModel.from_pretrained(folder), transformers.AutoTokenizer.from_pretrained(folder)
+        transformers.AutoModel.from_pretrained(folder),
+        transformers.AutoTokenizer.from_pretrained(folder),
     ).eval()
     assert body.packs == (kind != "ModernBert")
     inputs = torch.randint(5, 29, (2, 60))
@@ -141,22 +167,32 @@ def test_a_text_has_the_states_of_the_encoder_itself(tmp_path: Path, kind: str) 
     present = inputs != 0
     with torch.no_grad():
         wanted = own(input_ids=inputs, attention_mask=present.long()).last_hidden_state
-        torch.testing.assert_close(body.tokens(inputs)[present], wanted[present], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            body.tokens(inputs)[present], wanted[present], rtol=1e-4, atol=1e-4
+        )
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("kind", ["Bert", "DistilBert", "ModernBert"])
 def test_dropout_comes_from_the_configuration(tmp_path: Path, kind: str) -> None:
     folder = str(tiny_encoder(tmp_path, kind))
-    own, ours = (hf_body(Wanted(ModelConfig(dropout=share), (), "text"), folder).model for share in (0.0, 0.4))
-    found = [{part.p for part in model.modules() if isinstance(part, nn.Dropout)} for model in (own, ours)]
+    own, ours = (
+        hf_body(Wanted(ModelConfig(dropout=share), (), "text"), folder).model
+        for share in (0.0, 0.4)
+    )
+    found = [
+        {part.p for part in model.modules() if isinstance(part, nn.Dropout)}
+        for model in (own, ours)
+    ]
     assert 0.4 in found[1] and 0.4 not in found[0]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_network_without_dropout_and_a_tokenizer_without_padding(tmp_path: Path) -> None:
     """Refused: a setting without effect, and a word that would be taken for padding."""
-    transformers = pytest.importorskip("transformers", reason="the extra transformers is not installed")
+    transformers = pytest.importorskip(
+        "transformers", reason="the extra transformers is not installed"
+    )
     sizes = {"embedding_size": 4, "hidden_sizes": [4], "depths": [1]}
     transformers.ResNetModel(transformers.ResNetConfig(**sizes)).save_pretrained(tmp_path / "image")
     with pytest.raises(InputError, match=r"image has no dropout .* leave model\.dropout at 0"):
@@ -201,26 +237,34 @@ def test_packed_texts_do_not_see_each_other(tmp_path: Path, kind: str) -> None:
         assert not torch.allclose(body.tokens(inputs), states, atol=1e-3)
 
 
-# ------------------------------------------------------------------------------------------------ engines
+# ------------------------------------------------------------------------------------------ engines
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("positions", ["of each row", "of all rows"])
 @pytest.mark.parametrize("engine", ["loop", "batched", "hooks"])
 def test_engines_agree_on_the_encoder(tmp_path: Path, engine: str, positions: str) -> None:
-    """In float32, on texts of unequal lengths; also where transformers makes position embeddings of batch dimension 1."""
+    """In float32, on texts of unequal lengths; also where transformers makes position embeddings of
+    batch dimension 1.
+    """
     job = text_job(tmp_path, tiny_encoder(tmp_path / "encoder"))
     data = load_data(job)
     model = build_model(job.model, data, 0).eval()
     if positions == "of all rows":
         model.body.first = None
     rows = torch.arange(8)
-    names = [name for name, _ in model.named_parameters() if name.startswith("body") and "word_embeddings" not in name]
+    names = [
+        name
+        for name, _ in model.named_parameters()
+        if name.startswith("body") and "word_embeddings" not in name
+    ]
     J = torch.stack([
         flatten(gradients(per_example_losses(model, data.primary, *data.primary.examples.take(rows[i : i + 1]))[0], model), names)
         for i in rows
     ])  # fmt: skip
-    layout = Layout((name, parameter) for name, parameter in model.named_parameters() if name in names)
+    layout = Layout(
+        (name, parameter) for name, parameter in model.named_parameters() if name in names
+    )
     used = make_engine(engine)
     weights = torch.randn(4, 8)
     with used.watch(model):
@@ -245,17 +289,27 @@ def test_nothing_that_comes_with_a_hugging_face_folder_is_run(planted: str, tmp_
         (folder / "model.safetensors").unlink()
         torch.save(Payload(ran), folder / "pytorch_model.bin")
     elif planted == "adapter":
-        settings = {"peft_type": "LORA", "base_model_name_or_path": str(folder), "target_modules": ["query"], "r": 1}
+        settings = {
+            "peft_type": "LORA",
+            "base_model_name_or_path": str(folder),
+            "target_modules": ["query"],
+            "r": 1,
+        }
         (folder / "adapter_config.json").write_text(json.dumps(settings))
         torch.save(Payload(ran), folder / "adapter_model.bin")
     elif planted == "code":
         config = json.loads((folder / "config.json").read_text())
-        config["auto_map"] = dict.fromkeys(("AutoConfig", "AutoModel", "AutoTokenizer"), "mine.Mine")
+        config["auto_map"] = dict.fromkeys(
+            ("AutoConfig", "AutoModel", "AutoTokenizer"), "mine.Mine"
+        )
         (folder / "config.json").write_text(json.dumps(config | {"model_type": "mine"}))
         (folder / "mine.py").write_text(code)
     else:
         config = json.loads((folder / "tokenizer_config.json").read_text())
-        config |= {"auto_map": {"AutoTokenizer": ["mine.Mine", "mine.Mine"]}, "tokenizer_class": "Mine"}
+        config |= {
+            "auto_map": {"AutoTokenizer": ["mine.Mine", "mine.Mine"]},
+            "tokenizer_class": "Mine",
+        }
         (folder / "tokenizer_config.json").write_text(json.dumps(config))
         (folder / "mine.py").write_text(code)
     for name in ("vocab.pkl", "optimizer.pt", "scheduler.pt", "training_args.bin", "spiece.model"):
@@ -267,7 +321,9 @@ def test_nothing_that_comes_with_a_hugging_face_folder_is_run(planted: str, tmp_
 
 
 def hugging_face_text(folder: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="the extra transformers is not installed")
+    transformers = pytest.importorskip(
+        "transformers", reason="the extra transformers is not installed"
+    )
     words = [
         "[PAD]",
         "[UNK]",
@@ -316,7 +372,10 @@ def test_hugging_face_text_model(tmp_path: Path) -> None:
     longer = replace(job, data=replace(job.data, max_length=64))
     with pytest.raises(InputError, match=r"cannot read texts of size 6\d .*data\.max_length"):
         build_model(job.model, load_data(longer), 0)
-    for name in ("tokenizer.json", "vocab.txt"):  # without them transformers makes a tokenizer that knows no words
+    for name in (
+        "tokenizer.json",
+        "vocab.txt",
+    ):  # without them transformers makes a tokenizer that knows no words
         (folder / name).unlink(missing_ok=True)
     with pytest.raises(InputError, match="its tokenizer cannot be loaded"):
         load_data(job)
@@ -327,7 +386,9 @@ def test_hugging_face_text_model(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_hugging_face_image_model(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers", reason="the extra transformers is not installed")
+    transformers = pytest.importorskip(
+        "transformers", reason="the extra transformers is not installed"
+    )
     settings: dict[str, Any] = {
         "hidden_size": 8,
         "num_hidden_layers": 1,
@@ -345,17 +406,25 @@ def test_hugging_face_image_model(tmp_path: Path) -> None:
         build_model(model_config(f"'hf:{tmp_path}'").model, images(size=24), 0)
 
 
-def test_a_name_is_taken_from_the_cache_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    transformers = pytest.importorskip("transformers", reason="the extra transformers is not installed")
+def test_a_name_is_taken_from_the_cache_without_a_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transformers = pytest.importorskip(
+        "transformers", reason="the extra transformers is not installed"
+    )
     hub = pytest.importorskip("huggingface_hub", reason="comes with transformers")
     folder = tmp_path / "models--owner--net"
     settings: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = transformers.ViTConfig(image_size=16, patch_size=8, intermediate_size=8, **settings)
-    transformers.ViTForImageClassification(config).save_pretrained(folder / "snapshots" / ("b" * 40))
+    transformers.ViTForImageClassification(config).save_pretrained(
+        folder / "snapshots" / ("b" * 40)
+    )
     (folder / "refs").mkdir()
     (folder / "refs/main").write_text("b" * 40)
     monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: pytest.fail("the network was asked"))
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda *_, **__: pytest.fail("the network was asked")
+    )
     build_model(model_config("'hf:owner/net'").model, images(), 0)
     with pytest.raises(
         InputError,
@@ -364,10 +433,14 @@ def test_a_name_is_taken_from_the_cache_without_a_network(tmp_path: Path, monkey
         build_model(model_config("'hf:owner/other'").model, images(), 0)
 
 
-def test_a_network_can_be_built_from_a_copy_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_can_be_built_from_a_copy_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On another machine, where a job finds its files elsewhere."""
     folder, weights = tiny_encoder(tmp_path / "here"), tmp_path / "seed-3" / "weights.safetensors"
-    config = ModelConfig(name=f"hf:{folder}", weights=str(tmp_path / "seed-{seed}" / "weights.safetensors"))
+    config = ModelConfig(
+        name=f"hf:{folder}", weights=str(tmp_path / "seed-{seed}" / "weights.safetensors")
+    )
     assert files_read(config, 3) == {str(folder): folder, str(weights): weights}
     assert files_read(ModelConfig(name="mlp"), 0) == {}
     wanted = Wanted(ModelConfig(), (), "text")

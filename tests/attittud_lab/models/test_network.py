@@ -15,7 +15,9 @@ from tests.helpers.networks import images, model_config
 
 @pytest.mark.parametrize(("init", "std"), [("kaiming", 1.0), ("zero", 0.0)])
 def test_head_init_sets_the_initial_weights_of_the_head(init: str, std: float) -> None:
-    model = build_model(model_config(f"{{name: small-cnn, width: 256, head_init: {init}}}").model, images(), 0)
+    model = build_model(
+        model_config(f"{{name: small-cnn, width: 256, head_init: {init}}}").model, images(), 0
+    )
     head = model.heads["primary"]
     assert isinstance(head, nn.Linear)
     # Fan-out of 2 classes: the standard deviation of 1.0 that the paper's release has.
@@ -39,11 +41,17 @@ def test_a_body_can_start_from_the_weights_of_an_earlier_run(tmp_path: Path) -> 
     data, config = images(), model_config("{name: mlp, width: 8}").model
     source = build_model(config, data, 1)
     save_file(source.state_dict(), tmp_path / "w.safetensors")
-    model = build_model(model_config(f"{{name: mlp, width: 8, weights: {tmp_path}/w.safetensors}}").model, data, 2)
+    model = build_model(
+        model_config(f"{{name: mlp, width: 8, weights: {tmp_path}/w.safetensors}}").model, data, 2
+    )
     assert torch.equal(model.body.layers[1].weight, source.body.layers[1].weight)
     assert not torch.equal(model.heads["primary"].weight, source.heads["primary"].weight)
     with pytest.raises(InputError, match=r"model.weights: .* this model needs"):
-        build_model(model_config(f"{{name: mlp, width: 9, weights: {tmp_path}/w.safetensors}}").model, data, 2)
+        build_model(
+            model_config(f"{{name: mlp, width: 9, weights: {tmp_path}/w.safetensors}}").model,
+            data,
+            2,
+        )
     (tmp_path / "p.safetensors").write_bytes(b"\x80\x04cos\nsystem\n(S'echo'\ntR.")
     header = b'{"a": {"dtype": "F99", "shape": [1], "data_offsets": [0, 4]}}'
     (tmp_path / "q.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"0000")

@@ -34,16 +34,23 @@ def test_every_seed_starts_from_its_own_weights_with_the_heads_it_shares(tmp_pat
         assert torch.equal(model["heads.other.weight"], wanted["heads.other.weight"])
         assert not torch.equal(model["heads.primary.weight"], wanted["heads.primary.weight"])
     data.auxiliary["other"] = replace(data.primary, name="other", classes=["a", "b", "c", "d", "e"])
-    assert build_model(job, data, 0).heads["other"].weight.shape == (5, 8)  # another task gets its own head
+    assert build_model(job, data, 0).heads["other"].weight.shape == (
+        5,
+        8,
+    )  # another task gets its own head
 
 
 @pytest.mark.parametrize("name", ["mlp", "small-cnn", "resnet-18"])
-def test_a_network_that_memory_cannot_hold_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_that_memory_cannot_hold_is_refused(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before it is allocated, and with the width that fits."""
     monkeypatch.setattr("attittud_lab.models.network.free_memory", lambda: 20 * 50_000)
     for width in (10**7, 10**12):
         config = model_config(f"{{name: {name}, width: 64}}").model
-        with pytest.raises(InputError, match=r"parameters, .* enough to train about 5e\+04") as caught:
+        with pytest.raises(
+            InputError, match=r"parameters, .* enough to train about 5e\+04"
+        ) as caught:
             build_model(replace(config, width=width), images(), 0)
     if name == "resnet-18":
         assert "choose a smaller model" in str(caught.value)

@@ -17,14 +17,22 @@ def rows(features: int = 7) -> Prepared:
     torch.manual_seed(0)
     examples = Examples(torch.randn(12, features), torch.randint(3, (12,)))
     primary = Task("primary", "classify", ["a", "b", "c"], examples)
-    return Prepared("table", primary, examples, examples, {"other": Task("other", "classify", ["d", "e"], examples)})
+    return Prepared(
+        "table",
+        primary,
+        examples,
+        examples,
+        {"other": Task("other", "classify", ["d", "e"], examples)},
+    )
 
 
 def built(name: str, features: int = 7, **more: float) -> Network:
     return build_model(ModelConfig(name=name, width=16, **more), rows(features), 0)
 
 
-@pytest.mark.parametrize(("name", "blocks"), [("table-mlp", 2), ("table-mlp-1", 1), ("table-mlp-12", 12)])
+@pytest.mark.parametrize(
+    ("name", "blocks"), [("table-mlp", 2), ("table-mlp-1", 1), ("table-mlp-12", 12)]
+)
 def test_the_name_sets_the_number_of_blocks(name: str, blocks: int) -> None:
     model = built(name)
     assert len(model.body.blocks) == blocks
@@ -39,7 +47,9 @@ def test_wrong_numbers_of_blocks_are_refused(name: str) -> None:
 
 
 def test_image_models_refuse_tables() -> None:
-    with pytest.raises(InputError, match="reads images, but the data are tables; use one of mlp, table-mlp"):
+    with pytest.raises(
+        InputError, match="reads images, but the data are tables; use one of mlp, table-mlp"
+    ):
         built("small-cnn")
     assert built("mlp")(torch.randn(4, 7), head="primary").shape == (4, 3)
 
@@ -60,7 +70,9 @@ def test_every_engine_gives_the_gradients_of_the_loop(engine: str) -> None:
 
         def losses(network: nn.Module = model) -> torch.Tensor:
             examples = data.primary.examples
-            return F.cross_entropy(network(examples.inputs, head="primary"), examples.targets, reduction="none")
+            return F.cross_entropy(
+                network(examples.inputs, head="primary"), examples.targets, reduction="none"
+            )
 
         inputs, targets = data.auxiliary["other"].examples.take(torch.arange(12))
         auxiliary = F.cross_entropy(model(inputs, head="other"), targets % 2)

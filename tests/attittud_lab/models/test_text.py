@@ -16,7 +16,7 @@ from tests.helpers.networks import two_texts_job
 from tests.helpers.texts import tiny_encoder
 from tests.helpers.tokens import text_job
 
-# ------------------------------------------------------------------------------------------------ masking
+# ------------------------------------------------------------------------------------------ masking
 
 
 class OneHot(nn.Module):
@@ -48,11 +48,16 @@ def test_masked_losses_are_of_masked_tokens_only() -> None:
     assert not changed[:, 40:].any()
     assert (hidden.asked.sum(1) == 6).all()  # 15 % of 40
     losses = masked_losses(body, Straight(5, body.table), hidden)
-    # A token that is shown is predicted without loss, a hidden one is not; nearly 88 % of those asked for are changed.
+    # A token that is shown is predicted without loss, a hidden one is not; nearly 88 % of those
+    # asked for are changed.
     assert torch.equal(losses > 1, changed.any(1))
     torch.testing.assert_close(losses, 100 * changed.sum(1) / 6)
-    assert float(changed[:, :40].float().mean()) == pytest.approx(0.15 * (0.8 + 0.1 * 4 / 5), abs=0.02)
-    assert float((hidden.inputs == 1)[:, :40].float().mean()) == pytest.approx(0.15 * (0.8 + 0.1 / 5), abs=0.02)
+    assert float(changed[:, :40].float().mean()) == pytest.approx(
+        0.15 * (0.8 + 0.1 * 4 / 5), abs=0.02
+    )
+    assert float((hidden.inputs == 1)[:, :40].float().mean()) == pytest.approx(
+        0.15 * (0.8 + 0.1 / 5), abs=0.02
+    )
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -76,7 +81,9 @@ def test_every_batch_has_new_masks() -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_special_tokens_are_not_masked_and_random_ones_make_no_segment(tmp_path: Path) -> None:
-    """[CLS] and its like are never asked for; where one is drawn as a random word, texts of a block stay apart as they were."""
+    """[CLS] and its like are never asked for; where one is drawn as a random word, texts of a block
+    stay apart as they were.
+    """
     job = text_job(tmp_path, tiny_encoder(tmp_path / "encoder"))
     data = load_data(job)
     body = build_model(job.model, data, 0).body
@@ -86,17 +93,29 @@ def test_special_tokens_are_not_masked_and_random_ones_make_no_segment(tmp_path:
     body.vocabulary = 3  # random words are [PAD], [UNK] and [CLS] alone
     hidden = hide(inputs, body)
     changed = hidden.inputs != inputs
-    assert not (changed & signs).any() and not torch.isin(hidden.wanted[hidden.asked], torch.tensor(body.special)).any()
+    assert (
+        not (changed & signs).any()
+        and not torch.isin(hidden.wanted[hidden.asked], torch.tensor(body.special)).any()
+    )
     assert {0, 1, 2, 4} == set(hidden.inputs[changed].tolist())
     assert torch.equal(hidden.segments, body.segments(inputs))
-    assert not torch.equal(hidden.segments, body.segments(hidden.inputs))  # so it could have been otherwise
+    assert not torch.equal(
+        hidden.segments, body.segments(hidden.inputs)
+    )  # so it could have been otherwise
 
 
 def test_the_hashing_tokenizer_makes_rows_of_numbers() -> None:
-    tokens, lengths = Reader(HashedWords(), 6, pack=False).rows(["A good, GOOD film", "", "x " * 100])
+    tokens, lengths = Reader(HashedWords(), 6, pack=False).rows(
+        ["A good, GOOD film", "", "x " * 100]
+    )
     assert lengths.tolist() == [5, 0, 6]
     assert tokens.shape == (3, 6) and tokens.dtype == torch.int32
-    assert tokens[0, 1] == tokens[0, 3] and tokens[0, 5] == 0 and not tokens[1].any() and (tokens[2] > 1).all()
+    assert (
+        tokens[0, 1] == tokens[0, 3]
+        and tokens[0, 5] == 0
+        and not tokens[1].any()
+        and (tokens[2] > 1).all()
+    )
 
 
 def test_text_cnn_trains(tmp_path: Path) -> None:

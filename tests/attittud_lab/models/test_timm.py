@@ -32,7 +32,9 @@ def test_timm_models_unpickle_only_tensors(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 class WithNeck(nn.Module):
-    """What timm's MobileNetV3 and VGG do: the output without a classifier is wider than `num_features`."""
+    """What timm's MobileNetV3 and VGG do: the output without a classifier is wider than
+    `num_features`.
+    """
 
     num_features = 5
 
@@ -46,7 +48,9 @@ class WithNeck(nn.Module):
 
 
 def test_a_timm_model_becomes_a_body_with_heads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a stand-in for the package, which needs torchvision; `create_model` has the arguments of timm 1.0."""
+    """With a stand-in for the package, which needs torchvision; `create_model` has the arguments of
+    timm 1.0.
+    """
     asked: list[dict[str, Any]] = []
 
     def create_model(model_name: str, pretrained: bool = False, **arguments: Any) -> nn.Module:
@@ -57,22 +61,37 @@ def test_a_timm_model_becomes_a_body_with_heads(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setitem(sys.modules, "timm", SimpleNamespace(create_model=create_model))
     data = images(channels=1)
-    model = build_model(model_config("{name: 'timm:with_neck', pretrained: false, dropout: 0.1}").model, data, 0)
-    assert asked == [{"name": "with_neck", "pretrained": False, "num_classes": 0, "in_chans": 1, "drop_rate": 0.1}]
+    model = build_model(
+        model_config("{name: 'timm:with_neck', pretrained: false, dropout: 0.1}").model, data, 0
+    )
+    assert asked == [
+        {
+            "name": "with_neck",
+            "pretrained": False,
+            "num_classes": 0,
+            "in_chans": 1,
+            "drop_rate": 0.1,
+        }
+    ]
     assert model.training and model.heads["primary"].in_features == 9
     inputs, targets = data.primary.examples.take(torch.arange(4))
     assert per_example_losses(model, data.primary, inputs, targets).shape == (4,)
     with pytest.raises(InputError, match=r"Unknown model \(other\)\); check the name"):
         build_model(model_config("'timm:other'").model, data, 0)
-    with pytest.raises(InputError, match=r"images of size 3x8x8 .*doesn't match model \(16\).*data\.image_size"):
+    with pytest.raises(
+        InputError, match=r"images of size 3x8x8 .*doesn't match model \(16\).*data\.image_size"
+    ):
         build_model(model_config("'timm:with_neck'").model, images(size=8), 0)
 
 
 def test_a_wrong_torchvision_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "timm.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')")
+    (tmp_path / "timm.py").write_text(
+        "raise RuntimeError('operator torchvision::nms does not exist')"
+    )
     monkeypatch.delitem(sys.modules, "timm", raising=False)
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(
-        InputError, match=r"cannot be imported \(operator torchvision::nms.*the torchvision that belongs"
+        InputError,
+        match=r"cannot be imported \(operator torchvision::nms.*the torchvision that belongs",
     ):
         build_model(model_config("'timm:resnet10t'").model, images(), 0)

@@ -9,7 +9,9 @@ from attittud_lab.models.network import build_model
 from tests.helpers.networks import images, model_config
 
 
-@pytest.mark.parametrize("name", ["mlp", "small-cnn", "resnet-18", "wideresnet-10-1", "wideresnet-16-2"])
+@pytest.mark.parametrize(
+    "name", ["mlp", "small-cnn", "resnet-18", "wideresnet-10-1", "wideresnet-16-2"]
+)
 def test_image_models_have_the_right_shapes(name: str) -> None:
     data = images()
     model = build_model(model_config(name).model, data, 0)
@@ -31,6 +33,11 @@ def test_image_models_have_the_right_shapes(name: str) -> None:
 def test_the_wide_residual_network_is_that_of_the_paper() -> None:
     model = build_model(model_config("wideresnet-22-4").model, images(size=32), 0)
     assert sum(p.numel() for p in model.parameters()) == pytest.approx(4.299e6, abs=500)
-    assert sum(isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3) for m in model.modules()) == 1 + 3 * 3 * 2
+    assert (
+        sum(isinstance(m, nn.Conv2d) and m.kernel_size == (3, 3) for m in model.modules())
+        == 1 + 3 * 3 * 2
+    )
     stem = next(m for m in model.modules() if isinstance(m, nn.Conv2d))
-    assert float(stem.weight.detach().std()) == pytest.approx((2 / (16 * 9)) ** 0.5, rel=0.2)  # Kaiming, fan-out
+    assert float(stem.weight.detach().std()) == pytest.approx(
+        (2 / (16 * 9)) ** 0.5, rel=0.2
+    )  # Kaiming, fan-out

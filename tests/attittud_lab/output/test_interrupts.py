@@ -28,9 +28,13 @@ SCRIPT = "from attittud_lab.cli import main\n"  # what pip writes
     ],
     ids=["demo", "train"],
 )
-def test_a_signal_during_the_import_of_torch_ends_the_command_cleanly(command, number, code, word, tmp_path):
+def test_a_signal_during_the_import_of_torch_ends_the_command_cleanly(
+    command, number, code, word, tmp_path
+):
     """That takes seconds, in which nothing of a command has run yet."""
-    (tmp_path / "torch.py").write_text("import time\nopen('reached', 'w').close()\ntime.sleep(60)\n")
+    (tmp_path / "torch.py").write_text(
+        "import time\nopen('reached', 'w').close()\ntime.sleep(60)\n"
+    )
     Path("attittud").write_text(SCRIPT + "main()\n")
     with subprocess.Popen(
         [sys.executable, "attittud", *command],
@@ -47,7 +51,9 @@ def test_a_signal_during_the_import_of_torch_ends_the_command_cleanly(command, n
 
 
 def test_worker_processes_print_nothing_at_a_signal(tmp_path):
-    """Ctrl-C reaches every process of a terminal's group, also those that are at their first imports."""
+    """Ctrl-C reaches every process of a terminal's group, also those that are at their first
+    imports.
+    """
     with subprocess.Popen(
         [sys.executable, "-m", "attittud", "demo", "--steps", "50", "--folder", tmp_path / "page"],
         stdout=subprocess.DEVNULL,

@@ -28,16 +28,22 @@ def test_metrics_are_logged_to_tensorboard() -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     folder = Path("runs/job/auto/seed-0/tensorboard")
-    assert call("train", "job.yaml", "--log", "tensorboard", "training.guided.primary_batch=64") == 2
+    assert (
+        call("train", "job.yaml", "--log", "tensorboard", "training.guided.primary_batch=64") == 2
+    )
     assert not folder.exists()  # what is refused does not appear there
     assert call("train", "job.yaml", "--log", "tensorboard") == 0
     events = EventAccumulator(str(folder))
     events.Reload()
     assert all(name.startswith("attittud/") for name in events.Tags()["scalars"])
-    lines = [json.loads(line) for line in (folder.parent / "metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (folder.parent / "metrics.jsonl").read_text().splitlines()
+    ]
     losses = [pytest.approx(line["loss/primary"]) for line in lines if "loss/primary" in line]
     logged = events.Scalars("attittud/loss/primary")
-    assert [(event.step, event.value) for event in logged] == list(zip((6, 10), losses, strict=True))
+    assert [(event.step, event.value) for event in logged] == list(
+        zip((6, 10), losses, strict=True)
+    )
     before = list(folder.iterdir())
     assert call("train", "job.yaml", "--log", "tensorboard") == 0  # was finished before
     assert list(folder.iterdir()) == before
@@ -57,7 +63,10 @@ def test_a_full_disk_under_tensorboard_is_explained(
     before = threading.excepthook
     assert call("train", "job.yaml", "--log", "tensorboard") == 2
     err = capsys.readouterr().err
-    assert err.startswith("attittud: runs/job/auto/seed-0/tensorboard: the disk is full") and err.count("\n") == 1
+    assert (
+        err.startswith("attittud: runs/job/auto/seed-0/tensorboard: the disk is full")
+        and err.count("\n") == 1
+    )
     assert threading.excepthook is before
 
 
@@ -79,7 +88,9 @@ def test_metrics_are_logged_to_wandb_and_trackio(
     assert [step for step, _ in lines] == [6, 6, 10, 10]  # counted over both phases
     assert {"attittud/helpful", "attittud/loss/primary", "attittud/lr"} <= set(lines[0][1])
     assert all(name.startswith("attittud/") for _, names in lines for name in names)
-    (tmp_path / "trackio.py").write_text("def init(**_): raise RuntimeError('nobody is logged in')\n")
+    (tmp_path / "trackio.py").write_text(
+        "def init(**_): raise RuntimeError('nobody is logged in')\n"
+    )
     assert call("train", "job.yaml", "--log", "trackio", "seed=1") == 2
     assert "nobody is logged in" in capsys.readouterr().err
     (tmp_path / "wandb.py").write_text(
@@ -96,8 +107,15 @@ def test_metrics_are_logged_to_wandb_and_trackio(
 @pytest.mark.skipif(find_spec("trackio") is None, reason="trackio is not installed")
 def test_metrics_are_logged_to_the_real_trackio(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "attittud", "train", "job.yaml", "--log", "trackio"]
-    subprocess.run(command, env=os.environ | {"TRACKIO_DIR": str(tmp_path / "trackio")}, check=True, timeout=120)
+    subprocess.run(
+        command,
+        env=os.environ | {"TRACKIO_DIR": str(tmp_path / "trackio")},
+        check=True,
+        timeout=120,
+    )
     with closing(sqlite3.connect(tmp_path / "trackio/attittud.db")) as database:
-        rows = database.execute("select step, metrics from metrics where run_name = 'auto-seed-0'").fetchall()
+        rows = database.execute(
+            "select step, metrics from metrics where run_name = 'auto-seed-0'"
+        ).fetchall()
     assert [step for step, _ in rows] == [6, 6, 10, 10]
     assert "attittud/loss/primary" in json.loads(rows[0][1])

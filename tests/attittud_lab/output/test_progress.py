@@ -24,15 +24,27 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("job.yaml").write_text(JOB)
 
 
-def test_bars_show_losses_and_shares(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bars_show_losses_and_shares(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    values = {"loss/primary": 1.25, "attittud/helpful": 3.0, "attittud/harmful": 4.0, "attittud/neutral": 0.0}
+    values = {
+        "loss/primary": 1.25,
+        "attittud/helpful": 3.0,
+        "attittud/harmful": 4.0,
+        "attittud/neutral": 0.0,
+    }
     with Bars() as bars:
         bars.phase("guided", 10, 2)
         bars.evaluated({"accuracy": 0.5})
         bars.advance(3, values)
     err = " ".join(capsys.readouterr().err.split())
-    assert "5/10" in err and "primary 1.250" in err and "harmful 64%" in err and "accuracy 0.500" in err
+    assert (
+        "5/10" in err
+        and "primary 1.250" in err
+        and "harmful 64%" in err
+        and "accuracy 0.500" in err
+    )
     assert shares({"loss/primary": 1.0}) is None
 
 
@@ -45,7 +57,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return found
 
 
-def test_lines_say_how_far_and_how_long(clock: SimpleNamespace, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_say_how_far_and_how_long(
+    clock: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Evaluations come between logged steps; a resumed phase is as fast as in this process."""
     lines = EvaluationLines()
     lines.phase("guided", 1000, 500)
@@ -79,7 +93,12 @@ def test_a_phase_without_evaluations_has_a_line_now_and_then(
 
 
 def test_an_evaluation_between_logged_steps_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    settings = ["strategy=flip", "training.guided.evaluations=3", "training.mode=joint", "log_every=100"]
+    settings = [
+        "strategy=flip",
+        "training.guided.evaluations=3",
+        "training.mode=joint",
+        "log_every=100",
+    ]
     assert call("train", "job.yaml", *settings) == 0
     assert [line.split(" steps")[0] for line in capsys.readouterr().err.splitlines()] == [
         f"guided {step}/6" for step in (2, 4, 6)
@@ -96,8 +115,15 @@ def test_bars_fit_the_terminal(
         for name in ("guided", "finetune"):
             bars.phase(name, 10**7, 10**6)
             bars.evaluated({"accuracy": 0.5, "loss": 12345.678})
-            bars.advance(3, values | {"attittud/helpful": 1.0, "attittud/harmful": 2.0, "attittud/neutral": 4.0})
-    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in re.split(r"[\r\n]+", capsys.readouterr().err)]
+            bars.advance(
+                3,
+                values
+                | {"attittud/helpful": 1.0, "attittud/harmful": 2.0, "attittud/neutral": 4.0},
+            )
+    lines = [
+        re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line)
+        for line in re.split(r"[\r\n]+", capsys.readouterr().err)
+    ]
     assert max(map(len, lines)) <= columns and any("1000003/10000000" in line for line in lines)
 
 
@@ -117,7 +143,11 @@ def test_bars_of_a_portfolio_are_wide_enough_to_be_read(
         bars._bars.refresh()
     lines = capsys.readouterr().err.splitlines()
     full = [line for line in lines if "300/300" in line]
-    assert len(full) == 2 and all("━" * cells in line for line in full) and max(map(len, lines)) <= columns
+    assert (
+        len(full) == 2
+        and all("━" * cells in line for line in full)
+        and max(map(len, lines)) <= columns
+    )
 
 
 def test_runs_that_were_finished_earlier_say_nothing_about_the_pace(clock: SimpleNamespace) -> None:
@@ -138,7 +168,9 @@ def test_runs_that_were_finished_earlier_say_nothing_about_the_pace(clock: Simpl
     ]
 
 
-def test_the_bar_of_all_runs_forgets_earlier_ones_and_remembers_long_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bar_of_all_runs_forgets_earlier_ones_and_remembers_long_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = [100.0]
     with Bars() as bars:
         monkeypatch.setattr(bars._bars, "get_time", lambda: now[0])
@@ -160,7 +192,9 @@ def test_the_three_shares_fit_into_80_columns(
     values = {"loss/primary": 1.25, "loss/auxiliary/more": 2.5, "loss/auxiliary/less": 2.5}
     with Bars() as bars:
         bars.phase("finetune", 300, 2)
-        bars.advance(3, values | {"attittud/helpful": 1.0, "attittud/harmful": 2.0, "attittud/neutral": 4.0})
+        bars.advance(
+            3, values | {"attittud/helpful": 1.0, "attittud/harmful": 2.0, "attittud/neutral": 4.0}
+        )
     err = capsys.readouterr().err
     assert "finetune" in err and "primary 1.250 helpful 5% harmful 19% neutral 76%" in err
 
@@ -180,9 +214,14 @@ def test_runs_at_the_same_time_have_bars_of_their_own() -> None:
         ]
         assert others[0].fields["figures"] == "primary 0.250  validation accuracy 0.500"
         one.phase("finetune", 5, 2)
-        assert [task.description for task in bars._bars.tasks[1:]] == ["two, seed 0: guided", "one, seed 0: finetune"]
+        assert [task.description for task in bars._bars.tasks[1:]] == [
+            "two, seed 0: guided",
+            "one, seed 0: finetune",
+        ]
         one.end()
-        assert [task.description for task in bars._bars.tasks[1:]] == ["two, seed 0: guided"] and runs.completed == 1
+        assert [task.description for task in bars._bars.tasks[1:]] == [
+            "two, seed 0: guided"
+        ] and runs.completed == 1
         two.end()
         assert runs.completed == 2 and len(bars._bars.tasks) == 1
 
@@ -224,7 +263,9 @@ def test_runs_one_after_another_have_lines_for_evaluations(clock: SimpleNamespac
             lines.evaluated({"accuracy": accuracy})
         lines.end()
     lines.begin("three")
-    lines.stage("final training")  # counts from 1 again, and knows nothing about the time of its runs
+    lines.stage(
+        "final training"
+    )  # counts from 1 again, and knows nothing about the time of its runs
     lines.comparison(2)
     lines.begin("four")
     lines.remaining(90, 200)  # somebody else knows more
@@ -242,7 +283,8 @@ def test_runs_one_after_another_have_lines_for_evaluations(clock: SimpleNamespac
     ]
 
 
-# A process of its own, as a person sees it: what it writes is read from the other end of a terminal of 80 columns.
+# A process of its own, as a person sees it: what it writes is read from the other end of a terminal
+# of 80 columns.
 _LONG_STEP = """
 import time
 from attittud_lab.output.progress import Bars
@@ -262,9 +304,13 @@ def test_bars_on_a_terminal_of_80_columns_move_in_a_long_step() -> None:
 
     near, far = pty.openpty()
     fcntl.ioctl(far, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")
+    }
     process = subprocess.Popen(
-        [sys.executable, "-c", _LONG_STEP], stderr=far, env=environment | {"TERM": "xterm", "PYTHONUNBUFFERED": "1"}
+        [sys.executable, "-c", _LONG_STEP],
+        stderr=far,
+        env=environment | {"TERM": "xterm", "PYTHONUNBUFFERED": "1"},
     )
     os.close(far)
     seen: list[tuple[float, str]] = []
@@ -278,7 +324,10 @@ def test_bars_on_a_terminal_of_80_columns_move_in_a_long_step() -> None:
         seen.append((time.monotonic(), text))
     os.close(near)
     assert process.wait() == 0
-    plain = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in re.split(r"[\r\n]+", "".join(t for _, t in seen))]
+    plain = [
+        re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line)
+        for line in re.split(r"[\r\n]+", "".join(t for _, t in seen))
+    ]
     assert max(map(len, plain)) <= 80 and any("10000/100000" in line for line in plain)
     # A frame differs from the one before it at least once a second.
     frames = [(when, text) for when, text in seen if "guided" in text]

@@ -32,7 +32,9 @@ pytest.importorskip("ray", reason="needs the extra 'ray'", exc_type=ImportError)
 pytestmark = [pytest.mark.skipif(os.name != "posix", reason="needs signals"), pytest.mark.slow]
 # Ray's own code warns about itself.
 pytestmark.append(
-    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning")
+    pytest.mark.filterwarnings(
+        "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::ResourceWarning"
+    )
 )
 
 
@@ -66,7 +68,9 @@ def test_files_travel_in_order_and_whole(tmp_path: Path) -> None:
 def test_data_files_and_progress_travel_to_the_cluster_and_back(
     nodes: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files of a job's folder, shared data, other files, results, reports, errors; and other code is refused."""
+    """Files of a job's folder, shared data, other files, results, reports, errors; and other code
+    is refused.
+    """
     handler = signal.getsignal(signal.SIGTERM)
     (tmp_path / "0").mkdir()
     (tmp_path / "0/before.txt").write_text("before ")
@@ -76,16 +80,27 @@ def test_data_files_and_progress_travel_to_the_cluster_and_back(
     seen, data = Seen(), {"numbers": torch.arange(10)}
     with on_ray(nodes.address) as place:
         assert signal.getsignal(signal.SIGTERM) is handler
-        found = {job.name: result for job, (result, _) in place.run(doubles(tmp_path, 2, data), seen)}
+        found = {
+            job.name: result for job, (result, _) in place.run(doubles(tmp_path, 2, data), seen)
+        }
         assert found == {"job 0": 0, "job 1": 2}
         assert (tmp_path / "0/inner/out.txt").read_text() == "before 45"
         assert (tmp_path / "1/inner/out.txt").read_text() == "45"
         assert not (tmp_path / "0/before.txt").exists()  # the job removed it
-        assert {event[1] for event in seen.seen if event[0] == "job 0"} == {"phase", "advance", "end"}
+        assert {event[1] for event in seen.seen if event[0] == "job 0"} == {
+            "phase",
+            "advance",
+            "end",
+        }
         names = {"hf-folder": tmp_path / "model", "weights": tmp_path / "weights.txt"}
-        jobs = [Job(name, read, (name,), tmp_path / "r", reads={name: path}) for name, path in names.items()]
+        jobs = [
+            Job(name, read, (name,), tmp_path / "r", reads={name: path})
+            for name, path in names.items()
+        ]
         copies = {job.name: result for job, result in place.run(jobs, seen)}
-        assert copies["hf-folder"][1] == ["model/a.txt", "model/deep/b.txt"] and copies["weights"][1] == ["weights.txt"]
+        assert copies["hf-folder"][1] == ["model/a.txt", "model/deep/b.txt"] and copies["weights"][
+            1
+        ] == ["weights.txt"]
         assert not any(path.startswith(str(tmp_path)) for path, _ in copies.values())
         with pytest.raises(InputError) as raised:
             list(place.run([Job("bad", refused, ("no good; mend it",), tmp_path / "x")], seen))
@@ -119,11 +134,20 @@ def test_a_portfolio_is_the_same_on_a_cluster(nodes: Cluster, tmp_path: Path) ->
     assert portfolios.outcome(tmp_path / "here") == portfolios.outcome(tmp_path / "there")
 
 
-def test_an_interrupted_command_ends_its_jobs_and_can_continue(nodes: Cluster, tmp_path: Path) -> None:
-    """Ctrl-C while runs of one's own strategy are trained on nodes; the same command ends with the same figures."""
+def test_an_interrupted_command_ends_its_jobs_and_can_continue(
+    nodes: Cluster, tmp_path: Path
+) -> None:
+    """Ctrl-C while runs of one's own strategy are trained on nodes; the same command ends with the
+    same figures.
+    """
     (tmp_path / "job.yaml").write_text(JOB)
     (tmp_path / "mine.py").write_text(SCRIPT)
-    settings = ["compare.strategies=[mine]", "strategy=mine", "compare.equal=steps", "training.mode=joint"]
+    settings = [
+        "compare.strategies=[mine]",
+        "strategy=mine",
+        "compare.equal=steps",
+        "training.mode=joint",
+    ]
     command = [sys.executable, "mine.py", "compare", "job.yaml", *settings, "--ray", nodes.address]
     process = subprocess.Popen(
         command,
@@ -183,8 +207,12 @@ class Killer(Seen):
             self.cluster.second.kill()
 
 
-def test_a_lost_node_changes_nothing(nodes: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A whole comparison; one of the nodes is killed while it trains. All files are those of one process, bit by bit."""
+def test_a_lost_node_changes_nothing(
+    nodes: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole comparison; one of the nodes is killed while it trains. All files are those of one
+    process, bit by bit.
+    """
     monkeypatch.setattr(module, "EVERY", 0.05)
     job = config("compare.equal=steps", "training.guided.steps=200")
     here, there, seen = tmp_path / "here", tmp_path / "there", Killer(nodes)

@@ -36,7 +36,9 @@ def test_an_error_of_a_job_is_raised_unchanged(tmp_path: Path) -> None:
         list(place.run([Job("bad", refused, ("no good",), tmp_path)], Seen()))
 
 
-def test_reports_wait_for_each_other_and_none_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_wait_for_each_other_and_none_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: 5.0)  # the machine has just started
     sent: list[list] = []
     outcome = perform(Job("a", double, (1,)), tmp_path, None, Reports(sent.append, every=1000))
@@ -63,9 +65,15 @@ def test_logged_lines_and_warnings_are_shown_where_the_command_is(
 
 
 @pytest.mark.parametrize(("odd", "kind"), [(False, ZeroDivisionError), (True, RuntimeError)])
-def test_an_unexpected_error_says_where_it_was(odd: bool, kind: type[Exception], tmp_path: Path) -> None:
-    error = perform(Job("a", broken, (odd,)), tmp_path, None, Reports(lambda _: None, every=0)).error
-    assert type(error) is kind and "in broken" in "".join([str(error), *getattr(error, "__notes__", [])])
+def test_an_unexpected_error_says_where_it_was(
+    odd: bool, kind: type[Exception], tmp_path: Path
+) -> None:
+    error = perform(
+        Job("a", broken, (odd,)), tmp_path, None, Reports(lambda _: None, every=0)
+    ).error
+    assert type(error) is kind and "in broken" in "".join(
+        [str(error), *getattr(error, "__notes__", [])]
+    )
 
 
 def test_shared_data_are_prepared_once_and_dropped_when_no_job_needs_them() -> None:

@@ -1,4 +1,6 @@
-"""Jobs in several processes: the same outcome, one screen, and what happens when one of them dies."""
+"""Jobs in several processes: the same outcome, one screen, and what happens when one of them
+dies.
+"""
 
 import os
 import signal
@@ -57,7 +59,10 @@ def test_an_error_ends_all_processes_and_is_raised_unchanged(tmp_path: Path) -> 
 def test_a_killed_process_is_replaced_once(tmp_path: Path) -> None:
     seen = Seen()
     with in_processes(2) as place:
-        jobs = [Job("unlucky", dies, (1,), tmp_path / "unlucky"), Job("other", double, (1,), tmp_path / "other")]
+        jobs = [
+            Job("unlucky", dies, (1,), tmp_path / "unlucky"),
+            Job("other", double, (1,), tmp_path / "other"),
+        ]
         found = {job.name: result for job, result in place.run(jobs, seen)}
         assert found["unlucky"] == "alive after 1" and found["other"][0] == 2 and place.at_once == 1
         (said,) = [event[2] for event in seen.seen if event[1] == "say"]
@@ -84,7 +89,8 @@ def test_worker_processes_end_with_the_main_process(tmp_path: Path) -> None:
     """Nothing tells them: SIGKILL leaves no time for it."""
     (tmp_path / "work.py").write_text(WORK)
     with subprocess.Popen(
-        [sys.executable, tmp_path / "work.py", tmp_path], env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        [sys.executable, tmp_path / "work.py", tmp_path],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     ) as process:
         for i in range(2):
             wait_for(tmp_path / f"at{i}")
@@ -93,7 +99,9 @@ def test_worker_processes_end_with_the_main_process(tmp_path: Path) -> None:
         assert all(worker.exists() for worker in workers)
         process.kill()
     until = time.monotonic() + 20
-    while (left := [worker.name for worker in workers if worker.exists()]) and time.monotonic() < until:
+    while (
+        left := [worker.name for worker in workers if worker.exists()]
+    ) and time.monotonic() < until:
         time.sleep(0.05)
     for pid in left:
         os.kill(int(pid), signal.SIGKILL)

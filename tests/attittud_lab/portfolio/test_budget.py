@@ -22,7 +22,10 @@ def setting(budget: str | None, steps: int = 1000) -> tuple[Config, list[Portfol
     text = f"training: {{mode: joint, guided: {{steps: {steps}}}}}\nportfolio: {{budget: {budget or 'null'}}}"
     config = loads(text)
     weights = [0.1, 0.5, 1, 2, 4]
-    entries = [named(CandidateConfig(name="multitask", auxiliary_weight=weight), config) for weight in weights]
+    entries = [
+        named(CandidateConfig(name="multitask", auxiliary_weight=weight), config)
+        for weight in weights
+    ]
     return config, [named(CandidateConfig(name="primary_only"), config), *entries]
 
 
@@ -35,7 +38,12 @@ def planned(budget: str | None, per_step: float = 0.1, device: torch.device = CP
 def test_a_budget_that_is_enough_changes_nothing() -> None:
     for per_step in (0.001, 0.02, 0.05):  # whatever the clock says
         found = planned("2h", per_step)
-        assert (found.steps, len(found.candidates), found.left_out, found.decided) == ({"guided": 1000}, 6, [], "")
+        assert (found.steps, len(found.candidates), found.left_out, found.decided) == (
+            {"guided": 1000},
+            6,
+            [],
+            "",
+        )
     assert planned(None, 100.0, torch.device("cuda")).decided == ""  # no limit but on a CPU
     assert planned(None, 0.05).decided == "" and planned(None, 1.0).decided != ""
 
@@ -45,7 +53,9 @@ def test_a_budget_that_is_enough_changes_nothing() -> None:
 def test_a_small_budget_cuts_steps_first_and_then_candidates(per_step: float) -> None:
     found = planned("10m", per_step)
     assert found.candidates[0] == "primary_only" and len(found.candidates) >= 2
-    assert found.seconds <= 600 * 1.01 or found.steps["guided"] == 10  # one step of a hundred is the least
+    assert (
+        found.seconds <= 600 * 1.01 or found.steps["guided"] == 10
+    )  # one step of a hundred is the least
     if found.left_out:
         assert found.steps["guided"] <= 250 and "left out" in found.decided
     assert found.runs * sum(found.costs.values()) / len(found.costs) == pytest.approx(found.seconds)
@@ -58,17 +68,27 @@ def test_a_budget_can_be_a_number_of_runs() -> None:
     assert few.runs <= 6 and few.steps == {"guided": 1000} and few.candidates[0] == "primary_only"
     assert "are the fewest" not in few.decided
     fewest = planned("1 runs")
-    assert f"a portfolio needs at least 2 candidates, which take about {fewest.runs:.1f} runs" in fewest.decided
+    assert (
+        f"a portfolio needs at least 2 candidates, which take about {fewest.runs:.1f} runs"
+        in fewest.decided
+    )
     for wrong in ("much", "3 walks", "0s", "0 runs", "0.0 run", ""):
-        with pytest.raises(InputError, match=r"portfolio\.budget: .* is neither a time nor a number of runs"):
+        with pytest.raises(
+            InputError, match=r"portfolio\.budget: .* is neither a time nor a number of runs"
+        ):
             planned(f"'{wrong}'")
 
 
 def test_the_forecast_counts_runs_and_time() -> None:
     config, entries = setting(None, steps=1500)
     config = replace(config, portfolio=replace(config.portfolio, final="single"))
-    assert rung_look(config, 0.2) == 2 and rung_look(config, 0.5) == 6 and rung_look(config, 0.001) == 0
-    # 6 candidates to 3/15, of which 2 and primary_only go on to 7/15, 2 to the end, in 3 folds, and the last training.
+    assert (
+        rung_look(config, 0.2) == 2
+        and rung_look(config, 0.5) == 6
+        and rung_look(config, 0.001) == 0
+    )
+    # 6 candidates to 3/15, of which 2 and primary_only go on to 7/15, 2 to the end, in 3 folds, and
+    # the last training.
     assert expected_runs(6, 3, config) == pytest.approx(3 * (6 * 3 + 3 * 4 + 2 * 8) / 15 + 1)
     assert expected_runs(3, 3, config, done=1) == pytest.approx(3 * (3 * 4 + 2 * 8) / 15 + 1)
     assert expected_runs(2, 3, config, done=2) == pytest.approx(3 * (2 * 8) / 15 + 1)
@@ -95,7 +115,9 @@ def test_the_sum_of_sources_is_part_of_the_forecast() -> None:
     said = "6 candidate strategies, and one more with all sources that help, on 3 folds of the labels take "
     assert forecast(found, 3).startswith(said)
     few = plan(entries, setting("6 runs")[0], 3, costs, CPU, sums=True)
-    assert len(few.candidates) < 4 and not few.sums  # where no two sources are tried alone, no sum follows
+    assert (
+        len(few.candidates) < 4 and not few.sums
+    )  # where no two sources are tried alone, no sum follows
 
 
 def test_a_plan_is_saved_and_read_again(tmp_path: Path) -> None:
@@ -103,7 +125,9 @@ def test_a_plan_is_saved_and_read_again(tmp_path: Path) -> None:
     made.write(tmp_path)
     assert Plan.read(tmp_path) == made and Plan.read(tmp_path / "other") is None
     (tmp_path / "plan.json").write_text('{"steps": 3}')
-    with pytest.raises(InputError, match=r"plan\.json: is damaged, or was not written by a portfolio.*--fresh"):
+    with pytest.raises(
+        InputError, match=r"plan\.json: is damaged, or was not written by a portfolio.*--fresh"
+    ):
         Plan.read(tmp_path)
 
 

@@ -1,4 +1,6 @@
-"""The candidates of a portfolio: the default list by rule, names of one's own, and what each changes in a job."""
+"""The candidates of a portfolio: the default list by rule, names of one's own, and what each
+changes in a job.
+"""
 
 from dataclasses import replace
 
@@ -25,7 +27,9 @@ def prepared(*classes: list[str]) -> Prepared:
     """Primary classes a and b, and an auxiliary source for each list of classes."""
     examples = Examples(torch.zeros(8, 2), torch.zeros(8, dtype=torch.int64))
     tasks = {f"s{i}": Task(f"s{i}", "classify", names, examples) for i, names in enumerate(classes)}
-    return Prepared("table", Task("primary", "classify", ["a", "b"], examples), examples, examples, tasks)
+    return Prepared(
+        "table", Task("primary", "classify", ["a", "b"], examples), examples, examples, tasks
+    )
 
 
 def labels(config: Config, data: Prepared) -> list[str]:
@@ -39,7 +43,11 @@ def test_the_default_candidates_follow_from_the_data() -> None:
     config = loads("strategy: portfolio")
     assert labels(config, prepared(["x", "y"])) == BASE
     same = labels(config, prepared(["a", "b"]))
-    assert same[2] == "multitask, own head" and same[-1] == "multitask 4, own head" and set(BASE) < set(same)
+    assert (
+        same[2] == "multitask, own head"
+        and same[-1] == "multitask 4, own head"
+        and set(BASE) < set(same)
+    )
     assert labels(config, prepared()) == ["primary_only"]
     two = labels(config, prepared(["x", "y"], ["z", "w"]))
     assert two == [*BASE, "multitask, only s0", "multitask, only s1"]
@@ -52,9 +60,14 @@ def test_candidates_can_be_listed_in_the_configuration() -> None:
     found = candidates(config, prepared(["x", "y"], ["z", "w"]))
     names = ["primary_only", "drop_harmful", "auto, rank=2", "multitask 3, only s1"]
     assert [entry.label for entry in found] == names
-    assert [entry.strategy.rank for entry in found[1:3]] == [4, 2]  # from `strategy:` unless it is named
+    assert [entry.strategy.rank for entry in found[1:3]] == [
+        4,
+        2,
+    ]  # from `strategy:` unless it is named
     assert loads(dump(config)) == config
-    assert [entry.label for entry in candidates(loads(dump(config)), prepared(["x", "y"], ["z", "w"]))] == names
+    assert [
+        entry.label for entry in candidates(loads(dump(config)), prepared(["x", "y"], ["z", "w"]))
+    ] == names
 
 
 @pytest.mark.parametrize(
@@ -62,7 +75,10 @@ def test_candidates_can_be_listed_in_the_configuration() -> None:
     [
         ("portfolio", "cannot be part of a portfolio"),
         ("pretrain_as_released", "trains no output layer"),
-        ("{name: multitask, sources: [other]}", "there is no auxiliary source 'other'; the sources are s0"),
+        (
+            "{name: multitask, sources: [other]}",
+            "there is no auxiliary source 'other'; the sources are s0",
+        ),
         ("{name: multitask, sources: []}", "sources is empty"),
         ("custom", "needs its three weights"),
     ],
@@ -90,15 +106,17 @@ def test_classes_in_another_order_share_the_output_layer() -> None:
     data, config = prepared(["b", "a"]), loads("strategy: portfolio")
     assert "multitask, own head" in labels(config, data)
     for head, targets in (("shared", 1), ("own", 0)):
-        found = data_for(named(CandidateConfig(name="multitask", head=head), config), data).auxiliary["s0"]
+        found = data_for(
+            named(CandidateConfig(name="multitask", head=head), config), data
+        ).auxiliary["s0"]
         assert found.classes == (["a", "b"] if head == "shared" else ["b", "a"])
-        assert found.examples.targets is not None and found.examples.targets.tolist() == [targets] * 8  # all are b
+        assert (
+            found.examples.targets is not None and found.examples.targets.tolist() == [targets] * 8
+        )  # all are b
 
 
 def test_the_job_of_a_candidate_never_stops_early_and_keeps_its_last_step() -> None:
-    text = (
-        "training: {guided: {schedule: plateau, patience: 3, seconds: 9}}\nmodel: {weights: 'runs/{seed}.safetensors'}"
-    )
+    text = "training: {guided: {schedule: plateau, patience: 3, seconds: 9}}\nmodel: {weights: 'runs/{seed}.safetensors'}"
     config = loads(text, ["seed=5"])
     found = config_for(named(CandidateConfig(name="multitask"), config), config, 77)
     for phase in (found.training.guided, found.training.finetune):
@@ -120,17 +138,26 @@ def test_batches_follow_the_smallest_fold() -> None:
 
 def test_a_sum_of_the_good_sources() -> None:
     data, config = prepared(*[["x", "y"]] * 4), loads("")
-    losses = {"primary_only": 1.0} | {f"multitask, only s{i}": 0.8 + 0.3 * (i % 2) for i in range(4)}
+    losses = {"primary_only": 1.0} | {
+        f"multitask, only s{i}": 0.8 + 0.3 * (i % 2) for i in range(4)
+    }
     found = greedy_sum(config, losses, data)
     assert found is not None and found.strategy.sources == ["s0", "s2"]
     assert found.label == "multitask, only s0 + s2"
     assert greedy_sum(config, dict.fromkeys(losses, 0.5), data) is None  # none is better
-    assert greedy_sum(config, losses | {"primary_only": 9.0}, data) is None  # the sum of all is there already
-    assert greedy_sum(config, losses, replace(data, auxiliary=dict(list(data.auxiliary.items())[:3]))) is None
+    assert (
+        greedy_sum(config, losses | {"primary_only": 9.0}, data) is None
+    )  # the sum of all is there already
+    assert (
+        greedy_sum(config, losses, replace(data, auxiliary=dict(list(data.auxiliary.items())[:3])))
+        is None
+    )
 
 
 def test_a_warm_up_is_cut_with_the_steps() -> None:
-    config = loads("training: {guided: {steps: 100, warmup: 20}, finetune: {epochs: 3, warmup: 10}}")
+    config = loads(
+        "training: {guided: {steps: 100, warmup: 20}, finetune: {epochs: 3, warmup: 10}}"
+    )
     whole = fitted(config, 50, {"guided": 100, "finetune": 40}, 1)  # epochs have become steps
     assert (whole.training.guided.warmup, whole.training.finetune.warmup) == (20, 10)
     less = fitted(whole, 50, {"guided": 25, "finetune": 10}, 1).training

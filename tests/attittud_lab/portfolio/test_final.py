@@ -43,7 +43,9 @@ def config_of(data: str, folder: Path, *changes: str) -> Config:
     if data == "images":
         return job("portfolio.features=[histogram]", f"output={folder}/runs", *changes)
     text = table_job(folder) if data == "tables" else text_job(folder)
-    networks = [] if any("learners" in change for change in changes) else ["portfolio.learners=[network]"]
+    networks = (
+        [] if any("learners" in change for change in changes) else ["portfolio.learners=[network]"]
+    )
     return loads(text, [*networks, *changes])
 
 
@@ -62,8 +64,12 @@ def inputs_of_the_test_set(data: str, folder: Path, run_dir: Path) -> tuple[Any,
 
 
 def one_of_each(likely: dict[str, Any], _held_out: Any, best: str, _picks: int) -> dict[str, int]:
-    """Picks of an ensemble: the best candidate, and up to three others, of both kinds if there are any."""
-    networks = [label for label in likely if label == "primary_only" or label.startswith("multitask")]
+    """Picks of an ensemble: the best candidate, and up to three others, of both kinds if there are
+    any.
+    """
+    networks = [
+        label for label in likely if label == "primary_only" or label.startswith("multitask")
+    ]
     others = [label for label in likely if label not in networks]
     return {best: 3} | dict.fromkeys([*networks[:1], *others[-2:]], 1)
 
@@ -106,7 +112,9 @@ def test_the_loaded_model_predicts_what_was_recorded(
     assert result.test["loss"] == pytest.approx(float(F.cross_entropy(scores, targets)), rel=1e-4)
     # One example at a time gives the same probabilities.
     likely = model.predict_proba(inputs)
-    alone = np.concatenate([model.predict_proba(inputs[number : number + 1]) for number in range(4)])
+    alone = np.concatenate(
+        [model.predict_proba(inputs[number : number + 1]) for number in range(4)]
+    )
     np.testing.assert_allclose(alone, likely[:4], atol=1e-5)
     kept = load_checkpoint(folder / "out_of_fold.safetensors")
     assert about["temperature"] == pytest.approx(fitted_temperature(kept["model"], kept["targets"]))
@@ -150,8 +158,17 @@ def test_a_changed_byte_in_any_file_of_the_model_is_refused(
     run(config_of("tables", tmp_path, *FINALS["both"]), folder)
     names = json.loads((folder / "model.json").read_text())["sha256"]
     files = {path.name for path in folder.iterdir()}
-    assert {name for name in files if name.startswith(("member-", "features-"))} | {"data.json"} == set(names)
-    command = ("predict", str(folder), str(tmp_path / "own.parquet"), "-o", str(tmp_path / "out.csv"), "--quiet")
+    assert {name for name in files if name.startswith(("member-", "features-"))} | {
+        "data.json"
+    } == set(names)
+    command = (
+        "predict",
+        str(folder),
+        str(tmp_path / "own.parquet"),
+        "-o",
+        str(tmp_path / "out.csv"),
+        "--quiet",
+    )
     assert call(*command) == 0
     draws = np.random.default_rng(0)
     for name in names:
@@ -169,7 +186,9 @@ def test_a_changed_byte_in_any_file_of_the_model_is_refused(
     assert call(*command) == 0
 
 
-def test_a_model_with_simple_members_is_not_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_with_simple_members_is_not_exported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run(config_of("tables", tmp_path, *FINALS["one simple model"]), tmp_path / "run")
     with pytest.raises(InputError, match="not networks"):
         attittud_lab.load(tmp_path / "run").export(tmp_path / "model.pt2")
@@ -179,7 +198,9 @@ def test_a_model_with_simple_members_is_not_exported(tmp_path: Path, capsys: pyt
 
 
 @pytest.mark.parametrize("learners", [[], SIMPLE], ids=["networks", "simple"])
-def test_without_a_test_set_the_figures_that_chose_are_shown(learners: list[str], tmp_path: Path) -> None:
+def test_without_a_test_set_the_figures_that_chose_are_shown(
+    learners: list[str], tmp_path: Path
+) -> None:
     few = [*learners, "data.primary.test=0", "data.primary.validation=0"]
     result = train(tmp_path / "run", *few)
     assert result.test == {}
@@ -207,7 +228,9 @@ def test_an_evaluation_knows_its_phase_and_step() -> None:
 
 
 def test_evaluations_have_the_seconds_of_their_own_phase(tmp_path: Path) -> None:
-    lines = [{"phase": "guided", "step": step, "seconds": step / 10} for step in (4, 8, 12, 16, 20, 24)]
+    lines = [
+        {"phase": "guided", "step": step, "seconds": step / 10} for step in (4, 8, 12, 16, 20, 24)
+    ]
     lines += [{"phase": "finetune", "step": step, "seconds": step / 1000} for step in (4, 8, 12)]
     outputs = torch.zeros(6, 2)
     held_out = held(torch.arange(6) % 2)

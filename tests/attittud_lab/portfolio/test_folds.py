@@ -1,4 +1,6 @@
-"""Folds: every label is held out once, classes are in proportion, groups stay whole, rare classes always train."""
+"""Folds: every label is held out once, classes are in proportion, groups stay whole, rare classes
+always train.
+"""
 
 from collections import Counter
 from dataclasses import replace
@@ -29,7 +31,9 @@ def prepared(labels: list[int] | np.ndarray, groups: list[str] | None = None) ->
 
 
 @given(LABELS, st.integers(2, 5), st.integers(0, 99))
-def test_classes_are_in_proportion_and_rare_ones_always_train(labels: list[int], count: int, seed: int) -> None:
+def test_classes_are_in_proportion_and_rare_ones_always_train(
+    labels: list[int], count: int, seed: int
+) -> None:
     found = np.array(labels)
     rare = rare_examples(found, None, count)
     of = assign(found, None, rare, count, seed)
@@ -44,8 +48,12 @@ def test_classes_are_in_proportion_and_rare_ones_always_train(labels: list[int],
 
 
 @given(st.data(), LABELS, st.integers(2, 4), st.integers(0, 99))
-def test_groups_are_never_split(data: st.DataObject, labels: list[int], count: int, seed: int) -> None:
-    groups = data.draw(st.lists(st.sampled_from("abcdefghij"), min_size=len(labels), max_size=len(labels)))
+def test_groups_are_never_split(
+    data: st.DataObject, labels: list[int], count: int, seed: int
+) -> None:
+    groups = data.draw(
+        st.lists(st.sampled_from("abcdefghij"), min_size=len(labels), max_size=len(labels))
+    )
     found = np.array(labels)
     rare = rare_examples(found, groups, count)
     of = assign(found, groups, rare, count, seed)
@@ -63,7 +71,9 @@ def test_groups_of_one_size_are_in_proportion() -> None:
     labels = np.repeat(np.arange(30) % 3, 4)
     groups = [f"g{i}" for i in np.repeat(np.arange(30), 4)]
     of = assign(labels, groups, np.zeros(120, dtype=bool), 5, 0)
-    each = [[int(((of == fold) & (labels == label)).sum()) for label in range(3)] for fold in range(5)]
+    each = [
+        [int(((of == fold) & (labels == label)).sum()) for label in range(3)] for fold in range(5)
+    ]
     assert each == [[8, 8, 8]] * 5
 
 
@@ -75,7 +85,10 @@ def test_every_label_is_held_out_once(labels: list[int], seed: int) -> None:
     assert len(set(held.tolist())) == len(held) and folds.count in (2, 3)
     for fold in range(folds.count):
         part = fold_data(data, folds, fold)
-        train, validation = part.primary.examples.inputs[:, 0].tolist(), part.validation.inputs[:, 0].tolist()
+        train, validation = (
+            part.primary.examples.inputs[:, 0].tolist(),
+            part.validation.inputs[:, 0].tolist(),
+        )
         assert sorted(train + validation) == list(range(len(labels)))
         assert validation == folds.held_out(fold).tolist() and len(train) >= folds.smallest
         assert {labels[int(row)] for row in train} == set(labels)
@@ -85,7 +98,9 @@ def test_every_label_is_held_out_once(labels: list[int], seed: int) -> None:
 
 def test_few_labels_get_fewer_folds() -> None:
     assert make_folds(prepared([0, 0, 1, 1, 2, 2]), PortfolioConfig(), 0).count == 2
-    assert make_folds(prepared([0] * 6 + [1] * 6 + [2]), PortfolioConfig(), 0).not_validated == ["c2"]
+    assert make_folds(prepared([0] * 6 + [1] * 6 + [2]), PortfolioConfig(), 0).not_validated == [
+        "c2"
+    ]
     with pytest.raises(InputError, match="no class has two examples"):
         make_folds(prepared([0, 1, 2]), PortfolioConfig(), 0)
     with pytest.raises(InputError, match="in two groups"):
@@ -109,7 +124,9 @@ def test_folds_balance_several_labels_per_example(seed: int) -> None:
     assert "c3" in folds.not_validated and (folds.of[:2] == NEVER).all()
     for fold in range(3):
         assert len(folds.held_out(fold)) in range(15, 21)
-    assert (fold_data(prepared(labels), folds, None).primary.examples.inputs[:, 0] == torch.arange(60)).all()
+    assert (
+        fold_data(prepared(labels), folds, None).primary.examples.inputs[:, 0] == torch.arange(60)
+    ).all()
 
 
 def test_no_fold_is_empty() -> None:
@@ -121,14 +138,25 @@ def test_no_fold_is_empty() -> None:
     )  # one of these groups always trains: its class is in no other
     labels, groups = [0, 1] + [0] * 4, [*"aa", *"bbbb"]  # the first group can never be held out
     folds = make_folds(prepared(labels, groups), PortfolioConfig(), 0)
-    assert folds.count == 1 and folds.held_out(0).tolist() == [2, 3, 4, 5] and folds.not_validated == ["c1"]
+    assert (
+        folds.count == 1
+        and folds.held_out(0).tolist() == [2, 3, 4, 5]
+        and folds.not_validated == ["c1"]
+    )
 
 
-@given(st.lists(st.integers(0, 4), min_size=2, max_size=80).filter(lambda v: len(set(v)) < len(v)), st.integers(0, 99))
+@given(
+    st.lists(st.integers(0, 4), min_size=2, max_size=80).filter(lambda v: len(set(v)) < len(v)),
+    st.integers(0, 99),
+)
 def test_a_single_split_keeps_small_classes_in_training(labels: list[int], seed: int) -> None:
     folds = make_folds(prepared(labels), replace(PortfolioConfig(), one_split_above=0), seed)
     held = set(folds.held_out(0).tolist())
-    assert folds.count == 1 and held and {labels[row] for row in range(len(labels)) if row not in held} == set(labels)
+    assert (
+        folds.count == 1
+        and held
+        and {labels[row] for row in range(len(labels)) if row not in held} == set(labels)
+    )
 
 
 def test_many_small_classes_are_held_out() -> None:

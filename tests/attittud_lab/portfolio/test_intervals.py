@@ -13,7 +13,13 @@ from tests.helpers.standings import held, outputs_right
 
 @pytest.mark.parametrize(
     ("metric", "several"),
-    [("accuracy", False), ("macro_f1", False), ("accuracy", True), ("macro_f1", True), ("auc", True)],
+    [
+        ("accuracy", False),
+        ("macro_f1", False),
+        ("accuracy", True),
+        ("macro_f1", True),
+        ("auc", True),
+    ],
 )
 def test_scores_of_draws_are_those_of_an_evaluation(metric: str, several: bool) -> None:
     targets = torch.randint(2, (60, 3)) if several else torch.randint(3, (60,))
@@ -69,7 +75,9 @@ def test_a_label_without_examples_lowers_score_and_interval_alike() -> None:
     targets = torch.tensor([[1, 0, 0], [0, 1, 0]]).repeat(50, 1)
     held_out, outputs = held(targets, "macro_f1"), targets * 2.0 - 1
     low, high = Intervals.ends(Intervals(held_out, None, 0).scores(outputs))
-    assert low == high == pytest.approx(held_out.figures(outputs)["macro_f1"]) == pytest.approx(2 / 3)
+    assert (
+        low == high == pytest.approx(held_out.figures(outputs)["macro_f1"]) == pytest.approx(2 / 3)
+    )
 
 
 @pytest.mark.parametrize(("right", "beaten"), [(0.9, True), (0.52, False), (0.3, False)])
@@ -83,7 +91,9 @@ def test_a_model_is_compared_with_the_most_frequent_class(right: float, beaten: 
 
 
 def test_a_constant_guess_with_several_labels() -> None:
-    """Its area is one half; its F1 is that of all labels, since never giving a label would have an F1 of 0."""
+    """Its area is one half; its F1 is that of all labels, since never giving a label would have an
+    F1 of 0.
+    """
     targets = torch.arange(120).reshape(60, 2) // 7 % 2
     area = guess(torch.zeros(60, 2), Intervals(held(targets, "auc"), None, 0))
     assert area["class"] is None

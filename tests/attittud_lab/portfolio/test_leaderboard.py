@@ -28,10 +28,14 @@ def test_the_chance_follows_from_scores_and_losses() -> None:
     # Nine of 90 examples are right instead of wrong, by 4 in both outputs.
     wrong, right = math.log(1 + math.exp(4)), math.log(1 + math.exp(-4))
     gained = np.array([wrong - right] * 9 + [0.0] * 81)
-    expected = 0.1 / math.sqrt(0.6 * 0.4 / 90) + gained.mean() / (gained.std(ddof=1) / math.sqrt(90))
+    expected = 0.1 / math.sqrt(0.6 * 0.4 / 90) + gained.mean() / (
+        gained.std(ddof=1) / math.sqrt(90)
+    )
     assert estimate["evidence"] == pytest.approx(expected, rel=1e-5)
     assert estimate["gain"] == pytest.approx(gained.mean(), rel=1e-5)
-    assert estimate["value"] == pytest.approx(1 / (1 + math.exp(-INTERCEPT - SLOPE * expected)), rel=1e-5)
+    assert estimate["value"] == pytest.approx(
+        1 / (1 + math.exp(-INTERCEPT - SLOPE * expected)), rel=1e-5
+    )
     rough = chance([plain, pooled], HELD, usual=False)
     assert rough == estimate | {"calibrated": False}
     assert chance([plain], HELD) is None

@@ -1,4 +1,6 @@
-"""The networks of a portfolio: rungs, trials elsewhere, stops and continuations, and candidates that diverge."""
+"""The networks of a portfolio: rungs, trials elsewhere, stops and continuations, and candidates
+that diverge.
+"""
 
 import shutil
 from collections.abc import Callable
@@ -30,7 +32,9 @@ def rows_by_label(folder: Path) -> dict[str, dict[str, Any]]:
 
 def test_rungs_stop_the_worst_candidates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = list[Networks]()
-    monkeypatch.setattr(Networks, "refit", lambda self, labels: seen.append(self) or refit(self, labels))
+    monkeypatch.setattr(
+        Networks, "refit", lambda self, labels: seen.append(self) or refit(self, labels)
+    )
     result = train(tmp_path, RUNGS)
     content, rows = board(tmp_path), rows_by_label(tmp_path)
     rungs = content["networks"]["rungs"]
@@ -85,7 +89,7 @@ def test_trials_in_two_processes_give_the_same_result(tmp_path: Path) -> None:
     assert outcome(tmp_path / "here") == outcome(tmp_path / "there")
 
 
-# ------------------------------------------------------------------------- stops and continuations
+# -------------------------------------------------------------------------- stops and continuations
 
 
 def train_until(stops: Callable[[trial.TrialJob], bool], folder: Path, *changes: str) -> None:
@@ -107,16 +111,24 @@ def continued(told: Told) -> list[str]:
     return [line for line in told.lines if line.startswith("continuing")]
 
 
-def test_a_continued_run_trains_only_what_is_left_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_continued_run_trains_only_what_is_left_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     changes = [RUNGS, *TWO]
-    train_until(lambda one: one.candidate.label == "multitask" and one.fold == 1, tmp_path, *changes)
+    train_until(
+        lambda one: one.candidate.label == "multitask" and one.fold == 1, tmp_path, *changes
+    )
     plan = Plan.read(tmp_path)
     assert plan is not None
-    plan = replace(plan, costs=dict.fromkeys(plan.candidates, 100.0))  # so that a full run takes 100 s
+    plan = replace(
+        plan, costs=dict.fromkeys(plan.candidates, 100.0)
+    )  # so that a full run takes 100 s
     plan.write(tmp_path)
     trained = list[trial.TrialJob]()
     original = networks.run_trial
-    monkeypatch.setattr(networks, "run_trial", lambda one, *rest: (trained.append(one), original(one, *rest))[1])
+    monkeypatch.setattr(
+        networks, "run_trial", lambda one, *rest: (trained.append(one), original(one, *rest))[1]
+    )
     told = Told()
     train(tmp_path, *changes, progress=told)
     pace = Pace(plan, job(*changes), 2, 1)
@@ -126,16 +138,28 @@ def test_a_continued_run_trains_only_what_is_left_and_says_so(tmp_path: Path, mo
     (line,) = continued(told)
     assert "3 of 4" in line
     assert pace.words() in line
-    assert [(one.candidate.label, one.fold) for one in trained if one.until == 12] == [("multitask", 1)]
+    assert [(one.candidate.label, one.fold) for one in trained if one.until == 12] == [
+        ("multitask", 1)
+    ]
 
 
-# ---------------------------------------------------------------------------------- diverging ones
+# ----------------------------------------------------------------------------------- diverging ones
 
 
 def test_diverging_candidates_are_dropped(tmp_path: Path) -> None:
     wild = "portfolio.candidates=[{name: multitask, auxiliary_weight: 1e10, head: own}, multitask]"
-    plain_sgd = ["training.guided.optimizer=sgd", "training.guided.momentum=0", "training.guided.lr=30"]
-    train(tmp_path / "some", wild, *plain_sgd, "training.guided.clip=null", "training.finetune.lr=0.001")
+    plain_sgd = [
+        "training.guided.optimizer=sgd",
+        "training.guided.momentum=0",
+        "training.guided.lr=30",
+    ]
+    train(
+        tmp_path / "some",
+        wild,
+        *plain_sgd,
+        "training.guided.clip=null",
+        "training.finetune.lr=0.001",
+    )
     rows = rows_by_label(tmp_path / "some")
     assert rows["multitask 1e+10, own head"]["diverged"]
     assert not rows["primary_only"]["diverged"]
@@ -172,7 +196,12 @@ def test_a_candidate_that_diverges_in_its_timed_steps_is_dropped_alone(
 def test_a_candidate_that_diverges_on_all_labels_is_replaced_alone(
     final: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    changes = [f"portfolio.final={final}", "portfolio.members=refit", "portfolio.folds=2", "portfolio.rungs=[]"]
+    changes = [
+        f"portfolio.final={final}",
+        "portfolio.members=refit",
+        "portfolio.folds=2",
+        "portfolio.rungs=[]",
+    ]
     train(tmp_path / "usual", *changes)
     best, original, told = board(tmp_path / "usual")["final"]["winner"], trial._Trial.run, Told()
 
@@ -196,13 +225,17 @@ def test_a_candidate_that_diverges_on_all_labels_is_replaced_alone(
         train(tmp_path / "none", *changes)
 
 
-# --------------------------------------------------------------------------------------- the rest
+# ----------------------------------------------------------------------------------------- the rest
 
 
-def test_threads_are_part_of_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_are_part_of_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen = list[int]()
     original = trial._Trial.run
-    monkeypatch.setattr(trial._Trial, "run", lambda self: (seen.append(torch.get_num_threads()), original(self))[1])
+    monkeypatch.setattr(
+        trial._Trial, "run", lambda self: (seen.append(torch.get_num_threads()), original(self))[1]
+    )
     few = ["portfolio.candidates=[]", "portfolio.folds=2"]
     for threads in (None, 2):
         own = [] if threads is None else [f"training.threads={threads}"]
@@ -213,7 +246,9 @@ def test_threads_are_part_of_the_configuration(tmp_path: Path, monkeypatch: pyte
 
 
 def test_the_size_of_a_folder_in_which_others_write(tmp_path: Path) -> None:
-    """A trial in another process renames a file between the look at its folder and the question for its size."""
+    """A trial in another process renames a file between the look at its folder and the question for
+    its size.
+    """
     folder = SimpleNamespace(path=tmp_path, trials_path=tmp_path / "trials")
     folder.trials_path.mkdir()
     (tmp_path / "a").write_bytes(bytes(100))

@@ -1,4 +1,6 @@
-"""Forecasts follow the pace of the trials that have finished: the range that is shown covers the outcome."""
+"""Forecasts follow the pace of the trials that have finished: the range that is shown covers the
+outcome.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,9 @@ FOLDS = 3
 
 
 def made(at_once: int = 1, **costs: float) -> Pace:
-    """Four candidates on three folds, of which a full run was forecast to take 100 s, or what `costs` says."""
+    """Four candidates on three folds, of which a full run was forecast to take 100 s, or what
+    `costs` says.
+    """
     config = job("portfolio.rungs=[{at: 0.34, keep: 0.25}]")
     runs = expected_runs(len(LABELS), FOLDS, config)
     by_label = {label: costs.get(label, 100.0) for label in LABELS}
@@ -31,7 +35,8 @@ def test_what_is_left_is_the_plan_without_what_is_done() -> None:
     pace = made()
     pace.begin(0, LABELS)
     in_all = pace.plan.seconds
-    # At least one candidate goes on after the first rung; at most one more, which is then primary_only.
+    # At least one candidate goes on after the first rung; at most one more, which is then
+    # primary_only.
     fewer = in_all - FOLDS * 100 * 2 / 3 - 100
     assert pace.left() == pytest.approx((EARLY[0] * fewer, EARLY[1] * in_all))
     for _ in range(2):  # counted once
@@ -62,7 +67,9 @@ def test_trials_at_the_same_time_share_the_seconds() -> None:
 def test_the_range_covers_the_outcome_at_any_pace(
     slower: float, noise: list[float], wrong: list[float], before: int
 ) -> None:
-    """`wrong`: how far the timed steps of each candidate are off. `before`: the trials of an earlier process."""
+    """`wrong`: how far the timed steps of each candidate are off. `before`: the trials of an
+    earlier process.
+    """
     pace = made(**dict(zip(LABELS, (100 * factor for factor in wrong), strict=True)))
     alive = [LABELS, LABELS[:2], LABELS[1:2]]
     trials = [(0, label, fold, 100 / 3) for label in alive[0] for fold in range(FOLDS)]
@@ -104,7 +111,9 @@ class Clock(Told):
 def test_forecasts_of_a_portfolio_hold_when_the_machine_changes_its_pace(
     slower: float, after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The plan expects a second for each step; after so many trials, a step takes `slower` seconds."""
+    """The plan expects a second for each step; after so many trials, a step takes `slower`
+    seconds.
+    """
     clock = Clock()
     begun = 0
     original_step = Phase.step

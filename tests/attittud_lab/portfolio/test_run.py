@@ -1,4 +1,6 @@
-"""Whole portfolios: stops at any moment, other configurations, rare classes, texts, groups, and workers."""
+"""Whole portfolios: stops at any moment, other configurations, rare classes, texts, groups, and
+workers.
+"""
 
 import json
 import os
@@ -23,12 +25,26 @@ from attittud_lab.portfolio import trial
 from attittud_lab.portfolio.choose import HeldOut
 from attittud_lab.portfolio.run import Portfolio, run
 from attittud_lab.runs.folder import load_checkpoint
-from tests.helpers.portfolios import SIMPLE, Told, board, job, killed_at_random, of_patients, outcome, train
+from tests.helpers.portfolios import (
+    SIMPLE,
+    Told,
+    board,
+    job,
+    killed_at_random,
+    of_patients,
+    outcome,
+    train,
+)
 from tests.helpers.simple_jobs import table_job
 from tests.helpers.text_jobs import write_job
 
 NETWORKS = ["portfolio.candidates=[multitask]", "portfolio.folds=2"]
-BOTH = [*NETWORKS, "portfolio.learners=[linear, network]", "portfolio.features=[histogram]", "portfolio.final=ensemble"]
+BOTH = [
+    *NETWORKS,
+    "portfolio.learners=[linear, network]",
+    "portfolio.features=[histogram]",
+    "portfolio.final=ensemble",
+]
 KINDS = {
     "one network": NETWORKS,
     "one simple model": SIMPLE,
@@ -60,7 +76,9 @@ def test_out_of_fold_predictions_are_recorded(tmp_path: Path) -> None:
 
 
 def killed_after_each_write(folder: Path, train_it: Any, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Start a run again and again, each time killed after some more writes. Return the number of tries."""
+    """Start a run again and again, each time killed after some more writes. Return the number of
+    tries.
+    """
     count, kill_at, tries = 0, 0, 0
 
     def killed(path: Path, content: bytes, *rest: str) -> None:
@@ -89,16 +107,22 @@ def test_a_portfolio_killed_anywhere_ends_with_the_same_result(
     changes = [*KINDS[kind], f"output={tmp_path}/output"]
     monkeypatch.setattr(trial, "SAVED_EVERY", 0.0)
     train(tmp_path / "whole", *changes)
-    tries = killed_after_each_write(tmp_path / "killed", lambda: train(tmp_path / "killed", *changes), monkeypatch)
+    tries = killed_after_each_write(
+        tmp_path / "killed", lambda: train(tmp_path / "killed", *changes), monkeypatch
+    )
     assert tries > 5
     assert run(job(*changes), tmp_path / "killed").skipped
     assert outcome(tmp_path / "whole") == outcome(tmp_path / "killed")
 
 
-def test_a_table_killed_anywhere_ends_with_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_killed_anywhere_ends_with_the_same_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = loads(table_job(tmp_path), ["portfolio.final=ensemble"])
     run(config, tmp_path / "whole")
-    tries = killed_after_each_write(tmp_path / "killed", lambda: run(config, tmp_path / "killed"), monkeypatch)
+    tries = killed_after_each_write(
+        tmp_path / "killed", lambda: run(config, tmp_path / "killed"), monkeypatch
+    )
     assert tries > 5
     assert run(config, tmp_path / "killed").skipped
     assert outcome(tmp_path / "whole") == outcome(tmp_path / "killed")
@@ -109,7 +133,9 @@ KILLS = int(os.environ.get("ATTITTUD_KILLS", "3"))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["one network", "both"])
-def test_a_portfolio_killed_at_any_moment_ends_with_the_same_result(kind: str, tmp_path: Path) -> None:
+def test_a_portfolio_killed_at_any_moment_ends_with_the_same_result(
+    kind: str, tmp_path: Path
+) -> None:
     """SIGKILL, which no process can see coming. ATTITTUD_KILLS=30 asks for more."""
     whole, *killed = killed_at_random(tmp_path, *KINDS[kind], kills=KILLS)
     for folder in killed:
@@ -136,7 +162,7 @@ def test_a_folder_of_another_configuration_is_refused(
     assert len(list((tmp_path / "run").glob("member-*.safetensors"))) == 1
 
 
-# --------------------------------------------------------------------------------- kinds of data
+# ------------------------------------------------------------------------------------ kinds of data
 
 
 @pytest.mark.parametrize("learner", ["linear", "network"])
@@ -189,7 +215,12 @@ def test_several_labels_groups_and_sources(tmp_path: Path) -> None:
 
 def test_networks_work_with_an_encoder_of_texts(tmp_path: Path) -> None:
     path = write_job(tmp_path)
-    settings = ["strategy=portfolio", "portfolio.looks=4", "portfolio.learners=[network]", "portfolio.final=ensemble"]
+    settings = [
+        "strategy=portfolio",
+        "portfolio.looks=4",
+        "portfolio.learners=[network]",
+        "portfolio.final=ensemble",
+    ]
     config = load(path, settings)
     result = run(config, tmp_path / "run")
     content = board(tmp_path / "run")
@@ -206,17 +237,21 @@ def test_networks_work_with_an_encoder_of_texts(tmp_path: Path) -> None:
 
 def test_held_out_texts_are_never_used_as_masked_texts(tmp_path: Path) -> None:
     path = write_job(tmp_path)
-    own = [json.loads(line)["text"] for line in (tmp_path / "labelled.jsonl").read_text().splitlines()]
+    own = [
+        json.loads(line)["text"] for line in (tmp_path / "labelled.jsonl").read_text().splitlines()
+    ]
     with (tmp_path / "plain.jsonl").open("a") as file:
         file.writelines(json.dumps({"text": text}) + "\n" for text in own)
     data = trial.pooled_data(load(path, ["strategy=portfolio"]))
     assert data.record["auxiliary"]["lm"]["left_out_as_primary"] == len(own)
 
 
-# --------------------------------------------------------------------------------- the end
+# ------------------------------------------------------------------------------------------ the end
 
 
-def test_few_examples_of_a_large_test_set_are_compared_with_a_guess(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_examples_of_a_large_test_set_are_compared_with_a_guess(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     targets = (torch.arange(300) > 150).long()  # sorted by class: its first examples are all alike
     task = Task("primary", "classify", ["a", "b"], Examples(torch.zeros(300, 1), targets))
     portfolio = Portfolio.__new__(Portfolio)
@@ -253,5 +288,10 @@ def test_the_cure_for_a_model_that_guesses_names_models_that_the_job_accepts() -
 def test_the_chance_is_calibrated_for_the_default_candidates_alone() -> None:
     assert module._usual(PortfolioConfig())
     assert module._usual(PortfolioConfig(folds=5, final="ensemble"))
-    for text in ("candidates: [multitask]", "learners: [linear]", "uses: [pooled]", "features: [columns]"):
+    for text in (
+        "candidates: [multitask]",
+        "learners: [linear]",
+        "uses: [pooled]",
+        "features: [columns]",
+    ):
         assert not module._usual(loads(f"portfolio: {{{text}}}").portfolio)

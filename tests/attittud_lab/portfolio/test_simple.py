@@ -1,4 +1,6 @@
-"""Simple candidates in a portfolio: an independent computation with scikit-learn, labels at random, and bad names."""
+"""Simple candidates in a portfolio: an independent computation with scikit-learn, labels at random,
+and bad names.
+"""
 
 import json
 from pathlib import Path
@@ -32,8 +34,12 @@ def trained(text: str, folder: Path, *changes: str) -> dict[str, Any]:
     return load_checkpoint(folder / "out_of_fold.safetensors")
 
 
-def sklearn_scores(features: Numbers, labels: Numbers, weights: Numbers, new: Numbers, penalty: float) -> Numbers:
-    """Log-probabilities of new rows by scikit-learn, on features whose centred rows have length 1 on average."""
+def sklearn_scores(
+    features: Numbers, labels: Numbers, weights: Numbers, new: Numbers, penalty: float
+) -> Numbers:
+    """Log-probabilities of new rows by scikit-learn, on features whose centred rows have length 1
+    on average.
+    """
     mean = features.mean(0)
     scale = np.sqrt(np.square(features - mean).sum(1).mean())
     model = LogisticRegression(C=1 / penalty, tol=1e-8, max_iter=5000)
@@ -41,8 +47,12 @@ def sklearn_scores(features: Numbers, labels: Numbers, weights: Numbers, new: Nu
     return model.predict_log_proba((new - mean) / scale)
 
 
-def recomputed(kept: dict[str, Any], features: Numbers, more: Numbers | None, more_labels: Numbers | None) -> Numbers:
-    """Out-of-fold log-probabilities of `alone`, or of `pooled` with rows of a source; features are in recorded order."""
+def recomputed(
+    kept: dict[str, Any], features: Numbers, more: Numbers | None, more_labels: Numbers | None
+) -> Numbers:
+    """Out-of-fold log-probabilities of `alone`, or of `pooled` with rows of a source; features are
+    in recorded order.
+    """
     labels, folds = kept["targets"].numpy(), kept["folds"].numpy()
     settings = [(penalty, 0.0) for penalty in PENALTIES]
     if more is not None:
@@ -65,7 +75,9 @@ def recomputed(kept: dict[str, Any], features: Numbers, more: Numbers | None, mo
         cooled = log_softmax(best / np.exp(log_temperature), axis=1)
         return -cooled[np.arange(len(labels)), labels].mean()
 
-    temperature = np.exp(minimize_scalar(cooled_loss, bounds=(np.log(0.2), np.log(5)), method="bounded").x)
+    temperature = np.exp(
+        minimize_scalar(cooled_loss, bounds=(np.log(0.2), np.log(5)), method="bounded").x
+    )
     return log_softmax(best / temperature, axis=1)
 
 
@@ -82,10 +94,14 @@ def test_out_of_fold_scores_of_a_table_are_those_of_scikit_learn(tmp_path: Path)
     kept = trained(text, tmp_path / "run", "portfolio.uses=[pooled, stacked]")
     data = trial.pooled_data(loads(text))
     features = data.primary.examples.inputs.numpy()[kept["rows"].numpy()]
-    assert_same(kept["candidates"]["columns, linear, alone"], recomputed(kept, features, None, None))
+    assert_same(
+        kept["candidates"]["columns, linear, alone"], recomputed(kept, features, None, None)
+    )
     more = data.auxiliary["more"]
     assert more.classes == data.primary.classes
-    expected = recomputed(kept, features, more.examples.inputs.numpy(), more.examples.targets.numpy())
+    expected = recomputed(
+        kept, features, more.examples.inputs.numpy(), more.examples.targets.numpy()
+    )
     assert_same(kept["candidates"]["columns, linear, pooled more"], expected)
     labels = {row["label"] for row in board(tmp_path / "run")["candidates"]}
     assert "columns, linear, pooled other" not in labels
@@ -99,10 +115,14 @@ def test_out_of_fold_scores_of_texts_are_those_of_scikit_learn(tmp_path: Path) -
     names = [int(name.rpartition(" ")[2]) - 1 for name in kept["names"]]  # "own.jsonl, line 3"
     used = json.loads((tmp_path / "run" / "data.json").read_text())["primary"]["train"]["rows"]
     assert sorted(names) == sorted(used)
-    words = TfidfVectorizer(sublinear_tf=True, ngram_range=(1, 2), token_pattern=r"(?u)\b\w+\b", min_df=2)
+    words = TfidfVectorizer(
+        sublinear_tf=True, ngram_range=(1, 2), token_pattern=r"(?u)\b\w+\b", min_df=2
+    )
     letters = TfidfVectorizer(sublinear_tf=True, analyzer="char_wb", ngram_range=(2, 5), min_df=2)
     both = make_union(words, letters)
-    both.fit([own[row]["text"] for row in used] + [row["text"] for row in more])  # no text of the test set
+    both.fit(
+        [own[row]["text"] for row in used] + [row["text"] for row in more]
+    )  # no text of the test set
     features = both.transform([own[row]["text"] for row in names]).toarray()
     assert_same(kept["candidates"]["tfidf, linear, alone"], recomputed(kept, features, None, None))
     expected = recomputed(
@@ -115,13 +135,20 @@ def test_out_of_fold_scores_of_texts_are_those_of_scikit_learn(tmp_path: Path) -
 
 
 def test_random_labels_are_predicted_by_chance(tmp_path: Path) -> None:
-    """The mean accuracy of each candidate over several draws; a leak of one label in ten would be seen."""
+    """The mean accuracy of each candidate over several draws; a leak of one label in ten would be
+    seen.
+    """
     draws, count = 5, 90
     accuracies: dict[str, list[float]] = {}
     every = "portfolio.learners=[linear, extra trees]"  # tests/attittud_lab/uses has all learners
     for seed in range(draws):
         folder = tmp_path / str(seed)
-        kept = trained(table_job(folder, count=count, seed=seed, random=True), folder / "run", every, f"seed={seed}")
+        kept = trained(
+            table_job(folder, count=count, seed=seed, random=True),
+            folder / "run",
+            every,
+            f"seed={seed}",
+        )
         for label, outputs in kept["candidates"].items():
             right = (outputs.argmax(1) == kept["targets"]).double().mean()
             accuracies.setdefault(label, []).append(float(right))
@@ -138,7 +165,11 @@ def test_several_labels_groups_and_sources_with_other_labels(tmp_path: Path) -> 
     content = board(tmp_path / "run")
     assert content["metric"] == "auc"
     labels = {row["label"] for row in content["candidates"]}
-    assert {"columns, linear, alone", "columns, linear, pooled s1", "columns, linear, stacked s0"} <= labels
+    assert {
+        "columns, linear, alone",
+        "columns, linear, pooled s1",
+        "columns, linear, stacked s0",
+    } <= labels
     assert "columns, linear, pooled s0" not in labels
     # The labels follow from the columns, so candidates see more than a coin.
     assert all(row["score"] > 0.6 for row in content["candidates"])

@@ -13,7 +13,15 @@ from sklearn.metrics import roc_auc_score
 from attittud_lab.config.load import loads
 from attittud_lab.portfolio import suspicious
 from attittud_lab.portfolio.run import run
-from attittud_lab.portfolio.suspicious import FILE, RATE, Suspects, examine, probabilities, small_picture, write_csv
+from attittud_lab.portfolio.suspicious import (
+    FILE,
+    RATE,
+    Suspects,
+    examine,
+    probabilities,
+    small_picture,
+    write_csv,
+)
 from attittud_lab.report import write_report
 from attittud_lab.uses.problem import Problem, SourceData
 from tests.helpers.portfolios import board
@@ -22,8 +30,12 @@ from tests.helpers.simple_jobs import table_job, text_job
 PRIMARY, CLASSES = 60, 3
 
 
-def example(*, same_classes: bool, shift: int = 0, wrong: float = 0.2) -> tuple[Problem, np.ndarray, np.ndarray]:
-    """A source with wrong labels: the problem, the right labels of the source, and which of its labels are wrong."""
+def example(
+    *, same_classes: bool, shift: int = 0, wrong: float = 0.2
+) -> tuple[Problem, np.ndarray, np.ndarray]:
+    """A source with wrong labels: the problem, the right labels of the source, and which of its
+    labels are wrong.
+    """
     generator = np.random.default_rng(0)
     features = generator.normal(size=(PRIMARY + 600, 6)).astype(np.float32)
     right = features[:, :CLASSES].argmax(axis=1)

@@ -1,4 +1,6 @@
-"""What auxiliary labels mean: a shift is found, random labels say nothing, and groups stay whole."""
+"""What auxiliary labels mean: a shift is found, random labels say nothing, and groups stay
+whole.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -20,7 +22,9 @@ def example(meaning: Any, seed: int = 0, *, several: bool = False) -> Problem:
     features = generator.normal(size=(PRIMARY + 500, 8)).astype(np.float32)
     right = features[:, :CLASSES].argmax(axis=1)
     labels = (features[:, :CLASSES] > 0).astype(np.int64) if several else right
-    source = SourceData("web", features[PRIMARY:], meaning(right, generator)[PRIMARY:], ["x", "y", "z"])
+    source = SourceData(
+        "web", features[PRIMARY:], meaning(right, generator)[PRIMARY:], ["x", "y", "z"]
+    )
     return Problem(features[:PRIMARY], labels[:PRIMARY], ["a", "b", "c"], several, {"web": source})
 
 
@@ -39,7 +43,11 @@ def tossed(right: Array, generator: Any) -> Array:
 
 def test_a_shift_is_the_clearest_translation() -> None:
     content = table(example(shifted))
-    assert {(one["label"], one["class"]) for one in content["sentences"]} == {("x", "c"), ("y", "a"), ("z", "b")}
+    assert {(one["label"], one["class"]) for one in content["sentences"]} == {
+        ("x", "c"),
+        ("y", "a"),
+        ("z", "b"),
+    }
     (openness,) = content["openness"]
     assert openness["low"] > 0.8
     assert all(entry["low"] <= entry["value"] <= entry["high"] for entry in content["entries"])

@@ -1,4 +1,6 @@
-"""A trial: averaged weights, and stops at any step from which it goes on as if it had never stopped."""
+"""A trial: averaged weights, and stops at any step from which it goes on as if it had never
+stopped.
+"""
 
 import math
 import pickle
@@ -15,7 +17,14 @@ from attittud_lab.output.progress import Progress
 from attittud_lab.portfolio import trial as module
 from attittud_lab.portfolio.candidates import PortfolioCandidate, config_for, data_for, named
 from attittud_lab.portfolio.folds import fold_data, make_folds
-from attittud_lab.portfolio.trial import TrialJob, look_file, look_steps, peak_memory, pooled_data, run_trial
+from attittud_lab.portfolio.trial import (
+    TrialJob,
+    look_file,
+    look_steps,
+    peak_memory,
+    pooled_data,
+    run_trial,
+)
 from attittud_lab.training.phase import AveragedWeights, DivergedError, Phase
 from attittud_lab.training.train import begin_phase, build_model
 from tests.helpers.portfolios import job
@@ -23,9 +32,13 @@ from tests.helpers.portfolios import job
 CPU = torch.device("cpu")
 
 
-def a_job(folder: Path, until: int, *changes: str, name: str = "multitask", fold: int | None = 1) -> TrialJob:
+def a_job(
+    folder: Path, until: int, *changes: str, name: str = "multitask", fold: int | None = 1
+) -> TrialJob:
     config = job(*changes)
-    return TrialJob(config, named(CandidateConfig(name=name), config), fold, until, folder, keeps=True)
+    return TrialJob(
+        config, named(CandidateConfig(name=name), config), fold, until, folder, keeps=True
+    )
 
 
 def test_averaged_weights_equal_those_of_an_explicit_loop() -> None:
@@ -41,11 +54,17 @@ def test_averaged_weights_equal_those_of_an_explicit_loop() -> None:
         seen.append({name: tensor.double().clone() for name, tensor in model.state_dict().items()})
         average.load(step)
         average.update()
-        weights = torch.tensor([(1 - 1 / window) ** (step - i) for i in range(step + 1)], dtype=torch.float64)
+        weights = torch.tensor(
+            [(1 - 1 / window) ** (step - i) for i in range(step + 1)], dtype=torch.float64
+        )
         for name, mean in average.values.items():
             values = torch.stack([found[name] for found in seen])
             shape = (-1, *([1] * (values.ndim - 1)))
-            wanted = (values * weights.view(shape)).sum(0) / weights.sum() if mean.is_floating_point() else values[-1]
+            wanted = (
+                (values * weights.view(shape)).sum(0) / weights.sum()
+                if mean.is_floating_point()
+                else values[-1]
+            )
             torch.testing.assert_close(mean.double(), wanted, rtol=1e-5, atol=1e-5)
     assert int(average.values["1.num_batches_tracked"]) == 25
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -55,11 +74,15 @@ def test_averaged_weights_equal_those_of_an_explicit_loop() -> None:
 
 
 def explicit(trial: TrialJob) -> list[torch.Tensor]:
-    """Outputs for the held-out fold at each look, from a plain loop over the steps of both phases."""
+    """Outputs for the held-out fold at each look, from a plain loop over the steps of both
+    phases.
+    """
     data = pooled_data(trial.config)
     folds = make_folds(data, trial.config.portfolio, mix(trial.config.seed, "folds"))
     own = data_for(trial.candidate, fold_data(data, folds, trial.fold))
-    config = config_for(trial.candidate, trial.config, mix(trial.config.seed, "fold", trial.fold or 0))
+    config = config_for(
+        trial.candidate, trial.config, mix(trial.config.seed, "fold", trial.fold or 0)
+    )
     model = build_model(config.model, own, config.seed).train()
     found, done = [], 0
     with torch.random.fork_rng():
@@ -88,7 +111,10 @@ def test_a_trial_that_stops_and_continues_gives_the_same_outputs(tmp_path: Path,
     for one, other in zip(whole.outputs, part.outputs, strict=True):
         assert torch.equal(one, other)
     for look in range(6):
-        assert look_file(tmp_path / "whole", look).read_bytes() == look_file(tmp_path / "parts", look).read_bytes()
+        assert (
+            look_file(tmp_path / "whole", look).read_bytes()
+            == look_file(tmp_path / "parts", look).read_bytes()
+        )
     assert not (tmp_path / "parts" / "checkpoint.safetensors").exists()
     again = run_trial(a_job(tmp_path / "parts", 24, name=name))  # what was known at an earlier rung
     assert len(again.outputs) == 4 and torch.equal(again.outputs[-1], whole.outputs[3])
@@ -116,9 +142,13 @@ def test_optimizer_moments_of_a_continued_trial_keep_the_memory_format_of_the_we
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.filterwarnings("ignore:.*AccumulateGrad.*", "ignore:.*TensorFloat32.*", "ignore::DeprecationWarning")
+@pytest.mark.filterwarnings(
+    "ignore:.*AccumulateGrad.*", "ignore:.*TensorFloat32.*", "ignore::DeprecationWarning"
+)
 @pytest.mark.parametrize("name", ["multitask", "drop_harmful"])
-def test_a_captured_trial_that_stops_and_continues_gives_the_same_outputs_on_a_gpu(tmp_path: Path, name: str) -> None:
+def test_a_captured_trial_that_stops_and_continues_gives_the_same_outputs_on_a_gpu(
+    tmp_path: Path, name: str
+) -> None:
     changes = (*PICTURES, "device=cuda", "training.deterministic=true")
     whole = run_trial(a_job(tmp_path / "whole", 36, *changes, name=name))
     for until in (12, 24, 30, 36):
@@ -128,7 +158,9 @@ def test_a_captured_trial_that_stops_and_continues_gives_the_same_outputs_on_a_g
 
 
 @pytest.mark.parametrize("fold", [0, None])
-def test_a_killed_trial_continues(tmp_path: Path, fold: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_trial_continues(
+    tmp_path: Path, fold: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = run_trial(a_job(tmp_path / "whole", 30, fold=fold))
     monkeypatch.setattr(module, "SAVED_EVERY", 0.0)
     save = module.save_checkpoint
@@ -148,22 +180,29 @@ def test_a_killed_trial_continues(tmp_path: Path, fold: int | None, monkeypatch:
             break
         except KeyboardInterrupt:
             assert kill_at < 39
-    assert kill_at > 3 and [torch.equal(a, b) for a, b in zip(found.outputs, whole.outputs, strict=True)] == [
-        True
-    ] * len(whole.outputs)
+    assert kill_at > 3 and [
+        torch.equal(a, b) for a, b in zip(found.outputs, whole.outputs, strict=True)
+    ] == [True] * len(whole.outputs)
     if fold is None:
-        weights = [(tmp_path / name / "weights.safetensors").read_bytes() for name in ("whole", "killed")]
+        weights = [
+            (tmp_path / name / "weights.safetensors").read_bytes() for name in ("whole", "killed")
+        ]
         assert weights[0] == weights[1] and not whole.outputs
         for lines in (found.lines, whole.lines):
             for line in lines:
                 del line["seconds"]
-        assert found.lines == whole.lines and {line["phase"] for line in found.lines} == {"guided", "finetune"}
+        assert found.lines == whole.lines and {line["phase"] for line in found.lines} == {
+            "guided",
+            "finetune",
+        }
 
 
 def test_a_trial_on_all_labels_ends_with_averaged_weights(tmp_path: Path) -> None:
     run_trial(a_job(tmp_path / "early", 12, fold=None))
     run_trial(a_job(tmp_path / "plain", 12, "portfolio.averaging=0", fold=None))
-    one, other = (load_weights(tmp_path / name / "weights.safetensors") for name in ("early", "plain"))
+    one, other = (
+        load_weights(tmp_path / name / "weights.safetensors") for name in ("early", "plain")
+    )
     assert any(not torch.equal(one[name], other[name]) for name in one)
     assert {name.split(".")[1] for name in one if name.startswith("heads.")} == {"primary", "more"}
 
@@ -177,7 +216,10 @@ def test_a_job_can_be_sent_elsewhere(tmp_path: Path) -> None:
 def test_a_trial_that_diverges_says_so(tmp_path: Path) -> None:
     found = run_trial(a_job(tmp_path, 36, "training.guided.lr=1e30", "training.guided.clip=null"))
     assert found.diverged is not None and "training diverged" in found.diverged
-    assert run_trial(a_job(tmp_path, 36, "training.guided.lr=1e30", "training.guided.clip=null")) == found
+    assert (
+        run_trial(a_job(tmp_path, 36, "training.guided.lr=1e30", "training.guided.clip=null"))
+        == found
+    )
 
 
 def test_a_checkpoint_of_another_trial_is_refused(tmp_path: Path) -> None:
@@ -193,8 +235,12 @@ def test_evaluations_are_evenly_spread() -> None:
     assert isinstance(named(CandidateConfig(name="multitask"), job()), PortfolioCandidate)
 
 
-def test_a_trial_that_diverges_later_keeps_its_earlier_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A portfolio that goes on after a kill reads its rungs again: the same candidates must be alive in each of them."""
+def test_a_trial_that_diverges_later_keeps_its_earlier_outputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A portfolio that goes on after a kill reads its rungs again: the same candidates must be
+    alive in each of them.
+    """
     before = run_trial(a_job(tmp_path, 12))
     step = Phase.step
 
@@ -207,10 +253,14 @@ def test_a_trial_that_diverges_later_keeps_its_earlier_outputs(tmp_path: Path, m
     assert run_trial(a_job(tmp_path, 24)).diverged and run_trial(a_job(tmp_path, 36)).diverged
     again = run_trial(a_job(tmp_path, 12))
     assert again.diverged is None and len(again.outputs) == len(before.outputs) == 2
-    assert all(torch.equal(one, other) for one, other in zip(before.outputs, again.outputs, strict=True))
+    assert all(
+        torch.equal(one, other) for one, other in zip(before.outputs, again.outputs, strict=True)
+    )
 
 
-def test_a_fold_without_a_defined_metric_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fold_without_a_defined_metric_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     figures = module.figures
     monkeypatch.setattr(module, "figures", lambda *given: figures(*given) | {"accuracy": math.nan})
     run_trial(a_job(tmp_path, 12))
@@ -230,8 +280,16 @@ def test_all_trials_start_from_the_weights_that_were_made_once(tmp_path: Path) -
     start = f"model.weights={tmp_path}/seed-{{seed}}/weights.safetensors"
     data, found = pooled_data(job()), []
     for fold in (0, 1, None):
-        made = module._Trial(a_job(tmp_path / f"trial-{fold}", 6, start, fold=fold), data, CPU, Progress())
-        found.append({name: tensor for name, tensor in made.model.state_dict().items() if name.startswith("body")})
+        made = module._Trial(
+            a_job(tmp_path / f"trial-{fold}", 6, start, fold=fold), data, CPU, Progress()
+        )
+        found.append(
+            {
+                name: tensor
+                for name, tensor in made.model.state_dict().items()
+                if name.startswith("body")
+            }
+        )
     kept = load_weights(tmp_path / "seed-0" / "weights.safetensors")
     for body in found:
         assert body and all(torch.equal(tensor, kept[name]) for name, tensor in body.items())

@@ -22,7 +22,9 @@ def test_differences_are_points_with_a_sign() -> None:
 
 
 def test_the_answer_follows_the_interval() -> None:
-    answers = {words.answer(GAIN | ends) for ends in ({}, {"low": -0.1}, {"low": -0.2, "high": -0.1})}
+    answers = {
+        words.answer(GAIN | ends) for ends in ({}, {"low": -0.1}, {"low": -0.2, "high": -0.1})
+    }
     assert len(answers) == 3
     unknown = GAIN | {"low": math.nan, "high": math.nan}
     assert words.answer(unknown) == words.answer(GAIN | {"low": -0.1})
@@ -32,7 +34,9 @@ def test_the_decision_names_both_candidates_and_the_members() -> None:
     text = words.decision("single", "linear, pooled", {"linear, pooled": 1}, GAIN, "accuracy")
     assert all(part in text for part in ("linear, pooled", "linear, alone", "+5.6", "+1.0 to +9.0"))
     mean = words.decision("ensemble", "a", {"a": 2, "b": 1}, None, "accuracy")
-    assert "all labels" not in words.decision("ensemble", "a", {"a": 1}, None, "accuracy", of_folds=True)
+    assert "all labels" not in words.decision(
+        "ensemble", "a", {"a": 1}, None, "accuracy", of_folds=True
+    )
     assert "a (2 of 3)" in mean
     assert "b (1 of 3)" in mean
     for change in ({"difference": math.nan}, {"few_groups": 2, "low": math.nan, "high": math.nan}):
@@ -40,7 +44,13 @@ def test_the_decision_names_both_candidates_and_the_members() -> None:
 
 
 def test_what_is_not_there_is_not_told() -> None:
-    assert words.rare([]) == words.chance(None) == words.without_us(None, {}, "accuracy") == words.legend([]) == ""
+    assert (
+        words.rare([])
+        == words.chance(None)
+        == words.without_us(None, {}, "accuracy")
+        == words.legend([])
+        == ""
+    )
     assert words.guess({"beaten": True}, 0.5, "accuracy", "A cure.") == ""
     assert "c2" in words.rare(["c2"])
 

@@ -1,4 +1,6 @@
-"""Inputs in Python are read as what they are, or refused in one sentence; never as something else."""
+"""Inputs in Python are read as what they are, or refused in one sentence; never as something
+else.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -34,7 +36,10 @@ def test_an_array_without_channels_holds_grey_images() -> None:
     assert [image.shape for image in images(grey[..., None], None, 3)] == [(1, 16, 20)] * 3
     (found,) = images(grey, None, 3)
     np.testing.assert_array_equal(found, grey)
-    with pytest.raises(InputError, match=r"\(5, 16, 20\) is no colour image; give .* n x H x W x 1 for several grey"):
+    with pytest.raises(
+        InputError,
+        match=r"\(5, 16, 20\) is no colour image; give .* n x H x W x 1 for several grey",
+    ):
         images(np.zeros((5, 16, 20), dtype=np.uint8), None, 3)
 
 
@@ -46,23 +51,41 @@ def test_images_of_the_dataset_hub_are_in_their_column() -> None:
     assert images({"img": "a.png", "label": "a"}, None, 3) == [Path("a.png")]
 
 
-@pytest.mark.parametrize("wrong", [None, 3, [None], {"label": "a"}, [{"label": "a"}], pa.table({"label": ["a"]})])
+@pytest.mark.parametrize(
+    "wrong", [None, 3, [None], {"label": "a"}, [{"label": "a"}], pa.table({"label": ["a"]})]
+)
 def test_inputs_of_another_kind_are_refused(wrong: Any) -> None:
     for read in (lambda: images(wrong, None, 3), lambda: texts(wrong, None)):
-        with pytest.raises(InputError, match=r"the model reads (images|texts); give|needs one column"):
+        with pytest.raises(
+            InputError, match=r"the model reads (images|texts); give|needs one column"
+        ):
             read()
 
 
 def test_texts_are_read_from_the_column_of_the_run() -> None:
     rows = [{"text": "wrong", "body": "right"}]
-    assert texts(rows, "body") == texts(rows[0], "body") == texts(pa.Table.from_pylist(rows), "body") == ["right"]
-    with pytest.raises(InputError, match="input 0 needs one column that is called title; its columns are text, body"):
+    assert (
+        texts(rows, "body")
+        == texts(rows[0], "body")
+        == texts(pa.Table.from_pylist(rows), "body")
+        == ["right"]
+    )
+    with pytest.raises(
+        InputError,
+        match="input 0 needs one column that is called title; its columns are text, body",
+    ):
         texts(rows, "title")
 
 
 def test_data_frames_keep_their_types() -> None:
     pandas = pytest.importorskip("pandas")
-    table = pa.table({"x": [1.0, 2.0, 3.0], "dose": pa.array([0.1, 0.2, 0.3], pa.float32()), "c": ["a", "b", None]})
+    table = pa.table(
+        {
+            "x": [1.0, 2.0, 3.0],
+            "dose": pa.array([0.1, 0.2, 0.3], pa.float32()),
+            "c": ["a", "b", None],
+        }
+    )
     features = Features.fit(table, TableConfig(categorical=["dose"]), "file")
     wanted, names = features.encode(table, "file"), ["a", "b", "c"]
     frame = table.to_pandas()
@@ -70,7 +93,9 @@ def test_data_frames_keep_their_types() -> None:
         dose=[np.float32(0.1), "0.2", 0.3], more=[1, "a", None]
     )
     for form in (frame, mixed, table, table.to_batches()[0], [row for _, row in frame.iterrows()]):
-        np.testing.assert_array_equal(encoded(features, table_rows(form, features), names, set()), wanted)
+        np.testing.assert_array_equal(
+            encoded(features, table_rows(form, features), names, set()), wanted
+        )
     (row,) = table_rows(frame.iloc[0], features)
     np.testing.assert_array_equal(encoded(features, [row], names[:1], set()), wanted[:1])
     twice = pandas.concat([frame, frame[["x"]]], axis=1)
@@ -78,6 +103,7 @@ def test_data_frames_keep_their_types() -> None:
         encoded(features, table_rows(twice, features), names, set())
     for wrong in (frame["x"], None, 3, "text", [3]):
         with pytest.raises(
-            InputError, match="the model reads rows of a table; give mappings with the columns x, dose, c"
+            InputError,
+            match="the model reads rows of a table; give mappings with the columns x, dose, c",
         ):
             table_rows(wrong, features)

@@ -1,4 +1,6 @@
-"""Inputs are read one after the other, exactly as training reads them; nothing is lost, and what is damaged is named."""
+"""Inputs are read one after the other, exactly as training reads them; nothing is lost, and what is
+damaged is named.
+"""
 
 import io
 import json
@@ -48,7 +50,9 @@ def picture(path: str, value: int = 0) -> Path:
     return Path(path)
 
 
-def test_a_true_class_that_is_only_spelt_in_another_way_gives_one_hint(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_true_class_that_is_only_spelt_in_another_way_gives_one_hint(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     for name in ("in/Dog/a.png", "in/Dog/b.png", "in/cat/a.png", "in/mule/a.png", "in/a.png"):
         picture(name)
     assert [item.truth for item in read(IMAGES, "in")].count(None) == 4
@@ -59,7 +63,7 @@ def test_a_true_class_that_is_only_spelt_in_another_way_gives_one_hint(caplog: p
     assert caplog.messages[1:] == [f"the label 'Good' is not the class 'good' of the model, {said}"]
 
 
-# ------------------------------------------------------------------------------------------------- tables
+# ------------------------------------------------------------------------------------------- tables
 
 ODD = {
     "plain.csv": b"text,label\nfirst,good\nsecond,bad\n",
@@ -84,12 +88,16 @@ ODD = {
 def test_tables_are_read_as_in_training(name: str) -> None:
     Path(name).write_bytes(ODD[name])
     assert texts(name) == inputs(read_path(name))
-    assert all(item.truth in ({"good"}, {"bad"}) and item.file == name for item in read(TEXTS, name))
+    assert all(
+        item.truth in ({"good"}, {"bad"}) and item.file == name for item in read(TEXTS, name)
+    )
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
 def test_damaged_tables_are_refused_or_read_as_in_training(suffix: str) -> None:
-    rows = [{"text": f'{"word " * (i % 7)}, "{i}"', "label": ["bad", "good"][i % 2]} for i in range(40)]
+    rows = [
+        {"text": f'{"word " * (i % 7)}, "{i}"', "label": ["bad", "good"][i % 2]} for i in range(40)
+    ]
     path = Path(f"rows{suffix}")
     if suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(rows), path)
@@ -137,7 +145,10 @@ def test_the_columns_of_the_run_are_read() -> None:
     ):
         read(Inputs("text", ["good"], False, "title"), "a.csv")
     Path("a.csv").write_text("body;text\na;b\n")
-    with pytest.raises(InputError, match=r"Its columns are body;text \(its cells seem to be separated by semicolons"):
+    with pytest.raises(
+        InputError,
+        match=r"Its columns are body;text \(its cells seem to be separated by semicolons",
+    ):
         texts("a.csv")
     Path("a.csv").write_text("text,text\na,b\n")
     with pytest.raises(InputError, match="more than once"):
@@ -180,18 +191,35 @@ def test_a_damaged_jsonl_names_its_line(line: bytes, said: str) -> None:
 
 def test_labels_may_be_names_numbers_or_lists() -> None:
     names = {b"class_names": json.dumps(["bad", "good"]).encode()}
-    table = pa.table({"text": ["a", "b", "c"], "label": pa.array([1, 0, None])}).replace_schema_metadata(names)
+    table = pa.table(
+        {"text": ["a", "b", "c"], "label": pa.array([1, 0, None])}
+    ).replace_schema_metadata(names)
     pq.write_table(table, "a.parquet")
     assert [item.truth for item in read(TEXTS, "a.parquet")] == [{"good"}, {"bad"}, None]
     several = Inputs("text", ["1", "2"], several=True)
-    Path("a.jsonl").write_text('{"text": "a", "label": [1, 0, 1]}\n{"text": "b", "label": [0, 1]}\n')
+    Path("a.jsonl").write_text(
+        '{"text": "a", "label": [1, 0, 1]}\n{"text": "b", "label": [0, 1]}\n'
+    )
     assert [item.truth for item in read(several, "a.jsonl")] == [{"2"}, None]
     Path("a.jsonl").write_text('{"text": "a", "label": null}\n{"text": "b", "label": "None"}\n')
-    assert [item.truth for item in read(Inputs("text", ["None"], False), "a.jsonl")] == [None, {"None"}]
-    pq.write_table(pa.table({"text": ["a", "b", "c"], "label": [1.0, None, float("nan")]}), "a.parquet")
-    assert [item.truth for item in read(Inputs("text", ["1", "nan"], False), "a.parquet")] == [{"1"}, None, None]
+    assert [item.truth for item in read(Inputs("text", ["None"], False), "a.jsonl")] == [
+        None,
+        {"None"},
+    ]
+    pq.write_table(
+        pa.table({"text": ["a", "b", "c"], "label": [1.0, None, float("nan")]}), "a.parquet"
+    )
+    assert [item.truth for item in read(Inputs("text", ["1", "nan"], False), "a.parquet")] == [
+        {"1"},
+        None,
+        None,
+    ]
     Path("a.csv").write_text("text,label\na, 1\nb,9\nc,\n")
-    assert [item.truth for item in read(Inputs("text", ["1", "2"], False), "a.csv")] == [{"1"}, None, None]
+    assert [item.truth for item in read(Inputs("text", ["1", "2"], False), "a.csv")] == [
+        {"1"},
+        None,
+        None,
+    ]
 
 
 def test_a_table_of_another_kind_than_the_models_is_refused() -> None:
@@ -209,21 +237,36 @@ def test_options_must_fit_every_input(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("b.csv").write_text("text,label\na,good\n")
     assert read(asked, "a.csv")[0].truth == {"good"}
     with pytest.raises(
-        InputError, match=r"b.csv: there is no column 'stars' \(--label\); .* Its columns are text, label"
+        InputError,
+        match=r"b.csv: there is no column 'stars' \(--label\); .* Its columns are text, label",
     ):
         read(asked, "a.csv", "b.csv")
     typed(monkeypatch, b"a text\n")
-    with pytest.raises(InputError, match="standard input: has no columns, so --label cannot name one; leave it out"):
+    with pytest.raises(
+        InputError, match="standard input: has no columns, so --label cannot name one; leave it out"
+    ):
         read(asked, "-")
-    with pytest.raises(InputError, match=r"a.png: has no columns, so --input and --label cannot name one"):
-        read(Inputs("image", ["cat"], False, "x", "y", ["--input", "--label"]), str(picture("a.png")))
+    with pytest.raises(
+        InputError, match=r"a.png: has no columns, so --input and --label cannot name one"
+    ):
+        read(
+            Inputs("image", ["cat"], False, "x", "y", ["--input", "--label"]), str(picture("a.png"))
+        )
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_rows_of_features_keep_the_types_of_their_file(suffix: str) -> None:
-    table = pa.table({"x": pa.array([0.1, 0.2] * 300, pa.float32()), "c": ["a", None] * 300, "label": ["good"] * 600})
+    table = pa.table(
+        {
+            "x": pa.array([0.1, 0.2] * 300, pa.float32()),
+            "c": ["a", None] * 300,
+            "label": ["good"] * 600,
+        }
+    )
     if suffix == ".csv":
-        table = pa.table({name: pa.array(map(str, table[name].to_pylist())) for name in table.column_names})
+        table = pa.table(
+            {name: pa.array(map(str, table[name].to_pylist())) for name in table.column_names}
+        )
         pa.csv.write_csv(table, "a.csv")
     else:
         pq.write_table(table, "a.parquet")
@@ -240,9 +283,13 @@ def test_memory_does_not_grow_with_the_file(suffix: str) -> None:
     for rows in (2_000, 40_000):
         path, line = f"{rows}.{suffix}", "word " * 40
         if suffix == "parquet":
-            pq.write_table(pa.table({"text": [f"{line}{i}" for i in range(rows)]}), path, row_group_size=1000)
+            pq.write_table(
+                pa.table({"text": [f"{line}{i}" for i in range(rows)]}), path, row_group_size=1000
+            )
         elif suffix == "jsonl":
-            Path(path).write_text("".join(json.dumps({"text": f"{line}{i}"}) + "\n" for i in range(rows)))
+            Path(path).write_text(
+                "".join(json.dumps({"text": f"{line}{i}"}) + "\n" for i in range(rows))
+            )
         else:
             Path(path).write_text("text\n" + "".join(f"{line}{i}\n" for i in range(rows)))
         tracemalloc.start()
@@ -252,17 +299,29 @@ def test_memory_does_not_grow_with_the_file(suffix: str) -> None:
     assert peaks[1] < peaks[0] + 1_000_000  # the larger file has 8 MB
 
 
-# ------------------------------------------------------------------------------------------------- images
+# ------------------------------------------------------------------------------------------- images
 
 
 def test_a_folder_is_read_with_all_folders_in_it(caplog: pytest.LogCaptureFixture) -> None:
-    for name in ("b/cat/2.png", "b/cat/10.png", "b/dog/deep/1.PNG", "b/0.png", "b/.hidden.png", "b/.git/x.png"):
+    for name in (
+        "b/cat/2.png",
+        "b/cat/10.png",
+        "b/dog/deep/1.PNG",
+        "b/0.png",
+        "b/.hidden.png",
+        "b/.git/x.png",
+    ):
         picture(name)
     Path("b/notes.txt").write_text("other")
     total, items = IMAGES.read(["b"])
     found = list(items)
     assert total == len(found) == 4
-    assert [item.file for item in found] == ["b/0.png", "b/cat/10.png", "b/cat/2.png", "b/dog/deep/1.PNG"]
+    assert [item.file for item in found] == [
+        "b/0.png",
+        "b/cat/10.png",
+        "b/cat/2.png",
+        "b/dog/deep/1.PNG",
+    ]
     assert [item.truth for item in found] == [None, {"cat"}, {"cat"}, {"dog"}]
     assert "1 file is left out" in caplog.text
 
@@ -322,7 +381,7 @@ def test_a_file_name_that_is_not_unicode_works() -> None:
     assert item.file.encode() and isinstance(item.raw, Path) and item.raw.exists()
 
 
-# ------------------------------------------------------------------------------------------------- standard input
+# ----------------------------------------------------------------------------------- standard input
 
 
 @pytest.mark.parametrize(
@@ -336,10 +395,14 @@ def test_a_file_name_that_is_not_unicode_works() -> None:
         (b"\n\n", []),
     ],
 )
-def test_texts_can_come_from_standard_input(monkeypatch: pytest.MonkeyPatch, content: bytes, wanted: list[Any]) -> None:
+def test_texts_can_come_from_standard_input(
+    monkeypatch: pytest.MonkeyPatch, content: bytes, wanted: list[Any]
+) -> None:
     typed(monkeypatch, content)
     found = read(TEXTS, "-")
-    assert [(item.row, item.raw) for item in found] == wanted and all(item.file == "-" for item in found)
+    assert [(item.row, item.raw) for item in found] == wanted and all(
+        item.file == "-" for item in found
+    )
 
 
 def test_paths_of_images_can_come_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,6 @@
-"""A trained model in Python: the same figures as in training, from any form of input, without running anybody's code."""
+"""A trained model in Python: the same figures as in training, from any form of input, without
+running anybody's code.
+"""
 
 import json
 import os
@@ -22,7 +24,9 @@ from attittud_lab.predict.model import Model
 from tests.helpers.commands import call
 from tests.helpers.predictions import INPUTS, JOBS, reseal, train, workplace
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of tokenizers and transformers
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # of tokenizers and transformers
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +77,9 @@ def check_figures(run: Path, name: str, folder: Path) -> Model:
     model, inputs = attittud_lab.load(run), raws(path)
     figures = json.loads((run / "result.json").read_text())["test"]
     assert len(inputs) == len(wanted) > 5
-    assert accuracy(model, model.predict(inputs), wanted) == pytest.approx(figures["accuracy"], abs=1e-6)
+    assert accuracy(model, model.predict(inputs), wanted) == pytest.approx(
+        figures["accuracy"], abs=1e-6
+    )
     likely = model.predict_proba(inputs)
     assert likely.shape == (len(inputs), len(model.classes)) and likely.dtype == np.float32
     given = inputs if model.about.kind == "text" else model._raws(inputs)
@@ -81,7 +87,9 @@ def check_figures(run: Path, name: str, folder: Path) -> Model:
     if model.several:
         loss = F.binary_cross_entropy_with_logits(scores, torch.tensor(wanted).float())
     else:
-        loss = F.cross_entropy(scores, torch.tensor([model.classes.index(label) for label in wanted]))
+        loss = F.cross_entropy(
+            scores, torch.tensor([model.classes.index(label) for label in wanted])
+        )
         assert likely.sum(1) == pytest.approx(1, abs=1e-5)
     assert float(loss) == pytest.approx(figures["loss"], rel=1e-5)
     return model
@@ -98,7 +106,11 @@ def test_predictions_of_the_test_examples_have_the_figures_of_the_run(
 @pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("strategy", ["primary_only", "pretrain", "portfolio"])
 def test_each_kind_of_strategy_leaves_a_model(strategy: str, tmp_path: Path) -> None:
-    short = ["training.guided.steps=2", "training.finetune.steps=2", "training.guided.evaluations=1"]
+    short = [
+        "training.guided.steps=2",
+        "training.finetune.steps=2",
+        "training.guided.evaluations=1",
+    ]
     settings = [f"output={tmp_path}", f"strategy={strategy}", *short, "log_layers=false"]
     assert call("train", "jobs/digits.yaml", "--quiet", *settings) == 0
     (result,) = tmp_path.rglob("result.json")
@@ -107,7 +119,9 @@ def test_each_kind_of_strategy_leaves_a_model(strategy: str, tmp_path: Path) -> 
 
 @pytest.mark.usefixtures("here")
 def test_probabilities_are_calibrated(tmp_path: Path) -> None:
-    """A network that knows its few training examples by heart is too sure; the temperature of validation corrects that."""
+    """A network that knows its few training examples by heart is too sure; the temperature of
+    validation corrects that.
+    """
     Path("sure.yaml").write_text(
         "data: {primary: {path: digits, train: 100, validation: 100, test: 500}}\n"
         "model: {name: mlp, width: 64}\nstrategy: primary_only\nlog_layers: false\n"
@@ -119,7 +133,9 @@ def test_probabilities_are_calibrated(tmp_path: Path) -> None:
     path, wanted = INPUTS["digits"](result.parent, tmp_path)
     likely = model.predict_proba(raws(path))
     right = likely.argmax(1) == [model.classes.index(label) for label in wanted]
-    loss = -np.log(likely[np.arange(len(wanted)), [model.classes.index(label) for label in wanted]]).mean()
+    loss = -np.log(
+        likely[np.arange(len(wanted)), [model.classes.index(label) for label in wanted]]
+    ).mean()
     assert model.module.temperature > 1
     assert loss < json.loads(result.read_text())["test"]["loss"]
     assert likely.max(1).mean() == pytest.approx(right.mean(), abs=0.05)
@@ -157,7 +173,9 @@ def test_images_in_all_forms_give_the_same_predictions(runs: dict[str, Path]) ->
     assert (model.module(torch.from_numpy(grey[:, None])).numpy() == wanted).all()
     assert model.predict(paths[0]) == model.predict(paths)[:1]
     assert len(model.predict([])) == len(model.predict_proba([])) == 0
-    colour = np.repeat(np.kron(grey, np.ones((3, 3), dtype=np.uint8))[..., None], 3, 3)  # larger, and of three channels
+    colour = np.repeat(
+        np.kron(grey, np.ones((3, 3), dtype=np.uint8))[..., None], 3, 3
+    )  # larger, and of three channels
     assert model.predict_proba(colour) == pytest.approx(wanted, abs=0.2)
 
 
@@ -172,7 +190,9 @@ def test_images_in_all_forms_give_the_same_predictions(runs: dict[str, Path]) ->
         ([b"no image"], "it is not an image"),
     ],
 )
-def test_inputs_that_are_not_images_are_refused(runs: dict[str, Path], inputs: Any, said: str) -> None:
+def test_inputs_that_are_not_images_are_refused(
+    runs: dict[str, Path], inputs: Any, said: str
+) -> None:
     with pytest.raises(InputError, match=said):
         attittud_lab.load(runs["pictures"]).predict(inputs)
 
@@ -190,16 +210,26 @@ def test_texts_of_a_data_frame_are_in_its_input_column(runs: dict[str, Path]) ->
     model, texts = attittud_lab.load(runs["words"]), ["it was great", "awful plot", "a film"]
     wanted = model.predict_proba(texts)
     frame = pandas.DataFrame({"label": ["?"] * 3, "text": texts})
-    for inputs in (frame, frame["text"], frame.to_dict("records"), pa.Table.from_pandas(frame), pa.array(texts)):
+    for inputs in (
+        frame,
+        frame["text"],
+        frame.to_dict("records"),
+        pa.Table.from_pandas(frame),
+        pa.array(texts),
+    ):
         assert (model.predict_proba(inputs) == wanted).all()
     for one in (frame.iloc[0], {"text": texts[0]}):
         assert model.predict(one) == model.predict(texts[0])
     for wrong in (frame[["label"]], {"label": "?"}, None, 3):
-        with pytest.raises(InputError, match=r"needs one column|the model reads texts; give strings"):
+        with pytest.raises(
+            InputError, match=r"needs one column|the model reads texts; give strings"
+        ):
             model.predict(wrong)
 
 
-def test_too_little_memory_is_explained(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_is_explained(
+    runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = attittud_lab.load(runs["words"])
 
     def full(*_: Any, **__: Any) -> None:
@@ -210,14 +240,21 @@ def test_too_little_memory_is_explained(runs: dict[str, Path], monkeypatch: pyte
         model.predict(["text"])
 
 
-def test_a_threshold_takes_labels_by_their_calibrated_probability(runs: dict[str, Path], tmp_path: Path) -> None:
+def test_a_threshold_takes_labels_by_their_calibrated_probability(
+    runs: dict[str, Path], tmp_path: Path
+) -> None:
     model = attittud_lab.load(runs["labels"])
     texts = raws(INPUTS["labels"](runs["labels"], tmp_path)[0])
     likely = model.predict_proba(texts)
     limit = float(np.median(likely))
-    wanted = [[name for name, p in zip(model.classes, row, strict=True) if p > limit] for row in likely.tolist()]
+    wanted = [
+        [name for name, p in zip(model.classes, row, strict=True) if p > limit]
+        for row in likely.tolist()
+    ]
     found = model.predict(texts, threshold=limit + 1e-7)
-    assert sum(map(list.__ne__, found, wanted)) <= 1 and found != model.predict(texts, threshold=0.999)
+    assert sum(map(list.__ne__, found, wanted)) <= 1 and found != model.predict(
+        texts, threshold=0.999
+    )
 
 
 def test_members_are_averaged(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -233,8 +270,13 @@ def test_members_are_averaged(runs: dict[str, Path], tmp_path: Path) -> None:
     about = json.loads((run / "model.json").read_text())
 
     def likely(*members: tuple[str, float]) -> np.ndarray:
-        chosen = [{"kind": "network", "weights": f"{name}.safetensors", "share": share} for name, share in members]
-        (run / "model.json").write_text(json.dumps({**about, "members": chosen, "temperature": None}))
+        chosen = [
+            {"kind": "network", "weights": f"{name}.safetensors", "share": share}
+            for name, share in members
+        ]
+        (run / "model.json").write_text(
+            json.dumps({**about, "members": chosen, "temperature": None})
+        )
         reseal(run)
         return attittud_lab.load(run).predict_proba(paths)
 
@@ -245,7 +287,7 @@ def test_members_are_averaged(runs: dict[str, Path], tmp_path: Path) -> None:
     assert len(attittud_lab.load(run).module.members) == 2
 
 
-# ------------------------------------------------------------------------------------------------- hostile folders
+# ---------------------------------------------------------------------------------- hostile folders
 
 
 class Payload:
@@ -276,7 +318,12 @@ def test_weights_are_never_unpickled(hostile: Path) -> None:
 def test_code_in_the_folder_is_never_run(hostile: Path) -> None:
     before = attittud_lab.load(hostile).predict_proba(["great"])
     network = hostile / "network"
-    for name in ("modeling_bert.py", "configuration_bert.py", "tokenization_bert.py", "__init__.py"):
+    for name in (
+        "modeling_bert.py",
+        "configuration_bert.py",
+        "tokenization_bert.py",
+        "__init__.py",
+    ):
         (network / name).write_text(CODE)
         (hostile / name).write_text(CODE)
     for name in ("pytorch_model.bin", "model.bin", "vocab.pkl"):
@@ -303,14 +350,19 @@ def test_the_configuration_creates_no_objects(hostile: Path) -> None:
 
 def test_weights_of_another_network_are_refused(hostile: Path) -> None:
     weights = load_file(hostile / "weights.safetensors")
-    for wrong in ({}, {name: tensor for name, tensor in weights.items() if "heads.primary" not in name}):
+    for wrong in (
+        {},
+        {name: tensor for name, tensor in weights.items() if "heads.primary" not in name},
+    ):
         save_file(wrong, hostile / "weights.safetensors")
         reseal(hostile)
         with pytest.raises(InputError, match="does not fit model"):
             attittud_lab.load(hostile)
     save_file(
         {
-            name: tensor.repeat(2, *[1] * (tensor.ndim - 1)) if name.startswith("heads.primary") else tensor
+            name: tensor.repeat(2, *[1] * (tensor.ndim - 1))
+            if name.startswith("heads.primary")
+            else tensor
             for name, tensor in weights.items()
         },
         hostile / "weights.safetensors",
@@ -320,11 +372,13 @@ def test_weights_of_another_network_are_refused(hostile: Path) -> None:
         attittud_lab.load(hostile)
 
 
-# ------------------------------------------------------------------------------------------------- export
+# ------------------------------------------------------------------------------------------- export
 
 
 @pytest.mark.parametrize("name", ["pictures", "words", "texts", "findings"])
-def test_an_exported_program_gives_the_same_predictions(runs: dict[str, Path], name: str, tmp_path: Path) -> None:
+def test_an_exported_program_gives_the_same_predictions(
+    runs: dict[str, Path], name: str, tmp_path: Path
+) -> None:
     model = attittud_lab.load(runs[name])
     model.export(tmp_path / "model.pt2")
     assert [path.name for path in tmp_path.iterdir()] == ["model.pt2"]
@@ -345,7 +399,11 @@ def test_models_that_cannot_be_exported_are_refused_with_a_reason(
     model = attittud_lab.load(runs["pictures"])
 
     def odd(inputs: torch.Tensor) -> torch.Tensor:
-        return inputs.float().flatten(1)[:, :2] if float(inputs.sum()) > 0 else inputs.float().flatten(1)[:, 2:4]
+        return (
+            inputs.float().flatten(1)[:, :2]
+            if float(inputs.sum()) > 0
+            else inputs.float().flatten(1)[:, 2:4]
+        )
 
     monkeypatch.setattr(model.module, "forward", odd)
     with pytest.raises(InputError, match="cannot be exported"):

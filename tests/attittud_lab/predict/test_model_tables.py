@@ -27,7 +27,12 @@ def made_up(count: int, seed: int) -> list[Row]:
     generator = np.random.default_rng(seed)
     x, y = generator.normal(size=(2, count)).round(4).tolist()
     return [
-        {"x": a, "y": None if n % 7 == 0 else b, "c": "uvw"[n % 3], "label": "no" if a + (n % 3 == 0) > 0 else "01"}
+        {
+            "x": a,
+            "y": None if n % 7 == 0 else b,
+            "c": "uvw"[n % 3],
+            "label": "no" if a + (n % 3 == 0) > 0 else "01",
+        }
         for n, (a, b) in enumerate(zip(x, y, strict=True))
     ]
 
@@ -76,11 +81,16 @@ def unseen(run: Path, *, label: bool = False) -> list[Row]:
     """The test examples, in their order."""
     rows = json.loads((run / "data.json").read_text())["primary"]["test"]["rows"]
     everything = made_up(120, 0)
-    return [{name: cell for name, cell in everything[row].items() if label or name != "label"} for row in rows]
+    return [
+        {name: cell for name, cell in everything[row].items() if label or name != "label"}
+        for row in rows
+    ]
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
-def test_files_without_labels_are_predicted(run: Path, suffix: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_without_labels_are_predicted(
+    run: Path, suffix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = write(Path(f"new{suffix}"), unseen(run))
     assert call("predict", str(run), str(path), "--output", "out.csv") == 0
     with Path("out.csv").open(newline="") as file:
@@ -92,11 +102,16 @@ def test_files_without_labels_are_predicted(run: Path, suffix: str, capsys: pyte
     assert call("predict", str(run), str(write(Path(f"new{suffix}"), unseen(run, label=True)))) == 0
     said = capsys.readouterr().err
     assert f"accuracy {accuracy:.4f} on" in said and "same features" not in said
-    trained = [made_up(120, 0)[row] for row in json.loads((run / "data.json").read_text())["primary"]["train"]["rows"]]
+    trained = [
+        made_up(120, 0)[row]
+        for row in json.loads((run / "data.json").read_text())["primary"]["train"]["rows"]
+    ]
     known = [row | {"another": 1} for row in reversed(trained[:5] + made_up(120, 1)[:5])]
     assert call("predict", str(run), str(write(Path(f"known{suffix}"), known))) == 0
     said = capsys.readouterr().err
-    assert said.endswith("\n10 of 10 inputs have the same features as training or validation rows of this run\n")
+    assert said.endswith(
+        "\n10 of 10 inputs have the same features as training or validation rows of this run\n"
+    )
 
 
 @pytest.mark.usefixtures("here")
@@ -104,10 +119,20 @@ def test_numbers_in_single_precision_are_the_categories_of_training() -> None:
     """Python has no such numbers, and would write them with more digits than training did."""
     generator = np.random.default_rng(0)
     dose = generator.choice([0.1, 0.2, 0.3], 120).astype(np.float32)
-    table = pa.table({"x": generator.normal(size=120), "dose": dose, "label": np.where(dose > 0.15, "high", "low")})
+    table = pa.table(
+        {
+            "x": generator.normal(size=120),
+            "dose": dose,
+            "label": np.where(dose > 0.15, "high", "low"),
+        }
+    )
     pq.write_table(table, "doses.parquet")
-    job = {"data": {"kind": "table", "primary": "doses.parquet", "table": {"categorical": ["dose"]}}}
-    Path("doses.yaml").write_text(json.dumps({**job, "strategy": "primary_only", "model": {"name": "table-mlp"}}))
+    job = {
+        "data": {"kind": "table", "primary": "doses.parquet", "table": {"categorical": ["dose"]}}
+    }
+    Path("doses.yaml").write_text(
+        json.dumps({**job, "strategy": "primary_only", "model": {"name": "table-mlp"}})
+    )
     steps = ("training.guided.steps=1", "training.finetune.steps=80")
     assert call("train", "doses.yaml", *steps, "--quiet") == 0
     run = "runs/doses/primary_only/seed-0"
@@ -127,7 +152,9 @@ def test_rows_in_all_forms_give_the_same_predictions(run: Path) -> None:
     pandas = pytest.importorskip("pandas")
     np.testing.assert_array_equal(model.predict_proba(pandas.DataFrame(rows)), expected)
     assert model.predict_proba([]).shape == (0, 2)
-    np.testing.assert_array_equal(model.predict_proba(pandas.DataFrame(rows).iloc[1]), model.predict_proba(rows[1]))
+    np.testing.assert_array_equal(
+        model.predict_proba(pandas.DataFrame(rows).iloc[1]), model.predict_proba(rows[1])
+    )
     for wrong in ("a text", [1, 2], np.zeros((2, 3)), None, 3, pandas.Series([1, 2])):
         with pytest.raises(InputError, match="the model reads rows of a table"):
             model.predict(wrong)
@@ -137,7 +164,9 @@ def test_rows_can_come_from_standard_input(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def given(text: str) -> int:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(text.encode()))))
+        monkeypatch.setattr(
+            sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(text.encode())))
+        )
         return call("predict", str(run), "-", "--quiet")
 
     assert given(json.dumps({"x": 1, "y": 2, "c": "new"}) + "\n") == 0
@@ -153,22 +182,31 @@ def test_rows_can_come_from_standard_input(
         ({"x": "inf"}, "new.csv, row 3: column 'x' has an infinite number"),
     ],
 )
-def test_a_bad_row_is_named(run: Path, change: Row, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_row_is_named(
+    run: Path, change: Row, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = unseen(run)
     write(Path("new.csv"), [*rows[:2], {**rows[2], **change}, *rows[3:]])
     assert call("predict", str(run), "new.csv") == 2
     assert message in capsys.readouterr().err
 
 
-def test_a_row_that_lacks_a_cell_is_named_wherever_it_is(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The command reads 512 rows at a time; a row must not depend on those that are read with it."""
+def test_a_row_that_lacks_a_cell_is_named_wherever_it_is(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command reads 512 rows at a time; a row must not depend on those that are read with
+    it.
+    """
     whole = {"x": 1.0, "y": 2.0, "c": "u"}
     part = {"x": 1.0, "y": 2.0}
     for rows, number in (([whole] * 512 + [part], 513), ([whole] * 511 + [part, whole], 512)):
         write(Path("new.jsonl"), rows)
         assert call("predict", str(run), "new.jsonl", "--quiet") == 2
         assert f"new.jsonl, row {number}: needs the columns c once each" in capsys.readouterr().err
-    write(Path("new.jsonl"), [whole, {**whole, "y": None}, {"x": 1.0, "c": "u"}, {**whole, "x": "abc"}])
+    write(
+        Path("new.jsonl"),
+        [whole, {**whole, "y": None}, {"x": 1.0, "c": "u"}, {**whole, "x": "abc"}],
+    )
     assert call("predict", str(run), "new.jsonl", "--quiet") == 2
     assert "new.jsonl, row 4: column 'x' holds 'abc'" in capsys.readouterr().err
 
@@ -183,7 +221,9 @@ def test_options_that_do_not_fit_are_refused(run: Path, capsys: pytest.CaptureFi
         assert said in capsys.readouterr().err
 
 
-def test_texts_that_training_lacks_cause_a_warning(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_texts_that_training_lacks_cause_a_warning(
+    run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     rows = [{**row, "c": row["c"].upper()} for row in unseen(run)] * 40
     assert call("predict", str(run), str(write(Path("new.csv"), rows)), "-o", "out.csv") == 0
     assert (
@@ -192,13 +232,18 @@ def test_texts_that_training_lacks_cause_a_warning(run: Path, caplog: pytest.Log
     )
 
 
-def test_other_columns_than_in_training_are_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_columns_than_in_training_are_refused(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(Path("new.csv"), [{"x": 1, "z": 2}])
     assert call("predict", str(run), "new.csv") == 2
     assert "needs the columns y, c once each; its columns are x, z" in capsys.readouterr().err
     Path("new.csv").write_text("x;y;c\n1;2;u\n")
     assert call("predict", str(run), "new.csv") == 2
-    assert "its columns are x;y;c, and the training data had x, y, c (its cells seem" in capsys.readouterr().err
+    assert (
+        "its columns are x;y;c, and the training data had x, y, c (its cells seem"
+        in capsys.readouterr().err
+    )
     Path("new.csv").write_text("x,x,y,c\n1,2,3,u\n")
     assert call("predict", str(run), "new.csv") == 2
     assert "has the column 'x' more than once" in capsys.readouterr().err
@@ -213,7 +258,11 @@ def test_table_models_can_be_exported(run: Path) -> None:
 def test_a_run_folder_without_the_description_of_its_columns_is_refused(run: Path) -> None:
     path = run / "data.json"
     before = path.read_text()
-    for change in ({"table": None}, {"table": {"columns": []}}, {"table": {"columns": [{"name": 1}]}}):
+    for change in (
+        {"table": None},
+        {"table": {"columns": []}},
+        {"table": {"columns": [{"name": 1}]}},
+    ):
         path.write_text(json.dumps(json.loads(before) | change))
         reseal(run)
         with pytest.raises(InputError, match="does not say how rows become features"):

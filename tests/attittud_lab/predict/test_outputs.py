@@ -1,4 +1,6 @@
-"""Files of predictions: each format holds the same, and a file is there as a whole or not at all."""
+"""Files of predictions: each format holds the same, and a file is there as a whole or not at
+all.
+"""
 
 import csv
 import errno
@@ -54,7 +56,11 @@ def test_all_formats_hold_the_same(tmp_path: Path, suffix: str, several: bool) -
     assert len(rows) == 3 and rows[2] == rows[0]
     for row, item, label, likely in zip(rows, ITEMS, labels, LIKELY, strict=False):
         assert row.keys() == {"file", "row", "labels" if several else "label", "probabilities"}
-        assert (row["file"], row["row"], row["labels" if several else "label"]) == (item.file, item.row, label)
+        assert (row["file"], row["row"], row["labels" if several else "label"]) == (
+            item.file,
+            item.row,
+            label,
+        )
         assert list(row["probabilities"]) == CLASSES
         assert list(row["probabilities"].values()) == pytest.approx(likely.tolist(), rel=1e-5)
 
@@ -78,7 +84,9 @@ def test_an_interrupted_output_leaves_no_file_and_keeps_an_older_one(
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
-def test_a_full_disk_is_explained(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_explained(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -87,7 +95,9 @@ def test_a_full_disk_is_explained(tmp_path: Path, suffix: str, monkeypatch: pyte
             write(ITEMS, ["file", "file"], LIKELY)
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(InputError, match="the disk is full; free some space, or choose another file with --output"):
+    with pytest.raises(
+        InputError, match="the disk is full; free some space, or choose another file with --output"
+    ):
         predict()
     assert not list(tmp_path.iterdir())
 
@@ -96,7 +106,9 @@ def test_predictions_can_go_to_standard_output(capsys: pytest.CaptureFixture[str
     with open_output(None, CLASSES, several=False) as write:
         write(ITEMS, ["file", "file"], LIKELY)
     rows = list(csv.reader(capsys.readouterr().out.splitlines()))
-    assert rows[0] == ["file", "row", "label", *(f"p_{name}" for name in CLASSES)] and len(rows) == 3
+    assert (
+        rows[0] == ["file", "row", "label", *(f"p_{name}" for name in CLASSES)] and len(rows) == 3
+    )
     assert not sys.stdout.closed
 
 
@@ -149,7 +161,10 @@ def test_a_spreadsheet_finds_no_formula_in_csv(tmp_path: Path, several: bool, ra
         assert [row[2] for row in rows] == texts
     else:
         assert not [
-            cell for row in (heading, *rows) for cell in row if cell.startswith(("=", "+", "-", "@", "\t", "\r"))
+            cell
+            for row in (heading, *rows)
+            for cell in row
+            if cell.startswith(("=", "+", "-", "@", "\t", "\r"))
         ]
         assert [row[0].removeprefix("'") for row in rows] == names
         assert [row[2].removeprefix("'") for row in rows] == texts

@@ -22,7 +22,13 @@ def test_numbers_in_single_precision_stay_the_same_categories() -> None:
 
 def test_rows_of_several_tables_and_mappings_can_be_mixed() -> None:
     double = pa.table({"x": [1, 2], "dose": ["0.1", "0.2"]})
-    rows = [*rows_of(TABLE)[2:], *rows_of(double), {"x": "5", "dose": 0.3}, {"x": 1.5, "dose": None}, rows_of(TABLE)[0]]
+    rows = [
+        *rows_of(TABLE)[2:],
+        *rows_of(double),
+        {"x": "5", "dose": 0.3},
+        {"x": 1.5, "dose": None},
+        rows_of(TABLE)[0],
+    ]
     together = encoded(FEATURES, rows, NAMES[:7], set())
     alone = [encoded(FEATURES, [row], ["row"], set())[0] for row in rows]
     np.testing.assert_array_equal(together, np.stack(alone))

@@ -12,7 +12,12 @@ WORTH = {"worth": {"best": "pooled", "reference": "alone"}}
 
 def kept_of(targets: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> dict[str, Any]:
     candidates = {"alone": before, "pooled": after}
-    return {"rows": torch.arange(len(targets)), "targets": targets, "candidates": candidates, "model": after}
+    return {
+        "rows": torch.arange(len(targets)),
+        "targets": targets,
+        "candidates": candidates,
+        "model": after,
+    }
 
 
 def tables(kept: dict[str, Any], classes: list[str]) -> list[list[list[str]]]:
@@ -29,7 +34,9 @@ def test_gained_and_lost_labels_add_up_to_the_difference_of_two_recalls() -> Non
         for outputs, cell in ((before, was), (after, now)):
             recall = (outputs.argmax(1) == targets)[members].double().mean()
             assert cell == f"{100 * recall:.1f} %"
-        assert float(change) == pytest.approx(100 * (int(gained) - int(lost)) / int(count), abs=0.051)
+        assert float(change) == pytest.approx(
+            100 * (int(gained) - int(lost)) / int(count), abs=0.051
+        )
     order = [float(row[4]) for row in by_class]
     assert order == sorted(order, reverse=True)
 
@@ -42,7 +49,9 @@ def test_examples_that_changed_most_come_first_and_last() -> None:
     right = torch.arange(40), targets
     change = after.double().softmax(1)[right] - before.double().softmax(1)[right]
     order = change.argsort(descending=True).tolist()
-    assert [row[0] for row in examples] == [f"photo {n}" for n in order[:EXAMPLES] + order[-EXAMPLES:]]
+    assert [row[0] for row in examples] == [
+        f"photo {n}" for n in order[:EXAMPLES] + order[-EXAMPLES:]
+    ]
     for row in examples:
         number = int(row[0].removeprefix("photo "))
         assert float(row[4]) == pytest.approx(100 * float(change[number]), abs=0.051)

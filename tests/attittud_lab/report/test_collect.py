@@ -24,7 +24,9 @@ def test_curves_show_the_metrics_of_the_run(run_dir: Path) -> None:
     found = curves([run_dir], 1000)
     logged = [line for line in lines if "loss/primary" in line]
     assert found["train"]["step"] == [*range(2, 25, 2), *range(26, 33, 2)]
-    assert found["train"]["loss/primary"] == pytest.approx([line["loss/primary"] for line in logged], rel=1e-4)
+    assert found["train"]["loss/primary"] == pytest.approx(
+        [line["loss/primary"] for line in logged], rel=1e-4
+    )
     guided = [line for line in logged if line["phase"] == "guided"]
     for i, line in enumerate(guided):
         squares = [line[f"attittud/{part}"] ** 2 for part in PARTS]
@@ -46,7 +48,10 @@ def test_curves_of_several_seeds_are_joined(comparison: Path, run_dir: Path) -> 
     both = [run_dir, run_dir.with_name("seed-1")]
     if not both[1].exists():  # where another weight was chosen
         both[1] = next(comparison.glob("runs/flip/weight-*/steps-24-8/seed-1"))
-    single, joined = [curves([path], 1000)["validation"] for path in both], curves(both, 1000)["validation"]
+    single, joined = (
+        [curves([path], 1000)["validation"] for path in both],
+        curves(both, 1000)["validation"],
+    )
     for i in range(len(joined["step"])):
         values = [one["validation/accuracy"][i] for one in single]
         assert joined["validation/accuracy"][i] == pytest.approx(sum(values) / 2, rel=1e-4)
@@ -64,7 +69,13 @@ def test_thinning_keeps_the_mean_and_the_end_and_is_mentioned(run_dir: Path) -> 
 
 def _paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Where anything lies in a JSON value."""
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inside = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     for key, item in inside:
         yield (*path, key)
         yield from _paths(item, (*path, key))
@@ -113,7 +124,9 @@ def _spoilt(value: Any, chance: random.Random) -> Any:
 
 
 @pytest.mark.parametrize("name", ["comparison.json", "run.json", "result.json", "metrics.jsonl"])
-def test_damaged_files_are_refused_or_shown(name: str, comparison: Path, run_dir: Path, tmp_path: Path) -> None:
+def test_damaged_files_are_refused_or_shown(
+    name: str, comparison: Path, run_dir: Path, tmp_path: Path
+) -> None:
     """Whatever is wrong in them, there is never a traceback, and the message stays short."""
     folder = tmp_path / "copy"
     shutil.copytree(comparison if name == "comparison.json" else run_dir, folder)
@@ -138,8 +151,12 @@ def test_damaged_files_are_refused_or_shown(name: str, comparison: Path, run_dir
     assert all(str(folder) in message and len(message) < 1000 for message in refused)
 
 
-@pytest.mark.parametrize("line", ["[" * 100_000, "9" * 5000, "null", '"text"', "{}", '{"step": 1,', "\x00"])
-def test_a_damaged_line_of_metrics_does_not_end_a_curve(line: str, run_dir: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "line", ["[" * 100_000, "9" * 5000, "null", '"text"', "{}", '{"step": 1,', "\x00"]
+)
+def test_a_damaged_line_of_metrics_does_not_end_a_curve(
+    line: str, run_dir: Path, tmp_path: Path
+) -> None:
     """Only the very last line may be half: a run is just writing it, or was killed."""
     lines = (run_dir / "metrics.jsonl").read_text().splitlines()
     whole = curves([run_dir], 1000)["logged"]

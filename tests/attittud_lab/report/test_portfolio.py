@@ -57,11 +57,16 @@ def simple(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def cells(table: dict[str, Any]) -> dict[str, dict[str, str]]:
     """The rows of a table by their first cell."""
-    return {row["cells"][0]: dict(zip(table["columns"], row["cells"], strict=True)) for row in table["rows"]}
+    return {
+        row["cells"][0]: dict(zip(table["columns"], row["cells"], strict=True))
+        for row in table["rows"]
+    }
 
 
 @pytest.mark.parametrize("name", ["single", "mixed", "simple"])
-def test_the_figures_of_the_page_are_those_of_the_files(name: str, request: pytest.FixtureRequest) -> None:
+def test_the_figures_of_the_page_are_those_of_the_files(
+    name: str, request: pytest.FixtureRequest
+) -> None:
     folder = request.getfixturevalue(name)
     page, content = collect(folder, 100), board(folder)
     result = json.loads((folder / "result.json").read_text())
@@ -73,7 +78,10 @@ def test_the_figures_of_the_page_are_those_of_the_files(name: str, request: pyte
     assert portfolio["chance"]["text"] == f"{100 * content['chance']['value']:.0f} %"
     facts = {fact["name"]: fact for fact in portfolio["facts"]}
     assert facts["Test accuracy"]["figure"] == f"{100 * result['test']['accuracy']:.1f} %"
-    assert facts["Worth of the auxiliary data"]["figure"] == f"{100 * content['worth']['difference']:+.1f} points"
+    assert (
+        facts["Worth of the auxiliary data"]["figure"]
+        == f"{100 * content['worth']['difference']:+.1f} points"
+    )
     # What a user would have used instead is a fact, a row of the picture, and a row of the table.
     instead = [row["label"] for row in content["candidates"] if row["without_us"]]
     assert ("Without us" in facts) == bool(instead) == (name != "single")
@@ -81,9 +89,11 @@ def test_the_figures_of_the_page_are_those_of_the_files(name: str, request: pyte
     table = page["tables"][0]
     rows = cells(table)
     assert {row["label"] for row in content["candidates"]} <= rows.keys()
-    assert [rows[row["label"]]["minus the best alone"] for row in content["candidates"] if row["reference"]] == [
-        "baseline"
-    ]
+    assert [
+        rows[row["label"]]["minus the best alone"]
+        for row in content["candidates"]
+        if row["reference"]
+    ] == ["baseline"]
     for row in content["candidates"]:
         assert rows[row["label"]]["accuracy"] == f"{100 * row['score']:.1f} %"
         assert rows[row["label"]]["learner"] == ("linear" if row["kind"] == "simple" else "network")
@@ -97,8 +107,12 @@ def test_the_figures_of_the_page_are_those_of_the_files(name: str, request: pyte
     assert sum(map(sum, kept_matrix)) == content["validated"]
 
 
-def test_each_source_is_compared_with_the_best_candidate_without_auxiliary_data(mixed: Path) -> None:
-    (table,) = (section for section in collect(mixed, 100)["sections"] if "source" in section["title"])
+def test_each_source_is_compared_with_the_best_candidate_without_auxiliary_data(
+    mixed: Path,
+) -> None:
+    (table,) = (
+        section for section in collect(mixed, 100)["sections"] if "source" in section["title"]
+    )
     gains = {row["cells"][0]: row["interval"]["mean"] for row in table["rows"]}
     assert {"more", "other", "more + other"} <= gains.keys()
     assert list(gains.values()) == sorted(gains.values(), reverse=True)
@@ -107,12 +121,16 @@ def test_each_source_is_compared_with_the_best_candidate_without_auxiliary_data(
         assert row["interval"]["mean"] == rows[row["cells"][-1]]["to_reference"]["difference"]
 
 
-def test_classes_add_up_to_the_worth_and_examples_have_the_names_of_their_source(single: Path) -> None:
+def test_classes_add_up_to_the_worth_and_examples_have_the_names_of_their_source(
+    single: Path,
+) -> None:
     _, classes, examples = [None, *collect(single, 100)["sections"]][-3:]
     total = sum(int(row["cells"][5]) - int(row["cells"][6]) for row in classes["rows"])
     assert total / 60 == pytest.approx(board(single)["worth"]["difference"], abs=1e-6)
     record = json.loads((single / "data.json").read_text())["primary"]
-    names = {f"digits, row {row + 1}" for part in ("train", "validation") for row in record[part]["rows"]}
+    names = {
+        f"digits, row {row + 1}" for part in ("train", "validation") for row in record[part]["rows"]
+    }
     assert {row["cells"][0] for row in examples["rows"]} <= names
 
 
@@ -144,7 +162,12 @@ def test_whatever_a_portfolio_may_lack_the_page_is_there(
     candidates = board(folder)["candidates"]
     lost = ("score", "low", "high", "loss", "ranking", "best", "curve", "to_reference")
     last = {key: value for key, value in candidates[-1].items() if key not in lost}
-    last |= {"diverged": "loss is not finite", "alone": False, "reference": False, "without_us": False}
+    last |= {
+        "diverged": "loss is not finite",
+        "alone": False,
+        "reference": False,
+        "without_us": False,
+    }
     nothing = {"worth": None, "chance": None, "tested": False, "not_validated": ["9"]}
     copy = damaged(folder, tmp_path / "copy", candidates=[*candidates[:-1], last], **nothing)
     page = write_report(copy).read_text()
@@ -184,7 +207,7 @@ def test_a_page_before_the_end_says_so(tmp_path: Path, single: Path) -> None:
     assert "unfinished" in write_report(tmp_path).read_text()
 
 
-# ---------------------------------------------------------------------------------------------------- in a browser
+# ------------------------------------------------------------------------------------- in a browser
 
 
 @pytest.mark.parametrize("width", [1200, 375])
@@ -205,9 +228,17 @@ def test_pictures_are_drawn_inside_of_the_page(clean: Any, mixed: Path, width: i
             for selector in (picture, f"{picture} circle, {picture} polyline")
         )
         left, right, top, bottom = frame[0]
-        assert all(left - 1 <= a and b <= right + 1 and top - 1 <= c and d <= bottom + 1 for a, b, c, d in inner)
-    ink = clean.execute_script("return getComputedStyle(document.querySelector('.leaders circle')).fill")
-    assert ink not in ("none", clean.execute_script("return getComputedStyle(document.body).backgroundColor"))
+        assert all(
+            left - 1 <= a and b <= right + 1 and top - 1 <= c and d <= bottom + 1
+            for a, b, c, d in inner
+        )
+    ink = clean.execute_script(
+        "return getComputedStyle(document.querySelector('.leaders circle')).fill"
+    )
+    assert ink not in (
+        "none",
+        clean.execute_script("return getComputedStyle(document.body).backgroundColor"),
+    )
     # Remarks are shown at every width, and neither a grid nor the baseline crosses them.
     remarks, lines = (
         clean.execute_script(
@@ -221,7 +252,9 @@ def test_pictures_are_drawn_inside_of_the_page(clean: Any, mixed: Path, width: i
     assert all(b - a > 5 and not any(c < b - 3 and a < d for c, d in lines) for a, b in remarks)
 
 
-def test_the_pages_look_right_on_screens_and_on_paper(clean: Any, single: Path, mixed: Path, simple: Path) -> None:
+def test_the_pages_look_right_on_screens_and_on_paper(
+    clean: Any, single: Path, mixed: Path, simple: Path
+) -> None:
     for folder in (single, mixed, simple):
         check_looks(clean, folder / "report.html")
     show(clean, simple / "report.html")

@@ -23,7 +23,14 @@ def test_the_page_of_a_comparison_shows_its_results(comparison: Path) -> None:
     page = (comparison / "report.html").read_text()
     result = json.loads((comparison / "comparison.json").read_text())
     assert len(page.encode()) < LARGEST
-    for text in ("Equal steps", "Equal seconds", "primary_only", "multitask", "flip", "drop_harmful"):
+    for text in (
+        "Equal steps",
+        "Equal seconds",
+        "primary_only",
+        "multitask",
+        "flip",
+        "drop_harmful",
+    ):
         assert text in page
     head, _, rest = result["decision"]["text"].partition(": ")
     assert f"<strong>{head}</strong>" in page and rest in page
@@ -33,14 +40,24 @@ def test_the_page_of_a_comparison_shows_its_results(comparison: Path) -> None:
     assert not re.findall(r"(?:src|href)=[\"'](?!data:)", page) and "@import" not in page
     assert "default-src 'none'" in page
     data = json.loads((comparison / "report.json").read_text())
-    assert [row["label"] for row in data["curves"][0]] == ["primary_only", "multitask", "flip", "drop_harmful"]
+    assert [row["label"] for row in data["curves"][0]] == [
+        "primary_only",
+        "multitask",
+        "flip",
+        "drop_harmful",
+    ]
 
 
 def _large(run_dir: Path, rows: int, points: int) -> dict[str, Any]:
     data = collect(run_dir, 1000)
     one = data["curves"][0][0]
     series = {name: [0.12345] * min(points, 5000) for name in one["train"]}
-    return {**data, "curves": [[{**one, "label": f"s{i}", "train": series, "logged": 5000} for i in range(rows)]]}
+    return {
+        **data,
+        "curves": [
+            [{**one, "label": f"s{i}", "train": series, "logged": 5000} for i in range(rows)]
+        ],
+    }
 
 
 def test_the_size_of_a_page_is_bounded(run_dir: Path, tmp_path: Path) -> None:
@@ -63,12 +80,16 @@ def test_finished_and_unfinished_runs_have_a_page(run_dir: Path, tmp_path: Path)
     test, chosen = (100 * result[part]["accuracy"] for part in ("test", "validation"))
     decision = finished["decision"]
     assert decision["text"].startswith(f"{test:.1f} % test accuracy: this is the model after step ")
-    assert decision["text"].endswith(f", chosen because it has {chosen:.1f} % on the 100 validation examples.")
+    assert decision["text"].endswith(
+        f", chosen because it has {chosen:.1f} % on the 100 validation examples."
+    )
     assert decision["meaning"] == "One run does not show whether the auxiliary data helped."
     assert decision["next"]["command"] == f"attittud compare {run_dir / 'config.yaml'}"
-    assert ["accuracy", f"{result['validation']['accuracy']:.4f}", f"{result['test']['accuracy']:.4f}"] in [
-        row["cells"] for row in finished["tables"][0]["rows"]
-    ]
+    assert [
+        "accuracy",
+        f"{result['validation']['accuracy']:.4f}",
+        f"{result['test']['accuracy']:.4f}",
+    ] in [row["cells"] for row in finished["tables"][0]["rows"]]
     for name in ("run.json", "config.yaml"):
         (tmp_path / name).write_bytes((run_dir / name).read_bytes())
     text = (run_dir / "metrics.jsonl").read_text()
@@ -83,7 +104,12 @@ def test_texts_of_users_are_not_read_as_html(run_dir: Path) -> None:
     data["notes"] = [EVIL]
     data["provenance"] = {EVIL: EVIL}
     data["curves"][0][0]["label"] = EVIL
-    data["tables"][0] |= {"name": EVIL, "about": EVIL, "columns": [EVIL], "rows": [{"cells": [EVIL], "interval": None}]}
+    data["tables"][0] |= {
+        "name": EVIL,
+        "about": EVIL,
+        "columns": [EVIL],
+        "rows": [{"cells": [EVIL], "interval": None}],
+    }
     data["decision"] = {"outcome": "use", "about": EVIL, "text": EVIL}
     page = render(data)
     assert EVIL not in page and "alert('x')" not in page.replace("\\u003cscript>alert('x')", "")
@@ -95,21 +121,32 @@ BASE, GAIN, LOSS = [0.70, 0.71, 0.72, 0.71], [0.80, 0.81, 0.82, 0.80], [0.60, 0.
 
 def test_page_shows_the_table_that_decided(tmp_path: Path) -> None:
     """flip gains at equal steps and loses at equal seconds."""
-    steps, seconds = ({"primary_only": BASE, "multitask": [0.5] * 4, "flip": flip} for flip in (GAIN, LOSS))
+    steps, seconds = (
+        {"primary_only": BASE, "multitask": [0.5] * 4, "flip": flip} for flip in (GAIN, LOSS)
+    )
     made_up(tmp_path, steps, seconds)
     found = collect(tmp_path, 10)
     assert found["open"] == 1 and found["decision"]["about"] == "Decision at equal seconds"
-    chosen = [[row["cells"][0] for row in table["rows"] if row["chosen"]] for table in found["tables"]]
+    chosen = [
+        [row["cells"][0] for row in table["rows"] if row["chosen"]] for table in found["tables"]
+    ]
     assert chosen == [[], ["primary_only"]]
     page = render(found)
     assert page.count("class=chosen") == 1
-    assert '<tr class=chosen><th scope="row">primary_only <span class="badge">◀ decision</span></th>' in page
-    assert [re.findall(r'class="bar (\w+)"', table) for table in page.split('<div class="table">')[1:]] == [
+    assert (
+        '<tr class=chosen><th scope="row">primary_only <span class="badge">◀ decision</span></th>'
+        in page
+    )
+    assert [
+        re.findall(r'class="bar (\w+)"', table) for table in page.split('<div class="table">')[1:]
+    ] == [
         ["below", "above"],
         ["below", "below"],
     ]
     result = json.loads((tmp_path / "comparison.json").read_text())
-    (tmp_path / "comparison.json").write_text(json.dumps(result | {"version": result["version"] + 1}))
+    (tmp_path / "comparison.json").write_text(
+        json.dumps(result | {"version": result["version"] + 1})
+    )
     with pytest.raises(InputError, match=r"comparison\.json: has format version"):
         collect(tmp_path, 10)
 
@@ -117,11 +154,20 @@ def test_page_shows_the_table_that_decided(tmp_path: Path) -> None:
 def test_colours_of_bars_follow_the_corrected_p_values(tmp_path: Path) -> None:
     base = [0.70, 0.72, 0.71, 0.70, 0.72]
     gain = [value + more for value, more in zip(base, (0.05, 0.02, 0.06, 0.01, 0.04), strict=True)]
-    rows = {"primary_only": base, "multitask": [0.5] * 5, **{f"flip rank={i}": gain for i in range(8)}}
+    rows = {
+        "primary_only": base,
+        "multitask": [0.5] * 5,
+        **{f"flip rank={i}": gain for i in range(8)},
+    }
     made_up(tmp_path, rows)
     table = collect(tmp_path, 10)["tables"][0]
-    assert all(row["interval"]["low"] > 0 for row in table["rows"][2:])  # each row alone would be significant
-    assert re.findall(r'class="bar (\w+)"', render(collect(tmp_path, 10))) == ["below", *["around"] * 8]
+    assert all(
+        row["interval"]["low"] > 0 for row in table["rows"][2:]
+    )  # each row alone would be significant
+    assert re.findall(r'class="bar (\w+)"', render(collect(tmp_path, 10))) == [
+        "below",
+        *["around"] * 8,
+    ]
 
 
 def test_two_seeds_are_dots_without_an_interval(tmp_path: Path) -> None:
@@ -134,7 +180,7 @@ def test_two_seeds_are_dots_without_an_interval(tmp_path: Path) -> None:
     assert "60.0 / 90.0" in page and "+15.0 / +30.0" in page and "nan" not in "".join(bars)
 
 
-# ---------------------------------------------------------------------------------------------------- in a browser
+# ------------------------------------------------------------------------------------- in a browser
 
 
 def click(browser: Any, text: str, place: str = "body") -> None:
@@ -153,21 +199,39 @@ def test_every_button_on_the_page_of_a_comparison_works(clean: Any, comparison: 
         "Captured norm",
     ]
     assert len(clean.find_elements("css selector", ".uplot canvas")) == 3
-    assert "directions: 3, at every step." in texts(clean, "#charts p")  # a line without a bend is no picture
+    assert "directions: 3, at every step." in texts(
+        clean, "#charts p"
+    )  # a line without a bend is no picture
     assert clean.find_elements("css selector", ".heat .cell")
     # The table that decided is open, with a mark at the row that the decision is about.
     decision = json.loads((comparison / "comparison.json").read_text())["decision"]
-    for name, visible in ((None, [False, True]), ("Equal steps", [True, False]), ("Equal seconds", [False, True])):
+    for name, visible in (
+        (None, [False, True]),
+        ("Equal steps", [True, False]),
+        ("Equal seconds", [False, True]),
+    ):
         if name:
             click(clean, name)
-        assert [table.is_displayed() for table in clean.find_elements("css selector", ".table")] == visible
-        assert texts(clean, ".switch [aria-pressed=true][data-value]")[0] == (name or "Equal seconds")
+        assert [
+            table.is_displayed() for table in clean.find_elements("css selector", ".table")
+        ] == visible
+        assert texts(clean, ".switch [aria-pressed=true][data-value]")[0] == (
+            name or "Equal seconds"
+        )
     assert decision["outcome"] == "unclear"
     assert texts(clean, "tr.chosen th") == [f"{decision['row']} ◀ best on validation"]
     assert texts(clean, ".decision small") == [f"Decision at {decision['table'].lower()}"]
     assert texts(clean, ".decision strong") == [decision["text"].partition(": ")[0]]
     assert texts(clean, "#pictures h3") == ["Equal seconds decides", "Equal steps"]
-    for name in ("validation loss", "primary training loss", "more loss", "by second", "neutral", "helpful", "by step"):
+    for name in (
+        "validation loss",
+        "primary training loss",
+        "more loss",
+        "by second",
+        "neutral",
+        "helpful",
+        "by step",
+    ):
         click(clean, name, "#charts")
         assert len(clean.find_elements("css selector", ".uplot canvas")) == 3
     click(clean, "flip", ".legend")  # hides a curve, and shows it again
@@ -183,11 +247,17 @@ def test_every_button_on_the_page_of_a_comparison_works(clean: Any, comparison: 
     assert "primary_batch: 16" in texts(clean, "pre")[0]
 
 
-def test_a_run_in_which_auto_drops_everything_is_explained_with_a_next_command(run_dir: Path, tmp_path: Path) -> None:
+def test_a_run_in_which_auto_drops_everything_is_explained_with_a_next_command(
+    run_dir: Path, tmp_path: Path
+) -> None:
     for name in ("run.json", "config.yaml", "result.json"):
         (tmp_path / name).write_bytes((run_dir / name).read_bytes())
     for harmful, dropped in ((0.0, True), (0.5, False)):
-        weights = {"attittud/weight_neutral": 0.1, "attittud/weight_helpful": 0.2, "attittud/weight_harmful": harmful}
+        weights = {
+            "attittud/weight_neutral": 0.1,
+            "attittud/weight_helpful": 0.2,
+            "attittud/weight_harmful": harmful,
+        }
         line = {"phase": "guided", "step": 1, "seconds": 1, "loss/primary": 1.0, **weights}
         (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
         found = collect(tmp_path, 10)
@@ -199,7 +269,11 @@ def test_a_run_in_which_auto_drops_everything_is_explained_with_a_next_command(r
 
 def test_a_decision_comes_with_its_picture_and_the_next_command(tmp_path: Path) -> None:
     other = [0.5] * 4
-    for name, flip, outcome in (("use", GAIN, "use"), ("loss", LOSS, "no_help"), ("few", GAIN[:2], "unclear")):
+    for name, flip, outcome in (
+        ("use", GAIN, "use"),
+        ("loss", LOSS, "no_help"),
+        ("few", GAIN[:2], "unclear"),
+    ):
         folder, count = tmp_path / name, len(flip)
         folder.mkdir()
         made_up(folder, {"primary_only": BASE[:count], "multitask": other[:count], "flip": flip})
@@ -213,12 +287,18 @@ def test_a_decision_comes_with_its_picture_and_the_next_command(tmp_path: Path) 
         }[outcome]
         drawn = render(found)
         if outcome == "unclear":
-            assert "next" not in decision  # these figures come from no command that could be repeated
-            assert drawn.count("<circle") == 4 and 'class="interval"' not in drawn  # a dot for each seed
+            assert (
+                "next" not in decision
+            )  # these figures come from no command that could be repeated
+            assert (
+                drawn.count("<circle") == 4 and 'class="interval"' not in drawn
+            )  # a dot for each seed
         else:
             strategy = {"use": "flip", "no_help": "primary_only"}[outcome]
             command = decision["next"]["command"]
-            assert re.fullmatch(f"attittud predict {folder}/runs/{strategy}/.*seed-0 INPUTS", command)
+            assert re.fullmatch(
+                f"attittud predict {folder}/runs/{strategy}/.*seed-0 INPUTS", command
+            )
             assert drawn.count("<circle") == 2
         assert ("All auxiliary data are dropped" in drawn) == (outcome == "no_help")
 
@@ -235,8 +315,15 @@ def test_the_page_of_the_demo_looks_right(clean: Any, tmp_path: Path) -> None:
     rows = {row: [value + 0.01 * number for value in BASE] for number, row in enumerate(ROWS)}
     result = made_up(tmp_path, rows)
     tables = [result["tables"][0] | {"name": quality} for quality in QUALITIES]
-    own = {"command": "attittud init image --primary pictures/", "why": "is the first step for your own data"}
-    changed = {"title": "Demo", "tables": tables, "decision": result["decision"] | {"table": "labels right"}}
+    own = {
+        "command": "attittud init image --primary pictures/",
+        "why": "is the first step for your own data",
+    }
+    changed = {
+        "title": "Demo",
+        "tables": tables,
+        "decision": result["decision"] | {"table": "labels right"},
+    }
     (tmp_path / "comparison.json").write_text(json.dumps(result | changed | {"next": own}))
     check_looks(clean, write_report(tmp_path))
     show(clean, tmp_path / "report.html", width=1280)
@@ -246,7 +333,9 @@ def test_the_page_of_the_demo_looks_right(clean: Any, tmp_path: Path) -> None:
     assert clean.find_element("css selector", ".leaders circle").rect["y"] < 720
 
 
-def test_markup_in_names_stays_text_in_the_browser(clean: Any, run_dir: Path, tmp_path: Path) -> None:
+def test_markup_in_names_stays_text_in_the_browser(
+    clean: Any, run_dir: Path, tmp_path: Path
+) -> None:
     def content(points: int) -> dict[str, Any]:
         data = collect(run_dir, points)
         row = data["curves"][0][0]

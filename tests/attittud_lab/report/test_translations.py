@@ -1,4 +1,6 @@
-"""Translated and suspicious labels on a page: matrix or list, and texts of a user that are no markup."""
+"""Translated and suspicious labels on a page: matrix or list, and texts of a user that are no
+markup.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,9 @@ def table(classes: int) -> dict[str, Any]:
     """The translations of a source with shifted labels."""
     generator = np.random.default_rng(0)
     right = np.arange(20 * classes) % classes
-    features = (np.eye(classes)[right] + 0.1 * generator.normal(size=(len(right), classes))).astype(np.float32)
+    features = (np.eye(classes)[right] + 0.1 * generator.normal(size=(len(right), classes))).astype(
+        np.float32
+    )
     names = [MARKUP, *(f"c{number}" for number in range(1, classes))]
     source = SourceData(MARKUP, features, (right + 1) % classes, names)
     primary = 6 * classes
@@ -38,7 +42,13 @@ def page(board: dict[str, Any]) -> str:
 
 
 def suspicious_source(listed: int, **example: str) -> dict[str, Any]:
-    top = {"example": "row 1", "label": MARKUP, "proposed": "dog", "probability": 0.9, "label_probability": 0.01}
+    top = {
+        "example": "row 1",
+        "label": MARKUP,
+        "proposed": "dog",
+        "probability": 0.9,
+        "label_probability": 0.01,
+    }
     return {
         "source": "web",
         "examined": 10,
@@ -60,7 +70,9 @@ def test_many_classes_are_a_list_of_the_largest_entries(classes: int, kind: str)
     assert pairs <= {(names[(number + 1) % classes], names[number]) for number in range(classes)}
     if kind == "list":
         # The row before a column's class in the order of classes: the shift.
-        assert all((names.index(row[0]) + 1) % classes == names.index(row[1]) for row in part["rows"])
+        assert all(
+            (names.index(row[0]) + 1) % classes == names.index(row[1]) for row in part["rows"]
+        )
     else:
         shares = [[cell["share"] for cell in row["cells"]] for row in part["rows"]]
         assert [int(np.argmax(row)) for row in shares] == [1, 2, 0]

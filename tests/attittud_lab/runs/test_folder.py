@@ -32,19 +32,31 @@ def test_the_run_folder_holds_everything(job: Config, tmp_path: Path) -> None:
         "model.json",
         "result.json",
     }
-    assert load(tmp_path / "config.yaml").seed == 3 and load(tmp_path / "config.yaml").strategy.name == "flip"
+    assert (
+        load(tmp_path / "config.yaml").seed == 3
+        and load(tmp_path / "config.yaml").strategy.name == "flip"
+    )
     about = json.loads((tmp_path / "run.json").read_text())
     assert about["torch"] in torch.__version__ and about["cores"] and about["device"] == "cpu"
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     logged = [line for line in lines if "loss/primary" in line]
     assert [line["step"] for line in logged if line["phase"] == "guided"] == [4, 8, 12]
-    assert {"attittud/neutral", "attittud/helpful", "attittud/harmful", "loss/auxiliary/more"} <= logged[0].keys()
+    assert {
+        "attittud/neutral",
+        "attittud/helpful",
+        "attittud/harmful",
+        "loss/auxiliary/more",
+    } <= logged[0].keys()
     looked = [line for line in lines if line["phase"] == "guided" and "validation/accuracy" in line]
     assert [line["step"] for line in looked] == [4, 8, 12]
     assert load_weights(tmp_path / "weights.safetensors")["heads.primary.weight"].shape == (10, 16)
     data = json.loads((tmp_path / "data.json").read_text())
     rows = [set(data["primary"][part]["rows"]) for part in ("train", "validation", "test")]
-    assert [len(part) for part in rows] == [60, 60, 200] and not rows[0] & rows[1] and not rows[2] & (rows[0] | rows[1])
+    assert (
+        [len(part) for part in rows] == [60, 60, 200]
+        and not rows[0] & rows[1]
+        and not rows[2] & (rows[0] | rows[1])
+    )
     # No auxiliary example is a primary one under another name.
     assert not set(data["auxiliary"]["more"]["rows"]) & set().union(*rows)
     again = run(job, 3, "flip", tmp_path)
@@ -94,7 +106,9 @@ def test_links_are_not_written_through(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 def test_pipes_and_folders_in_place_of_files_are_refused(tmp_path: Path) -> None:
     """Reading a pipe would wait for ever."""
-    for number, name in enumerate(("run.json", "checkpoint.safetensors", "metrics.jsonl", "result.json")):
+    for number, name in enumerate(
+        ("run.json", "checkpoint.safetensors", "metrics.jsonl", "result.json")
+    ):
         folder = tmp_path / str(number)
         unfinished(folder)
         (folder / name).unlink(missing_ok=True)

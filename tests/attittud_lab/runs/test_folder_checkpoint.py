@@ -28,9 +28,16 @@ def test_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-5] ^= 1  # one bit of one weight
     path.write_bytes(content)
-    with pytest.raises(InputError, match=r"the checkpoint is damaged .*checksum.* delete this file"):
+    with pytest.raises(
+        InputError, match=r"the checkpoint is damaged .*checksum.* delete this file"
+    ):
         train_to_end(tmp_path)
-    for broken in (b"", b"\xff" * 100, bytes(content[:1000]), b"\x80\x04cos\nsystem\n(S'echo'\ntR."):
+    for broken in (
+        b"",
+        b"\xff" * 100,
+        bytes(content[:1000]),
+        b"\x80\x04cos\nsystem\n(S'echo'\ntR.",
+    ):
         path.write_bytes(broken)
         with pytest.raises(InputError, match="the checkpoint is damaged"):
             train_to_end(tmp_path)
@@ -46,7 +53,9 @@ def test_equal_states_give_equal_files(tmp_path: Path) -> None:
         contents.add((tmp_path / str(number)).read_bytes())
     assert len(contents) == 1
     found = load_checkpoint(tmp_path / "0")
-    assert found["numbers"] == [1, 2.5, None] and torch.equal(found["weights"]["a"], torch.arange(3))
+    assert found["numbers"] == [1, 2.5, None] and torch.equal(
+        found["weights"]["a"], torch.arange(3)
+    )
 
 
 def test_foreign_checkpoint_is_refused(tmp_path: Path) -> None:
@@ -54,7 +63,13 @@ def test_foreign_checkpoint_is_refused(tmp_path: Path) -> None:
     save_file({"a": torch.zeros(2)}, path)
     with pytest.raises(InputError, match="the checkpoint is damaged"):
         train_to_end(tmp_path)
-    state = {"summaries": [], "validation": {}, "metrics_bytes": 0, "model": {"x": torch.zeros(3)}, "phase": {}}
+    state = {
+        "summaries": [],
+        "validation": {},
+        "metrics_bytes": 0,
+        "model": {"x": torch.zeros(3)},
+        "phase": {},
+    }
     for wrong in (state, {}, {**state, "summaries": [1, 2, 3]}, {**state, "model": 5}):
         save_checkpoint(path, wrong)
         with pytest.raises(InputError, match="does not fit this run"):
@@ -96,7 +111,13 @@ def small(folder: Path, strategy: str, stop: int | None = None) -> tuple[Config,
 
 def paths(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Everything in a nested state but its root."""
-    for key, item in tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ():
+    for key, item in (
+        tree.items()
+        if isinstance(tree, dict)
+        else enumerate(tree)
+        if isinstance(tree, list)
+        else ()
+    ):
         yield (*path, key)
         yield from paths(item, (*path, key))
 
@@ -106,22 +127,44 @@ def with_value(tree: Any, path: tuple[Any, ...], value: Any) -> Any:
     if not path:
         return value
     items = list(tree.items() if isinstance(tree, dict) else enumerate(tree))
-    found = [(key, with_value(item, path[1:], value) if key == path[0] else item) for key, item in items]
+    found = [
+        (key, with_value(item, path[1:], value) if key == path[0] else item) for key, item in items
+    ]
     found = [(key, item) for key, item in found if item is not ...]
     return dict(found) if isinstance(tree, dict) else [item for _, item in found]
 
 
-WRONG = (None, "x", -1, 3.5, [], {}, True, 10**30, torch.zeros(3), torch.zeros(2, 2, dtype=torch.int64), [[1]], ...)
+WRONG = (
+    None,
+    "x",
+    -1,
+    3.5,
+    [],
+    {},
+    True,
+    10**30,
+    torch.zeros(3),
+    torch.zeros(2, 2, dtype=torch.int64),
+    [[1]],
+    ...,
+)
 
 
 @pytest.mark.parametrize("strategy", ["auto", "bloop"])
 @pytest.mark.parametrize("stop", [5, 9], ids=["guided", "finetune"])
 def test_wrong_types_in_a_checkpoint_are_refused(strategy: str, stop: int, tmp_path: Path) -> None:
-    """Its checksum is right. A change that is not refused has no effect, or is a value that a run could have written."""
+    """Its checksum is right. A change that is not refused has no effect, or is a value that a run
+    could have written.
+    """
     config, data = small(tmp_path / "run", strategy, stop)
     checkpoint = tmp_path / "run" / "checkpoint.safetensors"
-    state, files = load_checkpoint(checkpoint), {path: path.read_bytes() for path in (tmp_path / "run").iterdir()}
-    cases = [(path, wrong) for path in paths(state) for wrong in WRONG if "param_groups" not in path]
+    state, files = (
+        load_checkpoint(checkpoint),
+        {path: path.read_bytes() for path in (tmp_path / "run").iterdir()},
+    )
+    cases = [
+        (path, wrong) for path in paths(state) for wrong in WRONG if "param_groups" not in path
+    ]
     words = []
     for path, wrong in random.Random(stop).sample(cases, 40):
         for name, content in files.items():
@@ -132,7 +175,11 @@ def test_wrong_types_in_a_checkpoint_are_refused(strategy: str, stop: int, tmp_p
             (tmp_path / "run" / "result.json").unlink()
         except InputError as error:
             words.append(str(error))
-            assert all(name.read_bytes() == content for name, content in files.items() if name != checkpoint)
+            assert all(
+                name.read_bytes() == content
+                for name, content in files.items()
+                if name != checkpoint
+            )
     refusals = r"does not fit this run|is damaged|from another model|relies on are missing"
     assert len(words) > 25 and all(re.search(refusals, said) for said in words)
     for path, wrong in {
@@ -207,12 +254,16 @@ def test_damaged_files_of_every_kind_are_refused(
                 result = run(config, run_dir=folder, data=data)
             except InputError:
                 refused.add(path.name)
-                assert all(name.read_bytes() == whole for name, whole in files.items() if name != path)
+                assert all(
+                    name.read_bytes() == whole for name, whole in files.items() if name != path
+                )
             else:
                 assert json.loads((folder / "result.json").read_text())["seed"] == result.seed == 0
     # The others are written for readers, not read again.
     expected = (
-        {"run.json", "checkpoint.safetensors", "metrics.jsonl", "data.json"} if stop else {"run.json", "result.json"}
+        {"run.json", "checkpoint.safetensors", "metrics.jsonl", "data.json"}
+        if stop
+        else {"run.json", "result.json"}
     )
     assert refused == expected
     assert not (tmp_path / "ran").exists()
@@ -239,7 +290,10 @@ def test_missing_or_strange_files_are_noticed(tmp_path: Path) -> None:
 
 def test_checkpoints_hold_what_they_were_given(tmp_path: Path) -> None:
     shared = torch.randn(3)
-    state = {"a": [1, 2.5, None, True, "x"], "b": {0: {"c": shared, "d": shared[:0]}, "e": (shared, torch.tensor(2))}}
+    state = {
+        "a": [1, 2.5, None, True, "x"],
+        "b": {0: {"c": shared, "d": shared[:0]}, "e": (shared, torch.tensor(2))},
+    }
     save_checkpoint(tmp_path / "c", state)
     found = load_checkpoint(tmp_path / "c")
     assert found["a"] == state["a"] and torch.equal(found["b"][0]["c"], shared)

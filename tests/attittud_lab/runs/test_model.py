@@ -12,10 +12,18 @@ from attittud_lab.errors import InputError
 from attittud_lab.runs.model import NAME, VERSION, Member, ModelFile, cost, read_model
 from tests.helpers.predictions import digits_run
 
-ABOUT = ModelFile(kind="image", shape=[1, 8, 8], classes=["1", "4", "7"], several=False, temperature=1.5)
+ABOUT = ModelFile(
+    kind="image", shape=[1, 8, 8], classes=["1", "4", "7"], several=False, temperature=1.5
+)
 
 
-SIMPLE = {"kind": "simple", "weights": "a.safetensors", "share": 1.0, "about": "a.json", "features": "tfidf"}
+SIMPLE = {
+    "kind": "simple",
+    "weights": "a.safetensors",
+    "share": 1.0,
+    "about": "a.json",
+    "features": "tfidf",
+}
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +37,22 @@ def run(trained: Path, tmp_path: Path) -> Path:
 
 
 def test_model_json_is_read_back_as_written(run: Path) -> None:
-    names = ["a.safetensors", "b.safetensors", "b.json", "features-tfidf.json", "features-tfidf.safetensors"]
+    names = [
+        "a.safetensors",
+        "b.safetensors",
+        "b.json",
+        "features-tfidf.json",
+        "features-tfidf.safetensors",
+    ]
     for name in names:
         (run / name).write_text(name)
-    simple = Member(kind="simple", weights="b.safetensors", share=0.75, about="b.json", features="tfidf")
+    simple = Member(
+        kind="simple", weights="b.safetensors", share=0.75, about="b.json", features="tfidf"
+    )
     members = [Member(kind="network", weights="a.safetensors", share=0.25), simple]
-    about = replace(ABOUT, members=members, calibrated_on=30, bytes=2_500_000, seconds=0.004).sealed(run)
+    about = replace(
+        ABOUT, members=members, calibrated_on=30, bytes=2_500_000, seconds=0.004
+    ).sealed(run)
     assert list(about.sha256) == names
     about.write(run)
     stored, config = read_model(run)

@@ -31,7 +31,9 @@ __all__ = ["finished", "trained"]  # fixtures
     ],
 )
 def test_damaged_results_of_runs_are_refused(
-    spoil: Callable[[dict[str, Any]], None], finished: tuple[Path, dict[str, Any]], trained: Trainings
+    spoil: Callable[[dict[str, Any]], None],
+    finished: tuple[Path, dict[str, Any]],
+    trained: Trainings,
 ) -> None:
     path = finished[0] / "runs/multitask/weight-1/steps-12-4/seed-0/result.json"
     text = path.read_text()
@@ -39,7 +41,9 @@ def test_damaged_results_of_runs_are_refused(
     spoil(found)
     path.write_text(json.dumps(found))
     try:
-        with pytest.raises(InputError, match=r"seed-0/result.json: is damaged, or was not written by a run"):
+        with pytest.raises(
+            InputError, match=r"seed-0/result.json: is damaged, or was not written by a run"
+        ):
             compare(config(), finished[0])
     finally:
         path.write_text(text)

@@ -32,7 +32,8 @@ def test_a_strategy_and_a_model_can_be_registered_from_outside_of_the_package(
     assert call("train", "job.yaml", "strategy=half", "model.name=linear") == 0
     assert "half, seed 0: 10 steps" in capsys.readouterr().out
     shapes = {
-        name: tensor.shape for name, tensor in load_weights(Path("runs/job/half/seed-0/weights.safetensors")).items()
+        name: tensor.shape
+        for name, tensor in load_weights(Path("runs/job/half/seed-0/weights.safetensors")).items()
     }
     assert shapes["body.layer.1.weight"] == (8, 64) and shapes["heads.primary.weight"] == (10, 8)
     assert attittud_lab.strategies.names()["half"] == "half of the auxiliary gradient"
@@ -45,7 +46,15 @@ def test_unknown_name_is_answered_with_the_nearest() -> None:
         make_strategy(StrategyConfig(name="drop_harmfull"), nn.Linear(1, 1), weights={}, seed=0)
     with pytest.raises(InputError, match="needs its three weights"):
         make_strategy(StrategyConfig(name="custom"), nn.Linear(1, 1), weights={}, seed=0)
-    assert {"primary_only", "pretrain", "multitask", "replay", "pcgrad", "bloop", "torchjd_upgrad"} <= names().keys()
+    assert {
+        "primary_only",
+        "pretrain",
+        "multitask",
+        "replay",
+        "pcgrad",
+        "bloop",
+        "torchjd_upgrad",
+    } <= names().keys()
 
 
 def test_every_strategy_declares_its_needs() -> None:
@@ -54,8 +63,12 @@ def test_every_strategy_declares_its_needs() -> None:
         for name in ("auto", "flip", "multitask", "primary_only", "pretrain_as_released")
     }
     assert {name for name, found in declared.items() if found.uses_held_out} == {"auto"}
-    assert {name for name, found in declared.items() if not found.needs_auxiliary} == {"primary_only"}
-    assert {name for name, found in declared.items() if not found.trains_head} == {"pretrain_as_released"}
+    assert {name for name, found in declared.items() if not found.needs_auxiliary} == {
+        "primary_only"
+    }
+    assert {name for name, found in declared.items() if not found.trains_head} == {
+        "pretrain_as_released"
+    }
     assert {name for name, found in declared.items() if found.needs_shared} == {"auto", "flip"}
     fixed = {"primary_only", "pretrain", "pretrain_as_released", "replay"}
     assert {name for name in names() if not find(name).tunes_primary_weight} == fixed

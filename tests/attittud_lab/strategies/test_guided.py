@@ -26,7 +26,11 @@ WEIGHTS = {"a": 1.0, "b": 0.5}
 def test_heads_and_sums_equal_a_guides(name: str) -> None:
     model, losses, _, _ = setting()
     make_strategy(StrategyConfig(name=name), model, weights=WEIGHTS, seed=0).step(losses)
-    mine = {key: parameter.grad.clone() for key, parameter in model.named_parameters() if parameter.grad is not None}
+    mine = {
+        key: parameter.grad.clone()
+        for key, parameter in model.named_parameters()
+        if parameter.grad is not None
+    }
     model.zero_grad()
     guide = Guide(model, **preset(name), rank=2, auxiliary_weight=WEIGHTS)
     guide.backward(losses.primary(), losses.auxiliary())
@@ -36,11 +40,18 @@ def test_heads_and_sums_equal_a_guides(name: str) -> None:
 
 def test_settings_reach_the_guide() -> None:
     model, _, _, _ = setting()
-    config = StrategyConfig(name="flip", primary_weight=0.25, basis="svd", rank=3, refresh_every=7, include_mean=True)
+    config = StrategyConfig(
+        name="flip", primary_weight=0.25, basis="svd", rank=3, refresh_every=7, include_mean=True
+    )
     strategy = make_strategy(config, model, weights={"a": 2.0, "b": 3.0}, seed=5)
     assert isinstance(strategy, Guided)
     guide = strategy.guide
-    assert (guide.primary_weight, guide.basis.name, guide.rank, guide.refresh_every) == (0.25, "svd", 3, 7)
+    assert (guide.primary_weight, guide.basis.name, guide.rank, guide.refresh_every) == (
+        0.25,
+        "svd",
+        3,
+        7,
+    )
     assert guide.include_mean and guide.seed == 5 and guide.auxiliary_weight == {"a": 2.0, "b": 3.0}
     own = StrategyConfig(name="custom", eta=EtaWeights(0.5, 1.0, -2.0), auxiliary_weight=0.1)
     strategy = make_strategy(own, model, weights={"a": 2.0}, seed=0)
@@ -49,12 +60,19 @@ def test_settings_reach_the_guide() -> None:
 
 @pytest.mark.parametrize("basis_batch", [None, 6])
 def test_engines_that_need_it_see_the_forward_pass(basis_batch: int | None) -> None:
-    """The update equals the update of an engine that needs only losses, whether or not the basis has its own batch."""
+    """The update equals the update of an engine that needs only losses, whether or not the basis
+    has its own batch.
+    """
     updates = []
     for name in ("hooks", "loop"):
         model, losses, _, _ = setting(-1.0)
         config = StrategyConfig(
-            name="flip", basis="exact", rank=3, refresh_every=1, engine=name, basis_batch=basis_batch
+            name="flip",
+            basis="exact",
+            rank=3,
+            refresh_every=1,
+            engine=name,
+            basis_batch=basis_batch,
         )
         make_strategy(config, model, weights=WEIGHTS, seed=0).step(losses)
         updates.append(body_update(model))
@@ -65,7 +83,9 @@ def test_an_engine_that_does_not_support_the_model_is_reported_as_a_users_choice
     torch.manual_seed(0)
     model, losses, _, _ = setting()
     losses.primary = lambda **_: model(losses.x["primary"], "primary").square().mean(1).cumsum(0)
-    strategy = make_strategy(StrategyConfig(name="flip", engine="hooks"), model, weights=WEIGHTS, seed=0)
+    strategy = make_strategy(
+        StrategyConfig(name="flip", engine="hooks"), model, weights=WEIGHTS, seed=0
+    )
     with pytest.raises(InputError, match=r"strategy\.engine=hooks cannot be used"):
         strategy.step(losses)
 
@@ -100,7 +120,10 @@ def test_what_a_preset_fixes_is_not_inherited() -> None:
     for name in presets():
         inherited = find(name).inherits
         assert not (preset(name).keys() & set(inherited)), name
-    assert find("flip").inherits == find("auto").inherits == SETTINGS and find("multitask").inherits == ()
+    assert (
+        find("flip").inherits == find("auto").inherits == SETTINGS
+        and find("multitask").inherits == ()
+    )
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -115,7 +138,10 @@ def test_an_engine_from_outside_that_must_see_the_forward_pass_sees_it(
 
     job = "data: {primary: {path: digits, train: 40}, auxiliary: {more: digits}}\nmodel: mlp\n"
     job += f"training: {{guided: {{steps: 2, accumulate: {accumulate}}}, finetune: {{steps: 1}}}}\n"
-    jobs = {name: loads(f"{job}strategy: {{name: flip, engine: {name}}}\n") for name in ("watching", "hooks")}
+    jobs = {
+        name: loads(f"{job}strategy: {{name: flip, engine: {name}}}\n")
+        for name in ("watching", "hooks")
+    }
     losses = [run(config, run_dir=tmp_path / name).test["loss"] for name, config in jobs.items()]
     assert losses[0] == losses[1]
 

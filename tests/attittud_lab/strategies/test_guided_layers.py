@@ -21,7 +21,9 @@ class Losses:
 
     def __init__(self, *, norm: bool = False) -> None:
         middle = nn.BatchNorm2d(4) if norm else nn.Identity()
-        self.body = nn.Sequential(nn.Conv2d(2, 4, 3), middle, nn.Flatten(), nn.Linear(16, 6), nn.Tanh())
+        self.body = nn.Sequential(
+            nn.Conv2d(2, 4, 3), middle, nn.Flatten(), nn.Linear(16, 6), nn.Tanh()
+        )
         self.model = nn.ModuleDict({"body": self.body, "head": nn.Linear(6, 3)}).double()
         self.model.to(memory_format=torch.channels_last)
         self.x = torch.randn(3, 8, 2, 4, 4, dtype=torch.float64)
@@ -31,7 +33,10 @@ class Losses:
         return F.cross_entropy(self.model["head"](self.body(self.x[0])), self.y, reduction="none")
 
     def auxiliary(self) -> dict[str, Tensor]:
-        return {"one": self.body(self.x[1]).square().mean(), "two": self.body(self.x[2]).sum(1).mean()}
+        return {
+            "one": self.body(self.x[1]).square().mean(),
+            "two": self.body(self.x[2]).sum(1).mean(),
+        }
 
     def basis(self) -> Tensor:
         return self.primary()
@@ -44,7 +49,13 @@ def test_the_parts_of_every_layer_equal_the_definition(basis: str, include_mean:
     losses = Losses()
     include_mean = include_mean and basis != "canonical"
     guide = Guide(
-        losses.model, eta=Eta(1, 1, 0), rank=3, basis=basis, include_mean=include_mean, refresh_every=5, engine="loop"
+        losses.model,
+        eta=Eta(1, 1, 0),
+        rank=3,
+        basis=basis,
+        include_mean=include_mean,
+        refresh_every=5,
+        engine="loop",
     )
     assert layer_norms(guide, losses) == {}
     report = guide.backward(losses.primary(), losses.auxiliary())
@@ -72,12 +83,18 @@ def test_the_parts_of_every_layer_equal_the_definition(basis: str, include_mean:
         piece = slice(start, start + parameter.numel())
         start = piece.stop
         for loss in losses.auxiliary().values():
-            parts = decompose(flat(loss), flat(losses.primary().mean()), rows, include_mean=include_mean)
+            parts = decompose(
+                flat(loss), flat(losses.primary().mean()), rows, include_mean=include_mean
+            )
             for part in PARTS:
                 key = f"{name.rpartition('.')[0]}/{part}"
-                squares[key] = squares.get(key, 0) + float(getattr(parts, part)[piece].square().sum())
+                squares[key] = squares.get(key, 0) + float(
+                    getattr(parts, part)[piece].square().sum()
+                )
     assert start == size and len(names) == 4
-    assert {name: value**2 for name, value in found.items()} == pytest.approx(squares, rel=1e-9, abs=1e-12)
+    assert {name: value**2 for name, value in found.items()} == pytest.approx(
+        squares, rel=1e-9, abs=1e-12
+    )
 
 
 def test_measuring_layers_has_no_side_effects() -> None:
@@ -90,7 +107,13 @@ def test_measuring_layers_has_no_side_effects() -> None:
     assert layer_norms(guide, losses)
     assert torch.equal(torch.get_rng_state(), state)
     assert all(map(torch.equal, buffers, losses.model.buffers()))
-    assert all(map(torch.equal, gradients, [p.grad for p in losses.model.parameters() if p.grad is not None]))
+    assert all(
+        map(
+            torch.equal,
+            gradients,
+            [p.grad for p in losses.model.parameters() if p.grad is not None],
+        )
+    )
     assert losses.model.training
 
 
@@ -99,10 +122,14 @@ def test_many_layers_are_merged_into_groups() -> None:
     assert groups(names)["body.block3.conv1.weight"] == "body.block3"
     assert groups(names[:6])["body.block1.conv2.weight"] == "body.block1.conv2"
     assert groups(["scale"]) == {"scale": "scale"}
-    assert len(set(groups([f"a{i}.weight" for i in range(30)]).values())) == 30 > MOST_GROUPS  # nothing holds them
+    assert (
+        len(set(groups([f"a{i}.weight" for i in range(30)]).values())) == 30 > MOST_GROUPS
+    )  # nothing holds them
 
 
-def test_recording_layers_changes_no_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recording_layers_changes_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A network with dropout and BatchNorm, trained with and without looking at its layers."""
     job = loads("""
 data:
@@ -114,9 +141,13 @@ strategy: {rank: 2}
 log_every: 2
 """)
     watched = run(job, run_dir=tmp_path / "watched")
-    lines = [json.loads(line) for line in (tmp_path / "watched/metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (tmp_path / "watched/metrics.jsonl").read_text().splitlines()
+    ]
     looked = [line for line in lines if any(name.startswith("attittud/layers/") for name in line)]
-    assert [line["step"] for line in looked] == [2, 4, 6, 8] and all("validation/loss" in line for line in looked)
+    assert [line["step"] for line in looked] == [2, 4, 6, 8] and all(
+        "validation/loss" in line for line in looked
+    )
     monkeypatch.setattr("attittud_lab.strategies.guided.layer_norms", lambda guide, losses: {})
     unwatched = run(job, run_dir=tmp_path / "unwatched")
     assert (watched.validation, watched.test) == (unwatched.validation, unwatched.test)

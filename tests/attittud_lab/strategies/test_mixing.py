@@ -28,7 +28,9 @@ FORMULAS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "multitask": lambda p, a: p + a,
     "cosine_gate": lambda p, a: p + a if p @ a >= 0 else p,
     "cosine_weighted": lambda p, a: p + a * max(0.0, float(cos(p, a))),
-    "bloop": lambda p, a: p + a - (a @ p) / (p @ p) * p,  # in the first step the running mean is the gradient
+    "bloop": lambda p, a: (
+        p + a - (a @ p) / (p @ p) * p
+    ),  # in the first step the running mean is the gradient
 }
 
 
@@ -42,7 +44,9 @@ def test_every_baseline_follows_its_formula(name: str, sign: float) -> None:
 
 def test_replay_is_one_mixture() -> None:
     model, losses, _, a = setting()
-    make_strategy(StrategyConfig(name="replay", ratio=0.25), model, weights=WEIGHTS, seed=0).step(losses)
+    make_strategy(StrategyConfig(name="replay", ratio=0.25), model, weights=WEIGHTS, seed=0).step(
+        losses
+    )
     # A quarter of the mixture: 4 primary and 12 auxiliary examples.
     loss = losses.primary(count=4).mean()
     p = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(model.body.parameters()))])
@@ -51,10 +55,17 @@ def test_replay_is_one_mixture() -> None:
 
 def test_bloop_keeps_a_running_mean() -> None:
     model, losses, p, a = setting()
-    strategy = make_strategy(StrategyConfig(name="bloop", decay=0.7), model, weights=WEIGHTS, seed=0)
+    strategy = make_strategy(
+        StrategyConfig(name="bloop", decay=0.7), model, weights=WEIGHTS, seed=0
+    )
     strategy.step(losses)
     losses.x["primary"] = -losses.x["primary"].flip(0) + 1
-    q = torch.cat([g.reshape(-1) for g in torch.autograd.grad(losses.primary().mean(), list(model.body.parameters()))])
+    q = torch.cat(
+        [
+            g.reshape(-1)
+            for g in torch.autograd.grad(losses.primary().mean(), list(model.body.parameters()))
+        ]
+    )
     mean = 0.7 * p + 0.3 * q
     model.zero_grad()
     strategy.step(losses)
@@ -64,19 +75,29 @@ def test_bloop_keeps_a_running_mean() -> None:
     assert torch.equal(fresh.state_dict()["mean"], strategy.state_dict()["mean"])
 
 
-@pytest.mark.parametrize(("name", "aggregator"), [("torchjd_mgda", "MGDA"), ("torchjd_aligned_mtl", "AlignedMTL")])
+@pytest.mark.parametrize(
+    ("name", "aggregator"), [("torchjd_mgda", "MGDA"), ("torchjd_aligned_mtl", "AlignedMTL")]
+)
 def test_symmetric_baselines_equal_torchjds(name: str, aggregator: str) -> None:
-    aggregation = pytest.importorskip("torchjd.aggregation", reason="the extra torchjd is not installed")
+    aggregation = pytest.importorskip(
+        "torchjd.aggregation", reason="the extra torchjd is not installed"
+    )
     model, losses, p, _ = setting(-1.0)
     make_strategy(StrategyConfig(name=name), model, weights=WEIGHTS, seed=0).step(losses)
     tasks, body = losses.auxiliary(), list(model.body.parameters())
     rows = [p]
     for key, weight in WEIGHTS.items():
-        rows.append(torch.cat([weight * g.reshape(-1) for g in torch.autograd.grad(tasks[key], body)]))
-    torch.testing.assert_close(body_update(model), getattr(aggregation, aggregator)()(torch.stack(rows)))
+        rows.append(
+            torch.cat([weight * g.reshape(-1) for g in torch.autograd.grad(tasks[key], body)])
+        )
+    torch.testing.assert_close(
+        body_update(model), getattr(aggregation, aggregator)()(torch.stack(rows))
+    )
 
 
-@pytest.mark.filterwarnings("ignore:You are solving a parameterized problem:UserWarning")  # NashMTL's solver
+@pytest.mark.filterwarnings(
+    "ignore:You are solving a parameterized problem:UserWarning"
+)  # NashMTL's solver
 @pytest.mark.parametrize("name", ["nashmtl", "cagrad", "imtl_g"])  # a solver, a norm and an inverse
 def test_symmetric_baselines_work_with_gradients_of_zero(name: str, tmp_path: Path) -> None:
     """Heads of zeros pass no gradient to the body in the first step."""

@@ -1,4 +1,6 @@
-"""Every strategy with settings drawn by a seed: a job is refused in one paragraph, or it trains to finite figures."""
+"""Every strategy with settings drawn by a seed: a job is refused in one paragraph, or it trains to
+finite figures.
+"""
 
 import json
 import math
@@ -24,7 +26,13 @@ training:
   guided: {steps: 2, evaluations: 1, primary_batch: 8, batch_size: 8}
 """
 SETTINGS: dict[str, list[Any]] = {
-    "strategy.eta": [None, [1, 1, 0], {"harmful": -1e10}, {"helpful": 0.5}, {"neutral": 0, "helpful": 0, "harmful": 0}],
+    "strategy.eta": [
+        None,
+        [1, 1, 0],
+        {"harmful": -1e10},
+        {"helpful": 0.5},
+        {"neutral": 0, "helpful": 0, "harmful": 0},
+    ],
     "strategy.basis": [None, *attittud.bases()],
     "strategy.engine": ["auto", *attittud.engines()],
     "strategy.rank": [1, 2, 9, 4096],
@@ -62,14 +70,23 @@ def weights(data: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def drawn(strategy: str, number: int) -> dict[str, Any]:
-    """Two to five settings; each strategy has draws of its own, so that another strategy does not change them."""
+    """Two to five settings; each strategy has draws of its own, so that another strategy does not
+    change them.
+    """
     draw = random.Random(f"{strategy} {number}")
-    return {name: draw.choice(SETTINGS[name]) for name in draw.sample(list(SETTINGS), draw.randint(2, 5))}
+    return {
+        name: draw.choice(SETTINGS[name])
+        for name in draw.sample(list(SETTINGS), draw.randint(2, 5))
+    }
 
 
-@pytest.mark.filterwarnings("ignore:You are solving a parameterized problem:UserWarning")  # NashMTL's solver
+@pytest.mark.filterwarnings(
+    "ignore:You are solving a parameterized problem:UserWarning"
+)  # NashMTL's solver
 @pytest.mark.parametrize("strategy", [name for name in names() if not find(name).trains_others])
-def test_drawn_settings_train_or_are_refused(strategy: str, data: Prepared, weights: Path, tmp_path: Path) -> None:
+def test_drawn_settings_train_or_are_refused(
+    strategy: str, data: Prepared, weights: Path, tmp_path: Path
+) -> None:
     torch.set_num_threads(1)
     jobs = trained = 0
     refusals: list[str] = []
@@ -78,11 +95,17 @@ def test_drawn_settings_train_or_are_refused(strategy: str, data: Prepared, weig
         changes = [change.replace("WEIGHTS", str(weights)) for change in changes]
         jobs += 1
         try:
-            result = run(loads(JOB, [f"strategy.name={strategy}", *changes]), run_dir=tmp_path / str(jobs), data=data)
+            result = run(
+                loads(JOB, [f"strategy.name={strategy}", *changes]),
+                run_dir=tmp_path / str(jobs),
+                data=data,
+            )
         except InputError as error:
             refusals.append(str(error))
         else:
-            assert all(map(math.isfinite, (*result.test.values(), *result.validation.values()))), changes
+            assert all(map(math.isfinite, (*result.test.values(), *result.validation.values()))), (
+                changes
+            )
             trained += 1
         assert len(refusals) < 10, refusals
     assert not [refusal for refusal in refusals if "\n" in refusal or len(refusal) > 1000]

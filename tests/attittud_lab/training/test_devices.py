@@ -1,4 +1,6 @@
-"""Captured steps: their bookkeeping on the CPU with a stand-in for CUDA graphs, and the real ones on a GPU."""
+"""Captured steps: their bookkeeping on the CPU with a stand-in for CUDA graphs, and the real ones
+on a GPU.
+"""
 
 import json
 import logging
@@ -33,7 +35,9 @@ strategy: {name: flip, rank: 3, refresh_every: 3, basis_batch: 20, engine: loop}
 """
 
 
-def phase_of(config: Config, monkeypatch: pytest.MonkeyPatch, *, captured: bool) -> tuple[Phase, StandIn | None]:
+def phase_of(
+    config: Config, monkeypatch: pytest.MonkeyPatch, *, captured: bool
+) -> tuple[Phase, StandIn | None]:
     data, cpu = load_data(config), torch.device("cpu")
     model = build_model(config.model, data, config.seed).train()
     made: list[StandIn] = []
@@ -43,7 +47,8 @@ def phase_of(config: Config, monkeypatch: pytest.MonkeyPatch, *, captured: bool)
         return made[-1]
 
     monkeypatch.setattr(module, "CudaRecorder", recorder)
-    # As on a GPU, where a captured refresh makes its numbers itself: a replay cannot choose among those made ahead.
+    # As on a GPU, where a captured refresh makes its numbers itself: a replay cannot choose among
+    # those made ahead.
     monkeypatch.setattr("attittud.basis.base.Ahead.begin", lambda *_: None)
     phase = module.Phase("guided", config, data, model, cpu, "accuracy", captured=captured)
     for stand_in in made:
@@ -58,33 +63,52 @@ def nothing_recorded(phase: Phase, monkeypatch: pytest.MonkeyPatch) -> Phase:
     return phase
 
 
-@pytest.mark.parametrize("strategy", ["flip", "pcgrad", "bloop", "primary_only", "flip svd", "flip exact", "auto"])
-def test_replayed_steps_are_the_steps_of_an_ordinary_run(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "strategy", ["flip", "pcgrad", "bloop", "primary_only", "flip svd", "flip exact", "auto"]
+)
+def test_replayed_steps_are_the_steps_of_an_ordinary_run(
+    strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name, _, basis = strategy.partition(" ")
-    config = loads(JOB, [f"strategy.name={name}", f"strategy.basis={basis or 'null'}", "model.dropout=0.3"])
+    config = loads(
+        JOB, [f"strategy.name={name}", f"strategy.basis={basis or 'null'}", "model.dropout=0.3"]
+    )
     if basis:  # hundreds of backward passes
         config = changed(config, ["model.name=small-cnn", "model.width=4"])
     if name == "pcgrad":
-        config = loads(JOB, ["strategy={name: pcgrad, engine: loop}", "strategy.refresh_every=1", "model.dropout=0.3"])
+        config = loads(
+            JOB,
+            [
+                "strategy={name: pcgrad, engine: loop}",
+                "strategy.refresh_every=1",
+                "model.dropout=0.3",
+            ],
+        )
     if name == "auto":
-        config = loads(JOB, ["strategy.name=auto", "strategy.judge_every=2", "training.guided.steps=30"])
+        config = loads(
+            JOB, ["strategy.name=auto", "strategy.judge_every=2", "training.guided.steps=30"]
+        )
     phase, stand_in = phase_of(config, monkeypatch, captured=True)
     assert stand_in is not None
     lines, weights = trained(phase)
     # Each kind is recorded after its warm-up, and what is left of the steps are replays.
     kinds = {"flip": 2, "auto": 4}.get(name, 1)
     assert stand_in.replays == phase.steps - kinds * WARM_UP
-    usual, expected = trained(nothing_recorded(phase_of(config, monkeypatch, captured=True)[0], monkeypatch))
+    usual, expected = trained(
+        nothing_recorded(phase_of(config, monkeypatch, captured=True)[0], monkeypatch)
+    )
     assert torch.equal(weights, expected)
     for line, want in zip(lines, usual, strict=True):
         shown = [
-            {key: value for key, value in found.items() if not key.startswith("attittud")} for found in (line, want)
+            {key: value for key, value in found.items() if not key.startswith("attittud")}
+            for found in (line, want)
         ]
         assert shown[0] == shown[1]
 
 
 def test_captured_runs_use_the_batches_of_ordinary_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    # With sgd: Adam turns the rounding of a learning rate that is a float32 tensor into other signs.
+    # With sgd: Adam turns the rounding of a learning rate that is a float32 tensor into other
+    # signs.
     config = loads(JOB, ["training.guided.optimizer=sgd", "training.guided.lr=0.01"])
     usual, weights = trained(phase_of(config, monkeypatch, captured=False)[0])
     lines, expected = trained(phase_of(config, monkeypatch, captured=True)[0])
@@ -110,19 +134,34 @@ def test_captured_runs_keep_the_schedule_of_refreshes(monkeypatch: pytest.Monkey
     for captured in (False, True):
         phase, _ = phase_of(loads(JOB), monkeypatch, captured=captured)
         trained(phase)
-        states.append({key: value for key, value in phase.strategy.state_dict().items() if key != "basis"})
-    assert states[0] == states[1] and states[0]["refreshes"] == 5 and states[0]["since_refresh"] == 2
+        states.append(
+            {key: value for key, value in phase.strategy.state_dict().items() if key != "basis"}
+        )
+    assert (
+        states[0] == states[1] and states[0]["refreshes"] == 5 and states[0]["since_refresh"] == 2
+    )
 
 
 @pytest.mark.parametrize(
     ("strategy", "kinds"),
     [
         ("flip", ["", " with a refresh"]),
-        ("auto", ["", " with a refresh", " with held-out examples", " with a refresh and held-out examples"]),
+        (
+            "auto",
+            [
+                "",
+                " with a refresh",
+                " with held-out examples",
+                " with a refresh and held-out examples",
+            ],
+        ),
     ],
 )
 def test_steps_that_cannot_be_captured_run_as_usual_with_a_note(
-    strategy: str, kinds: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    strategy: str,
+    kinds: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def refuse(_: Callable[[], Any]) -> Any:
         raise RuntimeError("operation not permitted when stream is capturing")
@@ -138,29 +177,47 @@ def test_steps_that_cannot_be_captured_run_as_usual_with_a_note(
     assert "operation not permitted" in caplog.text
 
 
-def test_on_a_cpu_the_option_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_on_a_cpu_the_option_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.INFO, "attittud"):
-        results = [run(loads(JOB, [f"training.cuda_graph={on}"]), 0, run_dir=tmp_path / on) for on in ("true", "false")]
+        results = [
+            run(loads(JOB, [f"training.cuda_graph={on}"]), 0, run_dir=tmp_path / on)
+            for on in ("true", "false")
+        ]
     assert results[0].test == results[1].test and "has no effect on cpu" in caplog.text
     assert json.loads((tmp_path / "true" / "run.json").read_text())["repeatable"] is True
 
 
-def test_without_checkpoints_an_interrupted_run_starts_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_checkpoints_an_interrupted_run_starts_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = loads(JOB, ["checkpoint_every=null"])
-    monkeypatch.setattr("attittud_lab.runs.folder.save_checkpoint", lambda *_: pytest.fail("a checkpoint was written"))
+    monkeypatch.setattr(
+        "attittud_lab.runs.folder.save_checkpoint",
+        lambda *_: pytest.fail("a checkpoint was written"),
+    )
     assert run(config, 0, run_dir=tmp_path).steps == 20
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.filterwarnings("ignore:.*AccumulateGrad.*", "ignore:.*TensorFloat32.*", "ignore::DeprecationWarning")
+@pytest.mark.filterwarnings(
+    "ignore:.*AccumulateGrad.*", "ignore:.*TensorFloat32.*", "ignore::DeprecationWarning"
+)
 @pytest.mark.parametrize(
-    "strategy", ["flip", "multitask", "pcgrad", "primary_only", "pretrain", "bloop", "cosine_gate", "auto"]
+    "strategy",
+    ["flip", "multitask", "pcgrad", "primary_only", "pretrain", "bloop", "cosine_gate", "auto"],
 )
 def test_captured_runs_on_a_gpu_equal_eager_runs_bit_by_bit(
     strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    more = [f"strategy.name={strategy}", "training.deterministic=true", "model.dropout=0.2", "training.precision=bf16"]
+    more = [
+        f"strategy.name={strategy}",
+        "training.deterministic=true",
+        "model.dropout=0.2",
+        "training.precision=bf16",
+    ]
     if strategy == "auto":
         more += ["strategy.judge_every=2", "training.guided.steps=30"]
     config = loads(JOB, [*more, "training.channels_last=true", "device=cuda"])

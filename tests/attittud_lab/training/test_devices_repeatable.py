@@ -35,7 +35,9 @@ SMALL = [
 
 def config(folder: Path, *more: str) -> Config:
     data = write_miniature(folder, "cifar10")
-    return load(CONFIG, [f"data.primary.path={data}", f"data.auxiliary.others.path={data}", *SMALL, *more])
+    return load(
+        CONFIG, [f"data.primary.path={data}", f"data.auxiliary.others.path={data}", *SMALL, *more]
+    )
 
 
 def bits(path: Path, job: Config) -> tuple[bytes, dict[str, float]]:
@@ -43,7 +45,9 @@ def bits(path: Path, job: Config) -> tuple[bytes, dict[str, float]]:
     return (path / "weights.safetensors").read_bytes(), result.test
 
 
-@pytest.mark.parametrize("strategy", ["orthogonal", "pcgrad", "multitask", "bloop", "auto", "pretrain_as_released"])
+@pytest.mark.parametrize(
+    "strategy", ["orthogonal", "pcgrad", "multitask", "bloop", "auto", "pretrain_as_released"]
+)
 def test_a_repeated_run_gives_the_same_bits(strategy: str, tmp_path: Path) -> None:
     job = config(tmp_path, f"strategy.name={strategy}", "device=cpu", "training.precision=fp32")
     first, second = (bits(tmp_path / name, job) for name in ("first", "second"))
@@ -65,13 +69,21 @@ def test_a_run_says_whether_it_is_repeatable(
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.filterwarnings("ignore:.*AccumulateGrad.*", "ignore:.*TensorFloat32.*", "ignore::DeprecationWarning")
-@pytest.mark.parametrize("strategy", ["orthogonal", "pcgrad", "multitask", "auto", "pretrain_as_released"])
+@pytest.mark.filterwarnings(
+    "ignore:.*AccumulateGrad.*", "ignore:.*TensorFloat32.*", "ignore::DeprecationWarning"
+)
+@pytest.mark.parametrize(
+    "strategy", ["orthogonal", "pcgrad", "multitask", "auto", "pretrain_as_released"]
+)
 def test_a_repeated_run_gives_the_same_bits_on_a_gpu(strategy: str, tmp_path: Path) -> None:
     job = config(tmp_path, f"strategy.name={strategy}", "device=cuda")
-    assert job.training.deterministic and job.training.cuda_graph and job.training.precision == "bf16"
+    assert (
+        job.training.deterministic and job.training.cuda_graph and job.training.precision == "bf16"
+    )
     first, second = (bits(tmp_path / name, job) for name in ("first", "second"))
     assert first == second
     assert json.loads((tmp_path / "first" / "run.json").read_text())["repeatable"] is True
-    run(config(tmp_path, "training.deterministic=false", "device=cuda"), 0, run_dir=tmp_path / "off")
+    run(
+        config(tmp_path, "training.deterministic=false", "device=cuda"), 0, run_dir=tmp_path / "off"
+    )
     assert json.loads((tmp_path / "off" / "run.json").read_text())["repeatable"] is False

@@ -27,14 +27,18 @@ def test_looking_at_texts_by_length_changes_no_figure(tmp_path: Path) -> None:
         head.bias.sub_(model.eval()(plain.inputs, head="primary").mean(0))
     found = evaluate(model, data.primary, data.test, torch.device("cpu"), batch_size=5)
     assert 0 < found["accuracy"] < 1 and found["loss"] > 0.1
-    assert found == pytest.approx(evaluate(model, data.primary, plain, torch.device("cpu")), rel=1e-5)
+    assert found == pytest.approx(
+        evaluate(model, data.primary, plain, torch.device("cpu")), rel=1e-5
+    )
 
 
 def pairwise(scores: list[float], labels: list[int]) -> float:
     """How often a positive example has the higher score, ties counting half."""
     positive = [s for s, y in zip(scores, labels, strict=True) if y]
     negative = [s for s, y in zip(scores, labels, strict=True) if not y]
-    return sum((p > n) + 0.5 * (p == n) for p in positive for n in negative) / (len(positive) * len(negative))
+    return sum((p > n) + 0.5 * (p == n) for p in positive for n in negative) / (
+        len(positive) * len(negative)
+    )
 
 
 @pytest.mark.parametrize("labels", [1, 3])
@@ -56,13 +60,19 @@ def test_a_label_with_only_positive_or_negative_examples_has_no_auc() -> None:
     targets = torch.tensor([[0, 1, 0], [1, 1, 0], [1, 1, 0]])
     outputs = torch.tensor([[0.0, 0.0, 0.0], [1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]])
     found = evaluate(Fixed(), *task(outputs, targets), torch.device("cpu"))
-    assert found["auc/l0"] == found["auc"] == 0.5 and math.isnan(found["auc/l1"]) and math.isnan(found["auc/l2"])
+    assert (
+        found["auc/l0"] == found["auc"] == 0.5
+        and math.isnan(found["auc/l1"])
+        and math.isnan(found["auc/l2"])
+    )
 
 
 @pytest.mark.parametrize("wanted", [0.3, 1.0, 4.0])
 @pytest.mark.parametrize("several", [False, True])
 def test_calibration_recovers_a_known_temperature(wanted: float, several: bool) -> None:
-    """Labels are drawn from the probabilities of scores, which are then made too small or too large."""
+    """Labels are drawn from the probabilities of scores, which are then made too small or too
+    large.
+    """
     generator = torch.Generator().manual_seed(0)
     scores = 2 * torch.randn(20_000, 3, generator=generator)
     if several:
@@ -74,7 +84,9 @@ def test_calibration_recovers_a_known_temperature(wanted: float, several: bool) 
 
 @pytest.mark.parametrize("count", [1, 10, 1000])
 def test_calibration_on_few_examples_makes_no_prediction_certain(count: int) -> None:
-    """All of them are predicted correctly, so that without smoothing no temperature would be low enough."""
+    """All of them are predicted correctly, so that without smoothing no temperature would be low
+    enough.
+    """
     targets = torch.arange(count) % 3
     scores = torch.nn.functional.one_hot(targets, 3).float()
     likely = (scores / fitted_temperature(scores, targets)).softmax(1).max(1).values

@@ -22,9 +22,13 @@ __all__ = ["job"]  # fixtures
 
 @pytest.mark.parametrize("metric", ["accuracy", "macro_f1", "auc"])
 def test_the_metric_chooses_the_model_and_the_loss_among_equals(job: Config, metric: str) -> None:
-    """Looks at validation are made up: the smallest loss is elsewhere than the best figure, which occurs twice."""
+    """Looks at validation are made up: the smallest loss is elsewhere than the best figure, which
+    occurs twice.
+    """
     looks = [(0.6, 0.5), (0.8, 0.9), (0.8, 0.7), (0.7, 0.1), (0.8, 0.8), (0.5, 0.6)]
-    others = {name: 0.9 - 0.1 * number for number, name in enumerate(("accuracy", "macro_f1", "auc"))}
+    others = {
+        name: 0.9 - 0.1 * number for number, name in enumerate(("accuracy", "macro_f1", "auc"))
+    }
     config = changed(job, ["training.guided.evaluations=6", "strategy=primary_only"])
     data = load_data(config)
     model = build_model(config.model, data, 0)
@@ -40,19 +44,31 @@ def test_the_metric_chooses_the_model_and_the_loss_among_equals(job: Config, met
     phase.run(lambda _: None, lambda: None, lambda *_: None)
     assert phase.finish() == {**others, metric: 0.8, "loss": 0.7} and phase.state.best_step == 6
     assert all(torch.equal(tensor, seen[2][name]) for name, tensor in model.state_dict().items())
-    assert not all(torch.equal(tensor, seen[3][name]) for name, tensor in model.state_dict().items())
+    assert not all(
+        torch.equal(tensor, seen[3][name]) for name, tensor in model.state_dict().items()
+    )
 
 
 def test_the_loss_of_an_untrained_head_chooses_as_in_the_release(tmp_path: Path) -> None:
-    config = loads(JOB, ["training.mode=joint", "training.guided.select=last", "training.guided.evaluations=12"])
+    config = loads(
+        JOB,
+        ["training.mode=joint", "training.guided.select=last", "training.guided.evaluations=12"],
+    )
     result = run(config, 0, own("pretrain_as_released"), tmp_path)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     losses = {line["step"]: line["validation/loss"] for line in lines if "validation/loss" in line}
-    assert len(losses) == 12 and result.phases[0]["best_step"] == min(losses, key=losses.__getitem__)
+    assert len(losses) == 12 and result.phases[0]["best_step"] == min(
+        losses, key=losses.__getitem__
+    )
     assert result.validation["loss"] == min(losses.values())
-    trained, fresh = load_weights(tmp_path / "weights.safetensors"), build_model(config.model, load_data(config), 0)
+    trained, fresh = (
+        load_weights(tmp_path / "weights.safetensors"),
+        build_model(config.model, load_data(config), 0),
+    )
     for name, tensor in fresh.state_dict().items():
-        assert torch.equal(trained[name], tensor) == (name.startswith("heads.primary") or name in ("mean", "std")), name
+        assert torch.equal(trained[name], tensor) == (
+            name.startswith("heads.primary") or name in ("mean", "std")
+        ), name
 
 
 @pytest.mark.parametrize(
@@ -60,23 +76,41 @@ def test_the_loss_of_an_untrained_head_chooses_as_in_the_release(tmp_path: Path)
     [
         ["strategy=flip", "training.guided.lr=3e38"],
         ["strategy=flip", "training.guided.lr=3e38", "training.guided.optimizer=sgd"],
-        ["strategy=primary_only", "training.guided.lr=1e20", "training.guided.optimizer=sgd", "log_every=1000"],
-        ["strategy=bloop", "training.guided.lr=1e20", "training.guided.select=last", "training.mode=joint"],
+        [
+            "strategy=primary_only",
+            "training.guided.lr=1e20",
+            "training.guided.optimizer=sgd",
+            "log_every=1000",
+        ],
+        [
+            "strategy=bloop",
+            "training.guided.lr=1e20",
+            "training.guided.select=last",
+            "training.mode=joint",
+        ],
         ["strategy={name: auto, basis: svd}", "training.guided.lr=1e20", "log_every=1000"],
         ["strategy=torchjd_cagrad", "training.guided.lr=1e20"],
     ],
 )
-def test_training_that_diverges_ends_with_a_sentence(job: Config, changes: list[str], tmp_path: Path) -> None:
+def test_training_that_diverges_ends_with_a_sentence(
+    job: Config, changes: list[str], tmp_path: Path
+) -> None:
     if "torchjd" in changes[0]:
         pytest.importorskip("torchjd", reason="the extra torchjd is not installed")
     found = changed(job, changes[:1] + [change for change in changes[1:] if ".lr=" not in change])
     lr = next(float(change.partition("=")[2]) for change in changes if ".lr=" in change)
-    found = replace(found, training=replace(found.training, guided=replace(found.training.guided, lr=lr, clip=None)))
+    found = replace(
+        found,
+        training=replace(found.training, guided=replace(found.training.guided, lr=lr, clip=None)),
+    )
     with pytest.raises(
-        DivergedError, match=r"training diverged in step \d+ of phase guided: .*; lower training\.guided\.lr"
+        DivergedError,
+        match=r"training diverged in step \d+ of phase guided: .*; lower training\.guided\.lr",
     ):
         run(found, run_dir=tmp_path)
-    assert not (tmp_path / "result.json").exists() and not (tmp_path / "weights.safetensors").exists()
+    assert (
+        not (tmp_path / "result.json").exists() and not (tmp_path / "weights.safetensors").exists()
+    )
 
 
 def test_a_decomposition_that_fails_counts_as_divergence(
@@ -88,7 +122,9 @@ def test_a_decomposition_that_fails_counts_as_divergence(
         raise torch.linalg.LinAlgError("linalg.svd: the input matrix contained non-finite values")
 
     monkeypatch.setattr(Phase, "_update", failing)
-    with pytest.raises(DivergedError, match=r"diverged in step 0 of phase guided: linalg.svd.*; lower training"):
+    with pytest.raises(
+        DivergedError, match=r"diverged in step 0 of phase guided: linalg.svd.*; lower training"
+    ):
         run(job, run_dir=tmp_path)
 
 
@@ -107,20 +143,43 @@ def test_running_out_of_memory_is_explained(
         raise error
 
     monkeypatch.setattr(Phase, "_update", full)
-    with pytest.raises(InputError, match=r"the memory of cpu is not enough \(.*raise training\.guided\.accumulate"):
+    with pytest.raises(
+        InputError, match=r"the memory of cpu is not enough \(.*raise training\.guided\.accumulate"
+    ):
         run(job, run_dir=tmp_path)
 
 
 @pytest.mark.parametrize("select", ["best", "last"])
-def test_a_model_that_is_not_finite_is_never_chosen(job: Config, select: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Also where its accuracy is the highest so far, which a model with constant answers may have."""
+def test_a_model_that_is_not_finite_is_never_chosen(
+    job: Config, select: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where its accuracy is the highest so far, which a model with constant answers may
+    have.
+    """
     config = changed(
-        job, ["training.guided.evaluations=3", f"training.guided.select={select}", "strategy=primary_only"]
+        job,
+        [
+            "training.guided.evaluations=3",
+            f"training.guided.select={select}",
+            "strategy=primary_only",
+        ],
     )
     for broken in (0, 1, 2):
         data = load_data(config)
-        phase = Phase("guided", config, data, build_model(config.model, data, 0), torch.device("cpu"), "accuracy")
-        looks = iter([{"accuracy": 0.5 + 0.1 * n, "loss": math.nan if n == broken else 1.0} for n in range(3)])
+        phase = Phase(
+            "guided",
+            config,
+            data,
+            build_model(config.model, data, 0),
+            torch.device("cpu"),
+            "accuracy",
+        )
+        looks = iter(
+            [
+                {"accuracy": 0.5 + 0.1 * n, "loss": math.nan if n == broken else 1.0}
+                for n in range(3)
+            ]
+        )
         phase.measure = looks.__next__
         if broken == 2 and select == "best":
             phase.run(lambda _: None, lambda: None, lambda *_: None)
@@ -128,7 +187,8 @@ def test_a_model_that_is_not_finite_is_never_chosen(job: Config, select: str, ca
             assert caplog.messages == ["training diverged at its end; the model of step 8 is kept"]
         else:
             with pytest.raises(
-                DivergedError, match=rf"in step {4 * broken + 4} of phase guided: the validation loss is nan"
+                DivergedError,
+                match=rf"in step {4 * broken + 4} of phase guided: the validation loss is nan",
             ):
                 phase.run(lambda _: None, lambda: None, lambda *_: None)
 
@@ -141,16 +201,24 @@ def test_validation_examples_can_be_the_judges(tmp_path):
     judges = Phase("guided", config, data, model, torch.device("cpu"), "accuracy").streams.judges
     assert judges is not None and torch.equal(judges.inputs, data.validation.inputs)
     other = loads(AUTO_JOB, ["strategy.name=flip", f"output={tmp_path}"])
-    assert Phase("guided", other, data, model, torch.device("cpu"), "accuracy").streams.judges is None
+    assert (
+        Phase("guided", other, data, model, torch.device("cpu"), "accuracy").streams.judges is None
+    )
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_judges_are_used_as_often_as_configured(tmp_path, accumulate):
     """The judges are asked in every third step, not the training batch."""
-    settings = ["strategy.judge_every=3", f"training.guided.accumulate={accumulate}", f"output={tmp_path}"]
+    settings = [
+        "strategy.judge_every=3",
+        f"training.guided.accumulate={accumulate}",
+        f"output={tmp_path}",
+    ]
     config = loads(AUTO_JOB, settings)
     data = load_data(config)
-    phase = Phase("guided", config, data, build_model(config.model, data, 0), torch.device("cpu"), "accuracy")
+    phase = Phase(
+        "guided", config, data, build_model(config.model, data, 0), torch.device("cpu"), "accuracy"
+    )
     heard, judge = [], phase.streams.judge
 
     def spy():
@@ -168,7 +236,17 @@ def test_too_few_judges_give_a_warning(count, caplog):
     config = loads(AUTO_JOB, [f"data.primary.validation={count}"])
     data = load_data(config)
     with caplog.at_level("WARNING", "attittud"):
-        Phase("guided", config, data, build_model(config.model, data, 0), torch.device("cpu"), "accuracy")
+        Phase(
+            "guided",
+            config,
+            data,
+            build_model(config.model, data, 0),
+            torch.device("cpu"),
+            "accuracy",
+        )
     told = [message for message in caplog.messages if "strategy auto" in message]
     assert len(told) == (count < FEW_JUDGES)
-    assert all(f"there are only {count}" in message and "data.primary.validation" in message for message in told)
+    assert all(
+        f"there are only {count}" in message and "data.primary.validation" in message
+        for message in told
+    )

@@ -26,7 +26,9 @@ class Spy(nn.Module):
 def streams(judges: int = 100, held: bool = False, basis_batch: int | None = None) -> Streams:
     """60 numbered examples to train on; the judges have negative numbers."""
     trained, judging = torch.arange(60), -1 - torch.arange(judges)
-    examples = [Examples(numbers[:, None].float(), numbers % CLASSES) for numbers in (trained, judging)]
+    examples = [
+        Examples(numbers[:, None].float(), numbers % CLASSES) for numbers in (trained, judging)
+    ]
     task = Task("primary", "classify", [str(c) for c in range(CLASSES)], examples[0])
     sizes, cpu = {"primary": 16, "basis": basis_batch or 16}, torch.device("cpu")
     return Streams(Spy(), task, {}, sizes, "guided", 3, cpu, judges=examples[1], held=held)
@@ -41,7 +43,9 @@ def test_judges_never_train_and_alternate(held):
         found.primary()
         assert min(found.model.seen) >= 0
         found.judge()
-        assert 32 <= len(found.model.seen) <= MOST_JUDGES  # across two turns an example may come twice
+        assert (
+            32 <= len(found.model.seen) <= MOST_JUDGES
+        )  # across two turns an example may come twice
         assert max(found.model.seen) < 0
         seen |= found.model.seen
     assert len(seen) == 100
@@ -69,7 +73,9 @@ def test_few_judges_are_all_used_every_time():
 
 
 def test_batches_of_judges_mix_text_lengths():
-    """Texts of a batch are, so that they can be cut short, but such judges would not represent the others."""
+    """Texts of a batch are, so that they can be cut short, but such judges would not represent the
+    others.
+    """
     lengths = torch.arange(200)
     tokens = Examples(torch.ones(200, 200, dtype=torch.long), torch.arange(200) % CLASSES, lengths)
     task = Task("primary", "classify", [str(c) for c in range(CLASSES)], tokens)

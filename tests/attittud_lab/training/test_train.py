@@ -1,4 +1,6 @@
-"""Whole runs on the embedded digits: every strategy trains, and a run folder holds what it promises."""
+"""Whole runs on the embedded digits: every strategy trains, and a run folder holds what it
+promises.
+"""
 
 import json
 from pathlib import Path
@@ -19,7 +21,9 @@ from tests.helpers.runs import JOB, job, own
 __all__ = ["job"]  # fixtures
 
 
-@pytest.mark.filterwarnings("ignore:.*(ECOS|not DPP):UserWarning")  # cvxpy's, about how TorchJD's Nash-MTL uses it
+@pytest.mark.filterwarnings(
+    "ignore:.*(ECOS|not DPP):UserWarning"
+)  # cvxpy's, about how TorchJD's Nash-MTL uses it
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate:UserWarning")
 @pytest.mark.parametrize("name", [name for name in names() if not find(name).trains_others])
 def test_every_strategy_trains(job: Config, tmp_path: Path, name: str) -> None:
@@ -42,7 +46,9 @@ def test_the_test_set_is_read_once_at_the_end(
 ) -> None:
     data, read = load_data(job), list[Examples]()
 
-    def noted(model: nn.Module, task: Task, examples: Examples, device: torch.device) -> dict[str, float]:
+    def noted(
+        model: nn.Module, task: Task, examples: Examples, device: torch.device
+    ) -> dict[str, float]:
         read.append(examples)
         return evaluate(model, task, examples, device)
 
@@ -66,5 +72,9 @@ def test_strategies_of_a_seed_share_initialisation_and_batches(job: Config, tmp_
     losses = set()
     for name in ("primary_only", "multitask", "drop_harmful"):
         run(job1, 1, own(name), tmp_path / f"{name}-1", data=data)
-        losses.add(json.loads((tmp_path / f"{name}-1" / "metrics.jsonl").read_text().splitlines()[0])["loss/primary"])
+        losses.add(
+            json.loads((tmp_path / f"{name}-1" / "metrics.jsonl").read_text().splitlines()[0])[
+                "loss/primary"
+            ]
+        )
     assert len(losses) == 1

@@ -1,4 +1,6 @@
-"""A run whose n-th file operation fails, n drawn over the whole run: the next run ends as if nothing had happened."""
+"""A run whose n-th file operation fails, n drawn over the whole run: the next run ends as if
+nothing had happened.
+"""
 
 import json
 import os
@@ -50,7 +52,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
 
 
 def drawn(seed: int, count: int) -> list[int]:
-    """Four operations of the whole run, and the last five, in which the result replaces the checkpoint."""
+    """Four operations of the whole run, and the last five, in which the result replaces the
+    checkpoint.
+    """
     last = count - 5
     return [*sorted(random.Random(seed).sample(range(1, last + 1), 4)), *range(last + 1, count + 1)]
 
@@ -94,7 +98,9 @@ def test_a_kill_at_any_file_operation_leaves_a_run_that_can_continue(
 ) -> None:
     whole, count = undisturbed
     tasks = [(tmp_path / str(number), number) for number in drawn(1, count)]
-    process = ready_processes().Process(target=train_and_end, args=(tasks,))  # it has one thread, so it may fork
+    process = ready_processes().Process(
+        target=train_and_end, args=(tasks,)
+    )  # it has one thread, so it may fork
     process.start()
     process.join()
     assert process.exitcode == 0

@@ -1,4 +1,6 @@
-"""Interrupted runs: killed at any moment, continued to the same result; damage is noticed, not trusted."""
+"""Interrupted runs: killed at any moment, continued to the same result; damage is noticed, not
+trusted.
+"""
 
 import errno
 import json
@@ -42,11 +44,24 @@ def train_by_command(folder: Path, strategy: str | None = None, model: str = "ml
     job = folder.parent / "job.yaml"
     job.write_text(JOB)
     with suppress(SystemExit), redirect_stdout(StringIO()):
-        main(["train", str(job), "--quiet", f"output={folder}", f"strategy.name={strategy}", f"model.name={model}"])
+        main(
+            [
+                "train",
+                str(job),
+                "--quiet",
+                f"output={folder}",
+                f"strategy.name={strategy}",
+                f"model.name={model}",
+            ]
+        )
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that can be killed by a signal")
-@pytest.mark.parametrize(("train", "strategy", "wanted"), [(train_to_end, None, 10), (train_by_command, "auto", 5)])
+@pytest.mark.skipif(
+    not hasattr(os, "fork"), reason="needs processes that can be killed by a signal"
+)
+@pytest.mark.parametrize(
+    ("train", "strategy", "wanted"), [(train_to_end, None, 10), (train_by_command, "auto", 5)]
+)
 def test_a_killed_run_continues_to_the_same_result(
     train: Any, strategy: str | None, wanted: int, tmp_path: Path
 ) -> None:
@@ -80,7 +95,9 @@ def test_a_killed_run_continues_to_the_same_result(
             for path in killed.glob("*.json"):
                 json.loads(path.read_text())
         elif (killed / "result.json").exists():
-            (killed / "result.json").unlink()  # it was faster than the kill: its last part is done again
+            (
+                killed / "result.json"
+            ).unlink()  # it was faster than the kill: its last part is done again
     train(tmp_path, strategy, "wideresnet-10-1")
     assert outcome(killed) == outcome(undisturbed)
     assert not list(tmp_path.rglob(".*.part"))
@@ -114,7 +131,9 @@ def test_interrupted_runs_of_other_strategies_continue_to_the_same_result(
     assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
 
 
-def test_a_full_disk_during_a_run_is_explained_and_the_run_continues_later(undisturbed: Path, tmp_path: Path) -> None:
+def test_a_full_disk_during_a_run_is_explained_and_the_run_continues_later(
+    undisturbed: Path, tmp_path: Path
+) -> None:
     """The run fails with a cure; with space again it ends as if nothing had been."""
     original = os.fsync
     calls = 0

@@ -1,4 +1,6 @@
-"""Text classification with masked language modelling through the whole product, with a tiny encoder made on the spot."""
+"""Text classification with masked language modelling through the whole product, with a tiny encoder
+made on the spot.
+"""
 
 import contextlib
 import json
@@ -29,7 +31,9 @@ from tests.helpers.texts import tiny_encoder, write_reviews
 torch.set_num_threads(1)
 
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of tokenizers and transformers
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # of tokenizers and transformers
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +41,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Config:
     return load(write_job(tmp_path_factory.mktemp("texts")))
 
 
-# ------------------------------------------------------------------------------------------------ the paper's settings
+# ----------------------------------------------------------------------------- the paper's settings
 
 
 def test_word_embeddings_are_not_decomposed(job: Config) -> None:
@@ -52,14 +56,18 @@ def test_word_embeddings_are_not_decomposed(job: Config) -> None:
         config = loads(
             f"strategy: {{name: custom, eta: {eta}, primary_weight: 0.1, rank: 3, exclude: ['*word_embeddings*']}}"
         )
-        config = Config(data=job.data, model=job.model, training=job.training, strategy=config.strategy)
+        config = Config(
+            data=job.data, model=job.model, training=job.training, strategy=config.strategy
+        )
         model = build_model(job.model, data, 0)
         phase = Phase("guided", config, data, model, torch.device("cpu"), "macro_f1")
         phase.streams.load(0)
         phase.strategy.step(phase.streams)
         updates[name] = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
         assert not any("word_embeddings" in n for n in phase.strategy.guide.subspace.layout.names)
-    differs = {n for n, gradient in updates["flip"].items() if not torch.equal(gradient, updates["sum"][n])}
+    differs = {
+        n for n, gradient in updates["flip"].items() if not torch.equal(gradient, updates["sum"][n])
+    }
     assert "body.model.embeddings.word_embeddings.weight" not in differs
     assert any("position_embeddings" in n for n in differs) and any("layer.1" in n for n in differs)
     assert "heads.lm.dense.weight" not in differs
@@ -67,21 +75,29 @@ def test_word_embeddings_are_not_decomposed(job: Config) -> None:
 
 def test_a_pattern_that_matches_no_parameter_is_refused(job: Config, tmp_path: Path) -> None:
     changed = loads("strategy: {name: flip, exclude: ['*no_such_thing*']}").strategy
-    with pytest.raises(InputError, match=r"strategy\.exclude: no parameter name matches '\*no_such_thing\*'"):
+    with pytest.raises(
+        InputError, match=r"strategy\.exclude: no parameter name matches '\*no_such_thing\*'"
+    ):
         run(job, strategy=changed, run_dir=tmp_path)
 
 
 @pytest.mark.parametrize("strategy", ["flip", "auto", "torchjd_mgda", "pretrain"])
-def test_a_frozen_body_leaves_nothing_to_decompose(job: Config, strategy: str, tmp_path: Path) -> None:
+def test_a_frozen_body_leaves_nothing_to_decompose(
+    job: Config, strategy: str, tmp_path: Path
+) -> None:
     frozen = changed(job, ["model.freeze=['body.*']", "strategy.exclude=[]"])
-    nothing = pytest.raises(InputError, match=r"leave no parameter that is trained and that the tasks share")
+    nothing = pytest.raises(
+        InputError, match=r"leave no parameter that is trained and that the tasks share"
+    )
     with nothing if strategy != "pretrain" else contextlib.nullcontext():
         run(frozen, strategy=strategy, run_dir=tmp_path)
     with pytest.raises(InputError, match=r"model\.freeze: .* leaves nothing to train"):
         run(changed(job, ["model.freeze=['*']"]), run_dir=tmp_path / "all")
 
 
-@pytest.mark.parametrize("strategy", ["flip", "auto", "multitask", "primary_only", "bloop", "torchjd_mgda", "replay"])
+@pytest.mark.parametrize(
+    "strategy", ["flip", "auto", "multitask", "primary_only", "bloop", "torchjd_mgda", "replay"]
+)
 def test_micro_batches_change_no_update(tmp_path: Path, strategy: str) -> None:
     if strategy.startswith("torchjd"):
         pytest.importorskip("torchjd", reason="the extra torchjd is not installed")
@@ -101,17 +117,25 @@ def test_micro_batches_change_no_update(tmp_path: Path, strategy: str) -> None:
         )
         run(config, run_dir=tmp_path / str(parts))
         weights.append(load_file(tmp_path / str(parts) / "weights.safetensors"))
-        losses = [json.loads(line) for line in (tmp_path / str(parts) / "metrics.jsonl").read_text().splitlines()]
+        losses = [
+            json.loads(line)
+            for line in (tmp_path / str(parts) / "metrics.jsonl").read_text().splitlines()
+        ]
         assert all("loss/primary" in line for line in losses if "lr" in line)
     for name, value in weights[0].items():
         torch.testing.assert_close(value, weights[1][name], rtol=1e-3, atol=1e-5)
 
 
 def test_micro_batches_have_their_own_noise(job: Config) -> None:
-    """Otherwise accumulation would hide the same positions in all of them, and drop the same units."""
+    """Otherwise accumulation would hide the same positions in all of them, and drop the same
+    units.
+    """
     config = changed(job, ["training.guided.accumulate=2", "model.dropout=0.5"])
     data = load_data(config)
-    for examples in (data.primary.examples, data.auxiliary["lm"].examples):  # the same text everywhere
+    for examples in (
+        data.primary.examples,
+        data.auxiliary["lm"].examples,
+    ):  # the same text everywhere
         examples.inputs[:] = examples.inputs[0]
     assert data.primary.examples.targets is not None
     data.primary.examples.targets[:] = 0
@@ -123,7 +147,9 @@ def test_micro_batches_have_their_own_noise(job: Config) -> None:
     assert not torch.allclose(first.auxiliary()["lm"], second.auxiliary()["lm"], rtol=1e-3)
 
 
-def test_a_tokenizer_with_more_words_than_the_network_is_refused(job: Config, tmp_path: Path) -> None:
+def test_a_tokenizer_with_more_words_than_the_network_is_refused(
+    job: Config, tmp_path: Path
+) -> None:
     """Found before training, though only one text has such a word."""
     folder = tiny_encoder(tmp_path / "encoder")
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
@@ -133,40 +159,68 @@ def test_a_tokenizer_with_more_words_than_the_network_is_refused(job: Config, tm
     (tmp_path / "plain.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = changed(
         job,
-        [f"model.name=hf:{folder}", f"data.auxiliary.lm={{path: {tmp_path / 'plain.jsonl'}, objective: masked_lm}}"],
+        [
+            f"model.name=hf:{folder}",
+            f"data.auxiliary.lm={{path: {tmp_path / 'plain.jsonl'}, objective: masked_lm}}",
+        ],
     )
-    with pytest.raises(InputError, match="gave the number 40 to a word, but the network knows only 29 words"):
+    with pytest.raises(
+        InputError, match="gave the number 40 to a word, but the network knows only 29 words"
+    ):
         run(config, run_dir=tmp_path / "run")
 
 
 def test_micro_batches_of_unequal_size_are_refused(job: Config, tmp_path: Path) -> None:
-    odd = loads(f"{(Path(job.output).parent / 'job.yaml').read_text()}", ["training.guided.accumulate=3"])
-    with pytest.raises(InputError, match=r"accumulate: training\.guided\.primary_batch is 8, .* multiple of 3"):
+    odd = loads(
+        f"{(Path(job.output).parent / 'job.yaml').read_text()}", ["training.guided.accumulate=3"]
+    )
+    with pytest.raises(
+        InputError, match=r"accumulate: training\.guided\.primary_batch is 8, .* multiple of 3"
+    ):
         run(odd, run_dir=tmp_path)
     svd = loads(
-        (Path(job.output).parent / "job.yaml").read_text(), ["training.guided.accumulate=2", "strategy.basis=svd"]
+        (Path(job.output).parent / "job.yaml").read_text(),
+        ["training.guided.accumulate=2", "strategy.basis=svd"],
     )
-    with pytest.raises(InputError, match=r"basis svd cannot be built from 2 micro-batches; set strategy\.basis_batch"):
+    with pytest.raises(
+        InputError,
+        match=r"basis svd cannot be built from 2 micro-batches; set strategy\.basis_batch",
+    ):
         run(svd, run_dir=tmp_path)
-    run(loads((Path(job.output).parent / "job.yaml").read_text(), ["training.guided.accumulate=2"]), run_dir=tmp_path)
+    run(
+        loads((Path(job.output).parent / "job.yaml").read_text(), ["training.guided.accumulate=2"]),
+        run_dir=tmp_path,
+    )
 
 
 def test_training_can_start_from_a_head_that_was_trained_alone(job: Config, tmp_path: Path) -> None:
-    """`model.freeze` keeps the encoder as it is, `model.weights` takes the trained masked-word head over."""
+    """`model.freeze` keeps the encoder as it is, `model.weights` takes the trained masked-word head
+    over.
+    """
     text = (Path(job.output).parent / "job.yaml").read_text()
     first = loads(
-        text, ["model.freeze=['body.*']", "strategy=pretrain", "training.mode=joint", "training.guided.select=last"]
+        text,
+        [
+            "model.freeze=['body.*']",
+            "strategy=pretrain",
+            "training.mode=joint",
+            "training.guided.select=last",
+        ],
     )
     run(first, run_dir=tmp_path / "head")
     weights = load_file(tmp_path / "head" / "weights.safetensors")
     data = load_data(job)
     fresh = build_model(job.model, data, 0).state_dict()
-    assert all(torch.equal(weights[name], fresh[name]) for name in fresh if name.startswith("body."))
+    assert all(
+        torch.equal(weights[name], fresh[name]) for name in fresh if name.startswith("body.")
+    )
     assert not torch.equal(weights["heads.lm.bias"], fresh["heads.lm.bias"])
     start = loads(text, [f"model.weights={tmp_path}/head/weights.safetensors"]).model
     begun = build_model(start, data, 0).state_dict()
     assert torch.equal(begun["heads.lm.bias"], weights["heads.lm.bias"])
-    assert torch.equal(begun["heads.primary.weight"], fresh["heads.primary.weight"])  # as without these weights
+    assert torch.equal(
+        begun["heads.primary.weight"], fresh["heads.primary.weight"]
+    )  # as without these weights
     with pytest.raises(InputError, match=r"model\.freeze: no parameter name matches 'bdy\.\*'"):
         build_model(loads(text, ["model.freeze=['bdy.*']"]).model, data, 0)
 
@@ -186,12 +240,15 @@ def test_two_splits_are_read_as_one(tmp_path: Path) -> None:
     """
     record = load_data(loads(text)).record
     # Its own training texts may be used again, but not those that choose and judge the model.
-    assert record["auxiliary"]["lm"]["count"] == 40 + 25 - 10 and record["auxiliary"]["lm"]["left_out_as_primary"] == 10
+    assert (
+        record["auxiliary"]["lm"]["count"] == 40 + 25 - 10
+        and record["auxiliary"]["lm"]["left_out_as_primary"] == 10
+    )
     with pytest.raises(InputError, match="there is no split 'more'"):
         load_data(loads(text, ["data.auxiliary.lm.split=train+more"]))
 
 
-# ------------------------------------------------------------------------------------------------ the commands
+# ------------------------------------------------------------------------------------- the commands
 
 
 def train_to_end(config: str, folder: str) -> None:
@@ -199,7 +256,9 @@ def train_to_end(config: str, folder: str) -> None:
     run(load(Path(config)), run_dir=folder)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that can be killed by a signal")
+@pytest.mark.skipif(
+    not hasattr(os, "fork"), reason="needs processes that can be killed by a signal"
+)
 def test_a_killed_text_run_continues_to_the_same_result(job: Config, tmp_path: Path) -> None:
     """Masks, dropout, buckets and the cache of tokens included."""
     config = Path(job.output).parent / "job.yaml"
@@ -222,14 +281,20 @@ def test_a_killed_text_run_continues_to_the_same_result(job: Config, tmp_path: P
         if kills == 2:
             break
         if (killed / "result.json").exists():
-            (killed / "result.json").unlink()  # it was faster than the kill: its last part is done again
+            (
+                killed / "result.json"
+            ).unlink()  # it was faster than the kill: its last part is done again
     assert kills == 2
     run(job, run_dir=killed)
     assert outcome(killed) == outcome(tmp_path / "undisturbed")
 
 
 def test_texts_can_be_compared_and_reported(job: Config, tmp_path: Path) -> None:
-    quick = ["training.guided.steps=4", "training.guided.evaluations=1", "training.finetune.steps=2"]
+    quick = [
+        "training.guided.steps=4",
+        "training.guided.evaluations=1",
+        "training.finetune.steps=2",
+    ]
     result = compare(changed(job, quick), tmp_path / "compare")
     assert result["metric"] == "macro_f1"
     labels = {row["label"] for row in result["tables"][0]["rows"]}
@@ -249,7 +314,18 @@ def test_init_proposes_a_configuration_for_texts_that_trains(
     write_reviews(tmp_path / "plain.jsonl", 30, 1, labelled=False)
     tiny_encoder(tmp_path / "encoder")
     with pytest.raises(SystemExit) as left:
-        main(["init", "text", "--primary", "labelled.jsonl", "--auxiliary", "plain.jsonl", "-o", "job.yaml"])
+        main(
+            [
+                "init",
+                "text",
+                "--primary",
+                "labelled.jsonl",
+                "--auxiliary",
+                "plain.jsonl",
+                "-o",
+                "job.yaml",
+            ]
+        )
     assert not left.value.code
     short = [
         "training.guided.steps=3",
@@ -263,7 +339,9 @@ def test_init_proposes_a_configuration_for_texts_that_trains(
             main(["train", "job.yaml", f"model.name={model}", f"output=runs-{model[:2]}", *short])
         assert not left.value.code, capsys.readouterr()
         (written,) = Path(f"runs-{model[:2]}").rglob("result.json")
-        assert json.loads(written.read_text())["metric"] == "macro_f1"  # what document classification is judged by
+        assert (
+            json.loads(written.read_text())["metric"] == "macro_f1"
+        )  # what document classification is judged by
 
 
 @pytest.mark.gpu
@@ -271,12 +349,28 @@ def test_init_proposes_a_configuration_for_texts_that_trains(
 @pytest.mark.filterwarnings("ignore:.*AccumulateGrad.*", "ignore:.*TensorFloat32.*")
 @pytest.mark.parametrize("strategy", ["flip", "pretrain", "multitask"])
 def test_captured_text_runs_on_a_gpu_equal_eager_ones_bit_by_bit(
-    job: Config, strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    job: Config,
+    strategy: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Masked words, packed blocks, several lengths and refreshes by hooks; nothing is run eagerly for want of a capture."""
+    """Masked words, packed blocks, several lengths and refreshes by hooks; nothing is run eagerly
+    for want of a capture.
+    """
     text = (Path(job.output).parent / "job.yaml").read_text()
-    more = [f"strategy.name={strategy}", "strategy.engine=hooks", "strategy.basis_batch=8", "training.guided.steps=60"]
-    more += ["training.deterministic=true", "training.cuda_graph=true", "training.precision=bf16", "device=cuda"]
+    more = [
+        f"strategy.name={strategy}",
+        "strategy.engine=hooks",
+        "strategy.basis_batch=8",
+        "training.guided.steps=60",
+    ]
+    more += [
+        "training.deterministic=true",
+        "training.cuda_graph=true",
+        "training.precision=bf16",
+        "device=cuda",
+    ]
     weights = []
     for name, warm_up in (("captured", 3), ("again", 3), ("eager", 1000)):
         monkeypatch.setattr("attittud_lab.training.devices.WARM_UP", warm_up)

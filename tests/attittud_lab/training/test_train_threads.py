@@ -41,7 +41,9 @@ class Machine:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """Replace torch's threads and the clock of the measurement; a step is a real one that takes a known time."""
+    """Replace torch's threads and the clock of the measurement; a step is a real one that takes a
+    known time.
+    """
     made = Machine({1: 0.01, 2: 1.0, MANY: 1.5})
     original = Phase.step
 
@@ -118,7 +120,9 @@ def test_a_continued_run_keeps_its_number_of_threads(machine: Machine, tmp_path:
     assert recorded(tmp_path) == 2 and set(machine.counts) == {2}
 
 
-def test_later_runs_of_a_comparison_keep_its_number_of_threads(machine: Machine, tmp_path: Path) -> None:
+def test_later_runs_of_a_comparison_keep_its_number_of_threads(
+    machine: Machine, tmp_path: Path
+) -> None:
     machine.seconds = {1: 0.01, MANY: 0.005}
     compare(comparison(), tmp_path)
     machine.seconds = {1: 0.01, MANY: 0.5}  # the machine is busy now
@@ -131,5 +135,7 @@ def test_a_wrong_number_of_threads_is_refused(wrong: object, tmp_path: Path) -> 
     unfinished(tmp_path)
     about = tmp_path / "run.json"
     about.write_text(json.dumps(json.loads(about.read_text()) | {"threads": wrong}))
-    with pytest.raises(InputError, match=r"threads is .*, which no run writes; start over with --fresh"):
+    with pytest.raises(
+        InputError, match=r"threads is .*, which no run writes; start over with --fresh"
+    ):
         train_to_end(tmp_path)

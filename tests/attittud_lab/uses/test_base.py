@@ -3,7 +3,13 @@
 import numpy as np
 from scipy import sparse
 
-from attittud_lab.uses.base import FurtherColumns, SourceModels, centred_scores, fit_source, with_columns
+from attittud_lab.uses.base import (
+    FurtherColumns,
+    SourceModels,
+    centred_scores,
+    fit_source,
+    with_columns,
+)
 from attittud_lab.uses.problem import SourceData
 
 
@@ -18,7 +24,10 @@ def source(rows=200, noise=0.0):
 
 def test_a_model_of_random_labels_is_less_certain_than_one_of_right_labels():
     new = np.random.default_rng(1).normal(size=(100, 20)).astype(np.float32)
-    certainty = [np.exp(fit_source(source(noise=noise), 0).scores(new)).max(axis=1).mean() for noise in (0.0, 1.0)]
+    certainty = [
+        np.exp(fit_source(source(noise=noise), 0).scores(new)).max(axis=1).mean()
+        for noise in (0.0, 1.0)
+    ]
     assert certainty[0] > 0.8
     assert certainty[1] < 0.6
 
@@ -37,7 +46,9 @@ def test_columns_are_added_to_dense_and_sparse_features():
     model = fit_source(source(), 0)
     further = FurtherColumns(model, 2.0)
     features = source(5).features
-    expected = np.concatenate([features, 2 * centred_scores(model, features)], axis=1).astype(np.float32)
+    expected = np.concatenate([features, 2 * centred_scores(model, features)], axis=1).astype(
+        np.float32
+    )
     np.testing.assert_array_equal(with_columns(features, [further]), expected)
     mixed = with_columns(sparse.csr_matrix(features), [further])
     np.testing.assert_allclose(mixed.toarray(), expected, rtol=1e-5, atol=1e-5)

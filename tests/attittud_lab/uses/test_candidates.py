@@ -19,7 +19,9 @@ def example(*sources):
 def test_every_source_is_tried_and_all_together():
     problem = example(("same", True), ("other", False))
     choices = {}
-    for candidate in default_candidates(problem, "numbers", {"linear": ("alone", "pooled", "stacked")}):
+    for candidate in default_candidates(
+        problem, "numbers", {"linear": ("alone", "pooled", "stacked")}
+    ):
         choices.setdefault(candidate.use, []).append(candidate.sources)
     everything = [("same",), ("other",), ("same", "other")]
     assert choices == {"alone": [()], "pooled": [("same",)], "stacked": everything}
@@ -27,7 +29,9 @@ def test_every_source_is_tried_and_all_together():
 
 def test_without_sources_the_learners_are_tried_alone():
     candidates = default_candidates(example(), "numbers", TABLES)
-    assert [(one.learner, one.use) for one in candidates] == [(learner, "alone") for learner in TABLES]
+    assert [(one.learner, one.use) for one in candidates] == [
+        (learner, "alone") for learner in TABLES
+    ]
 
 
 def test_all_default_candidates_can_be_evaluated():

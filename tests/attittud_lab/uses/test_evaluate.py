@@ -57,7 +57,9 @@ def candidates(names=("linear",), whole=None):
     result = []
     for learner in names:
         for use in uses():
-            choices = [("same",), ("other",), ("same", "other")] if find_use(use).needs_sources else [()]
+            choices = (
+                [("same",), ("other",), ("same", "other")] if find_use(use).needs_sources else [()]
+            )
             for choice in choices:
                 sources = [whole.sources[name] for name in choice]
                 if find_use(use).objection(whole, sources) is None:
@@ -70,7 +72,9 @@ def folds(rows, seed=0, count=3):
 
 
 def once(monkeypatch, name):
-    """Leave one setting to a learner and to each use, so that nothing is chosen and every fit is fast."""
+    """Leave one setting to a learner and to each use, so that nothing is chosen and every fit is
+    fast.
+    """
     learner = find_learner(name)
     setting = {**learner.settings(several=False)[0], **FAST.get(name, {})}
     for method in ("settings", "fewer_settings"):
@@ -97,14 +101,18 @@ def test_scores_of_a_fold_do_not_depend_on_its_labels(learner, several, monkeypa
     for one, two in zip(first, second, strict=True):
         before = cooled(one.outputs, 1 / one.temperature, several=several)
         after = cooled(two.outputs, 1 / two.temperature, several=several)
-        np.testing.assert_allclose(before[held_out], after[held_out], atol=1e-8, err_msg=one.candidate.label)
+        np.testing.assert_allclose(
+            before[held_out], after[held_out], atol=1e-8, err_msg=one.candidate.label
+        )
         changed_others += not np.allclose(before[~held_out], after[~held_out], atol=1e-3)
     assert changed_others == len(entries)
 
 
 @pytest.mark.parametrize("learner", learners())
 def test_random_labels_are_predicted_as_well_as_chance(learner, monkeypatch):
-    """Mean accuracy of every candidate over many draws; a leak of one label in ten would be seen."""
+    """Mean accuracy of every candidate over many draws; a leak of one label in ten would be
+    seen.
+    """
     draws = 12 if learner == SOURCE_LEARNER else 4
     if learner != SOURCE_LEARNER:
         once(monkeypatch, learner)
@@ -128,7 +136,9 @@ def test_the_final_model_predicts_new_rows_and_survives_json_and_safetensors(sev
         scores = final.scores(new.features)
         predicted = (scores > 0).astype(int) if several else scores.argmax(axis=1)
         assert (predicted == new.labels).mean() > 0.75, evaluation.candidate.label
-        restored = SimpleModel.restore(json.loads(json.dumps(final.plain())), load(save(final.tensors())))
+        restored = SimpleModel.restore(
+            json.loads(json.dumps(final.plain())), load(save(final.tensors()))
+        )
         assert restored.candidate == final.candidate
         np.testing.assert_array_equal(restored.scores(new.features), scores)
 
@@ -137,7 +147,9 @@ def test_the_same_seed_gives_the_same_numbers_and_rare_rows_are_never_held_out()
     whole = problem()
     of = folds(60)
     of[:4] = -1
-    for one, two in zip(*(evaluate(whole, of, candidates(), seed=3) for _ in range(2)), strict=True):
+    for one, two in zip(
+        *(evaluate(whole, of, candidates(), seed=3) for _ in range(2)), strict=True
+    ):
         np.testing.assert_array_equal(one.outputs, two.outputs)
         assert np.isnan(one.outputs[:4]).all()
         assert not np.isnan(one.outputs[4:]).any()

@@ -13,7 +13,9 @@ from attittud_lab.uses.problem import Problem, SourceData
 
 def example(width=2000, rows=200):
     generator = np.random.default_rng(0)
-    features = sparse.random(40 + rows, width, density=0.02, format="csr", dtype=np.float32, random_state=0)
+    features = sparse.random(
+        40 + rows, width, density=0.02, format="csr", dtype=np.float32, random_state=0
+    )
     labels = generator.integers(0, 3, 40 + rows)
     source = SourceData("source", features[40:], labels[40:], list("abc"), same_classes=True)
     return Problem(features[:40], labels[:40], list("abc"), sources={"source": source})
@@ -50,7 +52,9 @@ def test_a_model_of_the_primary_rows_does_not_change():
 def test_labels_play_no_part():
     problem = example()
     other = replace(problem, labels=np.roll(problem.labels, 1))
-    np.testing.assert_array_equal(with_fewer_columns(problem, 0).features, with_fewer_columns(other, 0).features)
+    np.testing.assert_array_equal(
+        with_fewer_columns(problem, 0).features, with_fewer_columns(other, 0).features
+    )
 
 
 def test_dense_features_and_narrow_ones_stay_as_they_are():

@@ -27,9 +27,13 @@ def test_weight_one_is_one_training_set_and_a_small_weight_is_nearly_the_primary
     setting = {"penalty": 0.5}
     pooled = fit(problem, [source], {**setting, "weight": 1.0}).scores(features)
     joint = Problem(
-        np.concatenate([features, source.features]), np.concatenate([problem.labels, source.labels]), list("abc")
+        np.concatenate([features, source.features]),
+        np.concatenate([problem.labels, source.labels]),
+        list("abc"),
     )
-    np.testing.assert_allclose(pooled, fit(joint, [], {**setting, "weight": 1.0}).scores(features), atol=1e-3)
+    np.testing.assert_allclose(
+        pooled, fit(joint, [], {**setting, "weight": 1.0}).scores(features), atol=1e-3
+    )
     alone = fit(problem, [], {**setting, "weight": 1.0}).scores(features)
     weak = fit(problem, [source], {**setting, "weight": 1e-9}).scores(features)
     assert np.abs(np.exp(weak) - np.exp(alone)).max() < 0.1
@@ -44,7 +48,9 @@ def test_models_come_in_the_order_of_the_settings(monkeypatch):
     fits = Pooled().fits(problem, [source], SourceModels({}, 0), learner, settings, 0)
     for setting, used in zip(settings, fits, strict=True):
         expected = fit(problem, [source], setting).scores(problem.features)
-        np.testing.assert_allclose(np.exp(used.scores(problem.features)), np.exp(expected), atol=5e-3)
+        np.testing.assert_allclose(
+            np.exp(used.scores(problem.features)), np.exp(expected), atol=5e-3
+        )
 
 
 def test_sources_with_other_classes_are_named():

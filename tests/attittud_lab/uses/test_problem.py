@@ -18,13 +18,17 @@ def test_rows_without_any_label_leave_a_source():
     features = np.arange(8, dtype=np.float32).reshape(4, 2)
     one = SourceData("one", features, np.array([0, -1, 1, -1]), ["a", "b"]).labelled
     np.testing.assert_array_equal(one.features, features[[0, 2]])
-    several = SourceData("more", features, np.array([[0, -1], [-1, -1], [1, 1], [-1, 0]]), ["a", "b"]).labelled
+    several = SourceData(
+        "more", features, np.array([[0, -1], [-1, -1], [1, 1], [-1, 0]]), ["a", "b"]
+    ).labelled
     np.testing.assert_array_equal(several.features, features[[0, 2, 3]])
     assert several.several
 
 
 def test_some_rows_of_a_problem():
-    problem = Problem(np.eye(4, dtype=np.float32), np.arange(4), list("abcd")).rows(np.array([2, 0]))
+    problem = Problem(np.eye(4, dtype=np.float32), np.arange(4), list("abcd")).rows(
+        np.array([2, 0])
+    )
     np.testing.assert_array_equal(problem.labels, [2, 0])
     np.testing.assert_array_equal(problem.features.argmax(axis=1), [2, 0])
 

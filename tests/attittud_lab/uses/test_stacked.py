@@ -16,7 +16,9 @@ def example(form=np.asarray):
     generator = np.random.default_rng(0)
     features = generator.normal(size=(1500, 100)).astype(np.float32)
     labels = features[:, :3].argmax(axis=1)
-    source = SourceData("shifted", form(features[540:]), (labels[540:] + 1) % 3, list("abc"), same_classes=True)
+    source = SourceData(
+        "shifted", form(features[540:]), (labels[540:] + 1) % 3, list("abc"), same_classes=True
+    )
     problem = Problem(form(features[:40]), labels[:40], list("abc"), sources={"shifted": source})
     return problem, form(features[40:540]), labels[40:540]
 
@@ -29,7 +31,9 @@ def test_labels_that_are_all_wrong_help(form):
     sources = list(problem.sources.values())
     setting = {"penalty": 0.1, "length": 5.0}
     used = next(Stacked().fits(problem, sources, models, learner, [setting], 0))
-    alone = learner.fit(problem.features, np.eye(3)[problem.labels], np.ones(40), False, {"penalty": 0.1}, 0)
+    alone = learner.fit(
+        problem.features, np.eye(3)[problem.labels], np.ones(40), False, {"penalty": 0.1}, 0
+    )
     accuracy = (used.scores(features).argmax(axis=1) == labels).mean()
     assert accuracy > (alone.scores(features).argmax(axis=1) == labels).mean() + 0.2
 

@@ -52,11 +52,17 @@ def fit(problem):
 
 
 def alone(problem):
-    return next(Alone().fits(problem, [], SourceModels({}, 0), LEARNER, [{"penalty": SETTING["penalty"]}], 0))
+    return next(
+        Alone().fits(
+            problem, [], SourceModels({}, 0), LEARNER, [{"penalty": SETTING["penalty"]}], 0
+        )
+    )
 
 
 def translation(problem):
-    return Translation.estimate(problem.sources["source"], problem, SourceModels(problem.sources, 0), 0)
+    return Translation.estimate(
+        problem.sources["source"], problem, SourceModels(problem.sources, 0), 0
+    )
 
 
 def accuracy(used, features, labels):
@@ -66,7 +72,9 @@ def accuracy(used, features, labels):
 def test_labels_that_are_all_wrong_help():
     problem, features, labels = example(shifted)
     assert translation(problem).weight > 0.5
-    assert accuracy(fit(problem), features, labels) > accuracy(alone(problem), features, labels) + 0.15
+    assert (
+        accuracy(fit(problem), features, labels) > accuracy(alone(problem), features, labels) + 0.15
+    )
 
 
 def test_labels_with_another_meaning_help_a_task_of_several_labels():
@@ -78,7 +86,9 @@ def test_labels_with_another_meaning_help_a_task_of_several_labels():
 
 def test_a_source_of_several_labels_helps_and_its_random_label_has_a_small_share():
     problem, features, labels = example(several_labels)
-    problem = replace(problem, sources={"source": replace(problem.sources["source"], classes=["first", "coin"])})
+    problem = replace(
+        problem, sources={"source": replace(problem.sources["source"], classes=["first", "coin"])}
+    )
     one = translation(problem)
     assert one.channel.openness[0] > one.channel.openness[1]
     assert accuracy(fit(problem), features, labels) > accuracy(alone(problem), features, labels)
@@ -108,7 +118,9 @@ def test_targets_are_the_formula():
     source = problem.sources["source"]
     matrix = one.channel.matrix.numpy()
     products = np.exp(fitted.scores(source.features)) * matrix[:, source.labels].T
-    np.testing.assert_allclose(one.targets(fitted), products / products.sum(axis=1, keepdims=True), atol=1e-6)
+    np.testing.assert_allclose(
+        one.targets(fitted), products / products.sum(axis=1, keepdims=True), atol=1e-6
+    )
 
 
 def test_a_closed_channel_of_one_of_several_labels_gives_no_target():
