@@ -92,8 +92,8 @@ def isolated_forward(
     `seed`. Modes, buffers and random states are restored afterwards.
 
     `draws`: whether the passes may draw random numbers. False is faster, but then functional
-        dropout stays on. Check `drawn`
-    of the yielded object after the forward pass: if it is True, dropout may have been applied.
+        dropout stays on. Check `drawn` of the yielded object after the forward pass: if it is
+        True, dropout may have been applied.
     """
     modules = all_modules(model)
     with _seeded(modules, seed, draws=draws) as states, _modes(modules, batch_norm):
