@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test quick lint docs bench carry clean
+.PHONY: help setup demo test nightly quick lint docs bench carry clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 8
@@ -27,11 +27,14 @@ demo: setup ## where auxiliary data helps, does nothing or hurts, on scikit-lear
 	@$(RUN) attittud demo
 
 # worksteal: neighbours stay on one worker and share its fixtures. (loadgroup has no effect with pytest 9.2 and xdist 3.8.)
-test: lint ## all checks: lint, then every test
-	@$(RUN) pytest -n $(WORKERS) --dist worksteal
+test: lint ## all checks: lint, then every test that a change needs, in minutes
+	@$(RUN) pytest -n $(WORKERS) --dist worksteal -m "not nightly"
+
+nightly: setup ## the tests that take longest: all adapters, workers, and runs from end to end
+	@$(RUN) pytest -n $(WORKERS) --dist worksteal -m nightly
 
 quick: setup ## the tests of the library in a minute, for daily work: without the slow ones and the lab
-	@$(RUN) pytest -n $(WORKERS) --dist worksteal -q -m "not slow" tests/attittud
+	@$(RUN) pytest -n $(WORKERS) --dist worksteal -q -m "not slow and not nightly" tests/attittud
 
 lint: setup ## ruff (lint and format), mypy and import-linter
 	@$(RUN) ruff check .

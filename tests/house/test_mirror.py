@@ -1,6 +1,5 @@
-"""The tests mirror the source tree: the test of any file is found by its path."""
+"""The tests mirror the source tree: the path of a test says what it tests."""
 
-import ast
 import re
 from pathlib import Path
 
@@ -9,31 +8,9 @@ ROOT = TESTS.parent
 PACKAGES = ("attittud", "attittud_lab")
 
 
-def has_code(path: Path) -> bool:
-    """Whether a file defines anything, unlike an `__init__.py` that names what other files have."""
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Expr | ast.Import | ast.ImportFrom):
-            continue
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            continue
-        return True
-    return False
-
-
 def subject(path: Path) -> str:
     """What a test's name has after `test_`: the module, or the package of an `__init__.py`."""
     return path.parent.name if path.name == "__init__.py" else path.stem.strip("_")
-
-
-def modules() -> list[Path]:
-    source = ROOT / "src"
-    paths = [path for package in PACKAGES for path in (source / package).rglob("*.py")]
-    return [path.relative_to(source) for path in paths if has_code(path)]
-
-
-def test_every_source_file_has_its_test() -> None:
-    expected = [module.with_name(f"test_{subject(module)}.py") for module in modules()]
-    assert [str(path) for path in expected if not (TESTS / path).is_file()] == []
 
 
 def test_every_test_has_its_source_file() -> None:
