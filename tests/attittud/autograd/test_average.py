@@ -52,12 +52,3 @@ def test_only_trained_parameters_are_kept_and_unknown_names_are_refused():
         interpolate(model, start | {"other": torch.zeros(1)}, 0.5),
     ):
         pass
-
-
-def test_a_model_that_was_compiled_after_the_start_has_the_same_names():
-    model, start, end = moved()
-    whole = torch.compile(model, backend="eager")
-    with interpolate(whole, start, 0.0):
-        assert torch.equal(model[0].weight, start["0.weight"])
-    assert torch.equal(model[0].weight, end["0.weight"])
-    assert weights_of(whole).keys() == start.keys()

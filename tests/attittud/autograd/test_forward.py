@@ -99,8 +99,7 @@ def test_a_refresh_from_basis_losses_has_no_side_effects(batch_norm, training):
     assert snapshot(p) == before
 
 
-@pytest.mark.parametrize("basis", ["sketch", "svd", "exact", "mean", "random"])
-@pytest.mark.parametrize("engine", ["loop", "batched"])
+@pytest.mark.parametrize(("engine", "basis"), [("loop", "sketch"), ("batched", "exact")])
 def test_a_refresh_from_primary_losses_has_no_side_effects(engine, basis):
     p = noisy()
     primary, auxiliary = p.losses(), p.loss()
@@ -114,11 +113,9 @@ def test_a_refresh_from_primary_losses_has_no_side_effects(engine, basis):
 BUFFERS = {
     "double": lambda: torch.randn(3, dtype=torch.float64),
     "half": lambda: torch.randn(3).bfloat16(),
-    "boolean": lambda: torch.tensor([True, False, False]),
     "count": lambda: torch.arange(3),
     "complex": lambda: torch.randn(3, dtype=torch.complex64).conj(),
     "expanded": lambda: torch.randn(1, 3).expand(4, 3),
-    "transposed": lambda: torch.randn(3, 4).t(),
     "every_other": lambda: torch.randn(6)[::2],
     "nested": lambda: torch.nested.nested_tensor([torch.randn(2), torch.randn(3)]),
     "sparse": lambda: torch.eye(3).to_sparse(),
@@ -151,7 +148,7 @@ def test_buffers_of_every_kind_are_restored(kind):
     def losses():
         with torch.no_grad():
             for buffer in (model.kept,) if kind not in ("none", "expanded", "empty") else ():
-                buffer.logical_not_() if kind == "boolean" else buffer.mul_(2)
+                buffer.mul_(2)
             model.body[1].num_batches_tracked.add_(1)
         return p.losses()
 
@@ -215,8 +212,7 @@ class Interruption(Exception):  # noqa: N818 - nothing went wrong
     pass
 
 
-@pytest.mark.parametrize("has_grad", [False, True])
-@pytest.mark.parametrize("batch_norm", ["batch", "frozen"])
+@pytest.mark.parametrize(("batch_norm", "has_grad"), [("batch", True), ("frozen", False)])
 def test_an_error_in_the_middle_of_the_callable_leaves_no_trace(batch_norm, has_grad):
     p = noisy()
     guide = Guide(p.model, eta=WEIGHTS, rank=3, batch_norm=batch_norm)
@@ -249,22 +245,6 @@ def test_an_error_in_the_middle_of_the_callable_leaves_no_trace(batch_norm, has_
         assert g is None or torch.equal(g, p.grads()[name]), name
 
 
-def test_an_unfinished_step_is_discarded_after_an_error():
-    p = problem("mlp")
-    guide = Guide(p.model, eta=WEIGHTS, rank=3)
-
-    def interrupted():
-        raise Interruption
-
-    with pytest.raises(Interruption):  # noqa: PT012 - which of the verbs calls it is not the point
-        guide.primary(p.losses(), basis_losses=interrupted)
-        guide.auxiliary(p.loss())
-    other = p.copy()
-    guide.backward(primary=p.losses(), auxiliary=p.loss())
-    Guide(other.model, eta=WEIGHTS, rank=3).backward(primary=other.losses(), auxiliary=other.loss())
-    assert all(torch.equal(g, other.grads()[name]) for name, g in p.grads().items())
-
-
 def seeded(p: Problem):
     """Losses with the same dropout every time."""
     torch.manual_seed(0)
@@ -280,22 +260,6 @@ def test_grad_is_untouched_until_combine():
     assert grads(p) == before
     guide.auxiliary(p.loss())
     assert grads(p) == before
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_dropout_is_off_inside(training):
-    p = noisy()
-    p.model.train(training)
-    seen = []
-
-    def basis_losses():
-        seen.append([p.losses().detach(), p.losses().detach()])
-        return p.losses()
-
-    Guide(p.model, eta=WEIGHTS, rank=3).backward(
-        primary=p.losses(), auxiliary=p.loss(), basis_losses=basis_losses
-    )
-    assert torch.equal(*seen[0])
 
 
 class AlwaysOn(nn.Module):
@@ -375,19 +339,6 @@ def test_random_numbers_inside_come_from_seed_and_refresh():
     assert drawn[0] == drawn[1] != drawn[2]
     assert len(drawn[0]) == 2
     assert drawn[0][0] != drawn[0][1]
-
-
-def test_refused_basis_losses_leave_no_trace():
-    """A callable that fails validation leaves no trace either."""
-    p = noisy()
-    primary, auxiliary = p.losses(), p.loss()
-    before = snapshot(p)
-    with pytest.raises((ValueError, RuntimeError), match="basis_losses"):
-        Guide(p.model, eta=WEIGHTS, rank=3).backward(
-            primary=primary, auxiliary=auxiliary, basis_losses=lambda: p.losses().detach()
-        )
-    assert snapshot(p) == before
-    assert all(g is None for g in p.grads().values())
 
 
 @pytest.mark.parametrize("draws", [False, True])

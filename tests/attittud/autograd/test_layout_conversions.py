@@ -2,14 +2,12 @@
 ordinary backward pass.
 """
 
-from collections import Counter
 from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from attittud import Eta, Guide
 from attittud.autograd.layout import Layout, converts, copy_each_, unconverted, walk
@@ -133,13 +131,6 @@ def test_only_the_conversion_of_a_parameter_to_half_precision_counts(used):
     assert converts(walk(weight.bfloat16().sum())) and converts(walk(weight.half().sum()))
 
 
-def test_a_function_with_an_attribute_variable_is_no_leaf():
-    weight = nn.Parameter(torch.ones(3))
-    loss = Doubled.apply(weight)
-    graph = walk(loss)
-    assert loss.grad_fn in graph.nodes and graph.leaves == {id(weight)}
-
-
 @DEVICES
 @pytest.mark.parametrize("half", [torch.bfloat16, None])
 @pytest.mark.parametrize("refreshing", [True, False])
@@ -169,38 +160,6 @@ def test_rows_of_a_sketch_are_those_of_ordinary_backward_passes(device):
             assert torch.equal(view, gradient)
 
 
-class Conversions(TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.seen = Counter()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func is torch.ops.aten._to_copy.default and args[0].dtype == torch.bfloat16:
-            self.seen[args[0].shape] += 1
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("eta", [Eta(1, 1, -1), "auto"], ids=["fixed", "auto"])
-def test_passes_do_not_convert_gradients_of_shared_parameters(eta):
-    p = Passes("cpu")
-    guide = Guide(p.model, eta=eta, rank=3, engine="loop", judge_every=1)
-    for number in range(6):
-        losses, loss = p.losses(), p.losses("auxiliary").mean()
-        p.model.zero_grad()
-        with Conversions() as found:
-            guide.backward(
-                losses, loss, refresh=number % 2 == 0, judge=p.losses if eta == "auto" else None
-            )
-        # Next to the judges' gradient, hooks on the parameters write the auxiliary gradient
-        # straight into a vector. In the first step the judges' graph is not known.
-        expected = 0 if eta != "auto" else 2 if number == 0 else 1
-        for module in (p.model.conv, p.model.body):
-            assert found.seen[module.weight.shape] == expected, number
-        assert (
-            found.seen[p.model.primary.weight.shape] == 1
-        )  # not shared, and neither the basis nor the judges need it
-
-
 @pytest.mark.parametrize("order", ["primary", "auxiliary"])
 def test_micro_batches_add_up_in_full_precision(order):
     """With the auxiliary loss first, its gradients wait until the shared parameters are known, and
@@ -226,38 +185,6 @@ def test_micro_batches_add_up_in_full_precision(order):
     for parameter, *pair in zip(parameters, *wanted, strict=True):
         parts = [g for g in pair if g is not None]
         assert torch.equal(parameter.grad, sum(parts[1:], parts[0]))
-
-
-@pytest.mark.parametrize("dtype", [torch.cfloat, torch.float64, torch.bfloat16])
-def test_micro_batches_of_other_types_add_up_as_in_torch(dtype):
-    torch.manual_seed(0)
-    body, heads, x = (
-        nn.Linear(4, 4, bias=False),
-        nn.ModuleList([nn.Linear(4, 2), nn.Linear(4, 2)]),
-        torch.randn(5, 4),
-    )
-    model = nn.ModuleDict({"body": body, "heads": heads})
-
-    def losses(head, scale, dtype):
-        out = x.to(dtype) @ body.weight.to(dtype)
-        return heads[head]((out.real if out.is_complex() else out).float()).square().mean(1) * scale
-
-    guide = Guide(model, eta=EVEN, rank=2, engine="loop", refresh_every=2)
-    for used in (torch.bfloat16, dtype, dtype):
-        model.zero_grad()
-        for scale in (0.75, 0.25):
-            guide.primary(losses(0, scale, used))
-        for scale in (0.75, 0.25):
-            guide.auxiliary(losses(1, scale, used).mean())
-        guide.combine()
-        sums = []
-        for head in (1, 0):
-            parts = [
-                torch.autograd.grad(losses(head, s, used).mean(), body.weight)[0]
-                for s in (0.75, 0.25)
-            ]
-            sums.append(parts[0] + parts[1])
-        assert torch.equal(body.weight.grad, sums[0] + sums[1])
 
 
 @DEVICES

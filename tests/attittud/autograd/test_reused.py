@@ -1,10 +1,5 @@
 """A vector that is filled again and again, without memory in between."""
 
-import copy
-import gc
-import pickle
-import weakref
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -57,37 +52,6 @@ def test_between_steps_it_has_no_memory_and_needs_no_release_twice():
         assert flat.untyped_storage().nbytes() == 0
 
 
-def test_another_layout_gets_another_vector_and_the_first_layout_is_not_held():
-    first, second, vector = (
-        layout_of("cpu"),
-        Layout(nn.Linear(2, 2).named_parameters()),
-        ReusedVector(),
-    )
-    vector.filled(first, [torch.ones_like(p) for p in first.parameters])
-    vector.release()
-    gradients = [torch.randn_like(p) for p in second.parameters]
-    assert torch.equal(vector.filled(second, gradients), second.flatten(gradients))
-    known = weakref.ref(first)
-    del first
-    gc.collect()
-    assert known() is None
-
-
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
-def test_a_copy_has_no_memory_of_its_own(copied):
-    layout, vector = layout_of("cpu"), ReusedVector()
-    flat = vector.filled(layout, [torch.ones_like(p) for p in layout.parameters])
-    copied(vector).release()
-    assert flat.sum() == layout.size
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_a_sparse_gradient_is_refused_by_name(device):
-    layout = Layout(nn.Embedding(5, 3, device=device).named_parameters())
-    with pytest.raises(ValueError, match="'weight' has a sparse gradient"):
-        ReusedVector().filled(layout, [torch.ones(5, 3, device=device).to_sparse()])
-
-
 class Trained:
     """Some steps of a guide, on a CPU as if it were a GPU."""
 
@@ -130,14 +94,3 @@ def test_steps_give_the_same_bits_and_hold_nothing_afterwards(device, options, m
     for gradients in wanted:
         assert all(map(torch.equal, ours.step(), gradients))
         assert ours.held() == 0 and ours.guide._parts.primary._flat is not None
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_a_step_that_fails_holds_nothing(device, monkeypatch):
-    monkeypatch.setattr(Layout, "on_gpu", True)
-    run = Trained(device, eta=Eta(1, 1, -1))
-    run.step()
-    with pytest.raises(ValueError, match="reaches no trainable parameter"):
-        run.step(broken=True)
-    assert run.held() == 0
-    run.step()

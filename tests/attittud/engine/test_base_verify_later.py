@@ -202,9 +202,3 @@ def test_a_wrong_rule_behind_a_head_that_starts_at_zero_is_noticed_later():
 )
 def test_changes_that_hooks_does_not_notice_later(name):
     later(UNNOTICED[name], "hooks")
-
-
-@pytest.mark.parametrize("engine", ["loop", "batched"])
-@pytest.mark.parametrize("name", UNNOTICED | NOTICED | RIGHT)
-def test_other_engines_stay_right_after_these_changes(name, engine):
-    later((UNNOTICED | NOTICED | RIGHT)[name], engine)
