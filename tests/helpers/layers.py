@@ -139,10 +139,6 @@ def conv(layer: nn.Module, *more: nn.Module) -> nn.Module:
     return nn.Sequential(layer, *more, nn.Tanh())
 
 
-def sequence(*layers: nn.Module) -> Callable[[], nn.Module]:
-    return lambda: nn.Sequential(*layers)
-
-
 LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "linear": (lambda: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)), vectors),
     "linear_over_sequences": (

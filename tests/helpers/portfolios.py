@@ -1,10 +1,6 @@
 """Small portfolios of networks and of simple candidates, and what they leave behind."""
 
 import json
-import multiprocessing
-import random
-import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +12,6 @@ import torch
 from attittud_lab.config.load import loads
 from attittud_lab.config.schema import Config
 from attittud_lab.output.progress import Progress
-from attittud_lab.portfolio import trial
 from attittud_lab.portfolio.run import run
 from attittud_lab.runs.folder import load_checkpoint
 
@@ -65,38 +60,6 @@ def job(*changes: str) -> Config:
 def train(folder: Path, *changes: str, **options: Any) -> Any:
     torch.set_num_threads(1)
     return run(job(f"output={folder}-output", *changes), folder, **options)
-
-
-def train_saving_often(folder: Path, *changes: str) -> None:
-    trial.SAVED_EVERY = 0.0
-    train(folder, *changes)
-
-
-def killed_at_random(folder: Path, *changes: str, kills: int) -> list[Path]:
-    """Run a portfolio in a process, then others that SIGKILL ends at random moments and that go on
-    later; their folders.
-    """
-    context, draws = multiprocessing.get_context("forkserver"), random.Random(0)
-    context.set_forkserver_preload([__name__])  # imports take longer than a run
-
-    def trained(path: Path, seconds: float | None) -> bool:
-        process = context.Process(target=train_saving_often, args=(path, *changes))
-        process.start()
-        process.join(seconds)
-        process.kill()
-        process.join()
-        assert process.exitcode in (0, -signal.SIGKILL)
-        return process.exitcode == 0
-
-    trained(folder / "warm", None)  # the first process starts the server
-    began = time.monotonic()
-    trained(folder / "0", None)
-    longest, folders, killed = 1.2 * (time.monotonic() - began), [folder / "0"], 0
-    while killed < kills:
-        folders.append(folder / str(len(folders)))
-        while not trained(folders[-1], draws.uniform(0.1, 1) * longest if killed < kills else None):
-            killed += 1
-    return folders
 
 
 def outcome(folder: Path) -> dict[str, Any]:

@@ -1,22 +1,14 @@
 """`attittud compare` as a person types it."""
 
 import json
-import os
 import re
 import shlex
-import signal
-import time
 from pathlib import Path
 
 import pytest
 
 from attittud_lab import cli
-from attittud_lab.commands import compare as module
-from attittud_lab.compare.candidates import candidates, planned
-from attittud_lab.compare.run import compare
-from attittud_lab.config.load import load, loads
 from tests.helpers.comparisons import JOB
-from tests.helpers.processes import command
 
 # ---------------------------------------------------------------------------------- as one types it
 
@@ -109,64 +101,11 @@ def test_a_quick_comparison_says_what_it_left_out_and_the_full_one_reuses_its_ru
     assert code == 2 and "--quick trains no runs at equal seconds" in err
 
 
-def test_a_quick_comparison_has_few_strategies_unless_they_are_asked_for() -> None:
-    usual = JOB.replace(", strategies: [flip]", "").replace(
-        "seeds: 2, tuning_seeds: 1, weights: [0.3, 1]", ""
-    )
-    for strategy, found, left in (
-        ("portfolio", ["auto"], "the strategies pretrain, pcgrad, drop_harmful and flip"),
-        ("flip", ["flip", "auto"], "the strategies pretrain, pcgrad and drop_harmful"),
-    ):
-        whole = loads(usual, [f"strategy={strategy}"])
-        small, said = module._smaller(whole)
-        assert [one.label for one in candidates(small)] == ["primary_only", "multitask", *found]
-        assert said.startswith(f"--quick left out: {left}, 2 of 5 seeds")
-    asked = loads(usual, ["strategy=portfolio", "compare.strategies=[flip, pcgrad]"])
-    small, said = module._smaller(asked)
-    assert [one.label for one in candidates(small)][2:] == [
-        "flip",
-        "pcgrad",
-    ] and "the strateg" not in said
-    # "About a seventh of the runs" in the help and in the docs.
-    whole = loads(usual, ["strategy=portfolio"])
-    counts = [sum(planned(one, candidates(one))) for one in (module._smaller(whole)[0], whole)]
-    assert counts == [13, 89] and round(counts[1] / counts[0]) == 7
-
-
-def test_compare_runs_with_only_data_given(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The proposed configuration is meant for real data; here it only has to be built and changed
-    by overrides.
-    """
-    quick = [
-        "training.guided.steps=4",
-        "training.finetune.steps=2",
-        "compare.strategies=[]",
-        "compare.seeds=2",
-    ]
-    quick += [
-        "compare.weights=[0.5, 1]",
-        "compare.tuning_seeds=1",
-        f"output={tmp_path}",
-        "data.primary.train=60",
-    ]
-    code, out, err = typed(
-        "--primary", "digits", "--auxiliary", "digits", *quick, "--quiet", capsys=capsys
-    )
-    assert (code, err) == (0, "")
-    assert "| multitask" in out and "| portfolio" not in out  # the proposed strategy is no row
-    assert (tmp_path / "digits/compare/comparison.json").exists()
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ([], "give a CONFIG, or both --primary PATH and --auxiliary PATH"),
-        (["--auxiliary", "digits"], "both --primary PATH"),
-        (["--primary", "digits"], "--auxiliary PATH"),
         (["job.yaml", "--primary", "digits", "--auxiliary", "digits"], "not both"),
-        (["nowhere.yaml"], "nowhere.yaml: cannot read the configuration"),
         (
             ["--primary", "nowhere", "--auxiliary", "digits"],
             "nowhere: there is no such file or folder",
@@ -175,7 +114,6 @@ def test_compare_runs_with_only_data_given(
             ["--primary", "digits", "--auxiliary", "digits", "--budget", "soon"],
             "budget: 'soon' is not a duration",
         ),
-        (["--primary", "digits", "--auxiliary", "digits", "compare.seeds=many"], "a whole number"),
     ],
 )
 def test_bad_input_is_one_paragraph_and_code_2(
@@ -190,42 +128,3 @@ def test_bad_input_is_one_paragraph_and_code_2(
     assert (code, out) == (2, "") and message in err
     assert err.startswith("attittud: ") and err.count("\n") == 1
     assert not list(tmp_path.iterdir())
-
-
-def test_ctrl_c_exits_with_130_and_the_same_command_continues(tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_text(JOB)
-    process = command(tmp_path, "compare", "job.yaml")
-    while not (kept := list(tmp_path.rglob("result.json"))) and process.is_alive():
-        time.sleep(0.02)
-    os.kill(process.pid or 0, signal.SIGINT)
-    process.join(60)
-    process.kill()
-    err = (tmp_path / "err").read_text()
-    last = err.splitlines()[-1]
-    assert process.exitcode == 130 and "Traceback" not in err
-    assert last.startswith(
-        "attittud: interrupted; finished runs are kept in runs/job/compare, and the same command continues"
-    )
-    assert not list(tmp_path.rglob("comparison.json"))
-    before = {path: path.stat().st_mtime_ns for path in kept}
-    compare(load(tmp_path / "job.yaml"), tmp_path / "runs/job/compare")
-    assert {path: path.stat().st_mtime_ns for path in kept} == before
-    assert list(tmp_path.rglob("comparison.json"))
-
-
-def test_the_help_of_compare_explains_its_options_and_output(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    code, out, _ = typed("--help", capsys=capsys)
-    words = " ".join(out.split())
-    assert code == 0
-    for word in (
-        "--primary",
-        "--auxiliary",
-        "--budget",
-        "the same training time (equal seconds)",
-        "runs/CONFIG/compare",
-        "by default pretrain, pcgrad, drop_harmful, flip and auto.",
-        "by default a seventh",
-    ):
-        assert word in words

@@ -41,21 +41,3 @@ def test_init_writes_a_configuration_that_train_reads(capsys: pytest.CaptureFixt
     for wrong in (["--primary", "digit"], ["--primary", "digits", "--auxiliary", "digit"]):
         assert call("init", "image", *wrong, "-o", "mine.yaml") == 2
         assert "digit: there is no such file or folder" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "cure"),
-    [
-        (("schema", "-o", "no/such/folder.json"), "choose another file with --output"),
-        (
-            ("init", "image", "--primary", "digits", "-o", "job.yaml/x.yaml"),
-            "choose another file with --output",
-        ),
-    ],
-    ids=["schema", "init"],
-)
-def test_an_output_file_that_cannot_be_written_is_refused_with_the_option(
-    arguments: tuple[str, ...], cure: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(*arguments) == 2
-    assert cure in capsys.readouterr().err

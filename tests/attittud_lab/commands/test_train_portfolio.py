@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.commands import JOB, call
-from tests.helpers.portfolios import board, outcome
+from tests.helpers.portfolios import board
 from tests.helpers.predictions import of_digits
 
 SIMPLE = ["strategy=portfolio", "portfolio.features=[histogram]", "portfolio.learners=[linear]"]
@@ -80,22 +80,6 @@ def test_a_portfolio_trains_without_a_test_set(capsys: pytest.CaptureFixture[str
         capsys.readouterr()
         assert call(command, "job.yaml", "data.primary.test=0") == 2
         assert "data.primary.test" in capsys.readouterr().err
-
-
-def test_two_workers_give_the_same_result(capsys: pytest.CaptureFixture[str]) -> None:
-    settings = [*BOTH, "portfolio.members=refit"]
-    assert call("train", "job.yaml", *settings, "output=one") == 0
-    assert call("train", "job.yaml", *settings, "output=two", "--workers", "2") == 0
-    one, two = (Path(name, "job/portfolio/seed-0") for name in ("one", "two"))
-    assert outcome(one) == outcome(two)
-    capsys.readouterr()
-    assert call("train", "job.yaml", "strategy=multitask", "--workers", "2") == 2
-    assert "--workers 2" in capsys.readouterr().err
-
-
-def test_a_portfolio_refuses_to_log_to_tensorboard(capsys: pytest.CaptureFixture[str]) -> None:
-    assert call("train", "job.yaml", *SIMPLE, "--log", "tensorboard") == 2
-    assert "--log tensorboard" in capsys.readouterr().err
 
 
 def test_compare_refuses_the_portfolio_or_leaves_it_out(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,6 @@ import pytest
 from attittud_lab.compare.content import checked, costs, slow
 from attittud_lab.errors import InputError
 from attittud_lab.runs.result import RunResult
-from tests.helpers.made_up import made_up
 
 
 def run(
@@ -43,20 +42,3 @@ def test_costs_are_medians_and_slow_runs_are_named() -> None:
     assert costs(runs) == (0.55, 2.0)  # the lower of two in the middle
     assert slow(runs) == {Path("run-40"): pytest.approx(20.0)}
     assert slow([]) == {} and slow([run(0.0), run(1.0)]) == {}
-
-
-def test_the_last_table_decides(tmp_path: Path) -> None:
-    base = [0.70, 0.71, 0.72, 0.71]
-    steps = {"primary_only": base, "multitask": [0.5] * 4, "flip": [0.80, 0.81, 0.82, 0.80]}
-    seconds = {**steps, "flip": [0.60, 0.61, 0.63, 0.60]}
-    result = made_up(tmp_path, steps, seconds)
-    assert result["tables"][0]["decision"]["outcome"] == "use"
-    assert (result["decision"]["outcome"], result["decision"]["table"]) == (
-        "no_help",
-        "Equal seconds",
-    )
-    row = result["tables"][1]["rows"][2]
-    assert row["values"]["2"] == {"validation": 0.63, "test": 0.63} and row["steps"] == {
-        "guided": 7
-    }
-    assert set(row["runs"]) == {"0", "1", "2", "3"} and (tmp_path / row["runs"]["1"]).is_dir()

@@ -64,7 +64,7 @@ def test_no_help_needs_a_narrow_interval() -> None:
     assert "test examples" not in wide.decision.text
 
 
-@pytest.mark.parametrize(("seeds", "outcome"), [(3, "unclear"), (5, "unclear"), (6, "no_help")])
+@pytest.mark.parametrize(("seeds", "outcome"), [(5, "unclear"), (6, "no_help")])
 def test_equal_results_of_few_seeds_rule_nothing_out(seeds: int, outcome: str) -> None:
     """Eight test examples, all right in every run: the interval has no width, and says little."""
     same = dict.fromkeys(range(seeds), 1.0)

@@ -14,14 +14,12 @@ from typing import Any
 import pytest
 import torch
 
-from attittud_lab.compare import run as module
 from attittud_lab.compare import runs
 from attittud_lab.compare.candidates import Budget, Tuned, Variant, candidates
 from attittud_lab.compare.run import Comparison, choose, compare, equal_seconds
 from attittud_lab.compare.table import notes
 from attittud_lab.config.load import loads
 from attittud_lab.config.schema import Config
-from attittud_lab.data.prepare import prepare
 from attittud_lab.errors import InputError
 from attittud_lab.output.progress import Bars
 from attittud_lab.runs.result import RunResult
@@ -104,22 +102,6 @@ def test_the_best_try_is_chosen_on_validation_and_ties_go_to_the_weight_nearest_
     }
     with pytest.raises(InputError, match=r"multitask .*training\.guided\.lr"):
         choose(multitask, {Variant(1.0): [None]})
-
-
-def test_only_the_recommended_run_keeps_digests(
-    finished: tuple[Path, dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The runs of a comparison are many, and digests of millions of examples are large."""
-    folder = tmp_path / "copy"
-    chosen, other = finished[1]["tables"][0]["rows"][1]["runs"].values()
-    shutil.copytree(finished[0], folder)
-    shutil.rmtree(folder / other)  # so that a run has to be trained
-    monkeypatch.setattr(module, "recommended_run", lambda _: ("0", chosen))
-    compare(config(), folder)
-    records = {path.parent: json.loads(path.read_text()) for path in folder.rglob("data.json")}
-    assert (folder / other) in records
-    assert [path for path, record in records.items() if "digests" in record] == [folder / chosen]
-    assert records[folder / chosen]["digests"] == prepare(config().data, 0).record["digests"]
 
 
 def test_weights_are_tuned_on_validation_with_the_same_budget(
@@ -265,32 +247,3 @@ def test_bad_input_is_refused_before_training(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"data\.auxiliary"):
         compare(loads(JOB.replace("{more: {path: digits, examples: 300}}", "{}")), tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-def test_runs_trained_at_a_time_are_remembered(
-    finished: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
-    folder = tmp_path / "compare"
-    shutil.copytree(finished[0], folder)
-    assert finished[1]["at_once"] == 1
-    for earlier, at_once in ((2, 2), ("damaged", 1)):
-        (folder / "comparison.json").write_text(json.dumps(finished[1] | {"at_once": earlier}))
-        assert compare(config(), folder)["at_once"] == at_once
-
-
-def test_early_stopping_is_told(tmp_path: Path) -> None:
-    """The learning rate changes nothing: no evaluation is better than the first."""
-    still = [
-        "training.guided.lr=1e-30",
-        "training.guided.evaluations=6",
-        "training.guided.patience=2",
-    ]
-    short = [
-        "training.mode=joint",
-        "compare.equal=steps",
-        "compare.strategies=[]",
-        "strategy=multitask",
-    ]
-    (table,) = compare(config(*still, *short), tmp_path)["tables"]
-    assert "(patience) ended 4 of 4 runs earlier" in table["about"]
-    assert all(row["steps"]["guided"] < 12 for row in table["rows"])

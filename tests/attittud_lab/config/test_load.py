@@ -1,8 +1,6 @@
 """Configurations: every mistake is answered with its line and its cure."""
 
 import json
-import os
-import threading
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 
@@ -151,38 +149,6 @@ def test_any_text_is_read_or_refused(text: str, overrides: list[str]) -> None:
         assert loads(dump(config), names=NAMES) == config
         json.dumps(to_dict(config), ensure_ascii=False).encode()
     assert len(said) < 2000
-
-
-def test_only_files_of_a_sensible_size_are_read(tmp_path: Path) -> None:
-    large = tmp_path / "large.yaml"
-    large.write_text("seed: 1" + " " * 10**6)
-    wrong = {
-        "/dev/zero": "neither a file nor a pipe",
-        str(tmp_path): "attittud init",
-        str(large): "larger than the 100000 bytes",
-        "a" * 300: "File name too long",
-        "a\0b": "a path cannot contain a NUL character",
-        str(tmp_path / "latin.yaml"): "not UTF-8",
-    }
-    (tmp_path / "latin.yaml").write_bytes(b"output: \xe4")
-    for path, message in wrong.items():
-        with pytest.raises(ConfigError, match=message):
-            load(path)
-    (tmp_path / "zero").symlink_to("/dev/zero")
-    (tmp_path / "child.yaml").write_text("base: zero\n")
-    with pytest.raises(ConfigError, match="neither a file nor a pipe"):
-        load(tmp_path / "child.yaml")
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    writer = threading.Thread(target=pipe.write_text, args=["seed: 5\n"])
-    writer.start()
-    assert load(pipe).seed == 5  # as `attittud train <(echo seed: 5)` does
-    writer.join()
-
-
-def test_names_are_checked_only_if_the_known_names_are_given() -> None:
-    """For the configuration of an old run, whose strategy may come from somewhere else."""
-    assert loads("strategy: mine").strategy.name == "mine"
 
 
 def test_changed_keeps_all_other_settings() -> None:

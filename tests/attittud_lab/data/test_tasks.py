@@ -21,7 +21,6 @@ from attittud_lab.data.tasks import (
     sharing,
 )
 from attittud_lab.errors import InputError
-from tests.helpers.data_parts import numbered, read_primary, write
 from tests.helpers.multi_label import Fixed, task
 
 
@@ -71,20 +70,6 @@ def test_an_objective_can_be_registered_from_outside_of_the_package(
     result = json.loads((tmp_path / "runs/job/multitask/seed-0/result.json").read_text())
     record = json.loads((tmp_path / "runs/job/multitask/seed-0/data.json").read_text())
     assert result["examples"]["auxiliary/up"] == 4 * record["auxiliary"]["up"]["count"] > 50
-
-
-def test_unknown_objectives_are_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.jsonl", numbered(0, ["a", "b"] * 20))
-    for name, message in {
-        "maskedlm": "there is no objective 'maskedlm'; did you mean 'masked_lm'",
-        "multi_label": "there is no objective 'multi_label'. Choose one of classify, masked_lm",
-    }.items():
-        with pytest.raises(InputError, match=f"data.auxiliary.x.objective: {message}"):
-            read_primary(
-                f"path: {path}", f", auxiliary: {{x: {{path: {path}, objective: {name}}}}}"
-            )
-    with pytest.raises(InputError, match="masked_lm needs texts, but digits holds images"):
-        read_primary("path: digits", ", auxiliary: {x: {path: digits, objective: masked_lm}}")
 
 
 # ---------------------------------------------------------------------------------- similar lengths

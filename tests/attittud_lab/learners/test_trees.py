@@ -18,7 +18,7 @@ def example(classes, rows=80):
     return features, labels, generator.uniform(0.5, 2.0, rows), new
 
 
-@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("classes", [3])
 @pytest.mark.parametrize("leaf", [1, 3])
 def test_extra_trees_predict_as_scikit_learn_does(classes, leaf):
     features, labels, weights, new = example(classes)
@@ -34,7 +34,7 @@ def test_extra_trees_predict_as_scikit_learn_does(classes, leaf):
     )
 
 
-@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("classes", [3])
 def test_boosting_predicts_as_scikit_learn_does(classes):
     features, labels, weights, new = example(classes)
     settings = [{"rounds": 7}, {"rounds": 20}]

@@ -3,11 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 import torch
 from safetensors.torch import save_file
 
-from attittud_lab.errors import InputError
 from attittud_lab.models.network import build_model
 from tests.helpers.networks import images, model_config
 
@@ -38,26 +36,3 @@ def test_every_seed_starts_from_its_own_weights_with_the_heads_it_shares(tmp_pat
         5,
         8,
     )  # another task gets its own head
-
-
-@pytest.mark.parametrize("name", ["mlp", "small-cnn", "resnet-18"])
-def test_a_network_that_memory_cannot_hold_is_refused(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before it is allocated, and with the width that fits."""
-    monkeypatch.setattr("attittud_lab.models.network.free_memory", lambda: 20 * 50_000)
-    for width in (10**7, 10**12):
-        config = model_config(f"{{name: {name}, width: 64}}").model
-        with pytest.raises(
-            InputError, match=r"parameters, .* enough to train about 5e\+04"
-        ) as caught:
-            build_model(replace(config, width=width), images(), 0)
-    if name == "resnet-18":
-        assert "choose a smaller model" in str(caught.value)
-        return
-    fits = int(str(caught.value).rpartition(" ")[2])
-    assert f"lower model.width from {width} to at most {fits}" in str(caught.value)
-    body = build_model(replace(config, width=fits), images(), 0).body
-    assert 40_000 < sum(parameter.numel() for parameter in body.parameters()) <= 50_000
-    with pytest.raises(InputError, match=f"at most {fits}"):
-        build_model(replace(config, width=fits + 1), images(), 0)

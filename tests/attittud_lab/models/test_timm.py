@@ -82,16 +82,3 @@ def test_a_timm_model_becomes_a_body_with_heads(monkeypatch: pytest.MonkeyPatch)
         InputError, match=r"images of size 3x8x8 .*doesn't match model \(16\).*data\.image_size"
     ):
         build_model(model_config("'timm:with_neck'").model, images(size=8), 0)
-
-
-def test_a_wrong_torchvision_is_explained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "timm.py").write_text(
-        "raise RuntimeError('operator torchvision::nms does not exist')"
-    )
-    monkeypatch.delitem(sys.modules, "timm", raising=False)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(
-        InputError,
-        match=r"cannot be imported \(operator torchvision::nms.*the torchvision that belongs",
-    ):
-        build_model(model_config("'timm:resnet10t'").model, images(), 0)

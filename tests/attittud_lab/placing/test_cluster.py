@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -23,7 +22,7 @@ from attittud_lab.placing import cluster as module
 from attittud_lab.placing.cluster import on_ray, pack, unpack
 from attittud_lab.placing.job import Job
 from tests.helpers import portfolios
-from tests.helpers.comparisons import JOB, config
+from tests.helpers.comparisons import config
 from tests.helpers.interrupted_runs import outcome
 from tests.helpers.jobs import Seen, double, doubles, patient, read, refused, wait_for
 from tests.helpers.ray_cluster import Cluster
@@ -112,59 +111,11 @@ def test_data_files_and_progress_travel_to_the_cluster_and_back(
             list(place.run([Job("bad", double, (1,), tmp_path)], seen))
 
 
-SCRIPT = """
-import sys
-from attittud_lab import cli, strategies
-class Plain(strategies.Strategy):
-    def __init__(self, config, model, weights, seed):
-        self.weights = weights
-    def step(self, losses):
-        losses.primary().mean().backward()
-        return dict
-strategies.register("mine", "a strategy of one's own", Plain)
-if __name__ == "__main__":
-    cli.main(sys.argv[1:])
-"""
-
-
 def test_a_portfolio_is_the_same_on_a_cluster(nodes: Cluster, tmp_path: Path) -> None:
     portfolios.train(tmp_path / "here")
     with on_ray(nodes.address) as place:
         portfolios.train(tmp_path / "there", place=place)
     assert portfolios.outcome(tmp_path / "here") == portfolios.outcome(tmp_path / "there")
-
-
-def test_an_interrupted_command_ends_its_jobs_and_can_continue(
-    nodes: Cluster, tmp_path: Path
-) -> None:
-    """Ctrl-C while runs of one's own strategy are trained on nodes; the same command ends with the
-    same figures.
-    """
-    (tmp_path / "job.yaml").write_text(JOB)
-    (tmp_path / "mine.py").write_text(SCRIPT)
-    settings = [
-        "compare.strategies=[mine]",
-        "strategy=mine",
-        "compare.equal=steps",
-        "training.mode=joint",
-    ]
-    command = [sys.executable, "mine.py", "compare", "job.yaml", *settings, "--ray", nodes.address]
-    process = subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    while not (kept := list(tmp_path.rglob("result.json"))) and process.poll() is None:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
-    last = err.splitlines()[-1]
-    assert process.returncode == 143 and "Traceback" not in err, err
-    assert last.startswith("attittud: terminated; finished runs are kept in runs/job/compare")
-    assert kept and not list(tmp_path.rglob("comparison.json"))
 
 
 def test_a_killed_process_continues_from_the_files_it_sent(

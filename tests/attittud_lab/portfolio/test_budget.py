@@ -1,7 +1,6 @@
 """Forecasts, and what a budget leaves out: steps first, then candidates, never primary_only."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +12,6 @@ from attittud_lab.config.schema import CandidateConfig, Config
 from attittud_lab.errors import InputError
 from attittud_lab.portfolio.budget import Costs, Plan, expected_runs, forecast, plan, rung_look
 from attittud_lab.portfolio.candidates import PortfolioCandidate, named
-from tests.helpers.portfolios import job, train
 
 CPU = torch.device("cpu")
 
@@ -118,22 +116,3 @@ def test_the_sum_of_sources_is_part_of_the_forecast() -> None:
     assert (
         len(few.candidates) < 4 and not few.sums
     )  # where no two sources are tried alone, no sum follows
-
-
-def test_a_plan_is_saved_and_read_again(tmp_path: Path) -> None:
-    made = planned("10m")
-    made.write(tmp_path)
-    assert Plan.read(tmp_path) == made and Plan.read(tmp_path / "other") is None
-    (tmp_path / "plan.json").write_text('{"steps": 3}')
-    with pytest.raises(
-        InputError, match=r"plan\.json: is damaged, or was not written by a portfolio.*--fresh"
-    ):
-        Plan.read(tmp_path)
-
-
-def test_a_small_budget_is_respected(tmp_path: Path) -> None:
-    result = train(tmp_path, "portfolio.budget=0.02s", "portfolio.candidates=[multitask]")
-    found = Plan.read(tmp_path)
-    assert found is not None and "portfolio.budget" in found.decided
-    assert sum(found.steps.values()) < 36 and result.steps < 6 * 36
-    assert job().training.threads is None and found.threads == 1

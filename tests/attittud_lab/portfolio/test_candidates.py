@@ -73,14 +73,11 @@ def test_candidates_can_be_listed_in_the_configuration() -> None:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ("portfolio", "cannot be part of a portfolio"),
         ("pretrain_as_released", "trains no output layer"),
         (
             "{name: multitask, sources: [other]}",
             "there is no auxiliary source 'other'; the sources are s0",
         ),
-        ("{name: multitask, sources: []}", "sources is empty"),
-        ("custom", "needs its three weights"),
     ],
 )
 def test_impossible_candidates_are_refused(entry: str, message: str) -> None:
@@ -152,14 +149,3 @@ def test_a_sum_of_the_good_sources() -> None:
         greedy_sum(config, losses, replace(data, auxiliary=dict(list(data.auxiliary.items())[:3])))
         is None
     )
-
-
-def test_a_warm_up_is_cut_with_the_steps() -> None:
-    config = loads(
-        "training: {guided: {steps: 100, warmup: 20}, finetune: {epochs: 3, warmup: 10}}"
-    )
-    whole = fitted(config, 50, {"guided": 100, "finetune": 40}, 1)  # epochs have become steps
-    assert (whole.training.guided.warmup, whole.training.finetune.warmup) == (20, 10)
-    less = fitted(whole, 50, {"guided": 25, "finetune": 10}, 1).training
-    assert (less.guided.warmup, less.finetune.warmup) == (5, 2)
-    assert fitted(whole, 50, {"guided": 1, "finetune": 1}, 1).training.guided.warmup == 0

@@ -86,14 +86,6 @@ def test_the_model_is_taken_at_the_latest_look_that_is_not_clearly_worse(
     assert curve.value == curve.smoothed[curve.best]
 
 
-def test_with_many_labels_the_best_look_itself_is_taken() -> None:
-    scores, losses = [0.5, 0.6, 0.8, 0.8, 0.8, 0.7, 0.7, 0.7], [1.0] * 8
-    assert Curve(scores, losses, count=10_000).best == Curve(scores, losses).best == 3
-    assert (
-        Curve(scores, losses, count=25).best == 5
-    )  # smoothed: 0.73, and 0.8 less its standard error is 0.72
-
-
 @given(SCORES, st.integers(1, 11), st.integers(0, 12), st.integers(0, 500))
 def test_an_evaluation_that_is_not_kept_never_becomes_the_best(
     looks: list[tuple[float, float]], reached: int, second: int, count: int
@@ -125,15 +117,6 @@ def test_halving_keeps_the_best_candidates_and_primary_only(
     assert len(kept) in (count, count + 1) and ("a" in kept) == ("a" in values)
     for label in values.keys() - set(kept):
         assert sum(values[other] >= values[label] for other in kept[:count]) == count
-
-
-def test_halving_keeps_the_usual_numbers() -> None:
-    assert [kept_count(8, 0.4), kept_count(7, 0.4), kept_count(3, 0.5), kept_count(1, 0.1)] == [
-        3,
-        3,
-        2,
-        1,
-    ]
 
 
 def slow_loss(likely: np.ndarray, targets: np.ndarray) -> float:

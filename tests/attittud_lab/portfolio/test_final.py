@@ -2,14 +2,12 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from safetensors import safe_open
 from sklearn.datasets import load_digits
 from torch.nn import functional as F
 
@@ -18,16 +16,12 @@ from attittud_lab.config.load import loads
 from attittud_lab.config.schema import Config
 from attittud_lab.errors import InputError
 from attittud_lab.portfolio import run as module
-from attittud_lab.portfolio.choose import Curve
-from attittud_lab.portfolio.final import where, write_metrics
-from attittud_lab.portfolio.networks import Networks
 from attittud_lab.portfolio.run import run
 from attittud_lab.runs.folder import load_checkpoint
 from attittud_lab.training.evaluate import fitted_temperature
 from tests.helpers.commands import call
 from tests.helpers.portfolios import SIMPLE, board, job, train
 from tests.helpers.simple_jobs import table_job, text_job
-from tests.helpers.standings import held, network, simple
 
 FINALS = {
     "one network": ["portfolio.final=single"],
@@ -76,16 +70,7 @@ def one_of_each(likely: dict[str, Any], _held_out: Any, best: str, _picks: int) 
 
 @pytest.mark.parametrize(
     ("data", "kind"),
-    [
-        ("images", "one network"),
-        ("images", "networks of folds"),
-        ("images", "networks on all labels"),
-        ("images", "both"),
-        ("tables", "one simple model"),
-        ("tables", "both"),
-        ("texts", "simple models"),
-        ("texts", "both"),
-    ],
+    [("images", "networks of folds"), ("tables", "both"), ("texts", "simple models")],
 )
 def test_the_loaded_model_predicts_what_was_recorded(
     data: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -126,28 +111,6 @@ def test_the_loaded_model_predicts_what_was_recorded(
     assert not (folder / "trials").exists()
     assert content["peak_disk"] > 0
     assert 20e6 < content["peak_memory"] < 100e9
-
-
-def test_a_network_after_its_last_rung_can_be_chosen_among_simple_candidates(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original = Networks.standing
-
-    def perfect(self: Networks, *rest: Any) -> Any:
-        standing = original(self, *rest)
-        held_out = self.setting.held_out
-        standing.outputs = 4 * F.one_hot(held_out.targets).float()
-        looks = standing.curve.scores
-        standing.curve = Curve.of([standing.outputs] * len(looks), held_out)
-        return standing
-
-    monkeypatch.setattr(Networks, "standing", perfect)
-    changes = ["portfolio.learners=[linear, network]", "portfolio.features=[histogram]"]
-    train(tmp_path, *changes, "portfolio.candidates=[multitask]")
-    content = board(tmp_path)
-    assert content["final"]["winner"] == "primary_only"
-    assert content["candidates"][0]["kind"] == "network"
-    assert content["worth"]["reference"] == "primary_only"
 
 
 def test_a_changed_byte_in_any_file_of_the_model_is_refused(
@@ -197,7 +160,7 @@ def test_a_model_with_simple_members_is_not_exported(
     assert not (tmp_path / "model.pt2").exists()
 
 
-@pytest.mark.parametrize("learners", [[], SIMPLE], ids=["networks", "simple"])
+@pytest.mark.parametrize("learners", [SIMPLE], ids=["simple"])
 def test_without_a_test_set_the_figures_that_chose_are_shown(
     learners: list[str], tmp_path: Path
 ) -> None:
@@ -210,35 +173,3 @@ def test_without_a_test_set_the_figures_that_chose_are_shown(
     assert content["labels"] == 40
     assert train(tmp_path / "run", *few).skipped
     assert attittud_lab.load(tmp_path / "run").predict(np.zeros((2, 8, 8), dtype=np.uint8))
-
-
-def test_a_model_of_networks_holds_no_output_layer_of_the_auxiliary_data(tmp_path: Path) -> None:
-    train(tmp_path, "portfolio.final=ensemble", "portfolio.members=refit")
-    for path in tmp_path.glob("member-*.safetensors"):
-        with safe_open(path, "pt") as file:
-            heads = {name.split(".")[1] for name in file.keys() if name.startswith("heads.")}  # noqa: SIM118
-        assert heads == {"primary"}
-
-
-def test_an_evaluation_knows_its_phase_and_step() -> None:
-    config = job()
-    assert [where(config, look)["step"] for look in range(6)] == [6, 12, 18, 24, 6, 12]
-    assert [where(config, look)["phase"] for look in (3, 4)] == ["guided", "finetune"]
-    assert where(job("training.mode=joint"), 5) == {"phase": "guided", "step": 24}
-
-
-def test_evaluations_have_the_seconds_of_their_own_phase(tmp_path: Path) -> None:
-    lines = [
-        {"phase": "guided", "step": step, "seconds": step / 10} for step in (4, 8, 12, 16, 20, 24)
-    ]
-    lines += [{"phase": "finetune", "step": step, "seconds": step / 1000} for step in (4, 8, 12)]
-    outputs = torch.zeros(6, 2)
-    held_out = held(torch.arange(6) % 2)
-    winner = network("multitask", outputs, held_out)
-    winner.curve = Curve([0.5] * 6, [1.0] * 6)
-    write_metrics(tmp_path, SimpleNamespace(config=job()), lines, winner, "accuracy")
-    written = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    looks = [line["seconds"] for line in written if "validation/loss" in line]
-    assert looks == [0.4, 1.2, 1.6, 2.4, 0.004, 0.012]
-    write_metrics(tmp_path, None, [], simple("alone", outputs, held_out), "accuracy")
-    assert (tmp_path / "metrics.jsonl").read_text() == ""

@@ -67,16 +67,6 @@ def test_groups_are_never_split(
                 pytest.fail(f"class {label} is only in fold {fold}")
 
 
-def test_groups_of_one_size_are_in_proportion() -> None:
-    labels = np.repeat(np.arange(30) % 3, 4)
-    groups = [f"g{i}" for i in np.repeat(np.arange(30), 4)]
-    of = assign(labels, groups, np.zeros(120, dtype=bool), 5, 0)
-    each = [
-        [int(((of == fold) & (labels == label)).sum()) for label in range(3)] for fold in range(5)
-    ]
-    assert each == [[8, 8, 8]] * 5
-
-
 @given(LABELS.filter(lambda labels: max(Counter(labels).values()) > 1), st.integers(0, 99))
 def test_every_label_is_held_out_once(labels: list[int], seed: int) -> None:
     data = prepared(labels)
@@ -105,15 +95,6 @@ def test_few_labels_get_fewer_folds() -> None:
         make_folds(prepared([0, 1, 2]), PortfolioConfig(), 0)
     with pytest.raises(InputError, match="in two groups"):
         make_folds(prepared([0, 0, 1, 1], list("aabb")), PortfolioConfig(), 0)
-
-
-def test_many_labels_get_one_split() -> None:
-    data = prepared([i % 2 for i in range(50)])
-    folds = make_folds(data, replace(PortfolioConfig(), one_split_above=49), 0)
-    assert folds.count == 1 and len(folds.validated) == 10 and folds.smallest == 40
-    assert sorted(Counter(i % 2 for i in folds.validated.tolist()).values()) == [5, 5]
-    many = make_folds(prepared([i % 2 for i in range(40_000)]), PortfolioConfig(), 0)
-    assert many.count == 1 and len(many.validated) == 4000
 
 
 @given(st.integers(0, 99))
@@ -157,8 +138,3 @@ def test_a_single_split_keeps_small_classes_in_training(labels: list[int], seed:
         and held
         and {labels[row] for row in range(len(labels)) if row not in held} == set(labels)
     )
-
-
-def test_many_small_classes_are_held_out() -> None:
-    folds = make_folds(prepared([i // 3 for i in range(6000)]), PortfolioConfig(), 0)
-    assert folds.count == 1 and len(folds.validated) == 1200

@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
@@ -13,13 +12,7 @@ from tests.helpers.standings import held, outputs_right
 
 @pytest.mark.parametrize(
     ("metric", "several"),
-    [
-        ("accuracy", False),
-        ("macro_f1", False),
-        ("accuracy", True),
-        ("macro_f1", True),
-        ("auc", True),
-    ],
+    [("accuracy", False), ("macro_f1", True), ("auc", True)],
 )
 def test_scores_of_draws_are_those_of_an_evaluation(metric: str, several: bool) -> None:
     targets = torch.randint(2, (60, 3)) if several else torch.randint(3, (60,))
@@ -62,25 +55,7 @@ def test_groups_are_drawn_whole_and_few_of_them_have_no_interval() -> None:
     assert math.isnan(few.error(outputs, outputs_right(targets, 0.5)))
 
 
-def test_an_output_that_is_not_a_number_leaves_the_area_of_its_fold_undefined() -> None:
-    targets = torch.arange(120).reshape(60, 2) // 7 % 2
-    outputs = targets * 2.0 - 1
-    outputs[3, 0] = math.nan  # in fold 0; the other folds are predicted without an error
-    intervals = Intervals(held(targets, "auc"), None, 0)
-    assert set(intervals.scores(outputs)) == {1.0}
-    assert np.isnan(intervals.scores(torch.full((60, 2), math.nan))).all()
-
-
-def test_a_label_without_examples_lowers_score_and_interval_alike() -> None:
-    targets = torch.tensor([[1, 0, 0], [0, 1, 0]]).repeat(50, 1)
-    held_out, outputs = held(targets, "macro_f1"), targets * 2.0 - 1
-    low, high = Intervals.ends(Intervals(held_out, None, 0).scores(outputs))
-    assert (
-        low == high == pytest.approx(held_out.figures(outputs)["macro_f1"]) == pytest.approx(2 / 3)
-    )
-
-
-@pytest.mark.parametrize(("right", "beaten"), [(0.9, True), (0.52, False), (0.3, False)])
+@pytest.mark.parametrize(("right", "beaten"), [(0.9, True), (0.3, False)])
 def test_a_model_is_compared_with_the_most_frequent_class(right: float, beaten: bool) -> None:
     targets = (torch.arange(300) % 5 > 2).long()  # three in five are class c0
     compared = guess(outputs_right(targets, right), Intervals(held(targets, "accuracy"), None, 0))
@@ -110,10 +85,3 @@ def test_a_constant_guess_with_several_labels() -> None:
     assert compared["difference"] == 0
     assert not compared["beaten"]
     assert guess(rare * 2.0 - 1, intervals)["beaten"]
-
-
-def test_a_score_that_is_not_defined_beats_no_guess() -> None:
-    none = torch.zeros(20, 2, dtype=torch.int64)  # the area needs positive examples
-    compared = guess(torch.randn(20, 2), Intervals(held(none, "auc"), None, 0))
-    assert math.isnan(compared["difference"])
-    assert compared["beaten"] is False

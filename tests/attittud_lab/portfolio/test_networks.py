@@ -10,16 +10,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from attittud_lab.errors import InputError
-from attittud_lab.placing.processes import in_processes
 from attittud_lab.portfolio import networks, trial
 from attittud_lab.portfolio.budget import Plan
 from attittud_lab.portfolio.networks import Networks
 from attittud_lab.portfolio.pace import Pace
 from attittud_lab.runs.folder import load_checkpoint
-from attittud_lab.training.phase import DivergedError, Phase
+from attittud_lab.training.phase import DivergedError
 from tests.helpers.portfolios import Told, board, job, outcome, train
 
 RUNGS = "portfolio.rungs=[{at: 0.34, keep: 0.25}]"
@@ -78,14 +76,6 @@ def test_trials_in_another_place_give_the_same_result(tmp_path: Path) -> None:
         return [results[one.folder] for one in jobs]
 
     train(tmp_path / "there", *TWO, execute=elsewhere)
-    assert outcome(tmp_path / "here") == outcome(tmp_path / "there")
-
-
-def test_trials_in_two_processes_give_the_same_result(tmp_path: Path) -> None:
-    """An ensemble; the command line's test of two workers has a single model."""
-    train(tmp_path / "here", *TWO, "portfolio.final=ensemble")
-    with in_processes(2) as place:
-        train(tmp_path / "there", *TWO, "portfolio.final=ensemble", place=place)
     assert outcome(tmp_path / "here") == outcome(tmp_path / "there")
 
 
@@ -167,32 +157,7 @@ def test_diverging_candidates_are_dropped(tmp_path: Path) -> None:
         train(tmp_path / "all", "training.guided.lr=1e30", "training.guided.clip=null")
 
 
-def test_a_candidate_that_diverges_in_its_timed_steps_is_dropped_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original = Phase._update
-
-    def failing(label: str, why: str) -> Any:
-        def update(self: Phase) -> Any:
-            if self.job.strategy.name == label and self.name == "guided":
-                raise RuntimeError(why)
-            return original(self)
-
-        return update
-
-    monkeypatch.setattr(Phase, "_update", failing("pretrain", "overflow"))
-    train(tmp_path / "some", "portfolio.folds=2")
-    rows = rows_by_label(tmp_path / "some")
-    assert [label for label, row in rows.items() if row["diverged"]] == ["pretrain"]
-    monkeypatch.setattr(Phase, "_update", failing("primary_only", "overflow"))
-    with pytest.raises(InputError, match="primary_only"):
-        train(tmp_path / "none", "portfolio.folds=2")
-    monkeypatch.setattr(Phase, "_update", failing("pretrain", "a mistake in the program"))
-    with pytest.raises(RuntimeError, match="a mistake in the program"):
-        train(tmp_path / "error", "portfolio.folds=2")
-
-
-@pytest.mark.parametrize("final", ["single", "ensemble"])
+@pytest.mark.parametrize("final", ["single"])
 def test_a_candidate_that_diverges_on_all_labels_is_replaced_alone(
     final: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,36 +191,6 @@ def test_a_candidate_that_diverges_on_all_labels_is_replaced_alone(
 
 
 # ----------------------------------------------------------------------------------------- the rest
-
-
-def test_threads_are_part_of_the_configuration(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = list[int]()
-    original = trial._Trial.run
-    monkeypatch.setattr(
-        trial._Trial, "run", lambda self: (seen.append(torch.get_num_threads()), original(self))[1]
-    )
-    few = ["portfolio.candidates=[]", "portfolio.folds=2"]
-    for threads in (None, 2):
-        own = [] if threads is None else [f"training.threads={threads}"]
-        train(tmp_path / f"threads-{threads}", *few, *own)
-        assert set(seen) == {threads or 1}
-        assert torch.get_num_threads() == 1
-        seen.clear()
-
-
-def test_the_size_of_a_folder_in_which_others_write(tmp_path: Path) -> None:
-    """A trial in another process renames a file between the look at its folder and the question for
-    its size.
-    """
-    folder = SimpleNamespace(path=tmp_path, trials_path=tmp_path / "trials")
-    folder.trials_path.mkdir()
-    (tmp_path / "a").write_bytes(bytes(100))
-    (tmp_path / ".b.part").symlink_to(tmp_path / "gone")
-    assert networks.peak_size(folder) == 100
-    (tmp_path / "a").unlink()
-    assert networks.peak_size(folder) == 100
 
 
 def test_no_two_candidates_share_a_folder(tmp_path: Path) -> None:

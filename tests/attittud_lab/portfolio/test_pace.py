@@ -2,22 +2,16 @@
 outcome.
 """
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attittud_lab.output.progress import EARLY
-from attittud_lab.portfolio import budget, networks
-from attittud_lab.portfolio.budget import Costs, Plan, expected_runs
+from attittud_lab.portfolio.budget import Plan, expected_runs
 from attittud_lab.portfolio.pace import FEW, Pace
-from attittud_lab.training.phase import Phase
-from tests.helpers.portfolios import Told, job, train
+from tests.helpers.portfolios import job
 
 LABELS = ["primary_only", "multitask", "pretrain", "multitask, own head"]
-STEPS = 36
 FOLDS = 3
 
 
@@ -93,53 +87,3 @@ def test_the_range_covers_the_outcome_at_any_pace(
             assert low <= sum(seconds[number + 1 :]) + 1e-6
             assert high >= sum(seconds[number + 1 :]) - 1e-6
     assert pace.left() == (0.0, 0.0)
-
-
-class Clock(Told):
-    """A simulated clock, and the forecasts of a portfolio with their moments."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = 0.0
-        self.forecasts: list[tuple[float, float, float]] = []
-
-    def remaining(self, low: float, high: float) -> None:
-        self.forecasts.append((self.now, self.now + low, self.now + high))
-
-
-@pytest.mark.parametrize(("slower", "after"), [(2, 0), (2, 3), (0.5, 0)])
-def test_forecasts_of_a_portfolio_hold_when_the_machine_changes_its_pace(
-    slower: float, after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The plan expects a second for each step; after so many trials, a step takes `slower`
-    seconds.
-    """
-    clock = Clock()
-    begun = 0
-    original_step = Phase.step
-    original_trial = networks.run_trial
-
-    def step(phase: Phase) -> Any:
-        clock.now += slower if begun > after else 1.0
-        return original_step(phase)
-
-    def run_trial(*arguments: Any) -> Any:
-        nonlocal begun
-        begun += 1
-        return original_trial(*arguments)
-
-    def measure(entries: Any, *_: object) -> Costs:
-        return Costs({entry.label: {"guided": 1.0, "finetune": 1.0} for entry in entries}, look=0.0)
-
-    monkeypatch.setattr(networks, "monotonic", lambda: clock.now)
-    monkeypatch.setattr(networks, "run_trial", run_trial)
-    monkeypatch.setattr(Phase, "step", step)
-    monkeypatch.setattr(budget, "measure", measure)
-    train(tmp_path, "portfolio.budget=2h", progress=clock)
-    first, *others = clock.forecasts
-    assert len(others) > 15
-    if slower > 1:
-        assert first[1] <= clock.now <= first[2] + 1e-6
-    # The latest trials show a new pace as soon as most of them have it.
-    for _, low, high in others[FEW if after == 0 else after + FEW :]:
-        assert low - 1e-6 <= clock.now <= high + 1e-6

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from sklearn.metrics import roc_auc_score
 
 from attittud_lab.config.load import loads
@@ -19,7 +18,6 @@ from attittud_lab.portfolio.suspicious import (
     Suspects,
     examine,
     probabilities,
-    small_picture,
     write_csv,
 )
 from attittud_lab.report import write_report
@@ -88,14 +86,7 @@ def test_no_cell_is_a_formula_or_begins_a_row(tmp_path: Path) -> None:
     assert row == ["'=web", "'@first\r\n=second", "'+a", "'-b", "0.9", "0.1"]
 
 
-def test_a_small_picture_is_an_image() -> None:
-    for channels in (1, 3):
-        picture = small_picture(torch.zeros(channels, 200, 100, dtype=torch.uint8))
-        assert picture.startswith("data:image/jpeg;base64,")
-        assert len(picture) < 3000
-
-
-@pytest.mark.parametrize("job", [table_job, text_job])
+@pytest.mark.parametrize("job", [text_job])
 def test_a_portfolio_writes_the_list_and_the_report_shows_it(job: Any, tmp_path: Path) -> None:
     run(loads(job(tmp_path)), tmp_path / "run")
     page = write_report(tmp_path / "run").read_text()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from attittud_lab.report.changes import EXAMPLES, LISTED, MOST_CLASSES, changes, confusions
+from attittud_lab.report.changes import EXAMPLES, changes, confusions
 
 WORTH = {"worth": {"best": "pooled", "reference": "alone"}}
 
@@ -73,24 +73,3 @@ def test_several_labels_at_once() -> None:
     counted = confusions(kept, ["a", "b"])
     assert counted["kind"] == "labels"
     assert counted["counts"] == [[1, 1, 0, 1], [1, 0, 1, 1]]
-
-
-def test_confusions_are_a_matrix_or_with_many_classes_a_list() -> None:
-    targets, outputs = torch.randint(3, (60,)), torch.randn(60, 3)
-    counted = confusions({"targets": targets, "model": outputs}, ["a", "b", "c"])
-    counts = torch.tensor(counted["counts"])
-    assert counts.sum(1).tolist() == targets.bincount(minlength=3).tolist()
-    assert counts.diagonal().sum() == (outputs.argmax(1) == targets).sum()
-    names = [f"class {number}" for number in range(MOST_CLASSES + 1)]
-    shifted = torch.eye(len(names))[[1, *range(1, len(names))]]
-    counted = confusions({"targets": torch.arange(len(names)), "model": shifted}, names)
-    assert counted["kind"] == "pairs"
-    assert counted["counts"] == [["class 0", "class 1", 1]]
-
-
-def test_many_classes_are_shortened_and_without_a_worth_there_is_nothing() -> None:
-    targets = torch.arange(100)
-    kept = kept_of(targets, torch.randn(100, 100), torch.eye(100))
-    by_class, _ = tables(kept, [f"class {number}" for number in range(100)])
-    assert len(by_class) == 2 * LISTED
-    assert list(changes({"worth": None}, kept, [])) == []

@@ -2,8 +2,7 @@
 
 import pytest
 
-from attittud_lab.config import COMPARED
-from attittud_lab.report.pictures import REMARK, ROW, USUAL, curves, leaderboard, looks
+from attittud_lab.report.pictures import REMARK, ROW, curves, leaderboard
 
 FIRST = {
     "label": "a",
@@ -41,18 +40,6 @@ def test_intervals_lie_on_one_axis_from_the_lowest_to_the_highest_end() -> None:
     ]
 
 
-@pytest.mark.parametrize("missing", [{"low": None, "high": None}, {"low": 0.8, "high": 0.8}])
-def test_a_score_without_an_interval_is_a_dot(missing: dict[str, float | None]) -> None:
-    (item,) = leaderboard([FIRST | missing])["items"]
-    assert [item["low"]] == item["dots"] == [item["high"]] == pytest.approx([50])
-
-
-def test_a_score_that_is_undefined_has_no_line() -> None:
-    found = leaderboard([FIRST, PLAIN | {"score": None}])
-    assert [item["label"] for item in found["items"]] == ["a"] and found["baseline"] is None
-    assert leaderboard([])["items"] == []
-
-
 def test_curves_share_their_axes_and_end_where_a_candidate_stops() -> None:
     rows = [
         FIRST | {"curve": [[10, 0.2], [20, 0.4], [30, 0.7]]},
@@ -73,31 +60,6 @@ def test_curves_share_their_axes_and_end_where_a_candidate_stops() -> None:
     ]
     assert [tick["text"] for tick in found["columns"]] == ["0", "10", "20", "30"]
     assert all(0 <= tick["at"] <= 100 for tick in found["rows"])
-
-
-def test_strategies_look_the_same_on_every_page_and_different_on_one() -> None:
-    compared = looks(["primary_only", "multitask", *COMPARED])
-    tried = looks(["flip rank=20", "auto", "multitask on x alone", "multitask", "primary_only"])
-    assert all(tried[name] == compared[name] for name in ("primary_only", "multitask", "auto"))
-    assert set(COMPARED) < set(USUAL) and [
-        name for name, look in compared.items() if look["dash"]
-    ] == ["primary_only"]
-    for found in (
-        compared,
-        tried,
-        looks(["primary_only", *USUAL, *(f"flip rank={i}" for i in range(14))]),
-    ):
-        assert len({tuple(look.values()) for look in found.values()}) == len(found)
-
-
-def test_single_evaluations_make_no_picture_of_curves() -> None:
-    for points, several in (
-        ([[10, 0.2]], False),
-        ([[10, 0.2], [20, None]], False),
-        ([[10, 0.2], [20, 0.4]], True),
-    ):
-        rows = [FIRST | {"curve": points, "best": 0}]
-        assert curves({"rows": rows, "rungs": [], "phases": [], "steps": 20})["several"] == several
 
 
 def test_differences_have_a_baseline_at_zero_and_the_axis_of_all_panels() -> None:

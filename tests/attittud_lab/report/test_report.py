@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from attittud_lab.demo import QUALITIES, ROWS
 from attittud_lab.errors import InputError
-from attittud_lab.report import LARGEST, render, write_page, write_report
+from attittud_lab.report import LARGEST, render, write_report
 from attittud_lab.report.collect import collect
 from tests.helpers.browser import browser, show
 from tests.helpers.made_up import made_up
-from tests.helpers.reports import check_looks, clean, comparison, run_dir, texts
+from tests.helpers.reports import clean, comparison, run_dir, texts
 
 __all__ = ["browser", "clean", "comparison", "run_dir"]  # fixtures
 EVIL = "<script>alert('x')</script>&\"'</style>"
@@ -46,31 +45,6 @@ def test_the_page_of_a_comparison_shows_its_results(comparison: Path) -> None:
         "flip",
         "drop_harmful",
     ]
-
-
-def _large(run_dir: Path, rows: int, points: int) -> dict[str, Any]:
-    data = collect(run_dir, 1000)
-    one = data["curves"][0][0]
-    series = {name: [0.12345] * min(points, 5000) for name in one["train"]}
-    return {
-        **data,
-        "curves": [
-            [{**one, "label": f"s{i}", "train": series, "logged": 5000} for i in range(rows)]
-        ],
-    }
-
-
-def test_the_size_of_a_page_is_bounded(run_dir: Path, tmp_path: Path) -> None:
-    asked: list[int] = []
-
-    def content(points: int) -> dict[str, Any]:
-        asked.append(points)
-        return _large(run_dir, 40, points)
-
-    page = write_page(tmp_path, content)
-    assert page.stat().st_size <= LARGEST and asked == [240, 120, 60]
-    page = write_page(tmp_path, lambda _: _large(run_dir, 800, 15))
-    assert page.stat().st_size < LARGEST and "left out" in page.read_text()
 
 
 def test_finished_and_unfinished_runs_have_a_page(run_dir: Path, tmp_path: Path) -> None:
@@ -151,35 +125,6 @@ def test_page_shows_the_table_that_decided(tmp_path: Path) -> None:
         collect(tmp_path, 10)
 
 
-def test_colours_of_bars_follow_the_corrected_p_values(tmp_path: Path) -> None:
-    base = [0.70, 0.72, 0.71, 0.70, 0.72]
-    gain = [value + more for value, more in zip(base, (0.05, 0.02, 0.06, 0.01, 0.04), strict=True)]
-    rows = {
-        "primary_only": base,
-        "multitask": [0.5] * 5,
-        **{f"flip rank={i}": gain for i in range(8)},
-    }
-    made_up(tmp_path, rows)
-    table = collect(tmp_path, 10)["tables"][0]
-    assert all(
-        row["interval"]["low"] > 0 for row in table["rows"][2:]
-    )  # each row alone would be significant
-    assert re.findall(r'class="bar (\w+)"', render(collect(tmp_path, 10))) == [
-        "below",
-        *["around"] * 8,
-    ]
-
-
-def test_two_seeds_are_dots_without_an_interval(tmp_path: Path) -> None:
-    made_up(tmp_path, {"primary_only": [0.45, 0.60], "multitask": [0.40, 0.50], "flip": [0.6, 0.9]})
-    found = collect(tmp_path, 10)
-    assert found["tables"][0]["rows"][2]["interval"]["values"] == pytest.approx([0.15, 0.3])
-    page = render(found)
-    bars = re.findall(r'<div class="bar around">(.*?)</div>', page)
-    assert [(bar.count("<b"), bar.count("<i")) for bar in bars] == [(2, 0), (2, 0)]
-    assert "60.0 / 90.0" in page and "+15.0 / +30.0" in page and "nan" not in "".join(bars)
-
-
 # ------------------------------------------------------------------------------------- in a browser
 
 
@@ -245,113 +190,3 @@ def test_every_button_on_the_page_of_a_comparison_works(clean: Any, comparison: 
     for summary in clean.find_elements("css selector", "summary"):
         summary.click()
     assert "primary_batch: 16" in texts(clean, "pre")[0]
-
-
-def test_a_run_in_which_auto_drops_everything_is_explained_with_a_next_command(
-    run_dir: Path, tmp_path: Path
-) -> None:
-    for name in ("run.json", "config.yaml", "result.json"):
-        (tmp_path / name).write_bytes((run_dir / name).read_bytes())
-    for harmful, dropped in ((0.0, True), (0.5, False)):
-        weights = {
-            "attittud/weight_neutral": 0.1,
-            "attittud/weight_helpful": 0.2,
-            "attittud/weight_harmful": harmful,
-        }
-        line = {"phase": "guided", "step": 1, "seconds": 1, "loss/primary": 1.0, **weights}
-        (tmp_path / "metrics.jsonl").write_text(json.dumps(line) + "\n")
-        found = collect(tmp_path, 10)
-        (about,) = found["curves"][0][0]["weights"].values()
-        assert ("Everything was dropped: " in about["text"]) == dropped == about["dropped"]
-        assert found["decision"]["meaning"].startswith("Everything was dropped: ") == dropped
-        assert found["decision"]["next"]["command"].startswith("attittud compare ")
-
-
-def test_a_decision_comes_with_its_picture_and_the_next_command(tmp_path: Path) -> None:
-    other = [0.5] * 4
-    for name, flip, outcome in (
-        ("use", GAIN, "use"),
-        ("loss", LOSS, "no_help"),
-        ("few", GAIN[:2], "unclear"),
-    ):
-        folder, count = tmp_path / name, len(flip)
-        folder.mkdir()
-        made_up(folder, {"primary_only": BASE[:count], "multitask": other[:count], "flip": flip})
-        found = collect(folder, 10)
-        decision, (panel,) = found["decision"], found["pictures"]["panels"]
-        assert decision["outcome"] == outcome
-        assert {row["label"]: row["color"] for row in panel["rows"]} == {
-            "use": {"flip": "good", "multitask": "bad"},
-            "no_help": {"flip": "bad", "multitask": "bad"},
-            "unclear": {"flip": "soft", "multitask": "soft"},
-        }[outcome]
-        drawn = render(found)
-        if outcome == "unclear":
-            assert (
-                "next" not in decision
-            )  # these figures come from no command that could be repeated
-            assert (
-                drawn.count("<circle") == 4 and 'class="interval"' not in drawn
-            )  # a dot for each seed
-        else:
-            strategy = {"use": "flip", "no_help": "primary_only"}[outcome]
-            command = decision["next"]["command"]
-            assert re.fullmatch(
-                f"attittud predict {folder}/runs/{strategy}/.*seed-0 INPUTS", command
-            )
-            assert drawn.count("<circle") == 2
-        assert ("All auxiliary data are dropped" in drawn) == (outcome == "no_help")
-
-
-@pytest.mark.parametrize("kind", ["run", "comparison"])
-def test_the_page_looks_right_on_screens_and_on_paper(
-    clean: Any, comparison: Path, run_dir: Path, tmp_path: Path, kind: str
-) -> None:
-    check_looks(clean, write_report(run_dir if kind == "run" else comparison, tmp_path))
-
-
-def test_the_page_of_the_demo_looks_right(clean: Any, tmp_path: Path) -> None:
-    """A title and a next command of its own, three tables, and more rows than there are colours."""
-    rows = {row: [value + 0.01 * number for value in BASE] for number, row in enumerate(ROWS)}
-    result = made_up(tmp_path, rows)
-    tables = [result["tables"][0] | {"name": quality} for quality in QUALITIES]
-    own = {
-        "command": "attittud init image --primary pictures/",
-        "why": "is the first step for your own data",
-    }
-    changed = {
-        "title": "Demo",
-        "tables": tables,
-        "decision": result["decision"] | {"table": "labels right"},
-    }
-    (tmp_path / "comparison.json").write_text(json.dumps(result | changed | {"next": own}))
-    check_looks(clean, write_report(tmp_path))
-    show(clean, tmp_path / "report.html", width=1280)
-    assert texts(clean, "#pictures h3") == ["labels right decides", *list(QUALITIES)[1:]]
-    assert len(clean.find_elements("css selector", ".leaders circle")) == 3 * (len(ROWS) - 1)
-    assert texts(clean, ".next") == [f"Next: {own['command']} {own['why']}."]
-    assert clean.find_element("css selector", ".leaders circle").rect["y"] < 720
-
-
-def test_markup_in_names_stays_text_in_the_browser(
-    clean: Any, run_dir: Path, tmp_path: Path
-) -> None:
-    def content(points: int) -> dict[str, Any]:
-        data = collect(run_dir, points)
-        row = data["curves"][0][0]
-        train = row["train"] | {f"loss/auxiliary/{EVIL}": row["train"]["loss/primary"]}
-        evil = {
-            **row,
-            "label": EVIL,
-            "train": train,
-            "layers": {**row["layers"], "names": [EVIL] * len(row["layers"]["names"])},
-        }
-        return {**data, "title": EVIL, "curves": [[evil, {**evil, "label": "other"}]]}
-
-    show(clean, write_page(tmp_path, content))
-    click(clean, EVIL + " loss")
-    assert (
-        texts(clean, "h1") == [EVIL]
-        and EVIL in texts(clean, ".heat .name")
-        and EVIL in texts(clean, ".legend button")[0]
-    )

@@ -1,7 +1,6 @@
 """The folder of a run holds everything, and belongs to one configuration."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from attittud_lab.models.network import load_weights
 from attittud_lab.report.collect import collect
 from attittud_lab.runs.folder import VERSION
 from attittud_lab.training.train import run
-from tests.helpers.interrupted_runs import train_to_end, unfinished
+from tests.helpers.interrupted_runs import train_to_end
 from tests.helpers.runs import job
 
 __all__ = ["job"]  # fixtures
@@ -70,7 +69,7 @@ def test_a_folder_of_another_configuration_is_refused(job: Config, tmp_path: Pat
     assert run(job, 1, "primary_only", tmp_path, fresh=True).seed == 1
 
 
-@pytest.mark.parametrize("version", [0, VERSION + 1, None, "1", True])
+@pytest.mark.parametrize("version", [VERSION + 1, None])
 def test_a_run_in_another_format_is_refused(version: object, job: Config, tmp_path: Path) -> None:
     run(job, 0, "primary_only", tmp_path)
     path = tmp_path / "run.json"
@@ -82,16 +81,6 @@ def test_a_run_in_another_format_is_refused(version: object, job: Config, tmp_pa
     assert not run(job, 0, "primary_only", tmp_path, fresh=True).skipped
 
 
-def test_a_run_of_settings_that_do_not_exist_is_refused(job: Config, tmp_path: Path) -> None:
-    run(job, 0, "primary_only", tmp_path)
-    path = tmp_path / "run.json"
-    about = json.loads(path.read_text())
-    about["config"]["training"]["guided"]["gone"] = 3
-    path.write_text(json.dumps(about))
-    with pytest.raises(InputError, match="another configuration"):
-        run(job, 0, "primary_only", tmp_path)
-
-
 def test_links_are_not_written_through(tmp_path: Path) -> None:
     """A folder from somebody else, whose metrics lead to a file of ours."""
     diary = tmp_path / "diary"
@@ -101,20 +90,6 @@ def test_links_are_not_written_through(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"metrics\.jsonl: is a link"):
         train_to_end(tmp_path / "run")
     assert diary.read_text() == "my words"
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-def test_pipes_and_folders_in_place_of_files_are_refused(tmp_path: Path) -> None:
-    """Reading a pipe would wait for ever."""
-    for number, name in enumerate(
-        ("run.json", "checkpoint.safetensors", "metrics.jsonl", "result.json")
-    ):
-        folder = tmp_path / str(number)
-        unfinished(folder)
-        (folder / name).unlink(missing_ok=True)
-        os.mkfifo(folder / name) if number % 2 else (folder / name).mkdir()
-        with pytest.raises(InputError, match=rf"{name}: is not a regular file, .* remove it"):
-            train_to_end(folder)
 
 
 def test_a_checkpoint_that_outlived_its_run_is_removed(job: Config, tmp_path: Path) -> None:

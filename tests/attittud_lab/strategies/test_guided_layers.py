@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from attittud import Eta, Guide, decompose
 from attittud_lab.config.load import loads
-from attittud_lab.strategies.guided import MOST_GROUPS, PARTS, groups, layer_norms
+from attittud_lab.strategies.guided import PARTS, layer_norms
 from attittud_lab.training.train import run
 
 
@@ -42,8 +42,8 @@ class Losses:
         return self.primary()
 
 
-@pytest.mark.parametrize("include_mean", [False, True])
-@pytest.mark.parametrize("basis", ["sketch", "mean", "canonical"])
+@pytest.mark.parametrize("include_mean", [True])
+@pytest.mark.parametrize("basis", ["sketch", "canonical"])
 @pytest.mark.filterwarnings("ignore:.*rank=3 is not used")
 def test_the_parts_of_every_layer_equal_the_definition(basis: str, include_mean: bool) -> None:
     losses = Losses()
@@ -115,16 +115,6 @@ def test_measuring_layers_has_no_side_effects() -> None:
         )
     )
     assert losses.model.training
-
-
-def test_many_layers_are_merged_into_groups() -> None:
-    names = [f"body.block{i}.conv{j}.weight" for i in range(20) for j in range(3)]
-    assert groups(names)["body.block3.conv1.weight"] == "body.block3"
-    assert groups(names[:6])["body.block1.conv2.weight"] == "body.block1.conv2"
-    assert groups(["scale"]) == {"scale": "scale"}
-    assert (
-        len(set(groups([f"a{i}.weight" for i in range(30)]).values())) == 30 > MOST_GROUPS
-    )  # nothing holds them
 
 
 def test_recording_layers_changes_no_result(

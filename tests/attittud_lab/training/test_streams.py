@@ -34,7 +34,7 @@ def streams(judges: int = 100, held: bool = False, basis_batch: int | None = Non
     return Streams(Spy(), task, {}, sizes, "guided", 3, cpu, judges=examples[1], held=held)
 
 
-@pytest.mark.parametrize("held", [False, True], ids=["", "rows held for a CUDA graph"])
+@pytest.mark.parametrize("held", [False], ids=[""])
 def test_judges_never_train_and_alternate(held):
     found = streams(held=held)
     seen = set()
@@ -51,7 +51,7 @@ def test_judges_never_train_and_alternate(held):
     assert len(seen) == 100
 
 
-@pytest.mark.parametrize("held", [False, True], ids=["", "rows held for a CUDA graph"])
+@pytest.mark.parametrize("held", [False], ids=[""])
 def test_a_basis_has_its_own_batch(held):
     """It has as many examples as asked for, drawn independently of the examples of the step."""
     found = streams(held=held, basis_batch=20)
@@ -63,13 +63,6 @@ def test_a_basis_has_its_own_batch(held):
         assert len(found.basis()) == 20 and min(found.model.seen) >= 0
         same += len(primary & found.model.seen)
     assert same < 4 * 10  # 5.3 of 16 by chance in each
-
-
-def test_few_judges_are_all_used_every_time():
-    found = streams(judges=10)
-    found.load(7)
-    found.judge()
-    assert len(found.model.seen) == 10
 
 
 def test_batches_of_judges_mix_text_lengths():

@@ -3,7 +3,6 @@
 import io
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +11,7 @@ import pytest
 from PIL import Image
 
 from attittud_lab import cli
-from attittud_lab.commands.proposal import propose
 from attittud_lab.config.load import load, loads
-from attittud_lab.errors import InputError
 from attittud_lab.training.train import load_data, run
 
 NAMES = ["heart", "lung", "rare"]
@@ -136,14 +133,6 @@ def test_every_command_takes_several_labels(job: Path, capsys: pytest.CaptureFix
     assert "<summary>auc by label, equal steps</summary>" in (folder / "report.html").read_text()
 
 
-def test_a_report_of_an_unfinished_run_shows_its_metric(job: Path) -> None:
-    assert command("train", job, "--quiet") == 0
-    run = job.parent / "runs" / "job" / "auto" / "seed-0"
-    (run / "result.json").unlink()
-    assert command("report", run) == 0
-    assert json.loads((run / "report.json").read_text())["metric"] == "auc"
-
-
 def test_no_patient_is_in_two_splits_of_a_table(job: Path) -> None:
     config = load(job)
     data = load_data(config)
@@ -158,96 +147,6 @@ def test_no_patient_is_in_two_splits_of_a_table(job: Path) -> None:
     assert {row % 12 for row in mixed["train"]["rows"]} & {
         row % 12 for row in mixed["test"]["rows"]
     }
-
-
-def test_a_tables_own_splits_are_kept_and_checked(job: Path) -> None:
-    folder = job.parent / "own"
-    folder.mkdir()
-    for first, name in enumerate(("train", "validation", "test")):
-        write(folder / f"{name}-00000-of-00001.parquet", 40, 100 * first)
-    sizes = load_data(load(job, [f"data.primary.path={folder}"])).record["primary"]
-    assert {name: part["count"] for name, part in sizes.items()} == {
-        "train": 40,
-        "validation": 40,
-        "test": 40,
-    }
-    write(folder / "test-00000-of-00001.parquet", 40, 11)  # patient 11 is in train too
-    with pytest.raises(InputError, match=r"1 group is in test and in train \(for example '11'\)"):
-        load_data(load(job, [f"data.primary.path={folder}"]))
-
-
-def test_labels_without_positive_examples_are_reported(
-    job: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = job.parent / "own"
-    folder.mkdir()
-    some = [[i % 2, i % 3 == 0, i % 5 == 0] for i in range(40)]
-    some = [[int(value) for value in row] for row in some]
-    rows: dict[str, Any] = {
-        "train": some,
-        "validation": some,
-        "test": [[*row[:2], 0] for row in some],
-    }
-    for first, (name, labels) in enumerate(rows.items()):
-        write(folder / f"{name}.parquet", 40, 100 * first, labels)
-    own = [f"data.primary.path={folder}"]
-    assert command("train", job, *own, "strategy=primary_only", "--quiet") == 0
-    assert "auc/rare undefined" in capsys.readouterr().out
-    run = job.parent / "runs" / "job" / "primary_only" / "seed-0"
-    result = json.loads((run / "result.json").read_text())
-    test = result["test"]
-    assert test["auc/rare"] is None and test["auc"] == pytest.approx(
-        (test["auc/heart"] + test["auc/lung"]) / 2
-    )
-    assert command("report", run) == 0 and "<td>undefined</td>" in (run / "report.html").read_text()
-    assert (
-        command("train", job, *own, "strategy=primary_only", "--quiet") == 0
-    )  # reads the finished run
-    assert (
-        command("compare", job, *own, "compare.strategies=[]", "strategy=multitask", "--quiet") == 0
-    )
-    assert "undefined" in capsys.readouterr().out
-    write(folder / "validation.parquet", 40, 100, [[0, 0, 0]] * 40)
-    assert command("train", job, *own, "seed=1") == 2
-    assert "no label has both positive and negative validation examples" in capsys.readouterr().err
-    write(folder / "train.parquet", 40, 0, [[*row[:2], 0] for row in some])
-    assert command("train", job, *own, "seed=2") == 2
-    assert (
-        "has no positive examples of rare, so there is nothing to learn" in capsys.readouterr().err
-    )
-
-
-def test_rows_can_be_chosen_by_value_and_impossible_values_are_refused(job: Path) -> None:
-    data = load_data(
-        load(
-            job,
-            [
-                "data.primary.where={patient: '3'}",
-                "data.primary.group=null",
-                "data.primary.exclude=[rare]",
-            ],
-        )
-    )
-    assert sum(part["count"] for part in data.record["primary"].values()) == 8
-    for change, message in {
-        "data.primary.where={patient: '99'}": "no row has '99' in column 'patient'",
-        "data.primary.where={nobody: '1'}": "there is no column 'nobody'",
-        "data.primary.group=doctor": r"there is no column 'doctor' \(group:\)",
-    }.items():
-        with pytest.raises(InputError, match=message):
-            load_data(load(job, [change]))
-    with pytest.raises(InputError, match="has no columns, so group: patient has no effect"):
-        load_data(loads("data: {primary: {path: digits, group: patient}}"))
-
-
-def test_a_first_configuration_splits_by_patient(job: Path) -> None:
-    text = propose(
-        "image", str(job.parent / "labelled.parquet"), [str(job.parent / "other.parquet")]
-    )
-    assert (
-        loads(text).data.primary.group == "patient"
-        and "90 images, shorter side 8 pixels, 3 labels" in text
-    )
 
 
 def test_texts_may_have_several_labels(tmp_path: Path) -> None:
@@ -276,30 +175,3 @@ strategy: {{name: flip, rank: 2}}
     result = run(loads(text), run_dir=tmp_path / "run")
     assert result.metric == "auc" and result.test["auc"] > 0.9  # the words say it all
     assert {"auc/0", "auc/1", "auc/2"} <= result.test.keys()
-
-
-def test_splits_with_different_kinds_of_labels_are_refused(tmp_path: Path) -> None:
-    """Found before training, not when the test set is looked at behind it."""
-    several = [{"text": f"review {n}", "label": [n % 2, n % 3 % 2]} for n in range(40)]
-    one = [{"text": f"other {n}", "label": n % 2} for n in range(40)]
-
-    def splits(train: list[dict[str, Any]], test: list[dict[str, Any]]) -> None:
-        for name, rows in {"train": train, "test": test}.items():
-            (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-    config = loads(f"data: {{primary: {tmp_path}}}\nmodel: text-cnn\noutput: {tmp_path}/runs")
-    splits(several, one)
-    with pytest.raises(
-        InputError, match=r"\(test\): holds texts with one label each, but .*several labels each"
-    ):
-        load_data(config)
-    splits(one, several)
-    with pytest.raises(InputError, match=r"\(test\): holds texts with several labels each"):
-        load_data(config)
-    (tmp_path / "test.jsonl").unlink()
-    images = pa.table({"image": [{"bytes": b"", "path": ""}] * 4, "label": [0, 1, 0, 1]})
-    pq.write_table(images, tmp_path / "test.parquet")
-    with pytest.raises(
-        InputError, match=r"\(test\): holds images with one label each, but .* texts"
-    ):
-        load_data(config)

@@ -103,7 +103,7 @@ def test_a_killed_run_continues_to_the_same_result(
     assert not list(tmp_path.rglob(".*.part"))
 
 
-@pytest.mark.parametrize("strategy", ["auto", "bloop", "multitask", "torchjd_gradvac"])
+@pytest.mark.parametrize("strategy", ["auto", "bloop"])
 def test_interrupted_runs_of_other_strategies_continue_to_the_same_result(
     tmp_path: Path, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,16 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from attittud_lab.compare.run import compare
 from attittud_lab.config.load import loads
-from attittud_lab.errors import InputError
 from attittud_lab.training import devices
 from attittud_lab.training.phase import Phase
 from attittud_lab.training.train import load_data, run, threads_of
 from tests.helpers.comparisons import JOB
-from tests.helpers.comparisons import config as comparison
 from tests.helpers.interrupted_runs import JOB as INTERRUPTED
-from tests.helpers.interrupted_runs import outcome, train_to_end, unfinished
+from tests.helpers.interrupted_runs import unfinished
 
 MANY = 3
 
@@ -64,7 +61,7 @@ def recorded(path: Path) -> object:
 
 @pytest.mark.parametrize(
     ("several", "expected"),
-    [(1.5, 1), (0.01, 1), (0.0095, 1), (0.0085, MANY), (0.002, MANY)],
+    [(1.5, 1), (0.0095, 1), (0.0085, MANY)],
 )
 def test_a_measurement_chooses_one_thread_unless_more_are_clearly_faster(
     several: float, expected: int, machine: Machine, tmp_path: Path
@@ -85,31 +82,6 @@ def test_a_configured_number_of_threads_is_not_measured(machine: Machine, tmp_pa
     assert threads_of(config, load_data(config)) == 2
 
 
-def test_a_hiccup_does_not_decide() -> None:
-    machine = Machine({1: 0.01, MANY: 0.002})
-    usual = torch.get_num_threads()
-    taken = iter(range(100))
-
-    def step() -> None:
-        if next(taken) == 7:
-            machine.now += 1.0
-        machine.step()
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "set_num_threads", machine.use)
-        patch.setattr(devices, "perf_counter", lambda: machine.now)
-        assert devices.fastest_threads(step, MANY) == MANY
-    assert torch.get_num_threads() == usual
-
-
-@pytest.mark.usefixtures("machine")
-def test_the_measurement_changes_no_result(tmp_path: Path) -> None:
-    run(loads(JOB), run_dir=tmp_path / "measured")
-    run(loads(JOB, ["training.threads=1"]), run_dir=tmp_path / "configured")
-    assert recorded(tmp_path / "measured") == 1
-    assert outcome(tmp_path / "measured") == outcome(tmp_path / "configured")
-
-
 def test_a_continued_run_keeps_its_number_of_threads(machine: Machine, tmp_path: Path) -> None:
     unfinished(tmp_path)
     about = tmp_path / "run.json"
@@ -118,24 +90,3 @@ def test_a_continued_run_keeps_its_number_of_threads(machine: Machine, tmp_path:
     machine.threads = MANY
     run(loads(INTERRUPTED, ["model.name=mlp"]), run_dir=tmp_path)
     assert recorded(tmp_path) == 2 and set(machine.counts) == {2}
-
-
-def test_later_runs_of_a_comparison_keep_its_number_of_threads(
-    machine: Machine, tmp_path: Path
-) -> None:
-    machine.seconds = {1: 0.01, MANY: 0.005}
-    compare(comparison(), tmp_path)
-    machine.seconds = {1: 0.01, MANY: 0.5}  # the machine is busy now
-    compare(comparison("compare.seeds=3"), tmp_path)
-    assert {recorded(path.parent) for path in tmp_path.rglob("run.json")} == {MANY}
-
-
-@pytest.mark.parametrize("wrong", ["many", 0, None, True])
-def test_a_wrong_number_of_threads_is_refused(wrong: object, tmp_path: Path) -> None:
-    unfinished(tmp_path)
-    about = tmp_path / "run.json"
-    about.write_text(json.dumps(json.loads(about.read_text()) | {"threads": wrong}))
-    with pytest.raises(
-        InputError, match=r"threads is .*, which no run writes; start over with --fresh"
-    ):
-        train_to_end(tmp_path)

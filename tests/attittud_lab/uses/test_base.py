@@ -5,7 +5,6 @@ from scipy import sparse
 
 from attittud_lab.uses.base import (
     FurtherColumns,
-    SourceModels,
     centred_scores,
     fit_source,
     with_columns,
@@ -30,16 +29,6 @@ def test_a_model_of_random_labels_is_less_certain_than_one_of_right_labels():
     ]
     assert certainty[0] > 0.8
     assert certainty[1] < 0.6
-
-
-def test_a_source_of_one_example_has_a_model():
-    scores = fit_source(source(1), 0).scores(source(5).features)
-    assert np.isfinite(scores).all()
-
-
-def test_a_source_is_fitted_once():
-    models = SourceModels({"source": source()}, 0)
-    assert models.model("source") is models.model("source")
 
 
 def test_columns_are_added_to_dense_and_sparse_features():

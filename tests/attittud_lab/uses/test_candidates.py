@@ -27,13 +27,6 @@ def test_every_source_is_tried_and_all_together():
     assert choices == {"alone": [()], "pooled": [("same",)], "stacked": everything}
 
 
-def test_without_sources_the_learners_are_tried_alone():
-    candidates = default_candidates(example(), "numbers", TABLES)
-    assert [(one.learner, one.use) for one in candidates] == [
-        (learner, "alone") for learner in TABLES
-    ]
-
-
 def test_all_default_candidates_can_be_evaluated():
     problem = example(("same", True), ("other", False))
     for uses in (ENCODED, TABLES):
