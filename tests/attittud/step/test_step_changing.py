@@ -57,7 +57,7 @@ def check_rows(V: Tensor, J: Tensor, storage: torch.dtype | None) -> None:
     assert (live - live @ space.T @ space).norm(dim=1).max() < max(rounding, 1e-4)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(16))
 def test_every_step_follows_the_definition(seed):
     draw = random.Random(seed)
     warnings.simplefilter("ignore", AccumulationWarning)
@@ -120,18 +120,3 @@ def test_every_step_follows_the_definition(seed):
             guide = Guide(model, **settings)
             guide.load_state_dict(state)
             age = age if kept else None
-
-
-def test_a_refresh_after_a_change_of_dtype_uses_the_new_dtype():
-    p = problem("mlp", torch.float32, m=4)
-    guide = Guide(p.model, eta=Eta(1, 1, 0), rank=2, refresh_every=1, engine="loop")
-    for dtype in (torch.float32, torch.float64, torch.float32):
-        p.model.to(dtype).zero_grad()
-        p.xp, p.xa = p.xp.to(dtype), p.xa.to(dtype)
-        guide.backward(p.losses(), p.loss())
-        assert guide.subspace is not None and guide.subspace.rows is not None
-        assert guide.subspace.layout.dtype == guide.subspace.rows.dtype == dtype
-        assert all(
-            parameter.grad is None or parameter.grad.dtype == dtype
-            for parameter in p.model.parameters()
-        )

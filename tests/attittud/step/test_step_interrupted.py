@@ -174,7 +174,7 @@ def wrong_later(run, plain, complete) -> list[str]:
 
 @pytest.mark.filterwarnings("ignore::attittud.guide.AccumulationWarning")
 @pytest.mark.parametrize(
-    "form", ["plain", *[pytest.param(form, marks=pytest.mark.slow) for form in FORMS]]
+    "form", ["plain", *[pytest.param(form, marks=pytest.mark.nightly) for form in FORMS]]
 )
 def test_an_interruption_at_any_line_leaves_nothing_behind(form):
     run = Run(form)
@@ -191,11 +191,9 @@ def test_an_interruption_at_any_line_leaves_nothing_behind(form):
     run.clear()
     run.step(events)
     assert events.count > 150
-    # All events of a plain step; elsewhere the first visit of each line.
-    first = {place: at for at, place in reversed(list(enumerate(events.places)))}
-    chosen = range(events.count) if form == "plain" else sorted(first.values())
+    first_visits = {place: at for at, place in reversed(list(enumerate(events.places)))}
     found = []
-    for at in chosen:
+    for at in sorted(first_visits.values()):
         run.clear()
         before = run.state()
         trace = Interrupt(at)

@@ -18,8 +18,9 @@ def test_the_helper_notices_a_wait():
     assert waits.seen
 
 
-@pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
-@pytest.mark.parametrize("basis", ["sketch", "svd", "exact", "mean", "random", "canonical"])
+@pytest.mark.parametrize(
+    ("basis", "include_mean"), [("sketch", True), ("mean", False), ("canonical", False)]
+)
 def test_a_step_between_refreshes_does_not_wait(basis, include_mean):
     p = problem("mlp")
     guide = Guide(p.model, eta=Eta(1, 0.5, -1), rank=3, basis=basis, include_mean=include_mean)

@@ -103,16 +103,13 @@ def traces(p: Problem) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("wrong", WRONG)
-def test_a_refused_step_changes_nothing(wrong, seed):
-    draw = random.Random(f"{wrong} {seed}")
+def test_a_refused_step_changes_nothing(wrong):
+    draw = random.Random(wrong)
     warnings.simplefilter("ignore", AccumulationWarning)
     # A basis that uses the mean gradient alone takes the mean loss.
     bases = [
-        name
-        for name in BASES
-        if wrong != "primary is a scalar" or make_basis(name).needs == "jacobian"
+        name for name in BASES if "scalar" not in wrong or make_basis(name).needs == "jacobian"
     ]
     basis, verbs, judged = (
         draw.choice(bases),
