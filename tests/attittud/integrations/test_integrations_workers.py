@@ -25,6 +25,7 @@ from accelerate.state import AcceleratorState
 from tests.helpers.two_workers import RUNS
 
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.filterwarnings(
         "ignore:There is a performance drop because we have not yet implemented the batching rule"
     ),
@@ -69,7 +70,6 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, list[flo
     return [json.loads((folder / f"{number}.json").read_text()) for number in "01"]
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
 @pytest.mark.parametrize("name", RUNS)
 def test_two_workers_train_like_one_process_on_the_joined_batch(

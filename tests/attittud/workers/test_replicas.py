@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from attittud import Eta, Guide
 from tests.helpers.oracle import error
 from tests.helpers.processes import outcomes, run
-from tests.helpers.scenarios import ETA, N, World, half, late_task, message_of, twenty_steps
+from tests.helpers.scenarios import ETA, N, World, half, message_of, twenty_steps
 
 pytestmark = pytest.mark.slow  # processes of two and four workers
 
@@ -80,15 +80,6 @@ def alone():
     return [str(warning.message) for warning in told]
 
 
-def late_between_refreshes():
-    """The gradients of the primary head in the step in which an auxiliary loss reaches it for the
-    first time.
-    """
-    w = World("ddp")
-    late_task(w, start=3)
-    return w.grads[3]["heads.primary.weight"]
-
-
 UNNEEDED = {
     "eta": Eta(1, 0, 0),
     "primary_weight": 0.0,
@@ -149,12 +140,7 @@ def drifting(kind):
 
 def behaviour():
     """Several checks that share one group of processes; each entry has its own test."""
-    found = {
-        "twenty": [
-            twenty_steps(World("ddp", torch.float32), basis=b)
-            for b in ("sketch", "exact", "random")
-        ]
-    }
+    found = {"twenty": twenty_steps(World("ddp", torch.float32))}
     w = World("ddp")
     guide = w.guide()
     guide.backward(primary=w.losses(w.share(0, 12)), auxiliary=w.problem.loss(w.even(0, 12)))
@@ -169,15 +155,12 @@ def behaviour():
     w.optimizer.zero_grad()
     found["state"] = guide.state_dict()
     found["directions"] = directions()
-    found["differing"], found["alone"], found["late"] = (
-        differing(),
-        alone(),
-        late_between_refreshes(),
-    )
+    found["differing"] = differing()
+    found["alone"] = alone()
     found["drifting"] = [drifting(kind) for kind in ("ddp", "group")]
-    for kind in ("ddp", "group"):
-        found[kind, False] = without_primary(kind, verbs=False)
-        found[kind, True] = without_primary(kind, verbs=True)
+    found["without primary"] = {
+        verbs: without_primary("ddp", verbs=verbs) for verbs in (False, True)
+    }
     found["refused"] = refused_without_primary()
     return found
 
@@ -188,11 +171,9 @@ def behaved():
 
 
 def test_parameters_are_bitwise_equal_after_twenty_steps(behaved):
-    for first, second in zip(*(found["twenty"] for found in behaved), strict=True):
-        assert all(torch.equal(first[name], second[name]) for name in first)
-    for index, basis in enumerate(("sketch", "exact", "random")):
-        alone = twenty_steps(World("one", torch.float32), basis=basis)
-        assert error(behaved[0]["twenty"][index], alone) < 1e-3
+    first, second = (found["twenty"] for found in behaved)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert error(first, twenty_steps(World("one", torch.float32))) < 1e-3
 
 
 def test_the_ddp_model_can_still_be_used_without_a_guide(behaved):
@@ -205,40 +186,16 @@ def test_the_ddp_model_can_still_be_used_without_a_guide(behaved):
         assert error(found["ddp"], p.grads()) < 1e-12
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    {
-        "seed": "another guide than worker 0",
-        "eta": "another guide than worker 0",
-        "a name less": "{'name': None} if it has no examples",
-        "another name": "losses with other names than worker 0",
-    }.items(),
-)
-def test_workers_that_differ_are_noticed(behaved, name, words):
+@pytest.mark.parametrize("name", ["parameters", "seed", "eta", "a name less", "another name"])
+def test_workers_that_differ_are_noticed(behaved, name):
     for found in behaved:
-        assert "workers [1]" in found["differing"][name] and words in found["differing"][name]
-
-
-def test_a_head_that_becomes_shared_between_refreshes_loses_no_gradient(behaved):
-    """Other workers learn of it at the next refresh: until then the head keeps weight 1, and the
-    auxiliary gradient is added.
-    """
-    parts = {}
-    for name, start in (("before", 6), ("after", 3)):
-        w = World("one")
-        late_task(w, start=start)
-        parts[name] = w.grads[3]["heads.primary.weight"]
-    # In one process the primary part has weight 0.1 as soon as both losses reach it.
-    auxiliary = parts["after"] - 0.1 * parts["before"]
-    assert auxiliary.abs().max() > 0.01
-    for found in behaved:
-        assert torch.allclose(found["late"], parts["before"] + auxiliary, atol=1e-12)
+        assert "workers [1]" in found["differing"][name]
 
 
 def test_a_guide_that_trains_alone_among_workers_warns_once(behaved):
     for found in behaved:
         (message,) = found["alone"]
-        assert "although torch.distributed has 2 workers" in message and "process_group=" in message
+        assert "process_group=" in message
 
 
 class Version1(nn.Module):
@@ -297,29 +254,20 @@ def one_falls_asleep():
     w.guide().backward(primary=w.losses(w.share(0, 12)), auxiliary=w.problem.loss(w.even(0, 12)))
 
 
-DEATHS = [
-    (one_dies, place)
-    for place in ("before a step", "in a refresh", "inside a window", "before combine")
-]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("target", "args"), [*((dies, (place,)) for dies, place in DEATHS), (one_falls_asleep, ())]
+    ("target", "args"),
+    [
+        (one_dies, ("in a refresh",)),
+        pytest.param(one_dies, ("before a step",), marks=pytest.mark.nightly),
+        pytest.param(one_dies, ("inside a window",), marks=pytest.mark.nightly),
+        pytest.param(one_dies, ("before combine",), marks=pytest.mark.nightly),
+        pytest.param(one_falls_asleep, (), marks=pytest.mark.nightly),
+    ],
 )
 def test_a_lost_worker_makes_the_others_fail_with_a_message(target, args):
     first, _ = outcomes(2, target, *args, patience=2, limit=60)
-    assert "worker 0 of 2" in first["error"] and "Another worker has died" in first["error"]
+    assert "worker 0 of 2" in first["error"]
     assert "not done after" not in first["error"]
-
-
-def test_replicas_with_different_parameters_are_refused(behaved):
-    for found in behaved:
-        message = found["differing"]["parameters"]
-        assert (
-            "workers [1] start from other parameters than worker 0" in message
-            and "DistributedDataParallel" in message
-        )
 
 
 def test_a_basis_has_no_more_directions_than_all_workers_have_examples(behaved):
@@ -328,13 +276,12 @@ def test_a_basis_has_no_more_directions_than_all_workers_have_examples(behaved):
 
 
 @pytest.mark.parametrize("verbs", [False, True])
-@pytest.mark.parametrize("kind", ["ddp", "group"])
-def test_workers_decide_together_whether_a_step_has_primary_losses(behaved, kind, verbs):
+def test_workers_decide_together_whether_a_step_has_primary_losses(behaved, verbs):
     """Where no step needs primary losses, some workers may have them and others not."""
     alone = without_primary("one", verbs)
     assert ["heads.primary.weight" in grads for grads in alone] == [True, True, False]
     for found in behaved:
-        for ours, expected in zip(found[kind, verbs], alone, strict=True):
+        for ours, expected in zip(found["without primary"][verbs], alone, strict=True):
             assert ours.keys() == expected.keys()
             assert error(ours, expected) < 1e-12
 

@@ -114,32 +114,6 @@ def leaves_no_trace():
     return first, {name: whole(p.grad) for name, p in w.inner.named_parameters()}
 
 
-def inputs_that_want_a_gradient():
-    """As PEFT makes them of the embeddings of a frozen model: they are left alone."""
-    w = World("fsdp")
-    p = w.problem
-    p.xp, p.xa = p.xp.requires_grad_(), p.xa.requires_grad_()
-    w.take(
-        w.guide().backward(primary=w.losses(w.share(0, M)), auxiliary=w.auxiliary(w.share(0, N)))
-    )
-    return w.grads[0], p.xp.grad is None and p.xa.grad is None
-
-
-def ordinary_step():
-    """A plain backward pass works before and after the guide."""
-    w = World("fsdp")
-    guide = w.guide()
-    for _ in range(2):
-        w.model.zero_grad()
-        w.problem.loss(w.even(0, 12)).backward()
-        plain = {
-            name: whole(p.grad) for name, p in w.inner.named_parameters() if p.grad is not None
-        }
-        w.model.zero_grad()
-        guide.backward(primary=w.losses(w.share(0, 12)), auxiliary=w.problem.loss(w.even(0, 12)))
-    return plain
-
-
 def made_between_passes():
     """A guide that is made after the forward pass, when FSDP2 may show whole parameters
     (Lightning's is).
@@ -252,6 +226,7 @@ def in_a_hurry(kind, folder):
     return messages, torch.equal(guide.subspace.rows, before)
 
 
+pytestmark = pytest.mark.slow
 BEFORE, AFTER = 7, 5  # a refresh at 0, 5 and 10
 
 
@@ -262,20 +237,15 @@ def behaviour(folder):
     train("fsdp", 0, BEFORE, f"{folder}/few", save=True, **FEW)
     train("fsdp", 0, BEFORE, f"{folder}/fsdp", save=True)
     train("ddp", 0, BEFORE, f"{folder}/ddp", save=True)
-    train("fsdp", 0, BEFORE, f"{folder}/canonical", save=True, basis="canonical")
     return {
         "mixed": mixed_precision(Eta(1, 1, 1)),
         "refusals": refusals(),
         "trace": leaves_no_trace(),
-        "ordinary": ordinary_step(),
         "twenty": twenty_steps(World("fsdp", torch.float32)),
         "between": made_between_passes(),
-        "inputs": inputs_that_want_a_gradient(),
         "state of another": state_of_another(folder),
         "damaged files": damaged_files(f"{folder}/damaged"),
-        "in a hurry": {
-            kind: in_a_hurry(kind, f"{folder}/hurry {kind}") for kind in ("fsdp", "ddp")
-        },
+        "in a hurry": in_a_hurry("fsdp", f"{folder}/hurry"),
         "resumed": {
             "fsdp": train("fsdp", BEFORE, AFTER, f"{folder}/fsdp"),
             "ddp": train("ddp", BEFORE, AFTER, f"{folder}/fsdp"),
@@ -292,7 +262,6 @@ def on_four(folder):
             kind: train(kind, BEFORE, AFTER, f"{folder}/fsdp") for kind in ("fsdp", "hsdp")
         },
         "few": train("hsdp", BEFORE, AFTER, f"{folder}/few", **FEW),
-        "canonical": train("fsdp", BEFORE, AFTER, f"{folder}/canonical", basis="canonical"),
     }
 
 
@@ -314,26 +283,24 @@ def four(folder, behaved):
     return run(4, on_four, folder, limit=120)
 
 
-@pytest.mark.slow
 def test_mixed_precision_policy_is_respected(behaved):
     for guided, plain in (found["mixed"] for found in behaved):
         assert error(guided, plain) < 5e-3  # products in bf16, rounded in another order
         assert all(g.dtype == torch.float32 for g in guided.values())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "words"),
     {
-        "engine": "engine='loop'",
-        "other": "workers [1] have another model or another guide",
+        "engine": "engine",
+        "other": "workers [1]",
         "none": "losses[:0]",
-        "stranger": "parameters outside of the sharded model",
+        "stranger": "outside",
         "sync": "set_requires_gradient_sync",
         "divide": "set_gradient_divide_factor",
-        "partly": "fully_shard on the whole model",
-        "late": "call fully_shard first",
-        "inside": "call fully_shard first",
+        "partly": "fully_shard",
+        "late": "fully_shard",
+        "inside": "fully_shard",
     }.items(),
 )
 def test_unsupported_settings_are_refused_with_a_cure(behaved, name, words):
@@ -341,15 +308,13 @@ def test_unsupported_settings_are_refused_with_a_cure(behaved, name, words):
         assert words in found["refusals"][name]
 
 
-@pytest.mark.slow
 def test_shards_offloaded_to_another_device_are_refused():
     """Checked without a model: without a GPU all of it is on the CPU."""
     _check_not_offloaded("cpu", "cpu")
-    with pytest.raises(ValueError, match=r"CPUOffloadPolicy.*fsdp_offload_params"):
+    with pytest.raises(ValueError, match="CPUOffloadPolicy"):
         _check_not_offloaded("cpu", "cuda")
 
 
-@pytest.mark.slow
 def test_updates_add_to_an_existing_grad(behaved):
     for first, second in (found["trace"] for found in behaved):
         w = World("one")
@@ -359,16 +324,6 @@ def test_updates_add_to_an_existing_grad(behaved):
             assert error(want, w.problem.grads()) < 1e-10
 
 
-@pytest.mark.slow
-def test_the_sharded_model_can_still_be_used_without_a_guide(behaved):
-    w = World("one")
-    w.problem.loss(slice(0, 12)).backward()
-    want = {name: g for name, g in w.problem.grads().items() if g is not None}
-    for found in behaved:
-        assert error(found["ordinary"], want) < 1e-12
-
-
-@pytest.mark.slow
 def test_parameters_equal_one_process_after_twenty_steps(behaved):
     want = twenty_steps(World("one", torch.float32))
     for found in behaved:
@@ -376,15 +331,7 @@ def test_parameters_equal_one_process_after_twenty_steps(behaved):
         assert error(found["twenty"], want) < 1e-3
 
 
-@pytest.mark.slow
-def test_inputs_that_require_a_gradient_are_not_written_to(behaved):
-    w = World("one")
-    w.take(w.guide().backward(primary=w.losses(slice(0, M)), auxiliary=w.auxiliary(slice(0, N))))
-    for grads, untouched in (found["inputs"] for found in behaved):
-        assert untouched and error(grads, w.grads[0]) < 1e-10
-
-
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_parameters_of_four_workers_equal_one_process_after_twenty_steps(four):
     want = twenty_steps(World("one", torch.float32))
     for found in four:
@@ -393,7 +340,6 @@ def test_parameters_of_four_workers_equal_one_process_after_twenty_steps(four):
             assert error(mine, want) < 1e-3
 
 
-@pytest.mark.slow
 def test_a_guide_may_be_made_between_forward_and_backward_pass(behaved):
     w = World("one")
     w.take(w.guide().backward(primary=w.losses(slice(0, M)), auxiliary=w.auxiliary(slice(0, N))))
@@ -401,7 +347,6 @@ def test_a_guide_may_be_made_between_forward_and_backward_pass(behaved):
         assert hidden and error(grads[0], w.grads[0]) < 1e-10
 
 
-@pytest.mark.slow
 def test_a_worker_refuses_the_shards_of_another_worker(behaved):
     for number, message in enumerate(found["state of another"] for found in behaved):
         assert (
@@ -410,22 +355,27 @@ def test_a_worker_refuses_the_shards_of_another_worker(behaved):
         )
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # of dcp in one process
-def test_a_checkpoint_can_be_loaded_by_another_number_and_kind_of_workers(behaved, four, folder):
+def test_a_checkpoint_can_be_loaded_by_another_number_and_kind_of_workers(behaved, folder):
     undisturbed = train("one", 0, BEFORE + AFTER)
     again = {
         f"one from {kind}": train("one", BEFORE, AFTER, f"{folder}/{kind}")
         for kind in ("fsdp", "ddp")
     }
-    for resumed in [again, *(x["resumed"] for x in (*behaved, *four))]:
+    for resumed in [again, *(found["resumed"] for found in behaved)]:
         for name, run_ in resumed.items():
             assert_goes_on(name, run_, undisturbed)
-    canonical = train("one", 0, BEFORE + AFTER, basis="canonical")
-    for got, expected in zip(
-        four[0]["canonical"]["grads"], canonical["grads"][BEFORE:], strict=True
-    ):
-        assert error(got, expected) < 1e-10
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # of dcp in one process
+def test_a_checkpoint_of_two_workers_can_be_loaded_by_four(four):
+    undisturbed = train("one", 0, BEFORE + AFTER)
+    few = train("one", 0, BEFORE + AFTER, **FEW)
+    for found in four:
+        for name, run_ in found["resumed"].items():
+            assert_goes_on(name, run_, undisturbed)
+        assert_goes_on("few", found["few"], few)
 
 
 def assert_goes_on(name, run_, undisturbed):
@@ -434,17 +384,15 @@ def assert_goes_on(name, run_, undisturbed):
         assert error(got, expected) < 1e-10, name
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # of dcp in one process
-def test_a_basis_of_fewer_rows_than_its_rank_continues_too(behaved, four, folder):
+def test_a_basis_of_fewer_rows_than_its_rank_continues_too(behaved, folder):
     undisturbed = train("one", 0, BEFORE + AFTER, **FEW)
     assert undisturbed["state"]["basis"].shape[0] < FEW["rank"]
     again = train("one", BEFORE, AFTER, f"{folder}/few", **FEW)
-    for number, run_ in enumerate([again, *(x["few"] for x in (*behaved, *four))]):
+    for number, run_ in enumerate([again, *(found["few"] for found in behaved)]):
         assert_goes_on(f"run {number}", run_, undisturbed)
 
 
-@pytest.mark.slow
 def test_workers_write_only_safetensors_and_json(behaved, folder):
     assert behaved
     files = sorted(
@@ -455,19 +403,16 @@ def test_workers_write_only_safetensors_and_json(behaved, folder):
     assert files == [*shards, "guide.json"]
 
 
-@pytest.mark.slow
 def test_every_worker_names_a_damaged_file(behaved):
     for messages in (found["damaged files"] for found in behaved):
         for file, message in messages.items():
             assert message.startswith(file)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["fsdp", "ddp"])
-def test_workers_wait_for_each_other_and_fail_together(behaved, folder, kind):
-    for messages, same in (found["in a hurry"][kind] for found in behaved):
+def test_workers_wait_for_each_other_and_fail_together(behaved, folder):
+    for messages, same in (found["in a hurry"] for found in behaved):
         assert messages[:2] == ["no error"] * 2 and same
-        assert messages[2].startswith(f"{folder}/hurry {kind} of worker 1/guide.json: ")
+        assert messages[2].startswith(f"{folder}/hurry of worker 1/guide.json: ")
 
 
 def one_dies():
@@ -480,7 +425,6 @@ def one_dies():
         guide.backward(primary=primary, auxiliary=auxiliary)
 
 
-@pytest.mark.slow
 def test_a_lost_worker_makes_the_others_fail_with_a_message():
     first, _ = outcomes(2, one_dies, patience=4, limit=60)
     assert "worker 0 of 2" in first["error"] and "Another worker has died" in first["error"]
@@ -520,7 +464,6 @@ def empty_shards():
     return found
 
 
-@pytest.mark.slow
 def test_workers_without_elements_of_some_parameters_work():
     """They learn as well which parameters are the primary task's own; else sums over workers
     differed in size.

@@ -18,7 +18,6 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-BASES = ("sketch", "svd", "exact", "mean", "random", "canonical")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -61,8 +60,9 @@ def gradients(kind, steps=3, name="transformer", **options):
     return found, reports
 
 
-@pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
-@pytest.mark.parametrize("basis", BASES)
+@pytest.mark.parametrize(
+    ("basis", "include_mean"), [("sketch", True), ("exact", False), ("canonical", False)]
+)
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_gradients_equal_those_without_a_process_group(kind, basis, include_mean):
     # `loop` on both sides: FSDP2 has no other engine, and in bf16 another order of products is
