@@ -53,7 +53,7 @@ def section() -> str:
         f"{took['workers']} processes "
         f"({versions['processor']}, torch {versions['torch']})."
     )
-    return "\n\n".join([markdown(result), facts, counts(result), conclusions(result)[-1]]) + "\n"
+    return "\n\n".join([markdown(result), facts, counts(result), *conclusions(result)[-2:]]) + "\n"
 
 
 def updated(page: str) -> str:

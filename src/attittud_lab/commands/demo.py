@@ -57,7 +57,7 @@ def demo(
     The primary task has 10 correctly labelled images of each class of scikit-learn's digits. All
     other training images are auxiliary data. The three columns of the table differ in the auxiliary
     labels: all correct, half of them random, and half of them shifted to the next class. Every row
-    is one way to use the auxiliary data. The demo takes about two minutes on two idle cores.
+    is one way to use the auxiliary data. The demo takes less than two minutes on two idle cores.
     """
     with starting():
         from rich.console import Console

@@ -56,14 +56,12 @@ def test_only_auxiliary_labels_are_made_wrong() -> None:
     )
 
 
-def test_all_rows_take_the_same_number_of_steps() -> None:
+def test_every_row_is_a_strategy_with_the_same_number_of_steps() -> None:
+    others = {"own_head": "multitask", "simple_learner": "portfolio"}
     for row in ROWS:
-        training = config((row, RIGHT, 0), 10).training
-        counts = [
-            training.guided.steps,
-            *([training.finetune.steps] if training.mode == "two_phase" else []),
-        ]
-        assert sum(counts) == 10 and (row == "pretrain") == (counts == [5, 5])
+        settings = config((row, SHIFTED, 3), 7)
+        assert settings.strategy.name == others.get(row, row)
+        assert settings.training.guided.steps == 7 and settings.training.mode == "joint"
 
 
 def test_the_baseline_ignores_the_auxiliary_data_and_the_control_has_a_second_output_layer(

@@ -20,6 +20,8 @@ def made_up(rows: Mapping[str, list[float]]) -> dict[str, Any]:
     ]
     table = without_nan(asdict(decide(scores, 0.005)))
     seeds = list(range(len(rows["primary_only"])))
+    for row in table["rows"]:
+        row["values"] = {str(seed): {"test": rows[row["label"]][seed]} for seed in seeds}
     return {
         "seeds": seeds,
         "tables": [{"name": quality, "rows": table["rows"]} for quality in QUALITIES],
@@ -82,8 +84,7 @@ def test_conclusions_follow_from_the_marks() -> None:
     )
 
 
-def scores(*values: float) -> list[Scores]:
-    rows = {"primary_only": [0.82] * len(values), "multitask": values}
-    return [
-        Scores(row, dict(enumerate(found)), dict(enumerate(found))) for row, found in rows.items()
-    ]
+def test_the_portfolio_is_compared_with_the_simple_learner_seed_by_seed() -> None:
+    same = ("primary_only", "multitask", "simple_learner")
+    rows = dict.fromkeys(same, BASE) | {"portfolio": [value + 0.03 for value in BASE]}
+    assert "labels right +3.0;" in conclusions(made_up(rows))[-2]
