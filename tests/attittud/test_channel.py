@@ -1,7 +1,6 @@
 """The label channel: its formula, its gradient p − q, and exactly no effect where it is closed."""
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -74,8 +73,7 @@ def oracle(
     return matrix, openness
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("random", [0.2, 0.9])
+@pytest.mark.parametrize(("seed", "random"), [(0, 0.2), (1, 0.9)])
 def test_matrix_and_openness_equal_the_formulas(seed: int, random: float) -> None:
     log_probs, primary, shares = drawn(seed, random=random)
     primary[::7] = -1
@@ -113,32 +111,10 @@ def test_renamed_classes_and_labels_permute_the_matrix(
     torch.testing.assert_close(renamed.openness, channel.openness)
 
 
-def test_the_order_of_examples_matters_to_the_permutations_alone() -> None:
-    """With the openness divided out, the matrix is the same."""
-    log_probs, primary, shares = drawn(0)
-    order = torch.randperm(len(primary), generator=torch.Generator().manual_seed(1))
-    first = LabelChannel.estimate(log_probs, primary, shares)
-    second = LabelChannel.estimate(log_probs[order], primary[order], shares)
-    estimates = [(c.matrix - (1 - c.openness) * shares) / c.openness for c in (first, second)]
-    torch.testing.assert_close(*estimates)
-
-
-def test_openness_falls_to_zero_as_labels_become_random() -> None:
-    def mean_openness(random: float) -> float:
-        channels = (LabelChannel.estimate(*drawn(s, 200, random=random)) for s in range(30))
-        return sum(float(channel.openness) for channel in channels) / 30
-
-    falling = [mean_openness(random) for random in (0.0, 0.6, 0.9, 1.0)]
-    assert falling == sorted(falling, reverse=True)
-    assert falling[0] > 0.95
-    assert falling[-1] < 0.2
-
-
-@pytest.mark.parametrize("classes", [2, 10])
-def test_labels_that_say_nothing_have_little_effect(classes: int) -> None:
+def test_labels_that_say_nothing_have_little_effect() -> None:
     """docs/translated-labels.md has these bounds."""
-    draws = [drawn(seed, 100, classes, classes, random=1.0) for seed in range(100)]
-    channels = [LabelChannel.estimate(*draw, classes=classes) for draw in draws]
+    draws = [drawn(seed, 100, 2, 2, random=1.0) for seed in range(100)]
+    channels = [LabelChannel.estimate(*draw, classes=2) for draw in draws]
     openness = torch.stack([channel.openness for channel in channels])
     largest = torch.stack([(c.matrix - c.shares).abs().max() for c in channels])
     assert (openness == 0).double().mean() > 0.5
@@ -205,8 +181,9 @@ def test_the_gradient_is_p_minus_q() -> None:
     assert torch.autograd.gradcheck(lambda x: OPEN.loss(x, labels, "none"), logits)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("scale", [1.0, 1e4])
+@pytest.mark.parametrize(
+    ("dtype", "scale"), [(torch.float64, 1.0), (torch.float32, 1e4), (torch.bfloat16, 1.0)]
+)
 def test_a_closed_channel_has_a_gradient_of_exactly_zero(dtype: torch.dtype, scale: float) -> None:
     logits, labels = batch(dtype=dtype)
     loss = CLOSED.loss(scale * logits, labels)
@@ -234,20 +211,7 @@ def test_extreme_logits_stay_finite() -> None:
     assert loss.isfinite() and gradient.isfinite().all()
 
 
-def test_a_thousand_classes_fit() -> None:
-    """If the sums of a class went through one-hot labels, they would take ten gigabytes here."""
-    n, classes = 20_000, 1000
-    log_probs = torch.full((n, 2), math.log(0.5))
-    primary = torch.arange(n) % classes
-    shares = torch.tensor([0.5, 0.5])
-    channel = LabelChannel.estimate(log_probs, primary, shares, classes=classes, permutations=3)
-    logits = torch.zeros(4, classes, requires_grad=True)
-    loss = channel.loss(logits, torch.tensor([0, 1, 0, 1]))
-    assert loss.item() == pytest.approx(math.log(2))
-
-
-@pytest.mark.parametrize("missing", [-1, -100, math.nan])
-@pytest.mark.parametrize("channel", [OPEN, CLOSED], ids=["open", "closed"])
+@pytest.mark.parametrize(("channel", "missing"), [(OPEN, -1), (OPEN, math.nan), (CLOSED, -100)])
 def test_missing_labels_do_not_count(channel: LabelChannel, missing: float) -> None:
     logits, labels = batch()
     labels = labels.double()
@@ -264,13 +228,6 @@ def test_missing_labels_do_not_count(channel: LabelChannel, missing: float) -> N
     nothing.backward()
     assert nothing == 0 and not logits.grad.any()
     assert channel.loss(logits[:0], labels[:0]) == 0
-
-
-def test_duplicated_examples_do_not_change_the_mean_loss() -> None:
-    """This holds for the loss. The prior counts as one example, so copies do change an estimate."""
-    logits, labels = batch()
-    twice = OPEN.loss(logits.repeat(2, 1), labels.repeat(2))
-    torch.testing.assert_close(twice, OPEN.loss(logits, labels))
 
 
 def several(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -307,9 +264,8 @@ def test_several_labels_are_the_channels_of_each_pair() -> None:
     torch.testing.assert_close(together.loss(logits, labels), losses[observed > 0].mean())
 
 
-@pytest.mark.parametrize("estimate", [drawn, several])
-def test_a_state_gives_the_same_channel(estimate: Callable[[int], tuple[Tensor, ...]]) -> None:
-    channel = LabelChannel.estimate(*estimate(0))
+def test_a_state_gives_the_same_channel() -> None:
+    channel = LabelChannel.estimate(*several(0))
     first = LabelChannel.from_state(channel.state_dict())
     second = LabelChannel(KERNEL, 0.9, SHARES)
     second.load_state_dict(channel.state_dict())
@@ -332,17 +288,13 @@ def good() -> dict[str, Tensor]:
     [
         ("source_log_probs", torch.randn(60, 4)),
         ("source_log_probs", torch.full((60, 4), math.nan)),
-        ("source_log_probs", torch.zeros(60, 4, dtype=torch.long)),
         ("source_log_probs", torch.zeros(60)),
         ("primary_labels", torch.zeros(59)),
         ("primary_labels", torch.full((60,), 0.5)),
         ("primary_labels", torch.full((60,), -1)),
-        ("primary_labels", torch.full((60, 2), 2)),
         ("source_shares", torch.full((3,), 1 / 3)),
-        ("source_shares", torch.tensor([1.5, -0.5, 0.0, 0.0])),
         ("source_shares", torch.tensor([10.0, 20.0, 30.0, 40.0])),
         ("permutations", 0),
-        ("permutations", True),
     ],
 )
 def test_a_wrong_argument_of_estimate_is_named(name: str, value: object) -> None:

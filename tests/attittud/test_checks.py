@@ -1,6 +1,6 @@
 """Bad input raises at the call that made it, and the message names the culprit and the cure."""
 
-from contextlib import contextmanager
+import re
 
 import pytest
 import torch
@@ -13,14 +13,9 @@ from tests.helpers.zoo import Checkpointed, TwoHeads, mlp, problem
 BAD_INPUT = (ValueError, TypeError, RuntimeError)
 
 
-@contextmanager
-def complains(*words: str):
-    """An error of ours whose message has all these words."""
-    with pytest.raises(BAD_INPUT) as caught:
-        yield
-    message = str(caught.value)
-    missing = [word for word in words if word.lower() not in message.lower()]
-    assert not missing, f"{missing} not in: {message}"
+def complains(culprit: str):
+    """An error of ours whose message names the culprit."""
+    return pytest.raises(BAD_INPUT, match=re.escape(culprit))
 
 
 @pytest.fixture
@@ -35,177 +30,129 @@ def guide_for(p, **options) -> Guide:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "culprit"),
     [
-        ({"rank": 0}, ("rank", "0")),
-        ({"rank": -2}, ("rank", "-2")),
-        ({"rank": 2.5}, ("rank", "2.5")),
-        ({"refresh_every": 0}, ("refresh_every", "0")),
-        ({"refresh_every": 1.5}, ("refresh_every", "1.5")),
-        (
-            {"basis": "sketchy"},
-            (
-                "basis",
-                "sketchy",
-                "'sketch'",
-                "'svd'",
-                "'exact'",
-                "'mean'",
-                "'random'",
-                "'canonical'",
-            ),
-        ),
-        ({"engine": "looop"}, ("engine", "looop", "'loop'", "'batched'", "'auto'")),
-        ({"batch_norm": "half"}, ("batch_norm", "half", "'batch'", "'frozen'")),
-        ({"primary_weight": float("nan")}, ("primary_weight", "nan")),
-        ({"primary_weight": float("inf")}, ("primary_weight", "inf")),
-        ({"primary_weight": "1"}, ("primary_weight",)),
-        ({"auxiliary_weight": float("nan")}, ("auxiliary_weight", "nan")),
-        ({"auxiliary_weight": {"a": float("nan")}}, ("auxiliary_weight", "a", "nan")),
-        ({"eta": (1, 1)}, ("eta", "Eta(")),
-        ({"eta": "flop"}, ("eta", "flip")),
-        ({"eta": "pcgrad"}, ("eta", "preset('pcgrad')")),
-        ({"rank": 10**9}, ("rank=1000000000", "parameters")),
-        ({"eta": None}, ("eta", "Eta(")),
-        ({"eta": {"a": 1.0}}, ("eta", "'a'", "Eta(")),
-        ({"eta": {}}, ("eta",)),
-        ({"basis_dtype": torch.int32}, ("basis_dtype", "int32")),
-        ({"seed": 1.5}, ("seed", "1.5")),
-        ({"parameters": [nn.Parameter(torch.ones(3))]}, ("parameters", "model")),
-        ({"parameters": []}, ("parameters",)),
-        ({"parameters": lambda name, _: name == "nobody"}, ("parameters",)),
-        ({"parameters": ["body.0.weight"]}, ("parameters", "str")),
+        ({"rank": 0}, "rank"),
+        ({"rank": 2.5}, "2.5"),
+        ({"rank": 10**9}, "rank=1000000000"),
+        ({"refresh_every": 0}, "refresh_every"),
+        ({"basis": "sketchy"}, "sketchy"),
+        ({"engine": "looop"}, "looop"),
+        ({"batch_norm": "half"}, "half"),
+        ({"primary_weight": float("nan")}, "primary_weight"),
+        ({"primary_weight": "1"}, "primary_weight"),
+        ({"auxiliary_weight": {"a": float("nan")}}, "auxiliary_weight"),
+        ({"eta": (1, 1)}, "eta"),
+        ({"eta": "flop"}, "flip"),
+        ({"eta": {"a": 1.0}}, "'a'"),
+        ({"eta": {}}, "eta"),
+        ({"basis_dtype": torch.int32}, "int32"),
+        ({"seed": 1.5}, "seed"),
+        ({"parameters": [nn.Parameter(torch.ones(3))]}, "parameters"),
+        ({"parameters": lambda name, _: name == "nobody"}, "parameters"),
+        ({"parameters": ["body.0.weight"]}, "str"),
     ],
     ids=lambda x: str(x)[:40],
 )
-def test_wrong_arguments_of_guide_are_refused(p, options, words):
-    with complains(*words):
+def test_wrong_arguments_of_guide_are_refused(p, options, culprit):
+    with complains(culprit):
         guide_for(p, **options)
 
 
 def test_a_model_that_is_no_module_is_refused():
-    with complains("model", "nn.Module"):
+    with complains("nn.Module"):
         Guide([nn.Parameter(torch.ones(2))], eta=Eta(1, 1, 1))
 
 
 def test_wrong_etas_are_refused():
-    with complains("neutral", "nan"):
+    with complains("neutral"):
         Eta(float("nan"), 1, 1)
 
 
 def test_an_unknown_preset_is_refused():
-    with complains("flop", "'flip'", "'pcgrad'"):
+    with complains("flop"):
         attittud.preset("flop")
 
 
 @pytest.mark.parametrize(
-    ("primary", "words"),
+    ("primary", "culprit"),
     [
-        (lambda p: p.losses().mean(), ("primary", "scalar", "reduction='none'", "vector")),
-        (lambda p: p.losses()[:, None], ("primary", "(6, 1)", "vector")),
-        (lambda p: p.losses()[:0], ("primary", "empty")),
-        (lambda p: p.losses().detach(), ("primary", "graph")),
-        (lambda p: p.losses().tolist(), ("primary", "list")),
-        (lambda p: p.losses(slice(1)), ("refresh", "2", "example")),
-        (lambda p: torch.ones(4, requires_grad=True) * 2, ("primary", "parameter")),
+        (lambda p: p.losses().mean(), "primary"),
+        (lambda p: p.losses()[:, None], "(6, 1)"),
+        (lambda p: p.losses()[:0], "empty"),
+        (lambda p: p.losses().detach(), "primary"),
+        (lambda p: p.losses().tolist(), "list"),
+        (lambda p: p.losses(slice(1)), "2 primary examples"),
+        (lambda p: torch.ones(4, requires_grad=True) * 2, "primary"),
     ],
     ids=["scalar", "matrix", "empty", "no graph", "list", "one example", "foreign graph"],
 )
-def test_wrong_primary_losses_are_refused(p, primary, words):
+def test_wrong_primary_losses_are_refused(p, primary, culprit):
     guide = guide_for(p)
-    with complains(*words):
+    with complains(culprit):
         guide.backward(primary=primary(p), auxiliary=p.loss())
 
 
 @pytest.mark.parametrize(
-    ("auxiliary", "words"),
+    ("auxiliary", "culprit"),
     [
-        (lambda p: p.model(p.xa, "auxiliary"), ("auxiliary", "scalar", "(8, 4)")),
-        (lambda p: p.loss().detach(), ("auxiliary", "graph")),
-        (lambda p: p.loss().item(), ("auxiliary", "float")),
-        (lambda p: {}, ("auxiliary", "empty")),
-        (lambda p: {"a": p.loss(), "b": p.loss().detach()}, ("'b'", "graph")),
-        (lambda p: {"a": p.loss(), "b": p.losses()[:, None]}, ("'b'", "scalar")),
-        (lambda p: torch.ones((), requires_grad=True) * 2, ("auxiliary", "parameter")),
+        (lambda p: p.model(p.xa, "auxiliary"), "auxiliary"),
+        (lambda p: p.loss().detach(), "auxiliary"),
+        (lambda p: p.loss().item(), "float"),
+        (lambda p: {}, "auxiliary"),
+        (lambda p: {"a": p.loss(), "b": p.losses()[:, None]}, "'b'"),
+        (lambda p: torch.ones((), requires_grad=True) * 2, "auxiliary"),
     ],
-    ids=[
-        "matrix",
-        "no graph",
-        "float",
-        "empty",
-        "named without graph",
-        "named matrix",
-        "foreign graph",
-    ],
+    ids=["matrix", "no graph", "float", "empty", "named matrix", "foreign graph"],
 )
-def test_wrong_auxiliary_losses_are_refused(p, auxiliary, words):
+def test_wrong_auxiliary_losses_are_refused(p, auxiliary, culprit):
     guide = guide_for(p)
-    with complains(*words):
+    with complains(culprit):
         guide.backward(primary=p.losses(), auxiliary=auxiliary(p))
 
 
 @pytest.mark.parametrize(
-    ("basis_losses", "words"),
+    "basis_losses",
     [
-        (lambda p: p.losses(), ("basis_losses", "call")),
-        (lambda p: lambda: p.losses().mean(), ("basis_losses", "scalar", "reduction='none'")),
-        (lambda p: lambda: p.losses().detach(), ("basis_losses", "graph")),
-        (lambda p: lambda: None, ("basis_losses", "None")),
-        (lambda p: lambda: p.losses(slice(1)), ("refresh", "2", "example")),
+        lambda p: p.losses(),
+        lambda p: lambda: p.losses().mean(),
+        lambda p: lambda: None,
     ],
-    ids=["a tensor", "scalar", "no graph", "nothing", "one example"],
+    ids=["a tensor", "scalar", "nothing"],
 )
-def test_wrong_basis_losses_are_refused(p, basis_losses, words):
+def test_wrong_basis_losses_are_refused(p, basis_losses):
     guide = guide_for(p)
-    with complains(*words):
+    with complains("basis_losses"):
         guide.backward(primary=p.losses(), auxiliary=p.loss(), basis_losses=basis_losses(p))
 
 
 class Normalised(nn.Module):
-    """BatchNorm, over rows or over maps of one pixel."""
+    """BatchNorm, which one example does not have statistics for."""
 
-    def __init__(self, maps: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.layer, self.norm = nn.Linear(4, 3), nn.BatchNorm2d(3) if maps else nn.BatchNorm1d(3)
-        self.maps = maps
+        self.layer = nn.Linear(4, 3)
+        self.norm = nn.BatchNorm1d(3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found = self.layer(x)
-        return (
-            (self.norm(found[..., None, None])[..., 0, 0] if self.maps else self.norm(found))
-            .square()
-            .mean(1)
-        )
+        return self.norm(self.layer(x)).square().mean(1)
 
 
-@pytest.mark.parametrize("maps", [False, True], ids=["rows", "maps"])
-@pytest.mark.parametrize(
-    ("which", "cure"),
-    [
-        ("primary", "eval()"),
-        ("basis_losses", "preferably of many"),
-        ("judge", "batch_norm='frozen'"),
-    ],
-)
-def test_one_example_under_batch_norm_is_refused(which, cure, maps):
-    model = Normalised(maps)
-    x = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
-    more = {"eta": "auto"} if which == "judge" else {"eta": Eta(1, 1, -1)}
-    given = {"primary": lambda: model(x)} | (
-        {"judge": lambda: model(x)} if which == "judge" else {}
-    )
-    with complains(f"{which}: one example is too few for BatchNorm", "at least two", cure):
-        Guide(model, rank=2, **more).backward(
-            auxiliary=model(x).mean(), **given | {which: lambda: model(x[:1])}
-        )
-    assert (
-        all(p.grad is None for p in model.parameters())
-        and model.training
-        and model.norm.track_running_stats
-    )
-    if which == "judge":
-        frozen = Guide(model, rank=2, batch_norm="frozen", **more)
-        frozen.backward(auxiliary=model(x).mean(), **given | {which: lambda: model(x[:1])})
+@pytest.mark.parametrize("which", ["primary", "basis_losses", "judge"])
+def test_one_example_under_batch_norm_is_refused(which):
+    model = Normalised()
+    x = torch.randn(6, 4)
+    judged = which == "judge"
+    options = {"eta": "auto" if judged else Eta(1, 1, -1), "rank": 2}
+    given = {"primary": lambda: model(x)} | ({"judge": lambda: model(x)} if judged else {})
+    given |= {which: lambda: model(x[:1])}
+    with complains(f"{which}: one example"):
+        Guide(model, **options).backward(auxiliary=model(x).mean(), **given)
+    assert all(p.grad is None for p in model.parameters())
+    assert model.training and model.norm.track_running_stats
+    if judged:
+        frozen = Guide(model, batch_norm="frozen", **options)
+        frozen.backward(auxiliary=model(x).mean(), **given)
         assert all(p.grad is not None for p in model.parameters())
 
 
@@ -219,38 +166,27 @@ def test_a_users_own_error_is_passed_on(p, which):
 
 
 @pytest.mark.parametrize(
-    ("options", "auxiliary", "words"),
+    ("options", "auxiliary", "culprit"),
     [
-        ({"eta": {"a": Eta(1, 1, 1)}}, lambda p: {"a": p.loss(), "b": p.loss()}, ("eta", "'b'")),
-        ({"eta": {"a": Eta(1, 1, 1)}}, lambda p: p.loss(), ("eta", "'a'")),
-        (
-            {"auxiliary_weight": {"a": 1.0}},
-            lambda p: {"a": p.loss(), "b": p.loss()},
-            ("auxiliary_weight", "'b'"),
-        ),
+        ({"eta": {"a": Eta(1, 1, 1)}}, lambda p: {"a": p.loss(), "b": p.loss()}, "'b'"),
+        ({"eta": {"a": Eta(1, 1, 1)}}, lambda p: p.loss(), "'a'"),
+        ({"auxiliary_weight": {"a": 1.0}}, lambda p: {"a": p.loss(), "b": p.loss()}, "'b'"),
     ],
     ids=["no eta of its own", "names expected", "no weight of its own"],
 )
-def test_wrong_names_of_losses_are_refused(p, options, auxiliary, words):
+def test_wrong_names_of_losses_are_refused(p, options, auxiliary, culprit):
     guide = guide_for(p, **options)
-    with complains(*words):
+    with complains(culprit):
         guide.backward(primary=p.losses(), auxiliary=auxiliary(p))
 
 
 def test_calls_in_a_wrong_order_are_refused(p):
     guide = guide_for(p)
-    with complains("combine", "primary"):
+    with complains("primary"):
         guide.combine()
     guide.primary(p.losses())
-    with complains("combine", "auxiliary"):
+    with complains("auxiliary"):
         guide.combine()
-
-
-def test_backward_inside_an_unfinished_step_is_refused(p):
-    guide = guide_for(p)
-    guide.primary(p.losses())
-    with complains("combine"):
-        guide.backward(primary=p.losses(), auxiliary=p.loss())
 
 
 def test_an_error_does_not_spoil_the_next_step():
@@ -288,7 +224,7 @@ def test_parameters_on_two_devices_are_refused(p):
     p.model.far = nn.Parameter(torch.ones(2, device="meta"))
     p.model.body.register_forward_hook(lambda module, args, out: Elsewhere.apply(out, p.model.far))
     guide = guide_for(p)
-    with complains("'far'", "meta", "cpu", "device"):
+    with complains("'far'"):
         guide.backward(primary=p.losses(), auxiliary=p.loss())
 
 
@@ -297,7 +233,7 @@ def test_sparse_gradients_are_refused(engine):
     model = TwoHeads(nn.Sequential(nn.Embedding(9, 3, sparse=True), nn.Flatten()), 12)
     x = torch.arange(8).reshape(2, 4)
     guide = Guide(model, eta=Eta(1, 1, -1), rank=2, engine=engine)
-    with complains("body.0.weight", "sparse=False"):
+    with complains("body.0.weight"):
         guide.backward(
             primary=model(x, "primary").square().mean(1), auxiliary=model(x, "auxiliary").mean()
         )
@@ -312,20 +248,18 @@ class FunctionalEmbedding(nn.Module):
         return nn.functional.embedding(x, self.table, sparse=True).flatten(1)
 
 
-@pytest.mark.parametrize("basis", ["sketch", "mean"])
-@pytest.mark.parametrize("engine", ["loop", "batched"])
+@pytest.mark.parametrize(("engine", "basis"), [("loop", "mean"), ("batched", "sketch")])
 def test_sparse_gradients_of_a_function_are_refused(engine, basis):
     model = TwoHeads(FunctionalEmbedding(), 12)
     x = torch.arange(8).reshape(2, 4)
     guide = Guide(model, eta=Eta(1, 1, -1), rank=2, engine=engine, basis=basis)
-    with complains("body.table", "sparse=False"):
+    with complains("body.table"):
         guide.backward(
             primary=model(x, "primary").square().mean(1), auxiliary=model(x, "auxiliary").mean()
         )
 
 
-@pytest.mark.parametrize("verb", ["primary", "auxiliary"])
-def test_reentrant_checkpointing_between_refreshes_is_refused(verb):
+def test_reentrant_checkpointing_between_refreshes_is_refused():
     model = TwoHeads(Checkpointed(), 6)
     x = torch.randn(4, 5)
     guide = Guide(model, eta=Eta(1, 1, -1), rank=2)
@@ -334,7 +268,7 @@ def test_reentrant_checkpointing_between_refreshes_is_refused(verb):
     )
     model.body.use_reentrant = True
     with complains("use_reentrant=False"):
-        getattr(guide, verb)(model(x, verb).square().mean(1))
+        guide.primary(model(x, "primary").square().mean(1))
 
 
 @pytest.mark.parametrize("which", ["both", "auxiliary", "basis_losses"])
@@ -368,15 +302,8 @@ def trained_state(body: nn.Module | None = None, **options) -> dict:
 
 def test_the_state_of_another_model_is_refused(p):
     guide = guide_for(p)
-    with complains("body.0", "model"):
+    with complains("body.0"):
         guide.load_state_dict(trained_state(body=mlp(hidden=7)))
-
-
-def test_the_state_of_a_model_with_other_names_is_refused(p):
-    body = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Tanh(), nn.Linear(6, 6))
-    guide = guide_for(p)
-    with complains("body.", "model"):
-        guide.load_state_dict(trained_state(body=body))
 
 
 def test_values_that_are_not_a_state_are_refused(p):
@@ -386,18 +313,8 @@ def test_values_that_are_not_a_state_are_refused(p):
     assert "state" in str(caught.value)
 
 
-def test_refused_state_changes_nothing():
-    one, other = problem("mlp"), problem("mlp")
-    guides = [guide_for(one), guide_for(other)]
-    with pytest.raises(BAD_INPUT):
-        guides[0].load_state_dict(trained_state(body=mlp(hidden=7)))
-    for q, guide in zip((one, other), guides, strict=True):
-        guide.backward(primary=q.losses(), auxiliary=q.loss())
-    assert all(torch.equal(g, other.grads()[name]) for name, g in one.grads().items())
-
-
 def test_two_names_with_the_same_text_are_refused(p):
-    with complains("[1, '1']", "rename"):
+    with complains("[1, '1']"):
         guide_for(p).backward(primary=p.losses(), auxiliary={1: p.loss(), "1": p.loss()})
 
 

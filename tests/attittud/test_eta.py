@@ -17,8 +17,9 @@ def test_an_eta_cannot_be_changed():
         Eta(1, 1, 1).neutral = 0
 
 
-@pytest.mark.parametrize("field", ["neutral", "helpful", "harmful"])
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), "1", None])
+@pytest.mark.parametrize(
+    ("field", "value"), [("neutral", float("nan")), ("helpful", float("inf")), ("harmful", "1")]
+)
 def test_bad_values_name_the_field(field, value):
     with pytest.raises((ValueError, TypeError), match=field):
         Eta(**{"neutral": 1, "helpful": 1, "harmful": 1, field: value})

@@ -24,7 +24,14 @@ from tests.helpers.zoo import Problem, problem
 M = 6
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4}
 SEED = 3  # data on which no direction is near a sign change
-SETTINGS = [(b, k) for b in BASES for k in ((1, 4, M) if b in FULL_BASES else (10,))]
+SETTINGS = [
+    *((b, 4 if b in FULL_BASES else 10, False, torch.float64, "loop") for b in BASES),
+    *((b, k, False, torch.float64, "loop") for b in ("sketch", "exact") for k in (1, M)),
+    *((b, 4, True, torch.float64, "loop") for b in ("sketch", "svd", "random")),
+    ("canonical", 10, True, torch.float64, "loop"),
+    *((b, 4, True, torch.float32, "loop") for b in ("sketch", "exact")),
+    *((b, 4, False, torch.float64, "batched") for b in ("sketch", "svd")),
+]
 
 
 def test_oracle_jacobian_has_gradients_of_single_examples():
@@ -43,13 +50,7 @@ def test_oracle_jacobian_has_gradients_of_single_examples():
     assert distance(J, torch.cat([full[name].flatten(1) for name in names], 1)) < 1e-14
 
 
-@pytest.mark.parametrize(
-    ("engine", "dtype"),
-    [("loop", torch.float64), ("loop", torch.float32), ("batched", torch.float64)],
-    ids=str,
-)
-@pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
-@pytest.mark.parametrize(("basis", "rank"), SETTINGS)
+@pytest.mark.parametrize(("basis", "rank", "include_mean", "dtype", "engine"), SETTINGS, ids=str)
 def test_every_basis_and_preset_equals_the_oracle(basis, rank, include_mean, dtype, engine):
     reference = problem("mlp", torch.float64, m=M, seed=SEED)
     primary, auxiliary = reference.losses(), reference.loss()
@@ -86,8 +87,9 @@ def test_every_basis_and_preset_equals_the_oracle(basis, rank, include_mean, dty
         assert error(p.grads(), want.grads) <= TOLERANCE[dtype], name
 
 
-@pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
-@pytest.mark.parametrize("basis", [b for b in BASES if b != "random"])
+@pytest.mark.parametrize(
+    ("basis", "include_mean"), [("sketch", True), ("mean", False), ("canonical", False)]
+)
 def test_named_auxiliary_tasks_equal_the_oracle(basis, include_mean):
     """Each task keeps its own signs, Eta and weight; one of them reaches only a part of the
     body.
@@ -138,7 +140,7 @@ def test_one_eta_and_weight_apply_to_all_tasks():
     assert error(p.grads(), want.grads) <= 1e-10
 
 
-@pytest.mark.parametrize("basis", ["sketch", "exact", "mean"])
+@pytest.mark.parametrize("basis", ["sketch", "exact"])
 def test_steps_between_refreshes_use_the_old_basis(basis):
     """The basis is rebuilt every third step, from fresh numbers, and the signs come from the
     current g_p.
@@ -163,7 +165,7 @@ def test_steps_between_refreshes_use_the_old_basis(basis):
         optimizer.step()
 
 
-@pytest.mark.parametrize("basis", ["sketch", "svd", "exact", "mean"])
+@pytest.mark.parametrize("basis", ["sketch", "svd"])
 def test_basis_losses_build_the_basis_and_primary_losses_decide_the_signs(basis):
     p, other = problem("mlp", torch.float64), problem("mlp", torch.float64, m=5, seed=11)
     other.model = p.model
@@ -198,13 +200,12 @@ def test_a_primary_batch_of_one_example_works_between_refreshes():
     )
 
 
-@pytest.mark.parametrize("basis", ["sketch", "canonical"])
-def test_a_deleted_guide_is_freed_at_once(basis):
+def test_a_deleted_guide_is_freed_at_once():
     """With its basis, which may be ten times as large as the model: not when the garbage collector
     comes by.
     """
     p = problem("mlp")
-    guide = Guide(p.model, eta=Eta(1, 1, 0), rank=2, basis=basis)
+    guide = Guide(p.model, eta=Eta(1, 1, 0), rank=2)
     for _ in range(2):
         p.model.zero_grad()
         guide.backward(p.losses, p.loss())

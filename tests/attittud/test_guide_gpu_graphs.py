@@ -12,7 +12,6 @@ from tests.helpers.on_gpu import (
     DEVICE,
     ETA,
     NEEDS_GPU,
-    STORED,
     Convolutions,
     Perceptron,
     Run,
@@ -65,8 +64,9 @@ def replay_equals_eager(model, refreshes, **settings):
         assert int(graphed.guide._schedule.index) == int(eager.guide._schedule.index)
 
 
-@pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
-@pytest.mark.parametrize("basis", [*STORED, "canonical"])
+@pytest.mark.parametrize(
+    ("basis", "include_mean"), [("sketch", True), ("svd", False), ("canonical", False)]
+)
 def test_captured_step_equals_eager(basis, include_mean):
     replay_equals_eager(Perceptron, False, basis=basis, include_mean=include_mean)
 
@@ -104,17 +104,11 @@ def test_captured_refresh_by_hooks_equals_eager():
     close(rows @ torch.linalg.pinv(J) @ J, rows, 1e-3)
 
 
-@pytest.mark.parametrize("engine", ["loop", "batched"])
-@pytest.mark.parametrize("basis", ["sketch", "mean", "svd", "exact"])
+@pytest.mark.parametrize(
+    ("basis", "engine"), [("sketch", "loop"), ("mean", "loop"), ("exact", "batched")]
+)
 def test_captured_refresh_equals_eager(basis, engine):
     replay_equals_eager(Perceptron, True, basis=basis, engine=engine)
-
-
-def test_captured_refresh_of_convolutions_equals_eager():
-    with torch.backends.cudnn.flags(
-        enabled=True, benchmark=False, deterministic=True, allow_tf32=False
-    ):
-        replay_equals_eager(Convolutions, True, basis="sketch", engine="loop")
 
 
 def test_captured_refresh_of_convolutions_by_hooks_equals_eager():
@@ -138,18 +132,7 @@ def test_captured_refresh_of_convolutions_by_hooks_equals_eager():
             close(graphed.parameters(), eager.parameters(), 1e-4)
 
 
-def test_captured_refresh_from_a_callable_equals_eager():
-    run = Run(Perceptron(), engine="loop")
-    warm_up(run, [True, True, False], basis_losses=run.losses)
-    graph, _ = captured(run, True, basis_losses=run.losses)
-    before = run.guide.subspace.rows.clone()
-    graph.replay()
-    rows = run.guide.subspace.rows.double()
-    assert not torch.equal(before.double(), rows)
-    assert (rows @ rows.T - torch.eye(4, device=DEVICE)).abs().max() < 1e-6
-
-
-@pytest.mark.parametrize("basis", ["sketch", "canonical"])
+@pytest.mark.parametrize("basis", ["sketch"])
 def test_captured_step_with_judges_equals_eager(basis):
     """Judges in one graph, none in the other; weights live on the device between them."""
     torch.manual_seed(0)
@@ -225,14 +208,16 @@ def in_its_mode(mode, engine, step, **settings):
 
 
 @pytest.mark.filterwarnings("ignore")  # the compiler has its own
-@pytest.mark.parametrize("engine", ["loop", "auto", "hooks"])
-@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.parametrize(
+    ("mode", "engine"),
+    [("default", "auto"), ("reduce-overhead", "loop"), ("reduce-overhead", "hooks")],
+)
 def test_compiled_model_keeps_its_mode(mode, engine):
     in_its_mode(mode, engine, Run.step)
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("basis", ["svd", "exact", "mean", "random", "canonical"])
+@pytest.mark.parametrize("basis", ["exact", "canonical"])
 def test_compiled_model_keeps_its_mode_with_other_bases(basis):
     in_its_mode("reduce-overhead", "loop", Run.step, basis=basis)
 

