@@ -26,8 +26,15 @@ def main() -> None:
     runner.add_argument("--data", type=Path, help="folder of the public data sets, to build pairs")
     runner.add_argument("--before", type=Path, help="a worktree of revision 69126ad5")
     runner.add_argument("--autogluon", help="the interpreter of AutoGluon's environment")
+    runner.add_argument("--workers", type=int, default=1, help="processes that share the work")
     runner.add_argument("--quick", action="store_true", help="six steps for every network: a test")
     runner.add_argument("--frozen", action="store_true", help="the one run of held-out pairs")
+    embedder = commands.add_parser("embed", help="compute the features of frozen encoders")
+    embedder.add_argument("--pairs", required=True, help="names with commas, all or held_out")
+    embedder.add_argument("--seeds", default="0", help="numbers and ranges: 0-4,7")
+    embedder.add_argument("--out", type=Path, required=True, help="the folder given to run")
+    embedder.add_argument("--data", type=Path, help="folder of the public data sets")
+    embedder.add_argument("--workers", type=int, default=1, help="processes that share the work")
     shown = commands.add_parser("table", help="all statistics of the results, as Markdown")
     shown.add_argument("--out", type=Path, required=True, help="the folder given to run")
     arguments = parser.parse_args()
@@ -52,9 +59,19 @@ def main() -> None:
         before = arguments.before and arguments.before.resolve()
         data = arguments.data and arguments.data.resolve()
         place = run.Place(
-            arguments.out.resolve(), data, before, arguments.autogluon, arguments.quick
+            arguments.out.resolve(),
+            data,
+            before,
+            arguments.autogluon,
+            arguments.quick,
+            planned=arguments.frozen,
         )
-        run.run_all(names, numbers(arguments.seeds), methods, place)
+        run.run_all(names, numbers(arguments.seeds), methods, place, arguments.workers)
+    elif arguments.command == "embed":
+        data = arguments.data and arguments.data.resolve()
+        place = run.Place(arguments.out.resolve(), data, None, None, quick=False)
+        names = chosen_pairs(arguments.pairs.split(","))
+        run.embed_all(names, numbers(arguments.seeds), place, arguments.workers)
     else:
         print(table.page(arguments.out))
 

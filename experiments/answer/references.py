@@ -180,16 +180,26 @@ def matrices(
             every = [text for some in texts for text in some]
             yield f"tfidf of {unit}s", vectorizer.transform(every).tocsr()
         return
-    encoders: dict[str, Callable[[Any], np.ndarray]] = {"frozen": frozen_images}
+    for name, encode in encoders(kind).items():
+        if method != "frozen" or name == "frozen":
+            blocks = [cached(name, path, encode, cache)[rows] for path, rows in parts]
+            yield name, np.concatenate(blocks)
+
+
+def encoders(kind: str) -> dict[str, Callable[[Any], np.ndarray]]:
+    """What is computed once for every file of this kind of data."""
+    if kind == "table":
+        return {}
     if kind == "text":
-        encoders = {"frozen": frozen_texts}
-    elif method != "frozen":
-        encoders["gradients"] = gradients
-    for name, encode in encoders.items():
-        yield (
-            name,
-            np.concatenate([cached(name, path, encode, cache)[rows] for path, rows in parts]),
-        )
+        return {"frozen": frozen_texts}
+    return {"frozen": frozen_images, "gradients": gradients}
+
+
+def embed(problem: Problem, cache: Path) -> None:
+    """Compute these features of all files of a pair."""
+    for name, encode in encoders(problem.kind).items():
+        for path, _ in problem.files(pooled=True):
+            cached(name, path, encode, cache)
 
 
 def cached(name: str, path: Path, encode: Callable[[Any], np.ndarray], cache: Path) -> np.ndarray:

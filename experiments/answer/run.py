@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -25,8 +28,8 @@ from .write import ROOT
 COMMON = ["training.threads=1", "strategy=portfolio"]
 NO_CLOCK = "portfolio.budget=100000 runs"
 """A busy machine must change no result."""
-SIMPLE = {"text": ["linear"], "image": ["linear", "kernel"]}
-SIMPLE["table"] = ["linear", "kernel", "extra_trees", "boosting"]
+SIMPLE = {"text": ["linear"], "image": ["linear"], "table": ["linear", "kernel", "boosting"]}
+"""The simple learners that the product tries by default."""
 PLAIN_FEATURES = {"text": ["tfidf"], "image": ["histogram"], "table": ["columns"]}
 GUIDED = ("drop_harmful", "orthogonal", "auto")
 """The strategies of ATTITTUD that may be candidates."""
@@ -47,6 +50,11 @@ PORTFOLIOS = (
 )
 SINGLE_RUNS = ("primary_only", "channel", "own_head", "auto", "multitask")
 METHODS = ("before", *PORTFOLIOS, *REFERENCES, *SINGLE_RUNS)
+WITH_NETWORKS = ("without_simple", "with_networks", "with_attittud")
+PLANNED = {"before": 1} | dict.fromkeys(SINGLE_RUNS, 5)
+PLANNED |= dict.fromkeys((*WITH_NETWORKS, "autogluon", "autogluon_pooled"), 2)
+"""How many seeds the frozen run has for a method, from 0 on; 20 for all others."""
+MOST_PLANNED = 20
 
 
 @dataclass(frozen=True)
@@ -61,39 +69,117 @@ class Place:
     """The interpreter of AutoGluon's environment."""
     quick: bool
     """Six steps for every network: a test of the runner, not a measurement."""
+    planned: bool = False
+    """Only the seeds that the protocol has for a method."""
+    shares: bool = True
+    """Whether methods on the same pair and seed share work; see shared.py."""
 
     def result(self, pair: str, seed: int, method: str) -> Path:
         return self.out / "results" / pair / f"{seed}-{method}.json"
 
+    def cache(self, pair: str) -> Path:
+        """Everything that is computed once for a pair, for all seeds."""
+        return self.out / "cache" / pair
+
 
 def run_all(
-    names: Sequence[str], seeds: Sequence[int], methods: Sequence[str], place: Place
+    names: Sequence[str],
+    seeds: Sequence[int],
+    methods: Sequence[str],
+    place: Place,
+    workers: int = 1,
 ) -> list[Path]:
-    """Make all results that are not there. Returns their files."""
+    """Make all results that are not there, all pairs of a seed before the next seed. Returns their
+    files.
+    """
     os.chdir(ROOT)  # jobs below the checkout have relative paths
-    declared = pairs()
-    made = []
     for name in names:
-        folder = place.out / "files" / name
-        if not (folder / "job.yaml").exists():
-            if place.data is None and declared[name].kind != "table":
-                raise SystemExit(f"{folder} is not there; build it, or give the data as --data")
-            build(name, place.data or Path("no-data"), place.out / "files", 0)
-        for seed in seeds:
-            for method in methods:
-                path = place.result(name, seed, method)
-                if path.exists() or not exists(method, declared[name], folder):
-                    continue
-                result = one(declared[name], folder, seed, method, place)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                unfinished = path.with_suffix(".unfinished")
-                unfinished.write_text(json.dumps(result, indent=1), encoding="utf-8")
-                unfinished.rename(path)
-                made.append(path)
-                accuracy = result["accuracy"]
-                shown = "failed" if accuracy is None else f"{100 * accuracy:.1f}"
-                print(f"{name} {seed} {method}: {shown} ({result['seconds']:.0f} s)", flush=True)
+        build_once(name, place)
+    tasks = [(name, seed) for seed in seeds for name in names]
+    made: list[Path] = []
+    if workers == 1:
+        for name, seed in tasks:
+            made += run_seed(name, seed, methods, place)
+        return made
+    os.environ["OMP_NUM_THREADS"] = "1"  # read by the processes that are started now
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        waiting = [pool.submit(run_seed, name, seed, methods, place) for name, seed in tasks]
+        for done in as_completed(waiting):
+            made += done.result()
     return made
+
+
+def build_once(name: str, place: Place) -> Path:
+    """The folder of a pair, which appears under its name when all its files are there."""
+    folder = place.out / "files" / name
+    if not (folder / "job.yaml").exists():
+        if place.data is None and pairs()[name].kind != "table":
+            raise SystemExit(f"{folder} is not there; build it, or give the data as --data")
+        build(name, place.data or Path("no-data"), place.out / "files", 0)
+    return folder
+
+
+def run_seed(name: str, seed: int, methods: Sequence[str], place: Place) -> list[Path]:
+    """Make the results of a pair and a seed that are not there; returns their files."""
+    os.chdir(ROOT)
+    pair = pairs()[name]
+    folder = place.out / "files" / name
+    wanted = []
+    for method in methods:
+        if place.planned and seed >= PLANNED.get(method, MOST_PLANNED):
+            continue
+        if exists(method, pair, folder) and not place.result(name, seed, method).exists():
+            wanted.append(method)
+    if not wanted:
+        return []
+    task = Task(pair, folder, seed, place)
+    for method in wanted:
+        result = task.one(method)
+        path = place.result(name, seed, method)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(f".{os.getpid()}")
+        unfinished.write_text(json.dumps(result, indent=1), encoding="utf-8")
+        unfinished.rename(path)
+        accuracy = result["accuracy"]
+        shown = "failed" if accuracy is None else f"{100 * accuracy:.1f}"
+        same = f", same as {result['same_as']}" if "same_as" in result else ""
+        print(f"{name} {seed} {method}: {shown} ({result['cpu_seconds']:.1f} s{same})", flush=True)
+    return [place.result(name, seed, method) for method in wanted]
+
+
+def embed_all(names: Sequence[str], seeds: Sequence[int], place: Place, workers: int) -> None:
+    """Compute everything that a run needs of frozen encoders, without labels and without any
+    method.
+    """
+    os.chdir(ROOT)
+    for name in names:
+        build_once(name, place)
+    os.environ["OMP_NUM_THREADS"] = "1"  # read by the processes that are started now
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        for line in pool.map(embed_pair, names, [seeds] * len(names), [place] * len(names)):
+            print(line, flush=True)
+
+
+def embed_pair(name: str, seeds: Sequence[int], place: Place) -> str:
+    """Compute the rows of the frozen encoder, and the features of the references; returns a line
+    about them.
+    """
+    from attittud_lab.config.load import load
+    from attittud_lab.training.train import load_data
+
+    from .shared import embed
+
+    os.chdir(ROOT)
+    folder = place.out / "files" / name
+    for seed in seeds:
+        data = load_data(load(folder / "job.yaml", [f"seed={seed}"]), pooled=True)
+        rows = embed(data, place.cache(name))
+    kind = pairs()[name].kind
+    sources = {source: np.arange(1) for source in same_classes(folder)}
+    problem = Problem(kind, folder, np.arange(1), sources)
+    references.embed(problem, place.cache(name) / "references")
+    size = sum(path.stat().st_size for path in place.cache(name).rglob("*") if path.is_file())
+    return f"{name}: {rows} examples, {size / 1e6:.1f} MB"
 
 
 def job_of(folder: Path) -> dict[str, Any]:
@@ -117,32 +203,134 @@ def exists(method: str, pair: Pair, folder: Path) -> bool:
     return method not in SINGLE_RUNS or shares
 
 
-def one(pair: Pair, folder: Path, seed: int, method: str, place: Place) -> dict[str, Any]:
-    """The result of a method, with everything that one needs to repeat it. A failure is a
-    result.
-    """
-    started = time.perf_counter()
-    rows = labelled_rows(folder, seed)
-    try:
+class Task:
+    """A pair with a seed, on which several methods are run."""
+
+    def __init__(self, pair: Pair, folder: Path, seed: int, place: Place) -> None:
+        from .shared import Shared
+
+        self.pair = pair
+        self.folder = folder
+        self.seed = seed
+        self.place = place
+        self.rows = labelled_rows(folder, seed)
+        self.checksum = checksum(self.rows["primary"])
+        key = f"{seed}-{provenance()['provenance']['revision']}"
+        self.shared = Shared(place.cache(pair.name), pair.kind, key)
+
+    def one(self, method: str) -> dict[str, Any]:
+        """The result of a method, with everything that one needs to repeat it. A failure is a
+        result.
+        """
+        started = time.perf_counter(), cpu_seconds()
+        try:
+            result = self.run(method)
+        except (RuntimeError, ValueError, OSError) as error:
+            result = {"accuracy": None, "error": f"{type(error).__name__}: {error}"}
+        about: dict[str, Any] = {"pair": self.pair.name, "seed": self.seed, "method": method}
+        about |= {"labels": self.checksum, "quick": self.place.quick}
+        about["seconds"] = time.perf_counter() - started[0]
+        about["cpu_seconds"] = cpu_seconds() - started[1]
+        return about | provenance() | result
+
+    def run(self, method: str) -> dict[str, Any]:
         if method in REFERENCES:
-            sources = {name: np.array(rows[name]) for name in same_classes(folder)}
-            problem = Problem(pair.kind, folder, np.array(rows["primary"]), sources)
-            result = references.reference(
-                method, problem, seed, place.out / "cache" / "references", place.autogluon
+            cache = self.place.cache(self.pair.name) / "references"
+            return references.reference(
+                method, self.problem(), self.seed, cache, self.place.autogluon
             )
-        elif method == "before":
-            result = before(folder, seed, place)
-        elif method == "multitask":
-            runs = [product(pair, folder, seed, method, place, weight) for weight in WEIGHTS]
-            result = max(runs, key=lambda run: run["fold_accuracy"])
-        else:
-            result = product(pair, folder, seed, method, place)
-    except (RuntimeError, ValueError, OSError) as error:
-        result = {"accuracy": None, "error": f"{type(error).__name__}: {error}"}
-    about: dict[str, Any] = {"pair": pair.name, "seed": seed, "method": method}
-    about["labels"] = checksum(rows["primary"])
-    about |= {"quick": place.quick, "seconds": time.perf_counter() - started}
-    return about | provenance() | result
+        if method == "before":
+            return before(self.folder, self.seed, self.place)
+        if method == "multitask":
+            runs = [self.product(method, weight) for weight in WEIGHTS]
+            return max(runs, key=lambda run: run["fold_accuracy"])
+        with self.sharing(method):
+            if method in PORTFOLIOS and method != "default" and self.same_as_default(method):
+                return self.repeated(method)
+            return self.product(method)
+
+    def problem(self) -> Problem:
+        """What references read."""
+        sources = {name: np.array(self.rows[name]) for name in same_classes(self.folder)}
+        return Problem(self.pair.kind, self.folder, np.array(self.rows["primary"]), sources)
+
+    @contextmanager
+    def sharing(self, method: str) -> Iterator[None]:
+        """Portfolios share their work; what only a person reads is made by the first alone."""
+        if method not in PORTFOLIOS or not self.place.shares:
+            yield
+            return
+        with self.shared.used(report=method == "default"):
+            yield
+
+    # ---------------------------------------------------------------------------------- the product
+
+    def settings(self, method: str, weight: float | None = None) -> list[str]:
+        settings = [f"seed={self.seed}", f"output={self.place.cache(self.pair.name)}"]
+        settings += overrides(method, self.pair, self.folder)
+        if weight is not None:
+            sources = job_of(self.folder)["data"]["auxiliary"]
+            settings += [f"data.auxiliary.{source}.weight={weight}" for source in sources]
+        if self.place.quick:
+            settings.append("training.guided.steps=6")
+        return settings
+
+    def product(self, method: str, weight: float | None = None) -> dict[str, Any]:
+        """One run of the product in this process."""
+        from attittud_lab.config.load import load
+        from attittud_lab.portfolio.run import run as run_portfolio
+        from attittud_lab.training.train import run as run_single
+
+        settings = self.settings(method, weight)
+        config = load(self.folder / "job.yaml", settings)
+        run_dir = self.place.out / "runs" / f"{self.pair.name}-{self.seed}-{method}"
+        shutil.rmtree(run_dir, ignore_errors=True)
+        train = run_single if method in SINGLE_RUNS else run_portfolio
+        train(config, run_dir=run_dir)
+        result = finished(run_dir)
+        shutil.rmtree(run_dir)
+        return result | {"settings": settings}
+
+    def same_as_default(self, method: str) -> bool:
+        """Whether a method would try the same candidates as `default` and choose in the same
+        way.
+        """
+        from attittud_lab.config.load import load
+        from attittud_lab.portfolio.trial import pooled_data
+
+        from .shared import plan
+
+        plans = []
+        for name in (method, "default"):
+            config = load(self.folder / "job.yaml", self.settings(name))
+            plans.append(plan(config, pooled_data(config)))
+        return plans[0] == plans[1]
+
+    def repeated(self, method: str) -> dict[str, Any]:
+        """The result of `default` for a method that is the same run."""
+        path = self.place.result(self.pair.name, self.seed, "default")
+        if not path.exists():
+            return self.product(method)
+        default = json.loads(path.read_text(encoding="utf-8"))
+        if default["provenance"]["revision"] != provenance()["provenance"]["revision"]:
+            return self.product(method)
+        measured = (
+            "labels",
+            "accuracy",
+            "fold_accuracy",
+            "chosen",
+            "chance",
+            "candidates",
+            "error",
+        )
+        result = {name: default[name] for name in measured if name in default}
+        return result | {"same_as": "default", "settings": self.settings(method)}
+
+
+def cpu_seconds() -> float:
+    """Seconds of all cores that this process and its finished children have used."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def provenance() -> dict[str, Any]:
@@ -194,11 +382,11 @@ def overrides(method: str, pair: Pair, folder: Path) -> list[str]:
         "uses_alone": {"uses": ["alone"], "candidates": []},
         "without_pretrained": {"features": PLAIN_FEATURES[pair.kind]},
         "without_simple": {"learners": ["network"]},
-        "without_networks": {"learners": SIMPLE[pair.kind]},
+        "without_networks": {},  # on a CPU the default tries none
         "with_networks": {"learners": with_networks, "candidates": plain},
         "with_attittud": {"learners": with_networks, "candidates": [*plain, *guided]},
-        "without_translated": {"uses": ["alone", "pooled", "stacked"]},
-        "without_stacked": {"uses": ["alone", "pooled", "translated"]},
+        "without_translated": {"uses": ["alone", "stacked"]},
+        "without_stacked": {"uses": ["alone", "translated"]},
     }
     chosen = settings.get(method, {})
     lines = [f"portfolio.{key}={json.dumps(value)}" for key, value in chosen.items()]
@@ -211,30 +399,6 @@ def single_run(method: str, folder: Path) -> list[str]:
     if method == "own_head":
         lines += [f"data.auxiliary.{name}.share_head=false" for name in same_classes(folder)]
     return lines
-
-
-def product(
-    pair: Pair, folder: Path, seed: int, method: str, place: Place, weight: float | None = None
-) -> dict[str, Any]:
-    """One run of the product in this process."""
-    from attittud_lab.config.load import load
-    from attittud_lab.portfolio.run import run as run_portfolio
-    from attittud_lab.training.train import run as run_single
-
-    settings = [f"seed={seed}", f"output={place.out / 'cache'}", *overrides(method, pair, folder)]
-    if weight is not None:
-        sources = job_of(folder)["data"]["auxiliary"]
-        settings += [f"data.auxiliary.{source}.weight={weight}" for source in sources]
-    if place.quick:
-        settings.append("training.guided.steps=6")
-    config = load(folder / "job.yaml", settings)
-    run_dir = place.out / "runs" / f"{pair.name}-{seed}-{method}"
-    shutil.rmtree(run_dir, ignore_errors=True)
-    train = run_single if method in SINGLE_RUNS else run_portfolio
-    train(config, run_dir=run_dir)
-    result = finished(run_dir)
-    shutil.rmtree(run_dir)
-    return result | {"settings": settings}
 
 
 BEFORE = """

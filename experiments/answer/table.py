@@ -57,6 +57,8 @@ class Results:
     chances: dict[tuple[str, int], float] = field(default_factory=dict)
     seconds: dict[str, list[float]] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
+    repeated: set[str] = field(default_factory=set)
+    """Methods that were, at least once, the same run as `default`."""
     revisions: set[str] = field(default_factory=set)
 
     def methods(self) -> set[str]:
@@ -83,7 +85,10 @@ def read(out: Path) -> Results:
         for table, figure in ((results.scores, "accuracy"), (results.folds, "fold_accuracy")):
             of_pair = table.setdefault(pair, {}).setdefault(method, {})
             of_pair[seed] = 100 * facts[figure]
-        results.seconds.setdefault(method, []).append(facts["seconds"])
+        if "same_as" in facts:
+            results.repeated.add(method)
+        else:
+            results.seconds.setdefault(method, []).append(facts["cpu_seconds"])
         if method == DEFAULT and facts.get("chance") is not None:
             results.chances[pair, seed] = facts["chance"]
     for name, methods in CHOICES.items():
@@ -95,15 +100,22 @@ def read(out: Path) -> Results:
 
 
 def best_by_folds(results: Results, pair: str, methods: Sequence[str]) -> Scores:
-    """For each seed the accuracy of the method with the highest accuracy on folds."""
+    """For each seed that all these methods have, the accuracy of the one with the highest accuracy
+    on folds.
+    """
     scores, folds = results.scores[pair], results.folds[pair]
     present = [method for method in methods if method in scores]
-    seeds = {seed for method in present for seed in scores[method]}
     best = {}
-    for seed in sorted(seeds):
-        having = [method for method in present if seed in scores[method]]
-        best[seed] = scores[max(having, key=lambda method: folds[method][seed])][seed]
+    for seed in common_seeds(scores, present):
+        winner = max(present, key=lambda method: folds[method][seed])
+        best[seed] = scores[winner][seed]
     return best
+
+
+def common_seeds(scores: dict[str, Scores], methods: Sequence[str]) -> list[int]:
+    """The seeds that all these methods have."""
+    seeds = [set(scores[method]) for method in methods]
+    return sorted(set.intersection(*seeds)) if seeds else []
 
 
 # --------------------------------------------------------------------------------------- statistics
@@ -123,6 +135,12 @@ class Comparison:
     def mean(self) -> tuple[float, float, float]:
         """Mean over pairs and the ends of its 95 % interval."""
         return interval([*self.means.values()])
+
+    def seeds(self) -> str:
+        """How many seeds the pairs have: a number, or the fewest and the most."""
+        counts = [len(values) for values in self.differences.values()]
+        fewest, most = min(counts), max(counts)
+        return str(most) if fewest == most else f"{fewest} to {most}"
 
     def lost(self) -> list[str]:
         """Pairs where a one-sided paired t-test shows a loss after Holm's correction."""
@@ -162,7 +180,7 @@ def compare(results: Results, first: str, second: str, names: Iterable[str]) -> 
     for pair in names:
         methods = results.scores.get(pair, {})
         if first in methods and second in methods:
-            seeds = sorted(methods[first].keys() & methods[second].keys())
+            seeds = common_seeds(methods, [first, second])
             if seeds:
                 values = [methods[first][seed] - methods[second][seed] for seed in seeds]
                 differences[pair] = np.array(values)
@@ -185,19 +203,19 @@ def helped(results: Results) -> tuple[list[float], list[bool]]:
 
 
 def page(out: Path) -> str:
-    """All goals, comparisons and ablations as Markdown."""
+    """All goals, comparisons and ablations as Markdown. Means have the number of their seeds."""
     results = read(out)
     declared = {name: pair for name, pair in pairs().items() if name in results.scores}
     parts = [
         f"Revisions: {', '.join(sorted(results.revisions))}. Pairs: {len(declared)}.",
-        rows(("goal", "figure", "bound", ""), goals(results, declared)),
+        rows(("goal", "figure", "bound", "seeds", ""), goals(results, declared)),
         rows(("pair", *shown_methods(results)), means_by_pair(results, declared)),
         rows(
-            ("row", "minus", "mean", "95 % interval", "shown to lose", "pairs"),
+            ("row", "minus", "mean", "95 % interval", "shown to lose", "pairs", "seeds"),
             ablations(results, declared),
         ),
         reliability(results),
-        rows(("method", "median seconds", "runs"), times(results)),
+        rows(("method", "median seconds of a core", "runs"), times(results)),
     ]
     if results.failed:
         parts.append("Failed:\n\n" + "\n".join(f"* {line}" for line in results.failed))
@@ -214,8 +232,8 @@ def rows(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 def goals(results: Results, declared: dict[str, Pair]) -> list[list[str]]:
     lines = []
 
-    def goal(name: str, figure: str, bound: str, met: bool) -> None:
-        lines.append([name, figure, bound, "met" if met else "**missed**"])
+    def goal(name: str, figure: str, bound: str, met: bool, seeds: str = "") -> None:
+        lines.append([name, figure, bound, seeds, "met" if met else "**missed**"])
 
     for method, least in LEAST.items():
         comparison = compare(results, DEFAULT, method, declared)
@@ -226,9 +244,12 @@ def goals(results: Results, declared: dict[str, Pair]) -> list[list[str]]:
         worst = min(comparison.means, key=lambda pair: comparison.means[pair])
         mean, low, high = comparison.mean()
         figure = comparison.means[worst]
-        goal(f"no pair lost to {method}", ", ".join(lost) or "none", "none", not lost)
-        goal(f"worst against {method}", f"{figure:+.1f} ({worst})", "≥ -1", figure >= WORST)
-        goal(f"mean over {method}", with_ends(mean, low, high), f"≥ +{least:g}", mean >= least)
+        seeds = comparison.seeds()
+        worst_shown = f"{figure:+.1f} ({worst})"
+        shown = with_ends(mean, low, high)
+        goal(f"no pair lost to {method}", ", ".join(lost) or "none", "none", not lost, seeds)
+        goal(f"worst against {method}", worst_shown, "≥ -1", figure >= WORST, seeds)
+        goal(f"mean over {method}", shown, f"≥ +{least:g}", mean >= least, seeds)
     wrong = [name for name, pair in declared.items() if pair.systematic]
     kinds = {kind: [n for n, p in declared.items() if p.kind == kind] for kind in LEAST_BEFORE}
     nets = kinds["image"] + kinds["text"]
@@ -245,7 +266,7 @@ def goals(results: Results, declared: dict[str, Pair]) -> list[list[str]]:
             continue
         mean, low, high = comparison.mean()
         met = mean >= least and (method not in by_folds or low > 0)
-        goal(name, with_ends(mean, low, high), f"≥ +{least:g}", met)
+        goal(name, with_ends(mean, low, high), f"≥ +{least:g}", met, comparison.seeds())
     chances, outcomes = helped(results)
     if len(set(outcomes)) == 2:
         from sklearn.metrics import roc_auc_score
@@ -272,7 +293,7 @@ def means_by_pair(results: Results, declared: dict[str, Pair]) -> list[list[str]
         line = [name]
         for method in shown_methods(results):
             values = [*results.scores[name].get(method, {}).values()]
-            line.append(f"{np.mean(values):.1f}" if values else "")
+            line.append(f"{np.mean(values):.1f} ({len(values)})" if values else "")
         lines.append(line)
     return lines
 
@@ -287,7 +308,9 @@ def ablations(results: Results, declared: dict[str, Pair]) -> list[list[str]]:
             ends = f"{low:+.2f} to {high:+.2f}"
             lost = ", ".join(comparison.lost()) or "none"
             count = str(len(comparison.means))
-            lines.append([first, second, f"{mean:+.2f}", ends, lost, count])
+            row = f"{first} (the same runs)" if first in results.repeated else first
+            seeds = comparison.seeds()
+            lines.append([row, second, f"{mean:+.2f}", ends, lost, count, seeds])
     return lines
 
 

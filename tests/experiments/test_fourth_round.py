@@ -3,11 +3,14 @@ results.
 """
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from experiments.answer import run, table
+from attittud_lab import features
+from attittud_lab.features.histogram import HistogramFeatures
+from experiments.answer import run, shared, table
 from experiments.answer.__main__ import main, numbers
 from experiments.answer.references import gradients
 
@@ -28,10 +31,54 @@ def test_results_are_made_once_and_methods_have_the_same_labels(tmp_path):
         table.read(tmp_path)
 
 
+def test_methods_that_share_work_have_the_results_of_methods_alone(tmp_path):
+    methods = ["default", "ensemble", "single", "uses_alone", "without_stacked"]
+    facts = []
+    for shares in (True, False):
+        place = run.Place(tmp_path / str(shares), None, None, None, quick=True, shares=shares)
+        results = [
+            json.loads(path.read_text()) for path in run.run_all([PAIR], [0], methods, place)
+        ]
+        measured = ("method", "labels", "accuracy", "fold_accuracy", "chosen", "candidates")
+        facts.append([{name: result[name] for name in measured} for result in results])
+        same = {result["method"] for result in results if result.get("same_as") == "default"}
+        assert same == {"ensemble"}
+    assert facts[0] == facts[1]
+
+
+def test_a_run_has_as_many_seeds_of_a_method_as_the_protocol(tmp_path):
+    place = run.Place(tmp_path, None, None, None, quick=True, planned=True)
+    assert run.PLANNED["auto"] == 5
+    assert run.run_seed(PAIR, 5, ["auto", "with_networks"], place) == []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(run.PLANNED, "alone", 1)
+        made = run.run_all([PAIR], [0, 1], ["alone"], place)
+    assert [path.name for path in made] == ["0-alone.json"]
+
+
+def test_kept_rows_need_no_package(tmp_path, monkeypatch):
+    """Histograms stand for a frozen encoder."""
+    entry = features.find("histogram")[0]
+    pictures = [*np.random.default_rng(0).integers(0, 255, (6, 3, 16, 16), dtype=np.uint8)]
+    before = shared.KeptRows("histogram", tmp_path).transform(pictures[:5])
+    monkeypatch.setitem(features._ENTRIES, "histogram", replace(entry, needs=("no_package",)))
+    monkeypatch.setitem(shared.ENCODERS, "image", "histogram")
+    gone = RuntimeError("the package is gone")
+    monkeypatch.setattr(HistogramFeatures, "plain", lambda _: (_ for _ in ()).throw(gone))
+    monkeypatch.setattr(HistogramFeatures, "transform", lambda *_: (_ for _ in ()).throw(gone))
+    with shared.Shared(tmp_path, "image", "0").used(report=True):
+        kept = features.build("histogram", "image")
+        np.testing.assert_array_equal(kept.transform(pictures[:5]), before)
+        with pytest.raises(RuntimeError, match="gone"):
+            kept.transform(pictures)
+    with pytest.raises(SystemExit, match="no_package"):
+        shared.Shared(tmp_path / "empty", "image", "0").check_encoder()
+
+
 def write(out, pair, method, scores, folds=None, **more):
     for seed, score in enumerate(scores):
         facts = {"pair": pair, "seed": seed, "method": method, "labels": f"{pair}{seed}"}
-        facts |= {"quick": False, "seconds": 1.0, "provenance": {"revision": "abc"}}
+        facts |= {"quick": False, "cpu_seconds": 1.0, "provenance": {"revision": "abc"}}
         facts |= {"accuracy": score, "fold_accuracy": score if folds is None else folds[seed]}
         path = out / "results" / pair / f"{seed}-{method}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,6 +122,17 @@ def test_other_labels_are_refused(tmp_path):
     write(tmp_path, PAIR, "alone", [0.5], labels="other")
     with pytest.raises(SystemExit, match="default"):
         table.read(tmp_path)
+
+
+def test_a_comparison_has_the_seeds_that_both_methods_have(tmp_path):
+    write(tmp_path, PAIR, "default", [0.8, 0.8, 0.8])
+    write(tmp_path, PAIR, "alone", [0.7, 0.7, 0.7], folds=[0.5, 0.5, 0.5])
+    write(tmp_path, PAIR, "autogluon", [0.6], folds=[0.9])
+    results = table.read(tmp_path)
+    assert table.compare(results, "default", "autogluon", [PAIR]).seeds() == "1"
+    assert table.compare(results, "default", "alone", [PAIR]).seeds() == "3"
+    assert results.scores[PAIR][table.BY_FOLDS] == pytest.approx({0: 60.0})
+    assert len(results.scores[PAIR][f"{table.BY_FOLDS}, not AutoGluon"]) == 3
 
 
 def test_failures_count_against_the_product(tmp_path):
