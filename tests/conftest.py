@@ -4,6 +4,7 @@ example, a fixed seed.
 
 import os
 import signal
+from pathlib import Path
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what it runs in the background deaf to Ctrl-C, and children inherit that: tests
@@ -31,6 +32,9 @@ settings.register_profile(
 settings.load_profile("attittud")
 
 
+collect_ignore = ["helpers"]  # nothing there is a test
+
+
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
@@ -45,3 +49,9 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CI", "1")
     transformers.utils.logging.disable_progress_bar()
     datasets.disable_progress_bars()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave files whose tests all are `nightly` out of `make test`: some import for seconds."""
+    nightly = collection_path.name.endswith("_nightly.py")
+    return True if nightly and config.option.markexpr == "not nightly" else None

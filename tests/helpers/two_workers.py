@@ -1,5 +1,5 @@
-"""Run by test_integrations_workers.py: the examples under Hugging Face, Lightning and Accelerate in
-two processes.
+"""Run by test_integrations_workers_nightly.py: the examples under Hugging Face, Lightning and
+Accelerate in two processes.
 """
 
 import json

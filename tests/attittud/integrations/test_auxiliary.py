@@ -29,8 +29,7 @@ def stream(
     )
 
 
-@pytest.mark.parametrize("sized", [True, False])
-@pytest.mark.parametrize("drawn", [0, 1, 3, 4, 9, 30])
+@pytest.mark.parametrize(("drawn", "sized"), [(0, True), (4, True), (9, False), (30, True)])
 def test_a_resumed_stream_continues_where_it_stopped(drawn: int, sized: bool) -> None:
     whole, resumed = stream(sized=sized), stream(drawn, sized=sized)
     batches = [whole.draw().tolist() for _ in range(drawn + 10)]
@@ -38,8 +37,7 @@ def test_a_resumed_stream_continues_where_it_stopped(drawn: int, sized: bool) ->
     assert resumed.drawn == whole.drawn == drawn + 10
 
 
-@pytest.mark.parametrize("drawn", [0, 3, 4, 9])
-@pytest.mark.parametrize("whole", [2, 4])
+@pytest.mark.parametrize(("drawn", "whole"), [(0, 2), (3, 4), (9, 2)])
 def test_full_batches_go_on_with_the_next_epoch(drawn: int, whole: int) -> None:
     short, full = stream(), stream(drawn, whole=whole)
     in_order = [i for _ in range(40) for i in short.draw().tolist()]

@@ -21,7 +21,7 @@ import transformers
 from transformers import Trainer, TrainerCallback
 
 from attittud import averages, weights_of
-from attittud.integrations.guard import GUARDS, GuardMixin, undisturbed
+from attittud.integrations.guard import GuardMixin
 from tests.helpers.trainers import WARNINGS, arguments, curve, llama
 
 pytestmark = [*WARNINGS, pytest.mark.usefixtures("offline")]
@@ -161,8 +161,7 @@ class Reference:
         return flat(self.model)
 
 
-@pytest.mark.parametrize("accumulated", [1, 3])
-@pytest.mark.parametrize("guard", GUARDS)
+@pytest.mark.parametrize(("guard", "accumulated"), [("none", 1), ("a_gem", 1), ("kl", 3)])
 def test_a_run_follows_the_formula(tmp_path: Path, guard: str, accumulated: int) -> None:
     start = llama().double()
     seen = Seen()
@@ -214,12 +213,11 @@ def test_without_a_guard_a_run_equals_the_stock_trainers_bit_for_bit(tmp_path: P
     assert curve(guarded) == curve(stock) and torch.equal(flat(guarded.model), flat(stock.model))
 
 
-@pytest.mark.parametrize("guard", ["kl", "a_gem"])
-def test_a_resumed_run_is_the_same_run(tmp_path: Path, guard: str) -> None:
+def test_a_resumed_run_is_the_same_run(tmp_path: Path) -> None:
     args = {"max_steps": 5, "save_strategy": "steps", "save_steps": 3, "optim": "adamw_torch"}
-    whole = trainer(tmp_path, guard=guard, args=args)
+    whole = trainer(tmp_path, args=args)
     whole.train()
-    resumed = trainer(tmp_path, guard=guard, args=args)
+    resumed = trainer(tmp_path, args=args)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     assert curve(resumed) == curve(whole) and torch.equal(flat(resumed.model), flat(whole.model))
 
@@ -244,32 +242,13 @@ def test_the_divergence_has_a_gradient_of_exactly_zero_at_the_start(tmp_path: Pa
     )
 
 
-def test_modules_keep_their_mode_where_dropout_is_off() -> None:
-    """Gradient checkpointing needs training mode."""
-    model = llama().train()
-    model.model.embed_tokens.neftune_noise_alpha = 5
-    model.model.layers[0].extra = nn.Dropout(0.1)
-    with undisturbed(model):
-        assert model.training and not model.model.layers[0].extra.training
-        assert model.model.embed_tokens.neftune_noise_alpha == 0
-    assert (
-        model.model.layers[0].extra.training and model.model.embed_tokens.neftune_noise_alpha == 5
-    )
-
-
-@pytest.mark.parametrize("kind", ["new", "trained", "pissa"])
-def test_adapters_belong_to_the_start_model(tmp_path: Path, kind: str) -> None:
-    """Also adapters from an earlier training, and adapters that begin with a part of the
-    weights.
-    """
+def test_adapters_of_an_earlier_training_belong_to_the_start_model(tmp_path: Path) -> None:
     peft = pytest.importorskip("peft", reason="needs peft")
-    options = {"init_lora_weights": "pissa"} if kind == "pissa" else {}
-    model = peft.get_peft_model(llama(), peft.LoraConfig(r=2, target_modules=["q_proj"], **options))
-    if kind == "trained":
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                if "lora_B" in name:
-                    parameter.fill_(0.3)
+    model = peft.get_peft_model(llama(), peft.LoraConfig(r=2, target_modules=["q_proj"]))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.fill_(0.3)
     start = copy.deepcopy(model)
     run = trainer(
         tmp_path, model=model, protect_weight=WEIGHT, args={"max_steps": 2, "learning_rate": 0.5}
@@ -280,28 +259,6 @@ def test_adapters_belong_to_the_start_model(tmp_path: Path, kind: str) -> None:
     for name, parameter in start.named_parameters():
         if parameter.requires_grad:
             assert torch.equal(run._start[name], parameter)
-
-
-def test_a_model_without_logits_next_to_a_loss_works(tmp_path: Path) -> None:
-    """As with fused losses (Liger)."""
-
-    def trained(*, fused: bool) -> Tensor:
-        model = llama()
-        usual = model.forward
-
-        def without_logits(*args: Any, labels: Tensor | None = None, **more: Any) -> Any:
-            outputs = usual(*args, labels=labels, **more)
-            if labels is not None:
-                outputs.logits = None
-            return outputs
-
-        if fused:
-            model.forward = without_logits
-        args = {"remove_unused_columns": False}
-        trainer(tmp_path, model=model, protect_eval_dataset=rows(7, 5), args=args).train()
-        return flat(model)
-
-    assert torch.equal(trained(fused=True), trained(fused=False))
 
 
 # ------------------------------------------------------------------------------- what was forgotten
@@ -340,16 +297,6 @@ def test_forgetting_is_the_change_of_the_mean_loss_over_tokens(tmp_path: Path) -
     )
 
 
-def test_forgetting_is_measured_once_for_several_evaluation_sets(tmp_path: Path) -> None:
-    args = {"eval_strategy": "steps", "eval_steps": 1, "max_steps": 1}
-    data = {"a": rows(4, 6), "b": rows(4, 7)}
-    run = trainer(
-        tmp_path, guard="none", protect_eval_dataset=rows(7, 5), eval_dataset=data, args=args
-    )
-    run.train()
-    assert len(curve(run, "eval_forgetting")) == 1
-
-
 # ----------------------------------------------------------------------------------------- refusals
 
 
@@ -378,33 +325,16 @@ def test_prompt_learning_is_refused(tmp_path: Path) -> None:
         trainer(tmp_path, model=model)
 
 
-@pytest.mark.parametrize("guard", ["kl", "a_gem"])
-@pytest.mark.parametrize("labels", [[-100] * 4, None])
 def test_protected_data_without_labels_that_count_are_refused(
-    tmp_path: Path, guard: str, labels: Any
+    tmp_path: Path,
 ) -> None:
-    row = {"input_ids": [3, 4, 5, 6]} | ({} if labels is None else {"labels": labels})
+    row = {"input_ids": [3, 4, 5, 6], "labels": [-100] * 4}
 
     def collator(batch: list[dict[str, list[int]]]) -> dict[str, Tensor]:
         return {name: torch.tensor([x[name] for x in batch]) for name in row}
 
-    run = trainer(tmp_path, guard=guard, protect_dataset=[row] * 4, protect_collator=collator)
-    with pytest.raises(ValueError, match=r"protect_dataset=: .*protect_collator="):
-        run.train()
-
-
-@pytest.mark.parametrize("guard", ["kl", "a_gem"])
-def test_a_model_that_runs_the_forward_pass_of_another_is_refused(
-    tmp_path: Path, guard: str
-) -> None:
-    """As a deep copy of a model that TRL trained does without labels."""
-    model, other = llama(), llama()
-    usual = model.forward
-    model.forward = lambda *args, labels=None, **more: (
-        other(*args, **more) if labels is None else usual(*args, labels=labels, **more)
-    )
-    run = trainer(tmp_path, model=model, guard=guard, args={"remove_unused_columns": False})
-    with pytest.raises(ValueError, match="parameter of the model"):
+    run = trainer(tmp_path, protect_dataset=[row] * 4, protect_collator=collator)
+    with pytest.raises(ValueError, match="protect_dataset"):
         run.train()
 
 

