@@ -1,14 +1,19 @@
 """The wheel, installed outside the checkout: what a user gets from `pip install attittud`."""
 
 import os
+import re
+import runpy
 import subprocess
 import sys
 import zipfile
 from collections.abc import Iterable, Iterator
+from email import message_from_string
+from email.message import Message
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -73,34 +78,32 @@ def closure(requirements: Iterable[Requirement]) -> dict[str, Distribution]:
     return found
 
 
-def install(wheel: Path, folder: Path, *, extra: str = "") -> Path:
-    """A fresh environment with the wheel and exactly the dependencies it declares; returns its
-    `bin` folder.
+def metadata_of(wheel: Path) -> Message:
+    """What a package index reads."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        return message_from_string(archive.read(name).decode("utf-8"))
 
-    The dependencies are links to the copies that the tests run with: to install torch again would
-    take a minute.
+
+def install(wheel: Path, folder: Path, *, extra: str = "") -> Path:
+    """A fresh environment as `pip install attittud[extra]` makes it, with the folder of the wheel
+    as the package index; returns its `bin` folder.
+
+    The declared dependencies are links to the copies that the tests run with: to install torch
+    again would take a minute. pip checks that none is missing.
     """
     run(sys.executable, "-m", "venv", "--without-pip", folder, cwd=folder.parent)
-    python = folder / "bin" / "python"
-    run(
-        sys.executable,
-        "-m",
-        "pip",
-        "--python",
-        python,
-        "install",
-        "--no-deps",
-        "--no-index",
-        wheel,
-        cwd=folder.parent,
-    )
     (site,) = folder.glob("lib/python*/site-packages")
-    (metadata,) = site.glob("attittud-*.dist-info")
-    for dependency in closure(needs(Distribution.at(metadata).requires or [], extra)).values():
+    required = metadata_of(wheel).get_all("Requires-Dist", [])
+    for dependency in closure(needs(required, extra)).values():
         for top in {file.parts[0] for file in dependency.files or []} - {"..", "__pycache__"}:
             link = site / top
             if not link.exists():  # namespace packages are shared
                 link.symlink_to(Path(str(dependency.locate_file(top))))
+    python = folder / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet"]
+    name = f"attittud[{extra}]" if extra else "attittud"
+    run(*pip, "--no-index", "--find-links", wheel.parent, name, cwd=folder.parent)
     return folder / "bin"
 
 
@@ -133,21 +136,43 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert any(name.endswith("dist-info/licenses/LICENSE") for name in names)
 
 
-def test_the_wheel_has_the_right_metadata(torch_only: Path) -> None:
+def test_the_wheel_has_the_right_metadata(wheel: Path, torch_only: Path) -> None:
+    metadata = metadata_of(wheel)
+    assert {"ATTITTUD", "ATTITUD"} <= set(metadata["Keywords"].split(","))
+    required = metadata.get_all("Requires-Dist", [])
+    assert [requirement.name for requirement in needs(required)] == ["torch"]
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert metadata.get_all("Project-URL") and metadata["License-Expression"] == "MIT"
+    assert str(metadata.get_payload()).strip() == (ROOT / "README.md").read_text().strip()
     (path,) = torch_only.parent.rglob("attittud-*.dist-info")
-    installed = Distribution.at(path)
-    assert {"ATTITTUD", "ATTITUD"} <= set(installed.metadata["Keywords"].split(","))
-    assert [requirement.name for requirement in needs(installed.requires or [])] == ["torch"]
     scripts = {
-        entry.name: entry.value for entry in installed.entry_points.select(group="console_scripts")
+        entry.name: entry.value
+        for entry in Distribution.at(path).entry_points.select(group="console_scripts")
     }
     assert scripts == {"attittud": "attittud_lab.cli:main", "attitud": "attittud_lab.cli:main"}
 
 
-def test_description_is_the_readme(torch_only: Path) -> None:
-    (path,) = torch_only.parent.rglob("attittud-*.dist-info")
-    description = Distribution.at(path).metadata.json.get("description", "")
-    assert str(description).strip() == (ROOT / "README.md").read_text().strip()
+def test_the_version_is_the_same_everywhere(wheel: Path) -> None:
+    version = metadata_of(wheel)["Version"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == version
+    sections = re.findall(r"^## \[(.*)\](.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert sections[:2] == [("Unreleased", ""), (version, f" - {citation['date-released']}")]
+    major_minor = version.rpartition(".")[0]
+    for page in ("README.md", "docs/what-can-go-wrong.md"):
+        assert re.findall(r"[Vv]ersion (0\.\d+)", (ROOT / page).read_text()) == [major_minor], page
+
+
+def test_on_an_index_links_and_pictures_lead_to_the_tag_in_the_repository() -> None:
+    """Other addresses and anchors stay."""
+    hook = runpy.run_path(str(ROOT / "hatch_build.py"))
+    text = "![a](docs/a.png) [b](pages/b.md#c) [d](https://e.f) [g](#h) [`i`](CITATION.cff)"
+    made = hook["absolute"](text, "https://x.y/o/attittud/", "1.2.3")
+    there = "https://x.y/o/attittud"
+    assert made == (
+        f"![a]({there}/raw/v1.2.3/docs/a.png) [b]({there}/blob/v1.2.3/pages/b.md#c) "
+        f"[d](https://e.f) [g](#h) [`i`]({there}/blob/v1.2.3/CITATION.cff)"
+    )
 
 
 def test_core_needs_torch_alone(wheel: Path, torch_only: Path, tmp_path: Path) -> None:
@@ -188,13 +213,18 @@ def test_importing_the_core_leaves_installed_extras_alone(with_cli: Path, tmp_pa
     }
 
 
-@pytest.mark.parametrize("script", ["attittud", "attitud"])
-def test_the_command_works_in_both_spellings(with_cli: Path, tmp_path: Path, script: str) -> None:
-    assert "demo" in run(with_cli / script, "--help", cwd=tmp_path).stdout
-
-
-def test_python_dash_m_runs_the_command_line(with_cli: Path, tmp_path: Path) -> None:
-    assert "demo" in run(with_cli / "python", "-m", "attittud", "--help", cwd=tmp_path).stdout
+def test_the_commands_train_and_predict(with_cli: Path, tmp_path: Path) -> None:
+    """From the wheel alone: files beside the code, such as the template of the report, are there."""
+    for name, rows in {"mine": range(40), "others": range(40, 120), "new": range(120, 126)}.items():
+        lines = [f"{n * 37 % 127 / 10},{n % 2 * 3 + n % 5},{'ab'[n % 2]}" for n in rows]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["x,y,label", *lines]) + "\n")
+    files = ["--primary", "mine.csv", "--auxiliary", "others.csv"]
+    run(with_cli / "attittud", "init", "table", *files, cwd=tmp_path)
+    run(with_cli / "attitud", "train", "attittud.yaml", "--quiet", cwd=tmp_path)
+    folder = Path("runs/attittud/portfolio/seed-0")
+    assert "<html" in (tmp_path / folder / "report.html").read_text()
+    done = run(with_cli / "python", "-m", "attittud", "predict", folder, "new.csv", cwd=tmp_path)
+    assert len(done.stdout.splitlines()) == 7
 
 
 def test_command_without_its_extra_says_what_to_install(torch_only: Path, tmp_path: Path) -> None:
