@@ -25,7 +25,6 @@ from attittud._checks import (
 from attittud._torch import THREAD_SETTINGS, keep_saved_tensors, restore_thread
 from attittud.autograd.forward import BatchNormMode
 from attittud.autograd.layout import remove_hooks
-from attittud.autograd.reused import ReusedVector
 from attittud.basis import Basis, make_basis
 from attittud.basis.captured import CapturedUpdate
 from attittud.basis.subspace import Subspace
@@ -163,8 +162,6 @@ class Guide:
             self._warn,
             graphs=GraphMemory(),
             captured=CapturedUpdate(),
-            primary=ReusedVector(),
-            judges=ReusedVector(),
         )
         self._step: Step | None = None
         self._told = False  # whether the warning about accumulation has been given

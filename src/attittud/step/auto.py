@@ -23,7 +23,6 @@ from attittud._checks import check_callable
 from attittud._torch import is_compiled
 from attittud.autograd.forward import BatchNormMode, isolated_forward
 from attittud.autograd.layout import Layout, converts, written_into
-from attittud.autograd.reused import ReusedVector
 from attittud.decompose import Weights
 from attittud.report import SCORED, EarnedWeights
 from attittud.step.refresh import Losses, check_reaches, losses_of
@@ -176,10 +175,8 @@ class AutoWeights:
                 "its first use it may be left out, and the weights stay as they are"
             )
 
-    def gradient(self, judge: Losses, layout: Layout, room: ReusedVector) -> Tensor:
+    def gradient(self, judge: Losses, layout: Layout) -> Tensor:
         """Compute the mean gradient of the judges of all workers, over the shared parameters.
-
-        `room`: the vector for a gradient on a GPU that is not written straight into a new one.
 
         The library controls the forward pass as for `basis_losses`: without dropout, and without
         changes to BatchNorm or to the random state.
@@ -199,7 +196,7 @@ class AutoWeights:
             self.converts = converts(check_reaches(losses, "judge", layout))
         self._reached = reached
         if flat is None:
-            flat = room.filled(layout, found) if layout.on_gpu else layout.flatten(found)
+            flat, _ = layout.flatten_and_view(found)
         if self.workers.splits_examples:
             self.workers.sum_examples_(flat, "judges' gradients")
         return flat

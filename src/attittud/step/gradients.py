@@ -16,7 +16,6 @@ from torch import Tensor
 
 from attittud._checks import AnyEta
 from attittud.autograd.layout import Layout
-from attittud.autograd.reused import ReusedVector
 from attittud.basis.captured import is_small
 from attittud.basis.subspace import Subspace, TaskVector
 from attittud.decompose import Combination, Judges, Numbers, TaskNumbers, Weights
@@ -71,15 +70,10 @@ class Gradients:
     All D-vectors of a step are here, and no other object changes them.
     """
 
-    def __init__(
-        self, workers: Workers, include_mean: bool, memory: ReusedVector, *, copied: bool
-    ) -> None:
-        """`memory`: where the primary gradient goes on a GPU. `copied`: other passes of the step
-        may overwrite gradients.
-        """
+    def __init__(self, workers: Workers, include_mean: bool, *, copied: bool) -> None:
+        """`copied`: other passes of the step may overwrite gradients."""
         self.workers = workers
         self.include_mean = include_mean
-        self.memory = memory
         self.copied = copied
         self.layout: Layout | None = None
         """The shared parameters, as far as they are known."""
@@ -132,10 +126,8 @@ class Gradients:
         self.primary_calls += 1
         if self.primary is not None:
             layout.add_(self.primary, inside, fresh=False)
-        elif layout.on_gpu:
-            self.primary = self.memory.filled(layout, inside)
         else:
-            self.primary = layout.flatten(inside)
+            self.primary, _ = layout.flatten_and_view(inside)
 
     def start_task(self, name: str, eta: Eta | Weights, weight: float) -> None:
         """Note an auxiliary task, before its first gradient is added."""
@@ -449,7 +441,7 @@ class Gradients:
         """
         ((name, task),) = self.tasks.items()
         primary, flat, *judges = vectors
-        copy = Gradients(self.workers, self.include_mean, self.memory, copied=self.copied)
+        copy = Gradients(self.workers, self.include_mean, copied=self.copied)
         copy.layout = self.layout
         copy.subspace = self.subspace
         copy.primary = primary

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from attittud._torch import CUDA_GRAPH_TREES, in_cuda_graphs, saved_by_compiled
 from attittud.autograd.layout import EVERYTHING, Layout, Share, converts, walk, written_into
-from attittud.autograd.reused import ReusedVector
 from attittud.basis.base import Refresh
 from attittud.basis.captured import CapturedUpdate, Work, is_small
 from attittud.basis.subspace import Subspace, Update
@@ -53,11 +52,9 @@ class GuideParts:
     refresher: Refresher
     auto: AutoWeights
     warn: SkipWarning
-    # Each of the following only saves time. A guide gives the same updates without it.
+    # The following two only save time. A guide gives the same updates without them.
     graphs: GraphMemory
     captured: CapturedUpdate
-    primary: ReusedVector  # for the primary gradient
-    judges: ReusedVector  # for the judges' gradient
 
 
 class Step:
@@ -91,7 +88,7 @@ class Step:
         self.norms = norms
         self.skips = False
         """Whether this step needs no primary losses and got None for them."""
-        self.gradients = Gradients(self.workers, include_mean, parts.primary, copied=self.replayed)
+        self.gradients = Gradients(self.workers, include_mean, copied=self.replayed)
         old = parts.schedule.subspace
         if not refreshing and old is not None:
             self.gradients.begin(old.layout, old)
@@ -122,14 +119,6 @@ class Step:
         if self._undo is not None:
             self._undo()
         self.parts.auto.restore(self._scored)
-        self._release()
-
-    def _release(self) -> None:
-        """Give back the memory of the gradients."""
-        layout = self.gradients.layout
-        if layout is not None and layout.on_gpu:
-            self.parts.primary.release()
-            self.parts.judges.release()
 
     # -------------------------------------------------------------------------------- the algorithm
 
@@ -177,7 +166,6 @@ class Step:
         self.shared.write(
             gradients.layout, gradients.views_of(update.vector) or update.vector, rest
         )
-        self._release()
         report = self._report(update, basis)
         self.shared.remember(reached)
         parts.schedule.close(basis, refreshed=self.refreshing)
@@ -492,9 +480,7 @@ class Step:
             self.refresh = None
         assert gradients.subspace is not None and gradients.layout is not None
         if self.judge is not None and gradients.judges is None:
-            gradients.use_judges(
-                self.parts.auto.gradient(self.judge, gradients.layout, self.parts.judges)
-            )
+            gradients.use_judges(self.parts.auto.gradient(self.judge, gradients.layout))
         if new:
             for name, waiting in gradients.take_waiting().items():
                 every = [waiting.get(key) for key, _ in self.shared.listing.trainable]

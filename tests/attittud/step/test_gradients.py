@@ -6,7 +6,6 @@ from torch import nn
 
 from attittud import Eta, decompose
 from attittud.autograd.layout import Layout
-from attittud.autograd.reused import ReusedVector
 from attittud.basis.subspace import Stored
 from attittud.decompose import combine
 from attittud.step.gradients import Gradients
@@ -23,7 +22,7 @@ def collected(vectors, primary, rows, *, include_mean, early, parts=1):
     layout = Layout(nn.Linear(3, 4).double().named_parameters())
     basis = Stored(layout, len(rows), Workers())
     basis.replace(rows.clone(), torch.ones((), dtype=torch.bool))
-    gradients = Gradients(Workers(), include_mean, ReusedVector(), copied=False)
+    gradients = Gradients(Workers(), include_mean, copied=False)
     gradients.begin(layout, basis)
     gradients.add_primary(layout.views(primary), {})
     if not early:
