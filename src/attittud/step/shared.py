@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from operator import attrgetter, getitem, is_, is_not, itemgetter
+from operator import attrgetter, is_, is_not, itemgetter
 from types import NoneType
 from typing import Any
 
@@ -23,12 +23,12 @@ from attittud._torch import (
     next_sequence_number,
     sequence_number,
 )
-from attittud.autograd.layout import Layout, as_gradient, local, walk
+from attittud.autograd.layout import Layout, Named, as_gradient, local, walk
 from attittud.basis.subspace import Subspace
 from attittud.workers.one import Workers
 
 Predicate = Callable[[str, nn.Parameter], bool]
-_PARAMETERS, _MODULES, _DTYPE = map(attrgetter, ("_parameters", "_modules", "dtype"))
+_DTYPE = attrgetter("dtype")
 _FIRST = itemgetter(0)
 _LEAVES = (NoneType, AccumulateGrad)  # the ends of a graph, which have no number of their own
 NEAR = 24
@@ -36,64 +36,42 @@ NEAR = 24
 
 
 class ParameterListing:
-    """A list of a model's parameters. It is kept, because making it takes longer than the
-    arithmetic of a step.
-
-    Every step compares the modules' tables of parameters with the known tables, without walking
-    through the modules.
-    """
+    """The parameters of a model. The lists stay the same objects until the model changes."""
 
     def __init__(self, model: nn.Module, workers: Workers) -> None:
-        self.model, self.workers = model, workers
-        # A model's own method may list other parameters at any time.
-        methods = "named_parameters", "named_modules"
-        own = [getattr(getattr(model, name), "__func__", None) for name in methods]
-        self._custom = own != [getattr(nn.Module, name) for name in methods]
-        self._list()
-
-    def _list(self) -> None:
-        self.named = list(self.workers.named(self.model))
-        self._parameters = [parameter for _, parameter in self.named]
-        self._wanted: list[bool] | None = None
-        # FSDP2 replaces the parameters in these tables; its workers keep a list of their own.
-        self._modules = [] if self.workers.splits_columns else list(self.model.modules())
-        self._tables = self._tables_now()
-        self._sizes = list(map(len, self._tables))
-        entries = [(table, key, value) for table in self._tables for key, value in table.items()]
-        self._owners, self._keys, self._values = ([entry[i] for entry in entries] for i in range(3))
-
-    def _tables_now(self) -> list[dict[str, Any]]:
-        return [*map(_PARAMETERS, self._modules), *map(_MODULES, self._modules)]
-
-    def _changed(self) -> bool:
-        if (
-            self._custom
-            or not all(map(is_, self._tables_now(), self._tables))
-            or list(map(len, self._tables)) != self._sizes
-        ):
-            return True
-        try:
-            return not all(map(is_, map(getitem, self._owners, self._keys), self._values))
-        except KeyError:
-            return True
+        self.model = model
+        self.workers = workers
+        self.named: list[tuple[str, nn.Parameter]] = []
+        self._required: list[bool] | None = None
+        self.update()
 
     def update(self) -> bool:
-        """Update the list. Returns whether the parameters, or which of them require a gradient,
+        """List the parameters again. Returns whether they, or which of them require a gradient,
         have changed.
         """
-        relisted = self._changed()
-        if relisted:
-            self._list()
-        wanted = list(map(attrgetter("requires_grad"), self._parameters))
-        if wanted == self._wanted:
-            return relisted
-        self.trainable = [pair for pair, wants in zip(self.named, wanted, strict=True) if wants]
+        named = list(self.workers.named(self.model))
+        changed = not _same(named, self.named)
+        if changed:
+            self.workers.check_whole(self.model)
+            self._required = None
+            self.named = named
+        required = [parameter.requires_grad for _, parameter in self.named]
+        if required == self._required:
+            return False
+        self.trainable = [pair for pair in self.named if pair[1].requires_grad]
         """Parameters that require a gradient. A tied parameter appears once, under its first
         name.
         """
         self.parameters = [parameter for _, parameter in self.trainable]
-        self._wanted = wanted  # last, because an interruption may come before
+        self._required = required  # last, because an interruption may come before
         return True
+
+
+def _same(named: Named, others: Named) -> bool:
+    """Whether two lists have the same parameters under the same names."""
+    if [name for name, _ in named] != [name for name, _ in others]:
+        return False
+    return all(map(is_, [p for _, p in named], [p for _, p in others]))
 
 
 @dataclass
@@ -255,7 +233,6 @@ class Shared:
     ) -> None:
         self.workers = workers
         self.listing = ParameterListing(model, workers)
-        self.listing.update()
         self._allowed = allowed(self.listing.named, parameters)
         self._latest: Layout | None = None  # the next step mostly has the same layout
         self._reached: dict[

@@ -49,12 +49,15 @@ class Workers:
 
     def named(self, model: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:
         """Return the parameters that an optimizer sees, with their names."""
+        return model.named_parameters()
+
+    def check_whole(self, model: nn.Module) -> None:
+        """Refuse new parameters of a model that these workers cannot have: shards."""
         if uses_shards(model):
             raise ValueError(
                 "the model was sharded (fully_shard) after this guide had been made, so the guide does not know the shards; "
                 "call fully_shard first, and then make the guide"
             )
-        return model.named_parameters()
 
     def names(self, leaves: set[int], named: Named) -> set[str]:
         """Return the names of the parameters among the leaves of a graph; `leaves` are ids."""

@@ -65,6 +65,9 @@ class Shards(Group):
     def named(self, model: nn.Module) -> Named:
         return self._named
 
+    def check_whole(self, model: nn.Module) -> None:
+        """Nothing to refuse: these workers have shards."""
+
     def losses(self, losses: Tensor | None, where: str) -> Tensor | None:
         if losses is None:
             raise ValueError(

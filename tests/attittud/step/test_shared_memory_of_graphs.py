@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from attittud import Eta, Guide
 from attittud.autograd import layout
 from attittud.engine import loop
-from attittud.step.shared import GraphMemory, ParameterListing
+from attittud.step.shared import GraphMemory
 from tests.helpers.watch import Holding
 
 STEPS = 8
@@ -242,7 +242,6 @@ CHANGES: list[Callable[[Run, int], None]] = [
 def nothing_remembered() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(GraphMemory, "recall", lambda self, losses: None)
-        patch.setattr(ParameterListing, "_changed", lambda self: True)
         for module in (loop, layout):
             patch.setattr(module, "unconverted", lambda loss, layout, parameters: list(parameters))
         yield
