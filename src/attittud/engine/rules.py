@@ -26,7 +26,6 @@ from torch import Tensor
 
 from attittud.engine.base import UnsupportedError
 from attittud.engine.gradients import Dense, Outer, PerExampleGradient, Rows, Windows
-from attittud.kernels import kernels
 
 Function = Callable[..., Any]
 Gradients = Iterator[tuple[Tensor, PerExampleGradient]]
@@ -209,11 +208,6 @@ def batch_norm(use: Use) -> Gradients:
     if use["training"]:
         raise UnsupportedError("it normalises by statistics of the batch")
     x, mean, var, eps = use["input"], use["running_mean"], use["running_var"], use["eps"]
-    fast = kernels() if use.gradient.is_cuda else None
-    if fast is not None and fast.serves_channels(use.gradient, x):
-        sums = fast.channel_sums(use.gradient, x, mean, var, eps, use.examples)
-        named = zip((use["weight"], use["bias"]), sums, strict=True)
-        return iter([(tensor, Dense(values)) for tensor, values in named if use.asks(tensor)])
     return _affine(use, lambda: F.batch_norm(x, mean, var, None, None, False, 0.0, eps))
 
 

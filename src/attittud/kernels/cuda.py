@@ -32,14 +32,8 @@ _FEW, _FOURFOLD = (
     10,
 )  # rows up to which `products` runs many programs at a time, and gives a thread four columns
 _UNROLLED = 20  # rows up to which a thread holds one column, with twice as many sums
-_FEW_PAIRS = 8  # rows up to which `gram` has room for many programs at a time
-_PAIRS, _QUARTERED = (
-    11,
-    24,
-)  # rows whose pairwise float64 sums fit into the registers of one thread, or of four
-_GROUP = 8  # with more rows, this many rows at a time
-# tiles being loaded at once, if registers allow too few programs at a time to keep the memory busy
-_GRAM_AHEAD = 6
+_GROUP = 8  # rows whose products with as many others `gram` sums at a time
+_GRAM_AHEAD = 3  # tiles that `gram` loads at once
 
 
 def _on_its_device(launch: Callable[P, R]) -> Callable[P, R]:
@@ -67,96 +61,22 @@ def _padded(rows: int) -> int:
 
 
 @triton.jit
-def _gram(rows, out, size, stride, K: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr):
-    """Sums over all pairs of K rows. Each thread has one column of each row, so nothing is shared
-    or read twice.
-
-    The product of two float32 numbers is exact in float64. The digits beyond float32 are needed: a
-    row that depends on others has a pivot of 1e-14, which would vanish in the noise of 1e-7 of
-    float32 products (tf32x3).
-    """
-    program = tl.program_id(0)
-    column = tl.arange(0, BLOCK).to(tl.int64)
-    sums = ()
-    for _ in tl.static_range(K * (K + 1) // 2):
-        sums = sums + (tl.zeros((BLOCK,), tl.float64),)
-    for start in tl.range(program * BLOCK, size, tl.num_programs(0) * BLOCK, num_stages=AHEAD):
-        at = start + column
-        tile = ()
-        for i in tl.static_range(K):
-            row = tl.load(rows + i * tl.cast(stride, tl.int64) + at, mask=at < size, other=0.0)
-            tile = tile + (row.to(tl.float64),)
-        new = ()
-        for i in tl.static_range(K):
-            for j in tl.static_range(i + 1):
-                new = new + (sums[i * (i + 1) // 2 + j] + tile[i] * tile[j],)
-        sums = new
-    for i in tl.static_range(K):
-        for j in tl.static_range(i + 1):
-            tl.store(out + (program * K + i) * K + j, tl.sum(sums[i * (i + 1) // 2 + j]))
-
-
-@triton.jit
-def _gram_quarters(
+def _gram(
     rows,
     out,
     size,
     stride,
     K: tl.constexpr,
-    R: tl.constexpr,
+    GROUP: tl.constexpr,
     BLOCK: tl.constexpr,
     AHEAD: tl.constexpr,
 ):
-    """The same sums for more rows: each warp multiplies a quarter of R rows with itself and with
-    the next two quarters.
-    """
-    program = tl.program_id(0)
-    warp, quarter = tl.arange(0, 4)[:, None], tl.arange(0, 4)
-    column = tl.arange(0, BLOCK)[None, :].to(tl.int64)
-    sums = ()
-    for _ in tl.static_range(R * (R + 1) // 2 + 2 * R * R):
-        sums = sums + (tl.zeros((4, BLOCK), tl.float64),)
-    for start in tl.range(program * BLOCK, size, tl.num_programs(0) * BLOCK, num_stages=AHEAD):
-        at = start + column
-        tile = ()
-        for away in tl.static_range(3):
-            for i in tl.static_range(R):
-                row = (warp + away) % 4 * R + i
-                place = rows + row * tl.cast(stride, tl.int64) + at
-                tile = tile + (
-                    tl.load(place, mask=(at < size) & (row < K), other=0.0).to(tl.float64),
-                )
-        new = ()
-        for i in tl.static_range(R):
-            for j in tl.static_range(i + 1):
-                new = new + (sums[i * (i + 1) // 2 + j] + tile[i] * tile[j],)
-        for i in tl.static_range(R):
-            for j in tl.static_range(2 * R):
-                new = new + (sums[R * (R + 1) // 2 + i * 2 * R + j] + tile[i] * tile[R + j],)
-        sums = new
-    out += program * K * K
-    for i in tl.static_range(R):
-        row = quarter * R + i
-        for j in tl.static_range(i + 1):
-            tl.store(
-                out + row * K + quarter * R + j,
-                tl.sum(sums[i * (i + 1) // 2 + j], axis=1),
-                mask=row < K,
-            )
-        for j in tl.static_range(2 * R):
-            other = (quarter + 1 + j // R) % 4 * R + j % R
-            place = out + tl.maximum(row, other) * K + tl.minimum(row, other)
-            # Opposite quarters are multiplied twice.
-            mask = (row < K) & (other < K) & ((j < R) | (quarter < 2))
-            tl.store(place, tl.sum(sums[R * (R + 1) // 2 + i * 2 * R + j], axis=1), mask=mask)
+    """Sums over all pairs of K rows. Each program takes a pair of groups of rows, and each thread
+    one column of them. Neighbouring programs share the cache.
 
-
-@triton.jit
-def _gram_groups(
-    rows, out, size, stride, K: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr
-):
-    """The same sums for still more rows: each program takes a pair of groups of rows, and
-    neighbours share the cache.
+    The product of two float32 numbers is exact in float64. The digits beyond float32 are needed: a
+    row that depends on others has a pivot of 1e-14, which would vanish in the noise of 1e-7 of
+    float32 products (tf32x3).
     """
     first, second, program = tl.program_id(0) * GROUP, tl.program_id(1) * GROUP, tl.program_id(2)
     if second <= first:
@@ -164,7 +84,7 @@ def _gram_groups(
         sums = ()
         for _ in tl.static_range(GROUP * GROUP):
             sums = sums + (tl.zeros((BLOCK,), tl.float64),)
-        for start in range(program * BLOCK, size, tl.num_programs(2) * BLOCK):
+        for start in tl.range(program * BLOCK, size, tl.num_programs(2) * BLOCK, num_stages=AHEAD):
             at = start + column
             left, right = (), ()
             for i in tl.static_range(GROUP):
@@ -193,27 +113,21 @@ def _gram_groups(
 def gram(rows: Tensor) -> Tensor:
     """rows @ rowsᵀ, products and sums in float64."""
     (k, size), stride = rows.shape, rows.stride(0)
-    most, block = 4 * processors(rows.device), THREADS
-    if k <= _PAIRS:
-        most *= 2
-    elif k <= _QUARTERED:
-        most, block = 4 * most, THREADS // 4
-    programs = min(most, triton.cdiv(size, block))
+    groups = triton.cdiv(k, _GROUP)
+    programs = min(8 * processors(rows.device), triton.cdiv(size, THREADS))
     parts = torch.empty(programs, k, k, dtype=torch.float64, device=rows.device)
-    if k <= _PAIRS:
-        _gram[(programs,)](
-            rows, parts, size, stride, K=k, BLOCK=block, AHEAD=_GRAM_AHEAD if k > _FEW_PAIRS else 1
-        )
-    elif k <= _QUARTERED:
-        quarter = triton.cdiv(k, 4)
-        _gram_quarters[(programs,)](
-            rows, parts, size, stride, K=k, R=quarter, BLOCK=block, AHEAD=_GRAM_AHEAD
-        )
-    else:
-        groups = triton.cdiv(k, _GROUP)
-        _gram_groups[(groups, groups, programs)](
-            rows, parts, size, stride, K=k, GROUP=_GROUP, BLOCK=block
-        )
+    # Groups of equal size, so that as few rows as possible are missing in the last one.
+    _gram[(groups, groups, programs)](
+        rows,
+        parts,
+        size,
+        stride,
+        K=k,
+        GROUP=triton.cdiv(k, groups),
+        BLOCK=THREADS,
+        AHEAD=_GRAM_AHEAD,
+    )
+    # Pairs of groups above the diagonal are not computed.
     lower = parts.sum(0).tril()
     return lower + lower.tril(-1).T
 
@@ -678,78 +592,3 @@ def add_windows_(
     )  # fmt: skip
     if splits > 1:
         out.add_(target.sum(0).permute(0, 1, 4, 2, 3))
-
-
-# --------------------------------------------------------------------------------- frozen BatchNorm
-
-_CHANNELS, _CHANNEL_POSITIONS = 64, 32  # the shape of a tile
-_CHANNEL_PROGRAMS = 4  # programs that share a processor
-
-
-@triton.jit
-def _channel_sums(
-    gradient, x, mean, var, out, eps, m, C, P, each, per, g_n, g_c, g_p, x_n, x_c, x_p, BC: tl.constexpr, BP: tl.constexpr
-):  # fmt: skip
-    """The sums of `channel_sums` for some channels of one example, over some of the positions of
-    its entries.
-    """
-    i, split = tl.program_id(0), tl.program_id(2)
-    c = (tl.program_id(1) * BC + tl.arange(0, BC)).to(tl.int64)
-    middle = tl.load(mean + c, mask=c < C, other=0.0)
-    scale = 1 / tl.sqrt(tl.load(var + c, mask=c < C, other=1.0) + eps)
-    weighted, plain = tl.zeros((BP, BC), tl.float32), tl.zeros((BP, BC), tl.float32)
-    for n in range(i * each, i * each + each):
-        at = tl.cast(n, tl.int64)
-        for start in range(split * per, tl.minimum(P, split * per + per), BP):
-            p = (start + tl.arange(0, BP)).to(tl.int64)[:, None]
-            inside = (p < P) & (c < C)[None, :]
-            g = tl.load(
-                gradient + at * g_n + p * g_p + c[None, :] * g_c, mask=inside, other=0.0
-            ).to(tl.float32)
-            z = tl.load(x + at * x_n + p * x_p + c[None, :] * x_c, mask=inside, other=0.0).to(
-                tl.float32
-            )
-            weighted += g * ((z - middle[None, :]) * scale[None, :])
-            plain += g
-    place = out + (split * 2 * m + i) * C + c
-    tl.store(place, tl.sum(weighted, axis=0), mask=c < C)
-    tl.store(place + m * C, tl.sum(plain, axis=0), mask=c < C)
-
-
-def serves_channels(gradient: Tensor, x: Tensor) -> bool:
-    """Whether `channel_sums` supports this: images, or sequences with their channels in the second
-    dimension.
-
-    Inputs without positions are not supported, because there is nothing to sum.
-    """
-    types = {gradient.dtype, x.dtype} <= {torch.float32, torch.bfloat16, torch.float16}
-    return gradient.is_cuda and types and gradient.ndim > 2 and x.numel() > 0
-
-
-@_on_its_device
-def channel_sums(
-    gradient: Tensor, x: Tensor, mean: Tensor, var: Tensor, eps: float, examples: int
-) -> tuple[Tensor, Tensor]:
-    """Sums of gradient * (x - mean) / √(var + eps) and of the gradient itself, for each example and
-    channel: m x C.
-
-    gradient and x: N x C x positions, where the N / m entries of an example follow each other.
-    """
-    gradient, x = gradient.flatten(2), x.flatten(2)
-    mean, var = mean.float().contiguous(), var.float().contiguous()
-    N, C, P = gradient.shape
-    BC = min(_CHANNELS, triton.next_power_of_2(C))
-    columns = triton.cdiv(C, BC)
-    blocks = triton.cdiv(P, _CHANNEL_POSITIONS)
-    # As many programs as can run at a time.
-    per = triton.cdiv(
-        blocks, max(1, _CHANNEL_PROGRAMS * processors(x.device) // (examples * columns))
-    )
-    splits = triton.cdiv(blocks, per)
-    out = torch.empty(splits, 2, examples, C, dtype=torch.float32, device=x.device)
-    _channel_sums[(examples, columns, splits)](
-        gradient, x, mean, var, out, eps, examples, C, P, N // examples, per * _CHANNEL_POSITIONS,
-        *gradient.stride(), *x.stride(), BC=BC, BP=_CHANNEL_POSITIONS,
-    )  # fmt: skip
-    weighted, plain = out[0] if splits == 1 else out.sum(0)
-    return weighted, plain
