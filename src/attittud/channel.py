@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 _VERSION = 1
 _CHUNK = 4096  # examples whose probabilities are held in float64 at once
-_NO_INFORMATION = 1e-12  # nats; a mutual information below it is rounding
+_NO_INFORMATION = 1e-12  # nats; mutual information above chance that is less is rounding
 _SMALLEST = torch.finfo(torch.float32).tiny  # keeps log C finite where a probability is 0
 
 
@@ -288,7 +288,7 @@ def _openness(joint: Tensor) -> Tensor:
     terms = torch.xlogy(joint, joint) - torch.xlogy(joint, independent.clamp(min=smallest))
     information = terms.sum(dim=(-2, -1))
     by_chance = information[1:].mean(dim=0)
-    informative = information[0] > _NO_INFORMATION
+    informative = information[0] - by_chance > _NO_INFORMATION
     ratio = by_chance / torch.where(informative, information[0], 1.0)
     return torch.where(informative, 1 - ratio, 0.0).clamp(0, 1)
 
@@ -314,7 +314,8 @@ def _check_source(log_probs: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
         )
     _check_distributions("source_shares", shares)
     shares = shares / shares.sum(dim=-1, keepdim=True)
-    return log_probs.reshape(len(log_probs), -1, log_probs.shape[-1]), shares
+    sources = shares.shape[:-1].numel()
+    return log_probs.reshape(len(log_probs), sources, log_probs.shape[-1]), shares
 
 
 def _check_primary(labels: Tensor, examples: int, classes: int | None) -> tuple[Tensor, int]:
@@ -333,7 +334,7 @@ def _check_primary(labels: Tensor, examples: int, classes: int | None) -> tuple[
             raise ValueError("primary_labels: there is no label; pass classes=")
         classes = int(observed.max()) + 1
     _check_codes("primary_labels", labels, classes)
-    return labels.reshape(examples, -1), classes
+    return labels.reshape(examples, labels.shape[1:].numel()), classes
 
 
 def _check_codes(name: str, labels: Tensor, count: int) -> None:

@@ -134,6 +134,29 @@ def test_predictions_that_say_nothing_close_the_channel() -> None:
     assert unlabelled.openness == 0
 
 
+@given(seed=st.integers(0, 10_000), examples=st.sampled_from([0, 1, 2]), several=st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_up_to_two_examples_close_the_channel_exactly(
+    seed: int, examples: int, several: bool
+) -> None:
+    """With two examples every permutation has the same information as the labels, up to rounding.
+
+    A label whose share is 0 shows an openness of 1e-16: there, nothing but rounding is in C.
+    """
+    log_probs, primary, _ = drawn(seed, examples)
+    shares = torch.tensor([0.5, 0.3, 0.2, 0.0], dtype=torch.float64)
+    if several:
+        log_probs = torch.stack([log_probs, log_probs.flip(1).log_softmax(1)], dim=1)
+        shares = torch.stack([shares, shares.flip(0)])
+    channel = LabelChannel.estimate(log_probs, primary, shares, classes=3, seed=seed)
+    assert (channel.openness == 0).all()
+    assert torch.equal(channel.matrix, shares[..., None, :].expand_as(channel.matrix))
+    yes_or_no = LabelChannel.estimate(
+        log_probs, (primary[:, None] > torch.arange(3)).long(), shares, seed=seed
+    )
+    assert (yes_or_no.openness == 0).all()
+
+
 def test_a_class_without_examples_has_the_shares_and_zero_shares_stay_finite() -> None:
     log_probs, primary, _ = drawn(0)
     log_probs[:, 0] = -math.inf
