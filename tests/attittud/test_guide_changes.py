@@ -69,7 +69,7 @@ def test_a_copied_guide_continues_with_the_copied_model(narrowed):
 
 def test_a_task_that_is_missing_in_a_step_keeps_its_parameters():
     """The head is reached by task "b" in the first step only: its primary gradient keeps its
-    weight.
+    weight, in steps with a refresh too.
     """
     p = problem("mlp", torch.float64)
     guide = Guide(
@@ -77,15 +77,15 @@ def test_a_task_that_is_missing_in_a_step_keeps_its_parameters():
     )
     head = p.model.heads["primary"]
 
-    def step(tasks):
+    def step(tasks, *, refresh):
         p.model.zero_grad()
-        guide.backward(primary=p.losses(), auxiliary=tasks)
+        guide.backward(primary=p.losses(), auxiliary=tasks, refresh=refresh)
 
-    step({"a": p.loss(), "b": head.weight.square().sum()})
-    step({"a": p.loss()})
-    assert torch.allclose(
-        head.weight.grad, 0.1 * torch.autograd.grad(p.losses().mean(), head.weight)[0], atol=1e-12
-    )
+    step({"a": p.loss(), "b": head.weight.square().sum()}, refresh=True)
+    expected = 0.1 * torch.autograd.grad(p.losses().mean(), head.weight)[0]
+    for refresh in (False, True, False):
+        step({"a": p.loss()}, refresh=refresh)
+        assert torch.allclose(head.weight.grad, expected, atol=1e-12)
 
 
 def test_basis_losses_must_come_with_the_first_call():

@@ -187,14 +187,16 @@ class Step:
         assert layout is not None
         # Earlier steps count too: if a task is missing in one step, its parameters do not become
         # the primary task's own.
-        earlier = self.known or set()
+        # (A refresh looks at the losses of its own step alone.)
+        earlier = (self.known or set()) | (self.shared.auxiliary or set())
         primary, auxiliary = self.shared.settle(self._reached_primary, self.reached | earlier)
         rest = dict(gradients.auxiliary_rest)
         for name, gradient in gradients.primary_rest.items():
             # If only the primary loss reaches this parameter (its head), the weight is 1:
             # primary_weight=0 would never train it. (If an auxiliary loss starts to reach it too,
             # the workers learn this at the next refresh.)
-            weighted = primary_weight * gradient if name in auxiliary else gradient
+            by_both = name in auxiliary or name in earlier
+            weighted = primary_weight * gradient if by_both else gradient
             rest[name] = rest[name] + weighted if name in rest else weighted
         if self.workers.size > 1:
             # If the primary pass is left out, the primary task's own parameters get no gradient on
