@@ -115,7 +115,7 @@ class Column:
             raise InputError(
                 f"{culprit} is empty in all {len(cells)} training examples; fill it, or {_EXCLUDE}"
             )
-        counts = Counter(cells)
+        counts = counts_by_spelling(cells)
         if len(counts) == 1:
             return CONSTANT
         frequent = sorted(counts, key=lambda text: (-counts[text], text))[:MOST_LEVELS]
@@ -169,15 +169,9 @@ class Column:
         )
 
     def _chosen(self, cells: Sequence[str]) -> list[int]:
-        """Return the feature of each text. The same spelling is preferred to one that only another
-        file format causes.
-        """
+        """Return the feature of each text, in whatever spelling."""
         numbered = {folded(text): number for number, text in enumerate(self.levels)}
-        numbered |= {text: number for number, text in enumerate(self.levels)}
-        found = {
-            text: numbered.get(text, numbered.get(folded(text), len(self.levels)))
-            for text in {*cells}
-        }
+        found = {text: numbered.get(folded(text), len(self.levels)) for text in {*cells}}
         return [found[text] for text in cells]
 
     def _warned(self, cells: Sequence[str], chosen: Sequence[int], culprit: str) -> bool:
@@ -328,6 +322,16 @@ class Features:
                     f"column {column.name!r} has no mean and scale that belong together"
                 )
         return found
+
+
+def counts_by_spelling(cells: Sequence[str]) -> dict[str, int]:
+    """Count each text, under its most frequent spelling: TRUE and true are the same text."""
+    counts = Counter(cells)
+    total, first = dict[str, int](), dict[str, str]()
+    for text in sorted(counts, key=lambda text: (-counts[text], text)):
+        name = first.setdefault(folded(text), text)
+        total[name] = total.get(name, 0) + counts[text]
+    return total
 
 
 def cells_are_text(table: pa.Table) -> bool:

@@ -57,24 +57,28 @@ class Prepared:
         """Return the examples as features read them: texts, images as the source has them, or
         columns of a table.
 
-        `name` is "primary" (with pooled data the validation examples come last), "test" or an
-        auxiliary source.
+        `name` is "primary" (with pooled data the validation examples come last) or an auxiliary
+        source.
         """
-        if name == "primary":
-            examples = self.primary.examples
-        else:
-            examples = self.test if name == "test" else self.auxiliary[name].examples
+        if name == PRIMARY:
+            return self._inputs(PRIMARY, self.primary.examples, ["train", "validation"])
+        return self._inputs(name, self.auxiliary[name].examples)
+
+    def test_inputs(self) -> Any:
+        """Return the test examples as features read them."""
+        return self._inputs(PRIMARY, self.test, ["test"])
+
+    def _inputs(self, source: str, examples: Examples, splits: Sequence[str] = ()) -> Any:
+        """Return examples of a source; `splits` are those of the primary source."""
         if self.kind == "table":
             return examples.inputs.cpu().numpy()
-        if WHITE in self.record:  # only the decoded pictures know how bright their source is
+        if source in self.record.get(WHITE, {}):
+            # Only the decoded pictures know how bright their source is.
             return list(examples.inputs.cpu().numpy())
         assert self.parts is not None
-        if name == "primary":
-            parts = [self.parts.primary["train"], self.parts.primary["validation"]]
-        elif name == "test":
-            parts = [self.parts.primary["test"]]
-        else:
-            parts = [self.parts.auxiliary[name]]
+        parts = [self.parts.primary[split] for split in splits]
+        if not splits:
+            parts = [self.parts.auxiliary[source]]
         raws = [raw for part in parts for raw in part.raws()]
         if len(raws) > len(examples):  # the data are not pooled
             raws = raws[: len(examples)]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from attittud_lab.config.schema import Config
-from attittud_lab.data.prepare import Prepared
+from attittud_lab.data.prepare import PRIMARY, Prepared
 from attittud_lab.files import write_atomically
 from attittud_lab.models.network import load_weights, predicts, save_weights
 from attittud_lab.portfolio.choose import HeldOut
@@ -110,10 +110,10 @@ def tested(
     predict` would.
     """
     model = assembled(folder, about, config, device)
-    part, examples = "primary", data.primary.examples
-    if len(data.test):
-        part, examples = "test", data.test
-    inputs = data.inputs(part) if model.simple else ()
+    examples = data.test if len(data.test) else data.primary.examples
+    inputs = ()
+    if model.simple:
+        inputs = data.test_inputs() if len(data.test) else data.inputs(PRIMARY)
     some = examples.rows(torch.arange(min(TIMED, len(examples))))
     seconds = model.seconds_each(lambda: model.with_features(inputs[:TIMED], some), len(some))
     about = replace(about, bytes=model.bytes, seconds=seconds).sealed(folder)

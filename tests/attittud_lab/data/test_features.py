@@ -228,6 +228,15 @@ def test_categories_are_the_same_in_all_formats(
     assert not found[:, -1].any() and not caplog.text
 
 
+def test_spellings_that_mean_the_same_share_a_feature() -> None:
+    """Also within one file: joined files may have 1 where gaps turned it into 1.0 elsewhere."""
+    cells = ["TRUE", "true", "true", "01", "1", "1.0", "1", ""]
+    features = fitted({"c": cells})
+    assert features.columns[0].levels == ["", "01", "1", "true"]
+    found = features.encode(pa.table({"c": cells}), "file")
+    np.testing.assert_array_equal(found.sum(0), [1, 1, 3, 3, 0])
+
+
 @pytest.mark.parametrize(
     "cell",
     ["a", True, None, 10**400, ["a"], [1]],

@@ -8,17 +8,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from PIL import Image
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_union
+from torch.nn.functional import cross_entropy
 
 from attittud_lab.config.load import loads
 from attittud_lab.learners.linear import PENALTIES
 from attittud_lab.portfolio import trial
 from attittud_lab.portfolio.run import run
 from attittud_lab.portfolio.simple import file_name
+from attittud_lab.predict.model import load
 from attittud_lab.runs.folder import load_checkpoint
 from attittud_lab.uses.pooled import WEIGHTS
 from tests.helpers.commands import call
@@ -164,3 +168,43 @@ def test_names_of_features_are_parts_of_file_names(tmp_path: Path) -> None:
     assert len(set(files)) == len(names)
     for name in files:
         (tmp_path / f"features-{name}.json").touch()
+
+
+@pytest.mark.parametrize("deep", ["own", "more", "own more"])
+def test_pictures_are_read_alike_in_training_and_prediction(tmp_path: Path, deep: str) -> None:
+    """Also where only some sources have grey pictures of more than 8 bits."""
+    numbers = np.random.default_rng(0)
+    for source, count in [("own/train", 8), ("own/test", 4), ("more", 8)]:
+        bits = 12 if source.partition("/")[0] in deep.split() else 8
+        for label in ("a", "b"):
+            (tmp_path / source / label).mkdir(parents=True)
+            for number in range(count):
+                pixels = numbers.integers(0, 2**bits, (24, 24))
+                kind = np.uint16 if bits > 8 else np.uint8
+                picture = Image.fromarray(pixels.astype(kind))
+                picture.save(tmp_path / source / label / f"{number}.png")
+    config = loads(f"""
+data:
+  primary: {{path: {tmp_path}/own, validation: 0, test: null}}
+  auxiliary: {{more: {{path: {tmp_path}/more}}}}
+  image_size: 16
+model: {{name: small-cnn, width: 4}}
+strategy: portfolio
+output: {tmp_path}/runs
+portfolio: {{features: [histogram], learners: [linear], uses: [stacked]}}
+""")
+    tested = run(config, tmp_path / "run").test
+    files = sorted((tmp_path / "own" / "test").glob("*/*.png"))
+    model = load(tmp_path / "run")
+    scores = model.scores(model.batch(files, [file.name for file in files]))
+    labels = torch.tensor([int(file.parent.name == "b") for file in files])
+    assert tested["loss"] == pytest.approx(float(cross_entropy(scores, labels)), rel=1e-4)
+
+
+def test_a_source_may_be_called_test(tmp_path: Path) -> None:
+    results = []
+    for source in ("more", "test"):
+        text = table_job(tmp_path / source).replace("    more: {", f"    {source}: {{")
+        results.append(run(loads(text), tmp_path / f"run-{source}"))
+    assert results[0].test == results[1].test
+    assert results[0].validation == results[1].validation
