@@ -17,10 +17,9 @@ from attittud import Eta, Guide
 from benchmarks import eager, judges, methods, steps
 from benchmarks.__main__ import arguments as arguments_of_the_command
 from benchmarks.__main__ import main as command
-from benchmarks.figures import figures, growth_with_k
-from benchmarks.page import FOLDER, PAGE, TABLES, notes, page
-from benchmarks.quotes import Quote
-from benchmarks.results import Record, joined, load
+from benchmarks.figures import figures
+from benchmarks.page import FOLDER, PAGE, TABLES, page
+from benchmarks.results import load
 from benchmarks.tables import PASSES, tables
 from benchmarks.workloads import SPECS, Workload
 
@@ -45,6 +44,7 @@ def test_pages_are_what_the_results_give():
     assert TABLES.read_text() == tables(load(), plots()), "run `python -m benchmarks.page`"
 
 
+@pytest.mark.nightly
 def test_tiny_run_writes_results_and_resumes(tmp_path, monkeypatch, capsys):
     jobs = ("passes", "judges", "wrn22")
     run("--only", *jobs, "--out", tmp_path)
@@ -77,6 +77,7 @@ def test_tiny_run_writes_results_and_resumes(tmp_path, monkeypatch, capsys):
     assert "wrn22: k=2 m=4 (" not in capsys.readouterr().out
 
 
+@pytest.mark.nightly
 def test_tiny_eager_run_writes_every_model_and_resumes(tmp_path, monkeypatch, capsys):
     counts, measure = [], eager.Pairs.measure
     monkeypatch.setattr(
@@ -105,89 +106,9 @@ def test_tiny_eager_run_writes_every_model_and_resumes(tmp_path, monkeypatch, ca
     assert '"plain_over_two_passes"' in capsys.readouterr().out
 
 
-def test_runs_lack_what_an_earlier_revision_of_the_benchmark_did_not_measure():
-    ratio = {"median": 1.0, "low": 0.9, "high": 1.1, "n": 10}
-    first = {"methods": {}, "plain_over_two_passes": {"attittud loop": ratio}}
-    second = first | {
-        "plain_over_two_passes_in_one_thread": {"attittud loop": ratio, "attittud hooks": ratio}
-    }
-    (found,) = joined({"wrn22": first, "wrn22, run 2": second}).values()
-    assert found["plain_over_two_passes"]["attittud loop"]["n"] == 20
-    assert found["plain_over_two_passes_in_one_thread"] == {
-        "attittud loop": ratio,
-        "attittud hooks": ratio,
-    }
-    assert judges.overhead({"judges": 16, "seconds": {}}, "eager") is None
-
-
-def test_only_some_jobs_are_measured_again(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(judges, "measure", lambda name, **_: {"shares": {}})
-    for words in (["judges"], ["judges", "--again"], ["wrn22", "judges", "--again"]):
-        monkeypatch.setattr(
-            sys, "argv", ["benchmarks", "--quick", "--out", str(tmp_path), "--only", *words]
-        )
-        if "wrn22" in words:
-            with pytest.raises(SystemExit, match="2"):
-                command()
-        else:
-            command()
-    assert list(json.loads((tmp_path / "judges.json").read_text())["points"]) == [
-        "wrn22",
-        "wrn22, run 2",
-    ]
-    assert "eager or judges" in capsys.readouterr().err
-
-
 def test_the_interval_of_a_median_comes_from_its_order_statistics():
     found = eager.median([float(value) for value in range(200)])
     assert found == {"median": 99.5, "low": 86.0, "high": 114.0, "n": 200}
-
-
-def test_runs_of_one_model_at_one_revision_are_joined():
-    def run(step, ratio, pairs, revision="new"):
-        row = {"eager": {"step": step, "refresh": 2 * step}}
-        pairs_ = {
-            "attittud loop": {"median": ratio, "low": ratio - 1, "high": ratio + 1, "n": pairs}
-        }
-        methods = {"multitask": row, "peer": {"note": "refused"}}
-        alone = {"attittud loop": pairs_["attittud loop"] | {"median": ratio + 0.5}}
-        ratios = {"plain_over_two_passes": pairs_, "plain_over_two_passes_in_one_thread": alone}
-        return {"methods": methods, **ratios, "revision": revision}
-
-    points = {
-        "wrn22": run(9.0, 9.0, 1, "old"),
-        "wrn22, run 2": run(1.0, 2.0, 100),
-        "wrn22, run 3": run(3.0, 4.0, 300),
-    }
-    found = joined(points | {"resnet18": run(5.0, 5.0, 7)})
-    assert found["wrn22"]["methods"]["multitask"]["eager"] == {"step": 2.0, "refresh": 4.0}
-    assert found["wrn22"]["methods"]["peer"] == {"note": "refused"} and found["wrn22"]["runs"] == 2
-    assert found["wrn22"]["plain_over_two_passes"]["attittud loop"] == {
-        "median": 3.5,
-        "low": 2.5,
-        "high": 4.5,
-        "n": 400,
-    }
-    assert found["wrn22"]["plain_over_two_passes_in_one_thread"]["attittud loop"]["median"] == 4.0
-    assert found["resnet18"] == run(5.0, 5.0, 7)
-
-
-def test_a_model_is_measured_again_on_request(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        eager, "measure", lambda name, **_: {"methods": {}, "plain_over_two_passes": {}}
-    )
-    for words in ([], [], ["--again"], ["--again"]):
-        monkeypatch.setattr(
-            sys,
-            "argv",
-            ["eager", "--device", "cpu", "--only", "wrn22", "--out", str(tmp_path), *words],
-        )
-        eager.main()
-    assert list(json.loads((tmp_path / "eager.json").read_text())["points"]) == [
-        "wrn22",
-        "wrn22, run 2",
-        "wrn22, run 3",
-    ]
 
 
 def test_steps_are_divided_by_the_multitask_steps_next_to_them():
@@ -205,34 +126,11 @@ def test_steps_are_divided_by_the_multitask_steps_next_to_them():
     assert ours.over[1] == pytest.approx(3.2) and ours.over[10] == pytest.approx(1.4)
 
 
-def test_eager_times_replace_the_times_of_another_run(tmp_path):
-    def write(job, points):
-        (tmp_path / f"{job}.json").write_text(
-            json.dumps({"job": job, "provenance": {}, "points": points})
-        )
-
-    old = {
-        name: {"eager": {"step": 1.0}, "peak_step": 5}
-        for name in ("multitask", "attittud loop", "a peer")
-    }
-    new = {"multitask": {"eager": {"step": 2.0}}, "attittud loop": {"note": "refused"}}
-    write("wrn22", {"k=5 m=64": {"methods": old}, "k=20 m=64": {"methods": old}})
-    write("eager", {"wrn22": {"k": 5, "m": 64, "methods": new}})
-    points = load(tmp_path)["wrn22"]["points"]
-    assert points["k=5 m=64"]["methods"] == {
-        "multitask": {"peak_step": 5, "eager": {"step": 2.0}},
-        "attittud loop": {"peak_step": 5},
-        "a peer": {"peak_step": 5},
-    }
-    assert points["k=20 m=64"]["methods"] == old
-
-
 @pytest.mark.parametrize(
     ("arguments", "culprit"),
     [
-        (["--device", "tpu"], "argument --device: no device 'tpu' here"),
-        (["--only", "resnet"], "argument --only: invalid choice: 'resnet'"),
-        (["--out", str(Path(__file__) / "results")], "argument --out: cannot write to"),
+        (["--device", "tpu"], "--device"),
+        (["--out", str(Path(__file__) / "results")], "--out"),
     ],
 )
 def test_arguments_that_make_no_sense_are_named(arguments, culprit, monkeypatch, capsys):
@@ -241,23 +139,6 @@ def test_arguments_that_make_no_sense_are_named(arguments, culprit, monkeypatch,
         arguments_of_the_command()
     assert caught.value.code == 2
     assert culprit in capsys.readouterr().err
-
-
-def test_results_of_another_machine_are_not_replaced_silently(tmp_path, capsys):
-    here = {"hardware": {"name": "this"}, "quick": False, "revision": None}
-    Record(tmp_path, "wrn22", here).add("k=5 m=64", {})
-    assert "k=5 m=64" in Record(tmp_path, "wrn22", here)
-    assert not capsys.readouterr().out
-    assert "k=5 m=64" not in Record(tmp_path, "wrn22", here | {"hardware": {"name": "another"}})
-    assert "measured on something else" in capsys.readouterr().out
-
-
-def test_budget_leaves_the_rest_for_another_run(tmp_path, monkeypatch, capsys):
-    words = ["benchmarks", "--quick", "--only", "passes", "--budget", "0", "--out", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", words)
-    command()
-    assert "left for another run" in capsys.readouterr().out
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.filterwarnings("ignore:.*batching rule.*", "ignore:.*backward hook is firing.*")
@@ -281,15 +162,6 @@ def test_peers_span_the_rows_of_j(peer):
     torch.testing.assert_close(inside, rows, rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize("peer", ["Authors", "TorchJDPCGrad"])
-def test_peers_fill_every_gradient(peer):
-    if peer != "Authors":
-        pytest.importorskip("torchjd", reason="the peer is not installed")
-    work = Workload(SPECS["wrn22"].tiny(), m=4, device="cpu", tiny=True, seed=0)
-    getattr(methods, peer)(work, 2).backward(True)
-    assert all(p.grad is not None and p.grad.shape == p.shape for p in work.model.parameters())
-
-
 def rows(**methods_):
     return {"k": 5, "m": 64, "D": 100, "methods": methods_}
 
@@ -305,16 +177,6 @@ def test_a_refresh_is_the_difference_of_two_steps():
     assert (ours.memory_step, ours.memory_refresh) == (5.0, 10.0)
 
 
-def eager_point(**times):
-    """A base point with eager times: the step and what a refresh adds."""
-    found = {
-        name: {"eager": {"step": step, "refresh": step + more}, "peak_refresh": 0}
-        for name, (step, more) in times.items()
-    }
-    others = {f"peer {i}": {} for i in range(6)}
-    return {"points": {"k=5 m=64": rows(multitask={"eager": {"step": 1.0}}, **found, **others)}}
-
-
 def test_a_method_that_falls_back_to_another_is_not_measured():
     bench = steps.Bench(
         SPECS["wrn22"].tiny(), steps.Point(2, 4), device="cpu", quick=True, seed=0, seconds=0.1
@@ -326,36 +188,6 @@ def test_a_method_that_falls_back_to_another_is_not_measured():
         )
     assert bench.rows["attittud batched"] == {"same_as": "attittud loop"}
     assert list(bench.ready) == ["attittud loop"]
-
-
-@pytest.mark.parametrize(
-    ("ratio", "said"), [(0.96, True), (0.994, True), (0.996, False), (1.02, False)]
-)
-def test_the_page_explains_a_plain_step_below_one(ratio: float, said: bool) -> None:
-    """The slowest engine decides, because the page shows it."""
-    found = {"attittud loop": {"median": ratio}, "attittud hooks": {"median": 0.9}}
-    text = notes({"eager": {"points": {"wrn22": {"plain_over_two_passes": found}}}})
-    assert ("also compares threads" in text) == said
-
-
-def test_the_page_names_the_engine_that_ran_instead():
-    point = eager_point(**{"attittud loop": (1.0, 2.0), "attittud auto": (1.0, 2.0)})
-    point["points"]["k=5 m=64"]["methods"]["attittud batched"] = {"same_as": "attittud loop"}
-    text = page({"resnet18": point | {"provenance": {"hardware": {}}}})
-    assert "| ResNet-18 | 2000.0 / – | as `loop` | – / – |" in text
-    assert "| ResNet-18 (k = 5, m = 64) | 1000.0 |  | 1.20 |  |" in text
-
-
-def test_the_growth_of_a_refresh_with_k_is_the_exponent_between_the_smallest_and_the_largest_k():
-    def point(k, refresh):
-        ours = {"graph": {"step": 1.0, "refresh": 1.0 + refresh}}
-        data = rows(multitask={"graph": {"step": 1.0}}, **{"attittud loop": ours})
-        others = {f"peer {i}": {} for i in range(6)} if k == 5 else {}
-        return {**data, "k": k, "methods": data["methods"] | others}
-
-    points = {"k=5 m=64": point(5, 1.0), "k=20 m=64": point(20, 16.0)}
-    assert growth_with_k({"wrn22": {"points": points}}, "loop") == {"wrn22": pytest.approx(2.0)}
-    assert growth_with_k({"wrn22": {"points": points}}, "hooks") == {}
 
 
 def test_judges_are_measured_by_what_they_add_to_a_step_on_average():
@@ -371,17 +203,9 @@ def test_judges_are_measured_by_what_they_add_to_a_step_on_average():
     assert judges.floor(point, "eager") == pytest.approx(0.1)
 
 
-def test_a_quote_keeps_all_but_its_numbers():
-    quote = Quote("a page", "took {} s, and {} %", ["1.25", "7.0"])
-    assert quote.put("It took 3 s, and\n33.3 % of 9.") == "It took 1.25 s, and\n7.0 % of 9."
-    with pytest.raises(ValueError, match="a page should have this sentence once"):
-        quote.put("It took long.")
-
-
-@pytest.mark.parametrize("m", [6, 8])
 @pytest.mark.parametrize("given", PASSES)
-def test_the_arithmetic_of_the_cost_model_is_what_is_counted(given, m):
-    tokens, width, depth, k = 200, 24, 8, 3
+def test_the_arithmetic_of_the_cost_model_is_what_is_counted(given):
+    m, tokens, width, depth, k = 8, 200, 24, 8, 3
     model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(depth)))
     x, forward = torch.randn(m, tokens, width), 2 * tokens * depth * width**2
 
@@ -405,39 +229,3 @@ def test_the_arithmetic_of_the_cost_model_is_what_is_counted(given, m):
     # With so many tokens, contraction and orthonormalisation take little compared with passes
     # through the model.
     assert found + spared == pytest.approx(passes * forward * m, rel=0.05, abs=0.05 * forward * m)
-
-
-def test_graphs_and_cycles_are_timed_for_what_can_be_captured(monkeypatch):
-    # A CPU has no graphs; the captured action is the action itself.
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
-    monkeypatch.setattr(steps, "captured", lambda action, *_: action)
-    spec = SPECS["wrn22"].tiny()
-    bench = steps.Bench(spec, steps.Point(2, 4), device="cpu", quick=True, seed=0, seconds=0.1)
-    for name, make in methods.methods_for(bench.work, 2, ["loop", "auto"]).items():
-        if name in (
-            "multitask",
-            "two passes",
-            "attittud loop",
-            "attittud auto",
-            "authors' algorithm",
-        ):
-            bench.prepare(name, make)
-    bench.graphs()
-    modes = {name: row.keys() - {"peak_step"} for name, row in bench.rows.items()}
-    assert modes["multitask"] == modes["attittud loop"] == {"graph", "cycle"}
-    assert modes["authors' algorithm"] == {"graph"}
-    assert not modes["two passes"] and modes["attittud auto"] == {"same_as"}
-    assert bench.rows["attittud loop"]["graph"].keys() == {"step", "refresh"}
-
-
-@pytest.mark.parametrize(
-    ("job", "names"),
-    [
-        ("wrn22", ["k=5 m=64", "k=20 m=64", "k=5 m=16"]),
-        ("roberta512", ["k=10 m=32", "k=5 m=32", "k=20 m=32", "k=10 m=16", "k=10 m=64"]),
-        ("resnet18", ["k=10 m=32", "k=5 m=32", "k=20 m=32", "k=10 m=16", "k=10 m=64"]),
-        ("decoder_lora", ["k=10 m=32", "k=5 m=32", "k=20 m=32", "k=10 m=16"]),
-    ],
-)
-def test_sweeps_change_one_setting_at_a_time(job, names):
-    assert [point.name for point in steps.points(SPECS[job], quick=False)] == names

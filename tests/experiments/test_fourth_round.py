@@ -31,6 +31,7 @@ def test_results_are_made_once_and_methods_have_the_same_labels(tmp_path):
         table.read(tmp_path)
 
 
+@pytest.mark.nightly
 def test_methods_that_share_work_have_the_results_of_methods_alone(tmp_path):
     methods = ["default", "ensemble", "single", "uses_alone", "without_stacked"]
     facts = []

@@ -16,7 +16,7 @@ def test_there_are_two_notebooks() -> None:
     assert [path.stem for path in NOTEBOOKS] == ["digits", "own_pictures"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib", reason="the notebooks draw with matplotlib").use("agg")
