@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from zlib import crc32
 
 import numpy as np
@@ -56,7 +55,7 @@ def shifted(part: Part, share: float, purpose: str) -> Part:
     labels = part.labels.copy()
     wrong = shuffled(range(len(part)), purpose)[: round(share * len(part))]
     labels[wrong] = (labels[wrong] + 1) % len(part.classes)
-    return replace(part, labels=labels)
+    return part.mislabelled(labels)
 
 
 def randomised(part: Part, share: float, purpose: str) -> Part:
@@ -65,7 +64,7 @@ def randomised(part: Part, share: float, purpose: str) -> Part:
     labels = part.labels.copy()
     wrong = random.permutation(len(part))[: round(share * len(part))]
     labels[wrong] = random.integers(len(part.classes), size=len(wrong))
-    return replace(part, labels=labels)
+    return part.mislabelled(labels)
 
 
 def grouped(labels: Sequence[int], groups: Sequence[Sequence[int]]) -> np.ndarray:

@@ -255,7 +255,7 @@ def handwriting_sources(data: DataFolder) -> Examples:
         small.append(np.asarray(image.resize((20, 20), Image.Resampling.BICUBIC)))
     digit_ids = row_names("scikit-learn", "digits", range(len(small)))
     right = Part(digit_ids, framed(np.stack(small)), digit_labels, names)
-    mirrored = replace(wrong, labels=9 - wrong.labels)
+    mirrored = wrong.mislabelled(9 - wrong.labels)
     return Examples(pool, test, {"other_hands": right, "mirrored": mirrored})
 
 
@@ -327,7 +327,7 @@ def products_sources(data: DataFolder) -> Examples:
     rows = shuffled(range(len(films)), "products_sources/films")[:2000]
     tossed = films.take(rows).labelled(np.zeros(len(rows)), SENTIMENT)
     noise = randomised(tossed, 1.0, "products_sources/labels")
-    return Examples(pool, test, {"right": right, "random": noise})
+    return Examples(pool, test, {"right": right, "random": replace(noise, truth=None)})
 
 
 @builder
@@ -342,7 +342,7 @@ def places_by_length(data: DataFolder) -> Examples:
     test, pool, others = [whole.take(rows) for rows in drawn]
     lengths = np.array([len(text) for text in others.inputs])
     quarters = np.searchsorted(np.quantile(lengths, [0.25, 0.5, 0.75]), lengths)
-    return Examples(pool, test, {"length": replace(others, labels=quarters)})
+    return Examples(pool, test, {"length": others.mislabelled(quarters)})
 
 
 def film_reviews(data: DataFolder, split: str, size: int, purpose: str) -> Part:
@@ -358,7 +358,8 @@ def reviews_coins(data: DataFolder) -> Examples:
     pool = film_reviews(data, "train", 120, "reviews_coins/train")
     names, texts = data.texts("imdb", "unsupervised", np.arange(2000))
     part = Part(names, cut_words(texts, WORDS), np.zeros(2000, dtype=np.int64), SENTIMENT)
-    return Examples(pool, test, {"coins": randomised(part, 1.0, "reviews_coins/labels")})
+    coins = replace(randomised(part, 1.0, "reviews_coins/labels"), truth=None)
+    return Examples(pool, test, {"coins": coins})
 
 
 @builder
@@ -449,7 +450,7 @@ def computers_exchanged(data: DataFolder) -> Examples:
     whole = whole.labelled(thirds(targets["price"], 3), ("low", "middle", "high"))
     test, pool, rest = divided(whole, (900, 90), "computers_exchanged")
     others = rest.take(range(1500))
-    return Examples(pool, test, {"exchanged": replace(others, labels=2 - others.labels)})
+    return Examples(pool, test, {"exchanged": others.mislabelled(2 - others.labels)})
 
 
 @builder

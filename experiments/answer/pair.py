@@ -19,13 +19,15 @@ class Part:
     """Some examples.
 
     Labels are numbers of `classes` (shape n), or rows of 0/1 where an example may have several
-    (shape n x classes). `ids` name the rows of the data sets that the examples come from.
+    (shape n x classes). `ids` name the rows of the data sets that the examples come from. `truth`
+    has the right labels if a pair has made labels wrong and the right ones are known.
     """
 
     ids: list[str]
     inputs: Inputs
     labels: np.ndarray
     classes: tuple[str, ...]
+    truth: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -40,11 +42,17 @@ class Part:
         else:
             inputs = self.inputs[rows]
         ids = [self.ids[row] for row in rows]
-        return replace(self, ids=ids, inputs=inputs, labels=self.labels[rows])
+        truth = None if self.truth is None else self.truth[rows]
+        return replace(self, ids=ids, inputs=inputs, labels=self.labels[rows], truth=truth)
 
     def labelled(self, labels: Any, classes: Sequence[str]) -> Part:
-        """The same inputs with other labels."""
-        return replace(self, labels=np.asarray(labels, dtype=np.int64), classes=tuple(classes))
+        """The same inputs with labels of another task."""
+        labels = np.asarray(labels, dtype=np.int64)
+        return replace(self, labels=labels, classes=tuple(classes), truth=None)
+
+    def mislabelled(self, labels: np.ndarray) -> Part:
+        """The same examples with other labels, where the present ones are right."""
+        return replace(self, labels=labels, truth=self.labels)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from . import build, pairs, references
 from .pair import Pair
 from .references import METHODS as REFERENCES
 from .references import Problem
-from .write import ROOT
+from .write import ROOT, truth_file
 
 COMMON = ["training.threads=1", "strategy=portfolio"]
 NO_CLOCK = "portfolio.budget=100000 runs"
@@ -49,7 +50,9 @@ PORTFOLIOS = (
     "without_stacked",
 )
 SINGLE_RUNS = ("primary_only", "channel", "own_head", "auto", "multitask")
-METHODS = ("before", *PORTFOLIOS, *REFERENCES, *SINGLE_RUNS)
+SUSPICIOUS = "suspicious"
+"""Not a model, but how well wrong labels are found; see suspects.py."""
+METHODS = ("before", *PORTFOLIOS, SUSPICIOUS, *REFERENCES, *SINGLE_RUNS)
 WITH_NETWORKS = ("without_simple", "with_networks", "with_attittud")
 PLANNED = {"before": 1} | dict.fromkeys(SINGLE_RUNS, 5)
 PLANNED |= dict.fromkeys((*WITH_NETWORKS, "autogluon", "autogluon_pooled"), 2)
@@ -141,7 +144,7 @@ def run_seed(name: str, seed: int, methods: Sequence[str], place: Place) -> list
         unfinished.write_text(json.dumps(result, indent=1), encoding="utf-8")
         unfinished.rename(path)
         accuracy = result["accuracy"]
-        shown = "failed" if accuracy is None else f"{100 * accuracy:.1f}"
+        shown = result.get("error", "") if accuracy is None else f"{100 * accuracy:.1f}"
         same = f", same as {result['same_as']}" if "same_as" in result else ""
         print(f"{name} {seed} {method}: {shown} ({result['cpu_seconds']:.1f} s{same})", flush=True)
     return [place.result(name, seed, method) for method in wanted]
@@ -200,6 +203,8 @@ def exists(method: str, pair: Pair, folder: Path) -> bool:
     shares = bool(same_classes(folder))
     if method in REFERENCES:
         return references.applies(method, pair.kind, shares_classes=shares)
+    if method == SUSPICIOUS:
+        return any(truth_file(folder, source).exists() for source in same_classes(folder))
     return method not in SINGLE_RUNS or shares
 
 
@@ -241,6 +246,8 @@ class Task:
             )
         if method == "before":
             return before(self.folder, self.seed, self.place)
+        if method == SUSPICIOUS:
+            return self.suspicious()
         if method == "multitask":
             runs = [self.product(method, weight) for weight in WEIGHTS]
             return max(runs, key=lambda run: run["fold_accuracy"])
@@ -253,6 +260,22 @@ class Task:
         """What references read."""
         sources = {name: np.array(self.rows[name]) for name in same_classes(self.folder)}
         return Problem(self.pair.kind, self.folder, np.array(self.rows["primary"]), sources)
+
+    def suspicious(self) -> dict[str, Any]:
+        """How well wrong labels are found with the candidates of `default`."""
+        from attittud_lab.portfolio import run as portfolio
+
+        from .suspects import measured
+
+        figures: dict[str, Any] = {}
+
+        def measure(simple: Any, data: Any, _: Path) -> list[Any]:
+            figures.update(measured(simple, data, self.folder))
+            return []
+
+        with self.shared.used(report=True), patch.object(portfolio, "suspicious", measure):
+            result = self.product("default")
+        return {"accuracy": result["accuracy"], "sources": figures}
 
     @contextmanager
     def sharing(self, method: str) -> Iterator[None]:

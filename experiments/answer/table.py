@@ -8,12 +8,14 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from . import pairs
 from .pair import Pair
 from .references import METHODS as REFERENCES
+from .run import SUSPICIOUS
 
 LEVEL = 0.05
 DEFAULT, BEFORE = "default", "before"
@@ -57,6 +59,8 @@ class Results:
     chances: dict[tuple[str, int], float] = field(default_factory=dict)
     seconds: dict[str, list[float]] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
+    suspicious: dict[str, list[dict[str, float]]] = field(default_factory=dict)
+    """Figures about wrong labels by pair, for each source and seed."""
     repeated: set[str] = field(default_factory=set)
     """Methods that were, at least once, the same run as `default`."""
     revisions: set[str] = field(default_factory=set)
@@ -76,27 +80,36 @@ def read(out: Path) -> Results:
             raise SystemExit(f"{path}: a quick test is no measurement; remove it")
         if labels.setdefault((pair, seed), facts["labels"]) != facts["labels"]:
             raise SystemExit(f"{path}: {method} had other labels than the other methods")
-        results.revisions.add(str(facts["provenance"]["revision"]))
-        if facts["accuracy"] is None:
-            results.failed.append(f"{pair}, seed {seed}, {method}: {facts['error'][:200]}")
-            # A failure counts against the product.
-            worst = 1.0 if method in (BEFORE, *REFERENCES) else 0.0
-            facts |= {"accuracy": worst, "fold_accuracy": worst}
-        for table, figure in ((results.scores, "accuracy"), (results.folds, "fold_accuracy")):
-            of_pair = table.setdefault(pair, {}).setdefault(method, {})
-            of_pair[seed] = 100 * facts[figure]
-        if "same_as" in facts:
-            results.repeated.add(method)
-        else:
-            results.seconds.setdefault(method, []).append(facts["cpu_seconds"])
-        if method == DEFAULT and facts.get("chance") is not None:
-            results.chances[pair, seed] = facts["chance"]
+        add(results, facts)
     for name, methods in CHOICES.items():
         for pair in results.scores:
             best = best_by_folds(results, pair, methods)
             if best:
                 results.scores[pair][name] = best
     return results
+
+
+def add(results: Results, facts: dict[str, Any]) -> None:
+    """Add one file."""
+    pair, seed, method = facts["pair"], facts["seed"], facts["method"]
+    results.revisions.add(str(facts["provenance"]["revision"]))
+    if facts["accuracy"] is None:
+        results.failed.append(f"{pair}, seed {seed}, {method}: {facts['error'][:200]}")
+        # A failure counts against the product.
+        worst = 1.0 if method in (BEFORE, *REFERENCES) else 0.0
+        facts |= {"accuracy": worst, "fold_accuracy": worst}
+    if "same_as" in facts:
+        results.repeated.add(method)
+    else:
+        results.seconds.setdefault(method, []).append(facts["cpu_seconds"])
+    if method == SUSPICIOUS:
+        results.suspicious.setdefault(pair, []).extend(facts.get("sources", {}).values())
+        return
+    for table, figure in ((results.scores, "accuracy"), (results.folds, "fold_accuracy")):
+        of_pair = table.setdefault(pair, {}).setdefault(method, {})
+        of_pair[seed] = 100 * facts[figure]
+    if method == DEFAULT and facts.get("chance") is not None:
+        results.chances[pair, seed] = facts["chance"]
 
 
 def best_by_folds(results: Results, pair: str, methods: Sequence[str]) -> Scores:
@@ -215,6 +228,10 @@ def page(out: Path) -> str:
             ablations(results, declared),
         ),
         reliability(results),
+        rows(
+            ("wrong labels", "wrong", "AUROC of the list", "of cleanlab", "seconds for 10,000"),
+            suspicious(results),
+        ),
         rows(("method", "median seconds of a core", "runs"), times(results)),
     ]
     if results.failed:
@@ -326,6 +343,28 @@ def reliability(results: Results) -> str:
             share = np.mean([outcomes[row] for row in inside])
             lines.append([f"{told:.2f}", f"{share:.2f}", str(len(inside))])
     return rows(("chance that was said", "share that was helped", "runs"), lines)
+
+
+def suspicious(results: Results) -> list[list[str]]:
+    """How well wrong labels are found: means over sources and seeds, and their mean over pairs."""
+    lines = []
+    means = []
+    for pair, sources in results.suspicious.items():
+        if sources:
+            names = ("wrong", "list", "cleanlab", "seconds")
+            mean = {name: float(np.mean([source[name] for source in sources])) for name in names}
+            means.append(mean)
+            lines.append([pair, *found(mean), f"{mean['seconds']:.1f}"])
+    if means:
+        gains = [mean["list"] - mean["cleanlab"] for mean in means]
+        average, low, high = interval(gains)
+        gain = f"{average:+.3f} ({low:+.3f} to {high:+.3f})"
+        lines.append(["mean difference", "", gain, "", ""])
+    return lines
+
+
+def found(mean: dict[str, float]) -> list[str]:
+    return [f"{mean['wrong']:.0%}", f"{mean['list']:.3f}", f"{mean['cleanlab']:.3f}"]
 
 
 def times(results: Results) -> list[list[str]]:

@@ -31,7 +31,8 @@ def build(name: str, root: Path, out: Path, seed: int) -> Path:
 
     The folder has `job.yaml`, `primary/train.parquet` (the pool from which the product draws the
     labelled examples of the seed), `primary/test.parquet`, and a Parquet file for each auxiliary
-    source. Only the job depends on the seed. Returns the folder.
+    source. No method reads the files with the right labels of wrong sources. Only the job depends
+    on the seed. Returns the folder.
     """
     from . import pairs
 
@@ -46,9 +47,16 @@ def build(name: str, root: Path, out: Path, seed: int) -> Path:
     write_part(examples.test, folder / "primary" / "test.parquet")
     for source, part in examples.auxiliary.items():
         write_part(part, folder / f"{source}.parquet")
+        if part.truth is not None:
+            np.save(truth_file(folder, source), part.truth)
     settings = yaml.safe_dump(job(pair, examples, folder, seed), sort_keys=False)
     (folder / "job.yaml").write_text(f"# {pair.about}.\n{settings}", encoding="utf-8")
     return folder
+
+
+def truth_file(folder: Path, source: str) -> Path:
+    """The file with the right labels of a source that has wrong ones."""
+    return folder / f"{source}.truth.npy"
 
 
 def job(pair: Pair, examples: Examples, folder: Path, seed: int) -> dict[str, Any]:

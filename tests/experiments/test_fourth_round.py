@@ -10,9 +10,12 @@ import pytest
 
 from attittud_lab import features
 from attittud_lab.features.histogram import HistogramFeatures
-from experiments.answer import run, shared, table
+from attittud_lab.uses.problem import SourceData
+from experiments.answer import build, run, shared, table
+from experiments.answer import write as write_files
 from experiments.answer.__main__ import main, numbers
 from experiments.answer.references import gradients
+from experiments.answer.suspects import self_confidence
 
 PAIR = "wine_random"
 
@@ -74,6 +77,46 @@ def test_kept_rows_need_no_package(tmp_path, monkeypatch):
             kept.transform(pictures)
     with pytest.raises(SystemExit, match="no_package"):
         shared.Shared(tmp_path / "empty", "image", "0").check_encoder()
+
+
+def test_cleanlab_ranks_by_the_probability_of_the_label_from_models_of_other_parts():
+    """Nearly the same as scikit-learn's logistic regression out of fold."""
+    from sklearn.linear_model import LogisticRegression
+
+    random = np.random.default_rng(0)
+    right = np.arange(300) % 3
+    features = (np.eye(3)[right] * 3 + random.normal(size=(300, 3))).astype(np.float32)
+    labels = right.copy()
+    labels[:30] = (labels[:30] + 1) % 3
+    confidence = self_confidence(SourceData("web", features, labels, ["a", "b", "c"]), 0)
+    part = np.random.default_rng(0).permutation(300) % 5
+    expected = np.zeros(300)
+    for number in range(5):
+        model = LogisticRegression().fit(features[part != number], labels[part != number])
+        judged = np.flatnonzero(part == number)
+        likely = model.predict_proba(features[judged])
+        expected[judged] = likely[np.arange(len(judged)), labels[judged]]
+    assert np.corrcoef(confidence, expected)[0, 1] > 0.99
+    assert confidence[:30].mean() < confidence[30:].mean() - 0.5
+
+
+def test_right_labels_of_a_wrong_source_are_written_beside_it(tmp_path):
+    folder = build("rules_random", tmp_path, tmp_path, 0)
+    truth = np.load(write_files.truth_file(folder, "random"))
+    labels = table_of(folder / "random.parquet")
+    assert truth.shape == labels.shape
+    assert 0.5 < (truth != labels).mean() < 0.8
+    place = run.Place(tmp_path / "out", None, None, None, quick=True)
+    (path,) = run.run_all(["rules_random"], [0], ["suspicious"], place)
+    figures = json.loads(path.read_text())["sources"]["random"]
+    assert figures["wrong"] == pytest.approx((truth != labels).mean())
+    assert 0.4 < figures["cleanlab"] < 0.6, "tosses of a coin say nothing"
+
+
+def table_of(path):
+    import pyarrow.parquet as pq
+
+    return np.array(pq.read_table(path)["label"].to_pylist())
 
 
 def write(out, pair, method, scores, folds=None, **more):
