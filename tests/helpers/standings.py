@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attittud_lab.config.load import loads
-from attittud_lab.config.schema import CandidateConfig
+from attittud_lab.config.schema import CandidateConfig, to_dict
 from attittud_lab.data.tasks import Examples, Task
 from attittud_lab.portfolio.candidates import named
 from attittud_lab.portfolio.choose import Curve, HeldOut
@@ -47,7 +47,7 @@ def network(name: str, outputs: Tensor | None, held_out: HeldOut, **more: Any) -
     curve = None if outputs is None else Curve.of([outputs], held_out)
     return Standing(
         candidate.label,
-        candidate.settings,
+        {"learner": "network", **to_dict(candidate.strategy)},
         alone,
         candidate,
         outputs=outputs,

@@ -197,7 +197,7 @@ def known_names() -> Names:
 
     objectives = [name for name, objective in OBJECTIVES.items() if not objective.derived]
     listed = {"basis": bases(), "engine": engines(), "objective": objectives}
-    listed |= {"learner": [*learners(), "network"], "use": uses()}
+    listed |= {"learner": [*learners(), "network", "finetuned"], "use": uses()}
     found: dict[str, Callable[[str], object]] = {
         kind: partial(_check, kind, names) for kind, names in listed.items()
     }

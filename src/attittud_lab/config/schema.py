@@ -282,8 +282,13 @@ class ModelConfig(Section):
     head_init: Literal["default", "kaiming", "zero"] = "default"
     """initialisation of the heads: PyTorch's, Kaiming-normal fan-out (large for few classes), or
     zero"""
+    image_size: Annotated[int, Limits(4, 4096, _IN_MEMORY)] | None = field(
+        default=None, metadata=LATER
+    )
+    """the network scales images to this height and width in pixels; null leaves them at
+    data.image_size"""
     pretrained: Flag = True
-    """hf: and timm: only: start from the stored weights"""
+    """networks of other libraries only: start from the stored weights"""
     weights: PathText | None = None
     """start from the weights.safetensors of an earlier run: the body, and the heads of sources
     that had the same name there; {seed} in the path stands for the run's seed"""
@@ -373,6 +378,9 @@ class TrainingConfig(Section):
     always do"""
     reset_head: Flag = False
     """start finetune with a fresh primary head"""
+    augment: list[Literal["flip", "shift"]] = field(default_factory=list, metadata=LATER)
+    """images only: how training examples are changed at random in each step. flip: mirror half of
+    them; shift: move each by up to an eighth of its size"""
     threads: Annotated[int, Limits(1, 1024)] | None = field(default=None, metadata=LATER)
     """CPU threads of a run; the last digits of its results depend on them. null: torch's own
     number on the machine where the command is started, if a few timed steps are clearly faster
@@ -456,6 +464,21 @@ class CandidateConfig(StrategyConfig):
 
 
 @dataclass(frozen=True)
+class FinetunedConfig(Section):
+    """How the learner finetuned of a portfolio trains a pretrained network."""
+
+    steps: Steps = 300
+    """updates of the guided phase; a quarter as many follow on primary data alone"""
+    lr: LearningRate | None = None
+    """learning rate; null takes 5e-4 for images, 1e-4 for texts"""
+    image_size: Annotated[int, Limits(4, 4096, _IN_MEMORY)] | None = 64
+    """images only: the height and width in pixels that the network sees; null leaves images at
+    data.image_size"""
+    augment: list[Literal["flip", "shift"]] = field(default_factory=lambda: ["flip", "shift"])
+    """images only: how training examples are changed, as in training.augment"""
+
+
+@dataclass(frozen=True)
 class RungConfig(Section):
     """A part of the training of a portfolio, at the end of which some candidates stop."""
 
@@ -478,8 +501,9 @@ class PortfolioConfig(Section):
     installed, minilm on texts, histogram and, where it is installed, efficientnet on images,
     columns on tables; hf:FOLDER and timm:NAME name others"""
     learners: list[Annotated[str, known("learner")]] | None = None
-    """what is fitted: simple learners (linear, kernel, extra trees, boosting) and network, which
-    trains the model of `model:`; null tries those that helped on data of this kind"""
+    """what is fitted: simple learners (linear, kernel, extra trees, boosting), network, which
+    trains the model of `model:`, and finetuned, which trains the pretrained networks among the
+    features; null tries those that helped on data of this kind"""
     uses: list[Annotated[str, known("use")]] | None = None
     """how simple learners use auxiliary data: alone (not at all, always tried), pooled, stacked,
     translated; null tries those that helped"""
@@ -487,6 +511,8 @@ class PortfolioConfig(Section):
     """strategies of networks to try besides primary_only. null tries multitask with three
     weights, pretrain and, if there are several sources, each source alone; if a source predicts
     the primary classes, also multitask with a separate output layer for it"""
+    finetuned: FinetunedConfig = field(default_factory=FinetunedConfig, metadata=LATER)
+    """how the learner finetuned trains"""
     folds: Annotated[int, Limits(2, 20, "every candidate is trained once for each")] = 3
     """number of parts of the training and validation labels; each part is held out once"""
     one_split_above: Annotated[int, Limits(0, 10**12)] = 5000

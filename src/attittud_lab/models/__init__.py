@@ -155,6 +155,23 @@ register(
 _TABLE = "two residual blocks of model.width units with LayerNorm; any table-mlp-BLOCKS"
 register("table-mlp", _TABLE, "table:TableMLP", "table", pattern=r"table-mlp(?:-([1-9]\d?))?")
 register(
+    "efficientnet-lite0",
+    "Liu 2020, trained on ImageNet; needs the extra pretrained",
+    "efficientnet:efficientnet_body",
+    "image",
+    foreign=True,
+)
+register(
+    "minilm",
+    "all-MiniLM-L6-v2, a sentence encoder; needs the extra pretrained",
+    "minilm:minilm_body",
+    "text",
+    words="minilm:minilm_words",
+    keeps="minilm:minilm_keep",
+    packs=True,
+    foreign=True,
+)
+register(
     "timm:NAME",
     "an image network of timm",
     "timm:timm_body",

@@ -18,6 +18,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from attittud_lab.config.schema import DataConfig, Kind, ModelConfig
 from attittud_lab.data.prepare import Prepared
@@ -54,9 +55,14 @@ class Network(nn.Module):
         features: int | None = None,
         normalise: tuple[Tensor, Tensor] | None = None,
         head_init: Literal["default", "kaiming", "zero"] = "default",
+        size: int | None = None,
     ) -> None:
+        """Build the heads. `normalise` has the mean and the standard deviation of pixels in [0, 1];
+        images are scaled to `size` pixels.
+        """
         super().__init__()
         self.body, self.head_init, self.images = body, head_init, normalise is not None
+        self.size = size
         wide: Any = body.features if features is None else features
         made = {
             name: nn.Linear(wide, count) if count else _masked_head(body, wide)
@@ -83,7 +89,7 @@ class Network(nn.Module):
 
     def forward(self, inputs: Tensor, head: str, detach: bool = False) -> Tensor:
         if self.images:
-            inputs = (inputs.float() / 255 - self.mean) / self.std
+            inputs = scaled((inputs.float() / 255 - self.mean) / self.std, self.size)
         features = self.body(inputs)
         return self.heads[head](features.detach() if detach else features)  # type: ignore[no-any-return]  # modules return Any
 
@@ -91,6 +97,13 @@ class Network(nn.Module):
         """Per-example loss of predicting hidden words; each call draws which ones are hidden."""
         body = cast(TextBody, self.body)
         return masked_losses(body, cast(MaskedHead, self.heads[head]), hide(inputs, body))
+
+
+def scaled(images: Tensor, size: int | None) -> Tensor:
+    """Return images (n x C x H x W) of this height and width; None leaves them as they are."""
+    if size is None or images.shape[2:] == (size, size):
+        return images
+    return F.interpolate(images, (size, size), mode="bilinear", antialias=size < images.shape[-1])
 
 
 def _masked_head(body: nn.Module, features: int) -> MaskedHead:
@@ -136,13 +149,25 @@ def build_model(config: ModelConfig, data: Prepared, seed: int) -> Network:
         widest = max(
             (part.inputs for part in data.all_examples), key=lambda inputs: inputs.shape[-1]
         )
-        features = _tried(body, config.name, widest[:2].cpu(), data.kind) if entry.foreign else None
+        features = None
+        if entry.foreign:
+            tried = widest[:2].cpu()
+            if data.kind == "image":
+                tried = scaled(tried.float() / 255, config.image_size)
+            features = _tried(body, config.name, tried, data.kind)
         tasks = (data.primary, *data.auxiliary.values())
         outputs = {task.head: len(task.classes) or None for task in tasks}
         largest = max((task.examples.inputs for task in tasks), key=len)
-        normalise = statistics(largest) if data.kind == "image" else None
+        normalise = None
+        if data.kind == "image":
+            normalise = getattr(body, "normalise", None) or statistics(largest)
         network = Network(
-            body, outputs, features=features, normalise=normalise, head_init=config.head_init
+            body,
+            outputs,
+            features=features,
+            normalise=normalise,
+            head_init=config.head_init,
+            size=config.image_size,
         )
     if config.weights is not None:
         load_body(network, config.weights.replace("{seed}", str(seed)))
@@ -162,22 +187,24 @@ def predicts(name: str) -> bool:
     return not name.startswith("heads.") or name.startswith("heads.primary.")
 
 
-def keep_description(config: ModelConfig, folder: Path) -> str | None:
+def keep_description(config: ModelConfig, folder: Path, name: str = DESCRIPTION) -> str | None:
     """Copy what another library needs to build the network again; the name of its folder, None if
     nothing is needed.
     """
     entry, parts = find(config.name)
     if entry.keeps is None:
         return None
-    make_folder(folder / DESCRIPTION)
-    call(entry.keeps, folder / DESCRIPTION, *parts)
-    return DESCRIPTION
+    make_folder(folder / name)
+    call(entry.keeps, folder / name, *parts)
+    return name
 
 
 def files_read(config: ModelConfig, seed: int) -> dict[str, Path]:
     """Return the files and folders that `build_model` reads, under the names that it uses."""
     entry, parts = find(config.name)
-    found: dict[str, Path] = {} if entry.folder is None else {parts[0]: call(entry.folder, *parts)}
+    found: dict[str, Path] = {}
+    if entry.folder is not None:
+        found[parts[0]] = call(entry.folder, *parts)
     if config.weights is not None:
         weights = config.weights.replace("{seed}", str(seed))
         found[weights] = Path(weights)
@@ -198,7 +225,9 @@ def trained_model(
         )
         normalise = (weights["mean"], weights["std"]) if kind == "image" else None
         known = features if entry.foreign else None
-        network = Network(body, {"primary": count}, features=known, normalise=normalise)
+        network = Network(
+            body, {"primary": count}, features=known, normalise=normalise, size=config.image_size
+        )
     network.load_state_dict({name: tensor for name, tensor in weights.items() if predicts(name)})
     return network
 
@@ -257,7 +286,7 @@ def _tried(body: nn.Module, name: str, inputs: Tensor, kind: str) -> int:
     body.eval()
     try:
         with torch.no_grad():
-            features: Tensor = body(inputs.float() / 255 if kind == "image" else inputs)
+            features: Tensor = body(inputs)
         if features.ndim != 2:
             raise ValueError(f"it gives {features.ndim - 1}-dimensional features")
     except Exception as error:  # each library raises its own errors

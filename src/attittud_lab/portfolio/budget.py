@@ -26,7 +26,6 @@ from attittud_lab.training.evaluate import outputs_of
 from attittud_lab.training.phase import DivergedError, Phase
 from attittud_lab.training.train import conditions, new_model, phase_names
 
-NAME = "plan.json"
 TIMED = 3
 """How many steps of each candidate are timed."""
 SHORTEST = 0.25
@@ -56,12 +55,11 @@ class Plan:
     costs: dict[str, float] = field(default_factory=dict)
     """Forecast seconds of a full run, by candidate."""
 
-    def write(self, folder: Path) -> None:
-        write_json(folder / NAME, asdict(self))
+    def write(self, path: Path) -> None:
+        write_json(path, asdict(self))
 
     @classmethod
-    def read(cls, folder: Path) -> Plan | None:
-        path = folder / NAME
+    def read(cls, path: Path) -> Plan | None:
         if not path.exists():
             return None
         try:
@@ -109,12 +107,12 @@ def measure(
             try:
                 found[entry.label] = {phase.name: _seconds(phase, device) for phase in phases}
             except DivergedError as error:
-                if entry.label == PRIMARY_ONLY:
+                if entry.alone:
                     raise InputError(
                         f"{PRIMARY_ONLY}, with which everything is compared: {error}"
                     ) from None
                 found[entry.label] = found[entries[0].label]
-            if entry.label == PRIMARY_ONLY:
+            if entry.alone:
                 began = time.perf_counter()
                 outputs_of(model, data.validation, device, head="primary")
                 look = time.perf_counter() - began
@@ -189,15 +187,16 @@ def plan(
     device: torch.device,
     *,
     sums: bool = False,
+    part: float = 1.0,
 ) -> Plan:
     """Fit a portfolio into its budget: fewer steps first, then fewer candidates, then fewer steps
     again.
 
     primary_only is never left out. `sums`: a sum of sources may join after the first rung, as long
-    as two of them are tried alone.
+    as two of them are tried alone. `part` of the budget is for these candidates.
     """
     lengths, looks = phase_lengths(config), len(look_steps(config))
-    seconds, runs = allowed(config, device)
+    seconds, runs = (limit and limit * part for limit in allowed(config, device))
 
     def summed(count: int) -> bool:
         return sums and sum(entry.strategy.sources is not None for entry in entries[:count]) > 1

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from attittud_lab.config.schema import CandidateConfig, Config, PhaseConfig, to_dict
+from attittud_lab.config.schema import CandidateConfig, Config, PhaseConfig
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import can_share, sharing
 from attittud_lab.errors import InputError, listed
@@ -41,9 +41,9 @@ class PortfolioCandidate:
     strategy: CandidateConfig
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """The strategy as it stands in leaderboard.json."""
-        return to_dict(self.strategy)
+    def alone(self) -> bool:
+        """Whether it ignores the auxiliary data."""
+        return self.strategy.name == PRIMARY_ONLY
 
 
 def candidates(config: Config, data: Prepared) -> list[PortfolioCandidate]:
@@ -52,7 +52,7 @@ def candidates(config: Config, data: Prepared) -> list[PortfolioCandidate]:
     Each is first built for a toy model, since hours may pass before it runs.
     """
     wanted = config.portfolio.candidates
-    others = _default(data) if wanted is None else wanted
+    others = default_strategies(data) if wanted is None else wanted
     found = [named(CandidateConfig(name=PRIMARY_ONLY), config)]
     for entry in others if data.auxiliary else ():
         candidate = named(entry, config)
@@ -62,9 +62,10 @@ def candidates(config: Config, data: Prepared) -> list[PortfolioCandidate]:
     return found
 
 
-def _default(data: Prepared) -> list[CandidateConfig]:
-    """Return the default candidates; a source that predicts the primary classes is tried with both
-    output layers.
+def default_strategies(data: Prepared) -> list[CandidateConfig]:
+    """Return the strategies that are tried besides primary_only where a job names none.
+
+    A source that predicts the primary classes is tried with both output layers.
     """
     sharing = any(can_share(task, data.primary) for task in data.auxiliary.values())
     plain = [replace(entry, head="shared") if sharing else entry for entry in _SHARED]
@@ -129,7 +130,7 @@ def greedy_sum(
     if not may_sum(config, data) or PRIMARY_ONLY not in losses:
         return None
     alone = {
-        name: named(replace(_default(data)[-1], sources=[name]), config).label
+        name: named(replace(default_strategies(data)[-1], sources=[name]), config).label
         for name in data.auxiliary
     }
     good = [
@@ -138,7 +139,7 @@ def greedy_sum(
         if losses.get(label, float("inf")) < losses[PRIMARY_ONLY]
     ]
     return (
-        named(replace(_default(data)[-1], sources=good), config)
+        named(replace(default_strategies(data)[-1], sources=good), config)
         if 1 < len(good) < len(alone)
         else None
     )

@@ -11,12 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attittud_lab.config.schema import Config
+from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.data.prepare import PRIMARY, Prepared
 from attittud_lab.files import write_atomically
-from attittud_lab.models.network import load_weights, predicts, save_weights
+from attittud_lab.models.network import (
+    DESCRIPTION,
+    keep_description,
+    load_weights,
+    predicts,
+    save_weights,
+)
 from attittud_lab.portfolio.choose import HeldOut
-from attittud_lab.portfolio.networks import Networks
+from attittud_lab.portfolio.networks import NETWORK, Networks, safe_name
 from attittud_lab.portfolio.standing import Standing, usable
 from attittud_lab.portfolio.trial import TrialResult, look_steps, phase_lengths
 from attittud_lab.predict.model import assembled
@@ -40,29 +46,39 @@ class Members:
     """Steps of the training on all labels."""
     seconds: float = 0.0
     parameters: int = 0
-    lines: list[dict[str, Any]] = field(default_factory=list)
-    """Logged steps of the training on all labels, if a single network was trained."""
+    lines: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """Logged steps of the training of networks on all labels, by candidate."""
 
-    def add_networks(self, weights: Mapping[Path, float]) -> None:
-        """Add networks, from the files of their weights, with their shares."""
+    def add_networks(self, networks: Networks, weights: Mapping[Path, float]) -> None:
+        """Add networks of a learner, from the files of their weights, with their shares."""
+        described: dict[str, Any] = {}
+        if networks.learner != NETWORK:
+            model = networks.config.model
+            described["model"] = to_dict(model)
+            folder = keep_description(
+                model, self.folder, f"{DESCRIPTION}-{safe_name(networks.learner)}"
+            )
+            if folder is not None:
+                described["network"] = folder
         for path, share in weights.items():
             name = f"member-{len(self.files)}.safetensors"
             tensors = load_weights(path)
             kept = {key: tensor for key, tensor in tensors.items() if predicts(key)}
             save_weights(self.folder / name, kept)
             self.parameters += sum(tensor.numel() for tensor in kept.values())
-            self.files.append(Member(kind="network", weights=name, share=share))
+            member = {"kind": "network", "weights": name, "share": share, **described}
+            self.files.append(Member(**member))  # type: ignore[typeddict-item]  # built in two parts
 
     def add_refitted(
         self, networks: Networks, picks: Mapping[str, int], results: Mapping[str, TrialResult]
     ) -> None:
         """Add the networks that were trained on all labels."""
         weights = {networks.trial(label, None) / WEIGHTS: float(n) for label, n in picks.items()}
-        self.add_networks(weights)
+        self.add_networks(networks, weights)
         self.steps += sum(result.steps for result in results.values())
         self.seconds += sum(result.seconds for result in results.values())
-        if len(results) == 1:
-            self.lines = next(iter(results.values())).lines
+        for label, result in results.items():
+            self.lines[label] = result.lines
 
     def add_simple(
         self, plain: Mapping[str, Any], tensors: Mapping[str, Tensor], features: str, share: float
@@ -112,7 +128,7 @@ def tested(
     model = assembled(folder, about, config, device)
     examples = data.test if len(data.test) else data.primary.examples
     inputs = ()
-    if model.simple:
+    if model.simple or any(group.reader is not None for group in model.networks):
         inputs = data.test_inputs() if len(data.test) else data.inputs(PRIMARY)
     some = examples.rows(torch.arange(min(TIMED, len(examples))))
     seconds = model.seconds_each(lambda: model.with_features(inputs[:TIMED], some), len(some))

@@ -22,15 +22,15 @@ from attittud_lab.portfolio.standing import (
 )
 
 NAME = "leaderboard.json"
-VERSION = 2
+VERSION = 3
 INTERCEPT, SLOPE = -0.18, 0.40
 """The chance is a logistic function of the evidence; both numbers come from development pairs."""
 _LEAST_VARIANCE = 1e-4
 """The least variance of a score: the standard error would vanish where the score is nearly 0 or
 1.
 """
-Named = Callable[[int], dict[str, Any]]
-"""The phase and the step of a look."""
+Named = Callable[[str, int], dict[str, Any]]
+"""The phase and the step of a look of a learner."""
 
 
 def chance(
@@ -124,6 +124,6 @@ def _scored(standing: Standing, intervals: Intervals, where: Named) -> dict[str,
         "ranking": curve.value[0],
     }
     if not standing.simple:
-        row["best"] = {"look": curve.best, **where(curve.best)}
+        row["best"] = {"look": curve.best, **where(standing.settings["learner"], curve.best)}
         row["curve"] = {"score": list(curve.scores), "loss": list(curve.losses)}
     return row

@@ -29,7 +29,6 @@ from attittud_lab.placing.job import Here, InThisProcess, Job, Place
 from attittud_lab.portfolio import budget, words
 from attittud_lab.portfolio.budget import Plan
 from attittud_lab.portfolio.candidates import (
-    PRIMARY_ONLY,
     PortfolioCandidate,
     candidates,
     config_for,
@@ -58,6 +57,8 @@ from attittud_lab.runs.folder import RunFolder
 from attittud_lab.training.phase import phase_steps
 from attittud_lab.training.train import phase_names, threads_of
 
+NETWORK = "network"
+"""The name of the learner that trains the network of `model:`."""
 LONG = 60.0
 """If the forecast is longer than this many seconds, a line says that more cores could be used."""
 Execute = Callable[[Sequence[TrialJob]], Iterable[TrialResult]]
@@ -66,7 +67,7 @@ Execute = Callable[[Sequence[TrialJob]], Iterable[TrialResult]]
 
 @dataclass
 class Setting:
-    """What all trials of a portfolio share."""
+    """What the trials of a learner share."""
 
     config: Config
     data: Prepared
@@ -84,16 +85,25 @@ class Setting:
 
 
 class Networks:
-    """The candidates that train a network, and how far each has come."""
+    """The candidates of one learner that train a network, and how far each has come."""
 
-    def __init__(self, setting: Setting, *, continues: bool) -> None:
+    def __init__(
+        self, setting: Setting, learner: str = NETWORK, *, continues: bool, part: float = 1.0
+    ) -> None:
+        """`part` of the budget is for this learner."""
         self.setting = setting
+        self.learner = learner
+        """Its name in tables."""
+        self.part = part
         self.continues = continues
         """Whether an earlier process left results of trials."""
         self.execute = setting.execute or self.placed
-        self.entries = smaller_basis(
-            candidates(setting.config, setting.data), setting.folds.smallest
-        )
+        entries = candidates(setting.config, setting.data)
+        if learner != NETWORK:
+            entries = [replace(one, label=f"{learner}, {one.label}") for one in entries]
+        self.entries = smaller_basis(entries, setting.folds.smallest)
+        self.alone = self.entries[0].label
+        """The candidate without auxiliary data."""
         steps = _steps(setting.config, setting.data)
         threads = setting.config.training.threads
         self.config = fitted(setting.config, setting.folds.smallest, steps, threads)
@@ -112,7 +122,12 @@ class Networks:
         alone = words.idle_cores(self.plan, setting.place.at_once, setting.device, LONG)
         lines = [
             words.coming(
-                self.config, self.plan, setting.folds.count, setting.place.at_once, self.entries
+                self.config,
+                self.plan,
+                setting.folds.count,
+                setting.place.at_once,
+                self.entries,
+                self.learner,
             )
             + (" from the beginning" if self.continues else ""),
             words.legend(to_dict(entry.strategy) for entry in self.entries),
@@ -127,7 +142,8 @@ class Networks:
     def planned(self) -> Plan:
         """Plan what the budget allows; a continued run reads its earlier plan."""
         setting = self.setting
-        plan = Plan.read(setting.folder.path)
+        path = setting.folder.path / plan_file(self.learner)
+        plan = Plan.read(path)
         if plan is None:
             fold = fold_data(setting.data, setting.folds, 0)
             threads = self.threads_on(fold)
@@ -137,9 +153,15 @@ class Networks:
             costs = budget.measure(self.entries, config, fold, setting.device)
             sums = may_sum(config, setting.data)
             plan = budget.plan(
-                self.entries, config, setting.folds.count, costs, setting.device, sums=sums
+                self.entries,
+                config,
+                setting.folds.count,
+                costs,
+                setting.device,
+                sums=sums,
+                part=self.part,
             )
-            plan.write(setting.folder.path)
+            plan.write(path)
         setting.folder.note("threads", plan.threads)
         self.entries = [entry for entry in self.entries if entry.label in plan.candidates]
         self.config = fitted(self.config, setting.folds.smallest, plan.steps, plan.threads)
@@ -211,7 +233,7 @@ class Networks:
             why = next(iter(self.standings.values())).diverged
             raise InputError(f"every network of the portfolio diverged: {why}")
         share = 1.0 if last else self.config.portfolio.rungs[number].keep
-        return survivors(values, share, PRIMARY_ONLY)
+        return survivors(values, share, self.alone)
 
     def begin(self, stage: str, candidates: int) -> None:
         """Show that a stage begins, in which all folds of so many candidates are trained."""
@@ -284,8 +306,8 @@ class Networks:
         is_last = rung + 1 == len(budget.rung_counts(self.config))
         standing = Standing(
             entry.label,
-            entry.settings,
-            alone=entry.label == PRIMARY_ONLY,
+            {"learner": self.learner, **to_dict(entry.strategy)},
+            alone=entry.alone,
             network=entry,
             rung=COMPLETE if is_last else rung + 1,
             steps=max(trial.steps for trial in trials),
@@ -355,10 +377,11 @@ class Networks:
 
     def trial(self, label: str, fold: int | None) -> Path:
         """The folder of a trial."""
-        name = re.sub(r"[^\w.=-]+", "-", label)
-        if name != label:  # sources `a-b` and `a + b` would share a folder
-            name = f"{name[:60]}-{mix(label) % 16**8:08x}"
-        return self.setting.folder.trials_path / name / ("all" if fold is None else f"fold-{fold}")
+        return (
+            self.setting.folder.trials_path
+            / safe_name(label)
+            / ("all" if fold is None else f"fold-{fold}")
+        )
 
     def prune(self, label: str, *, stopped: bool = False) -> None:
         """Remove what is not needed later: looks that cannot become the best, states of stopped
@@ -418,6 +441,13 @@ class Networks:
         return results
 
 
+def plan_file(learner: str) -> str:
+    """The file of a learner's plan in the run folder."""
+    if learner == NETWORK:
+        return "plan.json"
+    return f"plan-{safe_name(learner)}.json"
+
+
 def _steps(config: Config, data: Prepared) -> dict[str, int]:
     """The steps of each phase, from all labels."""
     guided = config.training.guided
@@ -428,6 +458,15 @@ def _steps(config: Config, data: Prepared) -> dict[str, int]:
     for name in phase_names(config):
         steps[name] = phase_steps(name, getattr(config.training, name), data, batches)
     return steps
+
+
+def safe_name(label: str) -> str:
+    """Return a name for files: labels have letters that no file may have."""
+    name = re.sub(r"[^\w.=-]+", "-", label)
+    if name == label:
+        return name
+    # Sources `a-b` and `a + b` would share a file.
+    return f"{name[:60]}-{mix(label) % 16**8:08x}"
 
 
 def trial_at(here: Here, job: TrialJob) -> tuple[TrialResult, float]:

@@ -4,7 +4,7 @@ everything about it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -22,24 +22,20 @@ from attittud_lab.models import find as find_model
 from attittud_lab.models import pretrained
 from attittud_lab.output.progress import Progress
 from attittud_lab.placing.job import InThisProcess, Place
-from attittud_lab.portfolio import budget, final, words
+from attittud_lab.portfolio import budget, final, finetuned, words
 from attittud_lab.portfolio.choose import HeldOut, greedy, mixed
 from attittud_lab.portfolio.folds import make_folds
 from attittud_lab.portfolio.intervals import Intervals, guess
 from attittud_lab.portfolio.leaderboard import NAME, VERSION, chance, rows, worth
 from attittud_lab.portfolio.networks import (
+    NETWORK,
     Execute,
     Networks,
     Setting,
     full_runs,
     peak_size,
 )
-from attittud_lab.portfolio.simple import (
-    SimpleCandidates,
-    few_threads,
-    wants_networks,
-    wants_simple,
-)
+from attittud_lab.portfolio.simple import SimpleCandidates, chosen_learners, few_threads
 from attittud_lab.portfolio.standing import Standing, scores_of, usable
 from attittud_lab.portfolio.suspicious import suspicious
 from attittud_lab.portfolio.translations import translations
@@ -48,7 +44,7 @@ from attittud_lab.portfolio.winner import choose_single
 from attittud_lab.runs.folder import RunFolder, trained_once
 from attittud_lab.runs.result import PhaseSummary, RunResult
 from attittud_lab.training.devices import choose_device, on_device
-from attittud_lab.training.train import chosen_metric, default_run_dir
+from attittud_lab.training.train import chosen_metric, default_run_dir, read_again
 
 MOST_TESTED = 20_000
 """So many test examples show whether a model is better than guessing; draws of more would take
@@ -121,7 +117,8 @@ class Portfolio:
             execute,
         )
         self.simple: SimpleCandidates | None = None
-        self.networks: Networks | None = None
+        self.networks: dict[str, Networks] = {}
+        """The learners that train networks, by name."""
         self.chance: dict[str, Any] | None = None
 
     def held_out_labels(self) -> HeldOut:
@@ -140,8 +137,8 @@ class Portfolio:
         standings: dict[str, Standing] = {}
         if self.simple is not None:
             standings |= self.simple.standings
-        if self.networks is not None:
-            standings |= self.networks.standings
+        for networks in self.networks.values():
+            standings |= networks.standings
         return standings
 
     def run(self) -> RunResult:
@@ -153,17 +150,38 @@ class Portfolio:
         rare = words.rare(self.folds.not_validated)
         if rare:
             self.progress.say(rare)
-        if wants_simple(self.config, self.data):
-            self.simple = SimpleCandidates(self.setting)
+        learners = chosen_learners(self.config, self.data, self.setting.device)
+        settings = self.network_settings(learners)
+        if set(learners) - {NETWORK, finetuned.NAME}:
+            self.simple = SimpleCandidates(self.setting, learners)
             self.simple.run()
-        if wants_networks(self.config, self.data):
-            self.networks = Networks(self.setting, continues=continues)
-            self.networks.run()
+        for name, setting in settings.items():
+            part = 1 / len(settings)
+            self.networks[name] = Networks(setting, name, continues=continues, part=part)
+            self.networks[name].run()
         usual = _usual(self.config.portfolio)
         self.chance = chance([*self.standings.values()], self.held_out, usual=usual)
         if self.chance is not None:
             self.progress.say(words.chance(self.chance))
         return self.finish()
+
+    def network_settings(self, learners: Sequence[str]) -> dict[str, Setting]:
+        """Return the learners that train networks, by name, each with its configuration and its
+        data.
+        """
+        settings = {}
+        if NETWORK in learners:
+            settings[NETWORK] = self.setting
+        if finetuned.NAME in learners:
+            for features, model in finetuned.pretrained_networks(self.config, self.data).items():
+                job = finetuned.job_for(self.config, self.data, model)
+                name = finetuned.learner_name(features)
+                settings[name] = replace(self.setting, config=job)
+                if self.data.kind == "text":
+                    read = read_again(job, self.data)
+                    settings[name].data = on_device(read, self.setting.device)
+                    settings[name].handed = replace(read, names=None, parts=None)
+        return settings
 
     # -------------------------------------------------------------------------------------- the end
 
@@ -176,11 +194,11 @@ class Portfolio:
             if members is not None:
                 break
         folder = self.folder.path
-        lines = members.lines
-        final.write_metrics(folder, self.networks, lines, winner, self.held_out.metric)
-        config = self.config if self.networks is None else self.networks.config
-        about = final.describe(folder, config, self.data, members, scores, self.held_out)
-        about, tested = final.tested(folder, config, self.data, about, self.setting.device)
+        networks = None if winner.simple else self.networks[winner.settings["learner"]]
+        lines = members.lines.get(winner.label, [])
+        final.write_metrics(folder, networks, lines, winner, self.held_out.metric)
+        about = final.describe(folder, self.config, self.data, members, scores, self.held_out)
+        about, tested = final.tested(folder, self.config, self.data, about, self.setting.device)
         board = self.leaderboard(winner.label, picks, scores, tested, intervals)
         board["model"] = {
             "members": len(members.files),
@@ -227,18 +245,19 @@ class Portfolio:
         """
         settings = self.config.portfolio
         chosen = {label: self.standings[label] for label in picks}
-        of_networks = {label: picks[label] for label, s in chosen.items() if not s.simple}
         of_simple = {label: picks[label] for label, s in chosen.items() if s.simple}
         members = final.Members(self.folder.path)
-        if of_networks:
-            assert self.networks is not None
+        for networks in self.networks.values():
+            own = {label: picks[label] for label in picks if label in networks.standings}
+            if not own:
+                continue
             if settings.final == "ensemble" and settings.members == "folds":
-                members.add_networks(self.networks.fold_weights(of_networks))
+                members.add_networks(networks, networks.fold_weights(own))
             else:
-                results = self.networks.refit([*of_networks])
+                results = networks.refit([*own])
                 if any(result.diverged for result in results.values()):
                     return None
-                members.add_refitted(self.networks, of_networks, results)
+                members.add_refitted(networks, own, results)
         if of_simple:
             assert self.simple is not None
             self.simple.add_members(members, of_simple)
@@ -280,11 +299,9 @@ class Portfolio:
         if not guessed["beaten"] and tested is not None and self.data.groups is None:
             # A large test set may show more than few labels.
             guessed["beaten"] = self.beats_guess(tested)
-        networks = self.networks
 
-        def where(look: int) -> dict[str, Any]:
-            assert networks is not None
-            return final.where(networks.config, look)
+        def where(learner: str, look: int) -> dict[str, Any]:
+            return final.where(self.networks[learner].config, look)
 
         table = rows(standings, intervals, where, picks)
         alone = next((row for row in table if row["without_us"]), None)
@@ -315,14 +332,18 @@ class Portfolio:
             "folds": self.folds.count,
             "candidates": table,
             "peak_disk": peak_size(self.folder),
-            "peak_memory": max(0 if networks is None else networks.peak_memory, peak_memory()),
+            "peak_memory": max(
+                [networks.peak_memory for networks in self.networks.values()] + [peak_memory()]
+            ),
         }
         board["simple"] = None if self.simple is None else self.simple.about()
-        board["networks"] = None if networks is None else self.about_networks(networks)
+        board["networks"] = {
+            name: self.about_networks(networks) for name, networks in self.networks.items()
+        }
         return board
 
     def about_networks(self, networks: Networks) -> dict[str, Any]:
-        """What leaderboard.json says about the plan and the rungs of networks."""
+        """What leaderboard.json says about the plan and the rungs of a learner."""
         lengths = phase_lengths(networks.config)
         looks = range(min(networks.config.portfolio.looks, sum(lengths.values())))
         trained = networks.standings.values()

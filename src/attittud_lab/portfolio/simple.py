@@ -31,10 +31,10 @@ from attittud_lab.files import make_folder, write_atomically
 from attittud_lab.learners import find_learner, learners
 from attittud_lab.models.network import save_weights
 from attittud_lab.output.progress import readable
-from attittud_lab.portfolio import budget, words
+from attittud_lab.portfolio import budget, finetuned, words
 from attittud_lab.portfolio.choose import Curve
 from attittud_lab.portfolio.final import Members
-from attittud_lab.portfolio.networks import Setting
+from attittud_lab.portfolio.networks import NETWORK, Setting
 from attittud_lab.portfolio.standing import Standing
 from attittud_lab.runs.folder import load_checkpoint, save_checkpoint
 from attittud_lab.runs.model import features_files
@@ -46,8 +46,7 @@ from attittud_lab.uses.problem import Problem, SimpleCandidate, SourceData
 
 ALONE = "alone"
 """The use that is always tried."""
-NETWORK = "network"
-"""The name of the learner that trains the network of `model:`."""
+LEARNERS_OF_NETWORKS = (NETWORK, finetuned.NAME)
 USUAL_USES = ("alone", "stacked", "translated")
 """The uses of a learner that is named without them."""
 LABELLED = ("classify", "multi_label")
@@ -61,25 +60,18 @@ def default_uses(data: Prepared) -> Mapping[str, tuple[str, ...]]:
     return TABLES if data.kind == "table" else ENCODED
 
 
-def chosen_learners(config: Config, data: Prepared) -> list[str]:
+def chosen_learners(config: Config, data: Prepared, device: torch.device) -> list[str]:
     """Return the names of the learners that a job tries."""
     named = config.portfolio.learners
     if named is None:
-        return list(default_uses(data))
+        tried = finetuned.by_default(config, data, device)
+        return [*default_uses(data), *([finetuned.NAME] if tried else [])]
     if not named:
-        choices = ", ".join([*learners(), NETWORK])
+        choices = ", ".join([*learners(), *LEARNERS_OF_NETWORKS])
         raise InputError(
             f"portfolio.learners: is empty, so nothing would be tried; name some of {choices}"
         )
     return list(dict.fromkeys(named))
-
-
-def wants_networks(config: Config, data: Prepared) -> bool:
-    return NETWORK in chosen_learners(config, data)
-
-
-def wants_simple(config: Config, data: Prepared) -> bool:
-    return any(name != NETWORK for name in chosen_learners(config, data))
 
 
 @dataclass(frozen=True)
@@ -105,8 +97,10 @@ def few_threads() -> Iterator[None]:
 class SimpleCandidates:
     """All simple candidates of a portfolio, with their out-of-fold results."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, chosen: Sequence[str]) -> None:
+        """`chosen` are the learners of the job; those that train networks are left out."""
         self.setting = setting
+        self.learners = [name for name in chosen if name not in LEARNERS_OF_NETWORKS]
         self.standings: dict[str, Standing] = {}
         self.candidates: dict[str, SimpleCandidate] = {}
         self.chosen: dict[str, Chosen] = {}
@@ -243,9 +237,7 @@ class SimpleCandidates:
         settings = self.setting.config.portfolio
         usual = default_uses(self.setting.data)
         chosen = {}
-        for learner in chosen_learners(self.setting.config, self.setting.data):
-            if learner == NETWORK:
-                continue
+        for learner in self.learners:
             find_learner(learner)  # refuses an unknown name
             named: Sequence[str] = USUAL_USES
             if settings.uses is not None:

@@ -57,9 +57,10 @@ def coming(
     folds: int,
     at_once: int,
     entries: Sequence[PortfolioCandidate],
+    learner: str,
 ) -> str:
     """Say how long the networks will take, and that some stop early."""
-    line = f"networks: {budget.forecast(plan, folds, at_once)}"
+    line = f"{'networks' if learner == 'network' else learner}: {budget.forecast(plan, folds, at_once)}"
     rungs = len(budget.rung_counts(config))
     if rungs > 1 and len(entries) > 1:
         line += f". Training has {rungs} rungs; after each but the last, only the best candidates and {PRIMARY_ONLY} go on"

@@ -36,7 +36,8 @@ from attittud_lab.models import find
 from attittud_lab.models.network import Network, load_weights, reader, trained_model
 from attittud_lab.predict import given
 from attittud_lab.predict.rows import encoded
-from attittud_lab.runs.model import ModelFile, features_files, read_model
+from attittud_lab.runs.model import Member, ModelFile, features_files, read_model
+from attittud_lab.runs.result import typed
 from attittud_lab.training.devices import choose_device, enough_memory
 from attittud_lab.training.evaluate import outputs_of
 from attittud_lab.uses.evaluate import SimpleModel
@@ -101,9 +102,24 @@ class Batch:
     """Inputs that are ready for a model."""
 
     examples: Examples | None
-    """Tensors for networks, and the columns of tables; None if no member needs them."""
+    """Tensors for the network of `model:`, and the columns of tables; None if no member needs
+    them.
+    """
     features: dict[str, Matrix]
     """Rows for simple models, by the name of their features."""
+    read: list[Examples]
+    """What each group of networks reads."""
+
+
+@dataclass
+class NetworkMembers:
+    """The networks among the members that read the same tensors."""
+
+    module: Classifier
+    """Their mean, for uint8 images, token numbers or columns."""
+    share: float
+    reader: Reader | None = None
+    """How they read texts, if not as the network of `model:`."""
 
 
 @dataclass
@@ -122,7 +138,7 @@ class Model:
         self,
         about: ModelFile,
         config: Config,
-        networks: Classifier | None,
+        networks: Sequence[NetworkMembers],
         simple: Sequence[SimpleMember],
         maps: Mapping[str, FeatureMap],
         encoder: Reader | Features | None,
@@ -130,12 +146,8 @@ class Model:
     ) -> None:
         self.about = about
         self.config = config
-        self.module = networks
-        """The mean of the networks, for uint8 images, token numbers or columns; None if there is no
-        network.
-        """
+        self.networks = list(networks)
         self.simple = list(simple)
-        self.network_share = 1.0 - sum(member.share for member in simple)
         self.maps = dict(maps)
         self.classes = list(about.classes)
         self.several = about.several
@@ -145,11 +157,18 @@ class Model:
         self._told = set[str]()  # a column of new texts is worth one warning, not one in each batch
 
     @property
+    def module(self) -> Classifier | None:
+        """The mean of the networks; None if there is none, or if they read texts in different
+        ways.
+        """
+        return self.networks[0].module if len(self.networks) == 1 else None
+
+    @property
     def bytes(self) -> int:
         """The size of all members and of their features."""
         tensors: list[Tensor] = []
-        if self.module is not None:
-            tensors += self.module.state_dict().values()
+        for group in self.networks:
+            tensors += group.module.state_dict().values()
         for member in self.simple:
             tensors += member.model.tensors().values()
         total = sum(tensor.nbytes for tensor in tensors)
@@ -182,7 +201,8 @@ class Model:
     def batch(self, raws: Sequence[Any], names: Sequence[str]) -> Batch:
         """Prepare some inputs as in training; error messages use these names for the inputs."""
         examples = None
-        if self.module is not None or self.about.kind == "table":
+        as_trained = any(group.reader is None for group in self.networks)
+        if as_trained or self.about.kind == "table":
             examples = self._examples(raws, names)
         inputs: Any = list(raws)
         if self.about.kind == "table":
@@ -199,12 +219,19 @@ class Model:
 
     def with_features(self, inputs: Any, examples: Examples | None) -> Batch:
         """Return a batch: the tensors, and the features of raw inputs (of the columns of a
-        table).
+        table). `examples` are the inputs as the network of `model:` reads them.
         """
         features = {}
         for name, feature_map in self.maps.items():
             features[name] = feature_map.transform(inputs)
-        return Batch(examples, features)
+        read = []
+        for group in self.networks:
+            if group.reader is not None:
+                read.append(self._tokens(group.reader, inputs))
+            else:
+                assert examples is not None
+                read.append(examples)
+        return Batch(examples, features, read)
 
     def _examples(self, raws: Sequence[Any], names: Sequence[str]) -> Examples:
         """Tensors for networks, and the columns of tables."""
@@ -216,7 +243,11 @@ class Model:
         if isinstance(self._encoder, Features):
             return Examples(torch.from_numpy(encoded(self._encoder, raws, names, self._told)), None)
         assert self._encoder is not None
-        rows, lengths = self._encoder.rows(raws)
+        return self._tokens(self._encoder, raws)
+
+    def _tokens(self, reader: Reader, texts: Sequence[str]) -> Examples:
+        """Texts as token numbers."""
+        rows, lengths = reader.rows(texts)
         bucket = self.config.data.buckets
         return Examples(rows, None, lengths if bucket else None, bucket or 1)
 
@@ -236,15 +267,12 @@ class Model:
         temperature.
         """
         parts = []
-        if self.module is not None:
-            assert batch.examples is not None
+        for group, examples in zip(self.networks, batch.read, strict=True):
             with enough_memory(
                 self._device, "free some of it, or use another device (--device cpu)"
             ):
-                raw = outputs_of(
-                    self.module, batch.examples, self._device, batch_size=AT_ONCE, raw=True
-                )
-            parts.append((self.network_share, raw))
+                raw = outputs_of(group.module, examples, self._device, batch_size=AT_ONCE, raw=True)
+            parts.append((group.share, raw))
         for member in self.simple:
             raw = torch.from_numpy(member.model.scores(batch.features[member.features])).float()
             parts.append((member.share, raw))
@@ -310,6 +338,11 @@ class Model:
         The program reads scaled images (n x C x H x W, uint8), padded token numbers of texts (n x
         max_length, int32), or features of the rows of a table (n x F, float32).
         """
+        if len(self.networks) > 1:
+            raise InputError(
+                "this model has networks that read texts in different ways, so they cannot be exported as one program; use "
+                "`attittud predict`, attittud_lab.load in Python, or train with portfolio.learners=[finetuned]"
+            )
         if self.module is None or self.simple:
             raise InputError(
                 "this model has members that are not networks, and only networks can be exported; use `attittud predict`, "
@@ -322,10 +355,11 @@ class Model:
             example = torch.linspace(-2, 2, 3 * self._encoder.width).view(3, -1)
         else:
             texts = ["a text", "another one that is longer", ""]
-            assert self._encoder is not None
-            rows = self._encoder.rows(texts)[0]
+            tokenizer = self.networks[0].reader or self._encoder
+            assert tokenizer is not None
+            rows = tokenizer.rows(texts)[0]
             example = torch.full(
-                (len(texts), self.config.data.max_length), self._encoder.words.pad, dtype=rows.dtype
+                (len(texts), self.config.data.max_length), tokenizer.words.pad, dtype=rows.dtype
             )
             example[:, : rows.shape[1]] = rows
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -378,34 +412,18 @@ def used_examples(run: str | os.PathLike[str]) -> npt.NDArray[np.uint64] | None:
 
 def assembled(folder: Path, about: ModelFile, config: Config, where: torch.device) -> Model:
     """The model of a folder from its weights and what is known about it."""
-    settings = config.model
-    if about.network is not None:
-        settings = replace(
-            settings, name=f"{settings.name.partition(':')[0]}:{folder / about.network}"
-        )
     networks = [member for member in about.members if member["kind"] == "network"]
     encoder: Reader | Features | None = None
     if about.kind == "table":
         encoder = _stored_features(folder, about)
-    elif about.kind == "text" and networks:
-        encoder = reader(settings, config.data, None)
+    elif about.kind == "text" and any("model" not in member for member in networks):
+        encoder = _text_reader(folder, config, _described(config.model, folder, about.network))
     total = sum(member["share"] for member in about.members)
-    module = None
-    if networks:
-        unreadable = about.kind == "text" and encoder is None
-        if about.kind not in find(settings.name)[0].reads or unreadable:
-            raise InputError(
-                f"{folder}: model {settings.name} cannot read {about.kind}s; restore the folder, or train again"
-            )
-        members = [_network(folder / member["weights"], settings, about) for member in networks]
-        among_networks = sum(member["share"] for member in networks)
-        shares = [member["share"] / among_networks for member in networks]
-        module = Classifier(
-            members, shares, several=about.several, temperature=about.temperature or 1.0
-        )
-        module = module.eval().requires_grad_(False).to(where)
+    groups = _network_members(folder, about, config, networks, total)
+    for group in groups:
+        group.module = group.module.eval().requires_grad_(False).to(where)
         if config.training.channels_last:
-            module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's annotation leaves memory_format out
+            group.module = group.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's annotation leaves memory_format out
     simple = []
     maps: dict[str, FeatureMap] = {}
     for member in about.members:
@@ -414,7 +432,61 @@ def assembled(folder: Path, about: ModelFile, config: Config, where: torch.devic
             if name not in maps:
                 maps[name] = _stored_map(folder, name, where)
             simple.append(SimpleMember(_simple(folder, member), member["share"] / total, name))
-    return Model(about, config, module, simple, maps, encoder, where)
+    return Model(about, config, groups, simple, maps, encoder, where)
+
+
+def _network_members(
+    folder: Path, about: ModelFile, config: Config, members: Sequence[Member], total: float
+) -> list[NetworkMembers]:
+    """Read the networks among the members; those that read texts in their own way form groups."""
+    parts: dict[str, list[tuple[Network, float]]] = {}
+    readers: dict[str, Reader | None] = {}
+    for member in members:
+        settings = config.model
+        described = about.network
+        if "model" in member:
+            settings = ModelConfig(**typed(ModelConfig, member["model"]))
+            described = member.get("network")
+        settings = _described(settings, folder, described)
+        if about.kind not in find(settings.name)[0].reads:
+            raise _cannot_read(folder, settings, about.kind)
+        own_reader = about.kind == "text" and "model" in member
+        key = settings.name if own_reader else ""
+        if key not in readers:
+            readers[key] = _text_reader(folder, config, settings) if own_reader else None
+        network = _network(folder / member["weights"], settings, about)
+        parts.setdefault(key, []).append((network, member["share"]))
+    groups = []
+    for key, networks in parts.items():
+        together = sum(share for _, share in networks)
+        module = Classifier(
+            [network for network, _ in networks],
+            [share / together for _, share in networks],
+            several=about.several,
+            temperature=about.temperature or 1.0,
+        )
+        groups.append(NetworkMembers(module, together / total, readers[key]))
+    return groups
+
+
+def _described(settings: ModelConfig, folder: Path, described: str | None) -> ModelConfig:
+    """Return the settings of a network whose description lies in a folder of the run."""
+    if described is None:
+        return settings
+    return replace(settings, name=f"hf:{folder / described}")
+
+
+def _text_reader(folder: Path, config: Config, settings: ModelConfig) -> Reader:
+    """Return the tokenizer of a network."""
+    tokenizer = reader(settings, config.data, None)
+    if tokenizer is None:
+        raise _cannot_read(folder, settings, "text")
+    return tokenizer
+
+
+def _cannot_read(folder: Path, settings: ModelConfig, kind: str) -> InputError:
+    reason = f"{folder}: model {settings.name} cannot read {kind}s"
+    return InputError(f"{reason}; restore the folder, or train again")
 
 
 def _network(path: Path, settings: ModelConfig, about: ModelFile) -> Network:

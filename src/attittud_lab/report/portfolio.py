@@ -157,18 +157,19 @@ def _facts(board: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[dict
 # ----------------------------------------------------------------------------------------- pictures
 
 
-def _starts(board: Mapping[str, Any]) -> dict[str, int]:
+def _starts(networks: Mapping[str, Any]) -> dict[str, int]:
     """The step before each phase of networks, counted from the beginning."""
-    lengths = board["networks"]["plan"]["steps"]
+    lengths = networks["plan"]["steps"]
     return dict(zip(lengths, accumulate(lengths.values(), initial=0), strict=False))
 
 
-def _look_steps(board: Mapping[str, Any]) -> list[int]:
-    """The steps at which networks were evaluated."""
-    if board["networks"] is None:
-        return []
-    starts = _starts(board)
-    return [starts[look["phase"]] + look["step"] for look in board["networks"]["looks"]]
+def _look_steps(board: Mapping[str, Any]) -> dict[str, list[int]]:
+    """The steps at which networks were evaluated, by learner."""
+    steps = {}
+    for learner, networks in board["networks"].items():
+        starts = _starts(networks)
+        steps[learner] = [starts[look["phase"]] + look["step"] for look in networks["looks"]]
+    return steps
 
 
 def _scores(board: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -192,9 +193,10 @@ def _scores(board: Mapping[str, Any]) -> list[dict[str, Any]]:
         drawn["remark"] = "what you would have used instead" if row["without_us"] else ""
         drawn["curve"] = []
         if row["kind"] == "network":
-            if row["steps"] < steps[-1]:
-                drawn["remark"] = f"stopped after {row['steps']} of {steps[-1]} steps"
-            points = zip(steps, row["curve"]["score"], strict=False)
+            own_steps = steps[row["settings"]["learner"]]
+            if row["steps"] < own_steps[-1]:
+                drawn["remark"] = f"stopped after {row['steps']} of {own_steps[-1]} steps"
+            points = zip(own_steps, row["curve"]["score"], strict=False)
             drawn["curve"] = [list(point) for point in points]
             drawn["best"] = row["best"]["look"]
         rows.append(drawn)
@@ -202,15 +204,21 @@ def _scores(board: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _steps(board: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rungs and phases of networks, for the picture of scores by step."""
-    if board["networks"] is None:
-        return {"rungs": [], "phases": [], "steps": 0}
-    rungs = []
-    for rung in board["networks"]["rungs"][:-1]:
-        text = f"{len(rung['kept'])} of {rung['candidates']} go on"
-        rungs.append({"step": rung["step"], "text": text})
-    phases = [{"step": start, "text": name} for name, start in _starts(board).items() if start]
-    return {"rungs": rungs, "phases": phases, "steps": _look_steps(board)[-1]}
+    """Return the rungs and phases of networks, for the picture of scores by step.
+
+    Rungs and phases of several learners differ, so that none are drawn.
+    """
+    most = max([steps[-1] for steps in _look_steps(board).values()], default=0)
+    rungs: list[dict[str, Any]] = []
+    phases: list[dict[str, Any]] = []
+    if len(board["networks"]) == 1:
+        (networks,) = board["networks"].values()
+        for rung in networks["rungs"][:-1]:
+            text = f"{len(rung['kept'])} of {rung['candidates']} go on"
+            rungs.append({"step": rung["step"], "text": text})
+        starts = _starts(networks)
+        phases = [{"step": start, "text": name} for name, start in starts.items() if start]
+    return {"rungs": rungs, "phases": phases, "steps": most}
 
 
 # ------------------------------------------------------------------------------------------- tables
@@ -256,21 +264,24 @@ def _leaderboard(board: Mapping[str, Any], result: Mapping[str, Any]) -> dict[st
     return {"name": "Leaderboard", "about": about, "columns": columns, "rows": rows}
 
 
-def _leaderboard_row(row: Mapping[str, Any], steps: list[int], *, chosen: bool) -> dict[str, Any]:
+def _leaderboard_row(
+    row: Mapping[str, Any], steps: Mapping[str, list[int]], *, chosen: bool
+) -> dict[str, Any]:
     """Return the cells of a candidate."""
     settings = row["settings"]
     if row["kind"] == "simple":
         use = " ".join([settings["use"], " + ".join(settings["sources"])]).strip()
         parts = [settings["features"], settings["learner"], use]
     else:
-        parts = ["", "network", settings["name"]]
+        features, _, learner = settings["learner"].rpartition(", ")
+        parts = [features, learner, settings["name"]]
     if row["diverged"]:
         cells = [row["label"], *parts, "diverged", "", "", "", str(row["steps"])]
         return {"cells": [*cells, readable(row["seconds"])], "interval": None, "chosen": False}
     gain = row.get("to_reference")
     best = ""
     if row["kind"] == "network":
-        best = f"{row['steps']} ({steps[row['best']['look']]})"
+        best = f"{row['steps']} ({steps[settings['learner']][row['best']['look']]})"
     cells = [row["label"], *parts, percent(row["score"]), ends(row), f"{row['loss']:.3f}"]
     cells += [
         difference(gain["difference"]) if gain else "baseline",
@@ -308,14 +319,14 @@ def _sources(board: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _notes(board: Mapping[str, Any]) -> Iterator[str]:
-    simple, networks = board["simple"], board["networks"]
+    simple = board["simple"]
     if simple is not None:
         for line in simple["lines"]:
             yield f"Features: {line}."
-    if networks is not None:
+    for learner, networks in board["networks"].items():
         plan = networks["plan"]
         yield (
-            f"The trials of networks took as much training as {networks['runs']:.1f} full runs; the "
+            f"The trials of the learner {learner} took as much training as {networks['runs']:.1f} full runs; the "
             f"final training is not counted. The forecast, which counts it, was {plan['runs']:.1f}. The "
             "time of a candidate covers all its folds."
         )

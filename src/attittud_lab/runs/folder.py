@@ -7,11 +7,11 @@ metrics.jsonl          one line for each logged step and each evaluation
 checkpoint.safetensors the state of an unfinished run
 weights.safetensors    the chosen model
 model.json             what predictions need to know about it, its temperature, its size and its speed
-plan.json, trials/     portfolio: what its budget decided, and the trials of an unfinished run
+plan*.json, trials/    portfolio: what its budget decided, and the trials of an unfinished run
 leaderboard.json       portfolio: its candidates; out_of_fold.safetensors has their predictions for held-out labels
 member-N.safetensors   portfolio: the members of the model, instead of weights.safetensors; a simple model has a .json too
 features-NAME.*        portfolio: how examples become numbers for simple models
-network/               hf: models: the description and the tokenizer of the network
+network*/              networks of transformers: the description and the tokenizer
 result.json            the final figures; it is written last, so its presence means that the run is complete
 """
 
@@ -54,11 +54,11 @@ _FILES: tuple[str, ...] = (
     "weights.safetensors",
     "model.json",
 )
-_FILES += ("leaderboard.json", "out_of_fold.safetensors", "plan.json", "report.html", "report.json")
+_FILES += ("leaderboard.json", "out_of_fold.safetensors", "report.html", "report.json")
 _FILES += ("metrics.jsonl", "data.json", "run.json", "config.yaml")
 _TRIALS = "trials"  # a folder that nobody needs after the end of a run
-_PARTS = ("member-*", "features-*", "suspicious*.csv")
-"""Patterns of the files of a model with several members, and of its report."""
+_PARTS = ("member-*", "features-*", "plan*.json", "suspicious*.csv")
+"""Patterns of the files of a portfolio: of the members of its model, its plans and its report."""
 VERSION = 1
 """The format of run.json, and of all files in the folder without a version of their own."""
 REMARK = "remark"

@@ -9,6 +9,7 @@ import hashlib
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import (
+    Any,
     Literal,
     NotRequired,  # pydantic asks for this one before Python 3.12
 )
@@ -16,7 +17,7 @@ from typing import (
 from typing_extensions import TypedDict
 
 from attittud_lab.config.load import loads
-from attittud_lab.config.schema import Config, Kind
+from attittud_lab.config.schema import Config, Kind, ModelConfig
 from attittud_lab.errors import InputError, one_line
 from attittud_lab.files import read_format, write_json
 from attittud_lab.runs.result import typed
@@ -35,6 +36,10 @@ class Member(TypedDict):
     """Its file of arrays in the run folder."""
     share: float
     """The weight of its probabilities in the mean."""
+    model: NotRequired[dict[str, Any]]
+    """The settings of a network that is not the one of `model:` in config.yaml."""
+    network: NotRequired[str]
+    """The folder with its description and its tokenizer, if another library builds it."""
     about: NotRequired[str]
     """The file that describes a simple model."""
     features: NotRequired[str]
@@ -93,6 +98,12 @@ class ModelFile:
         if self.kind == "table":
             names.append("data.json")
         return list(dict.fromkeys(names))
+
+    @property
+    def folders(self) -> list[str]:
+        """The folders in the run folder with descriptions of networks."""
+        names = [self.network, *(member.get("network") for member in self.members)]
+        return [name for name in names if name is not None]
 
     def sealed(self, folder: Path) -> ModelFile:
         """Return the same with the checksums of its files."""
@@ -165,7 +176,7 @@ def read_model(folder: Path) -> tuple[ModelFile, Config]:
             or not found.members
         ):
             raise ValueError("shape, classes or members do not describe a model")
-        for name in [*found.files, found.network or "network"]:
+        for name in [*found.files, *found.folders]:
             if PurePath(name).name != name or name in ("", ".", ".."):
                 raise ValueError(f"{name[:80]!r} is not a file in the folder itself")
         if not all(0 < member["share"] < float("inf") for member in found.members):
@@ -173,6 +184,7 @@ def read_model(folder: Path) -> tuple[ModelFile, Config]:
         for member in found.members:
             if member["kind"] == "simple" and not {"about", "features"} <= member.keys():
                 raise ValueError("a simple model lacks its description or its features")
+            typed(ModelConfig, member.get("model", {}))
         if found.white is not None and found.white < 1:
             raise ValueError("white is not a positive number")
         if found.temperature is not None and not 0 < found.temperature < float("inf"):

@@ -159,6 +159,9 @@ class Phase:
         batches = {
             source: about.batch_size or config.batch_size for source, about in sources.items()
         }
+        if job.training.augment and data.kind != "image":
+            found = f"training.augment: changes images, but the data are {data.kind}s"
+            raise InputError(f"{found}; leave it out")
         strategy = make_strategy(chosen, model, weights=weights, seed=mix(job.seed, name, "guide"))
         judges = data.validation if judges is None else judges
         _check(name, config, chosen, strategy, data, batches, len(judges))
@@ -190,6 +193,7 @@ class Phase:
             judges=judges if strategy.uses_held_out else None,
             bf16=job.training.precision == "bf16",
             accumulate=config.accumulate,
+            augment=job.training.augment,
             held=captured,
         )
         self.captured: CapturedSteps[_Update] | None = (

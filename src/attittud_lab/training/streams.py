@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from attittud_lab.data.tasks import Examples, Order, Task, mix, per_example_losses
 from attittud_lab.errors import InputError
 from attittud_lab.strategies import StepKind
+from attittud_lab.training.augment import augmented
 
 JUDGES = " judges"
 """The stream of held-out primary examples; no auxiliary source has a name that begins with a
@@ -117,6 +118,8 @@ class Streams:
     bf16: bool = False
     accumulate: int = 1
     """Micro-batches of a step."""
+    augment: Sequence[str] = ()
+    """How images are changed at random; held-out examples stay as they are."""
     held: bool = False
     """Whether rows lie in the same memory in every step."""
     values: dict[str, Tensor] = field(default_factory=dict)
@@ -218,6 +221,8 @@ class Streams:
         inputs, targets = task.examples.take(rows, width)
         inputs = inputs.to(self.device, non_blocking=True)
         targets = None if targets is None else targets.to(self.device, non_blocking=True)
+        if self.augment and stream != JUDGES:
+            inputs = augmented(inputs, self.augment)
         with _enough(stream, f"training.{self.name}", self.accumulate), self.autocast():
             return per_example_losses(self.model, task, inputs, targets, detach=detach)
 

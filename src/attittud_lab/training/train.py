@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from attittud_lab.config.schema import Config, StrategyConfig, to_dict
-from attittud_lab.data.prepare import PRIMARY, WHITE, Prepared, prepare
+from attittud_lab.data.prepare import PRIMARY, WHITE, Prepared, encode, prepare
 from attittud_lab.data.tasks import mix
+from attittud_lab.data.texts import Reader
 from attittud_lab.errors import InputError, one_line
 from attittud_lab.models.network import (
     Network,
@@ -63,9 +64,24 @@ def load_data(
     `known` are data of the same folders whose images need not be decoded again. `pooled`: for a
     portfolio.
     """
-    cache = Path(config.output) / "tokens" if config.data.cache is None else Path(config.data.cache)
-    used = reader(config.model, config.data, cache)
+    used = _reader(config)
     return prepare(config.data, config.seed if seed is None else seed, used, known, pooled=pooled)
+
+
+def read_again(config: Config, data: Prepared) -> Prepared:
+    """Return pooled data as the model of `config` reads them: texts get the numbers of its
+    tokenizer, others stay as they are.
+    """
+    if data.kind != "text":
+        return data
+    assert data.parts is not None
+    return encode(config.data, data.parts, data.record["seed"], _reader(config), pooled=True)
+
+
+def _reader(config: Config) -> Reader | None:
+    """The tokenizer of the job's model; None if it reads no texts."""
+    cache = Path(config.output) / "tokens" if config.data.cache is None else Path(config.data.cache)
+    return reader(config.model, config.data, cache)
 
 
 @contextmanager

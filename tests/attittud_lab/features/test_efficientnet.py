@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from attittud_lab.errors import InputError
-from attittud_lab.features import efficientnet
 from attittud_lab.features.efficientnet import SIZE, EfficientNetFeatures
+from attittud_lab.models import efficientnet
 from tests.helpers.networks import Payload
 
 layers = pytest.importorskip(

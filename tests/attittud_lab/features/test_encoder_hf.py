@@ -4,7 +4,6 @@ refused.
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,18 +14,12 @@ from attittud_lab.errors import InputError
 from attittud_lab.features import encoder_hf
 from attittud_lab.features.encoder_hf import EncoderFeatures
 from tests.helpers.texts import reviews, tiny_encoder
+from tests.helpers.vision import tiny_images
 
 transformers = pytest.importorskip("transformers", reason="the extra pretrained is not installed")
 
 TEXTS = ["", *[row["text"] for row in reviews(50, 0)]]
 IMAGES = list(np.random.default_rng(0).integers(0, 256, (5, 3, 20, 20), dtype=np.uint8))
-
-
-def tiny_images(folder: Path, kind: type | None = None) -> Path:
-    sizes: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = transformers.ViTConfig(image_size=16, patch_size=8, intermediate_size=8, **sizes)
-    (kind or transformers.ViTModel)(config).save_pretrained(folder)
-    return folder
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ TARGETS = torch.arange(90) % 2
 HELD = held(TARGETS)
 
 
-def where(look: int) -> dict[str, Any]:
+def where(_: str, look: int) -> dict[str, Any]:
     return {"phase": "guided", "step": 7 + look}
 
 

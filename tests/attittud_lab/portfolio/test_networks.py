@@ -35,7 +35,7 @@ def test_rungs_stop_the_worst_candidates(tmp_path: Path, monkeypatch: pytest.Mon
     )
     result = train(tmp_path, RUNGS)
     content, rows = board(tmp_path), rows_by_label(tmp_path)
-    rungs = content["networks"]["rungs"]
+    rungs = content["networks"]["network"]["rungs"]
     assert [(rung["look"], rung["step"]) for rung in rungs] == [(1, 12), (5, 36)]
     kept = rungs[0]["kept"]
     assert "primary_only" in kept
@@ -46,7 +46,7 @@ def test_rungs_stop_the_worst_candidates(tmp_path: Path, monkeypatch: pytest.Mon
     winner = rows[content["final"]["winner"]]
     assert winner["label"] in kept
     trials = sum(row["steps"] for row in rows.values()) * 3
-    assert content["networks"]["runs"] == trials / 36
+    assert content["networks"]["network"]["runs"] == trials / 36
     chosen = winner["best"]["step"] + (24 if winner["best"]["phase"] == "finetune" else 0)
     assert result.steps == trials + chosen
     # The scores of one look are kept for each candidate; those of all looks would need much memory.
@@ -108,12 +108,12 @@ def test_a_continued_run_trains_only_what_is_left_and_says_so(
     train_until(
         lambda one: one.candidate.label == "multitask" and one.fold == 1, tmp_path, *changes
     )
-    plan = Plan.read(tmp_path)
+    plan = Plan.read(tmp_path / "plan.json")
     assert plan is not None
     plan = replace(
         plan, costs=dict.fromkeys(plan.candidates, 100.0)
     )  # so that a full run takes 100 s
-    plan.write(tmp_path)
+    plan.write(tmp_path / "plan.json")
     trained = list[trial.TrialJob]()
     original = networks.run_trial
     monkeypatch.setattr(

@@ -133,6 +133,6 @@ def test_whatever_a_portfolio_may_lack_the_page_is_there(
 
 
 def test_another_format_is_refused(simple: Path, tmp_path: Path) -> None:
-    for version in (1, 3, None):
+    for version in (2, 4, None):
         with pytest.raises(InputError, match=r"leaderboard\.json"):
             write_report(damaged(simple, tmp_path / f"version-{version}", version=version))

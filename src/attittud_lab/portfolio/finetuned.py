@@ -1,0 +1,101 @@
+"""The learner `finetuned`: pretrained networks, whose frozen features simple learners read, are
+trained like any network of a portfolio.
+
+Here a job is rewritten for such a network: another model, other steps, images with random changes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from attittud_lab import features
+from attittud_lab.config.schema import Config, ModelConfig, PhaseConfig
+from attittud_lab.data.prepare import Prepared
+from attittud_lab.errors import InputError, joined
+from attittud_lab.portfolio.candidates import default_strategies
+
+NAME = "finetuned"
+"""The name of the learner."""
+BATCH = 32
+"""Primary examples in a step."""
+AUXILIARY_BATCH = 64
+RATES = {"image": 5e-4, "text": 1e-4}
+"""Learning rate by the kind of data."""
+LAST = 4
+"""The phase on primary data alone has the steps of the first phase, divided by this."""
+WARMUP = 10
+"""The learning rate rises during the steps of a phase, divided by this."""
+
+
+def by_default(config: Config, data: Prepared, device: torch.device) -> bool:
+    """Whether the learner is tried where a job names no learners: on images, with a GPU.
+
+    On a CPU a candidate takes minutes where frozen features take seconds.
+    """
+    if device.type != "cuda" or data.kind != "image":
+        return False
+    choice = features.choose_features(data.kind, config.portfolio.features or ())
+    return any(features.trained_as(name) for name in choice.names)
+
+
+def pretrained_networks(config: Config, data: Prepared) -> dict[str, str]:
+    """Return the models of the features of a job that can be trained, by features; refuses a job
+    without any.
+    """
+    choice = features.choose_features(data.kind, config.portfolio.features or ())
+    models = {name: features.trained_as(name) for name in choice.names}
+    networks = {name: model for name, model in models.items() if model is not None}
+    if networks:
+        return networks
+    named = joined(choice.names)
+    found = f"portfolio.learners: {NAME} trains the pretrained network of features, and {named} has none"
+    possible = [name for name in features.names(data.kind) if features.trained_as(name)]
+    cure = f"leave {NAME} out"
+    if possible:
+        cure += f", or add one of {', '.join(possible)} to portfolio.features"
+        cure += f"; the first one comes with: {features.INSTALL}"
+    raise InputError(f"{found}; {cure}")
+
+
+def job_for(config: Config, data: Prepared, model: str) -> Config:
+    """Return a job that trains a pretrained network instead of the network of `model:`."""
+    settings = config.portfolio.finetuned
+    is_image = data.kind == "image"
+    rate = RATES[data.kind] if settings.lr is None else settings.lr
+    network = ModelConfig(name=model, image_size=settings.image_size if is_image else None)
+    augment = list(settings.augment) if is_image else []
+    training = replace(
+        config.training,
+        mode="two_phase",
+        guided=_phase(settings.steps, rate),
+        finetune=_phase(max(1, settings.steps // LAST), rate / LAST),
+        reset_head=False,
+        augment=augment,
+    )
+    portfolio = config.portfolio
+    if portfolio.candidates is None:
+        # Each weight of the auxiliary loss would be another hour on a CPU.
+        usual = [entry for entry in default_strategies(data) if entry.auxiliary_weight == 1]
+        portfolio = replace(portfolio, candidates=usual)
+    return replace(config, model=network, training=training, portfolio=portfolio)
+
+
+def _phase(steps: int, rate: float) -> PhaseConfig:
+    return PhaseConfig(
+        steps=steps,
+        primary_batch=BATCH,
+        batch_size=AUXILIARY_BATCH,
+        optimizer="adamw",
+        lr=rate,
+        weight_decay=0.01,
+        schedule="cosine",
+        lr_min=0.0,
+        warmup=steps // WARMUP,
+    )
+
+
+def learner_name(features_name: str) -> str:
+    """The name in tables: the features whose network is trained, and the learner."""
+    return f"{features_name}, {NAME}"
