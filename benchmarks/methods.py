@@ -20,8 +20,6 @@ from torch.nn import functional as F
 from attittud import Eta, Guide
 from attittud.basis.orthonormal import orthonormalise_
 from attittud.engine.auto import Auto
-from attittud.engine.batched import Batched
-from attittud.engine.loop import Loop
 from benchmarks.workloads import Workload
 
 ETA = Eta(neutral=1, helpful=1, harmful=-1)
@@ -123,15 +121,9 @@ class Guided(Method):
 
     @property
     def same_as(self) -> str | None:
-        """The engine that `auto` has chosen, and `loop` for `batched` where torch cannot vectorise
-        the backward pass.
-        """
-        engine, chosen = self.guide.engine, None
-        if isinstance(engine, Auto):
-            chosen = engine.chosen
-            engine = engine.products if chosen == Batched.name else engine
-        if isinstance(engine, Batched) and engine.fallback is not None:
-            chosen = Loop.name
+        """The engine that `auto` has chosen."""
+        engine = self.guide.engine
+        chosen = engine.chosen if isinstance(engine, Auto) else None
         return None if chosen is None else f"attittud {chosen}"
 
     def backward(self, refresh: bool) -> None:

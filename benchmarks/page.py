@@ -57,8 +57,7 @@ ENGINES = """\
 * Leave `engine="auto"` and pass the primary losses as a callable ([why](engines.md)).
 * `hooks` needs one backward pass for any k. Use it for transformers, LoRA and large models. With BatchNorm it needs
   `basis_losses=` and `batch_norm="frozen"`, as in the table.
-* `loop` runs on everything, with little memory. `batched` can be faster where kernels are small, and can take several times
-  the memory. In bf16 with BatchNorm it falls back to `loop`.
+* `loop` runs on everything, with little memory.
 * Networks of small kernels wait for Python. CUDA graphs ([training.cuda_graph](training.md#speed), or your own capture) make
   their refreshes several times faster.
 """
@@ -70,7 +69,7 @@ F counts the operations in the forward pass of one example, and D the shared par
 | | operations | reads and writes, in vectors of D | memory, in vectors of D |
 |---|---|---|---|
 | plain step | as multitask | 2k + 9 | k + 3 |
-| refresh with `loop`, `batched` | 2kFm | 11k | 2k + 3 |
+| refresh with `loop` | 2kFm | 11k | 2k + 3 |
 | refresh with `hooks` | Fm to 3Fm, and 2kmD | 11k + 2m | 2k + 3 |
 """
 
@@ -208,7 +207,6 @@ def refreshes(results: Results) -> str:
     """What a refresh adds, by engine and peer."""
     columns = {
         "`loop`": ("attittud loop",),
-        "`batched`": ("attittud batched",),
         "`hooks`": ("attittud hooks", "attittud hooks, frozen BatchNorm"),
         "authors' algorithm": ("authors' algorithm",),
         "TorchJD's sketch": TORCHJD,

@@ -636,13 +636,13 @@ MODES: list[Any] = [{"batch_norm": "batch"}, {"batch_norm": "frozen"}]
 Grid = dict[str, Sequence[Any]]  # one configuration for every choice of one value per field
 ALONE: list[Grid] = [
     {
-        "engine": ("loop", "batched", "hooks"),
+        "engine": ("loop", "hooks"),
         "basis": OF_EXAMPLES,
         "dtype": TYPES,
         "model": ("mlp", "cnn_group_norm"),
     },
     {"basis": OTHERS, "dtype": TYPES},
-    {"engine": ("loop", "batched"), "model": tuple(BODIES)},
+    {"engine": ["loop"], "model": tuple(BODIES)},
     # "hooks" has no rules for recurrent layers and einsum.
     {"engine": ["hooks"], "model": [name for name in BODIES if name not in ("lstm", "raw")]},
     {
@@ -678,7 +678,7 @@ ALONE: list[Grid] = [
     {"scale": (0.0, 1e10, NAN), "engine": ["hooks"], "basis": ["exact"]},
     {
         "autocast": ["forward16"],
-        "engine": ("loop", "batched", "hooks"),
+        "engine": ("loop", "hooks"),
         "model": ("mlp", "cnn_group_norm", "norms"),
     },
     {
@@ -699,7 +699,7 @@ COMPILED: list[Grid] = [
     {"kind": ["inductor"], "basis": ("sketch", "svd"), "model": ["norms"]},
     {
         "kind": ["aot_eager"],
-        "engine": ("batched", "auto"),
+        "engine": ("loop", "auto"),
         "basis": ("sketch", "exact"),
         "model": ["norms"],
     },
@@ -735,7 +735,7 @@ TOGETHER: list[Grid] = [
 ]
 CAPTURED: list[Grid] = [
     {"basis": BASES, "guide": [{}, *MEAN]},
-    {"engine": ["batched"], "basis": OF_EXAMPLES, "model": ["norms"]},
+    {"engine": ["loop"], "basis": OF_EXAMPLES, "model": ["norms"]},
     {
         "engine": ("loop", "hooks"),
         "model": ("wide", "norms", "channels_last"),

@@ -17,7 +17,7 @@ from benchmarks.methods import Method, methods_for
 from benchmarks.timing import Action, allocated, captured, copy_bandwidth, interleaved, peak_bytes
 from benchmarks.workloads import SPECS, Spec, Workload
 
-ENGINES = ["loop", "batched", "hooks", "auto"]
+ENGINES = ["loop", "hooks", "auto"]
 CYCLE = 10
 CYCLES = ("wrn22", "roberta512")
 """Workloads of which whole cycles are timed."""

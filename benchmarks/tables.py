@@ -21,7 +21,7 @@ float32.
 |---|---|---|
 | multitask step | 3F(m + a) | the optimizer's |
 | ATTITTUD, a step between refreshes | the same | 2k + 9 |
-| refresh, engines `loop` and `batched` | 2kFm | 11k |
+| refresh, engine `loop` | 2kFm | 11k |
 | refresh, engine `hooks`, given `primary=` as a callable | 2Fm (Fm if m is a power of two) + 2kmD | 11k + 2m |
 | refresh, engine `hooks`, given `basis_losses=` | 3Fm + 2kmD | 11k + 2m |
 | refresh, the authors' algorithm | 3kFm | 2k + 3k²/2 |
@@ -180,7 +180,6 @@ def _guesses(data: dict[str, Any], mode: str) -> dict[str, float]:
     hooks = 2 * k * m * size / rate + orthonormal + 2 * m * vector
     return {
         "attittud loop": passes["loop"] + orthonormal,
-        "attittud batched": passes["loop"] + orthonormal,
         "attittud hooks": passes["callable"] + hooks,
         "attittud hooks, frozen BatchNorm": passes["basis_losses"] + hooks,
         "authors' algorithm": 3 * k * flops * m / rate + (2 * k + 1.5 * k * k) * vector,

@@ -123,17 +123,6 @@ def undoing(undo: Callable[[], object]) -> Iterator[None]:
         raise
 
 
-def of_all_rows(tensor: Tensor) -> Tensor:
-    """Inside of `torch.func.vmap`, return the tensor of all rows, rows first; return any other
-    tensor as it is.
-    """
-    at = torch._C._functorch.maybe_get_bdim(tensor)
-    if at < 0:
-        return tensor
-    whole = torch._C._functorch.get_unwrapped(tensor)
-    return whole.movedim(at, 0) if at else whole
-
-
 def add_hook(tensor: Tensor, hook: Callable[[Any], Tensor | None]) -> Callable[[], object]:
     """`tensor.register_hook(hook)` in a fifth of its time, for a tensor that is no leaf; returns a
     function that removes it.

@@ -231,7 +231,7 @@ def _allocate(guide: Guide, folder: Path, rows: int) -> dict[str, Tensor]:
         described: Mapping[str, Any] = (
             HuggingFaceStorageReader(str(folder)).read_metadata().state_dict_metadata
         )
-        parameters = dict(guide._workers.named(guide.model))
+        parameters = dict(guide._workers.named or guide.model.named_parameters())
         basis = {}
         for name, entry in described.items():
             if name not in parameters:

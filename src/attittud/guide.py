@@ -85,8 +85,8 @@ class Guide:
         refresh_every: recompute the basis in every n-th step.
         include_mean: append the current mean primary gradient as the last direction, so that the
             neutral part is orthogonal to it.
-        engine: how products with the per-example Jacobian are computed: "auto", "loop", "batched"
-            or "hooks".
+        engine: how products with the per-example Jacobian are computed: "auto", "loop" or
+            "hooks".
         parameters: the parameters that may be decomposed (an iterable, or a predicate of name and
             parameter). All other parameters that both losses reach receive auxiliary_weight * g_aux
             + primary_weight * g_prim.

@@ -30,7 +30,6 @@ SETTINGS = [
     *((b, 4, True, torch.float64, "loop") for b in ("sketch", "svd", "random")),
     ("canonical", 10, True, torch.float64, "loop"),
     *((b, 4, True, torch.float32, "loop") for b in ("sketch", "exact")),
-    *((b, 4, False, torch.float64, "batched") for b in ("sketch", "svd")),
 ]
 
 

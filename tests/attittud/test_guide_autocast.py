@@ -13,7 +13,7 @@ from tests.helpers.zoo import problem
     "ignore:There is a performance drop because we have not yet implemented the batching rule"
 )
 @pytest.mark.parametrize(
-    ("engine", "basis"), [("loop", "sketch"), ("batched", "exact"), ("hooks", "svd")]
+    ("engine", "basis"), [("loop", "sketch"), ("loop", "exact"), ("hooks", "svd")]
 )
 def test_a_refresh_does_not_overflow_before_a_plain_step_does(engine, basis):
     """A loss scale is raised until the mean gradient overflows in float16; per-example gradients

@@ -245,7 +245,7 @@ def losses_of(model: nn.Module, m: int) -> torch.Tensor:
 
 @pytest.mark.parametrize(
     ("basis", "m", "rank", "engine"),
-    [("sketch", 8, 10, "loop"), ("svd", 16, 50, "batched"), ("exact", 2, 30, "loop")],
+    [("sketch", 8, 10, "loop"), ("svd", 16, 50, "loop"), ("exact", 2, 30, "loop")],
 )
 def test_a_basis_has_no_more_directions_than_examples(basis, m, rank, engine):
     model = network()

@@ -104,11 +104,9 @@ def test_captured_refresh_by_hooks_equals_eager():
     close(rows @ torch.linalg.pinv(J) @ J, rows, 1e-3)
 
 
-@pytest.mark.parametrize(
-    ("basis", "engine"), [("sketch", "loop"), ("mean", "loop"), ("exact", "batched")]
-)
-def test_captured_refresh_equals_eager(basis, engine):
-    replay_equals_eager(Perceptron, True, basis=basis, engine=engine)
+@pytest.mark.parametrize("basis", ["sketch", "mean", "exact"])
+def test_captured_refresh_equals_eager(basis):
+    replay_equals_eager(Perceptron, True, basis=basis, engine="loop")
 
 
 def test_captured_refresh_of_convolutions_by_hooks_equals_eager():

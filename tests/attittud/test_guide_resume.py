@@ -26,7 +26,6 @@ SETTINGS = {
     "random": {"basis": "random"},
     "canonical": {"basis": "canonical"},
     "bf16": {"basis_dtype": torch.bfloat16},
-    "batched": {"engine": "batched"},
     "basis_losses": {},
 }
 

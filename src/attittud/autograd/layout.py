@@ -27,7 +27,6 @@ from attittud._torch import (
     foreach_zero_,
     input_metadata,
     kept_graph,
-    of_all_rows,
     undoing,
 )
 
@@ -336,27 +335,21 @@ most a quarter of all.
 
 
 class Writing:
-    """Writes the gradients of a layout's parameters into a vector, or into several rows of a
-    vectorised pass.
-    """
+    """Writes the gradients of a layout's parameters into a vector."""
 
-    def __init__(self, layout: Layout, to: Tensor, add: bool, most: int, arrived: set[int]) -> None:
-        self.layout, self.views, self.add, self.most, self.arrived = (
-            layout,
-            layout.views(to),
-            add,
-            most,
-            arrived,
-        )
+    def __init__(self, layout: Layout, to: Tensor) -> None:
+        self.layout = layout
+        self.views = layout.views(to)
+        self.most = min(WAITING, layout.size // 4)
         self.hooked = [p.requires_grad for p in layout.parameters]
-        dtypes = {
-            p.dtype for p in layout.parameters
-        }  # model.half() may have been called since the layout was made
+        # model.half() may have been called since the layout was made
+        dtypes = {p.dtype for p in layout.parameters}
         self._zeros = {
             dtype: torch.zeros((), dtype=dtype, device=layout.device) for dtype in dtypes
         }
-        self._waiting: list[tuple[Tensor, Tensor, int]] = []
+        self._waiting: list[tuple[int, Tensor]] = []
         self._size = 0
+        self._arrived: set[int] = set()
         self.closed = False  # whether later gradients pass
 
     def hook(self, at: int) -> _Take:
@@ -379,34 +372,27 @@ class Writing:
 
     def take(self, at: int, gradient: Tensor) -> None:
         """Write the gradient of parameter number `at`, now or together with later ones."""
-        view = self.views[at]
         if gradient.layout != torch.strided:
             raise ValueError(sparse_message(self.layout.names[at]))
-        whole = of_all_rows(gradient)
-        whole = whole if whole.ndim == view.ndim else whole.expand_as(view)
-        self._waiting.append((view, whole, id(self.layout.parameters[at])))
-        self._size += view.numel()
+        self._waiting.append((at, gradient))
+        self._size += gradient.numel()
         if self._size > self.most:
             self.write()
 
     def write(self) -> None:
+        """Write the gradients that wait."""
         if self._waiting:
-            targets, sources = (
-                [view for view, _, _ in self._waiting],
-                [whole for _, whole, _ in self._waiting],
-            )
-            foreach_add_(targets, sources) if self.add else foreach_copy_(targets, sources)
-            self.arrived.update([parameter for _, _, parameter in self._waiting])
-            self._waiting, self._size = [], 0
+            targets = [self.views[at] for at, _ in self._waiting]
+            foreach_copy_(targets, [gradient for _, gradient in self._waiting])
+            self._arrived.update([at for at, _ in self._waiting])
+            self._waiting = []
+            self._size = 0
 
     def finish(self) -> None:
-        """Write the gradients that still wait. Unless gradients are added, set parts without a
-        gradient to zero.
-        """
+        """Write the gradients that still wait, and zeros for parameters without a gradient."""
         self.write()
-        named = zip(self.layout.parameters, self.views, strict=True)
-        missing = [view for p, view in named if id(p) not in self.arrived]
-        if missing and not self.add:
+        missing = [view for at, view in enumerate(self.views) if at not in self._arrived]
+        if missing:
             foreach_zero_(missing)
 
 
@@ -429,28 +415,17 @@ class _Take:
 
 
 @contextmanager
-def written_into(
-    layout: Layout,
-    to: Tensor,
-    *,
-    add: bool = False,
-    most: int | None = None,
-    returned: bool = False,
-    arrived: set[int] | None = None,
-) -> Iterator[Writing]:
-    """Write (or add) the gradients of the layout's parameters to `to` inside the block; autograd
-    returns zeros without memory.
+def written_into(layout: Layout, to: Tensor, *, returned: bool = False) -> Iterator[Writing]:
+    """Write the gradients of the layout's parameters to `to` inside the block; autograd returns
+    zeros without memory.
 
     A tensor hook gets each gradient when it is complete and before `torch.autograd.grad` returns
-    it, so no gradient is in memory twice. `most`: how many elements may wait to be written
-    together. `returned`: autograd returns the gradients of small parameters, which saves their
-    hooks; the caller must pass them to `keep`. `arrived` collects the ids of the parameters whose
-    gradients have been written.
+    it, so no gradient is in memory twice. `returned`: autograd returns the gradients of small
+    parameters, which saves their hooks; the caller must pass them to `keep`.
     """
-    most = min(WAITING, layout.size // 4) if most is None else most
-    writing = Writing(layout, to, add, most, set() if arrived is None else arrived)
+    writing = Writing(layout, to)
     if returned:
-        least = most // (4 * len(layout.names))
+        least = writing.most // (4 * len(layout.names))
         writing.hooked = [view.numel() > least for view in writing.views]
     with undoing(writing.close):
         for at, p in enumerate(layout.parameters):

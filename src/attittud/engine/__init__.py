@@ -2,12 +2,11 @@
 
 from attittud.engine.auto import Auto
 from attittud.engine.base import Engine, Jacobian, UnsupportedError
-from attittud.engine.batched import Batched
 from attittud.engine.hooks import Hooks
 from attittud.engine.loop import Loop
 from attittud.eta import choose
 
-_ENGINES: dict[str, type[Engine]] = {engine.name: engine for engine in (Auto, Loop, Batched, Hooks)}
+_ENGINES: dict[str, type[Engine]] = {engine.name: engine for engine in (Auto, Loop, Hooks)}
 
 
 def register_engine(engine: type[Engine]) -> type[Engine]:

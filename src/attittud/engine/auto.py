@@ -10,13 +10,11 @@ from torch import Tensor, nn
 
 from attittud.autograd.layout import Layout
 from attittud.engine.base import Engine, Jacobian, UnsupportedError, logger
-from attittud.engine.batched import Batched, rows_at_once, worthwhile
 from attittud.engine.hooks import Hooks
 from attittud.engine.loop import Loop
 
-# With fewer parameters, launching kernels takes most of the time, and `batched` launches fewer
-# kernels.
 HOOKS_FROM = 10_000
+"""With fewer parameters, a few backward passes take less time than hooks."""
 
 
 class Auto(Engine):
@@ -25,8 +23,8 @@ class Auto(Engine):
 
     def __init__(self) -> None:
         self._hooks = Hooks()
+        self._loop = Loop()
         self._reason: str | None = None  # why `hooks` cannot be used
-        self.products: Engine | None = None  # the engine that needs only the losses
         self.chosen: str | None = None  # the name of the engine that was last used
 
     @contextmanager
@@ -54,32 +52,25 @@ class Auto(Engine):
             except RuntimeError as error:
                 self._reason = str(error)
             else:
-                self._say(
-                    "hooks", "it saw the forward pass and the examples do not influence each other"
+                self._log(
+                    Hooks.name,
+                    "it saw the forward pass and the examples do not influence each other",
                 )
                 return jacobian
-        return self._choose(layout).jacobian(losses, layout)
+        self._log_loop()
+        return self._loop.jacobian(losses, layout)
 
     def write(
         self, losses: Tensor, layout: Layout, weights: Tensor, out: Tensor, *, fresh: bool
     ) -> None:
-        self._choose(layout).write(losses, layout, weights, out, fresh=fresh)
+        self._log_loop()
+        self._loop.write(losses, layout, weights, out, fresh=fresh)
 
-    def _choose(self, layout: Layout) -> Engine:
-        """Choose between the engines that need only the losses."""
-        if self.products is None:
-            self.products = Batched() if worthwhile(layout) else Loop()
-        batched = isinstance(self.products, Batched)
-        pays = (
-            f"are few enough to compute {rows_at_once(layout)} products at once"
-            if batched
-            else "are too many to gain from computing several products at once"
-        )
-        why = self._reason or "'hooks' cannot see the forward pass without a callable"
-        self._say(self.products.name, f"{layout.size} shared parameters {pays}; {why}")
-        return self.products
+    def _log_loop(self) -> None:
+        reason = self._reason or "'hooks' cannot see the forward pass without a callable"
+        self._log(Loop.name, reason)
 
-    def _say(self, name: str, why: str) -> None:
+    def _log(self, name: str, reason: str) -> None:
         if name != self.chosen:
             self.chosen = name
-            logger.info("engine: %r, because %s", name, why)
+            logger.info("engine: %r, because %s", name, reason)

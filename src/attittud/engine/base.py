@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import logging
 import math
-import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar, Self
 
 import torch
@@ -27,16 +26,6 @@ class UnsupportedError(RuntimeError):
     """An engine does not support a model. The message names the part of the model and the engine to
     use instead.
     """
-
-
-@contextmanager
-def quiet_vmap() -> Iterator[None]:
-    """Hide torch's warning about operations without a batching rule. They run in a loop, which is
-    slower but correct.
-    """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*batching rule.*", category=UserWarning)
-        yield
 
 
 class Engine(ABC):

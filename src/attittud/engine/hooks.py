@@ -27,7 +27,7 @@ from attittud.engine.recorder import Call, Recorder, recording
 
 # How many elements of per-example gradients are formed at once on a GPU: a few MB keep it busy.
 LEAST_BUDGET, MOST_BUDGET = 1 << 20, 1 << 27
-CURE = "use engine='batched' or engine='loop', or engine='auto', which chooses one of them"
+CURE = "use engine='loop', or engine='auto', which then uses it"
 
 Visit = Callable[[Tensor, PerExampleGradient], None]
 

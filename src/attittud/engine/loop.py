@@ -5,7 +5,6 @@ needs little memory.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence, Set
 from contextlib import nullcontext
 from typing import ClassVar
 
@@ -28,11 +27,7 @@ class Loop(Engine):
         out: Tensor,
         *,
         fresh: bool,
-        present: Set[int] = frozenset(),
     ) -> None:
-        """Write one row after the other. `present`: ids of the parameters whose part of `out` is
-        already complete.
-        """
         compiled = CUDA_GRAPH_TREES in sys.modules
         # Only for copies: torch adds tensors of another type one by one.
         parameters = tuple(
@@ -40,13 +35,8 @@ class Loop(Engine):
         )
         for row, to in zip(weights, out, strict=True):
             with kept_graph() if compiled else nullcontext():
-                found: Sequence[Tensor | None] = run_backward(
+                gradients = run_backward(
                     (losses,), (row,), True, False, parameters, True, accumulate_grad=False
                 )
-            if present:
-                found = [
-                    None if id(p) in present else g
-                    for p, g in zip(layout.parameters, found, strict=True)
-                ]
-            layout.add_(to, found, fresh=fresh)
-            del found  # freed before the next row is computed
+            layout.add_(to, gradients, fresh=fresh)
+            del gradients  # freed before the next row is computed

@@ -41,7 +41,7 @@ class ParameterListing:
     def __init__(self, model: nn.Module, workers: Workers) -> None:
         self.model = model
         self.workers = workers
-        self.named: list[tuple[str, nn.Parameter]] = []
+        self.named: Named = []
         self._required: list[bool] | None = None
         self.update()
 
@@ -49,7 +49,9 @@ class ParameterListing:
         """List the parameters again. Returns whether they, or which of them require a gradient,
         have changed.
         """
-        named = list(self.workers.named(self.model))
+        named = self.workers.named
+        if named is None:
+            named = list(self.model.named_parameters())
         changed = not _same(named, self.named)
         if changed:
             self.workers.check_whole(self.model)

@@ -41,15 +41,13 @@ class Workers:
     state_owner: str | None = (
         None  # names this worker's part of the state, if each worker has another part
     )
+    named: Named | None = None
+    """The parameters that an optimizer sees, if these are not the ones that the model lists."""
     _told = False
 
     def engine(self, asked: type[Engine]) -> str:
         """Return the name of the engine to use if a user asks for `asked`."""
         return asked.name
-
-    def named(self, model: nn.Module) -> Iterable[tuple[str, nn.Parameter]]:
-        """Return the parameters that an optimizer sees, with their names."""
-        return model.named_parameters()
 
     def check_whole(self, model: nn.Module) -> None:
         """Refuse new parameters of a model that these workers cannot have: shards."""

@@ -29,15 +29,16 @@ class Shards(Group):
     """
 
     splits_columns = True
+    named: Named
 
     def __init__(self, model: nn.Module, describe: Callable[[], str]) -> None:
         self.modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
         for module in self.modules:
             # Between a forward and a backward pass the model may show its unsharded parameters.
             module.reshard()
-        self._named = list(model.named_parameters())
-        first = next(parameter for _, parameter in self._named if isinstance(parameter, DTensor))
-        for name, parameter in self._named:
+        self.named = list(model.named_parameters())
+        first = next(parameter for _, parameter in self.named if isinstance(parameter, DTensor))
+        for name, parameter in self.named:
             _check_placement(name, parameter, first)
         self.mesh = mesh = first.device_mesh
         _check_not_offloaded(first.device.type, mesh.device_type)
@@ -61,9 +62,6 @@ class Shards(Group):
             )
         logger.info("engine: %r, because the parameters are sharded", asked.on_shards)
         return asked.on_shards
-
-    def named(self, model: nn.Module) -> Named:
-        return self._named
 
     def check_whole(self, model: nn.Module) -> None:
         """Nothing to refuse: these workers have shards."""
@@ -112,7 +110,7 @@ class Shards(Group):
         old `.grad`.
         """
         self._check_reduction()
-        every = [*(parameter for _, parameter in self._named), *self._inputs(losses)]
+        every = [*(parameter for _, parameter in self.named), *self._inputs(losses)]
         before = [tensor.grad for tensor in every]
 
         def restore() -> None:

@@ -99,12 +99,12 @@ def test_a_refresh_from_basis_losses_has_no_side_effects(batch_norm, training):
     assert snapshot(p) == before
 
 
-@pytest.mark.parametrize(("engine", "basis"), [("loop", "sketch"), ("batched", "exact")])
-def test_a_refresh_from_primary_losses_has_no_side_effects(engine, basis):
+@pytest.mark.parametrize("basis", ["sketch", "exact"])
+def test_a_refresh_from_primary_losses_has_no_side_effects(basis):
     p = noisy()
     primary, auxiliary = p.losses(), p.loss()
     before = snapshot(p)
-    Guide(p.model, eta=WEIGHTS, rank=3, engine=engine, basis=basis).backward(
+    Guide(p.model, eta=WEIGHTS, rank=3, engine="loop", basis=basis).backward(
         primary=primary, auxiliary=auxiliary
     )
     assert snapshot(p) == before

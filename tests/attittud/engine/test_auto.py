@@ -36,7 +36,7 @@ def test_auto_chooses_another_engine_and_logs_the_reason(caplog, coupling):
             guide.backward(primary=losses, auxiliary=model(-x).mean())
         grads.append({name: p.grad.clone() for name, p in model.named_parameters()})
     assert error(grads[1], grads[0]) < 1e-5
-    assert "engine: 'batched'" in caplog.text
+    assert "engine: 'loop'" in caplog.text
     assert (
         "'1' (BatchNorm1d)" if coupling == "module" else "examples influence each other"
     ) in caplog.text

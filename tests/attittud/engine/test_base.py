@@ -28,7 +28,7 @@ class Kernel(torch.autograd.Function):
             return gradient * (1 - x.tanh().square())
 
 
-@pytest.mark.parametrize("engine", ["loop", "batched", "hooks"])
+@pytest.mark.parametrize("engine", ["loop", "hooks"])
 def test_products_j_v_are_right_with_a_custom_backward_pass(engine):
     """In a residual network (torch itself notices a graph that is cut off completely) the rows of J
     are formed one by one.

@@ -189,7 +189,7 @@ WEIGHTS = (1, 0.5, -1)
 @pytest.mark.parametrize(
     ("name", "basis", "engine"),
     [
-        *((name, "sketch", engine) for name in ZOO for engine in ("loop", "batched")),
+        *((name, "sketch", "loop") for name in ZOO),
         *((name, "exact", "auto") for name in ("mlp", "cnn_batch_norm", "lstm", "transformer")),
         *(("mlp", basis, "loop") for basis in ("svd", "exact")),
     ],
@@ -208,14 +208,10 @@ def test_every_engine_equals_the_oracle_on_every_architecture(name, basis, engin
     assert set(guide.shared_parameters) == set(want.names)
 
 
-@pytest.mark.parametrize(
-    ("name", "engine"),
-    [("cnn_batch_norm", "auto"), ("layer_norm", "batched"), ("transformer", "auto")],
-)
-def test_every_engine_gives_the_same_update_under_autocast(name, engine):
-    """Where vmap fails under autocast a loop takes over, with the result of the loop."""
+@pytest.mark.parametrize("name", ["cnn_batch_norm", "transformer"])
+def test_auto_gives_the_update_of_the_loop_under_autocast(name):
     grads = []
-    for kind in ("loop", engine):
+    for kind in ("loop", "auto"):
         p = problem(name)
         guide = Guide(p.model, eta=Eta(*WEIGHTS), rank=3, engine=kind)
         with torch.autocast("cpu", torch.bfloat16):

@@ -1,6 +1,5 @@
 """One backward pass for each row, without a further forward pass."""
 
-import pytest
 import torch
 
 from attittud import Eta, Guide
@@ -10,8 +9,7 @@ from tests.helpers.zoo import problem
 WEIGHTS = (1, 0.5, -1)
 
 
-@pytest.mark.parametrize("engine", ["loop", "batched"])
-def test_a_parameter_that_basis_losses_do_not_reach_has_zero_rows(monkeypatch, engine):
+def test_a_parameter_that_basis_losses_do_not_reach_has_zero_rows(monkeypatch):
     """Its part of the basis is zero, whatever the memory held before."""
     monkeypatch.setattr(
         Layout, "empty", lambda self, *rows: torch.full((*rows, self.size), torch.nan).double()
@@ -19,7 +17,7 @@ def test_a_parameter_that_basis_losses_do_not_reach_has_zero_rows(monkeypatch, e
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 3)).double()
     x = torch.linspace(-1, 1, 24, dtype=torch.float64).sin().reshape(6, 4)
-    guide = Guide(model, eta=Eta(*WEIGHTS), rank=3, engine=engine)
+    guide = Guide(model, eta=Eta(*WEIGHTS), rank=3, engine="loop")
     guide.backward(
         primary=model(x).square().mean(1),
         auxiliary=model(x.flip(0)).abs().mean(),
@@ -31,13 +29,12 @@ def test_a_parameter_that_basis_losses_do_not_reach_has_zero_rows(monkeypatch, e
     assert torch.allclose(first @ first.T, torch.eye(3).double())
 
 
-@pytest.mark.parametrize("engine", ["loop", "batched"])
-def test_a_refresh_needs_no_further_forward(engine):
+def test_a_refresh_needs_no_further_forward():
     p = problem("mlp")
     calls = []
     primary, auxiliary = p.losses(), p.loss()
     p.model.body.register_forward_hook(lambda *_: calls.append(1))
-    guide = Guide(p.model, eta=Eta(*WEIGHTS), rank=3, engine=engine)
+    guide = Guide(p.model, eta=Eta(*WEIGHTS), rank=3, engine="loop")
     guide.backward(primary=primary, auxiliary=auxiliary)
     assert not calls
     guide.backward(primary=p.losses(), auxiliary=p.loss(), basis_losses=p.losses, refresh=True)

@@ -18,7 +18,7 @@ ETA = (1, 0.5, -1)
     [
         ("sketch", float("nan"), "loop"),
         ("svd", float("inf"), "loop"),
-        ("exact", float("inf"), "batched"),
+        ("exact", float("inf"), "loop"),
         ("random", float("nan"), "loop"),
         ("mean", float("inf"), "loop"),
     ],

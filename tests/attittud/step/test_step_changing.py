@@ -77,7 +77,7 @@ def test_every_step_follows_the_definition(seed):
         "basis": basis,
         "rank": rank,
         "refresh_every": draw.choice([1, 2, 3]),
-        "engine": draw.choice(["loop", "batched", "hooks"]),
+        "engine": draw.choice(["loop", "hooks"]),
         "basis_dtype": storage,
         "seed": seed,
     }

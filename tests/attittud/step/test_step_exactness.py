@@ -76,7 +76,6 @@ def test_equal_weights_are_exact_under_bf16_autocast(name, c):
     [{"basis": b} for b in ("svd", "exact", "mean", "random", "canonical")]
     + [
         {"include_mean": True},
-        {"engine": "batched"},
         {"engine": "loop"},
         {"basis_dtype": torch.bfloat16},
     ],

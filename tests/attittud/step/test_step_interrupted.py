@@ -16,7 +16,7 @@ import attittud
 from attittud import Eta, Guide
 
 OURS = str(Path(attittud.__file__).parent)
-FORMS = ("refresh", "tasks", "judged", "verbs", "basis_losses", "batched", "hooks")
+FORMS = ("refresh", "tasks", "judged", "verbs", "basis_losses", "hooks")
 SAME = Eta(0.5, 0.5, 0.5)  # with it the update is 0.5 g_aux + g_prim for every basis
 
 
@@ -59,7 +59,7 @@ class Run:
             {"body": body, "primary": nn.Linear(4, 3), "auxiliary": nn.Linear(4, 2)}
         )
         eta = "auto" if form == "judged" else SAME
-        engine = "hooks" if form == "hooks" else "batched" if form == "batched" else "loop"
+        engine = "hooks" if form == "hooks" else "loop"
         self.guide = Guide(
             self.model, eta=eta, rank=2, engine=engine, judge_every=1, refresh_every=1000
         )
@@ -105,7 +105,7 @@ class Run:
             loss = {"a": auxiliary, "b": self.losses()[1], "c": self.losses()[1]}
         if self.form == "judged":
             options = {"judge": self.judge}
-        if self.form in ("refresh", "batched"):
+        if self.form == "refresh":
             options = {"refresh": True}
         if self.form == "basis_losses":
             options = {"refresh": True, "basis_losses": self.judge}

@@ -44,7 +44,7 @@ def test_a_refresh_by_cholesky_does_not_wait(basis):
     assert waits.seen == []
 
 
-@pytest.mark.parametrize("engine", ["loop", "batched", "hooks", "auto"])
+@pytest.mark.parametrize("engine", ["loop", "hooks", "auto"])
 def test_engines_wait_only_at_their_first_refresh(engine, monkeypatch):
     """Where they check themselves; not again with fewer examples or more positions."""
     monkeypatch.setattr("attittud.engine.auto.HOOKS_FROM", 0)

@@ -120,7 +120,7 @@ def test_a_refused_step_changes_nothing(wrong):
     settings = {
         "eta": "auto" if judged else Eta(1, 0.5, -1),
         "basis": basis,
-        "engine": draw.choice(["loop", "batched", "hooks"]),
+        "engine": draw.choice(["loop", "hooks"]),
         "rank": draw.choice([2, 4]),
         "refresh_every": draw.choice([1, 2, 3]),
         "include_mean": draw.random() < 0.3,

@@ -65,7 +65,7 @@ def refusals():
     def attempt(name, call):
         found[name] = message_of(call)
 
-    attempt("engine", lambda: w.guide(engine="batched"))
+    attempt("engine", lambda: w.guide(engine="hooks"))
     other = {"seed": w.number}
     attempt(
         "other",

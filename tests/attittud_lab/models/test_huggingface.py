@@ -163,7 +163,7 @@ def test_packed_texts_do_not_see_each_other(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("positions", ["of all rows"])
-@pytest.mark.parametrize("engine", ["batched", "hooks"])
+@pytest.mark.parametrize("engine", ["loop", "hooks"])
 def test_engines_agree_on_the_encoder(tmp_path: Path, engine: str, positions: str) -> None:
     """In float32, on texts of unequal lengths; also where transformers makes position embeddings of
     batch dimension 1.
