@@ -57,17 +57,6 @@ def test_students_sleep_data_give_the_published_interval() -> None:
     assert (found.low, found.high) == pytest.approx((-2.4598858, -0.7001142), abs=1e-7)
 
 
-@given(st.lists(figures, min_size=3, max_size=12), st.floats(-50, 50), st.floats(0.1, 10))
-def test_summary_moves_and_scales_with_its_values(
-    values: list[float], shift: float, factor: float
-) -> None:
-    before, after = summarise(values), summarise([factor * value + shift for value in values])
-    assert after.mean == pytest.approx(factor * before.mean + shift, abs=1e-6)
-    assert after.std == pytest.approx(factor * before.std, abs=1e-6)
-    assert after.high - after.low == pytest.approx(factor * (before.high - before.low), abs=1e-5)
-    assert before.low <= before.mean <= before.high
-
-
 @pytest.mark.parametrize("n", [1, 2])
 def test_one_or_two_seeds_have_no_interval_and_no_p_value(n: int) -> None:
     found = paired([0.9, 0.95][:n], [0.8, 0.8][:n])
@@ -87,26 +76,6 @@ def test_an_interval_is_cut_to_the_range_of_its_values(values: list[float]) -> N
     free, cut = summarise(values), summarise(values, PROPORTION)
     assert (cut.mean, cut.std) == (free.mean, free.std)
     assert (cut.low, cut.high) == (max(0.0, free.low), min(1.0, free.high))
-
-
-def test_cut_intervals_cover_as_often_as_they_say() -> None:
-    """Accuracies near 1, where half of the t-intervals of three seeds reach beyond it."""
-    draws = np.random.default_rng(0).beta(20, 1.5, size=(4000, 3))
-    found = [summarise(row, PROPORTION) for row in draws.tolist()]
-    free = [summarise(row) for row in draws.tolist()]
-    covered, before = ([f.low <= 20 / 21.5 <= f.high for f in some] for some in (found, free))
-    assert covered == before and np.mean(covered) > 0.9
-    assert np.mean([f.high > 1 for f in free]) > 0.4 and all(f.high <= 1 for f in found)
-
-
-@given(pairs)
-def test_a_difference_that_is_cut_still_agrees_with_its_test(
-    values: list[tuple[float, float]],
-) -> None:
-    first, second = ([value / 200 + 0.5 for value in side] for side in zip(*values, strict=True))
-    free, cut = paired(first, second), paired(first, second, PROPORTION)
-    assert cut.p == free.p and -1 <= cut.low <= cut.high <= 1
-    assert (cut.low > 0, cut.high < 0) == (free.low > 0, free.high < 0)
 
 
 def test_differences_are_corrected_and_marked() -> None:
@@ -152,16 +121,15 @@ def test_holm_is_the_closed_test_of_bonferroni(ps: list[float]) -> None:
         )
 
 
-@pytest.mark.parametrize(("std", "effect", "tests"), [(1.0, 0.7, 4)])
-def test_seeds_needed_reach_the_power_in_simulation(std: float, effect: float, tests: int) -> None:
-    n = seeds_needed(std, effect, tests=tests)
+def test_seeds_needed_reach_the_power_in_simulation() -> None:
+    n = seeds_needed(1.0, 0.7, tests=4)
     assert n is not None
     generator = np.random.default_rng(0)
 
     def power(size: int) -> float:
-        draws = generator.normal(effect, std, (40_000, size))
+        draws = generator.normal(0.7, 1.0, (40_000, size))
         found = stats.ttest_1samp(draws, 0, axis=1)
-        return float(np.mean((found.pvalue < ALPHA / tests) & (found.statistic > 0)))
+        return float(np.mean((found.pvalue < ALPHA / 4) & (found.statistic > 0)))
 
     assert power(n) > POWER - 0.01
     assert n == 2 or power(n - 1) < POWER + 0.01

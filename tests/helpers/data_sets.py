@@ -1,7 +1,6 @@
 """Small images and texts on disk, and configurations that read them."""
 
 import io
-import json
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +19,12 @@ def read_configuration(text: str, seed: int = 0) -> Prepared:
     return prepare(data, seed, Reader(HashedWords(), 16, pack=False))
 
 
-def encoded(number: int, size: int = 8, format: str = "PNG", mode: str = "RGB") -> bytes:  # noqa: A002 - as Pillow calls it
+def encoded(number: int, mode: str = "RGB") -> bytes:
     """An image whose first pixel tells its number."""
-    pixels = np.random.default_rng(number).integers(0, 255, (size, size, 3), dtype=np.uint8)
+    pixels = np.random.default_rng(number).integers(0, 255, (8, 8, 3), dtype=np.uint8)
     pixels[0, 0] = number
     file = io.BytesIO()
-    Image.fromarray(pixels).convert(mode).save(file, format)
+    Image.fromarray(pixels).convert(mode).save(file, "PNG")
     return file.getvalue()
 
 
@@ -37,20 +36,3 @@ def pictures(tmp_path: Path) -> Path:
         for number in range(10):
             (root / name / f"{number}.png").write_bytes(encoded(10 * position + number))
     return root
-
-
-def write_texts(path: Path, labels: list[str]) -> Path:
-    rows = [
-        {"text": f'word{number}, "quoted"\nnext line', "label": label}
-        for number, label in enumerate(labels)
-    ]
-    if path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    else:
-        delimiter = "\t" if path.suffix == ".tsv" else ","
-        cells = [(row["text"].replace('"', '""'), row["label"]) for row in rows]
-        path.write_text(
-            f"text{delimiter}label\n"
-            + "".join(f'"{text}"{delimiter}{label}\n' for text, label in cells)
-        )
-    return path

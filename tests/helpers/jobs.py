@@ -56,16 +56,7 @@ def refused(here: Here, words: str) -> None:
     raise InputError(f"{here.folder}/a.txt: {words}")
 
 
-class OddError(Exception):
-    """Cannot be read back by another process."""
-
-    def __init__(self, one: str, two: str) -> None:
-        super().__init__(one)
-
-
-def broken(_: Here, odd: bool) -> None:
-    if odd:
-        raise OddError("odd", "error")
+def broken(_: Here) -> None:
     raise ZeroDivisionError("a mistake")
 
 

@@ -18,17 +18,13 @@ Accuracies = Mapping[str, Sequence[float]]
 
 
 def made_up(
-    folder: Path, at_steps: Accuracies, at_seconds: Accuracies | None = None, **worthwhile: float
+    folder: Path, at_steps: Accuracies, at_seconds: Accuracies | None = None
 ) -> dict[str, Any]:
     """Write comparison.json and its runs; the figures are the accuracies on test and on
     validation.
     """
     seeds = max(map(len, at_steps.values()))
-    config = loads(
-        json.dumps(
-            {"compare": {"seeds": seeds, **worthwhile}, "data": {"auxiliary": {"x": "digits"}}}
-        )
-    )
+    config = loads(f"compare: {{seeds: {seeds}}}\ndata: {{auxiliary: {{x: digits}}}}")
     rows = [
         Tuned(
             Candidate(label, StrategyConfig(name=label), label != "primary_only"),

@@ -21,7 +21,6 @@ NEEDS_GPU = [
 ]
 DEVICE = "cuda"
 ETA = Eta(neutral=0.9, helpful=1.1, harmful=-0.5)
-STORED = ["sketch", "svd", "exact", "mean", "random"]
 
 
 class Perceptron(nn.Module):

@@ -94,7 +94,7 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, torch.Tensor) else value
 
 
-def of_patients(folder: Path, learner: str = "network") -> str:
+def of_patients(folder: Path, learner: str) -> str:
     """A portfolio on tables of patients: several labels at once, groups, and four sources, one with
     other classes.
     """

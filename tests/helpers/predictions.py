@@ -21,10 +21,8 @@ from attittud_lab.training.train import run
 from tests.helpers.commands import call
 
 FILES = Path(__file__).parent / "prediction_files"
-JOBS = ("pictures", "digits", "several", "words", "texts", "findings", "labels")
-"""Images in folders, embedded ones, several sources, hashed words, an encoder, several labels of
-images and of texts.
-"""
+JOBS = ("pictures", "words", "texts", "findings", "labels")
+"""Images in folders, hashed words, an encoder, several labels of images and of texts."""
 
 
 def workplace(folder: Path) -> Path:
@@ -117,7 +115,6 @@ def of_digits(run: Path, folder: Path) -> tuple[Path, list[Any]]:
 INPUTS: dict[str, Callable[[Path, Path], tuple[Path, list[Any]]]] = {
     "pictures": of_pictures,
     "digits": of_digits,
-    "several": of_digits,
     "words": of_table("data/reviews.csv", "text", "label"),
     "texts": of_table("data/reviews.csv", "text", "label"),
     "findings": of_table(

@@ -39,9 +39,6 @@ def run_dir(comparison: Path) -> Path:
     return found
 
 
-"""Values that are somewhere in a file where another one should be."""
-
-
 @pytest.fixture
 def clean(browser: Any) -> Iterator[Any]:
     """A browser whose console and network must have stayed silent."""

@@ -9,18 +9,14 @@ import pyarrow.parquet as pq
 from tests.helpers.texts import write_reviews
 
 
-def table_job(folder: Path, *, count: int = 90, seed: int = 0, random: bool = False) -> str:
-    """A table with three classes; `more` has the same classes, `other` two of its own; `random`:
-    coin tosses for labels.
-    """
-    numbers = np.random.default_rng(seed)
-    names = {"own": count + 30, "more": 80, "other": 70}
+def table_job(folder: Path) -> str:
+    """A table with three classes; `more` has the same classes, `other` two of its own."""
+    numbers = np.random.default_rng(0)
+    names = {"own": 120, "more": 80, "other": 70}
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in names.items():
         x = numbers.normal(size=(rows, 5)).astype(np.float32)
         labels = (x[:, :3] + numbers.normal(size=(rows, 3))).argmax(1)
-        if random:
-            labels = numbers.permutation(np.arange(rows) % 3)
         if name == "other":
             labels = labels % 2 + 10
         text = [f"c{label}" for label in labels]
@@ -29,7 +25,7 @@ def table_job(folder: Path, *, count: int = 90, seed: int = 0, random: bool = Fa
 data:
   kind: table
   table: {{columns: [v]}}
-  primary: {{path: {folder}/own.parquet, label: label, train: {count}, validation: 0, test: 30}}
+  primary: {{path: {folder}/own.parquet, label: label, train: 90, validation: 0, test: 30}}
   auxiliary:
     more: {{path: {folder}/more.parquet, label: label}}
     other: {{path: {folder}/other.parquet, label: label}}

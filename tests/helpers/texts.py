@@ -56,8 +56,6 @@ def tiny_encoder(
         "num_attention_heads": 2,
         "intermediate_size": 12,
     }
-    if kind == "DistilBert":
-        settings |= {"dim": 8, "n_layers": 2, "n_heads": 2, "hidden_dim": 12}
     if kind == "ModernBert":
         numbers = {"bos_token_id": 2, "cls_token_id": 2, "eos_token_id": 3, "sep_token_id": 3}
         settings |= {"local_attention": 16, "global_attn_every_n_layers": 2, **numbers}

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from attittud_lab.commands.proposal import propose
 from attittud_lab.config.load import load
 from tests.helpers.commands import call
 
@@ -64,10 +63,3 @@ def test_a_table_from_init_to_the_report(capsys: pytest.CaptureFixture[str]) -> 
     ]
     assert call("compare", "attittud.yaml", *QUICK, *few, "compare.equal=steps", "--quiet") == 0
     assert "Decision" in capsys.readouterr().out
-
-
-def test_a_comparison_recognises_a_table() -> None:
-    """Without `init`, nothing says what kind of data it is."""
-    cancer()
-    assert propose(None, "a.csv", ["b.csv"]) == propose("table", "a.csv", ["b.csv"])
-    assert "share_head: true" in propose(None, "a.csv", ["b.csv"])

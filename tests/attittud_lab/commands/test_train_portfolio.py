@@ -1,7 +1,6 @@
 """`attittud train` with a portfolio, as a person types it."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -29,7 +28,7 @@ def test_a_budget_that_is_refused_leaves_no_folder(capsys: pytest.CaptureFixture
     assert not Path("runs/job/portfolio").exists()
 
 
-@pytest.mark.parametrize("kind", ["simple", "both"])
+@pytest.mark.parametrize("kind", ["both"])
 def test_train_predict_and_report(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     settings = {"simple": SIMPLE, "both": BOTH}[kind]
     assert call("train", "job.yaml", *settings) == 0
@@ -47,12 +46,6 @@ def test_train_predict_and_report(kind: str, capsys: pytest.CaptureFixture[str])
     for row in content["candidates"]:
         if row["kind"] == "simple":
             assert f"{row['label']}: out-of-fold accuracy {row['score']:.4f}" in err
-    # Each rung counts its own trials: 2 candidates on 3 folds, as long as both go on.
-    pattern = r" s  rung (\d) of 3, trial (\d+) of (\d+)(?:, [^,]* left in all)?: .*, fold \d\n"
-    trials = [tuple(map(int, found)) for found in re.findall(pattern, err)]
-    counts = {rung: many for rung, _, many in trials}
-    assert trials == [(rung, n + 1, many) for rung, many in counts.items() for n in range(many)]
-    assert counts.get(1) == (6 if kind == "both" else None)
     assert content["without_us"] in (folder / "report.html").read_text()
     assert call("train", "job.yaml", *settings, "--quiet") == 0
     out, err = capsys.readouterr()

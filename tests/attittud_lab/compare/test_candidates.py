@@ -87,12 +87,6 @@ def test_drawn_settings_reach_the_run() -> None:
         assert made.model.dropout == float(values["model.dropout"])
 
 
-def test_settings_shared_by_all_runs_cannot_be_drawn() -> None:
-    for path in ("data.primary.train", "training.guided.steps", "seed"):
-        with pytest.raises(InputError, match=f"compare.space: {path}"):
-            loads(json.dumps({"compare": {"space": {path: ["1", "2"]}}}))
-
-
 def test_subsets_of_labels_alternate_between_seeds() -> None:
     config = Config().data
     assert [split_seed(config, seed) for seed in range(3)] == [0, 0, 0]

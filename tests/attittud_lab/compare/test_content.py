@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from attittud_lab.compare.content import checked, costs, slow
+from attittud_lab.compare.content import checked
 from attittud_lab.errors import InputError
 from attittud_lab.runs.result import RunResult
 
@@ -35,10 +35,3 @@ def test_damaged_results_are_refused() -> None:
     ):
         with pytest.raises(InputError, match=r"run-\w+/result\.json"):
             checked(damaged)
-
-
-def test_costs_are_medians_and_slow_runs_are_named() -> None:
-    runs = [run(2.0), run(2.4, finetune=3.0), run(40.0, finetune=2.0), run(2.2, finetune=9.0)]
-    assert costs(runs) == (0.55, 2.0)  # the lower of two in the middle
-    assert slow(runs) == {Path("run-40"): pytest.approx(20.0)}
-    assert slow([]) == {} and slow([run(0.0), run(1.0)]) == {}

@@ -3,29 +3,22 @@ input.
 """
 
 import json
-import os
-import random
 import shutil
-import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from attittud_lab.compare import runs
 from attittud_lab.compare.candidates import Budget, Tuned, Variant, candidates
-from attittud_lab.compare.run import Comparison, choose, compare, equal_seconds
+from attittud_lab.compare.run import choose, compare, equal_seconds
 from attittud_lab.compare.table import notes
 from attittud_lab.config.load import loads
 from attittud_lab.config.schema import Config
 from attittud_lab.errors import InputError
-from attittud_lab.output.progress import Bars
 from attittud_lab.runs.result import RunResult
 from attittud_lab.training.phase import DivergedError
 from tests.helpers.comparisons import JOB, Trainings, config, finished, trained
-from tests.helpers.processes import ready_processes
 
 __all__ = ["finished", "trained"]  # fixtures
 
@@ -67,16 +60,6 @@ def test_budget_stretches_both_phases() -> None:
     assert (
         seconds == 30 and budgets["multitask"] == Budget(12, 4) and budgets["flip"] == Budget(6, 4)
     )
-
-
-def test_epochs_become_steps(tmp_path: Path) -> None:
-    comparison = Comparison(
-        config("training.guided.epochs=2", "training.finetune.epochs=3"), tmp_path
-    )
-    data = comparison.runs.prepared(0)
-    guided = -(-2 * len(data.auxiliary["more"].examples) // 16)
-    assert comparison.configured_budget() == Budget(guided, -(-3 * 60 // 16))
-    assert Comparison(config("training.mode=joint"), tmp_path).configured_budget() == Budget(12, 0)
 
 
 def test_the_best_try_is_chosen_on_validation_and_ties_go_to_the_weight_nearest_to_one() -> None:
@@ -140,68 +123,11 @@ def test_more_seeds_reuse_existing_runs(
 ) -> None:
     folder, result = tmp_path / "copy", finished[1]
     shutil.copytree(finished[0], folder)
-    with (bars := Bars()):
-        more = compare(config("compare.seeds=3"), folder, bars)
-    (task,) = bars._bars.tasks
-    assert task.completed == task.total == len(list(folder.rglob("result.json")))
+    more = compare(config("compare.seeds=3"), folder)
     assert {path.name for path in trained} == {"seed-2"}
     assert [table["rows"][1]["values"]["0"] for table in more["tables"]] == [
         table["rows"][1]["values"]["0"] for table in result["tables"]
     ]
-
-
-def compare_at_equal_steps(folder: Path) -> None:
-    """For another process."""
-    torch.set_num_threads(1)
-    compare(config("compare.equal=steps", "checkpoint_every=3"), folder)
-
-
-def written(folder: Path) -> int:
-    """How many lines of metrics there are."""
-    return sum(path.read_bytes().count(b"\n") for path in folder.rglob("metrics.jsonl"))
-
-
-@pytest.mark.skipif(
-    not hasattr(os, "fork"), reason="needs processes that can be killed by a signal"
-)
-def test_killed_comparisons_end_with_the_same_result(
-    finished: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
-    """Killed at random (seeded) moments: the files left are whole, and the same command ends with
-    the same figures.
-    """
-    context = ready_processes()
-    moments, kills, attempts = random.Random(0), 0, 0
-    while kills < 6:
-        attempts += 1
-        assert attempts < 80, "the comparison is over too early to be killed so often"
-        process = context.Process(target=compare_at_equal_steps, args=(tmp_path,))
-        before = written(tmp_path)
-        process.start()
-        if attempts % 2:  # while it trains, however slow the machine is
-            while process.is_alive() and written(tmp_path) == before:
-                time.sleep(0.005)
-            process.join(moments.uniform(0, 0.3))
-        else:  # anywhere: while it reads, too
-            process.join(moments.uniform(0.05, 0.6))
-        process.kill()
-        process.join()
-        if process.exitcode == -signal.SIGKILL:
-            kills += 1
-        else:  # it was faster than the kill: its last runs are made again
-            for path in sorted(tmp_path.rglob("result.json"))[-2:]:
-                path.unlink()
-        for path in tmp_path.rglob("*.json"):
-            json.loads(path.read_text())
-    compare_at_equal_steps(tmp_path)
-    _, expected = finished
-    again = json.loads((tmp_path / "comparison.json").read_text())
-    figures = [
-        {row["label"]: row["values"] for row in x["tables"][0]["rows"]} for x in (again, expected)
-    ]
-    # Seconds are measured, the figures at equal steps are not.
-    assert figures[0] == figures[1] and again["tuning"] == expected["tuning"]
-    assert not list(tmp_path.rglob("*.part"))
 
 
 def test_strategies_that_diverge_are_left_out_and_tried_again(

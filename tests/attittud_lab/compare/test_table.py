@@ -2,58 +2,13 @@
 
 import io
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
-from rich.text import Text
 from scipy import stats
 
 from attittud_lab.compare.table import notes, show
 from attittud_lab.statistics import ALPHA
-from tests.helpers.comparisons import finished
 from tests.helpers.made_up import made_up
-
-__all__ = ["finished"]  # fixtures
-
-
-def test_the_decision_comes_after_the_tables(finished: tuple[Path, dict[str, Any]]) -> None:
-    _, result = finished
-    plain = io.StringIO()
-    show(result, Console(file=plain))
-    lines = plain.getvalue().strip().splitlines()
-    (place,) = (i for i, line in enumerate(lines) if line.startswith("Decision"))
-    assert lines[place] == f"Decision at equal seconds: {result['decision']['text']}"
-    assert not any(line.startswith("|") for line in lines[place:]) and lines[place - 2].startswith(
-        "|"
-    )
-    assert "\x1b" not in plain.getvalue()
-    for label in ("primary_only", "multitask", "flip"):
-        assert sum(line.startswith(f"| {label}") for line in lines) == 2
-    # The row that the decision is about is marked, in the table that decided and nowhere else.
-    seconds = next(i for i, line in enumerate(lines) if line.startswith("Equal seconds"))
-    assert [
-        i > seconds for i, line in enumerate(lines) if line.startswith("|") and "◀" in line
-    ] == [True]
-    assert any(line.startswith(f"| {result['decision']['row']} ◀") for line in lines)
-    fixed = {
-        **result["tuning"],
-        "weights": [1.0],
-        "runs_each": 1,
-        "space": {"training.guided.lr": ["0.02"]},
-    }
-    said = "Nothing was tuned: every strategy has the weight 1 and training.guided.lr 0.02."
-    assert said in notes({**result, "tuning": fixed}, Path())
-    for width in (60, 80, 200):
-        shown = io.StringIO()
-        show(result, Console(file=shown, force_terminal=True, width=width))
-        lines = Text.from_ansi(shown.getvalue()).plain.splitlines()
-        assert max(map(len, lines)) <= width and not any("…" in line for line in lines)
-        assert (
-            ("also show std" in " ".join(lines))
-            == (width < 110)
-            == (" std " not in " ".join(lines[:4]))
-        )
-
 
 # ------------------------------------------------------------------------------ as a reader sees it
 

@@ -198,26 +198,6 @@ def test_a_configuration_inherits_from_its_base(tmp_path: Path) -> None:
         load(child)
 
 
-def test_mistake_in_a_base_names_the_base(tmp_path: Path) -> None:
-    (tmp_path / "base.yaml").write_text("\nsed: 4\n")
-    (tmp_path / "child.yaml").write_text("base: base.yaml\n")
-    with pytest.raises(ConfigError, match=r"base.yaml:2: sed: unknown key; did you mean 'seed'"):
-        load(tmp_path / "child.yaml")
-
-
-def test_a_setting_that_contradicts_others_is_reported_with_its_line() -> None:
-    text = "seed: 1\ncompare:\n  seeds: 2\n  weights: [1]\n"
-    with pytest.raises(
-        ConfigError, match=r"^configuration:4: compare.weights: multitask has to be tuned"
-    ):
-        loads(text)
-    with pytest.raises(
-        ConfigError,
-        match=r"^command line \(compare.weights=\[2\]\): compare.weights: multitask has",
-    ):
-        loads(text, ["compare.weights=[2]", "seed=3"])
-
-
 def test_an_override_that_a_later_override_would_undo_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"strategy=flip .*strategy.rank=3"):
         loads("", ["seed=1", "strategy.rank=3", "strategy=flip"])

@@ -49,16 +49,16 @@ def pixels_of(
 # -------------------------------------------------------------------------------------------- modes
 
 WRITTEN = {
-    "1": ("PNG", "TIFF", "BMP", "PPM"),
-    "L": ("PNG", "TIFF", "BMP", "PPM", "JPEG", "GIF", "WEBP"),
-    "LA": ("PNG", "TIFF", "WEBP"),
-    "P": ("PNG", "TIFF", "BMP", "GIF", "WEBP"),
+    "1": ("PPM",),
+    "L": ("BMP", "GIF"),
+    "LA": ("TIFF",),
+    "P": ("PNG", "WEBP"),
     "PA": ("TIFF",),
-    "RGB": ("PNG", "TIFF", "BMP", "PPM", "JPEG", "WEBP", "GIF"),
-    "RGBA": ("PNG", "TIFF", "WEBP", "BMP", "GIF"),
+    "RGB": ("PNG", "JPEG"),
+    "RGBA": ("PNG", "WEBP"),
     "RGBX": ("TIFF",),
-    "CMYK": ("TIFF", "JPEG"),
-    "YCbCr": ("TIFF", "JPEG"),
+    "CMYK": ("JPEG",),
+    "YCbCr": ("TIFF",),
 }
 
 
@@ -79,40 +79,6 @@ def test_every_mode_that_is_written_is_read(mode: str, form: str) -> None:
         assert np.abs(pixels_of(stored(image, form), 1) - wanted[..., 0]).max() <= most
 
 
-@pytest.mark.parametrize("dark", [3])
-def test_the_colour_of_transparent_pixels_does_not_count(dark: int) -> None:
-    """They are laid on white, however the file marks them."""
-    left = np.zeros((24, 24), dtype=bool)
-    left[:, :12] = True
-    grey = np.where(left, dark, 100).astype(np.uint8)
-    alpha = Image.fromarray(np.where(left, 0, 255).astype(np.uint8))
-    colour = Image.fromarray(np.stack([grey, grey + 50, grey], 2))
-    with_alpha = colour.copy()
-    with_alpha.putalpha(alpha)
-    grey_alpha = Image.merge("LA", (Image.fromarray(grey), alpha))
-    palette = Image.fromarray(np.where(left, 7, 1).astype(np.uint8)).convert("P")
-    palette.putpalette([dark] * 3 + [100, 150, 100] + [dark] * 18)
-    deep = Image.fromarray(grey.astype(np.uint16) * 257)
-    files = {
-        "RGBA": [stored(with_alpha, form) for form in ("PNG", "WEBP", "TIFF")],
-        "LA": [stored(grey_alpha, form) for form in ("PNG", "TIFF")],
-        "P": [stored(palette, form, transparency=7) for form in ("PNG", "GIF")],
-        "L": [stored(Image.fromarray(grey), "PNG", transparency=dark)],
-        "RGB": [stored(colour, "PNG", transparency=(dark, dark + 50, dark))],
-        "I;16": [stored(deep, "PNG", transparency=dark * 257)],
-    }
-    for mode, contents in files.items():
-        for content in contents:
-            found = pixels_of(content, white=65535)
-            assert (found[:, :11] == 255).all(), mode
-            assert (
-                np.abs(
-                    found[:, 13:] - ([100, 150, 100] if mode in ("RGBA", "P", "RGB") else 100)
-                ).max()
-                <= 3
-            ), mode
-
-
 # -------------------------------------------------------------------------------------- orientation
 
 STORED = {
@@ -128,26 +94,24 @@ STORED = {
 """How a camera stores a picture, by the orientation that it writes."""
 
 
-@pytest.mark.parametrize("form", ["JPEG"])
 @pytest.mark.parametrize("orientation", STORED)
-def test_a_picture_is_turned_as_its_exif_orientation_says(orientation: int, form: str) -> None:
+def test_a_picture_is_turned_as_its_exif_orientation_says(orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     image = Image.fromarray(np.ascontiguousarray(STORED[orientation]))
-    content = stored(image, form, exif=exif)
-    most = 12 if form == "JPEG" else 0
+    content = stored(image, "JPEG", exif=exif)
     for given in (content, Image.open(io.BytesIO(content))):
-        assert np.abs(pixels_of(given, 1) - GREY).max() <= most
+        assert np.abs(pixels_of(given, 1) - GREY).max() <= 12
 
 
 # -------------------------------------------------------------------------------------------- depth
 
 
-@pytest.mark.parametrize("white", [255, 65535])
 @pytest.mark.parametrize(
     ("mode", "form"), [("I;16", "PNG"), ("I;16", "TIFF"), ("I", "TIFF"), ("F", "TIFF")]
 )
-def test_deep_pictures_keep_their_levels(white: int, mode: str, form: str) -> None:
+def test_deep_pictures_keep_their_levels(mode: str, form: str) -> None:
+    white = 65535
     values = np.rint(GREY / 255 * white)
     kinds = {"I;16": np.uint16, "I": np.int32, "F": np.float32}
     image = Image.fromarray(values.astype(kinds[mode]))
@@ -165,31 +129,6 @@ def write_deep(folder: Path, highest: dict[str, int], count: int = 10) -> Path:
             values[0, 0] = bright
             Image.fromarray(values).save(folder / name / f"{number}.png")
     return folder
-
-
-def test_one_factor_scales_all_pictures_of_a_source(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A maximum of 255 was kept, and 256 was divided by 256: pictures of the same scene
-    differed.
-    """
-    own = write_deep(tmp_path / "own", {"a": 3000, "b": 4000})
-    other = write_deep(tmp_path / "other", {"c": 60_000, "d": 300})
-    config = loads(f"data: {{primary: {own}, auxiliary: {{other: {other}}}}}\nmodel: mlp")
-    data = load_data(config)
-    assert data.record["white"] == {"primary": 4095, "other": 65535}
-    assert caplog.text.count("counts as white") == 2
-    for source, examples in (
-        (own, data.primary.examples),
-        (other, data.auxiliary["other"].examples),
-    ):
-        name = "primary" if source == own else "other"
-        wanted = [
-            np.rint(np.asarray(Image.open(path)) * (255 / data.record["white"][name]))
-            for path in source.rglob("*.png")
-        ]
-        corners = {tuple(image[0].astype(int)) for image in wanted}
-        assert {tuple(row) for row in examples.inputs[:, 0, 0].tolist()} <= corners
 
 
 # ------------------------------------------------------------------------------------- one decision
@@ -266,22 +205,3 @@ def test_damaged_images_are_refused_with_an_explanation() -> None:
             if content == file.getvalue():
                 pytest.fail(f"case {case}")
     assert CASES // 10 < refused < CASES
-
-
-@pytest.mark.parametrize(("width", "height"), [(390, 320), (64, 64)])
-def test_large_jpegs_are_decoded_at_less_than_their_size(width: int, height: int) -> None:
-    y, x = np.mgrid[0:height, 0:width]
-    smooth = (127 + 60 * np.sin(x / width * 6) + 60 * np.cos(y / height * 6)).astype(np.uint8)
-    file = io.BytesIO()
-    Image.fromarray(smooth).save(file, "JPEG", quality=95)
-    found = decode(file.getvalue(), Pixels(1, 64), "here")
-    side = min(width, height)
-    left, top = (width - side) // 2, (height - side) // 2
-    whole = (
-        Image.fromarray(smooth)
-        .crop((left, top, left + side, top + side))
-        .resize((64, 64), Image.Resampling.BILINEAR)
-    )
-    assert (
-        found.shape == (1, 64, 64) and np.abs(found[0].astype(int) - np.asarray(whole)).max() <= 6
-    )

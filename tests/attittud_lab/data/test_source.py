@@ -11,36 +11,9 @@ from attittud_lab import cli
 from attittud_lab.data import source as sources
 from attittud_lab.data.source import Columns, Listing, register_source
 from attittud_lab.errors import InputError
-from tests.helpers.data_files import read_path
-from tests.helpers.data_parts import numbered, read_primary, write
-from tests.helpers.data_sets import encoded, pictures, read_configuration, write_texts
+from tests.helpers.data_sets import encoded, pictures, read_configuration
 
 __all__ = ["pictures"]  # fixtures
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["a\0b", "x" * 300, "/proc/self/mem"],
-)
-def test_names_that_no_file_can_have_are_refused(name: str) -> None:
-    with pytest.raises(InputError) as refused:
-        read_path(name)
-    assert len(str(refused.value)) < 400
-
-
-def test_a_path_used_several_times_is_read_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from attittud_lab.data import tables
-
-    path = write(tmp_path / "a.parquet", numbered(0, ["a", "b"] * 20))
-    calls, original = [], tables.read_file
-    monkeypatch.setattr(tables, "read_file", lambda path: calls.append(path) or original(path))
-    read_primary(
-        f"path: {path}, train: 8",
-        f", auxiliary: {{x: {path}, y: {{path: {path}, objective: masked_lm}}}}",
-    )
-    assert calls == [path]
 
 
 # ------------------------------------------------------------------------------------- from outside
@@ -117,7 +90,7 @@ def test_links_out_of_the_folder_are_refused(pictures: Path, tmp_path: Path) -> 
         read_configuration(f"data: {{primary: {pictures}}}")
     tables = tmp_path / "tables"
     tables.mkdir()
-    write_texts(tmp_path / "private.csv", ["a", "b"])
+    (tmp_path / "private.csv").write_text("text,label\none,a\ntwo,b\n")
     (tables / "train.csv").symlink_to(tmp_path / "private.csv")
     with pytest.raises(InputError, match=r"train\.csv: is a link out of"):
         read_configuration(f"data: {{primary: {tables}}}")

@@ -3,9 +3,8 @@
 import csv
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,13 +13,8 @@ import pytest
 
 from attittud_lab.config.schema import PrimaryConfig
 from attittud_lab.data.source import open_listing, open_source
-from attittud_lab.errors import InputError
 from tests.helpers.data_files import inputs, named, read_path
-from tests.helpers.data_sets import encoded, read_configuration, write_texts
-
-LABELS = ["NA", "None", "01", "no", "1.0", "null", "nan", "True", "007", "1e5", "2020-01-01"]
-CLASSES = ["1" if label == "1.0" else label for label in LABELS]
-
+from tests.helpers.data_sets import encoded, read_configuration
 
 # ------------------------------------------------------------------------ what is written comes out
 
@@ -31,65 +25,6 @@ def write_csv(path: Path, texts: Sequence[str], labels: Sequence[str]) -> None:
         writer.writerows([("text", "label"), *zip(texts, labels, strict=True)])
 
 
-def write_parquet(path: Path, texts: Sequence[str], labels: Sequence[str]) -> None:
-    path.parent.mkdir(exist_ok=True)
-    pq.write_table(pa.table({"text": texts, "label": labels}), path)
-
-
-@pytest.mark.parametrize(
-    ("name", "write"),
-    [("rows.csv", write_csv), ("rows.parquet", write_parquet)],
-)
-def test_odd_labels_and_empty_texts_survive(
-    tmp_path: Path, name: str, write: Callable[[Path, Sequence[str], Sequence[str]], None]
-) -> None:
-    texts = [
-        "",
-        "NA",
-        "12",
-        " blanks ",
-        'quoted "words", and\na line',
-        "null",
-        "1.50",
-        "true",
-        "2020-01-01",
-        "\u00e9",
-        "x",
-    ]
-    write(tmp_path / name, texts, LABELS)
-    hub = name.startswith("data/")
-    listing = read_path(tmp_path if hub else tmp_path / name, "train" if hub else None)
-    assert inputs(listing) == texts and named(listing) == CLASSES
-    assert listing.classes == ["1", *sorted({*CLASSES} - {"1"})]
-
-
-@pytest.mark.parametrize("suffix", ["csv"])
-def test_whole_numbers_are_classes_in_their_order(tmp_path: Path, suffix: str) -> None:
-    numbers = [10, 2, -1, 99_999, 0, 2]
-    texts = [f"text {n}" for n in range(6)]
-    path = tmp_path / f"rows.{suffix}"
-    if suffix == "parquet":
-        pq.write_table(pa.table({"text": texts, "label": numbers}), path)
-    elif suffix == "csv":
-        write_csv(path, texts, [str(number) for number in numbers])
-    else:
-        path.write_text(
-            "".join(
-                json.dumps({"text": t, "label": n}) + "\n"
-                for t, n in zip(texts, numbers, strict=True)
-            )
-        )
-    listing = read_path(path)
-    assert listing.classes == ["0", "2", "10", "99999"] and named(listing) == [
-        "10",
-        "2",
-        None,
-        "99999",
-        "0",
-        "2",
-    ]
-
-
 def test_shards_of_texts_are_one_split(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Numbers in one file and words in another: read as text, both are labels."""
     write_csv(tmp_path / "train-00000-of-00003.csv", ["a", "b"], ["1", "2"])
@@ -97,17 +32,6 @@ def test_shards_of_texts_are_one_split(tmp_path: Path, caplog: pytest.LogCapture
     listing = read_path(tmp_path, "train")
     assert named(listing) == ["1", "2", "x", "02"]
     assert "found only 2 of the 3 files of split train" in caplog.text
-
-
-def test_values_in_where_are_compared_with_the_text_in_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("text,label,flag,code\na,x,true,01\nb,y,false,1\n")
-    assert inputs(read_path(path, where={"code": "01"})) == ["a"]
-    assert inputs(read_path(path, where={"flag": "True"})) == ["a"]
-    with pytest.raises(
-        InputError, match=r"no row has '001' in column 'code' .* its values are 01, 1"
-    ):
-        read_path(path, where={"code": "001"})
 
 
 def test_rows_are_named_as_in_the_file(tmp_path: Path) -> None:
@@ -138,17 +62,13 @@ def groups_of(path: Path) -> list[str]:
     )
 
 
-@pytest.mark.parametrize("suffix", ["csv"])
 def test_rows_without_a_group_are_not_one_group(
-    suffix: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path, groups = tmp_path / f"a.{suffix}", ["p1", None, "p1", "", " ", "p2"]
+    path, groups = tmp_path / "a.csv", ["p1", None, "p1", "", " ", "p2"]
     columns = {"text": list("abcdef"), "label": list("xyxyxy"), "who": groups}
-    if suffix == "csv":
-        rows = zip(*([cell or "" for cell in column] for column in columns.values()), strict=True)
-        path.write_text("\n".join(",".join(row) for row in [tuple(columns), *rows]))
-    else:
-        pq.write_table(pa.table(columns), path)
+    rows = zip(*([cell or "" for cell in column] for column in columns.values()), strict=True)
+    path.write_text("\n".join(",".join(row) for row in [tuple(columns), *rows]))
     found = groups_of(path)
     assert [found[row] for row in (0, 2, 5)] == ["p1", "p1", "p2"] and len(set(found)) == 5
     assert (
@@ -167,52 +87,7 @@ def test_rows_without_a_group_are_not_one_group(
 # -------------------------------------------------------------------------------- two label columns
 
 
-def two_columns(path: Path, metadata: dict[str, Any]) -> Path:
-    """As CIFAR-100: eight fine classes, of which each two belong to one coarse class."""
-    table = pa.table(
-        {
-            "text": [f"text {n}" for n in range(16)],
-            "fine_label": [n % 8 for n in range(16)],
-            "coarse_label": [n % 8 // 2 for n in range(16)],
-        }
-    )
-    pq.write_table(
-        table.replace_schema_metadata({key: json.dumps(value) for key, value in metadata.items()}),
-        path,
-    )
-    return path
-
-
 FINE, COARSE = [f"fine {n}" for n in range(8)], [f"coarse {n}" for n in range(4)]
-
-
-@pytest.mark.parametrize(
-    "metadata",
-    [
-        {
-            "huggingface": {
-                "info": {
-                    "features": {
-                        "text": {"dtype": "string", "_type": "Value"},
-                        "fine_label": {"names": FINE, "_type": "ClassLabel"},
-                        "coarse_label": {"names": COARSE, "_type": "ClassLabel"},
-                    }
-                }
-            }
-        },
-        {"class_names": {"fine_label": FINE, "coarse_label": COARSE}},
-    ],
-    ids=["hub", "mapping"],
-)
-def test_each_label_column_has_its_own_names(tmp_path: Path, metadata: dict[str, Any]) -> None:
-    path = two_columns(tmp_path / "a.parquet", metadata)
-    for column, names in {None: FINE, "fine_label": FINE, "coarse_label": COARSE}.items():
-        listing = read_path(path, label=column)
-        assert listing.classes == names and set(named(listing)) == set(names)
-        few = read_path(
-            path, label=column, where={"fine_label": "3"}
-        )  # without examples of most classes
-        assert few.classes == names and few.count == 2
 
 
 def hub_table(
@@ -228,14 +103,13 @@ def hub_table(
     )
 
 
-@pytest.mark.parametrize("column", ["image"])
-def test_parquet_files_of_the_hub_are_read(tmp_path: Path, column: str) -> None:
+def test_parquet_files_of_the_hub_are_read(tmp_path: Path) -> None:
     names = ["yes", "no"]
     for shard in range(2):
-        table = hub_table([0, 1] * 10, column, names, 20 * shard)
+        table = hub_table([0, 1] * 10, "image", names, 20 * shard)
         pq.write_table(table, tmp_path / f"train-0000{shard}-of-00002.parquet")
     pq.write_table(
-        hub_table([1, 0, 1], column, names, 40), tmp_path / "test-00000-of-00001.parquet"
+        hub_table([1, 0, 1], "image", names, 40), tmp_path / "test-00000-of-00001.parquet"
     )
     data = read_configuration(f"data: {{primary: {{path: {tmp_path}, validation: 10}}}}")
     assert data.primary.classes == names and (
@@ -267,33 +141,3 @@ def test_tables_may_have_several_labels_per_row(tmp_path: Path) -> None:
         2,
     )
     assert data.primary.examples.targets[:, 0].sum() == 3  # of 5, in proportion
-
-
-@pytest.mark.parametrize("suffix", ["tsv"])
-def test_tables_of_texts_are_read(tmp_path: Path, suffix: str) -> None:
-    path = write_texts(tmp_path / f"texts.{suffix}", ["no", "NA"] * 10)
-    data = read_configuration(
-        f"data: {{primary: {path}, auxiliary: {{lm: {{path: {path}, objective: masked_lm}}}}}}"
-    )
-    assert data.kind == "text" and data.primary.classes == ["NA", "no"]
-    # Language modelling may use the training texts again, but never the texts of validation and
-    # test.
-    assert (
-        data.auxiliary["lm"].objective == "masked_lm"
-        and len(data.auxiliary["lm"].examples) == len(data.primary.examples) == 12
-    )
-
-
-def test_empty_cells_are_no_class_and_categories_of_pandas_are_texts(tmp_path: Path) -> None:
-    """An empty cell is not a class; pandas' categories are texts."""
-    rows = [f"words of {i},{('no', 'yes')[i % 2]}\n" for i in range(20)]
-    (tmp_path / "t.csv").write_text("text,label\n" + "".join([*rows, "nobody has judged this,\n"]))
-    labels = pa.array(["no", "yes"] * 10).dictionary_encode()
-    pq.write_table(
-        pa.table({"text": [f"words of {i}" for i in range(20)], "label": labels}),
-        tmp_path / "t.parquet",
-    )
-    for name in ("t.csv", "t.parquet"):
-        data = read_configuration(f"data: {{primary: {tmp_path / name}}}\nmodel: text-cnn")
-        assert data.primary.classes == ["no", "yes"]
-        assert sum(map(len, (data.primary.examples, data.validation, data.test))) == 20

@@ -1,76 +1,19 @@
 """The order of examples, losses per example, and an objective from outside."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
 
-from attittud_lab import cli
 from attittud_lab.data.tasks import (
-    OBJECTIVES,
     Examples,
-    Objective,
     Order,
     Task,
     can_share,
     per_example_losses,
     sharing,
 )
-from attittud_lab.errors import InputError
 from tests.helpers.multi_label import Fixed, task
-
-
-def test_a_batch_may_be_far_larger_than_the_data() -> None:
-    order = Order(10, 0, "guided/more")
-    assert len(order.batch(0, 640)) == 640
-    with pytest.raises(
-        InputError, match=r"a batch of guided/more asks for 1,000,000,000 examples.* at most 10,000"
-    ):
-        order.batch(0, 10**9)
-
-
-def test_an_objective_can_be_registered_from_outside_of_the_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Predicts which way up an image is: targets are made from images without labels."""
-
-    def turned(examples: Examples) -> tuple[Examples, list[str]]:
-        images = [examples.inputs.rot90(turns, (2, 3)) for turns in range(4)]
-        return Examples(torch.cat(images), torch.arange(4).repeat_interleave(len(examples))), [
-            "0",
-            "90",
-            "180",
-            "270",
-        ]
-
-    def losses(
-        model: nn.Module, task: Task, images: Tensor, targets: Tensor | None, detach: bool
-    ) -> Tensor:
-        assert targets is not None
-        return F.cross_entropy(
-            model(images, head=task.head, detach=detach), targets, reduction="none"
-        )
-
-    monkeypatch.setitem(
-        OBJECTIVES, "turned", Objective(losses, labelled=False, kinds=("image",), make=turned)
-    )
-    (tmp_path / "job.yaml").write_text(
-        "data: {primary: {path: digits, train: 100}, auxiliary: {up: {path: digits, objective: turned, examples: 50}}}\n"
-        "model: mlp\nstrategy: multitask\n"
-        "training: {guided: {steps: 5, primary_batch: 16, batch_size: 8}, finetune: {steps: 5, primary_batch: 16}}\n"
-        f"output: {tmp_path}/runs\n"
-    )
-    with pytest.raises(SystemExit) as left:
-        cli.main(["train", str(tmp_path / "job.yaml"), "--quiet"])
-    assert left.value.code == 0, capsys.readouterr().err
-    result = json.loads((tmp_path / "runs/job/multitask/seed-0/result.json").read_text())
-    record = json.loads((tmp_path / "runs/job/multitask/seed-0/data.json").read_text())
-    assert result["examples"]["auxiliary/up"] == 4 * record["auxiliary"]["up"]["count"] > 50
-
 
 # ---------------------------------------------------------------------------------- similar lengths
 
@@ -157,4 +100,5 @@ def test_order_visits_everything_once_in_an_epoch() -> None:
     assert sorted(walk[:10]) == sorted(walk[10:]) == list(range(10)) and walk[:10] != walk[10:]
     assert Order(10, 3, "s").batch(3, 4).tolist() == walk[12:16]  # entered anywhere
     assert Order(10, 3, "t").batch(0, 10).tolist() != walk[:10]
+    assert Order(10, 4, "s").batch(0, 10).tolist() != walk[:10]
     assert len(Order(3, 0, "s").batch(1, 8)) == 8

@@ -51,19 +51,13 @@ def test_tokens_are_kept_under_a_checksum(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("damage", ["a bit"])
-def test_damaged_tokens_are_noticed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str
-) -> None:
+def test_damaged_tokens_are_noticed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     words, texts = Letters(), ["abc" * 100, "de"]
     before = tokenised(words, texts, tmp_path)
     (path,) = tmp_path.iterdir()
     content = bytearray(path.read_bytes())
-    if damage == "a bit":
-        content[-20] ^= 1
-    path.write_bytes(
-        {"a bit": bytes(content), "the end": bytes(content[:-7]), "all": b"{}"}[damage]
-    )
+    content[-20] ^= 1
+    path.write_bytes(content)
     with caplog.at_level(logging.WARNING, "attittud"):
         after = tokenised(words, texts, tmp_path)
     assert "does not match its own checksum" in caplog.text and words.calls == 2

@@ -5,9 +5,8 @@ from dataclasses import asdict
 from typing import Any
 
 from attittud_lab.compare.decide import Scores, decide
-from attittud_lab.demo import QUALITIES, ROWS, conclusions, grid, rich_table
+from attittud_lab.demo import QUALITIES, conclusions, grid, rich_table
 from attittud_lab.files import without_nan
-from attittud_lab.statistics import paired
 
 # ---------------------------------------------------------------------------------------- the table
 
@@ -51,21 +50,6 @@ def test_differences_are_paired() -> None:
         "flip": "▼",
         "auto": "=",
     }
-
-
-def test_a_mark_says_no_more_than_the_corrected_p_value() -> None:
-    """Each of these rows would be significant alone, but not as one of ten."""
-    apart = [0.04, 0.01, 0.03, 0.0, 0.04]
-    alone = paired([a + b for a, b in zip(BASE, apart, strict=True)], BASE)
-    assert alone.p < 0.05 and alone.low > 0
-    names = [row for row in ROWS if row != "primary_only"]
-    rows = {
-        name: [a + b for a, b in zip(BASE, apart[n % 5 :] + apart[: n % 5], strict=True)]
-        for n, name in enumerate(names)
-    }
-    result = made_up({"primary_only": BASE, **rows})
-    assert {sign for label in names for _, sign, _ in grid(result)[label]} == {"="}
-    assert f"no significant difference {len(names)}" in conclusions(result)[0]
 
 
 def test_conclusions_follow_from_the_marks() -> None:

@@ -9,10 +9,8 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import torch
 from safetensors.torch import load, save
 
-from attittud_lab.errors import InputError
 from attittud_lab.features import tfidf
 from attittud_lab.features.tfidf import TfidfFeatures
 from tests.helpers.texts import reviews
@@ -74,17 +72,3 @@ def test_terms_are_few_and_learned_from_the_first_texts(monkeypatch: pytest.Monk
     terms = fitted([*["primary words"] * 10, *["auxiliary texts"] * 10_000]).plain()["terms"]
     assert {"primary", "auxiliary"} <= set(terms["words"])
     assert all(len(block) <= 10 for block in terms.values())
-
-
-@pytest.mark.parametrize("damage", ["block"])
-def test_damaged_files_are_refused(damage: str) -> None:
-    feature_map = fitted()
-    plain, tensors = feature_map.plain(), feature_map.tensors()
-    if damage == "terms":
-        plain["terms"]["words"] = plain["terms"]["words"][:-1]
-    elif damage == "idf":
-        tensors["words.idf"] = torch.zeros(3)
-    else:
-        plain["terms"]["sentences"] = ["a"]
-    with pytest.raises(InputError, match="tfidf"):
-        TfidfFeatures.restore(plain, tensors)

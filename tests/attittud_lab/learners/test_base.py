@@ -1,37 +1,13 @@
 """What all learners share."""
 
 import numpy as np
-from scipy import sparse
 
 from attittud_lab.learners.base import (
     LOWEST,
     floored_log,
     log_softmax,
     sigmoid,
-    stack_columns,
-    stack_rows,
 )
-
-
-def test_rows_and_columns_are_stacked_in_either_form():
-    first = np.arange(6, dtype=np.float32).reshape(2, 3)
-    second = first + 1
-    rows = np.concatenate([first, second])
-    columns = np.concatenate([first, second], axis=1)
-    for left, right in (
-        (first, second),
-        (sparse.csr_matrix(first), second),
-        (first, sparse.csr_matrix(second)),
-    ):
-        np.testing.assert_array_equal(stack_rows([left, right]), rows)
-    both_sparse = [sparse.csr_matrix(first), sparse.csr_matrix(second)]
-    assert sparse.issparse(stack_rows(both_sparse))
-    np.testing.assert_array_equal(stack_rows(both_sparse).toarray(), rows)
-    np.testing.assert_array_equal(stack_columns(both_sparse).toarray(), columns)
-    np.testing.assert_array_equal(
-        stack_columns([sparse.csr_matrix(first), second]).toarray(), columns
-    )
-    assert stack_columns([sparse.csr_matrix(first), second]).dtype == np.float32
 
 
 def test_large_numbers_do_not_overflow():

@@ -1,12 +1,9 @@
 """The kernel learner."""
 
 import numpy as np
-import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics.pairwise import rbf_kernel
 
-from attittud_lab.learners import kernel
-from attittud_lab.learners.base import log_softmax
 from attittud_lab.learners.kernel import Kernel, gaussian, median_distance
 
 
@@ -46,28 +43,3 @@ def test_its_solution_is_the_one_of_kernel_logistic_regression():
     np.testing.assert_allclose(
         np.exp(fitted.scores(features)), oracle.predict_proba(columns / length), atol=0.01
     )
-
-
-def test_a_sample_of_rows_stands_for_many(monkeypatch):
-    features, labels = rings(600)
-    new, _ = rings(200, seed=1)
-    arguments = (
-        features,
-        np.eye(2)[labels],
-        np.ones(600),
-        False,
-        {"penalty": 0.2, "width": 1.0},
-        0,
-    )
-    scores = {}
-    for most in (100, 600):
-        monkeypatch.setattr(kernel, "MOST_LANDMARKS", most)
-        fitted = Kernel().fit(*arguments)
-        assert len(fitted.landmarks) == most
-        scores[most] = log_softmax(fitted.scores(new))
-    assert (scores[100].argmax(axis=1) == scores[600].argmax(axis=1)).mean() > 0.95
-
-
-@pytest.mark.parametrize("rows", [np.ones((5, 2)), np.ones((1, 2))])
-def test_the_median_distance_of_equal_rows_is_one(rows):
-    assert median_distance(rows) == 1

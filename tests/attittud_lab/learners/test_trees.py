@@ -18,9 +18,9 @@ def example(classes, rows=80):
     return features, labels, generator.uniform(0.5, 2.0, rows), new
 
 
-@pytest.mark.parametrize("classes", [3])
 @pytest.mark.parametrize("leaf", [1, 3])
-def test_extra_trees_predict_as_scikit_learn_does(classes, leaf):
+def test_extra_trees_predict_as_scikit_learn_does(leaf):
+    classes = 3
     features, labels, weights, new = example(classes)
     fitted = ExtraTrees().fit(
         features, np.eye(classes)[labels], weights, False, {"smallest_leaf": leaf}, seed=3
@@ -34,8 +34,8 @@ def test_extra_trees_predict_as_scikit_learn_does(classes, leaf):
     )
 
 
-@pytest.mark.parametrize("classes", [3])
-def test_boosting_predicts_as_scikit_learn_does(classes):
+def test_boosting_predicts_as_scikit_learn_does():
+    classes = 3
     features, labels, weights, new = example(classes)
     settings = [{"rounds": 7}, {"rounds": 20}]
     fits = Boosting().fits(features, np.eye(classes)[labels], weights, False, settings, seed=3)

@@ -52,9 +52,3 @@ def test_a_body_can_start_from_the_weights_of_an_earlier_run(tmp_path: Path) -> 
             data,
             2,
         )
-    (tmp_path / "p.safetensors").write_bytes(b"\x80\x04cos\nsystem\n(S'echo'\ntR.")
-    header = b'{"a": {"dtype": "F99", "shape": [1], "data_offsets": [0, 4]}}'
-    (tmp_path / "q.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"0000")
-    for path in (tmp_path / "p.safetensors", tmp_path / "q.safetensors", tmp_path, "/dev/zero"):
-        with pytest.raises(InputError, match="cannot read these weights"):
-            build_model(model_config(f"{{name: mlp, weights: {path}}}").model, data, 2)

@@ -1,13 +1,11 @@
 """Bars and lines that show how far a run is."""
 
-import io
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from rich.console import Console
 
-from attittud_lab.output.progress import Bars, EvaluationLines, RunLines, shares
+from attittud_lab.output.progress import Bars, EvaluationLines, shares
 from tests.helpers.commands import JOB
 
 
@@ -67,38 +65,3 @@ def test_lines_say_how_far_and_how_long(
         "guided 700/1000 steps, 0:02:15 left",
         "guided 700/1000 steps, 0:02:15 left, validation accuracy 0.7500, loss 1.0000",
     ]
-
-
-def test_runs_that_were_finished_earlier_say_nothing_about_the_pace(clock: SimpleNamespace) -> None:
-    out = io.StringIO()
-    lines = RunLines(Console(file=out, width=200), noun="trial")
-    for shown in (lines, Bars()):
-        shown.stage("rung 1 of 2")
-        shown.comparison(5)
-        shown.skipped(3)
-        for name in ("four", "five"):
-            shown.begin(name)
-            shown.phase("guided", 10, 0)
-            clock.now += 8
-            shown.end()
-    assert out.getvalue().splitlines() == [
-        "    0.0 s  rung 1 of 2, trial 4 of 5: four",
-        "    8.0 s  rung 1 of 2, trial 5 of 5, about 6 to 15 s left: five",
-    ]
-
-
-def test_the_bar_of_all_runs_forgets_earlier_ones_and_remembers_long_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now = [100.0]
-    with Bars() as bars:
-        monkeypatch.setattr(bars._bars, "get_time", lambda: now[0])
-        bars.stage("rung 1 of 2")
-        bars.comparison(15)
-        bars.skipped(3)
-        for _ in range(2):
-            bars.begin("one")
-            now[0] += 60
-            bars.end()
-        (runs,) = bars._bars.tasks
-        assert runs.completed == 5 and runs.time_remaining == 600  # ten runs of a minute

@@ -6,8 +6,6 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,12 +17,12 @@ from attittud_lab.compare.run import compare
 from attittud_lab.errors import InputError
 from attittud_lab.output.progress import Progress
 from attittud_lab.placing import cluster as module
-from attittud_lab.placing.cluster import on_ray, pack, unpack
+from attittud_lab.placing.cluster import on_ray, pack
 from attittud_lab.placing.job import Job
 from tests.helpers import portfolios
 from tests.helpers.comparisons import config
 from tests.helpers.interrupted_runs import outcome
-from tests.helpers.jobs import Seen, double, doubles, patient, read, refused, wait_for
+from tests.helpers.jobs import Seen, double, doubles, read, refused
 from tests.helpers.ray_cluster import Cluster
 
 pytest.importorskip("ray", reason="needs the extra 'ray'", exc_type=ImportError)
@@ -48,22 +46,7 @@ def nodes() -> Iterator[Cluster]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_files_travel_in_order_and_whole(tmp_path: Path) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
-    (one / "inner").mkdir(parents=True)
-    for moment, name in enumerate(("z", "inner/a", "b", ".lock")):
-        (one / name).write_text(name)
-        os.utime(one / name, ns=(moment, moment))
-    two.mkdir()
-    (two / "old").write_text("old")
-    (two / ".lock").write_text("")
-    assert list(pack(one)) == ["z", "inner/a", "b"] and pack(one / "b") == {"": b"b"}
-    unpack(pack(one), two)
-    assert (two / "inner/a").read_text() == "inner/a" and (two / "old").exists()
-    unpack(pack(one), two, whole=True)
-    assert pack(two).keys() == pack(one).keys() and (two / ".lock").exists()
-
-
+@pytest.mark.nightly
 def test_data_files_and_progress_travel_to_the_cluster_and_back(
     nodes: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,28 +101,6 @@ def test_a_portfolio_is_the_same_on_a_cluster(nodes: Cluster, tmp_path: Path) ->
     assert portfolios.outcome(tmp_path / "here") == portfolios.outcome(tmp_path / "there")
 
 
-def test_a_killed_process_continues_from_the_files_it_sent(
-    nodes: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "KEEP_EVERY", 0.1)
-    at, go, seen = tmp_path / "at", tmp_path / "go", Seen()
-
-    def kill() -> None:
-        wait_for(at)
-        time.sleep(1)
-        os.kill(int(at.read_text()), signal.SIGKILL)
-        go.touch()
-
-    thread = threading.Thread(target=kill)
-    thread.start()
-    with on_ray(nodes.address) as place:
-        ((_, result),) = place.run([Job("unlucky", patient, (at, go), tmp_path / "folder")], seen)
-    thread.join()
-    assert result == (tmp_path / "folder/checkpoint.txt").read_text() == "begun begun "
-    said = [event[2] for event in seen.seen if event[1] == "say"]
-    assert len(said) == 1 and said[0].startswith("unlucky: ")
-
-
 class Killer(Seen):
     """Loses the second node as soon as a run is trained on each of the two."""
 
@@ -158,6 +119,7 @@ class Killer(Seen):
             self.cluster.second.kill()
 
 
+@pytest.mark.nightly
 def test_a_lost_node_changes_nothing(
     nodes: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

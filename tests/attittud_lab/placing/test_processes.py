@@ -53,7 +53,7 @@ def test_an_error_ends_all_processes_and_is_raised_unchanged(tmp_path: Path) -> 
     assert str(raised.value) == f"{tmp_path}/x/a.txt: no good; mend it"
     assert time.monotonic() - began < 50 and not Path("/proc", there.read_text()).exists()
     with in_processes(1) as place, pytest.raises(ZeroDivisionError, match="a mistake"):
-        list(place.run([Job("bad", broken, (False,))], Seen()))
+        list(place.run([Job("bad", broken)], Seen()))
 
 
 def test_a_killed_process_is_replaced_once(tmp_path: Path) -> None:

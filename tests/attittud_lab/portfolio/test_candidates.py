@@ -4,14 +4,12 @@ changes in a job.
 
 from dataclasses import replace
 
-import pytest
 import torch
 
 from attittud_lab.config.load import dump, loads
 from attittud_lab.config.schema import CandidateConfig, Config
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import Examples, Task
-from attittud_lab.errors import InputError
 from attittud_lab.portfolio.candidates import (
     candidates,
     config_for,
@@ -70,22 +68,6 @@ def test_candidates_can_be_listed_in_the_configuration() -> None:
     ] == names
 
 
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        ("pretrain_as_released", "trains no output layer"),
-        (
-            "{name: multitask, sources: [other]}",
-            "there is no auxiliary source 'other'; the sources are s0",
-        ),
-    ],
-)
-def test_impossible_candidates_are_refused(entry: str, message: str) -> None:
-    config = loads(f"strategy: portfolio\nportfolio: {{candidates: [{entry}]}}")
-    with pytest.raises(InputError, match=message):
-        candidates(config, prepared(["x", "y"]))
-
-
 def test_candidates_choose_heads_and_sources() -> None:
     data, config = prepared(["a", "b"], ["x", "y"]), loads("")
     for head, shared in (("shared", True), ("own", False), ("data", False)):
@@ -97,19 +79,6 @@ def test_candidates_choose_heads_and_sources() -> None:
     assert not any(task.shares_head for task in data.auxiliary.values())
     alone = data_for(named(CandidateConfig(name="multitask", sources=["s1"]), config), data)
     assert list(alone.auxiliary) == ["s1"] and alone.primary is data.primary
-
-
-def test_classes_in_another_order_share_the_output_layer() -> None:
-    data, config = prepared(["b", "a"]), loads("strategy: portfolio")
-    assert "multitask, own head" in labels(config, data)
-    for head, targets in (("shared", 1), ("own", 0)):
-        found = data_for(
-            named(CandidateConfig(name="multitask", head=head), config), data
-        ).auxiliary["s0"]
-        assert found.classes == (["a", "b"] if head == "shared" else ["b", "a"])
-        assert (
-            found.examples.targets is not None and found.examples.targets.tolist() == [targets] * 8
-        )  # all are b
 
 
 def test_the_job_of_a_candidate_never_stops_early_and_keeps_its_last_step() -> None:

@@ -1,7 +1,6 @@
 """Choices from out-of-fold predictions, against slow and plain oracles."""
 
 import math
-from dataclasses import replace
 from itertools import combinations_with_replacement
 from statistics import fmean
 
@@ -12,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attittud_lab.data.tasks import Examples, Task
-from attittud_lab.errors import InputError
 from attittud_lab.portfolio.choose import Curve, HeldOut, greedy, kept_count, mixed, survivors
 from attittud_lab.predict.model import Classifier
 from attittud_lab.training.evaluate import figures
@@ -28,25 +26,6 @@ def held(targets: torch.Tensor, metric: str = "accuracy", folds: int = 2) -> Hel
         "primary", objective, ["a", "b", "c"], Examples(torch.zeros(len(targets), 1), targets)
     )
     return HeldOut(task, targets, np.arange(len(targets)) % folds, metric)
-
-
-def test_an_auc_that_no_fold_defines_is_refused() -> None:
-    """Together both folds have both kinds, but areas are never taken over two models."""
-    alike = torch.tensor([[1, 0, 0], [0, 0, 1]]).repeat(5, 1)  # folds alternate
-    with pytest.raises(InputError) as caught:
-        held(alike, "auc").check()
-    said = str(caught.value)
-    assert (
-        "data.primary: 10 labelled examples are held out in 2 folds (positive: a 5, b 0, c 5)"
-        in said
-    )
-    assert "AUC to choose by is not defined" in said and said.endswith(
-        "use training.metric: macro_f1"
-    )
-    held(alike, "macro_f1").check()
-    held(
-        torch.tensor([[1, 0, 0], [0, 0, 1], [0, 0, 0], [0, 0, 1]]), "auc"
-    ).check()  # one fold is enough
 
 
 @given(SCORES, st.integers(0, 12))
@@ -65,37 +44,6 @@ def test_the_best_evaluation_is_chosen_from_a_smoothed_curve(
         values.append((fmean(s for s, _ in near), -fmean(x for _, x in near)))
     assert curve.best == values.index(max(values)) and curve.value == max(values)
     assert curve.lowest_loss == pytest.approx(min(-loss for _, loss in values))
-
-
-@given(SCORES, st.integers(0, 12), st.integers(1, 500))
-def test_the_model_is_taken_at_the_latest_look_that_is_not_clearly_worse(
-    looks: list[tuple[float, float]], second: int, count: int
-) -> None:
-    """Within one standard error of the best smoothed score; where that is 0, as without a number of
-    examples.
-    """
-    curve = Curve([score for score, _ in looks], [loss for _, loss in looks], second, count)
-    scores = [score for score, _ in curve.smoothed]
-    top = max(scores)
-    if top in (0.0, 1.0):
-        assert curve.best == replace(curve, count=0).best
-    else:
-        assert curve.best == max(
-            i for i, x in enumerate(scores) if x >= top - math.sqrt(top * (1 - top) / count)
-        )
-    assert curve.value == curve.smoothed[curve.best]
-
-
-@given(SCORES, st.integers(1, 11), st.integers(0, 12), st.integers(0, 500))
-def test_an_evaluation_that_is_not_kept_never_becomes_the_best(
-    looks: list[tuple[float, float]], reached: int, second: int, count: int
-) -> None:
-    """What a rung keeps: the best of the looks whose neighbours are known, and the last one."""
-    early = looks[:reached]
-    before = Curve([score for score, _ in early], [loss for _, loss in early], second, count)
-    after = Curve([score for score, _ in looks], [loss for _, loss in looks], second, count)
-    last = len(early) - 1
-    assert after.best > last or after.best in {before.best_of(last), last}
 
 
 @given(
@@ -165,25 +113,6 @@ def test_greedy_picks_against_brute_force(several: bool, seed: int) -> None:
     assert loss(tuple(n for n, count in two.items() for _ in range(count))) == pytest.approx(
         min(map(loss, everything))
     )
-
-
-def test_picks_that_change_nothing_but_rounding_do_not_count() -> None:
-    """Copies of the best candidate lower a loss in its last digits, and 4 to 2 is 2 to 1."""
-    random = np.random.default_rng(0)
-    targets = torch.arange(30) % 3
-    held_out = held(targets)
-    good = held_out.likely(
-        torch.nn.functional.one_hot(targets) * 3 + torch.from_numpy(random.normal(size=(30, 3)))
-    )
-    assert greedy({"x": good, "y": np.full_like(good, 1 / 3)}, held_out, "x", 12) == {"x": 1}
-    assert greedy({"x": good, "y": good * (1 + 1e-15)}, held_out, "x", 12) == {"x": 1}
-    for seed in range(20):
-        parts = np.random.default_rng(seed).normal(size=(2, 30, 3))
-        likely = {
-            name: held_out.likely(torch.from_numpy(part))
-            for name, part in zip("xy", parts, strict=True)
-        }
-        assert math.gcd(*greedy(likely, held_out, "x", 6).values()) == 1
 
 
 @pytest.mark.parametrize("several", [False, True])

@@ -14,13 +14,11 @@ from torch.nn import functional as F
 import attittud_lab
 from attittud_lab.config.load import loads
 from attittud_lab.config.schema import Config
-from attittud_lab.errors import InputError
 from attittud_lab.portfolio import run as module
 from attittud_lab.portfolio.run import run
 from attittud_lab.runs.folder import load_checkpoint
 from attittud_lab.training.evaluate import fitted_temperature
-from tests.helpers.commands import call
-from tests.helpers.portfolios import SIMPLE, board, job, train
+from tests.helpers.portfolios import board, job
 from tests.helpers.simple_jobs import table_job, text_job
 
 FINALS = {
@@ -111,65 +109,3 @@ def test_the_loaded_model_predicts_what_was_recorded(
     assert not (folder / "trials").exists()
     assert content["peak_disk"] > 0
     assert 20e6 < content["peak_memory"] < 100e9
-
-
-def test_a_changed_byte_in_any_file_of_the_model_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(module, "greedy", one_of_each)
-    folder = tmp_path / "run"
-    run(config_of("tables", tmp_path, *FINALS["both"]), folder)
-    names = json.loads((folder / "model.json").read_text())["sha256"]
-    files = {path.name for path in folder.iterdir()}
-    assert {name for name in files if name.startswith(("member-", "features-"))} | {
-        "data.json"
-    } == set(names)
-    command = (
-        "predict",
-        str(folder),
-        str(tmp_path / "own.parquet"),
-        "-o",
-        str(tmp_path / "out.csv"),
-        "--quiet",
-    )
-    assert call(*command) == 0
-    draws = np.random.default_rng(0)
-    for name in names:
-        content = (folder / name).read_bytes()
-        changed = bytearray(content)
-        changed[draws.integers(len(changed))] ^= 1
-        capsys.readouterr()
-        for wrong in (bytes(changed), content[:-1], None):
-            (folder / name).unlink()
-            if wrong is not None:
-                (folder / name).write_bytes(wrong)
-            assert call(*command) == 2
-            assert name in capsys.readouterr().err
-        (folder / name).write_bytes(content)
-    assert call(*command) == 0
-
-
-def test_a_model_with_simple_members_is_not_exported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(config_of("tables", tmp_path, *FINALS["one simple model"]), tmp_path / "run")
-    with pytest.raises(InputError, match="not networks"):
-        attittud_lab.load(tmp_path / "run").export(tmp_path / "model.pt2")
-    assert call("predict", str(tmp_path / "run"), "--export", str(tmp_path / "model.pt2")) == 2
-    assert "not networks" in capsys.readouterr().err
-    assert not (tmp_path / "model.pt2").exists()
-
-
-@pytest.mark.parametrize("learners", [SIMPLE], ids=["simple"])
-def test_without_a_test_set_the_figures_that_chose_are_shown(
-    learners: list[str], tmp_path: Path
-) -> None:
-    few = [*learners, "data.primary.test=0", "data.primary.validation=0"]
-    result = train(tmp_path / "run", *few)
-    assert result.test == {}
-    assert result.validation["accuracy"] > 0
-    content = board(tmp_path / "run")
-    assert content["tested"] is False
-    assert content["labels"] == 40
-    assert train(tmp_path / "run", *few).skipped
-    assert attittud_lab.load(tmp_path / "run").predict(np.zeros((2, 8, 8), dtype=np.uint8))

@@ -3,7 +3,6 @@ always train.
 """
 
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -86,6 +85,11 @@ def test_every_label_is_held_out_once(labels: list[int], seed: int) -> None:
     assert missing == set(labels) - {labels[row] for row in held}
 
 
+def test_the_seed_decides_the_folds() -> None:
+    of = [make_folds(prepared([0, 1] * 20), PortfolioConfig(), seed).of for seed in (0, 0, 1)]
+    assert (of[0] == of[1]).all() and (of[0] != of[2]).any()
+
+
 def test_few_labels_get_fewer_folds() -> None:
     assert make_folds(prepared([0, 0, 1, 1, 2, 2]), PortfolioConfig(), 0).count == 2
     assert make_folds(prepared([0] * 6 + [1] * 6 + [2]), PortfolioConfig(), 0).not_validated == [
@@ -108,33 +112,3 @@ def test_folds_balance_several_labels_per_example(seed: int) -> None:
     assert (
         fold_data(prepared(labels), folds, None).primary.examples.inputs[:, 0] == torch.arange(60)
     ).all()
-
-
-def test_no_fold_is_empty() -> None:
-    """The first two groups hold a class that is too rare for three folds."""
-    labels, groups = [0, 0, 1] * 2 + [0] * 20, [*"aaabbb", *"c" * 20]
-    folds = make_folds(prepared(labels, groups), PortfolioConfig(), 0)
-    assert (
-        folds.count == 2 and len(folds.validated) == 23
-    )  # one of these groups always trains: its class is in no other
-    labels, groups = [0, 1] + [0] * 4, [*"aa", *"bbbb"]  # the first group can never be held out
-    folds = make_folds(prepared(labels, groups), PortfolioConfig(), 0)
-    assert (
-        folds.count == 1
-        and folds.held_out(0).tolist() == [2, 3, 4, 5]
-        and folds.not_validated == ["c1"]
-    )
-
-
-@given(
-    st.lists(st.integers(0, 4), min_size=2, max_size=80).filter(lambda v: len(set(v)) < len(v)),
-    st.integers(0, 99),
-)
-def test_a_single_split_keeps_small_classes_in_training(labels: list[int], seed: int) -> None:
-    folds = make_folds(prepared(labels), replace(PortfolioConfig(), one_split_above=0), seed)
-    held = set(folds.held_out(0).tolist())
-    assert (
-        folds.count == 1
-        and held
-        and {labels[row] for row in range(len(labels)) if row not in held} == set(labels)
-    )

@@ -63,25 +63,3 @@ def test_a_model_is_compared_with_the_most_frequent_class(right: float, beaten: 
     assert compared["score"] == pytest.approx(0.6)
     assert compared["difference"] == pytest.approx(right - 0.6, abs=1e-3)
     assert compared["beaten"] == beaten
-
-
-def test_a_constant_guess_with_several_labels() -> None:
-    """Its area is one half; its F1 is that of all labels, since never giving a label would have an
-    F1 of 0.
-    """
-    targets = torch.arange(120).reshape(60, 2) // 7 % 2
-    area = guess(torch.zeros(60, 2), Intervals(held(targets, "auc"), None, 0))
-    assert area["class"] is None
-    assert area["score"] == pytest.approx(0.5)
-    assert not area["beaten"]
-    few = Intervals(held(targets, "accuracy"), [f"g{i % 2}" for i in range(60)], 0)  # no interval
-    assert guess(targets * 2.0 - 1, few)["beaten"]
-    assert not guess(1 - targets * 2.0, few)["beaten"]
-    rare = torch.zeros(300, 2, dtype=torch.int64)
-    rare[::5] = 1
-    intervals = Intervals(held(rare, "macro_f1"), None, 0)
-    compared = guess(torch.ones(300, 2), intervals)
-    assert compared["score"] == pytest.approx(1 / 3)
-    assert compared["difference"] == 0
-    assert not compared["beaten"]
-    assert guess(rare * 2.0 - 1, intervals)["beaten"]

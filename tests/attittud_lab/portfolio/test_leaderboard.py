@@ -73,14 +73,3 @@ def test_rows_have_the_order_of_the_ranking_and_say_what_each_candidate_is() -> 
     # The same examples are wrong, so the difference is surer than each score.
     assert gain["difference"] == pytest.approx(0.1, abs=1e-6)
     assert 0 < gain["low"] < 0.1 < gain["high"] < 0.2
-
-
-def test_without_anything_to_compare_there_is_no_worth_and_few_groups_have_no_interval() -> None:
-    plain = simple("alone", outputs_right(TARGETS, 0.6), HELD)
-    pooled = simple("pooled", outputs_right(TARGETS, 0.8), HELD, alone=False)
-    assert worth([plain], Intervals(HELD, None, 0)) is None
-    assert worth([pooled], Intervals(HELD, None, 0)) is None
-    gain = worth([plain, pooled], Intervals(HELD, [f"g{i % 3}" for i in range(90)], 0))
-    assert gain is not None
-    assert gain["few_groups"] == 3
-    assert math.isnan(gain["low"])

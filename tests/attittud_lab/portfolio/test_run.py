@@ -13,12 +13,9 @@ import pytest
 
 import attittud_lab
 from attittud_lab.config.load import load, loads
-from attittud_lab.config.schema import PortfolioConfig
-from attittud_lab.errors import InputError
 from attittud_lab.files import write_atomically
-from attittud_lab.portfolio import run as module
 from attittud_lab.portfolio import trial
-from attittud_lab.portfolio.run import Portfolio, run
+from attittud_lab.portfolio.run import run
 from attittud_lab.runs.folder import load_checkpoint
 from tests.helpers.portfolios import (
     SIMPLE,
@@ -93,8 +90,7 @@ def killed_after_each_write(folder: Path, train_it: Any, monkeypatch: pytest.Mon
     return tries
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["one network", "simple models", "both"])
+@pytest.mark.parametrize("kind", ["one network", pytest.param("both", marks=pytest.mark.nightly)])
 def test_a_portfolio_killed_anywhere_ends_with_the_same_result(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,31 +118,10 @@ def test_a_table_killed_anywhere_ends_with_the_same_result(
     assert outcome(tmp_path / "whole") == outcome(tmp_path / "killed")
 
 
-@pytest.mark.parametrize("kind", ["one simple model"])
-def test_a_folder_of_another_configuration_is_refused(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    changes = KINDS[kind]
-
-    def stopped(_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Portfolio, "finish", stopped)
-        with pytest.raises(KeyboardInterrupt):
-            train(tmp_path / "run", *changes)
-    with pytest.raises(InputError, match=r"portfolio\.final"):
-        train(tmp_path / "run", *changes, "portfolio.final=ensemble")
-    train(tmp_path / "run", *changes, "portfolio.final=ensemble", fresh=True)
-    train(tmp_path / "run", *changes, fresh=True)
-    assert len(list((tmp_path / "run").glob("member-*.safetensors"))) == 1
-
-
 # ------------------------------------------------------------------------------------ kinds of data
 
 
-@pytest.mark.parametrize("learner", ["linear"])
-def test_rare_classes_train_and_are_named(learner: str, tmp_path: Path) -> None:
+def test_rare_classes_train_and_are_named(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
     for split, counts in {"train": [12, 12, 2], "test": [4, 4, 4]}.items():
@@ -159,7 +134,7 @@ data: {{kind: table, primary: {{path: {folder}, validation: 0}}}}
 model: {{name: table-mlp, width: 8}}
 training: {{guided: {{steps: 8, primary_batch: 32}}, finetune: {{steps: 4}}}}
 strategy: portfolio
-portfolio: {{learners: [{learner}]}}
+portfolio: {{learners: [linear]}}
 """
     told = Told()
     run(loads(text), tmp_path / "run", progress=told)
@@ -173,14 +148,12 @@ portfolio: {{learners: [{learner}]}}
 
 
 def test_several_labels_groups_and_sources(tmp_path: Path) -> None:
-    """Groups stay whole in the folds, for networks and for simple learners."""
-    text = of_patients(tmp_path, "network, linear")
+    """Groups stay whole in the folds."""
+    text = of_patients(tmp_path, "linear")
     run(loads(text), tmp_path / "run")
     content = board(tmp_path / "run")
     assert content["metric"] == "auc"
     assert all(0 <= row["score"] <= 1 for row in content["candidates"])
-    labels = {row["label"] for row in content["candidates"]}
-    assert {"multitask, own head", *(f"multitask, only s{n}" for n in range(4))} <= labels
     kept = load_checkpoint(tmp_path / "run" / "out_of_fold.safetensors")
     groups = trial.pooled_data(loads(text)).groups
     assert groups is not None
@@ -193,28 +166,6 @@ def test_several_labels_groups_and_sources(tmp_path: Path) -> None:
     assert predicted.shape == (1, 3)
 
 
-def test_networks_work_with_an_encoder_of_texts(tmp_path: Path) -> None:
-    path = write_job(tmp_path)
-    settings = [
-        "strategy=portfolio",
-        "portfolio.looks=4",
-        "portfolio.learners=[network]",
-        "portfolio.final=ensemble",
-    ]
-    config = load(path, settings)
-    result = run(config, tmp_path / "run")
-    content = board(tmp_path / "run")
-    assert content["metric"] == "macro_f1"
-    assert "multitask" in {row["label"] for row in content["candidates"]}
-    model = attittud_lab.load(tmp_path / "run")
-    rows = [json.loads(line) for line in (tmp_path / "labelled.jsonl").read_text().splitlines()]
-    record = json.loads((tmp_path / "run" / "data.json").read_text())
-    tested = [rows[number] for number in record["primary"]["test"]["rows"]]
-    predicted = model.predict([row["text"] for row in tested])
-    right = [str(row["label"]) == label for row, label in zip(tested, predicted, strict=True)]
-    assert result.test["accuracy"] == pytest.approx(sum(right) / len(right))
-
-
 def test_held_out_texts_are_never_used_as_masked_texts(tmp_path: Path) -> None:
     path = write_job(tmp_path)
     own = [
@@ -224,18 +175,3 @@ def test_held_out_texts_are_never_used_as_masked_texts(tmp_path: Path) -> None:
         file.writelines(json.dumps({"text": text}) + "\n" for text in own)
     data = trial.pooled_data(load(path, ["strategy=portfolio"]))
     assert data.record["auxiliary"]["lm"]["left_out_as_primary"] == len(own)
-
-
-# ------------------------------------------------------------------------------------------ the end
-
-
-def test_the_chance_is_calibrated_for_the_default_candidates_alone() -> None:
-    assert module._usual(PortfolioConfig())
-    assert module._usual(PortfolioConfig(folds=5, final="ensemble"))
-    for text in (
-        "candidates: [multitask]",
-        "learners: [linear]",
-        "uses: [pooled]",
-        "features: [columns]",
-    ):
-        assert not module._usual(loads(f"portfolio: {{{text}}}").portfolio)

@@ -21,11 +21,9 @@ from attittud_lab.config.load import loads
 from attittud_lab.learners.linear import PENALTIES
 from attittud_lab.portfolio import trial
 from attittud_lab.portfolio.run import run
-from attittud_lab.portfolio.simple import file_name
 from attittud_lab.predict.model import load
 from attittud_lab.runs.folder import load_checkpoint
 from attittud_lab.uses.pooled import WEIGHTS
-from tests.helpers.commands import call
 from tests.helpers.portfolios import board
 from tests.helpers.simple_jobs import table_job, text_job
 
@@ -136,38 +134,6 @@ def test_out_of_fold_scores_of_texts_are_those_of_scikit_learn(tmp_path: Path) -
         np.array([int(row["label"] == "good") for row in more]),
     )
     assert_same(kept["candidates"]["tfidf, linear, pooled more"], expected)
-
-
-def test_alone_is_always_tried(tmp_path: Path) -> None:
-    kept = trained(table_job(tmp_path), tmp_path / "run", "portfolio.uses=[pooled]")
-    assert list(kept["candidates"]) == ["columns, linear, alone", "columns, linear, pooled more"]
-
-
-@pytest.mark.parametrize(
-    ("setting", "culprit", "nearest"),
-    [
-        ("portfolio.features=[tfidff]", "tfidff", "tfidf"),
-        ("portfolio.features=[tfidf]", "tfidf", "columns"),
-    ],
-)
-def test_bad_names_are_refused_before_anything_is_trained(
-    setting: str, culprit: str, nearest: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "job.yaml"
-    path.write_text(table_job(tmp_path))
-    assert call("train", str(path), setting) == 2
-    told = capsys.readouterr().err
-    assert culprit in told
-    assert nearest in told
-    assert not list((tmp_path / "runs").rglob("result.json"))
-
-
-def test_names_of_features_are_parts_of_file_names(tmp_path: Path) -> None:
-    names = ["tfidf", "hf:some/encoder", "hf:some-encoder", "hf:" + "long/" * 100]
-    files = [file_name(name) for name in names]
-    assert len(set(files)) == len(names)
-    for name in files:
-        (tmp_path / f"features-{name}.json").touch()
 
 
 @pytest.mark.parametrize("deep", ["own", "more", "own more"])

@@ -3,14 +3,12 @@
 import csv
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
 from attittud_lab.config.load import loads
-from attittud_lab.portfolio import suspicious
 from attittud_lab.portfolio.run import run
 from attittud_lab.portfolio.suspicious import (
     FILE,
@@ -23,7 +21,7 @@ from attittud_lab.portfolio.suspicious import (
 from attittud_lab.report import write_report
 from attittud_lab.uses.problem import Problem, SourceData
 from tests.helpers.portfolios import board
-from tests.helpers.simple_jobs import table_job, text_job
+from tests.helpers.simple_jobs import text_job
 
 PRIMARY, CLASSES = 60, 3
 
@@ -61,21 +59,6 @@ def test_planted_labels_are_found(same_classes: bool, shift: int) -> None:
     assert planted[suspects.rows].mean() > 0.7
 
 
-def test_labels_that_are_all_wrong_are_all_suspicious() -> None:
-    problem, right, _ = example(same_classes=True, shift=1, wrong=0.0)
-    suspects = examine(problem, problem.sources["web"], 0)
-    assert len(suspects.rows) > 500
-    assert (suspects.proposed == right[suspects.rows]).mean() > 0.9
-
-
-def test_of_a_large_source_some_examples_are_examined(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suspicious, "MOST_EXAMINED", 100)
-    problem, _, _ = example(same_classes=True, shift=1)
-    suspects = examine(problem, problem.sources["web"], 0)
-    assert suspects.examined == 100
-    assert suspects.rows.max() > 100
-
-
 def test_no_cell_is_a_formula_or_begins_a_row(tmp_path: Path) -> None:
     source = SourceData("=web", np.zeros((1, 1), dtype=np.float32), np.array([0]), ["+a", "-b"])
     suspects = Suspects(np.array([0]), np.array([1]), np.array([0.9]), np.array([0.1]), 1)
@@ -86,12 +69,11 @@ def test_no_cell_is_a_formula_or_begins_a_row(tmp_path: Path) -> None:
     assert row == ["'=web", "'@first\r\n=second", "'+a", "'-b", "0.9", "0.1"]
 
 
-@pytest.mark.parametrize("job", [text_job])
-def test_a_portfolio_writes_the_list_and_the_report_shows_it(job: Any, tmp_path: Path) -> None:
-    run(loads(job(tmp_path)), tmp_path / "run")
+def test_a_portfolio_writes_the_list_and_the_report_shows_it(tmp_path: Path) -> None:
+    run(loads(text_job(tmp_path)), tmp_path / "run")
     page = write_report(tmp_path / "run").read_text()
     content = board(tmp_path / "run")
-    sources = ["more", "other"] if job is table_job else ["more"]
+    sources = ["more"]
     assert [table["source"] for table in content["translations"]] == sources
     assert [one["source"] for one in content["suspicious"]] == sources
     with (tmp_path / "run" / FILE).open(newline="") as file:

@@ -27,20 +27,8 @@ def test_a_tie_goes_to_the_simpler_candidate_and_a_clear_lead_wins() -> None:
     assert choose_single([plain, pooled, better], INTERVALS) is better
 
 
-def test_a_candidate_that_stopped_early_is_not_chosen_and_no_interval_decides_no_tie() -> None:
-    early = network("primary_only", outputs_right(TARGETS, 0.70), HELD, rung=1)
-    last = network("multitask", outputs_right(TARGETS, 0.70), HELD, rung=3)
-    assert choose_single([early, last], INTERVALS) is last
-    plain = simple("alone", outputs_right(TARGETS, 0.70), HELD)
-    pooled = simple("pooled", outputs_right(TARGETS, 0.71, first=40), HELD, alone=False)
-    few = Intervals(HELD, [f"g{i % 2}" for i in range(100)], 0)
-    assert choose_single([plain, pooled], few) is pooled
-
-
 @given(st.lists(st.tuples(st.integers(0, 20), st.booleans()), min_size=1, max_size=6))
-def test_the_chosen_candidate_is_a_tie_and_nothing_simpler_is(
-    made: list[tuple[int, bool]],
-) -> None:
+def test_the_chosen_candidate_is_a_tie_and_nothing_simpler_is(made: list[tuple[int, bool]]) -> None:
     standings = []
     for number, (right, alone) in enumerate(made):
         outputs = outputs_right(TARGETS, right / 20, first=7 * number)

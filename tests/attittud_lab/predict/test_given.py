@@ -18,13 +18,12 @@ from attittud_lab.predict.rows import encoded
 COLOUR = np.arange(16 * 20 * 3, dtype=np.uint8).reshape(16, 20, 3)
 
 
-@pytest.mark.parametrize("channels", [1])
-def test_one_colour_image_is_one_image(channels: int) -> None:
+def test_one_colour_image_is_one_image() -> None:
     wanted = COLOUR.transpose(2, 0, 1)
     for form in (COLOUR, COLOUR[None], [COLOUR], torch.from_numpy(COLOUR)):
-        (found,) = images(form, None, channels)
+        (found,) = images(form, None, 1)
         np.testing.assert_array_equal(found, wanted)
-    (found,) = images(COLOUR[..., :1], None, channels)
+    (found,) = images(COLOUR[..., :1], None, 1)
     np.testing.assert_array_equal(found, wanted[:1])
 
 

@@ -83,62 +83,6 @@ def unseen(run: Path, *, label: bool = False) -> list[Row]:
     ]
 
 
-@pytest.mark.parametrize("suffix", [".csv"])
-def test_files_without_labels_are_predicted(
-    run: Path, suffix: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = write(Path(f"new{suffix}"), unseen(run))
-    assert call("predict", str(run), str(path), "--output", "out.csv") == 0
-    with Path("out.csv").open(newline="") as file:
-        labels = [row["label"] for row in csv.DictReader(file)]
-    right = [row["label"] for row in unseen(run, label=True)]
-    accuracy = json.loads((run / "result.json").read_text())["test"]["accuracy"]
-    assert np.mean(np.array(labels) == np.array(right)) == pytest.approx(accuracy)
-    capsys.readouterr()
-    assert call("predict", str(run), str(write(Path(f"new{suffix}"), unseen(run, label=True)))) == 0
-    said = capsys.readouterr().err
-    assert f"accuracy {accuracy:.4f} on" in said and "same features" not in said
-    trained = [
-        made_up(120, 0)[row]
-        for row in json.loads((run / "data.json").read_text())["primary"]["train"]["rows"]
-    ]
-    known = [row | {"another": 1} for row in reversed(trained[:5] + made_up(120, 1)[:5])]
-    assert call("predict", str(run), str(write(Path(f"known{suffix}"), known))) == 0
-    said = capsys.readouterr().err
-    assert said.endswith(
-        "\n10 of 10 inputs have the same features as training or validation rows of this run\n"
-    )
-
-
-@pytest.mark.usefixtures("here")
-def test_numbers_in_single_precision_are_the_categories_of_training() -> None:
-    """Python has no such numbers, and would write them with more digits than training did."""
-    generator = np.random.default_rng(0)
-    dose = generator.choice([0.1, 0.2, 0.3], 120).astype(np.float32)
-    table = pa.table(
-        {
-            "x": generator.normal(size=120),
-            "dose": dose,
-            "label": np.where(dose > 0.15, "high", "low"),
-        }
-    )
-    pq.write_table(table, "doses.parquet")
-    job = {
-        "data": {"kind": "table", "primary": "doses.parquet", "table": {"categorical": ["dose"]}}
-    }
-    Path("doses.yaml").write_text(
-        json.dumps({**job, "strategy": "primary_only", "model": {"name": "table-mlp"}})
-    )
-    steps = ("training.guided.steps=1", "training.finetune.steps=80")
-    assert call("train", "doses.yaml", *steps, "--quiet") == 0
-    run = "runs/doses/primary_only/seed-0"
-    assert call("predict", run, "doses.parquet", "--output", "doses.csv", "--quiet") == 0
-    with Path("doses.csv").open(newline="") as file:
-        assert [row["label"] for row in csv.DictReader(file)] == table["label"].to_pylist()
-    for form in (table, table.to_pandas(), table.to_pylist()):
-        assert attittud_lab.load(run).predict(form) == table["label"].to_pylist()
-
-
 def test_rows_in_all_forms_give_the_same_predictions(run: Path) -> None:
     model, rows = attittud_lab.load(run), unseen(run)
     expected = model.predict_proba(rows)
@@ -154,33 +98,3 @@ def test_rows_in_all_forms_give_the_same_predictions(run: Path) -> None:
     for wrong in ("a text", [1, 2], np.zeros((2, 3)), None, 3, pandas.Series([1, 2])):
         with pytest.raises(InputError, match="the model reads rows of a table"):
             model.predict(wrong)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [({"x": "high"}, "new.csv, row 3: column 'x' holds 'high'")],
-)
-def test_a_bad_row_is_named(
-    run: Path, change: Row, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = unseen(run)
-    write(Path("new.csv"), [*rows[:2], {**rows[2], **change}, *rows[3:]])
-    assert call("predict", str(run), "new.csv") == 2
-    assert message in capsys.readouterr().err
-
-
-def test_other_columns_than_in_training_are_refused(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write(Path("new.csv"), [{"x": 1, "z": 2}])
-    assert call("predict", str(run), "new.csv") == 2
-    assert "needs the columns y, c once each; its columns are x, z" in capsys.readouterr().err
-    Path("new.csv").write_text("x;y;c\n1;2;u\n")
-    assert call("predict", str(run), "new.csv") == 2
-    assert (
-        "its columns are x;y;c, and the training data had x, y, c (its cells seem"
-        in capsys.readouterr().err
-    )
-    Path("new.csv").write_text("x,x,y,c\n1,2,3,u\n")
-    assert call("predict", str(run), "new.csv") == 2
-    assert "has the column 'x' more than once" in capsys.readouterr().err

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from attittud_lab.report.changes import EXAMPLES, changes, confusions
+from attittud_lab.report.changes import EXAMPLES, changes
 
 WORTH = {"worth": {"best": "pooled", "reference": "alone"}}
 
@@ -57,19 +57,3 @@ def test_examples_that_changed_most_come_first_and_last() -> None:
         assert float(row[4]) == pytest.approx(100 * float(change[number]), abs=0.051)
         assert row[1] == "ab"[targets[number]]
         assert row[5] == "ab"[after[number].argmax()]
-
-
-def test_several_labels_at_once() -> None:
-    targets = torch.tensor([[1, 0], [1, 1], [0, 0]])
-    before, after = -torch.ones(3, 2), torch.tensor([[1.0, 1], [-1, 1], [-1, -1]])
-    kept = kept_of(targets, before, after)
-    by_class, examples = tables(kept, ["a", "b"])
-    assert [row[:2] + row[5:] for row in by_class] == [["b", "1", "1", "0"], ["a", "2", "1", "0"]]
-    assert {row[0]: (row[1], row[5]) for row in examples} == {
-        "example 1": ("a", "a + b"),
-        "example 2": ("a + b", "b"),
-        "example 3": ("none", "none"),
-    }
-    counted = confusions(kept, ["a", "b"])
-    assert counted["kind"] == "labels"
-    assert counted["counts"] == [[1, 1, 0, 1], [1, 0, 1, 1]]

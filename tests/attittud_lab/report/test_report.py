@@ -5,13 +5,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from attittud_lab.errors import InputError
-from attittud_lab.report import LARGEST, render, write_report
+from attittud_lab.report import LARGEST, render
 from attittud_lab.report.collect import collect
 from tests.helpers.browser import browser, show
-from tests.helpers.made_up import made_up
 from tests.helpers.reports import clean, comparison, run_dir, texts
 
 __all__ = ["browser", "clean", "comparison", "run_dir"]  # fixtures
@@ -47,31 +43,6 @@ def test_the_page_of_a_comparison_shows_its_results(comparison: Path) -> None:
     ]
 
 
-def test_finished_and_unfinished_runs_have_a_page(run_dir: Path, tmp_path: Path) -> None:
-    finished = collect(run_dir, 100)
-    result = json.loads((run_dir / "result.json").read_text())
-    assert finished["title"] == "Run: flip, seed 0"
-    test, chosen = (100 * result[part]["accuracy"] for part in ("test", "validation"))
-    decision = finished["decision"]
-    assert decision["text"].startswith(f"{test:.1f} % test accuracy: this is the model after step ")
-    assert decision["text"].endswith(
-        f", chosen because it has {chosen:.1f} % on the 100 validation examples."
-    )
-    assert decision["meaning"] == "One run does not show whether the auxiliary data helped."
-    assert decision["next"]["command"] == f"attittud compare {run_dir / 'config.yaml'}"
-    assert [
-        "accuracy",
-        f"{result['validation']['accuracy']:.4f}",
-        f"{result['test']['accuracy']:.4f}",
-    ] in [row["cells"] for row in finished["tables"][0]["rows"]]
-    for name in ("run.json", "config.yaml"):
-        (tmp_path / name).write_bytes((run_dir / name).read_bytes())
-    text = (run_dir / "metrics.jsonl").read_text()
-    (tmp_path / "metrics.jsonl").write_text(text[: len(text) // 2])  # in the middle of a line
-    page = write_report(tmp_path)
-    assert "unfinished" in page.read_text()
-
-
 def test_texts_of_users_are_not_read_as_html(run_dir: Path) -> None:
     data = collect(run_dir, 100)
     data["title"] = data["subtitle"] = data["config"] = EVIL
@@ -91,38 +62,6 @@ def test_texts_of_users_are_not_read_as_html(run_dir: Path) -> None:
 
 
 BASE, GAIN, LOSS = [0.70, 0.71, 0.72, 0.71], [0.80, 0.81, 0.82, 0.80], [0.60, 0.61, 0.63, 0.60]
-
-
-def test_page_shows_the_table_that_decided(tmp_path: Path) -> None:
-    """flip gains at equal steps and loses at equal seconds."""
-    steps, seconds = (
-        {"primary_only": BASE, "multitask": [0.5] * 4, "flip": flip} for flip in (GAIN, LOSS)
-    )
-    made_up(tmp_path, steps, seconds)
-    found = collect(tmp_path, 10)
-    assert found["open"] == 1 and found["decision"]["about"] == "Decision at equal seconds"
-    chosen = [
-        [row["cells"][0] for row in table["rows"] if row["chosen"]] for table in found["tables"]
-    ]
-    assert chosen == [[], ["primary_only"]]
-    page = render(found)
-    assert page.count("class=chosen") == 1
-    assert (
-        '<tr class=chosen><th scope="row">primary_only <span class="badge">◀ decision</span></th>'
-        in page
-    )
-    assert [
-        re.findall(r'class="bar (\w+)"', table) for table in page.split('<div class="table">')[1:]
-    ] == [
-        ["below", "above"],
-        ["below", "below"],
-    ]
-    result = json.loads((tmp_path / "comparison.json").read_text())
-    (tmp_path / "comparison.json").write_text(
-        json.dumps(result | {"version": result["version"] + 1})
-    )
-    with pytest.raises(InputError, match=r"comparison\.json: has format version"):
-        collect(tmp_path, 10)
 
 
 # ------------------------------------------------------------------------------------- in a browser

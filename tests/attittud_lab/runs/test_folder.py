@@ -90,11 +90,3 @@ def test_links_are_not_written_through(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"metrics\.jsonl: is a link"):
         train_to_end(tmp_path / "run")
     assert diary.read_text() == "my words"
-
-
-def test_a_checkpoint_that_outlived_its_run_is_removed(job: Config, tmp_path: Path) -> None:
-    """A process may be killed between the result and the removal of the checkpoint."""
-    finished = run(job, run_dir=tmp_path)
-    (tmp_path / "checkpoint.safetensors").write_bytes(b"left")
-    assert run(job, run_dir=tmp_path) == finished
-    assert not (tmp_path / "checkpoint.safetensors").exists()

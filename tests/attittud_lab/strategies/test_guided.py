@@ -1,18 +1,12 @@
 """Strategies that are a guide: their settings reach it, and presets are what they say."""
 
-import json
-import math
-from pathlib import Path
-
 import pytest
 import torch
 
-from attittud import Guide, engine, preset, presets, register_engine
-from attittud.engine.hooks import Hooks
+from attittud import Guide, preset, presets
 from attittud_lab.config.load import loads
 from attittud_lab.config.schema import EtaWeights, StrategyConfig
 from attittud_lab.errors import InputError
-from attittud_lab.report.collect import curves
 from attittud_lab.strategies import find, make_strategy
 from attittud_lab.strategies.guided import SETTINGS, Guided
 from attittud_lab.training.train import run
@@ -58,8 +52,7 @@ def test_settings_reach_the_guide() -> None:
     assert isinstance(strategy, Guided) and strategy.guide.auxiliary_weight == {"a": 0.2}
 
 
-@pytest.mark.parametrize("basis_batch", [6])
-def test_engines_that_need_it_see_the_forward_pass(basis_batch: int | None) -> None:
+def test_engines_that_need_it_see_the_forward_pass() -> None:
     """The update equals the update of an engine that needs only losses, whether or not the basis
     has its own batch.
     """
@@ -72,7 +65,7 @@ def test_engines_that_need_it_see_the_forward_pass(basis_batch: int | None) -> N
             rank=3,
             refresh_every=1,
             engine=name,
-            basis_batch=basis_batch,
+            basis_batch=6,
         )
         make_strategy(config, model, weights=WEIGHTS, seed=0).step(losses)
         updates.append(body_update(model))
@@ -90,9 +83,8 @@ def test_an_engine_that_does_not_support_the_model_is_reported_as_a_users_choice
         strategy.step(losses)
 
 
-@pytest.mark.parametrize("sign", [-1.0])
-def test_pcgrad_is_one_sided_and_never_stale(sign: float) -> None:
-    model, losses, _, _ = setting(sign)
+def test_pcgrad_is_one_sided_and_never_stale() -> None:
+    model, losses, _, _ = setting(-1.0)
     strategy = make_strategy(StrategyConfig(name="pcgrad"), model, weights=WEIGHTS, seed=0)
     strategy.step(losses)
     losses.x["primary"] = losses.x["primary"] * 2 - 1  # another primary gradient in the second step
@@ -116,42 +108,6 @@ def test_what_a_preset_fixes_is_not_inherited() -> None:
         find("flip").inherits == find("auto").inherits == SETTINGS
         and find("multitask").inherits == ()
     )
-
-
-@pytest.mark.parametrize("accumulate", [2])
-def test_an_engine_from_outside_that_must_see_the_forward_pass_sees_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, accumulate: int
-) -> None:
-    monkeypatch.setattr(engine, "_ENGINES", dict(engine._ENGINES))
-
-    @register_engine
-    class Watching(Hooks):
-        name = "watching"
-
-    job = "data: {primary: {path: digits, train: 40}, auxiliary: {more: digits}}\nmodel: mlp\n"
-    job += f"training: {{guided: {{steps: 2, accumulate: {accumulate}}}, finetune: {{steps: 1}}}}\n"
-    jobs = {
-        name: loads(f"{job}strategy: {{name: flip, engine: {name}}}\n")
-        for name in ("watching", "hooks")
-    }
-    losses = [run(config, run_dir=tmp_path / name).test["loss"] for name, config in jobs.items()]
-    assert losses[0] == losses[1]
-
-
-def test_a_run_with_auto_reports_its_weights(tmp_path: Path):
-    config = loads(AUTO_JOB)
-    assert config.strategy.name == "auto"  # the default
-    run(config, run_dir=tmp_path)
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    logged = [line for line in lines if line["phase"] == "guided" and "loss/primary" in line]
-    for source in ("more", "less"):
-        for part in ("neutral", "helpful", "harmful"):
-            weights = [line[f"attittud/{source}/weight_{part}"] for line in logged]
-            assert all(0 <= w <= 1 for w in weights)
-        assert all(math.isfinite(line[f"attittud/{source}/score_auxiliary"]) for line in logged)
-    assert "ended with weight 0" in json.loads((tmp_path / "run.json").read_text())["remark"]
-    series = curves([tmp_path], 100)["train"]
-    assert "attittud/more/weight_neutral" in series
 
 
 def test_auto_refuses_weights_from_the_configuration(tmp_path):

@@ -1,18 +1,13 @@
 """Every formula of the baselines against its definition, written out on explicit gradients."""
 
-import math
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from attittud_lab.config.load import loads
 from attittud_lab.config.schema import StrategyConfig
 from attittud_lab.strategies import make_strategy
-from attittud_lab.training.train import run
-from tests.helpers.runs import JOB
 from tests.helpers.strategies import body_update, setting
 
 WEIGHTS = {"a": 1.0, "b": 0.5}
@@ -93,14 +88,3 @@ def test_symmetric_baselines_equal_torchjds(name: str, aggregator: str) -> None:
     torch.testing.assert_close(
         body_update(model), getattr(aggregation, aggregator)()(torch.stack(rows))
     )
-
-
-@pytest.mark.filterwarnings(
-    "ignore:You are solving a parameterized problem:UserWarning"
-)  # NashMTL's solver
-@pytest.mark.parametrize("name", ["nashmtl"])  # a solver, a norm and an inverse
-def test_symmetric_baselines_work_with_gradients_of_zero(name: str, tmp_path: Path) -> None:
-    """Heads of zeros pass no gradient to the body in the first step."""
-    pytest.importorskip("torchjd.aggregation", reason="the extra torchjd is not installed")
-    job = loads(JOB, [f"strategy.name=torchjd_{name}", "model.head_init=zero"])
-    assert math.isfinite(run(job, run_dir=tmp_path).test["loss"])

@@ -9,7 +9,6 @@ import torch
 
 from attittud_lab.config.load import load
 from attittud_lab.config.schema import Config
-from attittud_lab.runs.folder import RunFolder
 from attittud_lab.training.train import run
 from experiments.reproduce.miniature import write_miniature
 
@@ -52,17 +51,6 @@ def test_a_repeated_run_gives_the_same_bits(strategy: str, tmp_path: Path) -> No
     assert first == second
     other = bits(tmp_path / "other", replace(job, model=replace(job.model, dropout=0.2)))
     assert other[0] != first[0]
-
-
-@pytest.mark.parametrize("deterministic", [False])
-def test_a_run_says_whether_it_is_repeatable(
-    deterministic: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H200")
-    folder = RunFolder(tmp_path, load(CONFIG, [f"training.deterministic={deterministic}".lower()]))
-    folder.begin({}, torch.device("cuda"), 1)
-    about = json.loads((tmp_path / "run.json").read_text())
-    assert about["repeatable"] is deterministic and about["device"] == "NVIDIA H200"
 
 
 @pytest.mark.gpu

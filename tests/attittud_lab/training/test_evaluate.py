@@ -1,35 +1,12 @@
 """Areas under the ROC curve, and figures that do not depend on the order of texts."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
 
-from attittud_lab.data.tasks import Examples
-from attittud_lab.models.network import build_model
 from attittud_lab.training.evaluate import HOTTEST, evaluate, fitted_temperature
-from attittud_lab.training.train import load_data
 from tests.helpers.multi_label import Fixed, task
-from tests.helpers.texts import tiny_encoder
-from tests.helpers.tokens import text_job
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_looking_at_texts_by_length_changes_no_figure(tmp_path: Path) -> None:
-    job = text_job(tmp_path, tiny_encoder(tmp_path / "encoder"))
-    data = load_data(job)
-    model = build_model(job.model, data, 0)
-    plain = Examples(data.test.inputs, data.test.targets)
-    with torch.no_grad():  # outputs that tell the texts apart
-        head = model.heads["primary"]
-        head.weight.mul_(1000)
-        head.bias.sub_(model.eval()(plain.inputs, head="primary").mean(0))
-    found = evaluate(model, data.primary, data.test, torch.device("cpu"), batch_size=5)
-    assert 0 < found["accuracy"] < 1 and found["loss"] > 0.1
-    assert found == pytest.approx(
-        evaluate(model, data.primary, plain, torch.device("cpu")), rel=1e-5
-    )
 
 
 def pairwise(scores: list[float], labels: list[int]) -> float:
@@ -80,17 +57,6 @@ def test_calibration_recovers_a_known_temperature(wanted: float, several: bool) 
     else:
         targets = torch.multinomial(scores.softmax(1), 1, generator=generator)[:, 0]
     assert fitted_temperature(scores * wanted, targets) == pytest.approx(wanted, rel=0.05)
-
-
-@pytest.mark.parametrize("count", [10])
-def test_calibration_on_few_examples_makes_no_prediction_certain(count: int) -> None:
-    """All of them are predicted correctly, so that without smoothing no temperature would be low
-    enough.
-    """
-    targets = torch.arange(count) % 3
-    scores = torch.nn.functional.one_hot(targets, 3).float()
-    likely = (scores / fitted_temperature(scores, targets)).softmax(1).max(1).values
-    assert 0.33 <= float(likely.min()) <= 1 - 0.5 * (count + 2) ** -1.5
 
 
 def test_the_calibration_temperature_has_limits() -> None:

@@ -2,7 +2,6 @@
 trusted.
 """
 
-import errno
 import json
 import os
 import random
@@ -11,7 +10,6 @@ import time
 from contextlib import redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -38,8 +36,8 @@ def _written(folder: Path) -> int | None:
         return None
 
 
-def train_by_command(folder: Path, strategy: str | None = None, model: str = "mlp") -> None:
-    """The same through `attittud train`, into folder/job/STRATEGY/seed-0."""
+def train_by_command(folder: Path) -> None:
+    """`attittud train`, into folder/job/auto/seed-0."""
     torch.set_num_threads(1)
     job = folder.parent / "job.yaml"
     job.write_text(JOB)
@@ -50,8 +48,8 @@ def train_by_command(folder: Path, strategy: str | None = None, model: str = "ml
                 str(job),
                 "--quiet",
                 f"output={folder}",
-                f"strategy.name={strategy}",
-                f"model.name={model}",
+                "strategy.name=auto",
+                "model.name=wideresnet-10-1",
             ]
         )
 
@@ -59,25 +57,19 @@ def train_by_command(folder: Path, strategy: str | None = None, model: str = "ml
 @pytest.mark.skipif(
     not hasattr(os, "fork"), reason="needs processes that can be killed by a signal"
 )
-@pytest.mark.parametrize(
-    ("train", "strategy", "wanted"), [(train_to_end, None, 10), (train_by_command, "auto", 5)]
-)
-def test_a_killed_run_continues_to_the_same_result(
-    train: Any, strategy: str | None, wanted: int, tmp_path: Path
-) -> None:
+def test_a_killed_run_continues_to_the_same_result(tmp_path: Path) -> None:
     whole, tmp_path = tmp_path / "undisturbed" / "x", tmp_path / "killed" / "x"
     whole.parent.mkdir()
     tmp_path.parent.mkdir()
-    train(whole, strategy, "wideresnet-10-1")
-    inner = "job/auto/seed-0" if strategy else ""
-    killed, undisturbed = tmp_path / inner, whole / inner
+    train_by_command(whole)
+    killed, undisturbed = tmp_path / "job/auto/seed-0", whole / "job/auto/seed-0"
     context = ready_processes()  # most of the life of such a process is training
     moments = random.Random(0)
     kills = attempts = 0
-    while kills < wanted:
+    while kills < 4:
         attempts += 1
         assert attempts < 60, "the run is over too early to be killed so often"
-        process = context.Process(target=train, args=(tmp_path, strategy, "wideresnet-10-1"))
+        process = context.Process(target=train_by_command, args=(tmp_path,))
         before = _written(killed)
         process.start()
         if attempts % 2:  # while it trains, however slow the machine is
@@ -98,7 +90,7 @@ def test_a_killed_run_continues_to_the_same_result(
             (
                 killed / "result.json"
             ).unlink()  # it was faster than the kill: its last part is done again
-    train(tmp_path, strategy, "wideresnet-10-1")
+    train_by_command(tmp_path)
     assert outcome(killed) == outcome(undisturbed)
     assert not list(tmp_path.rglob(".*.part"))
 
@@ -107,8 +99,6 @@ def test_a_killed_run_continues_to_the_same_result(
 def test_interrupted_runs_of_other_strategies_continue_to_the_same_result(
     tmp_path: Path, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if strategy.startswith("torchjd"):
-        pytest.importorskip("torchjd", reason="the extra torchjd is not installed")
     train_to_end(tmp_path / "whole", strategy)
     saved = files.write_atomically
 
@@ -129,28 +119,6 @@ def test_interrupted_runs_of_other_strategies_continue_to_the_same_result(
             times += 1
     assert times >= 1
     assert outcome(tmp_path / "parts") == outcome(tmp_path / "whole")
-
-
-def test_a_full_disk_during_a_run_is_explained_and_the_run_continues_later(
-    undisturbed: Path, tmp_path: Path
-) -> None:
-    """The run fails with a cure; with space again it ends as if nothing had been."""
-    original = os.fsync
-    calls = 0
-
-    def full(handle: int) -> None:
-        nonlocal calls
-        calls += 1
-        if calls > 12:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        original(handle)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", full)
-        with pytest.raises(InputError, match="the disk is full"):
-            train_to_end(tmp_path)
-    train_to_end(tmp_path)
-    assert outcome(tmp_path) == outcome(undisturbed)
 
 
 def test_changed_data_are_noticed(tmp_path: Path) -> None:

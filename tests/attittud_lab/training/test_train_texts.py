@@ -2,12 +2,7 @@
 made on the spot.
 """
 
-import contextlib
 import json
-import os
-import random
-import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -16,12 +11,9 @@ from safetensors.torch import load_file
 
 from attittud_lab.config.load import changed, load, loads
 from attittud_lab.config.schema import Config
-from attittud_lab.errors import InputError
 from attittud_lab.models.network import build_model
 from attittud_lab.training.phase import Phase
 from attittud_lab.training.train import load_data, run
-from tests.helpers.interrupted_runs import outcome
-from tests.helpers.processes import ready_processes
 from tests.helpers.text_jobs import write_job
 
 torch.set_num_threads(1)
@@ -69,24 +61,8 @@ def test_word_embeddings_are_not_decomposed(job: Config) -> None:
     assert "heads.lm.dense.weight" not in differs
 
 
-@pytest.mark.parametrize("strategy", ["flip"])
-def test_a_frozen_body_leaves_nothing_to_decompose(
-    job: Config, strategy: str, tmp_path: Path
-) -> None:
-    frozen = changed(job, ["model.freeze=['body.*']", "strategy.exclude=[]"])
-    nothing = pytest.raises(
-        InputError, match=r"leave no parameter that is trained and that the tasks share"
-    )
-    with nothing if strategy != "pretrain" else contextlib.nullcontext():
-        run(frozen, strategy=strategy, run_dir=tmp_path)
-    with pytest.raises(InputError, match=r"model\.freeze: .* leaves nothing to train"):
-        run(changed(job, ["model.freeze=['*']"]), run_dir=tmp_path / "all")
-
-
 @pytest.mark.parametrize("strategy", ["flip", "auto", "primary_only"])
 def test_micro_batches_change_no_update(tmp_path: Path, strategy: str) -> None:
-    if strategy.startswith("torchjd"):
-        pytest.importorskip("torchjd", reason="the extra torchjd is not installed")
     weights = []
     for parts in (1, 4):
         config = loads(
@@ -133,68 +109,7 @@ def test_micro_batches_have_their_own_noise(job: Config) -> None:
     assert not torch.allclose(first.auxiliary()["lm"], second.auxiliary()["lm"], rtol=1e-3)
 
 
-def test_micro_batches_of_unequal_size_are_refused(job: Config, tmp_path: Path) -> None:
-    odd = loads(
-        f"{(Path(job.output).parent / 'job.yaml').read_text()}", ["training.guided.accumulate=3"]
-    )
-    with pytest.raises(
-        InputError, match=r"accumulate: training\.guided\.primary_batch is 8, .* multiple of 3"
-    ):
-        run(odd, run_dir=tmp_path)
-    svd = loads(
-        (Path(job.output).parent / "job.yaml").read_text(),
-        ["training.guided.accumulate=2", "strategy.basis=svd"],
-    )
-    with pytest.raises(
-        InputError,
-        match=r"basis svd cannot be built from 2 micro-batches; set strategy\.basis_batch",
-    ):
-        run(svd, run_dir=tmp_path)
-    run(
-        loads((Path(job.output).parent / "job.yaml").read_text(), ["training.guided.accumulate=2"]),
-        run_dir=tmp_path,
-    )
-
-
 # ------------------------------------------------------------------------------------- the commands
-
-
-def train_to_end(config: str, folder: str) -> None:
-    torch.set_num_threads(1)
-    run(load(Path(config)), run_dir=folder)
-
-
-@pytest.mark.skipif(
-    not hasattr(os, "fork"), reason="needs processes that can be killed by a signal"
-)
-def test_a_killed_text_run_continues_to_the_same_result(job: Config, tmp_path: Path) -> None:
-    """Masks, dropout, buckets and the cache of tokens included."""
-    config = Path(job.output).parent / "job.yaml"
-    run(job, run_dir=tmp_path / "undisturbed")
-    context = ready_processes()
-    killed, moments, kills = tmp_path / "killed", random.Random(0), 0
-    path = killed / "checkpoint.safetensors"
-    for _ in range(12):
-        process = context.Process(target=train_to_end, args=(str(config), str(killed)))
-        before = path.stat().st_mtime_ns if path.exists() else 0
-        process.start()
-        while process.is_alive():
-            with contextlib.suppress(FileNotFoundError):
-                if path.stat().st_mtime_ns != before:
-                    time.sleep(moments.uniform(0, 0.03))
-                    process.kill()
-            time.sleep(0.002)
-        process.join()
-        kills += process.exitcode == -signal.SIGKILL
-        if kills == 2:
-            break
-        if (killed / "result.json").exists():
-            (
-                killed / "result.json"
-            ).unlink()  # it was faster than the kill: its last part is done again
-    assert kills == 2
-    run(job, run_dir=killed)
-    assert outcome(killed) == outcome(tmp_path / "undisturbed")
 
 
 @pytest.mark.gpu

@@ -21,16 +21,6 @@ def source(rows=200, noise=0.0):
     return SourceData("source", features, labels, ["a", "b", "c"])
 
 
-def test_a_model_of_random_labels_is_less_certain_than_one_of_right_labels():
-    new = np.random.default_rng(1).normal(size=(100, 20)).astype(np.float32)
-    certainty = [
-        np.exp(fit_source(source(noise=noise), 0).scores(new)).max(axis=1).mean()
-        for noise in (0.0, 1.0)
-    ]
-    assert certainty[0] > 0.8
-    assert certainty[1] < 0.6
-
-
 def test_columns_are_added_to_dense_and_sparse_features():
     model = fit_source(source(), 0)
     further = FurtherColumns(model, 2.0)

@@ -2,9 +2,7 @@
 
 import numpy as np
 
-from attittud_lab.learners import find_learner
-from attittud_lab.uses.candidates import ENCODED, TABLES, default_candidates
-from attittud_lab.uses.evaluate import evaluate
+from attittud_lab.uses.candidates import default_candidates
 from attittud_lab.uses.problem import Problem, SourceData
 
 
@@ -25,12 +23,3 @@ def test_every_source_is_tried_and_all_together():
         choices.setdefault(candidate.use, []).append(candidate.sources)
     everything = [("same",), ("other",), ("same", "other")]
     assert choices == {"alone": [()], "pooled": [("same",)], "stacked": everything}
-
-
-def test_all_default_candidates_can_be_evaluated():
-    problem = example(("same", True), ("other", False))
-    for uses in (ENCODED, TABLES):
-        assert all(find_learner(name).name == name for name in uses)
-    candidates = default_candidates(problem, "numbers")
-    labels = [one.candidate.label for one in evaluate(problem, np.arange(30) % 3, candidates)]
-    assert len(set(labels)) == len(candidates) == 7

@@ -1,7 +1,5 @@
 """Fewer columns for the folds."""
 
-from dataclasses import replace
-
 import numpy as np
 from scipy import sparse
 
@@ -47,18 +45,3 @@ def test_a_model_of_the_primary_rows_does_not_change():
         )
         scores.append(fitted.scores(one.rows(held_out).features))
     np.testing.assert_allclose(*scores, atol=1e-3)
-
-
-def test_labels_play_no_part():
-    problem = example()
-    other = replace(problem, labels=np.roll(problem.labels, 1))
-    np.testing.assert_array_equal(
-        with_fewer_columns(problem, 0).features, with_fewer_columns(other, 0).features
-    )
-
-
-def test_dense_features_and_narrow_ones_stay_as_they_are():
-    dense = Problem(np.eye(4, dtype=np.float32), np.arange(4), list("abcd"))
-    assert with_fewer_columns(dense, 0) is dense
-    narrow = example(width=50)
-    assert with_fewer_columns(narrow, 0) is narrow

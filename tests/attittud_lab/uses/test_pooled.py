@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from attittud_lab.learners import find_learner, logistic
+from attittud_lab.learners import find_learner
 from attittud_lab.uses.base import SourceModels
 from attittud_lab.uses.pooled import Pooled
 from attittud_lab.uses.problem import Problem, SourceData
@@ -38,19 +38,6 @@ def test_weight_one_is_one_training_set_and_a_small_weight_is_nearly_the_primary
     weak = fit(problem, [source], {**setting, "weight": 1e-9}).scores(features)
     assert np.abs(np.exp(weak) - np.exp(alone)).max() < 0.1
     assert np.abs(np.exp(pooled) - np.exp(alone)).max() > 0.2
-
-
-def test_models_come_in_the_order_of_the_settings(monkeypatch):
-    monkeypatch.setattr(logistic, "TOLERANCE", 1e-7)
-    problem, source = example()
-    learner = find_learner("linear")
-    settings = Pooled().settings(learner, several=False)[::-1]
-    fits = Pooled().fits(problem, [source], SourceModels({}, 0), learner, settings, 0)
-    for setting, used in zip(settings, fits, strict=True):
-        expected = fit(problem, [source], setting).scores(problem.features)
-        np.testing.assert_allclose(
-            np.exp(used.scores(problem.features)), np.exp(expected), atol=5e-3
-        )
 
 
 def test_sources_with_other_classes_are_named():

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from attittud_lab.uses.problem import Problem, SimpleCandidate, SourceData, log_loss, soft_targets
+from attittud_lab.uses.problem import SourceData, log_loss, soft_targets
 
 
 def test_missing_labels_give_no_target_and_no_loss():
@@ -23,19 +23,3 @@ def test_rows_without_any_label_leave_a_source():
     ).labelled
     np.testing.assert_array_equal(several.features, features[[0, 2, 3]])
     assert several.several
-
-
-def test_some_rows_of_a_problem():
-    problem = Problem(np.eye(4, dtype=np.float32), np.arange(4), list("abcd")).rows(
-        np.array([2, 0])
-    )
-    np.testing.assert_array_equal(problem.labels, [2, 0])
-    np.testing.assert_array_equal(problem.features.argmax(axis=1), [2, 0])
-
-
-def test_labels_of_candidates_differ():
-    choices = [("alone", ()), ("pooled", ("x",)), ("pooled", ("x", "y")), ("stacked", ("x",))]
-    labels = {SimpleCandidate("tfidf", "linear", use, sources).label for use, sources in choices}
-    assert len(labels) == len(choices)
-    assert "tfidf, linear, alone" in labels
-    assert "tfidf, linear, pooled x + y" in labels

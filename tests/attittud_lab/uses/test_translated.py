@@ -1,7 +1,5 @@
 """The use *translated*."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -38,13 +36,6 @@ def constant(right, _):
     return np.zeros_like(right)
 
 
-def several_labels(right, generator):
-    """Two labels at once: whether the class is the first one, and a coin toss; some are missing."""
-    labels = np.stack([right == 0, generator.random(len(right)) < 0.5], axis=1).astype(int)
-    labels[::5, 0] = -1
-    return labels
-
-
 def fit(problem):
     models = SourceModels(problem.sources, 0)
     sources = list(problem.sources.values())
@@ -77,23 +68,6 @@ def test_labels_that_are_all_wrong_help():
     )
 
 
-def test_labels_with_another_meaning_help_a_task_of_several_labels():
-    problem, features, labels = example(lambda right, _: right, several=True)
-    used, reference = fit(problem), alone(problem)
-    right = [((one.scores(features) > 0) == labels).mean() for one in (used, reference)]
-    assert right[0] > right[1] + 0.02
-
-
-def test_a_source_of_several_labels_helps_and_its_random_label_has_a_small_share():
-    problem, features, labels = example(several_labels)
-    problem = replace(
-        problem, sources={"source": replace(problem.sources["source"], classes=["first", "coin"])}
-    )
-    one = translation(problem)
-    assert one.channel.openness[0] > one.channel.openness[1]
-    assert accuracy(fit(problem), features, labels) > accuracy(alone(problem), features, labels)
-
-
 @pytest.mark.parametrize("several", [False, True])
 def test_closed_channels_leave_the_learner_alone_to_the_bit(several):
     problem, features, _ = example(constant, several=several)
@@ -121,17 +95,6 @@ def test_targets_are_the_formula():
     np.testing.assert_allclose(
         one.targets(fitted), products / products.sum(axis=1, keepdims=True), atol=1e-6
     )
-
-
-def test_a_closed_channel_of_one_of_several_labels_gives_no_target():
-    problem, _, _ = example(lambda right, _: right, several=True)
-    labels = problem.labels.copy()
-    labels[:, 1] = 1
-    one = translation(replace(problem, labels=labels))
-    assert one.channel.openness[1] == 0
-    targets = one.targets(alone(problem).fitted)
-    assert np.isnan(targets[:, 1]).all()
-    assert not np.isnan(targets[:, [0, 2]]).any()
 
 
 def test_shares_of_labels():
