@@ -228,12 +228,9 @@ def _cells(features: pa.Table, rows: Rows) -> list[Raw]:
 
 def _bytes(values: Any) -> list[bytes]:
     """Return each cell as bytes, which do not depend on the format of the file."""
-    if values.type == pa.float32():
-        # In double precision, which csv files are read in, 0.1 is another number.
-        values = values.cast(pa.string()).cast(pa.float64())
     read = numbers(values, guess=False)
     if read is not None:
-        return [number.tobytes() for number in _alike(read)]
+        return [number.tobytes() for number in _alike(_shortest(read))]
     if pa.types.is_boolean(values.type) or is_text(values.type):
         return [_text_bytes(text) for text in texts(values, "")]
     flat = numbers(compute.list_flatten(values), guess=False) if is_list(values.type) else None
@@ -241,6 +238,20 @@ def _bytes(values: Any) -> list[bytes]:
         return [repr(value).encode("utf-8", "surrogatepass") for value in values.to_pylist()]
     lengths = compute.fill_null(compute.list_value_length(values), 0).to_numpy()
     return [part.tobytes() for part in np.split(flat + 0.0, np.cumsum(lengths)[:-1])]
+
+
+def _shortest(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return numbers of single precision as csv files have them.
+
+    0.1 in single precision is 0.10000000149011612 in parquet and often in jsonl files.
+    """
+    with np.errstate(over="ignore"):
+        single = values.astype(np.float32)
+    written = (single == values) & (values != np.rint(values))
+    texts_of = pa.array(single[written]).cast(pa.string())
+    shortest = values.copy()
+    shortest[written] = texts_of.cast(pa.float64()).to_numpy()
+    return shortest
 
 
 def _alike(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

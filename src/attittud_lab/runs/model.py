@@ -6,6 +6,7 @@ A model is the weighted mean of its members; a run that trained one network has 
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import (
@@ -24,8 +25,10 @@ from attittud_lab.runs.result import typed
 
 NAME = "model.json"
 WEIGHTS = "weights.safetensors"
-VERSION = 2
+CONFIG = "config.yaml"
+VERSION = 3
 """The format of model.json. Files in any other format are refused."""
+CURE = "restore it from a backup, or train again with --fresh"
 
 
 class Member(TypedDict):
@@ -81,6 +84,8 @@ class ModelFile:
     """Time of one prediction in a small batch, on the device that trained it."""
     sha256: dict[str, str] = field(default_factory=dict)
     """Checksums of the files that predictions read, by name."""
+    checksum: str = ""
+    """The checksum of all other entries."""
     version: int = VERSION
 
     @property
@@ -106,25 +111,40 @@ class ModelFile:
         return [name for name in names if name is not None]
 
     def sealed(self, folder: Path) -> ModelFile:
-        """Return the same with the checksums of its files."""
-        return replace(self, sha256={name: file_sha256(folder / name) for name in self.files})
+        """Return the same with the checksums of its files, and of the entries themselves."""
+        names = [*self.files, CONFIG, *self._description(folder)]
+        about = replace(self, sha256={name: file_sha256(folder / name) for name in names})
+        return replace(about, checksum=about.own_checksum())
+
+    def own_checksum(self) -> str:
+        """Compute the checksum of all entries but the checksum itself."""
+        entries = {name: value for name, value in vars(self).items() if name != "checksum"}
+        return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
 
     def check_files(self, folder: Path) -> None:
         """Refuse files that are not those that training wrote."""
-        for name in self.files:
+        # The network's description has no fixed files, so a further one could be read too.
+        names = [*self.files, CONFIG, *self._description(folder), *self.sha256]
+        for name in dict.fromkeys(names):
             path = folder / name
             if not path.is_file():
-                raise InputError(
-                    f"{path}: is missing; restore it from a backup, or train again with --fresh"
-                )
+                raise InputError(f"{path}: is missing; {CURE}")
             if file_sha256(path) != self.sha256.get(name):
-                raise InputError(
-                    f"{path}: is not the file that training wrote (its checksum differs from the one in {NAME}); "
-                    "restore it from a backup, or train again with --fresh"
-                )
+                raise changed(path)
+
+    def _description(self, folder: Path) -> list[str]:
+        """The files that describe networks which another library builds."""
+        paths = sorted(path for name in self.folders for path in (folder / name).rglob("*"))
+        return [path.relative_to(folder).as_posix() for path in paths if path.is_file()]
 
     def write(self, folder: Path) -> None:
         write_json(folder / NAME, vars(self))
+
+
+def changed(path: Path) -> InputError:
+    """The error for a file that differs from the one that training wrote."""
+    reason = f"is not as training wrote it (its checksum differs from the one in {NAME})"
+    return InputError(f"{path}: {reason}; {CURE}")
 
 
 def features_files(name: str) -> list[str]:
@@ -154,7 +174,7 @@ def size_words(count: float) -> str:
 def read_model(folder: Path) -> tuple[ModelFile, Config]:
     """What the folder of a finished run says about its model, and its configuration."""
     _check_finished(folder)
-    path = folder / "config.yaml"
+    path = folder / CONFIG
     try:  # not `load`: it would follow `base:` out of the folder
         config = loads(path.read_text(encoding="utf-8"), name=str(path))
     except (OSError, UnicodeDecodeError) as error:
@@ -163,39 +183,44 @@ def read_model(folder: Path) -> tuple[ModelFile, Config]:
         ) from None
     path = folder / NAME
     if not path.is_file():
-        raise InputError(
-            f"{path}: is missing; restore it from a backup, or train again with --fresh"
-        )
+        raise InputError(f"{path}: is missing; {CURE}")
     try:
         found = _stored(path)
-        sizes = {"image": 3, "text": 1, "table": 1}
-        if (
-            len(found.shape) != sizes[found.kind]
-            or min(found.shape) < 1
-            or not found.classes
-            or not found.members
-        ):
-            raise ValueError("shape, classes or members do not describe a model")
-        for name in [*found.files, *found.folders]:
-            if PurePath(name).name != name or name in ("", ".", ".."):
-                raise ValueError(f"{name[:80]!r} is not a file in the folder itself")
-        if not all(0 < member["share"] < float("inf") for member in found.members):
-            raise ValueError("a share is not a positive number")
-        for member in found.members:
-            if member["kind"] == "simple" and not {"about", "features"} <= member.keys():
-                raise ValueError("a simple model lacks its description or its features")
-            typed(ModelConfig, member.get("model", {}))
-        if found.white is not None and found.white < 1:
-            raise ValueError("white is not a positive number")
-        if found.temperature is not None and not 0 < found.temperature < float("inf"):
-            raise ValueError("temperature is not a positive number")
+        _check_entries(found)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         found_out = f"{folder}: its files do not describe a model ({type(error).__name__}: {one_line(error, 200)})"
         raise InputError(
             f"{found_out}; restore them from a backup, or train again with --fresh"
         ) from None
+    if found.checksum != found.own_checksum():
+        raise changed(path)
     found.check_files(folder)
     return found, config
+
+
+def _check_entries(found: ModelFile) -> None:
+    """Raise ValueError for entries that describe no model."""
+    sizes = {"image": 3, "text": 1, "table": 1}
+    if (
+        len(found.shape) != sizes[found.kind]
+        or min(found.shape) < 1
+        or not found.classes
+        or not found.members
+    ):
+        raise ValueError("shape, classes or members do not describe a model")
+    for name in [*found.files, *found.folders]:
+        if PurePath(name).name != name or name in ("", ".", ".."):
+            raise ValueError(f"{name[:80]!r} is not a file in the folder itself")
+    if not all(0 < member["share"] < float("inf") for member in found.members):
+        raise ValueError("a share is not a positive number")
+    for member in found.members:
+        if member["kind"] == "simple" and not {"about", "features"} <= member.keys():
+            raise ValueError("a simple model lacks its description or its features")
+        typed(ModelConfig, member.get("model", {}))
+    if found.white is not None and found.white < 1:
+        raise ValueError("white is not a positive number")
+    if found.temperature is not None and not 0 < found.temperature < float("inf"):
+        raise ValueError("temperature is not a positive number")
 
 
 def _check_finished(folder: Path) -> None:

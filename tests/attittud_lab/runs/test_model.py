@@ -53,7 +53,7 @@ def test_model_json_is_read_back_as_written(run: Path) -> None:
     about = replace(
         ABOUT, members=members, calibrated_on=30, bytes=2_500_000, seconds=0.004
     ).sealed(run)
-    assert list(about.sha256) == names
+    assert list(about.sha256) == [*names, "config.yaml"]
     about.write(run)
     stored, config = read_model(run)
     assert stored == about
@@ -93,16 +93,45 @@ def test_a_file_that_describes_no_model_is_refused(run: Path, wrong: dict[str, A
         read_model(run)
 
 
-@pytest.mark.parametrize("change", ["a byte", "no checksum"])
-def test_a_file_that_training_did_not_write_is_refused(run: Path, change: str) -> None:
-    path = run / "weights.safetensors"
+@pytest.mark.parametrize("name", ["weights.safetensors", "config.yaml"])
+def test_a_file_that_training_did_not_write_is_refused(run: Path, name: str) -> None:
+    content = bytearray((run / name).read_bytes())
+    content[-1] = 10 if name != "config.yaml" else 32
+    (run / name).write_bytes(content)
+    with pytest.raises(InputError, match=name):
+        read_model(run)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"classes": ["7", "4", "1"]},
+        {"temperature": 2.0},
+        {"several": True},
+        {"white": 255},
+        {"sha256": {}},
+        {"checksum": ""},
+    ],
+    ids=str,
+)
+def test_entries_that_training_did_not_write_are_refused(run: Path, change: dict[str, Any]) -> None:
     about = json.loads((run / NAME).read_text())
-    if change == "a byte":
-        content = bytearray(path.read_bytes())
-        content[-1] ^= 1
-        path.write_bytes(content)
-    else:
-        about["sha256"] = {}
-        (run / NAME).write_text(json.dumps(about))
-    with pytest.raises(InputError, match=r"weights\.safetensors"):
+    assert about != about | change
+    (run / NAME).write_text(json.dumps(about | change))
+    with pytest.raises(InputError, match=NAME):
+        read_model(run)
+
+
+def test_the_description_of_a_network_cannot_be_changed(run: Path) -> None:
+    (run / "network").mkdir()
+    (run / "network" / "tokenizer.json").write_text("{}")
+    about = json.loads((run / NAME).read_text()) | {"network": "network"}
+    ModelFile(**about).sealed(run).write(run)
+    read_model(run)
+    (run / "network" / "added_tokens.json").write_text("{}")
+    with pytest.raises(InputError, match=r"added_tokens\.json"):
+        read_model(run)
+    (run / "network" / "added_tokens.json").unlink()
+    (run / "network" / "tokenizer.json").write_text("{ }")
+    with pytest.raises(InputError, match=r"tokenizer\.json"):
         read_model(run)
