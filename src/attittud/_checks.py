@@ -113,9 +113,11 @@ def check_state(
             "state_dict()"
         )
     for name, kinds in FIELDS.items():
-        if not isinstance(state.get(name), kinds):
+        value = state.get(name)
+        fits = name in state and isinstance(value, kinds) and not isinstance(value, bool)
+        if not fits or (isinstance(value, int) and not 0 <= value < 2**63):
             raise ValueError(
-                f"{name!r} in the Guide's state cannot be {state.get(name)!r:.60}; load another copy, or leave the state out and "
+                f"{name!r} in the Guide's state cannot be {value!r:.60}; load another copy, or leave the state out and "
                 "let the next step compute the basis again"
             )
     for key, value in settings.items():

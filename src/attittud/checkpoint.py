@@ -5,11 +5,13 @@ or one process.
     checkpoint.load(guide, folder)
 
 The basis is saved by parameter, and each worker writes its shards. Neither format can hold code, so
-`load` runs none.
+`load` runs none. The JSON file has SHA-256 checksums of all files and of its own content, so `load`
+refuses a checkpoint with a single changed bit.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import warnings
@@ -83,8 +85,15 @@ def save(
         )
     elif basis and writes:
         safetensors.save_file(basis, folder / BASIS / "rows.safetensors")
+    sums = _gather_sums(guide, folder / BASIS) if basis and guide.sharded else {}
     if writes:
-        for name, content in {**(files or {}), STATE: state | {"rows": rows}}.items():
+        # (A worker may not see the files of other machines at once, so each has summed its own.)
+        for file in (folder / BASIS).glob("*.safetensors"):
+            if file.name not in sums:
+                sums[file.name] = _sum_of(file)
+        state |= {"rows": rows, "files": sums}
+        state["sha256"] = _sum_of_state(state)
+        for name, content in {**(files or {}), STATE: state}.items():
             (folder / name).write_text(json.dumps(content), encoding="utf-8")
     if guide.sharded:
         gather(guide, None)  # all files exist before any worker continues
@@ -100,7 +109,8 @@ def load(guide: Guide, folder: str | PathLike[str]) -> None:
                 f"{folder}: there is no guide in this folder, because it has no {STATE}; {CURE}"
             )
         state = read_json(folder / STATE)
-        rows = state.pop("rows", None)
+        _check_sums(guide, folder, state)
+        rows = state.pop("rows")
         if rows is not None:
             basis = _allocate(guide, folder / BASIS, rows)
     with together(guide):
@@ -124,6 +134,53 @@ def _parts(guide: Guide) -> tuple[dict[str, Any], dict[str, Tensor]]:
         return state, packed
     views = zip(space.layout.names, space.layout.views(space.rows), strict=True)
     return state, {name: view.clone(memory_format=torch.contiguous_format) for name, view in views}
+
+
+def _sum_of(file: Path) -> str:
+    """The checksum of a file."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _sum_of_state(state: Mapping[str, Any]) -> str:
+    """The checksum of the JSON file's content, except for this checksum itself."""
+    content = {name: value for name, value in state.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _gather_sums(guide: Guide, folder: Path) -> dict[str, str]:
+    """The checksums of all shards: each worker reads the shard that it has written."""
+    mine = folder.glob(f"shard-{dist.get_rank() + 1:05}-*.safetensors")
+    sums: dict[str, str] = {}
+    for message in gather(guide, json.dumps({file.name: _sum_of(file) for file in mine})):
+        assert message is not None
+        sums |= json.loads(message)
+    return sums
+
+
+def _check_sums(guide: Guide, folder: Path, state: dict[str, Any]) -> None:
+    """Refuse a checkpoint whose files have changed since it was saved; removes the checksums from
+    `state`.
+
+    The workers share the work: each reads some of the files.
+    """
+    found = state.pop("sha256", None)
+    if found != _sum_of_state(state):
+        raise UnreadableError(
+            f"{folder / STATE}: its content and its checksum differ, so it is damaged or comes from another version of "
+            f"attittud; {CURE}"
+        )
+    sums: dict[str, str] = state.pop("files")
+    files = {file.name: file for file in (folder / BASIS).glob("*.safetensors")}
+    if different := sums.keys() ^ files.keys():
+        name = min(different)
+        reason = "is missing" if name in sums else "does not belong to this checkpoint"
+        raise UnreadableError(f"{folder / BASIS / name}: the file {reason}; {CURE}")
+    number = dist.get_rank(_group(guide)) if guide._workers.size > 1 else 0
+    for name in sorted(files)[number :: guide._workers.size]:
+        with reading(files[name]):
+            if _sum_of(files[name]) != sums[name]:
+                raise ValueError(f"its checksum is not the one in {STATE}, so it has changed")
 
 
 def _import_safetensors(verb: str) -> Any:

@@ -385,9 +385,10 @@ class Guide:
             # belongs to the old parameters.
             schedule.forget()
             self._parts.captured.forget()
-        if refresh is False and schedule.subspace is None:
+        if refresh is False and schedule.age is None:
             raise ValueError(
-                "refresh=False before the first refresh: there is no basis yet; leave refresh=None in the first step"
+                "refresh=False before the first refresh, or after a step with a refresh that failed: there is no basis to "
+                "use; leave refresh=None in this step"
             )
         refreshing = schedule.due(self.refresh_every) if refresh is None else refresh
         norms = refreshing or self.report_norms == "always"

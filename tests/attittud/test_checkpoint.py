@@ -1,6 +1,7 @@
 """A guide is saved as safetensors and JSON, and continues bit for bit."""
 
 import copy
+import hashlib
 import json
 import sys
 from collections.abc import Callable
@@ -9,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from attittud import Eta, Guide, checkpoint
 from tests.helpers.zoo import problem
@@ -171,6 +174,53 @@ def refused(run: Run, folder: Path, culprit: str) -> None:
     assert torch.equal(before.pop("basis"), after.pop("basis")) and repr(before) == repr(after)
 
 
+def seal(folder: Path) -> None:
+    """Write the checksums of the files as they are now, to reach the checks behind them."""
+    file = folder / "guide.json"
+    content = json.loads(file.read_text())
+    del content["sha256"]
+    content["files"] = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in (folder / "basis").glob("*.safetensors")
+    }
+    content["sha256"] = hashlib.sha256(json.dumps(content).encode()).hexdigest()
+    file.write_text(json.dumps(content))
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
+    folder = tmp_path_factory.mktemp("guide")
+    return saved(folder), folder
+
+
+@given(
+    name=st.sampled_from(["guide.json", "basis/rows.safetensors"]),
+    at=st.floats(0, 1, exclude_max=True),
+    bit=st.integers(0, 7),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_changed_bit_is_refused(honest: tuple[Run, Path], name: str, at: float, bit: int) -> None:
+    """Rows that stay almost orthonormal, another age of the basis, another name: none is used."""
+    run, folder = honest
+    file = folder / name
+    content = file.read_bytes()
+    changed = bytearray(content)
+    changed[int(at * len(content))] ^= 1 << bit
+    assume(changed.lower() != content.lower() or name != "guide.json")  # 1e-05 may become 1E-05
+    file.write_bytes(changed)
+    try:
+        refused(run, folder, Path(name).name)
+    finally:
+        file.write_bytes(content)
+
+
+def test_a_file_that_was_not_saved_is_refused(tmp_path: Path) -> None:
+    run = saved(tmp_path)
+    rows = tmp_path / "basis" / "rows.safetensors"
+    (tmp_path / "basis" / "other.safetensors").write_bytes(rows.read_bytes())
+    refused(run, tmp_path, "other.safetensors")
+
+
 @pytest.mark.parametrize("name", ["guide.json", "basis/rows.safetensors"])
 def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
     run = saved(tmp_path)
@@ -192,6 +242,7 @@ def test_another_version_is_refused(tmp_path: Path) -> None:
     run = saved(tmp_path)
     file = tmp_path / "guide.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"version": 2}))
+    seal(tmp_path)
     refused(run, tmp_path, "version")
 
 
@@ -200,6 +251,7 @@ def test_a_field_of_a_wrong_type_is_named(tmp_path: Path, field: str) -> None:
     run = saved(tmp_path)
     file = tmp_path / "guide.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {field: "other"}))
+    seal(tmp_path)
     refused(run, tmp_path, field)
 
 
@@ -223,6 +275,7 @@ def test_a_basis_that_is_not_orthonormal_is_refused(
     run = saved(tmp_path)
     file = tmp_path / "basis" / "rows.safetensors"
     save_file(change(load_file(file)), file)
+    seal(tmp_path)
     refused(run, tmp_path, culprit)
 
 
@@ -234,6 +287,7 @@ def test_rows_of_zeros_are_no_damage(tmp_path: Path) -> None:
         name: torch.cat([rows[:-1], 0 * rows[-1:]]) for name, rows in load_file(file).items()
     }
     save_file(tensors, file)
+    seal(tmp_path)
     checkpoint.load(run.guide, tmp_path)
     assert int(run.guide.subspace.effective_rank) == 2
 
@@ -257,6 +311,7 @@ def test_a_basis_that_does_not_fit_is_refused(tmp_path: Path, change: str) -> No
         offsets[name]["saved_offsets"][1] = 10**12
         info = {"DCP_SHARDING_INFO": json.dumps(offsets)}
     file.write_bytes(save(tensors, info))
+    seal(tmp_path / "guide")
     refused(run, tmp_path / "guide", "")
 
 
@@ -276,8 +331,11 @@ def test_a_lost_shard_is_noticed(tmp_path: Path) -> None:
         (folder / f"{number}.safetensors").write_bytes(
             save(part, {"DCP_SHARDING_INFO": json.dumps(offsets)})
         )
+    seal(tmp_path / "guide")
     before = run.guide.subspace.rows.clone()
     checkpoint.load(run.guide, tmp_path / "guide")
     assert torch.equal(run.guide.subspace.rows, before)
     (folder / "0.safetensors").unlink()
+    refused(run, tmp_path / "guide", "0.safetensors")
+    seal(tmp_path / "guide")
     refused(run, tmp_path / "guide", "missing")

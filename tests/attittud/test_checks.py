@@ -312,6 +312,22 @@ def test_values_that_are_not_a_state_are_refused(p):
     assert "state" in str(caught.value)
 
 
+def test_a_state_without_a_field_or_with_an_impossible_number_is_refused(p):
+    """By the field's name, and the guide keeps its own state."""
+    state = trained_state()
+    guide = guide_for(p)
+    before = repr(guide.state_dict())
+    changes = {name: [{}] for name in state.keys() - {"worker", "version"}}
+    for name in ("refreshes", "since_refresh", "skipped_refreshes"):
+        changes[name] += [{name: -1}, {name: 2**64}, {name: True}, {name: 0.5}]
+    for name, others in changes.items():
+        rest = {field: value for field, value in state.items() if field != name}
+        for other in others:
+            with complains(name):
+                guide.load_state_dict(rest | other)
+    assert repr(guide.state_dict()) == before
+
+
 def test_two_names_with_the_same_text_are_refused(p):
     with complains("[1, '1']"):
         guide_for(p).backward(primary=p.losses(), auxiliary={1: p.loss(), "1": p.loss()})

@@ -218,3 +218,27 @@ def test_a_state_can_be_saved_before_a_new_layer_is_initialised():
     guide.backward(primary=p.losses(), auxiliary=p.loss())
     p.model.more = nn.LazyLinear(2)
     assert guide.state_dict()["basis"] is not None
+
+
+def test_rows_of_an_interrupted_refresh_are_not_used(monkeypatch):
+    """Ctrl-C comes while new rows are written over the old rows: no later step may project on
+    both.
+    """
+    p = problem("mlp", torch.float64)
+    guide = Guide(p.model, eta=Eta(1, 1, -1), rank=3, refresh_every=1)
+    guide.backward(primary=p.losses(), auxiliary=p.loss())
+
+    def half(old, new, _):
+        old[0].copy_(new[0])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("attittud.basis.subspace.take_", half)
+        with pytest.raises(KeyboardInterrupt):
+            guide.backward(primary=p.losses(slice(0, 4)), auxiliary=p.loss())
+    p.model.zero_grad()
+    for examples, refresh in ((slice(None), False), (slice(0, 1), None)):
+        with pytest.raises(ValueError, match="refresh"):
+            guide.backward(primary=p.losses(examples), auxiliary=p.loss(), refresh=refresh)
+    assert all(gradient is None for gradient in p.grads().values())
+    assert guide.backward(primary=p.losses(), auxiliary=p.loss()).refreshed

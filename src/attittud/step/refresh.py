@@ -203,7 +203,8 @@ class Refresher:
             old = None
         few = isinstance(refresh.examples, int) and refresh.examples < LEAST_EXAMPLES
         if self.basis.needs == "jacobian" and few:
-            if may_wait and old is not None:
+            # (Without an age, an interrupted refresh may have left rows that are not orthonormal.)
+            if may_wait and old is not None and schedule.age is not None:
                 return None
             raise ValueError(
                 "a refresh needs at least 2 primary examples to span a subspace, got 1; use a larger primary batch, "
