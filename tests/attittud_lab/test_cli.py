@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,6 @@ from tests.helpers.command_line import run
 
 COMMANDS = ["", "demo", "init", "train", "compare", "report", "schema"]
 QUICK = ["demo", "--seeds", "2", "--steps", "2"]
-SCRIPT = "from attittud_lab.cli import main\nmain()\n"  # what pip writes
 
 
 @pytest.fixture(autouse=True)
@@ -41,20 +39,6 @@ def test_bad_input_is_one_paragraph_and_code_2(arguments, culprit, capsys, tmp_p
     assert out == ""
     assert err.startswith("attittud: ") and err.count("\n") == 1
     assert culprit in err and "--help" in err
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_full_disk_behind_standard_output_is_explained_in_one_sentence():
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-c", SCRIPT, "schema"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1 and "the output cannot be written" in done.stderr
 
 
 def test_a_missing_library_names_the_extra(monkeypatch, capsys):

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from attittud_lab.errors import InputError
-from attittud_lab.files import local
 from attittud_lab.output.progress import Progress
 from attittud_lab.placing.job import Here, Job
 
@@ -63,13 +62,6 @@ def broken(_: Here) -> None:
 def talkative(_: Here) -> None:
     logging.getLogger("attittud").warning("a logged %s", "line")
     warnings.warn("a warning", stacklevel=1)
-
-
-def read(_: Here, name: str) -> tuple[str, list[str]]:
-    """Where a carried file or folder is, and what is in it."""
-    path = local(name)
-    found = [path] if path.is_file() else sorted(path.rglob("*.txt"))
-    return str(path), [file.read_text() for file in found]
 
 
 def wait_for(path: Path, seconds: float = 60) -> None:

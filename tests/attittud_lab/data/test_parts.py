@@ -75,17 +75,8 @@ def test_no_row_is_lost_silently(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         caplog.clear()
         try:
             parts = read_parts(config, case)
-        except InputError as error:
+        except InputError:
             outcomes["refused"] += 1
-            known = (
-                "also in",
-                "training split lacks",
-                "no example of",
-                "different",
-                "no example is left",
-            )
-            if not any(word in str(error) for word in known):
-                pytest.fail(f"case {case}: {error}")
             continue
         outcomes["read"] += 1
         check(parts, files, caplog.text, case)
@@ -93,17 +84,15 @@ def test_no_row_is_lost_silently(tmp_path: Path, caplog: pytest.LogCaptureFixtur
 
 
 def check(parts: Parts, files: dict[str, list[Row]], warnings: str, case: int) -> None:
-    owners = {"train": "train", "validation": "validation", "test": "test"}
-    used = {name: parts.primary[name] for name in owners}
+    used = {name: parts.primary[name] for name in ("train", "validation", "test")}
     read_rows: Counter[str] = Counter()
     for part in used.values():
         source = next(name for name in files if f"({name})" in part.listing.where)
         assert part.labels is not None
         for row, label in zip(part.rows, part.labels, strict=True):
             text, wanted = files[source][row]
-            assert part.listing.fetch(np.array([row]))[0] == text and part.classes[label] == str(
-                wanted
-            ), f"case {case}"
+            assert part.listing.fetch(np.array([row]))[0] == text, f"case {case}"
+            assert part.classes[label] == str(wanted), f"case {case}"
         read_rows[source] += len(part.rows)
     for source, count in read_rows.items():
         rows = [label for _, label in files[source]]
@@ -116,15 +105,9 @@ def check(parts: Parts, files: dict[str, list[Row]], warnings: str, case: int) -
             if f"({source})" in part.listing.where
         )
         assert count + without + dropped == len(rows), f"case {case}"
-        if without:
-            assert (
-                f"({source}): {without} of {len(rows)} examples {'has' if without == 1 else 'have'} no label"
-                in warnings
-            ), f"case {case}"
-        if dropped:
-            assert f"({source}): {dropped} of {len(rows)} examples are of classes" in warnings, (
-                f"case {case}"
-            )
+        for count in (without, dropped):
+            if count:
+                assert f"({source}): {count} of {len(rows)} examples" in warnings, f"case {case}"
 
 
 # --------------------------------------------------------------------- labels made wrong on purpose

@@ -1,13 +1,11 @@
 """How a path finds its source, a source from outside, and what does not fit into memory."""
 
-import json
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 import pytest
 
-from attittud_lab import cli
 from attittud_lab.data import source as sources
 from attittud_lab.data.source import Columns, Listing, register_source
 from attittud_lab.errors import InputError
@@ -20,60 +18,40 @@ __all__ = ["pictures"]  # fixtures
 
 
 def test_a_source_can_be_registered_from_outside_of_the_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sources, "_SOURCES", list(sources._SOURCES))
+    pixels = np.random.default_rng(0).integers(0, 256, (120, 1, 8, 8)).astype(np.uint8)
 
     @register_source
-    class Stripes:
-        """Images of stripes that lie or stand."""
+    class Noise:
+        """Images without a meaning."""
 
-        def __init__(self, count: int) -> None:
-            self.count = count
+        splits: ClassVar[list[str]] = []
 
         @classmethod
         def open(cls, name: str) -> Self | None:
-            return cls(int(name.removeprefix("stripes:"))) if name.startswith("stripes:") else None
-
-        @property
-        def splits(self) -> list[str]:
-            return []
+            return cls() if name == "noise" else None
 
         def columns(self, split: str | None) -> list[str]:
             return []
 
         def listing(self, split: str | None, columns: Columns) -> Listing:
-            pixels = (
-                np.random.default_rng(0).integers(0, 99, (self.count, 1, 8, 8)).astype(np.uint8)
-            )
-            pixels[::2, :, ::2] += 150
-            pixels[1::2, :, :, ::2] += 150
-            labels = np.arange(self.count) % 2
+            labels = np.arange(120) % 2
             return Listing(
-                "stripes",
-                "image",
-                self.count,
-                lambda rows: list(pixels[rows]),
-                labels,
-                ["lie", "stand"],
+                "noise", "image", 120, lambda rows: list(pixels[rows]), labels, ["a", "b"]
             )
 
-    (tmp_path / "job.yaml").write_text(
-        f"data: {{primary: {{path: 'stripes:120'}}, auxiliary: {{digits: digits}}}}\nmodel: mlp\nstrategy: multitask\n"
-        "training: {guided: {steps: 40, primary_batch: 16, batch_size: 8}, finetune: {steps: 5, primary_batch: 16}}\n"
-        f"output: {tmp_path}/runs\n"
-    )
-    with pytest.raises(SystemExit) as left:
-        cli.main(["train", str(tmp_path / "job.yaml"), "--quiet"])
-    assert left.value.code == 0, capsys.readouterr().err
-    result = json.loads((tmp_path / "runs/job/multitask/seed-0/result.json").read_text())
-    assert result["examples"] == {
-        "train": 72,
-        "validation": 24,
-        "test": 24,
-        "auxiliary/digits": 1797,
-    }
-    assert result["test"]["accuracy"] > 0.8
+    data = read_configuration("data: {primary: {path: noise}, auxiliary: {digits: digits}}")
+    assert data.primary.classes == ["a", "b"]
+    assert [len(part) for part in (data.primary.examples, data.validation, data.test)] == [
+        72,
+        24,
+        24,
+    ]
+    rows = data.record["primary"]["test"]["rows"]
+    assert data.test.inputs.numpy().tolist() == pixels[rows].tolist()
+    assert len(data.auxiliary["digits"].examples) == 1797
 
 
 def test_links_out_of_the_folder_are_refused(pictures: Path, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ foreign is run.
 import json
 import pickle
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from attittud_lab.errors import InputError
 from attittud_lab.models.huggingface import Encoder
 from attittud_lab.models.network import Network, build_model
 from attittud_lab.models.text import Hidden, hide, masked_losses
-from attittud_lab.training.train import load_data, run
+from attittud_lab.training.train import load_data
 from tests.helpers.networks import Payload, two_texts_job
 from tests.helpers.texts import tiny_encoder
 from tests.helpers.tokens import text_job
@@ -167,28 +166,3 @@ def hugging_face_text(folder: Path) -> None:
     }
     config = transformers.BertConfig(vocab_size=14, max_position_embeddings=32, **settings)
     transformers.BertForSequenceClassification(config).save_pretrained(folder)
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_hugging_face_text_model(tmp_path: Path) -> None:
-    folder = tmp_path / "bert"
-    folder.mkdir()
-    hugging_face_text(folder)
-    job = two_texts_job(tmp_path, f"hf:{folder}")
-    data = load_data(job)
-    model = build_model(job.model, data, 0)
-    stored = torch.nn.Module.state_dict(model)
-    from safetensors.torch import load_file
-
-    original = load_file(folder / "model.safetensors")
-    name = "embeddings.word_embeddings.weight"
-    assert torch.equal(stored[f"body.model.{name}"], original[f"bert.{name}"])
-    assert data.primary.examples.inputs[0, 0] == 2  # [CLS]
-    result = run(job, run_dir=tmp_path / "run", data=data)
-    assert 0 <= result.test["macro_f1"] <= 1
-    longer = replace(job, data=replace(job.data, max_length=64))
-    with pytest.raises(InputError, match=r"cannot read texts of size 6\d .*data\.max_length"):
-        build_model(job.model, load_data(longer), 0)
-    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")  # pickles are not opened
-    with pytest.raises(InputError, match="the network cannot be loaded"):
-        build_model(job.model, data, 0)

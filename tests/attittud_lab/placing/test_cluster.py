@@ -11,18 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from attittud_lab.compare.run import compare
 from attittud_lab.errors import InputError
 from attittud_lab.output.progress import Progress
 from attittud_lab.placing import cluster as module
 from attittud_lab.placing.cluster import on_ray, pack
-from attittud_lab.placing.job import Job
 from tests.helpers import portfolios
 from tests.helpers.comparisons import config
 from tests.helpers.interrupted_runs import outcome
-from tests.helpers.jobs import Seen, double, doubles, read, refused
+from tests.helpers.jobs import Seen
 from tests.helpers.ray_cluster import Cluster
 
 pytest.importorskip("ray", reason="needs the extra 'ray'", exc_type=ImportError)
@@ -44,54 +42,6 @@ def nodes() -> Iterator[Cluster]:
     finally:
         cluster.end()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.mark.nightly
-def test_data_files_and_progress_travel_to_the_cluster_and_back(
-    nodes: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Files of a job's folder, shared data, other files, results, reports, errors; and other code
-    is refused.
-    """
-    handler = signal.getsignal(signal.SIGTERM)
-    (tmp_path / "0").mkdir()
-    (tmp_path / "0/before.txt").write_text("before ")
-    (tmp_path / "model/deep").mkdir(parents=True)
-    for name in ("model/a.txt", "model/deep/b.txt", "weights.txt"):
-        (tmp_path / name).write_text(name)
-    seen, data = Seen(), {"numbers": torch.arange(10)}
-    with on_ray(nodes.address) as place:
-        assert signal.getsignal(signal.SIGTERM) is handler
-        found = {
-            job.name: result for job, (result, _) in place.run(doubles(tmp_path, 2, data), seen)
-        }
-        assert found == {"job 0": 0, "job 1": 2}
-        assert (tmp_path / "0/inner/out.txt").read_text() == "before 45"
-        assert (tmp_path / "1/inner/out.txt").read_text() == "45"
-        assert not (tmp_path / "0/before.txt").exists()  # the job removed it
-        assert {event[1] for event in seen.seen if event[0] == "job 0"} == {
-            "phase",
-            "advance",
-            "end",
-        }
-        names = {"hf-folder": tmp_path / "model", "weights": tmp_path / "weights.txt"}
-        jobs = [
-            Job(name, read, (name,), tmp_path / "r", reads={name: path})
-            for name, path in names.items()
-        ]
-        copies = {job.name: result for job, result in place.run(jobs, seen)}
-        assert copies["hf-folder"][1] == ["model/a.txt", "model/deep/b.txt"] and copies["weights"][
-            1
-        ] == ["weights.txt"]
-        assert not any(path.startswith(str(tmp_path)) for path, _ in copies.values())
-        with pytest.raises(InputError) as raised:
-            list(place.run([Job("bad", refused, ("no good; mend it",), tmp_path / "x")], seen))
-        assert str(raised.value) == f"{tmp_path}/x/a.txt: no good; mend it"
-        with pytest.raises(InputError, match=r"'cuda:1'"):
-            list(place.run([Job("bad", double, (1,), tmp_path, device="cuda:1")], seen))
-        monkeypatch.setattr(place, "_command", module._Command("other", None, 1.0))
-        with pytest.raises(InputError, match="other code"):
-            list(place.run([Job("bad", double, (1,), tmp_path)], seen))
 
 
 def test_a_portfolio_is_the_same_on_a_cluster(nodes: Cluster, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from torch import nn
 import attittud_lab.models
 import attittud_lab.strategies.base
 from attittud_lab.config.schema import StrategyConfig
-from attittud_lab.errors import InputError
 from attittud_lab.models.network import load_weights
 from attittud_lab.strategies import find, make_strategy, names
 from tests.helpers.commands import JOB, call
@@ -39,22 +38,6 @@ def test_a_strategy_and_a_model_can_be_registered_from_outside_of_the_package(
     assert attittud_lab.strategies.names()["half"] == "half of the auxiliary gradient"
     with pytest.raises(ValueError, match="there is a strategy 'half' already"):
         attittud_lab.strategies.register("half", "", attittud_lab.strategies.Strategy)
-
-
-def test_unknown_name_is_answered_with_the_nearest() -> None:
-    with pytest.raises(InputError, match=r"Did you mean 'drop_harmful'"):
-        make_strategy(StrategyConfig(name="drop_harmfull"), nn.Linear(1, 1), weights={}, seed=0)
-    with pytest.raises(InputError, match="needs its three weights"):
-        make_strategy(StrategyConfig(name="custom"), nn.Linear(1, 1), weights={}, seed=0)
-    assert {
-        "primary_only",
-        "pretrain",
-        "multitask",
-        "replay",
-        "pcgrad",
-        "bloop",
-        "torchjd_upgrad",
-    } <= names().keys()
 
 
 def test_every_strategy_declares_its_needs() -> None:

@@ -59,6 +59,16 @@ def test_calibration_recovers_a_known_temperature(wanted: float, several: bool) 
     assert fitted_temperature(scores * wanted, targets) == pytest.approx(wanted, rel=0.05)
 
 
+def test_calibration_on_few_examples_makes_no_prediction_certain() -> None:
+    """All of them are predicted correctly, so that without smoothing no temperature would be low
+    enough.
+    """
+    targets = torch.arange(10) % 3
+    scores = torch.nn.functional.one_hot(targets, 3).float()
+    likely = (scores / fitted_temperature(scores, targets)).softmax(1).max(1).values
+    assert 0.33 <= float(likely.min()) <= 1 - 0.5 * 12**-1.5
+
+
 def test_the_calibration_temperature_has_limits() -> None:
     """Scores that say nothing, or the opposite, or are all equal."""
     targets = torch.arange(300) % 3
