@@ -105,9 +105,9 @@ def check(parts: Parts, files: dict[str, list[Row]], warnings: str, case: int) -
             if f"({source})" in part.listing.where
         )
         assert count + without + dropped == len(rows), f"case {case}"
-        for count in (without, dropped):
-            if count:
-                assert f"({source}): {count} of {len(rows)} examples" in warnings, f"case {case}"
+        for left_out in (without, dropped):
+            if left_out:
+                assert f"({source}): {left_out} of {len(rows)} examples" in warnings, f"case {case}"
 
 
 # --------------------------------------------------------------------- labels made wrong on purpose
