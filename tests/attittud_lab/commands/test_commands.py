@@ -1,15 +1,10 @@
-"""The pages of `--help`, and `--version`."""
+"""The commands that only print: `--version`, no command at all, and `schema`."""
 
-import pytest
+import json
+from pathlib import Path
 
 import attittud
 from tests.helpers.command_line import run
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    """The demo leaves a report where one works."""
-    monkeypatch.chdir(tmp_path)
 
 
 def test_version_prints_the_version(capsys):
@@ -20,3 +15,10 @@ def test_without_a_command_all_commands_are_listed(capsys):
     code, out, _ = run(capsys=capsys)
     assert code == 0
     assert "demo" in out
+
+
+def test_schema_prints_a_json_schema(tmp_path: Path, capsys) -> None:
+    code, shown, _ = run("schema", capsys=capsys)
+    assert code == 0
+    assert run("schema", "-o", str(tmp_path / "s.json"), capsys=capsys)[0] == 0
+    assert json.loads(shown) == json.loads((tmp_path / "s.json").read_text())

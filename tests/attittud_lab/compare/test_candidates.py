@@ -3,13 +3,9 @@
 import json
 from typing import Any
 
-import pytest
-
 from attittud_lab.compare.candidates import Budget, candidates, job, variants
 from attittud_lab.config.load import dump, loads
-from attittud_lab.config.schema import Config, StrategyConfig
-from attittud_lab.data.prepare import split_seed
-from attittud_lab.errors import InputError
+from attittud_lab.config.schema import StrategyConfig
 from tests.helpers.comparisons import config
 
 
@@ -85,12 +81,3 @@ def test_drawn_settings_reach_the_run() -> None:
         )
         assert made.strategy.primary_weight == float(values["strategy.primary_weight"])
         assert made.model.dropout == float(values["model.dropout"])
-
-
-def test_subsets_of_labels_alternate_between_seeds() -> None:
-    config = Config().data
-    assert [split_seed(config, seed) for seed in range(3)] == [0, 0, 0]
-    config = loads("data: {subsets: 3, seed: 5}").data
-    assert [split_seed(config, seed) for seed in range(5)] == [5, 6, 7, 5, 6]
-    with pytest.raises(InputError, match=r"data\.subsets"):
-        loads("data: {subsets: 3, seed: null}")

@@ -1,17 +1,9 @@
-"""The registry: what is tried by default, with and without packages, and names that are refused."""
-
-import importlib.util
+"""The registry: names that are refused."""
 
 import pytest
 
 from attittud_lab import features
 from attittud_lab.errors import InputError
-
-
-def without(monkeypatch: pytest.MonkeyPatch, *modules: str) -> None:
-    """Make packages look as if they were not installed."""
-    real = importlib.util.find_spec
-    monkeypatch.setattr(features, "find_spec", lambda name: None if name in modules else real(name))
 
 
 @pytest.mark.parametrize(

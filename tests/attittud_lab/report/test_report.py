@@ -5,9 +5,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from attittud_lab.report import LARGEST, render
 from attittud_lab.report.collect import collect
 from tests.helpers.browser import browser, show
+from tests.helpers.commands import call
 from tests.helpers.reports import clean, comparison, run_dir, texts
 
 __all__ = ["browser", "clean", "comparison", "run_dir"]  # fixtures
@@ -41,6 +44,14 @@ def test_the_page_of_a_comparison_shows_its_results(comparison: Path) -> None:
         "flip",
         "drop_harmful",
     ]
+
+
+def test_report_prints_the_path_of_the_page(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("report", str(run_dir), "--output", str(tmp_path / "page")) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "page/report.html")
+    assert {path.name for path in (tmp_path / "page").iterdir()} == {"report.html", "report.json"}
 
 
 def test_texts_of_users_are_not_read_as_html(run_dir: Path) -> None:
