@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from attittud._torch import (
     AccumulateGrad,
+    DisableTorchFunction,
     foreach_add_,
     foreach_mul,
     next_sequence_number,
@@ -329,8 +330,10 @@ class Shared:
             allowed = allowed_names is None or name in allowed_names
             if allowed and name in primary and (known is None or name in reached):
                 pairs.append((name, parameter))
-        if self._latest is None or not self._latest.describes(pairs):
-            self._latest = Layout(pairs)
+        # An engine may be watching: it would be told of every look at a parameter.
+        with DisableTorchFunction():
+            if self._latest is None or not self._latest.describes(pairs):
+                self._latest = Layout(pairs)
         return _not_empty(self._latest), None if known is None else reached
 
     def narrowed(self, layout: Layout, primary: set[str], auxiliary: set[str]) -> Layout:

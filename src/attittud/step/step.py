@@ -16,7 +16,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from attittud._torch import CUDA_GRAPH_TREES, in_cuda_graphs, saved_by_compiled
+from attittud._torch import (
+    CUDA_GRAPH_TREES,
+    DisableTorchFunction,
+    in_cuda_graphs,
+    saved_by_compiled,
+)
 from attittud.autograd.layout import EVERYTHING, Layout, Share, converts, walk, written_into
 from attittud.basis.base import Refresh
 from attittud.basis.captured import CapturedUpdate, Work, is_small
@@ -397,7 +402,9 @@ class Step:
         if computed is None:
             into = layout if graph.converts and gradients.primary is None else None
             computed = _gradients(self, losses, share, graph.retained, into=into)
-        gradients.add_primary(*self.shared.split(layout, computed))
+        # The engine may still be watching: it would be told of every look at a gradient.
+        with DisableTorchFunction():
+            gradients.add_primary(*self.shared.split(layout, computed))
         if contributes is not None and self.refresher.basis.needs == "mean":
             # This is the running sum, which includes the earlier calls.
             assert gradients.primary is not None

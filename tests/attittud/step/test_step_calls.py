@@ -14,9 +14,9 @@ def test_apart_from_the_list_of_parameters_a_plain_step_looks_at_no_single_tenso
     """A step that looks at each node of its graphs without need takes more than 600 calls."""
     lists, listed = {}, nn.Module.named_parameters
 
-    def listed_once(model):
+    def listed_once(model, **options):
         if model not in lists:
-            lists[model] = list(listed(model))
+            lists[model] = list(listed(model, **options))
         return lists[model]
 
     monkeypatch.setattr(nn.Module, "named_parameters", listed_once)
