@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -49,7 +49,8 @@ PORTFOLIOS = (
     "without_translated",
     "without_stacked",
 )
-SINGLE_RUNS = ("primary_only", "channel", "own_head", "auto", "multitask")
+TRANSLATED = ("channel", "gold_loss_correction")
+SINGLE_RUNS = ("primary_only", *TRANSLATED, "own_head", "auto", "multitask")
 SUSPICIOUS = "suspicious"
 """Not a model, but how well wrong labels are found; see suspects.py."""
 METHODS = ("before", *PORTFOLIOS, SUSPICIOUS, *REFERENCES, *SINGLE_RUNS)
@@ -279,11 +280,18 @@ class Task:
 
     @contextmanager
     def sharing(self, method: str) -> Iterator[None]:
-        """Portfolios share their work; what only a person reads is made by the first alone."""
-        if method not in PORTFOLIOS or not self.place.shares:
+        """What runs with features share their work; what only a person reads is made by the first
+        portfolio alone.
+        """
+        from .shared import without_shrinkage
+
+        if method not in (*PORTFOLIOS, *TRANSLATED) or not self.place.shares:
             yield
             return
-        with self.shared.used(report=method == "default"):
+        with ExitStack() as opened:
+            opened.enter_context(self.shared.used(report=method == "default"))
+            if method == "gold_loss_correction":
+                opened.enter_context(without_shrinkage())
             yield
 
     # ---------------------------------------------------------------------------------- the product
@@ -417,7 +425,7 @@ def overrides(method: str, pair: Pair, folder: Path) -> list[str]:
 
 
 def single_run(method: str, folder: Path) -> list[str]:
-    strategy = "multitask" if method == "own_head" else method
+    strategy = {"own_head": "multitask", "gold_loss_correction": "channel"}.get(method, method)
     lines = [f"strategy={strategy}", "training.threads=1"]
     if method == "own_head":
         lines += [f"data.auxiliary.{name}.share_head=false" for name in same_classes(folder)]

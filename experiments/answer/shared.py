@@ -25,6 +25,9 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from torch import Tensor
+
+from attittud import LabelChannel
 from attittud_lab import features
 from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.data.prepare import Prepared
@@ -206,6 +209,28 @@ def embed(data: Prepared, cache: Path) -> int:
         example for part in ("primary", "test", *data.auxiliary) for example in data.inputs(part)
     ]
     return len(KeptRows(name, cache).transform(inputs))  # type: ignore[arg-type]  # dense
+
+
+# ----------------------------------------------------------------------------- gold loss correction
+
+
+@contextmanager
+def without_shrinkage() -> Iterator[None]:
+    """Estimate label channels as in Hendrycks et al. 2018: no prior and λ = 1."""
+    with patch.object(LabelChannel, "estimate", gold):
+        yield
+
+
+def gold(
+    log_probs: Tensor, labels: Tensor, shares: Tensor, *, classes: int, **_: int
+) -> LabelChannel:
+    """C[c, a] is the mean of p_s(a|x) over examples of class c; without an example it is π(a)."""
+    probs = log_probs.double().softmax(-1)
+    matrix = shares.double().expand(classes, -1).clone()
+    for number in range(classes):
+        if (labels == number).any():
+            matrix[number] = probs[labels == number].mean(0)
+    return LabelChannel(matrix, 1.0, shares)
 
 
 # ------------------------------------------------------------------------------------ the same runs

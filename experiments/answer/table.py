@@ -44,7 +44,7 @@ ABLATIONS = (
     ("ensemble", DEFAULT),
     ("single", DEFAULT),
 )
-SINGLE_RUNS = ("channel", "multitask", "own_head", "auto")
+SINGLE_RUNS = ("channel", "gold_loss_correction", "multitask", "own_head", "auto")
 
 Scores = dict[int, float]
 """Accuracy in points by seed."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attittud import LabelChannel
 from attittud_lab.config.options import meant
 from attittud_lab.config.schema import Kind
 from attittud_lab.errors import InputError
@@ -95,6 +96,10 @@ class Task:
     shares_head: bool = False
     packed: bool = False
     """Whether a row may hold several texts."""
+    channel: LabelChannel | None = None
+    """Through which the primary output layer learns from labels of other classes, or wrong ones."""
+    silent: bool = False
+    """Whether nothing is learned from it."""
 
     @property
     def head(self) -> str:
@@ -201,6 +206,10 @@ def per_example_losses(
     model: nn.Module, task: Task, inputs: Tensor, targets: Tensor | None, *, detach: bool = False
 ) -> Tensor:
     """The vector of losses of a batch. With `detach` only the task's head learns from it."""
+    if task.channel is not None:
+        assert targets is not None
+        logits = model(inputs, head=task.head, detach=detach)
+        return task.channel.loss(logits, targets, reduction="none")
     return OBJECTIVES[task.objective].losses(model, task, inputs, targets, detach)
 
 

@@ -107,6 +107,9 @@ def _check(candidate: PortfolioCandidate, data: Prepared) -> None:
         raise InputError(
             f"{where}: sources is empty; name some of {listed(data.auxiliary)}, or write null for all"
         )
+    if find(strategy.name).translates:
+        cure = "name other strategies; simple learners have the use translated"
+        raise InputError(f"{where}: is for single runs, which keep their training labels; {cure}")
     if find(strategy.name).trains_others:
         raise InputError(f"{where}: cannot be part of a portfolio; name other strategies")
     weights = dict.fromkeys(strategy.sources or data.auxiliary, 1.0)

@@ -5,6 +5,7 @@ run.json               the same as JSON, with versions, revision and hardware
 data.json              which rows of which source are in which split, a checksum of the tensors, and digests of the examples
 metrics.jsonl          one line for each logged step and each evaluation
 checkpoint.safetensors the state of an unfinished run
+channels.safetensors   strategy channel: what the labels of each source mean
 weights.safetensors    the chosen model
 model.json             what predictions need to know about it, its temperature, its size and its speed
 plan*.json, trials/    portfolio: what its budget decided, and the trials of an unfinished run
@@ -55,7 +56,7 @@ _FILES: tuple[str, ...] = (
     "model.json",
 )
 _FILES += ("leaderboard.json", "out_of_fold.safetensors", "report.html", "report.json")
-_FILES += ("metrics.jsonl", "data.json", "run.json", "config.yaml")
+_FILES += ("channels.safetensors", "metrics.jsonl", "data.json", "run.json", "config.yaml")
 _TRIALS = "trials"  # a folder that nobody needs after the end of a run
 _PARTS = ("member-*", "features-*", "plan*.json", "suspicious*.csv")
 """Patterns of the files of a portfolio: of the members of its model, its plans and its report."""
@@ -87,6 +88,7 @@ class RunFolder:
     def __init__(self, path: Path, config: Config, *, fresh: bool = False) -> None:
         self.path, self.config = path, config
         self.about_path, self.result_path = path / "run.json", path / "result.json"
+        self.channels_path = path / "channels.safetensors"
         self.checkpoint_path, self.metrics_path = (
             path / "checkpoint.safetensors",
             path / "metrics.jsonl",

@@ -146,6 +146,8 @@ class Entry:
     """Whether a comparison may tune strategy.primary_weight."""
     trains_head: bool = True
     """The strategy's own `trains_head`, for tables of results that do not build it."""
+    translates: bool = False
+    """Whether auxiliary labels are translated by label channels before its first step."""
     trains_others: bool = False
     """Whether it has no update itself, but trains other strategies on folds of the labels."""
 

@@ -217,8 +217,12 @@ _GATE = f"{_DU}: use the auxiliary gradient only in steps where"
 _BLOOP = "Hsieh et al. 2024: remove from the auxiliary gradient"
 
 
-def formula(name: str, about: str, **settings: Any) -> Callable[[Formula], Formula]:
-    """Register a formula as a strategy; it takes the settings of `Mixed`."""
+def formula(
+    name: str, about: str, *, translates: bool = False, **settings: Any
+) -> Callable[[Formula], Formula]:
+    """Register a formula as a strategy; it takes the settings of `Mixed`. `translates` is declared
+    to the registry.
+    """
 
     def add(function: Formula) -> Formula:
         def build(
@@ -229,6 +233,10 @@ def formula(name: str, about: str, **settings: Any) -> Callable[[Formula], Formu
         ) -> Strategy:
             if config.eta is None and config.basis is None:
                 return Mixed(function, config, model, weights, **settings)
+            if translates:
+                wrong = "eta" if config.eta is not None else "basis"
+                cure = "leave it out, or use a LabelChannel with a Guide in a loop of your own"
+                raise InputError(f"strategy.{wrong}: {name} does not split gradients; {cure}")
             # The preset of this name, with a custom Eta or basis.
             return Guided(config, model, weights, seed)
 
@@ -242,6 +250,7 @@ def formula(name: str, about: str, **settings: Any) -> Callable[[Formula], Formu
             build,
             tunes_primary_weight=not (no_effect or is_ratio or is_zero),
             trains_head=settings.get("trains_head", True),
+            translates=translates,
         )
         return function
 
@@ -252,6 +261,11 @@ def formula(name: str, about: str, **settings: Any) -> Callable[[Formula], Formu
     "replay",
     "mix primary (share strategy.ratio) and auxiliary examples in one loss",
     replay=True,
+)
+@formula(
+    "channel",
+    "learn from auxiliary labels by what they mean for the primary classes, as your labels tell",
+    translates=True,
 )
 @formula(
     "multitask",

@@ -163,7 +163,8 @@ class Streams:
         return losses
 
     def auxiliary(self) -> dict[str, Tensor]:
-        losses = {name: self._losses(name).mean() for name in self.tasks}
+        heard = [name for name, task in self.tasks.items() if not task.silent]
+        losses = {name: self._losses(name).mean() for name in heard}
         for name, loss in losses.items():
             self._note(f"loss/auxiliary/{name}", loss.detach())
         return losses

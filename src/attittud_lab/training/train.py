@@ -26,9 +26,17 @@ from attittud_lab.models.network import (
 )
 from attittud_lab.output.logs import Log, check_log, open_log
 from attittud_lab.output.progress import Progress
-from attittud_lab.runs.folder import REMARK, RunFolder, check_like, trained_once
+from attittud_lab.runs.folder import (
+    REMARK,
+    RunFolder,
+    check_like,
+    load_checkpoint,
+    save_checkpoint,
+    trained_once,
+)
 from attittud_lab.runs.model import WEIGHTS, ModelFile
 from attittud_lab.runs.result import PhaseSummary, RunResult, typed
+from attittud_lab.training.channels import Channels, estimate, translated, wants_channels
 from attittud_lab.training.devices import (
     captures,
     choose_device,
@@ -48,6 +56,9 @@ from attittud_lab.training.evaluate import (
     seconds_each,
 )
 from attittud_lab.training.phase import DivergedError, Phase
+
+CHANNELS = "channels"
+"""The entry of run.json with the openness of the label channel of each source."""
 
 
 def default_run_dir(config: Config, name: str) -> Path:
@@ -168,10 +179,12 @@ def run(
 
     def train(folder: RunFolder) -> RunResult:
         device = choose_device(config.device)
+        shown = progress or Progress()
         prepared = on_device(data or load_data(config), device)
+        found = channels_of(config, prepared, folder, shown)
         count = folder.threads() or threads or threads_of(config, prepared)
         with conditions(config, prepared, device), ExitStack() as opened:
-            job = _Job(config, prepared, device, folder, progress or Progress())
+            job = _Job(config, prepared, device, folder, shown, found)
             torch.set_num_threads(count)
             # Opened last, so that a run that is refused, or was finished before, does not appear in
             # a dashboard.
@@ -182,6 +195,23 @@ def run(
             return job.run()
 
     return trained_once(path, config, train, fresh=fresh)
+
+
+def channels_of(
+    config: Config, data: Prepared, folder: RunFolder, progress: Progress
+) -> Channels | None:
+    """Return the label channels of a run, from its folder if it continues; None for a strategy
+    without any.
+    """
+    if not wants_channels(config):
+        return None
+    path = folder.channels_path
+    if not folder.about_path.exists() or not path.exists():
+        return estimate(config, data, progress)
+    try:
+        return Channels.restore(load_checkpoint(path))
+    except ValueError as error:
+        raise InputError(f"{path}: {error}; start over with --fresh") from None
 
 
 def threads_of(config: Config, data: Prepared) -> int:
@@ -238,9 +268,11 @@ class _Job:
         device: torch.device,
         folder: RunFolder,
         progress: Progress,
+        channels: Channels | None = None,
     ) -> None:
         self.config, self.data, self.device, self.folder = config, data, device, folder
         self.progress = progress
+        self.channels = channels
         self.logs: Sequence[Log] = ()
         self.model = new_model(config, data, device)
         self.metric = chosen_metric(config, data, data.validation.targets)
@@ -249,14 +281,21 @@ class _Job:
         # Both are built before anything is written: a strategy that cannot be built makes no
         # folder.
         captured = captures(config, data, device)
+        # The model has the output layers, and so the initial weights, of all strategies.
+        learned = data if channels is None else translated(data, channels)
         self.phases = [
-            Phase(name, config, data, self.model, device, self.metric, captured=captured)
+            Phase(name, config, learned, self.model, device, self.metric, captured=captured)
             for name in phase_names(config)
         ]
         self.phase = self.phases[0]
 
     def run(self) -> RunResult:
         self.folder.begin(self.data.record, self.device, torch.get_num_threads())
+        if self.channels is not None:
+            save_checkpoint(self.folder.channels_path, self.channels.state())
+            self.folder.note(CHANNELS, self.channels.openness())
+            self.folder.note(REMARK, self.channels.line())
+            self.progress.say(self.channels.line())
         saved = self.folder.checkpoint()
         if saved is None:
             self.folder.truncate(0)

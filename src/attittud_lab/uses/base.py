@@ -46,25 +46,39 @@ def fit_source(source: SourceData, seed: int) -> Fitted:
     """
     learner = find_learner(SOURCE_LEARNER)
     settings = learner.settings(source.several)
+    losses = _losses_by_setting(source, settings, seed)
+    best = settings[int(np.argmin(losses)) if losses else len(settings) // 2]
     targets = soft_targets(source.labels, len(source.classes))
     weights = np.ones(len(targets))
+    return learner.fit(source.features, targets, weights, source.several, best, seed)
+
+
+def held_out_loss(source: SourceData, seed: int) -> float:
+    """Return the mean log-loss of the best setting on the part of a source that is held out."""
+    settings = find_learner(SOURCE_LEARNER).settings(source.several)
+    return min(_losses_by_setting(source, settings, seed), default=0.0)
+
+
+def _losses_by_setting(source: SourceData, settings: Sequence[Setting], seed: int) -> list[float]:
+    """Return the log-loss of each setting on the part that is held out; nothing for a source that
+    is too small to be divided.
+    """
+    targets = soft_targets(source.labels, len(source.classes))
     part = np.random.default_rng(seed).permutation(len(targets)) % HELD_OUT
     train = np.flatnonzero(part != 0)
     held_out = np.flatnonzero(part == 0)
-    best = settings[len(settings) // 2]
-    if len(train) and len(held_out):
-        models = learner.fits(
-            rows_of(source.features, train),
-            targets[train],
-            weights[train],
-            source.several,
-            settings,
-            seed,
-        )
-        features = rows_of(source.features, held_out)
-        losses = [log_loss(model.scores(features), source.labels[held_out]) for model in models]
-        best = settings[int(np.argmin(losses))]
-    return learner.fit(source.features, targets, weights, source.several, best, seed)
+    if not len(train) or not len(held_out):
+        return []
+    models = find_learner(SOURCE_LEARNER).fits(
+        rows_of(source.features, train),
+        targets[train],
+        np.ones(len(train)),
+        source.several,
+        settings,
+        seed,
+    )
+    features = rows_of(source.features, held_out)
+    return [log_loss(model.scores(features), source.labels[held_out]) for model in models]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,173 @@
+"""Label channels for the strategy `channel`: what the labels of each source mean for the primary
+classes.
+
+A run estimates them once, before its first step, from primary training examples and no others. The
+model of a source is the linear learner, fitted to the source alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from threadpoolctl import threadpool_limits
+
+from attittud import LabelChannel
+from attittud_lab import features
+from attittud_lab.config.schema import Config
+from attittud_lab.data.prepare import PRIMARY, Prepared
+from attittud_lab.data.tasks import OBJECTIVES, Task, mix
+from attittud_lab.errors import InputError
+from attittud_lab.features.compute import compute
+from attittud_lab.output.progress import Progress
+from attittud_lab.strategies import find
+from attittud_lab.training.devices import choose_device, single_thread
+from attittud_lab.uses.base import SourceModels, held_out_loss
+from attittud_lab.uses.landmarks import with_fewer_columns
+from attittud_lab.uses.problem import Problem, SourceData
+from attittud_lab.uses.translated import Translation
+
+MOST_EXAMPLES = 3000
+"""The model of a source is fitted to so many of its examples at most, drawn at random."""
+FOLDER = "features"
+"""Where the rows of frozen encoders are kept, below the folder of all runs."""
+
+
+@dataclass(frozen=True)
+class Channels:
+    """The channels of a run by source, and the features that their models read."""
+
+    by_source: Mapping[str, LabelChannel]
+    features: str
+
+    def state(self) -> dict[str, Any]:
+        """Return what `restore` needs; a checkpoint can hold it."""
+        states = {name: channel.state_dict() for name, channel in self.by_source.items()}
+        return {"features": self.features, "sources": states}
+
+    @classmethod
+    def restore(cls, state: Mapping[str, Any]) -> Channels:
+        """Return the channels of a `state`; raises ValueError for another one."""
+        try:
+            states = state["sources"].items()
+            by_source = {name: LabelChannel.from_state(one) for name, one in states}
+            return cls(by_source, str(state["features"]))
+        except (AttributeError, LookupError, TypeError, RuntimeError) as error:
+            raise ValueError(f"is not the state of channels ({error!r:.100})") from None
+
+    def openness(self) -> dict[str, float]:
+        """λ of each source; with several labels at once the largest."""
+        return {name: float(one.openness.max()) for name, one in self.by_source.items()}
+
+    def line(self) -> str:
+        """λ of each source in words, for the log and the report."""
+        parts = [f"{name} {value:.2f}" for name, value in self.openness().items()]
+        line = f"openness of label channels (0 to 1, on {self.features}): {', '.join(parts)}"
+        closed = [name for name, value in self.openness().items() if value == 0]
+        return f"{line}; at 0 a source takes no part" if closed else line
+
+
+def wants_channels(config: Config) -> bool:
+    return find(config.strategy.name).translates
+
+
+def estimate(config: Config, data: Prepared, progress: Progress) -> Channels:
+    """Estimate a channel for each source that has labels.
+
+    Of the default features of this kind of data, those are read on which models of the sources best
+    predict labels of source examples that were held out. No primary label takes part in this.
+    """
+    names = [name for name, task in data.auxiliary.items() if OBJECTIVES[task.objective].labelled]
+    if not names:
+        raise InputError(
+            "strategy channel translates labels, but no auxiliary source has any; name another "
+            "strategy, such as multitask"
+        )
+    seed = mix(config.seed, "channel") % 2**32
+    rows = {name: _some(data.auxiliary[name], mix(seed, name)) for name in names}
+    best: tuple[float, str, Problem] | None = None
+    with single_thread(), threadpool_limits(limits=1):
+        for name in features.choose_features(data.kind).names:
+            problem = with_fewer_columns(_problem(config, data, name, rows, progress), seed)
+            loss = sum(held_out_loss(one.labelled, seed) for one in problem.sources.values())
+            if best is None or loss < best[0]:
+                best = (loss, name, problem)
+        assert best is not None
+        _, chosen, problem = best
+        models = SourceModels(problem.sources, seed)
+        channels = {
+            source.name: Translation.estimate(source, problem, models, seed).channel
+            for source in problem.sources.values()
+        }
+    return Channels(channels, chosen)
+
+
+def translated(data: Prepared, channels: Channels) -> Prepared:
+    """Return the data with tasks that learn through their channels and the primary output layer.
+
+    A source without labels, or with a closed channel, takes no part.
+    """
+    tasks = {}
+    for name, task in data.auxiliary.items():
+        channel = channels.by_source.get(name)
+        if channel is None:
+            tasks[name] = replace(task, silent=True)
+        else:
+            silent = float(channel.openness.max()) == 0
+            tasks[name] = replace(task, channel=channel, shares_head=True, silent=silent)
+    return replace(data, auxiliary=tasks)
+
+
+def _some(task: Task, seed: int) -> npt.NDArray[np.int64]:
+    """Return the numbers of the examples that the model of a source is fitted to."""
+    count = len(task.examples)
+    if count <= MOST_EXAMPLES:
+        return np.arange(count)
+    return np.sort(np.random.default_rng(seed).permutation(count)[:MOST_EXAMPLES])
+
+
+def _problem(
+    config: Config,
+    data: Prepared,
+    name: str,
+    rows: Mapping[str, npt.NDArray[np.int64]],
+    progress: Progress,
+) -> Problem:
+    """Return primary training examples and some of each source, with one kind of features."""
+    parts = {PRIMARY: data.inputs(PRIMARY)}
+    for source, numbers in rows.items():
+        inputs = data.inputs(source)
+        whole = isinstance(inputs, np.ndarray)
+        parts[source] = inputs[numbers] if whole else [inputs[row] for row in numbers.tolist()]
+    inputs = _joined([*parts.values()])
+    feature_map = features.build(name, data.kind)
+    feature_map.fit(inputs)
+    device = choose_device(config.device)
+    matrix = compute(feature_map, inputs, Path(config.output) / FOLDER, device, progress)
+    matrices = {}
+    start = 0
+    for part, examples in parts.items():
+        matrices[part] = matrix[start : start + len(examples)]
+        start += len(examples)
+    sources = {}
+    for source, numbers in rows.items():
+        task = data.auxiliary[source]
+        targets = task.examples.targets
+        assert targets is not None
+        labels = targets.cpu().numpy()[numbers]
+        sources[source] = SourceData(source, matrices[source], labels, list(task.classes))
+    primary = data.primary
+    assert primary.examples.targets is not None
+    labels = primary.examples.targets.cpu().numpy()
+    return Problem(matrices[PRIMARY], labels, primary.classes, primary.several, sources)
+
+
+def _joined(parts: Sequence[Any]) -> Any:
+    """Return the inputs of several parts as one: a list, or an array of columns."""
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    return [example for part in parts for example in part]
