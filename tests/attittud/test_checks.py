@@ -238,26 +238,6 @@ def test_sparse_gradients_are_refused():
         )
 
 
-class FunctionalEmbedding(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Parameter(torch.randn(9, 3))
-
-    def forward(self, x):
-        return nn.functional.embedding(x, self.table, sparse=True).flatten(1)
-
-
-@pytest.mark.parametrize("basis", ["mean", "sketch"])
-def test_sparse_gradients_of_a_function_are_refused(basis):
-    model = TwoHeads(FunctionalEmbedding(), 12)
-    x = torch.arange(8).reshape(2, 4)
-    guide = Guide(model, eta=Eta(1, 1, -1), rank=2, engine="loop", basis=basis)
-    with complains("body.table"):
-        guide.backward(
-            primary=model(x, "primary").square().mean(1), auxiliary=model(x, "auxiliary").mean()
-        )
-
-
 def test_reentrant_checkpointing_between_refreshes_is_refused():
     model = TwoHeads(Checkpointed(), 6)
     x = torch.randn(4, 5)
@@ -331,11 +311,3 @@ def test_a_state_without_a_field_or_with_an_impossible_number_is_refused(p):
 def test_two_names_with_the_same_text_are_refused(p):
     with complains("[1, '1']"):
         guide_for(p).backward(primary=p.losses(), auxiliary={1: p.loss(), "1": p.loss()})
-
-
-def test_numbers_of_numpy_are_numbers(p):
-    numpy = pytest.importorskip("numpy", reason="numpy is not installed")
-    made = guide_for(
-        p, rank=numpy.int64(2), refresh_every=numpy.int32(3), primary_weight=numpy.float32(0.5)
-    )
-    assert (made.rank, made.refresh_every, made.primary_weight) == (2, 3, 0.5)

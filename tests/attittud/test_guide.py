@@ -183,22 +183,6 @@ def test_basis_losses_build_the_basis_and_primary_losses_decide_the_signs(basis)
     assert error(p.grads(), want.grads) <= 1e-10
 
 
-def test_a_primary_batch_of_one_example_works_between_refreshes():
-    p = problem("mlp", torch.float64)
-    guide = Guide(p.model, eta=Eta(1, 0, -1), rank=3)
-    guide.backward(primary=p.losses(), auxiliary=p.loss())
-    V = stored_basis(guide, shared_names(p.model, p.losses(), p.loss()))
-    p.model.zero_grad()
-    guide.backward(primary=p.losses(slice(1)), auxiliary=p.loss())
-    assert (
-        error(
-            p.grads(),
-            expected(p.model, p.losses(slice(1)), p.loss(), eta=(1, 0, -1), basis=V).grads,
-        )
-        <= 1e-10
-    )
-
-
 def test_a_deleted_guide_is_freed_at_once():
     """With its basis, which may be ten times as large as the model: not when the garbage collector
     comes by.

@@ -104,17 +104,3 @@ def test_a_step_keeps_its_precision_inside_an_autocast_region(name, engine, basi
             guide.backward(primary=losses, auxiliary=loss)
         found.append(p.grads())
     assert all(g is None or torch.equal(g, found[1][name]) for name, g in found[0].items())
-
-
-def test_a_model_without_autocast_keeps_its_precision_inside_an_autocast_region():
-    p = problem("mlp", m=8)
-    guide = Guide(p.model, eta=Eta(1, 0.5, -1), rank=3, engine="hooks", basis="exact")
-    loss = p.loss()
-
-    def losses() -> torch.Tensor:
-        with torch.autocast("cpu", enabled=False):
-            return p.losses()
-
-    with torch.autocast("cpu", torch.bfloat16):
-        report = guide.backward(primary=losses, auxiliary=loss)
-    assert int(report.effective_rank) == 3

@@ -19,34 +19,6 @@ def gradients(p):
     return {name: g.clone() for name, g in p.grads().items() if g is not None}
 
 
-def shared_is(guide, wanted):
-    """Whether `.grad` of the shared parameters is `wanted` (a function of the losses)."""
-    got = torch.cat([x.grad.flatten() for x in guide.shared_parameters.values()])
-    return torch.allclose(got, torch.cat([g.flatten() for g in wanted]), atol=1e-12)
-
-
-def test_replaced_parameters_are_decomposed_at_once():
-    """load_state_dict(assign=True) replaces every parameter in mid-interval."""
-    p = problem("mlp", torch.float64)
-    guide = Guide(p.model, eta=NOTHING, rank=3)
-    guide.backward(primary=p.losses(), auxiliary=p.loss())
-    p.model.load_state_dict({k: v.clone() for k, v in p.model.state_dict().items()}, assign=True)
-    for parameter in p.model.parameters():
-        parameter.requires_grad_(True)
-    report = guide.backward(primary=p.losses(), auxiliary=p.loss())
-    assert report.refreshed
-    shared = list(guide.shared_parameters.values())
-    assert all(
-        x is y
-        for x, y in zip(
-            shared,
-            [dict(p.model.named_parameters())[n] for n in guide.shared_parameters],
-            strict=True,
-        )
-    )
-    assert shared_is(guide, torch.autograd.grad(p.losses().mean(), shared))
-
-
 @pytest.mark.parametrize("narrowed", [False, True])
 def test_a_copied_guide_continues_with_the_copied_model(narrowed):
     p = problem("mlp", torch.float64)
@@ -194,30 +166,6 @@ def test_renamed_parameters_stay_decomposed():
     names = dict(p.model.named_parameters())
     assert all(names[name] is parameter for name, parameter in guide.shared_parameters.items())
     Guide(p.model, eta=NOTHING, rank=3).load_state_dict(guide.state_dict())
-
-
-def test_a_hook_may_remove_the_gradients_of_other_parameters():
-    """For example, one optimizer for several parameters that steps as soon as one of them has its
-    gradient.
-    """
-    model, x, calls = nn.Linear(3, 2), torch.randn(5, 3), []
-
-    def step(parameter):
-        calls.append(parameter.grad.norm())
-        model.zero_grad()
-
-    for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(step)
-    Guide(model, eta=NOTHING, rank=2).backward(model(x).square().mean(1), model(-x).mean())
-    assert len(calls) == 1
-
-
-def test_a_state_can_be_saved_before_a_new_layer_is_initialised():
-    p = problem("mlp")
-    guide = Guide(p.model, eta=NOTHING, rank=3)
-    guide.backward(primary=p.losses(), auxiliary=p.loss())
-    p.model.more = nn.LazyLinear(2)
-    assert guide.state_dict()["basis"] is not None
 
 
 def test_rows_of_an_interrupted_refresh_are_not_used(monkeypatch):

@@ -71,39 +71,6 @@ def test_captured_step_equals_eager(basis, include_mean):
     replay_equals_eager(Perceptron, False, basis=basis, include_mean=include_mean)
 
 
-def test_captured_refresh_by_hooks_equals_eager():
-    """From a forward pass that the engine watches inside of the graph."""
-    run = Run(Perceptron(), engine="hooks")
-
-    def step(refresh):
-        run.optimizer.zero_grad(set_to_none=True)
-        run.guide.backward(primary=run.losses, auxiliary=run.loss(), refresh=refresh)
-        run.optimizer.step()
-
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for refresh in (True, True, False):
-            step(refresh)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step(True)
-    run.load(3)
-    losses = run.losses()
-    shared = list(run.guide.shared_parameters.values())
-    J = torch.stack(
-        [
-            torch.cat([g.flatten() for g in torch.autograd.grad(l, shared, retain_graph=True)])
-            for l in losses
-        ]
-    ).double()
-    graph.replay()
-    rows = run.guide.subspace.rows.double()
-    assert (rows @ rows.T - torch.eye(4, device=DEVICE)).abs().max() < 1e-6
-    # In the span of the new batch's gradients, at the weights from before the replayed step.
-    close(rows @ torch.linalg.pinv(J) @ J, rows, 1e-3)
-
-
 @pytest.mark.parametrize("basis", ["sketch", "mean", "exact"])
 def test_captured_refresh_equals_eager(basis):
     replay_equals_eager(Perceptron, True, basis=basis, engine="loop")
@@ -212,12 +179,6 @@ def in_its_mode(mode, engine, step, **settings):
 )
 def test_compiled_model_keeps_its_mode(mode, engine):
     in_its_mode(mode, engine, Run.step)
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("basis", ["exact", "canonical"])
-def test_compiled_model_keeps_its_mode_with_other_bases(basis):
-    in_its_mode("reduce-overhead", "loop", Run.step, basis=basis)
 
 
 @pytest.mark.filterwarnings("ignore")

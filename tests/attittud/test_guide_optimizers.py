@@ -95,37 +95,6 @@ def test_gradient_clipping_works(set_to_none):
     )
 
 
-def test_lbfgs_works():
-    """The closure is called several times a step, each time a step of the guide."""
-    results = []
-    for by_hand in (False, True):
-        p = problem("mlp", torch.float64)
-        fill = (lambda p=p: set_gradients(p)) if by_hand else guided(p)
-        optimizer = torch.optim.LBFGS(p.model.parameters(), lr=0.1, max_iter=5)
-
-        def closure(p=p, fill=fill, optimizer=optimizer):
-            optimizer.zero_grad()
-            fill()
-            return p.loss() + WEIGHT * p.losses().mean()
-
-        for _ in range(3):
-            optimizer.step(closure)
-        results.append([x.detach().clone() for x in p.model.parameters()])
-    assert all(torch.equal(x, y) for x, y in zip(*results, strict=True))
-
-
-def test_two_optimizers_for_body_and_heads_work():
-    def both(model: nn.Module):
-        return torch.optim.SGD(
-            [
-                {"params": model.body.parameters(), "lr": 0.1},
-                {"params": model.heads.parameters(), "lr": 1e-3},
-            ]
-        )
-
-    assert_same_training(make_optimizer=both)
-
-
 def scaled_run(
     scaler, steps: int = 5, overflow_at: int | None = None
 ) -> tuple[Problem, list[float]]:

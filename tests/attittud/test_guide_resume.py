@@ -1,11 +1,8 @@
 """Stop in mid-interval, go on in a new process: bit for bit as if never stopped."""
 
-import copy
-import math
 import os
 import subprocess
 import sys
-from types import MappingProxyType
 
 import pytest
 import torch
@@ -139,39 +136,6 @@ if __name__ == "__main__":  # the new process
 
 
 # ------------------------------------------------------------------------- states that were changed
-
-
-@pytest.mark.parametrize("kind", ["mapping", "by parameter"])
-def test_the_same_state_in_another_form_continues_the_same(kind):
-    run = Run("svd")
-    run.train(0, STEPS_BEFORE)
-    state = run.save()
-    guide = state["guide"]
-    basis, shared = guide["basis"], guide["shared"]
-    if kind == "mapping":
-        guide = MappingProxyType(guide)
-    else:
-        parts = basis.split([math.prod(shape) for shape in shared.values()], dim=1)
-        named = zip(shared.items(), parts, strict=True)
-        guide = guide | {"basis": {name: part.reshape(-1, *shape) for (name, shape), part in named}}
-    other = Run("svd", init=1)
-    other.load(copy.deepcopy(state | {"guide": None}) | {"guide": guide})
-    run.train(STEPS_BEFORE, 6)
-    other.train(STEPS_BEFORE, 6)
-    assert error(run.problem.grads(), other.problem.grads()) == 0
-
-
-@pytest.mark.parametrize(("setting", "factor"), [("svd", 5.0), ("bf16", float("nan"))])
-def test_a_basis_whose_rows_have_another_length_is_refused(setting, factor):
-    """In a step every projection would be wrong by this factor, without a word."""
-    run = Run(setting)
-    run.train(0, 2)
-    before = run.guide.state_dict()
-    changed = run.guide.state_dict()
-    changed["basis"][1] *= factor
-    with pytest.raises(ValueError, match="row 1"):
-        run.guide.load_state_dict(changed)
-    assert torch.equal(run.guide.state_dict()["basis"], before["basis"])
 
 
 @pytest.mark.parametrize("formats", [(torch.contiguous_format, torch.channels_last)])

@@ -160,54 +160,6 @@ def test_buffers_of_every_kind_are_restored(kind):
     assert values() == before
 
 
-class Statistics(nn.Module):
-    """A BatchNorm, and running statistics of a module that is not torch's own; `kind` says how they
-    are written.
-    """
-
-    def __init__(self, kind: str) -> None:
-        super().__init__()
-        self.kind = kind
-        self.enter, self.norm = nn.Linear(5, 8), nn.BatchNorm1d(8)
-        for name, value in {
-            "mean": torch.zeros(8),
-            "var": torch.ones(8),
-            "count": torch.zeros((), dtype=torch.int64),
-        }.items():
-            self.register_buffer(name, value)
-
-    def forward(self, x):
-        x = self.enter(x) * self.var  # a loss saves this buffer for its backward pass
-        if self.kind == "batch_norm":
-            F.batch_norm(x.detach(), self.mean, self.var, training=True)
-        elif self.kind == "data":
-            self.mean.data.add_(1)
-            self.count.data.add_(1)
-        else:
-            self.train()
-        return self.norm(x)
-
-
-@pytest.mark.parametrize("batch_norm", ["batch", "frozen"])
-@pytest.mark.parametrize("kind", ["batch_norm", "data", "train()"])
-def test_statistics_that_get_no_new_version_are_restored(kind, batch_norm):
-    p = problem("mlp")
-    p.model = TwoHeads(Statistics(kind), 8)
-    losses, loss = p.losses(), p.loss()
-    before = {name: b.clone() for name, b in p.model.named_buffers()}
-    versions = {name: b._version for name, b in p.model.named_buffers() if "norm" not in name}
-    with isolated_forward(p.model, batch_norm, 0):
-        p.losses()
-        inside = {name: b.clone() for name, b in p.model.named_buffers()}
-    written = any(not torch.equal(inside[name], before[name]) for name in before)
-    assert written == ((kind, batch_norm) != ("train()", "batch"))
-    assert all(torch.equal(b, before[name]) for name, b in p.model.named_buffers())
-    assert versions == {
-        name: b._version for name, b in p.model.named_buffers() if "norm" not in name
-    }
-    (losses.mean() + loss).backward()
-
-
 class Interruption(Exception):  # noqa: N818 - nothing went wrong
     pass
 
@@ -249,17 +201,6 @@ def seeded(p: Problem):
     """Losses with the same dropout every time."""
     torch.manual_seed(0)
     return p.losses(), p.loss()
-
-
-def test_grad_is_untouched_until_combine():
-    p = problem("mlp")
-    p.loss().backward()
-    before = grads(p)
-    guide = Guide(p.model, eta=WEIGHTS, rank=3)
-    guide.primary(p.losses(), basis_losses=p.losses)
-    assert grads(p) == before
-    guide.auxiliary(p.loss())
-    assert grads(p) == before
 
 
 class AlwaysOn(nn.Module):

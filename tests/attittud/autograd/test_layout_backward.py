@@ -98,32 +98,3 @@ def test_a_parameter_for_which_a_function_returns_no_gradient_gets_zeros(engine,
         for head, times in (("primary", 1), ("auxiliary", tasks))
     )
     assert torch.allclose(model["body"].weight.grad, want, rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "late", [False, True], ids=["while hooks are made", "before the last hook is known"]
-)
-def test_an_interruption_leaves_no_hook_that_takes_gradients(late, monkeypatch):
-    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
-    layout, register = Layout(model.named_parameters()), torch.Tensor.register_hook
-    known = []
-
-    def interrupted(parameter, hook):
-        known.append(parameter)
-        if len(known) == 3 and not late:
-            raise KeyboardInterrupt
-        handle = register(parameter, hook)
-        if len(known) == 3:
-            raise KeyboardInterrupt
-        return handle
-
-    with monkeypatch.context() as patched:
-        patched.setattr(torch.Tensor, "register_hook", interrupted)
-        with pytest.raises(KeyboardInterrupt), written_into(layout, layout.empty()):
-            raise AssertionError
-    losses = model(torch.randn(5, 3)).square().sum()
-    expected = torch.autograd.grad(losses, model[1].weight, retain_graph=True)[0]
-    losses.backward()
-    assert all(p.grad.abs().sum() > 0 for p in model.parameters())
-    assert torch.equal(model[1].weight.grad, expected)
-    assert not any(p._backward_hooks for p in model.parameters())

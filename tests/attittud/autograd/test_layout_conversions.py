@@ -98,39 +98,6 @@ def test_parameters_with_hooks_and_of_other_types_are_not_replaced():
     assert converts(walk(loss)) and not names(p, loss, handed)
 
 
-class Doubled(torch.autograd.Function):
-    """Its node has an attribute `variable`, like the node of a leaf."""
-
-    @staticmethod
-    def forward(ctx, variable):
-        ctx.variable = variable
-        return variable * 2
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient * (2 if ctx.variable is not None else 0)
-
-
-@pytest.mark.parametrize(
-    "used",
-    [
-        Doubled.apply,
-        lambda w: w.double().float(),
-        lambda w: w.to(torch.cfloat).real,
-        lambda w: w.to("meta", torch.bfloat16),
-        lambda w: w.to(memory_format=torch.channels_last),
-        lambda w: w.to(torch.float8_e4m3fn).to(torch.bfloat16),
-        lambda w: w.bfloat16() + w.sum(),
-        lambda w: w.mT.bfloat16(),
-    ],
-    ids=["function", "double", "complex", "device", "format", "float8", "both", "transposed"],
-)
-def test_only_the_conversion_of_a_parameter_to_half_precision_counts(used):
-    weight = nn.Parameter(torch.ones(2, 3, 4, 4))
-    assert not converts(walk(used(weight).to(torch.bfloat16).sum()))
-    assert converts(walk(weight.bfloat16().sum())) and converts(walk(weight.half().sum()))
-
-
 @DEVICES
 @pytest.mark.parametrize("half", [torch.bfloat16, None])
 @pytest.mark.parametrize("refreshing", [True, False])

@@ -2,16 +2,14 @@
 tensors.
 """
 
-from collections import Counter
 from itertools import count
 from types import SimpleNamespace
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 
 from attittud import Eta, Guide
 from attittud.autograd.layout import Layout
@@ -201,34 +199,6 @@ def test_weights_of_eta_auto_are_bitwise_the_same_without_a_graph(device, option
     assert len({report["weight_neutral"] for _, report in plain}) > 2
 
 
-class Kernels(TorchDispatchMode):
-    """Counts operations but no views. Outside of a graph their kernels are launched one by one."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen = Counter()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        views = [
-            result.alias_info is not None and not result.alias_info.is_write
-            for result in func._schema.returns
-        ]
-        if not any(views) and "empty" not in str(func):
-            self.seen[str(func)] += 1
-        return func(*args, **(kwargs or {}))
-
-
-def kernels(guide, model, *, judge=None):
-    """Kernels of a step without its forward passes, once a graph finishes it."""
-    for number in range(ALIKE + 3):
-        model.zero_grad()
-        primary, auxiliary = losses(model, number)
-        auxiliary = auxiliary.square().mean()
-        with Kernels() as found:
-            guide.backward(primary, auxiliary, judge=judge)
-    return found.seen
-
-
 def test_loaded_scores_are_used_and_judges_with_nan_are_skipped(device, monkeypatch):
     states = {}
 
@@ -246,22 +216,6 @@ def test_loaded_scores_are_used_and_judges_with_nan_are_skipped(device, monkeypa
     ours = train(network(device), **options)
     assert_same(ours, train(network(device), never=True, **options))
     assert count and ours[-1][1]["skipped_scores"] == 2
-
-
-def test_a_basis_that_gets_more_rows_in_a_refresh_is_used(device, monkeypatch):
-    """Its rows then lie elsewhere."""
-
-    def change(number, *_):
-        few = number < 7  # the second refresh has more examples, the last one fewer again
-        monkeypatch.setattr(
-            "tests.attittud.basis.test_captured.EXAMPLES", 3 if few or number > 13 else 12
-        )
-
-    count = served(monkeypatch)
-    assert_same(
-        train(network(device), before=change), train(network(device), before=change, never=True)
-    )
-    assert count
 
 
 def test_changes_between_steps_take_effect(device, monkeypatch):
@@ -287,26 +241,6 @@ def test_changes_between_steps_take_effect(device, monkeypatch):
         train(network(device), steps=35, before=change, never=True),
     )
     assert count
-
-
-def test_a_step_that_fails_after_its_graph_leaves_the_scores_as_they_were(device, monkeypatch):
-    count, model = served(monkeypatch), network(device)
-    guide = Guide(model, eta="auto", rank=3, refresh_every=100, judge_every=1)
-
-    def step(number):
-        model.zero_grad()
-        primary, auxiliary = losses(model, number)
-        guide.backward(primary, auxiliary.square().mean(), judge=lambda: judges(model, number))
-
-    for number in range(10):
-        step(number)
-    scores, many = guide._auto.scores["auxiliary"].tensors(), len(count)
-    before = [tensor.clone() for tensor in scores]
-    model["body"][0].weight.register_post_accumulate_grad_hook(lambda _: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        step(50)
-    assert len(count) == many + 1  # a graph had finished it
-    assert all(map(torch.equal, scores, before)) and guide._auto.count == 10
 
 
 def test_gradients_and_reports_that_a_user_keeps_do_not_change(device, monkeypatch):
@@ -357,32 +291,10 @@ def test_steps_run_without_a_graph_if_torch_cannot_capture(device, monkeypatch):
     assert not count and len(tried) == 1
 
 
-def test_a_process_group_of_one_worker_uses_no_graph(device, monkeypatch):
-    """It sums over its workers, which a CUDA graph should not hold."""
-    count = served(monkeypatch)
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        train(network(device), steps=6, process_group=dist.group.WORLD)
-    finally:
-        dist.destroy_process_group()
-    assert not count
-
-
 def wandering(monkeypatch, where):
     """Let gradients of step number i lie at the addresses where(i)."""
     number = count()
     monkeypatch.setattr(captured, "_addresses", lambda vectors: (where(next(number)), len(vectors)))
-
-
-@pytest.mark.parametrize("different", [2, captured.MOST])
-def test_gradients_that_lie_elsewhere_have_a_graph_of_their_own(different, monkeypatch, device):
-    if device != "cpu":
-        pytest.skip("only the stand-in can choose addresses")
-    wandering(monkeypatch, lambda number: number % different)
-    found = served(monkeypatch)
-    ours = train(network(device), steps=40)
-    assert len(found) == 40 - ALIKE * different
-    assert_same(ours, train(network(device), steps=40, never=True))
 
 
 @pytest.mark.parametrize("different", [captured.MOST + 3, 70])

@@ -11,9 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attittud.autograd.layout import Layout
-from attittud.engine import UnsupportedError, hooks, make_engine
-from attittud.engine.base import verify
+from attittud.engine import UnsupportedError
 from tests.helpers.later_batches import Case, data, later, losses_of, raw
 from tests.helpers.layers import Function, Own, weight
 
@@ -144,21 +142,6 @@ def test_auto_switches_to_another_engine_in_a_later_step(monkeypatch, caplog):
     assert ["'hooks'" in found.message.split(",")[0] for found in caplog.records] == [True, False]
 
 
-def test_shapes_that_were_seen_before_are_not_compared_again(monkeypatch):
-    compared = []
-    monkeypatch.setattr(
-        "attittud.engine.hooks.verify", lambda *_, **__: compared.append(True) or set()
-    )
-    model, made = linear().double(), make_engine("hooks")
-    # A single example is new, once.
-    shapes = {(5, 4, 6): 1, (4, 7, 6): 1, (4, 4, 6): 1, (1, 4, 6): 2, (1, 7, 6): 2, (5, 5, 6): 2}
-    for shape, times in shapes.items():
-        x = data(*shape)
-        with made.watch(model):
-            made.jacobian(losses_of(model(x)), Layout(model.named_parameters()))
-        assert len(compared) == times, shape
-
-
 @pytest.mark.parametrize("name", NOTICED)
 def test_wrong_gradients_that_first_show_in_a_later_batch_are_noticed(name, monkeypatch):
     """A parameter whose gradient was zero or not finite had not been compared."""
@@ -166,20 +149,6 @@ def test_wrong_gradients_that_first_show_in_a_later_batch_are_noticed(name, monk
         later(NOTICED[name], "hooks")
     monkeypatch.setattr("attittud.engine.auto.HOOKS_FROM", 0)
     later(NOTICED[name], "auto")
-
-
-def test_batches_that_confirm_nothing_are_checked_less_and_less_often():
-    model = Function(lambda self, x: x * self.a + 0 * self.b, a=weight(6), b=weight(6)).double()
-    layout, made, compared = Layout(model.named_parameters()), make_engine("hooks"), []
-    for at in range(20):
-        with made.watch(model), pytest.MonkeyPatch.context() as patch:
-            patch.setattr(
-                hooks,
-                "verify",
-                lambda *args, at=at, **known: compared.append(at) or verify(*args, **known),
-            )
-            made.jacobian(losses_of(model(data(M, 6))), layout)
-    assert compared == [0, 1, 2, 4, 8, 16]
 
 
 @pytest.mark.parametrize("name", UNNOTICED)

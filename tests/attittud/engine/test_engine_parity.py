@@ -156,33 +156,6 @@ def test_hooks_gives_the_update_of_loop_from_basis_losses(name):
     assert error(grads[1], grads[0]) < 1e-11
 
 
-def test_micro_batches_given_as_callables_add_up():
-    grads = []
-    for engine in ("loop", "hooks"):
-        p = problem("transformer", torch.float64)
-        guide = Guide(p.model, eta=ETA, rank=3, engine=engine)
-        for half in (slice(0, 3), slice(3, None)):
-            guide.primary(lambda half=half: p.losses(half) / 2)  # noqa: B023 - called at once
-        guide.auxiliary(p.loss())
-        guide.combine()
-        grads.append(p.grads())
-    assert error(grads[1], grads[0]) < 1e-11
-
-
-def test_an_error_in_the_callable_leaves_the_guide_usable():
-    p = problem("mlp")
-    guide = Guide(p.model, eta=ETA, rank=3, engine="hooks")
-
-    def broken() -> Tensor:
-        p.losses()
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        guide.backward(primary=broken, auxiliary=p.loss())
-    assert guide.engine.record is None
-    assert guide.backward(primary=p.losses, auxiliary=p.loss()).refreshed
-
-
 WEIGHTS = (1, 0.5, -1)
 
 

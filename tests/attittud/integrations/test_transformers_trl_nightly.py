@@ -21,8 +21,7 @@ pytest.importorskip("peft", reason="needs peft")
 
 
 from peft import LoraConfig
-from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer, pack_dataset
-from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
+from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 from trl_trainers import MAKE, GuidedDPO, GuidedSFT, make_model, make_tokenizer, pairs, text
 
 from attittud import preset
@@ -143,25 +142,3 @@ def test_lora_adapters_are_trained(tmp_path: Path) -> None:
     resumed = sft(tmp_path, **settings)
     resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     assert curve(resumed) == curve(trainer) and len(curve(resumed)) == 6
-
-
-def test_packing_auxiliary_data_is_allowed(tmp_path: Path) -> None:
-    tokenizer = make_tokenizer()
-    ids = (
-        text(40, [1], 2)
-        .map(lambda row: {"input_ids": tokenizer(row["text"])["input_ids"]})
-        .select_columns(["input_ids"])
-    )
-    trainer = GuidedSFT(
-        model=make_model(),
-        args=arguments(tmp_path, SFTConfig, max_length=16),
-        train_dataset=text(20, [1], 1),
-        processing_class=make_tokenizer(),
-        auxiliary_datasets={"packed": pack_dataset(ids, seq_length=16)},
-        auxiliary_collators={
-            "packed": DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)
-        },
-        guide=SUM,
-    )
-    trainer.train()
-    assert curve(trainer, "loss_packed")[-1] < curve(trainer, "loss_packed")[0]

@@ -144,13 +144,6 @@ def test_moments_follow_an_exponential_average(hearings):
     assert torch.allclose(record.known[2], (variance / count).sqrt() * (1 + 3 / (count - 1)))
 
 
-def test_one_score_alone_gives_no_weight():
-    record = record_of([1.0] * 5)
-    assert torch.isinf(record.known[2]).all() and not record.weights.any()
-    record.add(torch.ones(5, dtype=torch.float64))
-    assert not record.known[2].any() and record.weights.all()
-
-
 @given(
     st.lists(st.floats(-0.9, 0.9), min_size=5, max_size=5),
     st.lists(st.lists(st.floats(-0.1, 0.1), min_size=5, max_size=5), min_size=6, max_size=8),
@@ -238,14 +231,6 @@ def test_judges_from_the_auxiliary_data_drop_nothing():
     assert weights(report) == [1, 1, 1]
 
 
-def test_the_canonical_basis_scores_coordinates_in_chunks(monkeypatch):
-    p, guide = make("canonical")
-    q, other = make("canonical")
-    first = step(p, guide)
-    monkeypatch.setattr("attittud.basis.canonical.chunk_size", lambda _: 7)
-    assert score(step(q, other)) == pytest.approx(score(first), abs=1e-12)
-
-
 # ----------------------------------------------------------------------------------------- promises
 
 
@@ -313,14 +298,6 @@ def test_random_losses_of_judges_differ_each_time_and_are_the_same_after_a_resum
     assert drawn[0] != drawn[1] == drawn[2]
 
 
-def test_steps_without_judges_do_not_shift_the_schedule():
-    p, guide = make()
-    step(p, guide, judge=lambda: 0 * p.losses(JUDGES))
-    q, other = make()
-    other.load_state_dict(guide.state_dict())
-    assert step(q, other, judge=lambda: 0 * q.losses(JUDGES)).to_dict()["skipped_scores"] == 2
-
-
 def test_judges_are_called_when_due_and_may_be_left_out_later():
     p, guide = make(judge_every=4)
     calls = []
@@ -368,42 +345,6 @@ def test_judges_work_with_primary_auxiliary_combine_and_micro_batches():
         second = other.combine()
         assert error(q.grads(), p.grads()) < 1e-10
         assert score(second) == pytest.approx(score(first), abs=1e-9)
-
-
-def test_named_tasks_may_alternate_in_micro_batches():
-    """Micro-batches of two tasks that alternate: each is judged as a whole."""
-    p, guide = make()
-    q, other = make()
-    tasks = {"a": slice(0, 8), "b": slice(4, 12)}
-    for _ in range(3):
-        p.model.zero_grad(), q.model.zero_grad()
-        losses = {name: p.loss(at) for name, at in tasks.items()}
-        first = guide.backward(
-            primary=p.losses(TRAINED), auxiliary=losses, judge=lambda: p.losses(JUDGES)
-        )
-        other.primary(q.losses(TRAINED))
-        other.judge(lambda: q.losses(JUDGES))
-        for part in (0, 4):
-            for name, at in tasks.items():
-                other.auxiliary({name: q.loss(slice(at.start + part, at.start + part + 4)) / 2})
-        second = other.combine()
-        assert error(q.grads(), p.grads()) < 1e-10
-        for name in tasks:
-            assert score(second, name) == pytest.approx(score(first, name), abs=1e-9)
-
-
-def test_judges_work_if_auxiliary_comes_before_primary():
-    p, guide = make(refresh_every=1)
-    q, other = make(refresh_every=1)
-    for at in range(3):
-        first = step(p, guide, at)
-        q.model.zero_grad()
-        other.judge(lambda: q.losses(JUDGES))
-        other.auxiliary(q.loss(slice(at, at + 8)))
-        other.primary(q.losses(TRAINED))
-        second = other.combine()
-        assert score(second) == pytest.approx(score(first), abs=1e-9)
-        assert error(q.grads(), p.grads()) < 1e-10
 
 
 def test_named_tasks_may_mix_auto_and_fixed_weights():
@@ -523,26 +464,6 @@ def test_wrong_judges_are_refused(judge):
     with pytest.raises((ValueError, TypeError), match="judge"):
         step(p, guide, judge=judge)
     step(p, guide)  # the failed step is forgotten
-
-
-def test_judges_are_refused_with_fixed_weights():
-    p, guide = make(eta=Eta(1, 1, 0))
-    with pytest.raises(ValueError, match="judge"):
-        step(p, guide)
-    with pytest.raises(TypeError, match="eta"):
-        make(eta="automatic")
-    with pytest.raises(ValueError, match="judge_every"):
-        make(judge_every=0)
-
-
-def test_tasks_with_fixed_weights_need_no_judges():
-    p, guide = make(eta={"a": "auto", "b": Eta(1, 1, 0)})
-    guide.backward(primary=p.losses(TRAINED), auxiliary={"b": p.loss()})
-    guide.primary(p.losses(TRAINED))
-    guide.auxiliary({"b": p.loss()})
-    guide.combine()
-    with pytest.raises(ValueError, match="'a'"):
-        guide.backward(primary=p.losses(TRAINED), auxiliary={"b": p.loss(), "a": p.loss()})
 
 
 def test_an_incomplete_state_is_refused_and_changes_nothing():

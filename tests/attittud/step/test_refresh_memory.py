@@ -144,21 +144,6 @@ def test_memory_of_primary_then_auxiliary():
         assert measured(model, window) <= K + 3 + SLACK
 
 
-@pytest.mark.parametrize("with_grad", [False, True], ids=["", "grad present"])
-def test_memory_of_several_tasks_in_one_backward(with_grad):
-    torch.manual_seed(0)
-    model = Wide()
-    guide = guide_for(model)
-    for refresh in (True, False, True):
-        model.zero_grad(set_to_none=True)
-        if with_grad:
-            model.auxiliary().backward()
-        losses, named = model.primary(), {f"task {t}": model.auxiliary(t) for t in range(3)}
-        step = partial(guide.backward, primary=losses, auxiliary=named, refresh=refresh)
-        peak = measured(model, step)
-        assert peak <= 3 + (K if refresh else 0) + (not with_grad) + SLACK, (refresh, peak)
-
-
 def test_memory_of_tasks_that_alternate_in_a_step_with_a_refresh():
     torch.manual_seed(0)
     model = Wide()
@@ -173,18 +158,6 @@ def test_memory_of_tasks_that_alternate_in_a_step_with_a_refresh():
         guide.combine()
 
     assert measured(model, window) <= K + 2 + 4 + SLACK
-
-
-def test_memory_kept_after_a_step():
-    """Between steps V is all that is kept."""
-    torch.manual_seed(0)
-    model = Wide()
-    model.auxiliary().backward()
-    guide = guide_for(model)
-    with LiveMemory() as watch:
-        guide.backward(primary=model.primary(), auxiliary=model.auxiliary())
-        kept = watch.live / model.bytes
-    assert K <= kept <= K + 0.2
 
 
 def test_basis_dtype_halves_the_memory_kept_after_a_step():
@@ -215,28 +188,3 @@ def test_a_basis_that_cannot_fit_is_refused_before_it_is_allocated(monkeypatch, 
 
     assert measured(model, attempt) < 3
     assert all(x.grad is None for x in model.parameters())
-
-
-def test_the_settings_proposed_do_fit(monkeypatch):
-    torch.manual_seed(0)
-    model = Wide()
-    monkeypatch.setattr(attittud.step.refresh, "available_bytes", lambda device: 8 * model.bytes)
-    with pytest.raises(MemoryError) as caught:
-        guide_for(model, rank=20).backward(primary=model.primary(), auxiliary=model.auxiliary())
-    rank = int(str(caught.value).split("rank=")[1].split()[0].strip(",;."))
-    assert 1 <= rank < 20
-    guide_for(model, rank=rank).backward(primary=model.primary(), auxiliary=model.auxiliary())
-    with pytest.raises(MemoryError):
-        guide_for(model, rank=rank + 1).backward(
-            primary=model.primary(), auxiliary=model.auxiliary()
-        )
-
-
-def test_unknown_or_ample_memory_refuses_nothing(monkeypatch):
-    torch.manual_seed(0)
-    model = Wide()
-    for amount in (None, 2**60):
-        monkeypatch.setattr(
-            attittud.step.refresh, "available_bytes", lambda device, amount=amount: amount
-        )
-        guide_for(model).backward(primary=model.primary(), auxiliary=model.auxiliary())

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attittud import Eta, Guide
 from attittud.engine.hooks import HookedJacobian
 from tests.helpers.layers import Contiguous
-from tests.helpers.oracle import error, expected, gradients
+from tests.helpers.oracle import error, expected
 from tests.helpers.watch import LiveMemory
 from tests.helpers.zoo import Problem, problem
 
@@ -49,38 +49,6 @@ def passes(p: Problem, amp=nullcontext, **options) -> int:
     return len(found)
 
 
-class Placed(nn.Module):
-    """Its embeddings of positions are computed from a parameter and a buffer alone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding, self.places, self.out = (
-            nn.Embedding(9, 6),
-            nn.Embedding(4, 6),
-            nn.Linear(6, 4),
-        )
-        self.register_buffer("numbers", torch.arange(4))
-
-    def forward(self, x: Tensor, head: str) -> Tensor:
-        return self.out((self.embedding(x) + self.places(self.numbers)).tanh().mean(1))
-
-
-def placed() -> Problem:
-    torch.manual_seed(0)
-    return Problem(
-        Placed(),
-        torch.randint(9, (8, 4)),
-        torch.arange(8) % 4,
-        torch.randint(9, (5, 4)),
-        torch.arange(5) % 4,
-    )
-
-
-@pytest.mark.parametrize(("m", "most"), [(6, 2), (16, 1)])
-def test_a_power_of_two_of_examples_takes_one_pass(m, most):
-    assert passes(problem("mlp", m=m)) == most
-
-
 @pytest.mark.parametrize(
     ("p", "most", "options"),
     [
@@ -88,14 +56,12 @@ def test_a_power_of_two_of_examples_takes_one_pass(m, most):
         (problem("mlp", m=8), 1, {"basis": "exact"}),
         (problem("mlp", m=8), 1, {"primary_weight": 0.0}),
         (problem("mlp", m=8), 2, {"rank": 1}),  # ΠJ is an ordinary gradient of weighted losses
-        (placed(), 2, {}),
     ],
     ids=[
         "float16",
         "exact",
         "weight 0",
         "rank 1",
-        "derived",
     ],
 )
 def test_how_many_passes_a_refresh_takes(p, most, options):
@@ -107,14 +73,6 @@ def autocast_inside(dtype: torch.dtype = torch.bfloat16) -> Problem:
     p = problem("transformer", m=8)
     p.model.forward = torch.autocast("cpu", dtype)(p.model.forward)
     return p
-
-
-def test_a_forward_pass_under_autocast_takes_one_pass():
-    assert passes(autocast_inside()) == 1
-
-
-def test_a_basis_that_takes_several_products_keeps_the_graph_for_them():
-    assert passes(problem("mlp", m=16), basis="svd", rank=2) > 2
 
 
 def test_micro_batches_of_other_sizes_share_one_scale():
@@ -136,25 +94,6 @@ def test_micro_batches_of_other_sizes_share_one_scale():
         p.model, p.losses(), p.loss(), eta=(1, 0.5, -1), rank=3, refresh_index=1, basis_losses=rows
     )
     assert error(p.grads(), want.grads) <= 1e-10
-
-
-def test_a_graph_is_kept_on_request():
-    p, held, found = problem("mlp", m=8), list[Tensor](), list[int]()
-
-    def losses() -> Tensor:
-        held.append(counted(p.losses, found)())
-        return held[-1]
-
-    guide = guide_for(p)
-    for retain in (True, True, False):
-        found.clear()
-        guide.primary(losses, retain_graph=retain)
-        guide.auxiliary(p.loss())
-        guide.combine()
-    assert len(found) == 1
-    held[1].sum().backward()
-    with pytest.raises(RuntimeError, match="second time"):
-        held[2].sum().backward()
 
 
 def in_two_passes(patch: pytest.MonkeyPatch) -> None:
@@ -203,26 +142,6 @@ def test_one_pass_gives_the_bits_of_two(name, monkeypatch):
     in_two_passes(monkeypatch)
     for a, b in zip(one, trained(PROBLEMS[name]()), strict=True):
         assert (a is None and b is None) or torch.equal(a, b)
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["transformer", "tied_function", "unused"],
-)
-def test_equal_weights_are_exact(name):
-    """The primary gradient of the one pass is that of `torch.autograd.grad`."""
-    p = problem(name, m=8)
-    guide = guide_for(p, eta=Eta(0.5, 0.5, 0.5), primary_weight=0.3)
-    for _ in range(2):
-        p.model.zero_grad()
-        g_p, g_a = gradients(p.losses().mean(), p.model), gradients(p.loss(), p.model)
-        guide.backward(primary=p.losses, auxiliary=p.loss())
-        for key, parameter in p.model.named_parameters():
-            a, b = g_a.get(key), g_p.get(key)
-            want = 0.5 * a + 0.3 * b if a is not None and b is not None else a if b is None else b
-            assert (parameter.grad is None and want is None) or torch.equal(parameter.grad, want), (
-                key
-            )
 
 
 @pytest.mark.parametrize(("name", "basis"), [("mlp", "exact"), ("transformer", "sketch")])

@@ -79,69 +79,6 @@ def test_a_parameter_that_grows_is_noticed():
             )
 
 
-class Stages(nn.Sequential):
-    """Shows its first layer only later."""
-
-    later = False
-
-    def named_parameters(self, *args, **options):
-        for name, parameter in super().named_parameters(*args, **options):
-            if self.later or not name.startswith("0."):
-                yield name, parameter
-
-
-def test_a_model_may_list_its_parameters_itself():
-    torch.manual_seed(0)
-    model = Stages(nn.Linear(4, 5), nn.Linear(5, 5), nn.Linear(5, 3))
-    x = torch.randn(6, 4)
-    guide = Guide(model, eta=Eta(1, 1, 0), rank=2, refresh_every=2)
-    for later in (False, False, True, True):
-        model.later = later
-        for p in model.parameters():
-            p.grad = None
-        guide.backward(model(x).square().mean(1), model(-x).mean())
-        assert (model[0].weight.grad is not None) is later
-
-
-@pytest.mark.parametrize("change", ["tied", "removed"])
-def test_a_state_names_only_parameters_that_the_model_still_has(change):
-    model, x = (
-        nn.ModuleDict({name: nn.Linear(4, 4) for name in ("body", "p", "a", "b")}),
-        torch.randn(6, 4),
-    )
-
-    def step(guide, head):
-        model.zero_grad()
-        h = model["body"](x)
-        guide.backward(model["p"](h).square().mean(1), model[head](-h).mean())
-
-    guide = Guide(model, eta=Eta(1, 1, 0), rank=2, refresh_every=100)
-    step(guide, "a")
-    step(guide, "b")
-    if change == "tied":
-        model["a"].weight = model["b"].weight
-    else:
-        del model["a"]
-    step(guide, "b")
-    Guide(model, eta=Eta(1, 1, 0), rank=2, refresh_every=100).load_state_dict(guide.state_dict())
-
-
-def test_a_guide_does_not_read_parametrized_weights():
-    """Spectral normalisation changes its buffers whenever somebody reads the weight."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 5)), nn.Linear(5, 3))
-    guide, x = (
-        Guide(model, eta=Eta(1, 1, 0), rank=2, refresh_every=2, engine="loop"),
-        torch.randn(6, 4),
-    )
-    for _ in range(3):
-        model.zero_grad()
-        losses, loss = model(x).square().mean(1), model(-x).mean()
-        before = [buffer.clone() for buffer in model.buffers()]
-        guide.backward(losses, loss)
-        assert all(torch.equal(a, b) for a, b in zip(before, model.buffers(), strict=True))
-
-
 def test_tied_parameters_count_once():
     p = problem("tied_module")
     assert list(step(p).shared_parameters) == ["embedding.weight", "mix.weight", "mix.bias"]
@@ -243,40 +180,6 @@ def test_tensors_outside_of_the_model_get_no_gradient():
     )
     assert stranger.grad is None
     assert p.xa.grad is None
-
-
-class Offsets(nn.Module):
-    """A head of two summands, for which autograd returns the same gradient."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.first, self.second = (
-            nn.Linear(4, 3),
-            nn.Parameter(torch.zeros(6, 3)),
-            nn.Parameter(torch.zeros(6, 3)),
-        )
-
-    def forward(self, x):
-        return self.body(x) + (self.first + self.second)
-
-
-@pytest.mark.parametrize("order", ["as the parameters", "another order of memory"])
-def test_parameters_that_get_the_same_gradient_do_not_share_its_memory(order):
-    """An optimizer or clipping writes into `.grad`."""
-    torch.manual_seed(0)
-    model, x = Offsets(), torch.randn(6, 4)
-    if order != "as the parameters":
-        model.first.data = model.first.data.t().contiguous().t()
-    guide = Guide(model, eta=Eta(1, 1, 0), rank=2)
-    guide.backward(primary=model(x).square().sum(1), auxiliary=model.body(x).sum())
-    assert torch.equal(model.first.grad, model.second.grad) and model.first.grad.abs().sum() > 0
-    assert (model.first.grad.stride(), model.second.grad.stride()) == (
-        model.first.stride(),
-        model.second.stride(),
-    )
-    kept = model.second.grad.clone()
-    model.first.grad.zero_()
-    assert torch.equal(model.second.grad, kept)
 
 
 def test_a_frozen_layer_is_no_forgotten_zero_grad(recwarn):

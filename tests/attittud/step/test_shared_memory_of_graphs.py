@@ -33,14 +33,14 @@ class Network(nn.Module):
         self.blocks = nn.ModuleList(
             nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.ReLU()) for _ in range(3)
         )
-        self.heads = nn.ModuleDict({name: nn.Linear(4, 3) for name in ("primary", "a", "b")})
+        self.heads = nn.ModuleDict({name: nn.Linear(4, 3) for name in ("primary", "a")})
         self.skipped = set[int]()
         self.reentrant: bool | None = None
 
-    def features(self, x: Tensor, skipped: set[int] | None = None) -> Tensor:
+    def features(self, x: Tensor) -> Tensor:
         x = self.stem(x)
         for number, block in enumerate(self.blocks):
-            if number not in (self.skipped if skipped is None else skipped):
+            if number not in self.skipped:
                 plain = self.reentrant is None
                 x = x + (block(x) if plain else checkpoint(block, x, use_reentrant=self.reentrant))
         return x.mean((2, 3))
@@ -63,9 +63,6 @@ class Run:
             **options,
         )
         self.together = self.ahead = self.always = False
-        self.skipped_by_tasks: set[int] | None = None
-        self.tasks = ("a",)
-        self.head = "primary"
         self.verbs = False
         self.half: torch.dtype | None = None
 
@@ -79,18 +76,14 @@ class Run:
         features = model.features(x.to(dtype))
 
         def others() -> Tensor:
-            return model.features(2 * x.to(dtype), self.skipped_by_tasks)
+            return model.features(2 * x.to(dtype))
 
         ahead = others() if self.always or (self.ahead and not self.together) else features
-        losses = F.cross_entropy(model.heads[self.head](features), self.y, reduction="none")
-        return losses, {
-            name: model.heads[name](
-                features if self.together else ahead if self.ahead else others()
-            )
-            .square()
-            .mean()
-            for name in self.tasks
-        }
+        losses = F.cross_entropy(model.heads["primary"](features), self.y, reduction="none")
+        if not self.together and not self.ahead:
+            ahead = others()
+        taken = features if self.together else ahead
+        return losses, {"a": model.heads["a"](taken).square().mean()}
 
     def step(self) -> list[Tensor | None]:
         self.model.zero_grad()
@@ -115,26 +108,6 @@ def layer_drop(run: Run, number: int) -> None:
     run.model.skipped = {number % 4}
 
 
-def layer_drop_in_each_pass(run: Run, number: int) -> None:
-    """After the refresh in step 5, a block that the task used before is the primary task's own."""
-    used = "0", "0", "0", "0", "0", "01", "1", "2"
-    by_tasks = "0", "0", "0", "2", "1", "0", "0", "0"
-    run.model.skipped = {0, 1, 2} - set(map(int, used[number]))
-    run.skipped_by_tasks = {0, 1, 2} - set(map(int, by_tasks[number]))
-
-
-def task_left_out(run: Run, number: int) -> None:
-    run.tasks = ("a", "b") if number != 3 else ("a",)
-
-
-def another_head(run: Run, number: int) -> None:
-    run.head = "primary" if number < 3 else "b"
-
-
-def one_forward_later(run: Run, number: int) -> None:
-    run.together = number >= 3
-
-
 def one_forward_in_turn(run: Run, number: int) -> None:
     """The forward passes come before both losses, so that there are as many nodes between these
     losses.
@@ -149,30 +122,14 @@ def features_chosen(run: Run, number: int) -> None:
     run.ahead, run.always, run.together = True, True, number % 2 == 1
 
 
-def checkpointing(run: Run, number: int) -> None:
-    run.model.reentrant = None if number < 3 else False
-
-
 def channels_last(run: Run, number: int) -> None:
     if number == 3:
         run.model.to(memory_format=torch.channels_last)
 
 
-def doubled(run: Run, number: int) -> None:
-    if number == 5:  # with a refresh
-        run.model.double()
-
-
 def pickled(run: Run, number: int) -> None:
     if number == 3:
         run.model, run.guide = pickle.loads(pickle.dumps((run.model, run.guide)))
-
-
-def assigned(run: Run, number: int) -> None:
-    if number == 3:
-        state = {name: value.clone() for name, value in run.model.state_dict().items()}
-        run.model.load_state_dict(state, assign=True)
-        run.model.requires_grad_(True)
 
 
 def replaced(run: Run, number: int) -> None:
@@ -186,16 +143,6 @@ def module_added(run: Run, number: int) -> None:
         run.model.blocks.append(nn.Conv2d(4, 4, 1))
 
 
-def parameter_removed(run: Run, number: int) -> None:
-    if number == 3:
-        run.model.stem.bias = None
-
-
-def kept_gradient(run: Run, number: int) -> None:
-    """Somebody holds on to `.grad`, and so to the memory that it is in."""
-    run.held = {**getattr(run, "held", {}), number: run.model.stem.weight.grad}
-
-
 def by_verbs(run: Run, number: int) -> None:
     run.verbs, run.model.skipped = True, {number % 4}
 
@@ -204,37 +151,17 @@ def autocast_later(run: Run, number: int) -> None:
     run.half = None if number < 3 else torch.bfloat16
 
 
-def another_half(run: Run, number: int) -> None:
-    run.half = torch.bfloat16 if number < 3 else torch.float16
-
-
-def hooked_later(run: Run, number: int) -> None:
-    if number == 3:
-        run.model.blocks[1][0].weight.register_hook(lambda gradient: 2 * gradient)
-
-
 CHANGES: list[Callable[[Run, int], None]] = [
     freeze,
     layer_drop,
-    layer_drop_in_each_pass,
-    task_left_out,
-    another_head,
-    one_forward_later,
     one_forward_in_turn,
     features_chosen,
-    checkpointing,
     channels_last,
-    doubled,
     pickled,
-    assigned,
     replaced,
     module_added,
-    parameter_removed,
-    kept_gradient,
     by_verbs,
     autocast_later,
-    another_half,
-    hooked_later,
 ]
 
 

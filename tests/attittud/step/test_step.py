@@ -116,22 +116,6 @@ def test_uneven_micro_batches_give_the_basis_of_the_whole():
     assert torch.allclose(a, b, atol=1e-12)
 
 
-def test_named_tasks_in_micro_batches():
-    eta = {"a": Eta(1, 0, -1), "b": Eta(0, 1, 1)}
-    p, guide = setup(eta=eta)
-    guide.backward(
-        primary=p.losses(), auxiliary={"a": p.loss(), "b": p.model.body(p.xa).square().mean()}
-    )
-    q, other = setup(eta=eta)
-    for at in PRIMARY:
-        other.primary(q.losses(at) / N)
-    for at in AUXILIARY:
-        other.auxiliary({"b": q.model.body(q.xa[at]).square().mean() / N})
-        other.auxiliary({"a": q.loss(at) / N})
-    other.combine()
-    assert error(q.grads(), p.grads()) < 1e-10
-
-
 @pytest.mark.parametrize(("refresh", "include_mean"), [(True, False), (False, True)])
 def test_named_tasks_that_alternate_within_a_step(refresh, include_mean):
     """Each micro-batch brings its primary and all its auxiliary losses; signs wait for the last
@@ -191,16 +175,6 @@ def test_tasks_that_reach_different_parts_of_the_model():
     assert error(q.grads(), p.grads()) < 1e-10
 
 
-def test_two_backward_calls_add_their_updates():
-    p, guide = setup()
-    first, second = one_batch(p, guide), one_batch(p, guide)
-    q, other = setup()
-    other.backward(primary=q.losses(), auxiliary=q.loss())
-    other.backward(primary=q.losses(), auxiliary=q.loss())
-    for name, g in q.grads().items():
-        assert torch.equal(g, first[name] + second[name]), name
-
-
 def test_primary_auxiliary_combine_equals_backward():
     p, guide = setup()
     want = one_batch(p, guide)
@@ -256,82 +230,6 @@ def test_svd_refuses_several_primary_calls():
     p, guide = setup(basis="svd")
     with pytest.raises(RuntimeError, match=r"(?s)(?=.*basis_losses)(?=.*sketch)"):
         micro_batches(p, guide, interleaved=False)
-
-
-@pytest.mark.parametrize(
-    ("basis", "dtype"), [("sketch", torch.float32), ("exact", torch.float64)], ids=str
-)
-def test_power_of_two_loss_scale_gives_the_same_update(basis, dtype):
-    grads = []
-    for scale in (1, 2**16):
-        p = problem("mlp", dtype)
-        guide = Guide(
-            p.model,
-            eta=ETA,
-            primary_weight=0.1,
-            basis=basis,
-            rank=3,
-            include_mean=True,
-            refresh_every=2,
-        )
-        for _ in range(3):
-            p.model.zero_grad()
-            guide.backward(primary=scale * p.losses(), auxiliary=scale * p.loss())
-        grads.append({name: g / scale for name, g in p.grads().items()})
-    assert all(torch.equal(grads[0][name], grads[1][name]) for name in grads[0])
-
-
-def test_unknown_values_of_a_report_are_nan():
-    """A task is reduced to its k-vector when another one comes: parts of its norm that are gone are
-    not guessed.
-    """
-    etas = {"near": (1, 0.5, -1), "far": (0.2, 1, 0)}
-    p, guide = setup(eta={name: Eta(*eta) for name, eta in etas.items()})
-    one, other = AUXILIARY[0], AUXILIARY[1]
-    tasks = {"near": lambda: (p.loss(one) + p.loss(other)) / 2, "far": lambda: p.loss(AUXILIARY[2])}
-    guide.backward(primary=p.losses(), auxiliary={name: loss() for name, loss in tasks.items()})
-    assert guide.subspace is not None
-    want = expected(
-        p.model,
-        p.losses(),
-        {name: loss() for name, loss in tasks.items()},
-        eta=etas,
-        primary_weight=0.1,
-        basis=guide.subspace.rows.double(),
-    )
-
-    def values(*calls):
-        p.model.zero_grad()
-        for call in calls:
-            call()
-        report = guide.combine()
-        assert error(p.grads(), want.grads) < 1e-10
-        return report.tasks["near"], report.tasks["far"]
-
-    halves = [lambda at=at: guide.primary(p.losses(at) / 2) for at in (slice(0, 6), slice(6, 12))]
-    near = [lambda at=at: guide.auxiliary({"near": p.loss(at) / 2}) for at in (one, other)]
-    parts = want.parts["near"]
-
-    def far() -> None:
-        guide.auxiliary({"far": tasks["far"]()})
-
-    # In parts, with another task between them: no norm of the whole.
-    found, _ = values(*halves, near[0], far, near[1])
-    assert float(found.helpful) == pytest.approx(float(parts.helpful.norm()))
-    assert float(found.harmful) == pytest.approx(float(parts.harmful.norm()))
-    assert all(torch.isnan(x) for x in (found.neutral, found.captured_auxiliary, found.cosine))
-    # The primary gradient grows after the one and before the other: no cosine of the one.
-    found, whole = values(halves[0], *near, far, halves[1])
-    assert float(found.neutral) == pytest.approx(float(parts.neutral.norm()))
-    assert torch.isnan(found.cosine)
-    assert float(whole.cosine) == pytest.approx(
-        float(F.cosine_similarity(want.g_a["far"], want.g_p, dim=0))
-    )
-    # And where nothing is missing everything is known.
-    found, _ = values(*halves, *near, far)
-    assert float(found.cosine) == pytest.approx(
-        float(F.cosine_similarity(want.g_a["near"], want.g_p, dim=0))
-    )
 
 
 def told(steps):

@@ -20,7 +20,11 @@ def test_apart_from_the_list_of_parameters_a_plain_step_looks_at_no_single_tenso
         return lists[model]
 
     monkeypatch.setattr(nn.Module, "named_parameters", listed_once)
-    assert calls(198)[1] == calls(774)[1] <= 600
+    few = calls(198)[1]
+    many = calls(774)[1]
+    # Not equal: some calls are made only if another test has loaded torch's CUDA graph trees.
+    assert abs(many - few) < 100
+    assert many <= 600
 
 
 def test_a_refresh_by_loop_calls_the_same_number_of_our_functions_for_any_number_of_tensors():

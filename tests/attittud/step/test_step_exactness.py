@@ -109,22 +109,6 @@ def test_vector_of_auxiliary_losses_counts_as_its_mean():
     )
 
 
-def test_equal_weights_are_exact_on_a_shared_forward_pass():
-    p = problem("mlp")
-    guide = Guide(p.model, eta=Eta(2, 2, 2), primary_weight=WEIGHT, rank=3)
-    for _ in range(2):
-        p.model.zero_grad()
-        features = p.model.body(p.xp)
-        primary = torch.nn.functional.cross_entropy(
-            p.model.heads["primary"](features), p.yp, reduction="none"
-        )
-        auxiliary = p.model.heads["auxiliary"](features).square().mean()
-        comparison = assert_exact(p, primary, auxiliary, 2)
-        next(comparison)
-        guide.backward(primary=primary, auxiliary=auxiliary)
-        next(comparison, None)
-
-
 def test_the_update_is_added_to_an_existing_grad():
     p = problem("mlp")
     guide = Guide(p.model, eta=Eta(1, 1, 1), primary_weight=WEIGHT, rank=3)

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 import attittud.step.step
 from attittud import Eta, Guide, Report
 from attittud.basis import make_basis
-from attittud.basis.subspace import Stored
 from attittud.guide import AccumulationWarning
 from tests.helpers.zoo import Problem, problem
 
@@ -178,28 +177,6 @@ def test_a_basis_overwritten_by_a_refused_step_is_not_used():
     assert guide.refresh_due
     assert guide.state_dict()["refreshes"] == 1
     assert guide.backward(losses(x), losses(x + 1)).refreshed
-
-
-def test_a_basis_that_is_overwritten_in_part_is_not_used(monkeypatch):
-    """An interruption comes after the rows are written, but before what belongs to them."""
-    model = nn.Linear(4, 3).double()
-    guide = Guide(model, eta=Eta(1, 1, 0), rank=2, refresh_every=10)
-    x = torch.randn(5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-
-    def losses(x: Tensor) -> Tensor:
-        return model(x).square().mean(1)
-
-    def interrupted(_: Stored) -> Tensor:
-        raise KeyboardInterrupt
-
-    guide.backward(losses(x), losses(x + 1))
-    with monkeypatch.context() as patched:
-        patched.setattr(Stored, "lengths", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            guide.backward(losses(x - 1), losses(x + 1), refresh=True)
-    assert guide.refresh_due
-    assert guide.backward(losses(x), losses(x + 1)).refreshed
-    assert not guide.refresh_due
 
 
 @pytest.mark.parametrize("changed", [False, True], ids=["first step", "other parameters"])

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from attittud import Eta, Guide
 from tests.helpers.oracle import error
 from tests.helpers.processes import outcomes, run
-from tests.helpers.scenarios import ETA, N, World, half, message_of, twenty_steps
+from tests.helpers.scenarios import ETA, N, World, message_of, twenty_steps
 
 pytestmark = pytest.mark.slow  # processes of two and four workers
 
@@ -43,29 +43,6 @@ def differing():
         "a name less": message_of(backward({"a": loss, "b": loss} if w.number else {"a": loss})),
         "another name": message_of(backward({"b" if w.number else "a": loss})),
     }
-
-
-def directions():
-    """Effective ranks of a basis of few examples, for all examples and for each call."""
-    found = []
-    for kind in ("group", "fsdp"):
-        w = World(kind, torch.float32)
-        guide = w.guide(rank=12)
-        found.append(
-            int(
-                guide.backward(
-                    primary=w.losses(w.even(0, 6)), auxiliary=w.auxiliary(w.even(0, N))
-                ).effective_rank
-            )
-        )
-        w.optimizer.zero_grad()
-        for start in (0, 4):
-            guide.primary(
-                half(w.losses(w.even(start, start + 4))), refresh=True if start == 0 else None
-            )
-        guide.auxiliary(w.auxiliary(w.even(0, N)))
-        found.append(int(guide.combine().effective_rank))
-    return found
 
 
 def alone():
@@ -154,7 +131,6 @@ def behaviour():
     found["ddp"] = {name: p.grad.clone() for name, p in w.inner.named_parameters()}
     w.optimizer.zero_grad()
     found["state"] = guide.state_dict()
-    found["directions"] = directions()
     found["differing"] = differing()
     found["alone"] = alone()
     found["drifting"] = [drifting(kind) for kind in ("ddp", "group")]
@@ -268,11 +244,6 @@ def test_a_lost_worker_makes_the_others_fail_with_a_message(target, args):
     first, _ = outcomes(2, target, *args, patience=2, limit=60)
     assert "worker 0 of 2" in first["error"]
     assert "not done after" not in first["error"]
-
-
-def test_a_basis_has_no_more_directions_than_all_workers_have_examples(behaved):
-    for found in behaved:
-        assert found["directions"] == [6, 8, 6, 8]
 
 
 @pytest.mark.parametrize("verbs", [False, True])

@@ -125,26 +125,6 @@ def made_between_passes():
     return hidden, w.grads
 
 
-def state_of_another(folder):
-    """What a framework does that writes a state from one worker and hands it to all (Accelerate's
-    register_for_checkpointing).
-    """
-    w = World("fsdp")
-    guide = w.guide()
-    w.take(guide.backward(primary=w.losses(w.share(0, M)), auxiliary=w.auxiliary(w.share(0, N))))
-    before = guide.subspace.rows.clone()
-    torch.save(guide.state_dict(), f"{folder}/{w.number}.pt")
-    dist.barrier()
-    own, others = (
-        torch.load(f"{folder}/{number}.pt", weights_only=True)
-        for number in (w.number, 1 - w.number)
-    )
-    message = message_of(lambda: guide.load_state_dict(others))
-    guide.load_state_dict(own)
-    assert torch.equal(guide.subspace.rows, before)
-    return message
-
-
 def train(kind, first, steps, folder=None, save=False, **options):
     """Some steps of a run; from a checkpoint if first > 0, into one if asked."""
     w = World(kind)
@@ -174,27 +154,6 @@ def train(kind, first, steps, folder=None, save=False, **options):
         "refreshed": [r["refreshed"] for r in w.reports],
         "state": state if kind == "one" else None,
     }
-
-
-def damaged_files(folder):
-    """The messages of two workers about a damaged file."""
-    w = World("fsdp")
-    guide = w.guide()
-    w.take(guide.backward(primary=w.losses(w.share(0, M)), auxiliary=w.auxiliary(w.share(0, N))))
-    messages = {}
-    for name in ("guide.json", "basis/shard-00002-model-00001-of-00001.safetensors"):
-        checkpoint.save(guide, folder)
-        checkpoint.load(guide, folder)  # nobody has to wait for others
-        dist.barrier()
-        file = Path(folder) / name
-        honest = file.read_bytes()
-        if w.number == 0:
-            file.write_bytes(honest[: len(honest) // 2])
-        dist.barrier()
-        time.sleep(0.2 * w.number)  # a worker that still loads when another one saves loses no file
-        messages[str(file)] = message_of(partial(checkpoint.load, guide, folder))
-    dist.barrier()
-    return messages
 
 
 def in_a_hurry(kind, folder):
@@ -243,8 +202,6 @@ def behaviour(folder):
         "trace": leaves_no_trace(),
         "twenty": twenty_steps(World("fsdp", torch.float32)),
         "between": made_between_passes(),
-        "state of another": state_of_another(folder),
-        "damaged files": damaged_files(f"{folder}/damaged"),
         "in a hurry": in_a_hurry("fsdp", f"{folder}/hurry"),
         "resumed": {
             "fsdp": train("fsdp", BEFORE, AFTER, f"{folder}/fsdp"),
@@ -347,14 +304,6 @@ def test_a_guide_may_be_made_between_forward_and_backward_pass(behaved):
         assert hidden and error(grads[0], w.grads[0]) < 1e-10
 
 
-def test_a_worker_refuses_the_shards_of_another_worker(behaved):
-    for number, message in enumerate(found["state of another"] for found in behaved):
-        assert (
-            f"shards of worker {1 - number} of 2" in message
-            and "attittud.checkpoint.save" in message
-        )
-
-
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # of dcp in one process
 def test_a_checkpoint_can_be_loaded_by_another_number_and_kind_of_workers(behaved, folder):
     undisturbed = train("one", 0, BEFORE + AFTER)
@@ -401,12 +350,6 @@ def test_workers_write_only_safetensors_and_json(behaved, folder):
     )
     shards = [f"basis/shard-0000{number}-model-00001-of-00001.safetensors" for number in (1, 2)]
     assert files == [*shards, "guide.json"]
-
-
-def test_every_worker_names_a_damaged_file(behaved):
-    for messages in (found["damaged files"] for found in behaved):
-        for file, message in messages.items():
-            assert message.startswith(file)
 
 
 def test_workers_wait_for_each_other_and_fail_together(behaved, folder):
