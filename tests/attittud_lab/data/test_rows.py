@@ -7,24 +7,7 @@ from pathlib import Path
 import pytest
 
 from attittud_lab.errors import InputError
-from tests.helpers.data_files import inputs, read_path
-
-
-def test_a_repeated_column_is_refused(tmp_path: Path) -> None:
-    """Refused where it is asked for; other columns may have what names they like."""
-    path = tmp_path / "a.csv"
-    columns = {"text": ["a", "b"], "label": ["x", "y"], "more": ["1", "2"], "": ["", ""]}
-
-    def write(*names: str) -> None:
-        rows = zip(*(columns[name] for name in names), strict=True)
-        path.write_text("\n".join(",".join(row) for row in [names, *rows]) + "\n")
-
-    for twice in ("text", "label", "more"):
-        write("text", "label", "more", twice)
-        with pytest.raises(InputError, match=f"has the column '{twice}' more than once"):
-            read_path(path, where={"more": "1"})
-    write("text", "label", "", "")
-    assert inputs(read_path(path)) == ["a", "b"]
+from tests.helpers.data_files import read_path
 
 
 @pytest.mark.parametrize("nested", ["[" * 100_000 + "]" * 100_000, '{"a":' * 50_000])

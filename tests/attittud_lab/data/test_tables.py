@@ -122,22 +122,3 @@ def test_parquet_files_of_the_hub_are_read(tmp_path: Path) -> None:
         3,
     )
     assert data.test.targets is not None and data.test.targets.tolist() == [1, 0, 1]
-
-
-def test_tables_may_have_several_labels_per_row(tmp_path: Path) -> None:
-    images = [{"bytes": encoded(number, mode="L"), "path": None} for number in range(20)]
-    table = pa.table(
-        {"image": images, "labels": [[number % 2, 1, int(number % 4 == 0)] for number in range(20)]}
-    )
-    pq.write_table(
-        table.replace_schema_metadata({"class_names": json.dumps(["x", "y", "z"])}),
-        tmp_path / "a.parquet",
-    )
-    data = read_configuration(f"data: {{primary: {{path: {tmp_path}/a.parquet, classes: [z, x]}}}}")
-    assert data.primary.objective == "multi_label" and data.primary.classes == ["z", "x"]
-    assert data.primary.examples.inputs.shape[1:] == (1, 8, 8)
-    assert data.primary.examples.targets is not None and data.primary.examples.targets.shape == (
-        12,
-        2,
-    )
-    assert data.primary.examples.targets[:, 0].sum() == 3  # of 5, in proportion

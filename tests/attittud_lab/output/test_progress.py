@@ -1,42 +1,10 @@
-"""Bars and lines that show how far a run is."""
+"""Lines that say how far a run is."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from attittud_lab.output.progress import Bars, EvaluationLines, shares
-from tests.helpers.commands import JOB
-
-
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("job.yaml").write_text(JOB)
-
-
-def test_bars_show_losses_and_shares(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    values = {
-        "loss/primary": 1.25,
-        "attittud/helpful": 3.0,
-        "attittud/harmful": 4.0,
-        "attittud/neutral": 0.0,
-    }
-    with Bars() as bars:
-        bars.phase("guided", 10, 2)
-        bars.evaluated({"accuracy": 0.5})
-        bars.advance(3, values)
-    err = " ".join(capsys.readouterr().err.split())
-    assert (
-        "5/10" in err
-        and "primary 1.250" in err
-        and "harmful 64%" in err
-        and "accuracy 0.500" in err
-    )
-    assert shares({"loss/primary": 1.0}) is None
+from attittud_lab.output.progress import EvaluationLines
 
 
 @pytest.fixture

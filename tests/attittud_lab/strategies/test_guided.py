@@ -72,17 +72,6 @@ def test_engines_that_need_it_see_the_forward_pass() -> None:
     torch.testing.assert_close(*updates)
 
 
-def test_an_engine_that_does_not_support_the_model_is_reported_as_a_users_choice() -> None:
-    torch.manual_seed(0)
-    model, losses, _, _ = setting()
-    losses.primary = lambda **_: model(losses.x["primary"], "primary").square().mean(1).cumsum(0)
-    strategy = make_strategy(
-        StrategyConfig(name="flip", engine="hooks"), model, weights=WEIGHTS, seed=0
-    )
-    with pytest.raises(InputError, match=r"strategy\.engine=hooks cannot be used"):
-        strategy.step(losses)
-
-
 def test_pcgrad_is_one_sided_and_never_stale() -> None:
     model, losses, _, _ = setting(-1.0)
     strategy = make_strategy(StrategyConfig(name="pcgrad"), model, weights=WEIGHTS, seed=0)
