@@ -40,6 +40,7 @@ from attittud_lab.portfolio import run as portfolio
 from attittud_lab.portfolio import simple
 from attittud_lab.portfolio.candidates import candidates
 from attittud_lab.portfolio.simple import SimpleCandidates
+from attittud_lab.training.devices import choose_device
 from attittud_lab.uses.problem import Problem
 
 ENCODERS = {"text": "minilm", "image": "efficientnet"}
@@ -108,8 +109,8 @@ class Shared:
 class SharedCandidates(SimpleCandidates):
     """Simple candidates whose features and trials another method may have made."""
 
-    def __init__(self, shared: Shared, setting: Any) -> None:
-        super().__init__(setting)
+    def __init__(self, shared: Shared, setting: Any, chosen: Sequence[str]) -> None:
+        super().__init__(setting, chosen)
         self.shared = shared
 
     def prepare(self, name: str) -> Problem | None:
@@ -243,13 +244,18 @@ def plan(config: Config, data: Prepared) -> str:
     asked = settings["portfolio"]
     for name in ("features", "learners", "uses", "candidates"):
         del asked[name]
-    setting = SimpleNamespace(setting=SimpleNamespace(config=config, data=data))
+    learners = simple.chosen_learners(config, data, choose_device(config.device))
+    of_networks = [name for name in learners if name in simple.LEARNERS_OF_NETWORKS]
+    made = SimpleNamespace(
+        setting=SimpleNamespace(config=config, data=data),
+        learners=[name for name in learners if name not in of_networks],
+    )
     with patch.object(simple, "default_candidates", lambda _problem, _name, uses: uses):
-        uses: Any = SimpleCandidates.combinations(setting, "", None)  # type: ignore[arg-type]
+        uses: Any = SimpleCandidates.combinations(made, "", None)  # type: ignore[arg-type]
     chosen = features.choose_features(data.kind, config.portfolio.features or ())
     asked["features"] = chosen.names
     asked["uses"] = {learner: list(names) for learner, names in uses.items()}
-    asked["networks"] = None
-    if simple.wants_networks(config, data):
-        asked["networks"] = [candidate.settings for candidate in candidates(config, data)]
+    asked["networks"] = of_networks
+    if of_networks:
+        asked["candidates"] = [candidate.settings for candidate in candidates(config, data)]
     return f"{mix(json.dumps(settings, sort_keys=True)):x}"

@@ -7,9 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
+from attittud import LabelChannel
 from attittud_lab import features
+from attittud_lab.config.schema import Config
+from attittud_lab.data.prepare import Prepared
 from attittud_lab.features.histogram import HistogramFeatures
+from attittud_lab.portfolio.simple import chosen_learners
 from attittud_lab.uses.problem import SourceData
 from experiments.answer import build, run, shared, table
 from experiments.answer import write as write_files
@@ -58,6 +63,25 @@ def test_a_run_has_as_many_seeds_of_a_method_as_the_protocol(tmp_path):
         patch.setitem(run.PLANNED, "alone", 1)
         made = run.run_all([PAIR], [0, 1], ["alone"], place)
     assert [path.name for path in made] == ["0-alone.json"]
+
+
+def test_gold_loss_correction_is_a_mean_without_prior_or_shrinkage():
+    log_probs = torch.tensor([[0.2, 0.8], [0.6, 0.4], [0.5, 0.5]]).log()
+    labels, shares = torch.tensor([0, 0, 2]), torch.tensor([0.3, 0.7])
+    with shared.without_shrinkage():
+        channel = LabelChannel.estimate(log_probs, labels, shares, classes=3, seed=0)
+    expected = torch.tensor([[0.4, 0.6], [0.3, 0.7], [0.5, 0.5]], dtype=torch.float64)
+    torch.testing.assert_close(channel.matrix, expected, rtol=0, atol=1e-6)
+    assert channel.openness == 1
+    assert LabelChannel.estimate(log_probs, labels, shares, classes=3).openness < 1
+
+
+@pytest.mark.parametrize("kind", ["text", "image", "table"])
+def test_the_default_trains_no_network_on_a_cpu(kind):
+    """So `without_networks` is `default`, and `with_networks` has its simple learners."""
+    data = Prepared(kind, None, None, None, {})
+    default = chosen_learners(Config(), data, torch.device("cpu"))
+    assert default == run.SIMPLE[kind]
 
 
 def test_kept_rows_need_no_package(tmp_path, monkeypatch):
