@@ -31,7 +31,6 @@ COMMANDS = (
     "init image --primary pictures/ --auxiliary other_pictures/",
     "train attittud.yaml",
     f"predict {RUN} new_pictures/",
-    "compare attittud.yaml --quick",
 )
 
 
@@ -144,28 +143,26 @@ def screenshot(page: Path, target: Path) -> None:
 
 
 def write_digits(folder: Path) -> None:
-    """Write scikit-learn's digits as pictures: of each digit 20 as primary data, 100 as auxiliary
-    data and 2 new ones.
+    """Write scikit-learn's digits as pictures: of each digit 10 as primary data, 100 as auxiliary
+    data and 2 new ones. Every third auxiliary picture lies in the folder of the next digit.
     """
     import numpy as np
     from sklearn.datasets import load_digits
 
     digits = load_digits()
-    order = np.random.default_rng(0).permutation(
-        len(digits.images)
-    )  # neighbours are by the same writers
+    # Neighbours are by the same writers.
+    order = np.random.default_rng(0).permutation(len(digits.images))
     images, labels = digits.images[order], digits.target[order]
     for digit in range(10):
-        for number, pixels in enumerate(images[labels == digit][:122]):
-            name = (
-                "pictures" if number < 20 else "other_pictures" if number < 120 else "new_pictures"
-            )
-            target = (
-                folder
-                / name
-                / ("" if name == "new_pictures" else f"digit_{digit}")
-                / f"{digit}-{number}.png"
-            )
+        for number, pixels in enumerate(images[labels == digit][:112]):
+            if number < 10:
+                place = f"pictures/digit_{digit}"
+            elif number < 110:
+                wrong = number % 3 == 0
+                place = f"other_pictures/digit_{(digit + wrong) % 10}"
+            else:
+                place = "new_pictures"
+            target = folder / place / f"{digit}-{number}.png"
             target.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray((pixels * 255 / 16).astype("uint8")).save(target)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 from typing import Literal
 
-from scipy.special import nctdtr, stdtr, stdtrit
+from scipy.special import betaincinv, nctdtr, stdtr, stdtrit
 
 LEVEL = 0.95
 POWER = 0.8
@@ -76,6 +76,16 @@ def summarise(values: Sequence[float], within: Range = ANYTHING, fewest: int = F
     half = quantile * std / math.sqrt(n)
     low, high = within
     return Summary(n, mean, std, max(low, mean - half), min(high, mean + half))
+
+
+def share_interval(hits: int, n: int) -> Range:
+    """Return the 95 % interval of Clopper and Pearson for the share of hits, of which n examples
+    have `hits`.
+    """
+    tail = (1 - LEVEL) / 2
+    low = float(betaincinv(hits, n - hits + 1, tail)) if hits else 0.0
+    high = float(betaincinv(hits + 1, n - hits, 1 - tail)) if hits < n else 1.0
+    return low, high
 
 
 def paired(first: Sequence[float], second: Sequence[float], within: Range = ANYTHING) -> Difference:

@@ -20,6 +20,7 @@ from attittud_lab.statistics import (
     mark,
     paired,
     seeds_needed,
+    share_interval,
     summarise,
 )
 
@@ -133,3 +134,14 @@ def test_seeds_needed_reach_the_power_in_simulation() -> None:
 
     assert power(n) > POWER - 0.01
     assert n == 2 or power(n - 1) < POWER + 0.01
+
+
+@pytest.mark.parametrize("hits", [0, 1, 20, 39, 40])
+def test_the_interval_of_a_share_holds_the_shares_that_a_binomial_test_accepts(hits: int) -> None:
+    """Each tail of the binomial distribution has 2.5 % at the end of the interval."""
+    low, high = share_interval(hits, 40)
+    assert (low == 0) == (hits == 0) and (high == 1) == (hits == 40)
+    if hits:
+        assert stats.binom.sf(hits - 1, 40, low) == pytest.approx(0.025)
+    if hits < 40:
+        assert stats.binom.cdf(hits, 40, high) == pytest.approx(0.025)

@@ -366,7 +366,9 @@ def _settings_lines(kind: str, first: Look, parts: Parts) -> list[str]:
     chosen = "portfolio  # tries several strategies, keeps the best, and measures what the auxiliary data are worth"
     macro = "  metric: macro_f1  # chooses the model; rare classes count as much as common ones"
     metric = [macro] if kind == "text" and not parts.primary["train"].listing.multi_label else []
+    networks = "# model and training are about networks: with strategy portfolio only if portfolio.learners names network"
     return [
+        *([networks] if parts.auxiliary else []),
         "model:",
         f"  name: {model}  # {reason}",
         *(_table_model(left, largest if parts.auxiliary else 0) if kind == "table" else ()),

@@ -33,6 +33,11 @@ from attittud_lab.strategies import names as strategies
 if TYPE_CHECKING:
     from attittud_lab.runs.result import RunResult
 
+FEW_TESTS = 1000
+"""Up to this many test examples the output has an interval of the accuracy, of 3 points or more on
+either side of one half.
+"""
+
 
 def train(
     config: Annotated[Path, CONFIG],
@@ -93,7 +98,8 @@ def train(
                 )
         else:
             result = run(settings, run_dir=run_dir, progress=progress, logs=log or (), fresh=fresh)
-    _show(result, "out-of-fold" if several else "validation")
+    grouped = settings.data.primary.group is not None
+    _show(result, "out-of-fold" if several else "validation", grouped=grouped)
     if size := cost(run_dir):
         typer.echo(f"model: {size}")
     if remark := read_json(run_dir / "run.json").get(REMARK):
@@ -108,14 +114,17 @@ def train(
     )
     if settings.data.auxiliary and result.test:  # without a test set there is nothing to compare by
         compare = command("compare", config, *(overrides or ()))
-        typer.echo(
-            f"next: `{compare}` checks with several seeds whether the auxiliary data help, and which strategy to use"
-        )
+        what = "which strategy is best for a network, and whether the auxiliary data help it"
+        typer.echo(f"next: `{compare}` checks with several seeds {what}")
     typer.echo(str(run_dir))
 
 
-def _show(result: RunResult, chooses: str) -> None:
-    """Print the figures of a run; `chooses` names the figures that chose the model."""
+def _show(result: RunResult, chooses: str, *, grouped: bool) -> None:
+    """Print the figures of a run.
+
+    `chooses` names the figures that chose the model; `grouped` says that examples are not
+    independent.
+    """
     for part, values in {chooses: result.validation, "test": result.test}.items():
         words = (
             f"{name} undefined" if math.isnan(value) else f"{name} {value:.4f}"
@@ -124,9 +133,28 @@ def _show(result: RunResult, chooses: str) -> None:
         chose = "" if result.test else " (these figures chose the model; there is no test set)"
         if values:
             typer.echo(f"{part:<10} " + "  ".join(words) + chose)
+    if not grouped and (sure := _how_sure(result)):
+        typer.echo(sure)
     note = " (finished earlier; --fresh trains again)" if result.skipped else ""
+    steps = f"{counted(result.steps, 'step')} in " if result.steps else ""
     typer.echo(
-        f"{result.strategy}, seed {result.seed}: {counted(result.steps, 'step')} in {result.seconds:.1f} s of training{note}"
+        f"{result.strategy}, seed {result.seed}: {steps}{result.seconds:.1f} s of training{note}"
+    )
+
+
+def _how_sure(result: RunResult) -> str:
+    """Say how far the test accuracy may be off, because few test examples say little."""
+    from attittud_lab.statistics import share_interval
+
+    accuracy = result.test.get("accuracy", math.nan)
+    examples = result.examples.get("test", 0)
+    several_labels = "auc" in result.test
+    if several_labels or math.isnan(accuracy) or not 0 < examples <= FEW_TESTS:
+        return ""
+    low, high = share_interval(round(accuracy * examples), examples)
+    return (
+        f"the test set has {counted(examples, 'example')}: the accuracy on new ones may be {low:.0%} to {high:.0%} "
+        "(95 % interval)"
     )
 
 

@@ -452,8 +452,9 @@ def chosen(listing: Listing, config: SourceConfig, *, labelled: bool = True) -> 
 
 def _check_labels(listing: Listing) -> Labels:
     if listing.labels is None:
+        columns = f". Columns: {listed(listing.columns)}" if listing.columns else ""
         raise InputError(
-            f"{listing.where}: no label column was found; name it with label: (only masked_lm needs none)"
+            f"{listing.where}: no label column was found; name it with label:{columns}"
         )
     return listing.labels
 

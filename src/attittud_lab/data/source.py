@@ -73,6 +73,8 @@ class Listing:
     """What a person calls some of the examples; None if that is the source and the number of a
     row.
     """
+    columns: list[str] = field(default_factory=list)
+    """The columns of a file; empty for folders."""
 
     def named(self, rows: Rows) -> list[str]:
         """Return the names of some examples in the source: files, or rows counted from 1 as in

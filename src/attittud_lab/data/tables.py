@@ -126,7 +126,9 @@ def table_listing(table: pa.Table, where: str, columns: Columns) -> Listing:
         where, kind, table.num_rows, fetch, labels, classes, groups=groups, tables=tables
     )
     return replace(
-        listing, names=lambda rows: [f"{where}, row {number}" for number in row_numbers[rows]]
+        listing,
+        names=lambda rows: [f"{where}, row {number}" for number in row_numbers[rows]],
+        columns=list(table.column_names),
     )
 
 

@@ -158,8 +158,9 @@ def model(final: str, winner: str, picks: Mapping[str, int], *, of_folds: bool =
     """Say what the model consists of; `of_folds`: its networks are those of the folds."""
     if final == "ensemble" and len(picks) > 1:
         total = sum(picks.values())
+        # The names have commas.
         parts = [f"{label} ({count} of {total})" for label, count in picks.items()]
-        return f"The model is a mean of {', '.join(parts)}."
+        return f"The model is a mean of {'; '.join(parts)}."
     if of_folds:
         return f"The model is a mean of the networks of {winner}, one from each fold."
     return f"The model is {winner}, trained on all labels."
