@@ -75,6 +75,23 @@ def test_the_primary_pass_is_left_out_if_the_step_does_not_need_it():
     assert torch.equal(given.update(), left_out.update())
 
 
+def test_micro_batches_may_leave_the_primary_losses_out_too():
+    """Whoever leaves one out gets the update of the losses that are there."""
+    p, q = Problem(), Problem()
+    guides = [Guide(problem.model, **ORTHOGONAL) for problem in (p, q)]
+    for step, given in enumerate([(0, 1), (), (0,), (1,)]):
+        for problem, guide in zip((p, q), guides, strict=True):
+            problem.model.zero_grad()
+            for call in (0, 1):
+                losses = problem.protected(step + call) / 2
+                if call not in given:
+                    losses = None if problem is p else 0 * losses
+                guide.primary(losses)
+            guide.auxiliary(problem.new(step))
+            guide.combine()
+        assert torch.equal(p.update(), q.update())
+
+
 @pytest.mark.parametrize(
     "options",
     [{"primary_weight": 0.5}, {"include_mean": True}, {"eta": (1, 1, 0)}, {"refresh_every": 1}],

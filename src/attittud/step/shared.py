@@ -6,7 +6,7 @@ The last stage of a step is here too: `Shared.write` adds the update to `.grad`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from operator import attrgetter, is_, is_not, itemgetter
@@ -306,13 +306,13 @@ class Shared:
         return names
 
     def begin(
-        self, primary: set[str], auxiliary: set[str] | None
+        self, primary: set[str], auxiliary: set[str] | None, tasks: Collection[str]
     ) -> tuple[Layout, set[str] | None]:
         """Return the parameters of a refresh: both losses reach them, and `parameters=` of the
         guide includes them.
 
-        `auxiliary`: parameters that the auxiliary losses of this step reach. None: these losses are
-            not known yet. Then the
+        `auxiliary`: parameters that the auxiliary losses of this step, whose names are `tasks`,
+            reach. None: these losses are not known yet. Then the
         parameters that earlier auxiliary losses reached are used, or in a first step all that the
         primary losses reach.
 
@@ -322,7 +322,11 @@ class Shared:
         complete = auxiliary is not None
         known = auxiliary if auxiliary is not None else self.auxiliary
         primary, reached = self.workers.agree(
-            self.listing.trainable, primary, known or set(), reset=True, complete=complete
+            self.listing.trainable,
+            primary,
+            known or set(),
+            reset=True,
+            tasks=tasks if complete else None,
         )
         allowed_names = self._allowed
         pairs = []
@@ -343,13 +347,15 @@ class Shared:
             Layout((name, parameter) for name, parameter in layout.named if name in reached)
         )
 
-    def settle(self, primary: set[str], auxiliary: set[str]) -> tuple[set[str], set[str]]:
+    def settle(
+        self, primary: set[str], auxiliary: set[str], tasks: Collection[str]
+    ) -> tuple[set[str], set[str]]:
         """Return the parameters that the losses of any worker reach, once all losses of the step
         are known.
         """
         if self.workers.size == 1:
             return primary, auxiliary
-        return self.workers.agree(self.listing.trainable, primary, auxiliary, complete=True)
+        return self.workers.agree(self.listing.trainable, primary, auxiliary, tasks=tasks)
 
     def remember(self, auxiliary: set[str] | None) -> None:
         """Remember the parameters that auxiliary losses reach."""

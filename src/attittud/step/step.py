@@ -8,7 +8,7 @@ Algorithm 1.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -114,6 +114,7 @@ class Step:
         taken.
         """
         self.reach_complete = False  # no further auxiliary loss will come
+        self.names: Collection[str] = ()  # of the auxiliary losses, if no further will come
         self._undo: Callable[[], None] | None = (
             None  # restores what forming the update has changed besides gradients
         )
@@ -194,7 +195,9 @@ class Step:
         # the primary task's own.
         # (A refresh looks at the losses of its own step alone.)
         earlier = (self.known or set()) | (self.shared.auxiliary or set())
-        primary, auxiliary = self.shared.settle(self._reached_primary, self.reached | earlier)
+        primary, auxiliary = self.shared.settle(
+            self._reached_primary, self.reached, gradients.tasks
+        )
         rest = dict(gradients.auxiliary_rest)
         for name, gradient in gradients.primary_rest.items():
             # If only the primary loss reaches this parameter (its head), the weight is 1:
@@ -317,13 +320,14 @@ class Step:
         # tensors.
         waiting = given.values() if self.replayed and callable(primary) else ()
         held = [saved_by_compiled(walk(loss).nodes) for loss in waiting]
-        with _computed(self, primary, basis_losses) as losses:
+        with _computed(self, primary, basis_losses, may_be_empty=skips) as losses:
             graphs = _graphs(self, {PRIMARY: losses} | given)
             shares = [EVERYTHING] * len(graphs)
             if self.workers.size > 1:
                 shares = self.workers.shares([losses, *given.values()])
             self._expect([graphs[name] for name in given])
             self.reach_complete = True
+            self.names = tasks.keys()
             self._take_primary(losses, shares[0], basis_losses, graphs[PRIMARY])
         self.gradients.complete_primary()
         held.clear()
@@ -345,8 +349,9 @@ class Step:
         skips: bool = False,
     ) -> None:
         """Take primary losses; others may follow. `skips`: as for `run`."""
-        self.skips = skips and self.gradients.primary_calls == 0
-        with _computed(self, primary, basis_losses) as losses:
+        first = self.gradients.primary_calls == 0
+        self.skips = skips and (first or self.skips)
+        with _computed(self, primary, basis_losses, may_be_empty=skips) as losses:
             graph = _graphs(self, {PRIMARY: losses}, retain_graph=retain_graph)[PRIMARY]
             self._take_primary(losses, self.workers.shares([losses])[0], basis_losses, graph)
 
@@ -412,9 +417,8 @@ class Step:
         reached = self.shared.reached(computed)
         if reached != graph.reached:
             graph.confirm(losses, reached)
-        if (
-            not reached and self.workers.size == 1 and not self.skips
-        ):  # one of several workers may have no examples
+        # One of several workers may have no examples, and some steps need none.
+        if not reached and self.workers.size == 1 and losses.numel() > 0:
             raise _no_reach("primary")
 
     def _begin_basis(self, basis_losses: Losses | None, graph: KnownGraph) -> Refresh | None:
@@ -429,7 +433,7 @@ class Step:
             return None
         if self.refresh is None:
             layout, self.known = self.shared.begin(
-                graph.reached, self.reached if self.reach_complete else None
+                graph.reached, self.reached if self.reach_complete else None, self.names
             )
             gradients.begin(layout)
             self.refresh = self.refresher.start(layout, self.parts.schedule)
@@ -564,16 +568,18 @@ def _reported(
 
 @contextmanager
 def _computed(
-    step: Step, primary: Tensor | Losses | None, basis_losses: Losses | None
+    step: Step, primary: Tensor | Losses | None, basis_losses: Losses | None, *, may_be_empty: bool
 ) -> Iterator[Tensor]:
     """Yield the per-example primary losses. If a callable computes them for a new basis, the engine
     observes the block.
+
+    `may_be_empty`: the step needs no primary losses, so they may be None.
     """
     refresher = step.refresher
     scalar = refresher.basis.needs != "jacobian"
     if not callable(primary):
-        losses = _nothing(step) if primary is None else primary
-        may_be_empty = step.workers.size > 1 or step.skips
+        losses = _nothing(step, needed=not may_be_empty) if primary is None else primary
+        may_be_empty = may_be_empty or step.workers.size > 1
         yield as_losses(losses, "primary", may_be_empty=may_be_empty, may_be_scalar=scalar)
         return
     due = step.gradients.subspace is None and basis_losses is None and step.basis_losses is None
@@ -583,11 +589,11 @@ def _computed(
         yield losses_of(primary, "primary", more, step.workers, may_be_scalar=scalar)
 
 
-def _nothing(step: Step) -> Tensor | None:
+def _nothing(step: Step, *, needed: bool) -> Tensor | None:
     """Stand-in losses for None, on a worker without examples or in a step that needs no primary
     losses.
     """
-    if not step.skips:
+    if needed:
         return step.workers.losses(None, "primary")
     # The product gives it a node, because a graph is recognised by the number of its node.
     return torch.zeros(0, device=step.shared.listing.parameters[0].device, requires_grad=True) * 1

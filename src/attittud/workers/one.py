@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -95,13 +95,13 @@ class Workers:
         auxiliary: set[str],
         *,
         reset: bool = False,
-        complete: bool = False,
+        tasks: Collection[str] | None = None,
     ) -> tuple[set[str], set[str]]:
         """Return the parameters that the primary losses of any worker reach, and likewise for the
         auxiliary losses.
 
-        `reset`: a refresh begins, so the workers exchange these sets again. `complete`: all losses
-            of the step are known.
+        `reset`: a refresh begins, so the workers exchange these sets again. `tasks`: the names of
+            the auxiliary losses, once all losses of the step are known.
         """
         if (
             not self._told

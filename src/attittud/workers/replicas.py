@@ -7,7 +7,7 @@ each worker computes its own part, and the parts are summed.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 import torch.distributed as dist
@@ -141,7 +141,8 @@ class Replicas(Group):
         super().__init__(
             [group], device, dist.get_rank(group), dist.get_world_size(group), describe
         )
-        self._agreed: tuple[list[str], set[str], set[str]] | None = None
+        self._agreed: tuple[tuple[list[str], list[str]], set[str], set[str]] | None = None
+        # What the losses reach, by the trainable parameters and the names of the auxiliary losses.
         self._compared = False
 
     def losses(self, losses: Tensor | None, where: str) -> Tensor | None:
@@ -157,17 +158,19 @@ class Replicas(Group):
         auxiliary: set[str],
         *,
         reset: bool = False,
-        complete: bool = False,
+        tasks: Collection[str] | None = None,
     ) -> tuple[set[str], set[str]]:
         """Find out which parameters the losses of any worker reach; this waits for the device.
 
-        If they reach every trainable parameter, the answer is reused until the next refresh.
-        Otherwise every step needs an exchange, as in DistributedDataParallel.
+        If they reach every trainable parameter, the answer is reused until the next refresh, in
+        steps with the same auxiliary losses. Otherwise every step needs an exchange, as in
+        DistributedDataParallel.
         """
         every = [name for name, _ in named]
         if reset:
             self._agreed = None
-        if self._agreed is not None and self._agreed[0] == every:
+        asked = None if tasks is None else (every, sorted(tasks))
+        if self._agreed is not None and self._agreed[0] == asked:
             return self._agreed[1:]
         reached = torch.tensor(
             [[name in primary for name in every], [name in auxiliary for name in every]]
@@ -184,8 +187,8 @@ class Replicas(Group):
         primary, auxiliary = (
             {n for n, there in zip(every, row, strict=True) if there} for row in rows.tolist()
         )
-        if complete and bool(rows.any(0).all()):
-            self._agreed = every, primary, auxiliary
+        if asked is not None and bool(rows.any(0).all()):
+            self._agreed = asked, primary, auxiliary
         return primary, auxiliary
 
     def _checksums(self, named: Named) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -141,7 +141,7 @@ class Shards(Group):
         auxiliary: set[str],
         *,
         reset: bool = False,
-        complete: bool = False,
+        tasks: Collection[str] | None = None,
     ) -> tuple[set[str], set[str]]:
         """Return the arguments: FSDP2 itself requires that the losses of all workers reach the same
         parameters.

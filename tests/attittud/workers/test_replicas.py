@@ -84,6 +84,23 @@ def without_primary(kind, verbs):
     return w.grads
 
 
+def missing_tasks(kind):
+    """The gradients of five steps. The auxiliary head has a task of its own, which is missing in
+    some of them, also in the one with a refresh.
+    """
+    w = World(kind)
+    guide = w.guide(refresh_every=3)
+    for tasks in ("ab", "a", "ab", "a", "ab"):
+        at = w.even(0, N)
+        losses = {
+            "a": w.inner(w.problem.xa[at], "primary").square().mean(1),
+            "b": w.auxiliary(at),
+        }
+        primary = w.losses(w.share(0, 12))
+        w.take(guide.backward(primary, {name: losses[name] for name in tasks}))
+    return w.grads
+
+
 def refused_without_primary():
     """Message where only one worker of a sharded model has primary losses."""
     w = World("fsdp")
@@ -138,6 +155,7 @@ def behaviour():
         verbs: without_primary("ddp", verbs=verbs) for verbs in (False, True)
     }
     found["refused"] = refused_without_primary()
+    found["missing tasks"] = missing_tasks("ddp")
     return found
 
 
@@ -253,6 +271,22 @@ def test_workers_decide_together_whether_a_step_has_primary_losses(behaved, verb
     assert ["heads.primary.weight" in grads for grads in alone] == [True, True, False]
     for found in behaved:
         for ours, expected in zip(found["without primary"][verbs], alone, strict=True):
+            assert ours.keys() == expected.keys()
+            assert error(ours, expected) < 1e-12
+
+
+def test_parameters_of_a_missing_task_get_no_gradient(behaved):
+    """As in one process: zeros would let weight decay and momentum move the parameters."""
+    alone = missing_tasks("one")
+    assert ["heads.auxiliary.weight" in grads for grads in alone] == [
+        True,
+        False,
+        True,
+        False,
+        True,
+    ]
+    for found in behaved:
+        for ours, expected in zip(found["missing tasks"], alone, strict=True):
             assert ours.keys() == expected.keys()
             assert error(ours, expected) < 1e-12
 
