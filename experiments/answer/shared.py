@@ -257,5 +257,5 @@ def plan(config: Config, data: Prepared) -> str:
     asked["uses"] = {learner: list(names) for learner, names in uses.items()}
     asked["networks"] = of_networks
     if of_networks:
-        asked["candidates"] = [candidate.settings for candidate in candidates(config, data)]
+        asked["candidates"] = [to_dict(entry.strategy) for entry in candidates(config, data)]
     return f"{mix(json.dumps(settings, sort_keys=True)):x}"
