@@ -206,9 +206,9 @@ def embed(data: Prepared, cache: Path) -> int:
     name = ENCODERS.get(data.kind)
     if name is None:
         return 0
-    inputs = [
-        example for part in ("primary", "test", *data.auxiliary) for example in data.inputs(part)
-    ]
+    parts = [data.inputs("primary"), data.test_inputs()]
+    parts += [data.inputs(source) for source in data.auxiliary]
+    inputs = [example for part in parts for example in part]
     return len(KeptRows(name, cache).transform(inputs))  # type: ignore[arg-type]  # dense
 
 

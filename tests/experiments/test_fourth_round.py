@@ -11,16 +11,19 @@ import torch
 
 from attittud import LabelChannel
 from attittud_lab import features
+from attittud_lab.config.load import loads
 from attittud_lab.config.schema import Config
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.features.histogram import HistogramFeatures
 from attittud_lab.portfolio.simple import chosen_learners
+from attittud_lab.training.train import load_data
 from attittud_lab.uses.problem import SourceData
 from experiments.answer import build, run, shared, table
 from experiments.answer import write as write_files
 from experiments.answer.__main__ import main, numbers
 from experiments.answer.references import gradients
 from experiments.answer.suspects import self_confidence
+from tests.helpers.runs import JOB
 
 PAIR = "wine_random"
 
@@ -141,6 +144,15 @@ def table_of(path):
     import pyarrow.parquet as pq
 
     return np.array(pq.read_table(path)["label"].to_pylist())
+
+
+def test_embedding_covers_the_test_examples(tmp_path, monkeypatch):
+    monkeypatch.setitem(shared.ENCODERS, "image", "histogram")
+    data = load_data(loads(JOB), pooled=True)
+    assert shared.embed(data, tmp_path) == 120 + 200 + 400
+    monkeypatch.setattr(HistogramFeatures, "transform", lambda *_: pytest.fail("computed again"))
+    rows = shared.KeptRows("histogram", tmp_path).transform(data.test_inputs())
+    assert len(rows) == 200
 
 
 def write(out, pair, method, scores, folds=None, **more):
