@@ -119,10 +119,9 @@ def reproduce(
     from rich.console import Console
     from rich.table import Table
 
-    from attittud_lab.errors import InputError, listed
+    from attittud_lab.errors import InputError
     from attittud_lab.output.interrupts import interruptible
-    from attittud_lab.output.progress import Bars, Progress, RunLines, Says, parse_duration
-    from experiments.reproduce import portfolio
+    from attittud_lab.output.progress import Bars, Progress, RunLines, parse_duration
     from experiments.reproduce.experiments import EXPERIMENTS
     from experiments.reproduce.run import reproduce as run
     from experiments.reproduce.run import side_by_side
@@ -135,22 +134,13 @@ def reproduce(
                 "" if experiment.encoder is None else "; --model: a folder with a text encoder"
             )
             table.add_row(known, f"{experiment.about}. --data: {experiment.data}{encoder}")
-        table.add_row(
-            portfolio.NAME, f"{portfolio.ABOUT}. --data: {EXPERIMENTS[portfolio.TABLE].data}"
-        )
         console.print(table)
         return
     names = [name, *(word for word in overrides or [] if "=" not in word)]
-    if portfolio.NAME in names and len(names) > 1:
-        raise InputError(
-            f"{portfolio.NAME} is run alone; leave {listed(n for n in names if n != portfolio.NAME)} out"
-        )
-    alone = names == [portfolio.NAME]
-    name = portfolio.TABLE if alone else name
-    for name in [] if alone else names:
+    for name in names:
         if name not in EXPERIMENTS:
             raise InputError(
-                f"there is no experiment {name!r}; choose one of {', '.join([*EXPERIMENTS, portfolio.NAME])}"
+                f"there is no experiment {name!r}; choose one of {', '.join(EXPERIMENTS)}"
             )
     if data is None and not quick:
         encoder = (
@@ -176,11 +166,7 @@ def reproduce(
         stack.enter_context(
             interruptible(lambda: f"finished runs are kept in {results}, the same command goes on")
         )
-        if alone:
-            del settings["model"], settings["seeds"]  # it has no encoder, and one seed
-            said = Progress() if quiet else Says()
-            outcome = portfolio.run_portfolios(data, progress=said, workers=workers, **settings)
-        elif workers > 1:
+        if workers > 1:
             outcome = side_by_side(workers, names, data, quiet=quiet or quick, **settings)
         else:
             progress = Progress() if quiet or quick else RunLines(console)

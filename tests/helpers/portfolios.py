@@ -77,12 +77,18 @@ def outcome(folder: Path) -> dict[str, Any]:
     return parts
 
 
-CLOCK = ("seconds", "costs", "seconds_per_prediction", "peak_disk", "peak_memory")
+CLOCK = ("seconds", "seconds_per_prediction", "peak_disk", "peak_memory")
+FOLDER = ("config.yaml", "checksum")
+"""Checksums that depend on the output folder."""
 
 
 def _without_clock(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _without_clock(item) for name, item in value.items() if name not in CLOCK}
+        return {
+            name: _without_clock(item)
+            for name, item in value.items()
+            if name not in (*CLOCK, *FOLDER)
+        }
     if isinstance(value, list):
         return [_without_clock(item) for item in value]
     return value
@@ -122,5 +128,5 @@ data:
 model: {{name: table-mlp, width: 8}}
 training: {{mode: joint, guided: {{steps: 4, primary_batch: 16, batch_size: 16}}}}
 strategy: portfolio
-portfolio: {{final: single, looks: 4, learners: [{learner}], rungs: [{{at: 0.5, keep: 0.4}}]}}
+portfolio: {{final: single, looks: 4, learners: [{learner}]}}
 """

@@ -52,5 +52,5 @@ def network(name: str, outputs: Tensor | None, held_out: HeldOut, **more: Any) -
         candidate,
         outputs=outputs,
         curve=curve,
-        **({"rung": 1} | more),
+        **more,
     )

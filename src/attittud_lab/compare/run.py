@@ -30,14 +30,7 @@ from attittud_lab.compare.candidates import (
     variants,
 )
 from attittud_lab.compare.content import VERSION, ByLabel, content, costs
-from attittud_lab.compare.forecast import (
-    FirstSteps,
-    Forecast,
-    Plan,
-    first_steps,
-    slowest_and_fastest,
-    time_of_all,
-)
+from attittud_lab.compare.forecast import slowest_and_fastest, time_of_all
 from attittud_lab.compare.runs import Run, Runs
 from attittud_lab.compare.table import recommended_run
 from attittud_lab.config.load import dump
@@ -59,10 +52,13 @@ from attittud_lab.placing.job import InThisProcess, Place
 from attittud_lab.runs.result import RunResult
 from attittud_lab.statistics import FEWEST
 from attittud_lab.strategies import find
+from attittud_lab.training.first_steps import FirstSteps, first_steps
 from attittud_lab.training.phase import DivergedError, phase_steps
 from attittud_lab.training.train import chosen_metric
 
 NAME = "comparison.json"
+LONG = 600.0
+"""Seconds from which a forecast says how to shorten the comparison."""
 
 
 class Comparison:
@@ -111,18 +107,18 @@ class Comparison:
         """
         write_atomically(self.folder / "config.yaml", dump(self.config).encode())
         budget = self.configured_budget()
-        forecast = self._forecast(budget)
-        self.runs.complete(self._tries(budget), forecast)
+        self._announce(budget)
+        self.runs.complete(self._tries(budget), self.progress)
         rows = self._tuned(budget)
-        at_steps = self._all_seeds(rows, {row.label: budget for row in rows}, forecast)
+        at_steps = self._all_seeds(rows, {row.label: budget for row in rows})
         at_seconds = None
         if self.config.compare.equal == "both":
             seconds, budgets = equal_seconds(rows, budget, self.budget_seconds)
             # Where the steps are the same, as for multitask, there is nothing more to run.
             other = [row for row in rows if budgets[row.label] != budget]
-            done = len(self.runs.results)
-            forecast.comparison(done + len(other) * len(self.seeds), done)
-            at_seconds = (seconds, self._all_seeds(rows, budgets, forecast))
+            left = len(other) * len(self.seeds)
+            self.progress.comparison(len(self.runs.results) + left)
+            at_seconds = (seconds, self._all_seeds(rows, budgets))
         result = self._result(content(self.config, self.folder, rows, at_steps, at_seconds))
         write_json(self.folder / NAME, result)
         if self.runs.seconds:  # otherwise the data need not be there any more
@@ -145,9 +141,8 @@ class Comparison:
                 steps[name] = phase_steps(name, phase, data, batches)
         return Budget(steps["guided"], steps.get("finetune", 0))
 
-    def _forecast(self, budget: Budget) -> Forecast:
+    def _announce(self, budget: Budget) -> None:
         """Say how many runs there are, and how long they will take."""
-        settings = self.config.compare
         at_steps, at_seconds = planned(self.config, self.candidates)
         quick = self.request.whole is not None
         count = len(self.candidates)
@@ -155,33 +150,13 @@ class Comparison:
         configured = self.config.strategy.name
         if find(configured).trains_others:
             self.progress.say(words.left_out(configured))
-        fewest = max(FEWEST, settings.tuning_seeds)
-        shorter = words.ways_to_shorten(
-            quick=not quick and settings.budget is None,
-            seeds=fewest if settings.seeds > fewest else None,
-            strategies=len(settings.strategies) > 1,
-            workers=self.place.at_once == 1,
-        )
-        plan = Plan(
-            steps=budget.guided + budget.finetune,
-            untimed=set(self.variants),
-            at_seconds=at_seconds,
-            budget=self.budget_seconds,
-            at_once=self.place.at_once,
-            shorter=shorter,
-        )
-        forecast = Forecast(self.progress, plan)
-        forecast.comparison(at_steps + at_seconds)
-        if isinstance(self.place, InThisProcess) and type(self.progress) is not Progress:
+        self.progress.comparison(at_steps + at_seconds)
+        if type(self.progress) is not Progress:
             with suppress(DivergedError):  # the run itself will say that it diverged
-                self._measure(budget, forecast)
-        return forecast
+                self._forecast(budget)
 
-    def _measure(self, budget: Budget, forecast: Forecast) -> None:
-        """Forecast from the first steps of every strategy.
-
-        Where runs have begun, the remaining ones are timed as they are trained.
-        """
+    def _forecast(self, budget: Budget) -> None:
+        """Say a forecast from the first steps of every strategy, unless runs have begun."""
         begun = any(run_dir(self.folder, *run).exists() for run in self._tries(budget))
         if begun and not self.runs.fresh:
             return
@@ -194,11 +169,26 @@ class Comparison:
         for candidate in self.candidates:
             first = self.variants[candidate.label][0]
             config = job(self.config, candidate, first, budget)
-            threads = self.runs.threads_of(config, data)
-            timed[candidate.label] = first_steps(config, data, threads)
+            timed[candidate.label] = first_steps(config, data, self.runs.threads_of(config, data))
         tries = {label: len(several) for label, several in self.variants.items()}
         seconds = time_of_all(self.config, budget, timed, tries, self.budget_seconds)
-        forecast.measured(seconds, slowest_and_fastest(timed))
+        seconds /= self.place.at_once
+        self.progress.say(words.forecast_of_all(seconds, slowest_and_fastest(timed)))
+        if seconds >= LONG:
+            shorter = self._ways_to_shorten()
+            if shorter:
+                self.progress.say(shorter)
+
+    def _ways_to_shorten(self) -> str:
+        """Say how the comparison can be made shorter."""
+        settings = self.config.compare
+        fewest = max(FEWEST, settings.tuning_seeds)
+        return words.ways_to_shorten(
+            quick=self.request.whole is None and settings.budget is None,
+            seeds=fewest if settings.seeds > fewest else None,
+            strategies=len(settings.strategies) > 1,
+            workers=self.place.at_once == 1,
+        )
 
     def _tries(self, budget: Budget) -> Iterator[Run]:
         """Yield all tries on the tuning seeds.
@@ -230,13 +220,12 @@ class Comparison:
         self,
         rows: Sequence[Tuned],
         budgets: Mapping[str, Budget],
-        forecast: Forecast,
     ) -> ByLabel:
         """Run seed by seed; an interrupted comparison has equally many runs of every strategy."""
         runs: list[Run] = []
         for seed in self.seeds:
             runs += [Run(row.candidate, row.variant, budgets[row.label], seed) for row in rows]
-        self.runs.complete(runs, forecast)
+        self.runs.complete(runs, self.progress)
         by_label: ByLabel = {row.label: {} for row in rows}
         for run in runs:
             result = self.runs.result(run)

@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 from attittud_lab.compare.candidates import Budget, Candidate, Variant, job, run_dir
 from attittud_lab.compare.content import checked, slow
-from attittud_lab.compare.forecast import Forecast
 from attittud_lab.compare.words import run_name
 from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.data.prepare import DIGESTS, Prepared, split_seed
 from attittud_lab.files import read_json, write_json
 from attittud_lab.models.network import files_read
+from attittud_lab.output.progress import Progress
 from attittud_lab.placing.job import Here, Job, Place
 from attittud_lab.runs.result import RunResult
 from attittud_lab.training.phase import DivergedError
@@ -101,17 +101,16 @@ class Runs:
         config = self.config
         return json.dumps([to_dict(config.data), split_seed(config.data, seed), config.model.name])
 
-    def complete(self, runs: Iterable[Run], forecast: Forecast) -> None:
+    def complete(self, runs: Iterable[Run], progress: Progress) -> None:
         """Train the runs that are missing; afterwards `results` has all of them."""
-        for finished, (result, seconds) in self.place.run(self._jobs(runs, forecast), forecast):
+        for finished, (result, seconds) in self.place.run(self._jobs(runs, progress), progress):
             folder = finished.folder
             assert folder is not None
             # A job on another machine has another folder.
             self._add(folder, result and replace(result, run_dir=folder))
-            forecast.finished(self._begun[folder].candidate.label, seconds)
             self.seconds.append(seconds)
 
-    def _jobs(self, runs: Iterable[Run], forecast: Forecast) -> Iterator[Job]:
+    def _jobs(self, runs: Iterable[Run], progress: Progress) -> Iterator[Job]:
         """Yield the jobs of runs that have to be trained, and read the others."""
         for run in runs:
             path = run_dir(self.folder, *run)
@@ -122,10 +121,9 @@ class Runs:
             config = replace(config, seed=run.seed)
             name = run_name(run.candidate, run.variant, run.seed)
             if (path / "result.json").exists() and not self.fresh:
-                forecast.begin(name)
+                progress.begin(name)
                 self._add(path, checked(train(config, run_dir=path)))
-                forecast.end()
-                forecast.finished(run.candidate.label, None)
+                progress.end()
                 continue
             data = self.prepared(run.seed)
             threads = self.threads_of(config, data)

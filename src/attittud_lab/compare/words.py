@@ -12,7 +12,7 @@ from typing import Any
 
 from attittud_lab.compare.candidates import PRIMARY_ONLY, Candidate, Variant
 from attittud_lab.errors import InputError, counted, joined
-from attittud_lab.output.progress import EARLY, MEASURED, readable, time_range
+from attittud_lab.output.progress import EARLY, readable, time_range
 from attittud_lab.statistics import FEWEST, POWER, ROUNDING, Difference
 
 FEW_EXAMPLES = 100
@@ -28,8 +28,6 @@ _MEANINGS = {
     "?": "too few seeds to tell",
 }
 _LIMITS = {"patience": "early stopping (patience)", "seconds": "the limit of seconds"}
-AFTER_EVERY_STRATEGY = "now that every strategy has been run once"
-"""The reason of the last forecast."""
 _COARSE = "Equal differences can come from a small test set: more test examples would tell more."
 
 
@@ -239,26 +237,9 @@ def ways_to_shorten(*, quick: bool, seeds: int | None, strategies: bool, workers
     return f"To shorten it: {', '.join(ways)}. Finished runs are kept." if ways else ""
 
 
-def forecast_of_rest(seconds: float, runs: int, reason: str) -> str:
-    """Forecast the remaining runs."""
-    rest = counted(runs, "run")
-    return f"Forecast: {time_range(seconds, MEASURED)} for the remaining {rest}, {reason}."
-
-
 def forecast_of_all(seconds: float, reason: str) -> str:
     """Forecast all runs before the first one."""
-    better = "A better forecast follows after whole runs."
-    return f"Forecast: {time_range(seconds, EARLY)} in all, because {reason}. {better}"
-
-
-def after_one_run(label: str) -> str:
-    """Return the reason of a forecast after one run."""
-    return f"if all take as long as this run of {label}; the next forecast covers all strategies"
-
-
-def after_first_steps(label: str, step: float) -> str:
-    """Return the reason of a forecast from the first steps of a run."""
-    return f"because a step of {label} takes {step:.2g} s; the next forecast covers all strategies"
+    return f"Forecast: {time_range(seconds, EARLY)} in all, because {reason}."
 
 
 def range_of_steps(low: tuple[str, float], high: tuple[str, float]) -> str:

@@ -41,10 +41,6 @@ PositiveWeight = Annotated[
 Examples = Annotated[int, Limits(2, 65_536, "the gradients of these examples are needed at once")]
 Epochs = Annotated[float, Limits(0, 10**6, above="write null to count steps instead")]
 Clip = Annotated[float, Limits(0, 1e30, _OVERFLOW, above="write null to switch clipping off")]
-RungEnd = Annotated[
-    float,
-    Limits(0, 1, above="candidates must be trained before they are compared"),
-]
 LearningRate = Annotated[float, Limits(0, 1e30, _OVERFLOW, above="a rate of 0 would train nothing")]
 Rate = Annotated[float, Limits(0, 1e30, _OVERFLOW)]
 Runs = Annotated[int, Limits(1, 1000, "every strategy is trained once for each")]
@@ -479,20 +475,6 @@ class FinetunedConfig(Section):
 
 
 @dataclass(frozen=True)
-class RungConfig(Section):
-    """A part of the training of a portfolio, at the end of which some candidates stop."""
-
-    at: RungEnd = 0.5
-    """the rung ends after this share of the steps"""
-    keep: Annotated[float, Limits(0, 1, above="at least one candidate must go on")] = 0.5
-    """share of the candidates that go on"""
-
-
-def _usual_rungs() -> list[RungConfig]:
-    return [RungConfig(at=0.2, keep=0.4), RungConfig(at=0.5, keep=0.5)]
-
-
-@dataclass(frozen=True)
 class PortfolioConfig(Section):
     """strategy: portfolio only: what is tried on folds of the labels, and how a model is made."""
 
@@ -508,9 +490,9 @@ class PortfolioConfig(Section):
     """how simple learners use auxiliary data: alone (not at all, always tried), pooled, stacked,
     translated; null tries those that helped"""
     candidates: list[CandidateConfig] | None = None
-    """strategies of networks to try besides primary_only. null tries multitask with three
-    weights, pretrain and, if there are several sources, each source alone; if a source predicts
-    the primary classes, also multitask with a separate output layer for it"""
+    """strategies of networks to try besides primary_only. null tries multitask, pretrain and, if
+    there are several sources, each source alone; if a source predicts the primary classes, also
+    multitask with a separate output layer for it"""
     finetuned: FinetunedConfig = field(default_factory=FinetunedConfig, metadata=LATER)
     """how the learner finetuned trains"""
     folds: Annotated[int, Limits(2, 20, "every candidate is trained once for each")] = 3
@@ -518,8 +500,6 @@ class PortfolioConfig(Section):
     one_split_above: Annotated[int, Limits(0, 10**12)] = 5000
     """with more labels than this, only one part is held out, and the other labels are always used
     for training"""
-    rungs: list[RungConfig] = field(default_factory=_usual_rungs)
-    """when some candidates stop, and how many go on; primary_only always goes on"""
     looks: Annotated[int, Limits(1, 1000)] = 15
     """how often a run is evaluated on its held-out labels, evenly over its steps"""
     averaging: Annotated[float, Limits(0, 1)] = 0.1
@@ -541,10 +521,6 @@ class PortfolioConfig(Section):
 
     def check(self) -> None:
         """Refuse settings that contradict each other; a message begins with the culprit's path."""
-        shares = [rung.at for rung in self.rungs]
-        if shares != sorted(set(shares)) or 1 in shares:
-            rule = "shares of the steps must rise and stay below 1"
-            raise InputError(f"portfolio.rungs: {rule}, got {shares}")
         count = len(self.candidates or ())
         if count > _MOST:
             limit = f"at most {_MOST} are allowed, since each is tried by training"

@@ -56,10 +56,9 @@ class Progress:
         """
 
     def stage(self, name: str) -> None:
-        """Begin a stage, such as a rung of a portfolio: runs are counted from 1 again."""
-
-    def remaining(self, low: float, high: float) -> None:
-        """Forecast how many seconds everything that follows takes, all later stages included."""
+        """Begin a stage, such as the final training of a portfolio: runs are counted from 1
+        again.
+        """
 
     def say(self, text: str) -> None:
         """Show a line."""
@@ -93,7 +92,7 @@ _INDENT = " " * 11
 
 
 class Says(Progress):
-    """Shows only lines, such as one for each rung of a portfolio."""
+    """Shows only lines, such as one for each candidate of a portfolio."""
 
     def say(self, text: str) -> None:
         sys.stderr.write(f"{text}\n")
@@ -212,8 +211,6 @@ class RunLines(Progress):
         self.told = 0.0
         """When the last line was written."""
         self.tally = _Tally()
-        self._left = ""
-        """The time that everything takes, if it was forecast."""
         self._run = _RunLine(self)
 
     def comparison(self, runs: int) -> None:
@@ -224,9 +221,6 @@ class RunLines(Progress):
 
     def stage(self, name: str) -> None:
         self.tally = _Tally(f"{name}, ")
-
-    def remaining(self, low: float, high: float) -> None:
-        self._left = f", {readable_range(low, high)} left in all" if high else ""
 
     def say(self, text: str) -> None:
         self.told = time.monotonic()
@@ -258,7 +252,7 @@ class RunLines(Progress):
         now = time.monotonic()
         place = ""
         if self.tally.planned:
-            left = self._left or self.tally.time_left(now)
+            left = self.tally.time_left(now)
             place = f"{self.tally.name}{self._noun} {number} of {self.tally.planned}{left}: "
         self.say(f"{now - self._began:7.1f} s  {place}{what}")
 
@@ -366,7 +360,6 @@ class Bars(_Display):
     def __init__(self) -> None:
         super().__init__()
         self._validation = ""
-        self._left = ""
         self._runs = self._bars.add_task("runs", visible=False, figures="")
 
     def phase(self, name: str, steps: int | None, done: int) -> None:
@@ -388,14 +381,11 @@ class Bars(_Display):
         # The first update of a stage only starts the clock of its pace.
         self._bars.update(self._runs, advance=runs)
 
-    def remaining(self, low: float, high: float) -> None:
-        self._left = f"{readable_range(low, high)} left in all, " if high else ""
-
     def stage(self, name: str) -> None:
         self._bars.reset(self._runs, description=name)
 
     def begin(self, what: str) -> None:
-        self._bars.update(self._runs, figures=f"{self._left}{what}")
+        self._bars.update(self._runs, figures=what)
         self._validation = ""
 
     def end(self) -> None:

@@ -1,13 +1,12 @@
-"""Forecast how long a portfolio takes, and cut its plan where that is longer than allowed."""
+"""Forecast how long the networks of a portfolio take, and cut the plan where that is longer than
+allowed.
+"""
 
 from __future__ import annotations
 
-import math
 import re
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 
@@ -19,17 +18,15 @@ from attittud_lab.errors import InputError
 from attittud_lab.files import read_json, write_json
 from attittud_lab.output.progress import EARLY, parse_duration, time_range
 from attittud_lab.portfolio.candidates import PRIMARY_ONLY, PortfolioCandidate, config_for, data_for
-from attittud_lab.portfolio.choose import kept_count
 from attittud_lab.portfolio.trial import look_steps, phase_lengths
 from attittud_lab.runs.result import typed
-from attittud_lab.training.evaluate import outputs_of
-from attittud_lab.training.phase import DivergedError, Phase
-from attittud_lab.training.train import conditions, new_model, phase_names
+from attittud_lab.training.first_steps import FirstSteps, first_steps
+from attittud_lab.training.phase import DivergedError
 
-TIMED = 3
-"""How many steps of each candidate are timed."""
 SHORTEST = 0.25
 """Steps are cut to this share before candidates are left out."""
+FEWEST = 2
+"""A plan keeps at least so many candidates: the first one is primary_only."""
 ON_CPU = "30m"
 _ROUNDING = 1e-9
 """A plan that fills its budget exactly may exceed it by rounding, which costs no candidate."""
@@ -50,10 +47,6 @@ class Plan:
     left_out: list[str] = field(default_factory=list)
     decided: str = ""
     """What the budget changed, in words; empty if it was enough."""
-    sums: bool = False
-    """Whether a sum of the best sources may join after the first rung; the forecast counts it."""
-    costs: dict[str, float] = field(default_factory=dict)
-    """Forecast seconds of a full run, by candidate."""
 
     def write(self, path: Path) -> None:
         write_json(path, asdict(self))
@@ -71,205 +64,138 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Costs:
-    """Seconds of a step by candidate and phase, and seconds of a look at the held-out labels."""
+class Limits:
+    """What a budget allows; None where it does not limit."""
 
-    steps: Mapping[str, Mapping[str, float]]
-    look: float
-
-    def run(self, label: str, lengths: Mapping[str, int], looks: int) -> float:
-        """Seconds of a full run."""
-        return (
-            sum(self.steps[label][name] * count for name, count in lengths.items())
-            + self.look * looks
-        )
+    seconds: float | None = None
+    runs: float | None = None
 
 
 def measure(
-    entries: Sequence[PortfolioCandidate], config: Config, data: Prepared, device: torch.device
-) -> Costs:
+    entries: Sequence[PortfolioCandidate], config: Config, data: Prepared
+) -> dict[str, FirstSteps]:
     """Time the first steps of every candidate on the data of a fold.
 
     A candidate that diverges in these steps gets the times of the first one; its trials will show
     whether it also diverges on the folds. primary_only, which comes first, must not diverge.
     """
-    found: dict[str, dict[str, float]] = {}
-    look = 0.0
-    with conditions(config, data, device):
-        for entry in entries:
-            own, settings = data_for(entry, data), config_for(entry, config, config.seed)
-            model = new_model(settings, own, device)
-            torch.set_num_threads(config.training.threads or 1)
-            phases = [
-                Phase(name, settings, own, model, device, "loss", judges=own.primary.examples)
-                for name in phase_names(settings)
-            ]
-            try:
-                found[entry.label] = {phase.name: _seconds(phase, device) for phase in phases}
-            except DivergedError as error:
-                if entry.alone:
-                    raise InputError(
-                        f"{PRIMARY_ONLY}, with which everything is compared: {error}"
-                    ) from None
-                found[entry.label] = found[entries[0].label]
+    timed: dict[str, FirstSteps] = {}
+    for entry in entries:
+        entry_data = data_for(entry, data)
+        settings = config_for(entry, config, config.seed)
+        threads = config.training.threads or 1
+        judges = entry_data.primary.examples
+        try:
+            timed[entry.label] = first_steps(settings, entry_data, threads, judges)
+        except DivergedError as error:
             if entry.alone:
-                began = time.perf_counter()
-                outputs_of(model, data.validation, device, head="primary")
-                look = time.perf_counter() - began
-    return Costs(found, look)
+                raise InputError(
+                    f"{PRIMARY_ONLY}, with which everything is compared: {error}"
+                ) from None
+            timed[entry.label] = timed[entries[0].label]
+    return timed
 
 
-def _seconds(phase: Phase, device: torch.device) -> float:
-    """Measure the seconds of a step; steps that are later replayed from a CUDA graph take less."""
-    for number in range(1 + TIMED):
-        phase.step()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        if (
-            number == 0
-        ):  # libraries choose their kernels, and models are compiled, in the first step
-            began = time.perf_counter()
-    return (time.perf_counter() - began) / TIMED
-
-
-def expected_runs(count: int, folds: int, config: Config, done: int = 0, spare: int = 1) -> float:
-    """Count the full runs of `count` candidates, some of which stop early, and of the final
-    training.
-
-    `done` rungs are over, and only what comes after them counts. `spare` is 0 if primary_only is
-    among the best after the first rung, so that it needs no place of its own.
-    """
-    lengths, total, alive = rung_lengths(config), 0.0, count
-    for number, length in list(enumerate(lengths))[done:]:
-        total += alive * length
-        if number < len(lengths) - 1:
-            best = kept_count(alive, config.portfolio.rungs[number].keep)
-            alive = min(alive, best + (spare if number == 0 else 0))
-    last = (
-        1.0
-        if config.portfolio.final == "single"
-        else float(config.portfolio.members == "refit") * alive
-    )
-    return total * folds + last
-
-
-def rung_lengths(config: Config) -> list[float]:
-    """The share of the steps that each rung takes."""
-    ends = [*(rung_share(config, rung.at) for rung in config.portfolio.rungs), 1.0]
-    return [end - before for before, end in pairwise([0.0, *ends])]
-
-
-def rung_share(config: Config, at: float) -> float:
-    """Return the share of the steps at which a rung takes place: at the last look before it."""
-    steps = look_steps(config)
-    return steps[rung_look(config, at)] / steps[-1]
-
-
-def rung_look(config: Config, at: float) -> int:
-    """The look after which candidates stop, counted from 0."""
-    looks = len(look_steps(config))
-    return min(looks - 1, max(1, math.floor(at * looks + 1e-9)) - 1)
-
-
-def rung_counts(config: Config) -> list[int]:
-    """Return how many looks there are up to each rung; the last rung is the end of training."""
-    return [
-        *(rung_look(config, rung.at) + 1 for rung in config.portfolio.rungs),
-        len(look_steps(config)),
-    ]
+def expected_runs(count: int, folds: int, config: Config) -> float:
+    """Count the full runs of `count` candidates on all folds, and of the final training."""
+    settings = config.portfolio
+    if settings.final == "single":
+        return count * folds + 1
+    if settings.members == "refit":
+        return count * folds + count
+    return count * folds
 
 
 def plan(
     entries: Sequence[PortfolioCandidate],
     config: Config,
     folds: int,
-    costs: Costs,
-    device: torch.device,
-    *,
-    sums: bool = False,
-    part: float = 1.0,
+    timed: Mapping[str, FirstSteps],
+    limits: Limits,
 ) -> Plan:
-    """Fit a portfolio into its budget: fewer steps first, then fewer candidates, then fewer steps
-    again.
-
-    primary_only is never left out. `sums`: a sum of sources may join after the first rung, as long
-    as two of them are tried alone. `part` of the budget is for these candidates.
+    """Fit candidates into a budget: fewer steps first, then fewer candidates, then fewer steps
+    again. primary_only is never left out.
     """
-    lengths, looks = phase_lengths(config), len(look_steps(config))
-    seconds, runs = (limit and limit * part for limit in allowed(config, device))
-
-    def summed(count: int) -> bool:
-        return sums and sum(entry.strategy.sources is not None for entry in entries[:count]) > 1
-
-    def runs_of(count: int) -> float:
-        return expected_runs(count + summed(count), folds, config)
+    lengths = phase_lengths(config)
+    looks = len(look_steps(config))
 
     def needed(count: int, share: float) -> float:
-        each = (
-            fmean(costs.run(entry.label, lengths, 0) for entry in entries[:count]) * share
-            + costs.look * looks
-        )
-        return each * runs_of(count)
+        """Seconds of the first candidates with a share of the steps."""
+        some = [timed[entry.label] for entry in entries[:count]]
+        steps = fmean(times.of_steps(lengths) for times in some)
+        evaluations = fmean(times.evaluation for times in some) * looks
+        return (steps * share + evaluations) * expected_runs(count, folds, config)
 
-    count, share = len(entries), 1.0
-    while runs is not None and count > 2 and runs_of(count) > runs:
-        count -= 1
-    if seconds is not None and needed(count, share) > seconds:
-        share = max(SHORTEST, _share(needed, count, seconds))
-        while count > 2 and needed(count, share) > seconds * (1 + _ROUNDING):
+    def fitting_share(count: int) -> float:
+        """The share of the steps that fits into the budget."""
+        assert limits.seconds is not None
+        fixed = needed(count, 0.0)
+        share = (limits.seconds - fixed) / max(needed(count, 1.0) - fixed, 1e-9)
+        return min(1.0, max(0.01, share))
+
+    count = len(entries)
+    share = 1.0
+    if limits.runs is not None:
+        while count > FEWEST and expected_runs(count, folds, config) > limits.runs:
             count -= 1
-        share = min(share, _share(needed, count, seconds))
-    left_out, words = [entry.label for entry in entries[count:]], []
+    if limits.seconds is not None and needed(count, share) > limits.seconds:
+        share = max(SHORTEST, fitting_share(count))
+        while count > FEWEST and needed(count, share) > limits.seconds * (1 + _ROUNDING):
+            count -= 1
+        share = min(share, fitting_share(count))
+    runs = expected_runs(count, folds, config)
+    left_out = [entry.label for entry in entries[count:]]
+    steps = lengths
     if share < 1:
-        words.append(f"to fit into it, steps are cut to {share:.0%} of the configured number")
+        steps = {name: max(1, round(length * share)) for name, length in lengths.items()}
+    too_many = count if limits.runs is not None and runs > limits.runs else 0
+    return Plan(
+        steps=steps,
+        candidates=[entry.label for entry in entries[:count]],
+        threads=config.training.threads or 1,
+        runs=runs,
+        seconds=needed(count, share),
+        left_out=left_out,
+        decided=_decided(share, left_out, too_many, runs),
+    )
+
+
+def _decided(share: float, left_out: Sequence[str], too_many: int, runs: float) -> str:
+    """Say what the budget changed; `too_many` candidates take more runs than it allows."""
+    parts = []
+    if share < 1:
+        parts.append(f"to fit into it, steps are cut to {share:.0%} of the configured number")
     if left_out:
-        words.append(f"candidates left out: {', '.join(left_out)}")
-    if runs is not None and runs_of(count) > runs:
-        words.append(
-            f"a portfolio needs at least {count} candidates, which take about {runs_of(count):.1f} runs; to cut the steps too, "
+        parts.append(f"candidates left out: {', '.join(left_out)}")
+    if too_many:
+        parts.append(
+            f"a portfolio needs at least {too_many} candidates, which take {runs:.0f} runs; to cut the steps too, "
             "give a time, such as 10m"
         )
-    steps = (
-        {name: max(1, round(length * share)) for name, length in lengths.items()}
-        if share < 1
-        else lengths
-    )
-    kept = [entry.label for entry in entries[:count]]
-    decided = f"portfolio.budget: {'; '.join(words)}" if words else ""
-    took = (runs_of(count), needed(count, share))
-    by_label = {label: costs.run(label, lengths, 0) * share + costs.look * looks for label in kept}
-    return Plan(
-        steps, kept, config.training.threads or 1, *took, left_out, decided, summed(count), by_label
-    )
+    return f"portfolio.budget: {'; '.join(parts)}" if parts else ""
 
 
-def _share(needed: Callable[[int, float], float], count: int, seconds: float) -> float:
-    """Return the share of the steps that fits into the budget."""
-    fixed, all_steps = needed(count, 0.0), needed(count, 1.0)
-    return min(1.0, max(0.01, (seconds - fixed) / max(all_steps - fixed, 1e-9)))
-
-
-def allowed(config: Config, device: torch.device) -> tuple[float | None, float | None]:
-    """Return the budget as seconds or as runs."""
+def allowed(config: Config, device: torch.device, part: float = 1.0) -> Limits:
+    """Return what a part of the budget allows."""
     text = config.portfolio.budget
     if text is None:
-        return (parse_duration(ON_CPU), None) if device.type == "cpu" else (None, None)
+        return Limits(seconds=part * parse_duration(ON_CPU)) if device.type == "cpu" else Limits()
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*runs?\s*", text)
     if match and float(match[1]) > 0:
-        return None, float(match[1])
+        return Limits(runs=part * float(match[1]))
     try:
-        return parse_duration(text), None
+        return Limits(seconds=part * parse_duration(text))
     except InputError:
-        found = f"portfolio.budget: {text[:40]!r} is neither a time nor a number of runs above 0"
-        raise InputError(f"{found}; write for example 30m, 1h30m or 12 runs") from None
+        reason = f"portfolio.budget: {text[:40]!r} is neither a time nor a number of runs above 0"
+        raise InputError(f"{reason}; write for example 30m, 1h30m or 12 runs") from None
 
 
-def forecast(found: Plan, folds: int, at_once: int = 1) -> str:
+def forecast(plan: Plan, folds: int, at_once: int = 1) -> str:
     """Describe the plan in words, with a range of times; `at_once` trials run at the same time."""
-    many = f"{len(found.candidates)} candidate strateg{'ies' if len(found.candidates) > 1 else 'y'}"
-    many += ", and one more with all sources that help," if found.sums else ""
+    count = len(plan.candidates)
+    strategies = f"{count} candidate strateg{'ies' if count > 1 else 'y'}"
     parts = f"{folds} folds of the labels" if folds > 1 else "one split of the labels"
-    runs = f"{found.runs:.0f}" if found.runs >= 5 else f"{found.runs:.1f}"
-    take = "takes" if len(found.candidates) == 1 and not found.sums else "take"
-    time = time_range(found.seconds / at_once, EARLY)
-    return f"{many} on {parts} {take} as long as about {runs} full runs: {time}"
+    runs = "a full run" if plan.runs == 1 else f"{plan.runs:.0f} full runs"
+    take = "take" if count > 1 else "takes"
+    seconds = time_range(plan.seconds / at_once, EARLY)
+    return f"{strategies} on {parts} {take} as long as {runs}: {seconds}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
@@ -16,21 +16,7 @@ from attittud_lab.strategies import completed, find, make_strategy
 from attittud_lab.training.train import phase_names
 
 PRIMARY_ONLY = "primary_only"
-"""The candidate that is never dropped: the worth of the auxiliary data is measured against it."""
-MOST_ALONE = 3
-"""With more sources than this, a sum of the best of them is tried too."""
-
-_SHARED = (
-    CandidateConfig(name="multitask"),
-    CandidateConfig(name="pretrain"),
-    CandidateConfig(name="multitask", auxiliary_weight=0.1),
-    CandidateConfig(name="multitask", auxiliary_weight=4.0),
-)
-_OWN = (
-    CandidateConfig(name="multitask", head="own"),
-    CandidateConfig(name="multitask", auxiliary_weight=4.0, head="own"),
-)
-_ALONE = CandidateConfig(name="multitask")
+"""The candidate that is never left out: the worth of the auxiliary data is measured against it."""
 
 
 @dataclass(frozen=True)
@@ -65,15 +51,19 @@ def candidates(config: Config, data: Prepared) -> list[PortfolioCandidate]:
 def default_strategies(data: Prepared) -> list[CandidateConfig]:
     """Return the strategies that are tried besides primary_only where a job names none.
 
-    A source that predicts the primary classes is tried with both output layers.
+    A source that predicts the primary classes is tried with both output layers, and several
+    sources are also tried each alone.
     """
-    sharing = any(can_share(task, data.primary) for task in data.auxiliary.values())
-    plain = [replace(entry, head="shared") if sharing else entry for entry in _SHARED]
-    found = [plain[0], *(_OWN[:1] if sharing else ()), *plain[1:], *(_OWN[1:] if sharing else ())]
-    alone = replace(_ALONE, head="shared") if sharing else _ALONE
-    return found + [
-        replace(alone, sources=[name]) for name in data.auxiliary if len(data.auxiliary) > 1
-    ]
+    shares = any(can_share(task, data.primary) for task in data.auxiliary.values())
+    head: Literal["shared", "data"] = "shared" if shares else "data"
+    entries = [CandidateConfig(name="multitask", head=head)]
+    if shares:
+        entries.append(CandidateConfig(name="multitask", head="own"))
+    entries.append(CandidateConfig(name="pretrain", head=head))
+    if len(data.auxiliary) > 1:
+        for name in data.auxiliary:
+            entries.append(CandidateConfig(name="multitask", head=head, sources=[name]))
+    return entries
 
 
 def named(entry: CandidateConfig, config: Config) -> PortfolioCandidate:
@@ -117,35 +107,6 @@ def _check(candidate: PortfolioCandidate, data: Prepared) -> None:
     if not made.resumable or not made.trains_head:
         why = "trains no output layer" if made.resumable else "cannot stop and continue later"
         raise InputError(f"{where}: {why}, which a portfolio needs; name another strategy")
-
-
-def may_sum(config: Config, data: Prepared) -> bool:
-    """Whether a sum of the best sources may join after the first rung."""
-    return len(data.auxiliary) > MOST_ALONE and config.portfolio.candidates is None
-
-
-def greedy_sum(
-    config: Config, losses: dict[str, float], data: Prepared
-) -> PortfolioCandidate | None:
-    """Return the sum of the sources that each beat primary_only; None if it is not new. `losses`
-    are by label.
-    """
-    if not may_sum(config, data) or PRIMARY_ONLY not in losses:
-        return None
-    alone = {
-        name: named(replace(default_strategies(data)[-1], sources=[name]), config).label
-        for name in data.auxiliary
-    }
-    good = [
-        name
-        for name, label in alone.items()
-        if losses.get(label, float("inf")) < losses[PRIMARY_ONLY]
-    ]
-    return (
-        named(replace(default_strategies(data)[-1], sources=good), config)
-        if 1 < len(good) < len(alone)
-        else None
-    )
 
 
 def data_for(candidate: PortfolioCandidate, data: Prepared) -> Prepared:

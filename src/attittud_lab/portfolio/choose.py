@@ -1,12 +1,10 @@
-"""What out-of-fold predictions decide: which candidates go on, after how many steps a model is
-best, and which to mix.
-"""
+"""What out-of-fold predictions decide: after how many steps a model is best, and which to mix."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 
 import numpy as np
@@ -117,28 +115,13 @@ class Curve:
         the averaged weights have settled. On development pairs this rule gains 0.35 points over the
         look with the best score.
         """
-        return self.best_of(len(self.scores))
-
-    def first(self, count: int) -> Curve:
-        """Return the curve as it was after this many looks."""
-        return replace(self, scores=self.scores[:count], losses=self.losses[:count])
-
-    def best_of(self, count: int) -> int:
-        """Return the best of the first `count` looks. A later look changes it only by smoothing the
-        score of its neighbour.
-        """
-        values = self.smoothed[: max(1, count)]
+        values = self.smoothed
         top = max(range(len(values)), key=lambda look: (*values[look], -look))
         score = values[top][0]
         if not self.count or not 0 < score < 1:
             return top
         error = math.sqrt(score * (1 - score) / self.count)  # as if it were an accuracy
         return max(look for look in range(len(values)) if values[look][0] >= score - error)
-
-    @property
-    def lowest_loss(self) -> float:
-        """The lowest log-loss, smoothed."""
-        return min(_smooth(self.losses, self.second))
 
     @property
     def smoothed(self) -> list[tuple[float, float]]:
@@ -162,19 +145,6 @@ def _smooth(values: Sequence[float], second: int) -> list[float]:
     """Means over each look and its neighbours in the same phase."""
     phases = (values[:second], values[second:])
     return [fmean(part[max(0, i - 1) : i + 2]) for part in phases for i in range(len(part))]
-
-
-def survivors(values: Mapping[str, tuple[float, float]], keep: float, always: str) -> list[str]:
-    """Return the best share of the candidates (at least one), best first; the candidate `always`
-    goes on as well.
-    """
-    order = sorted(values, key=lambda label: values[label], reverse=True)
-    kept = order[: kept_count(len(order), keep)]
-    return kept + [label for label in order if label == always and label not in kept]
-
-
-def kept_count(count: int, keep: float) -> int:
-    return max(1, math.floor(count * keep + 0.5))
 
 
 def greedy(

@@ -14,7 +14,6 @@ from attittud_lab import features
 from attittud_lab.config.schema import Config, ModelConfig, PhaseConfig
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.errors import InputError, joined
-from attittud_lab.portfolio.candidates import default_strategies
 
 NAME = "finetuned"
 """The name of the learner."""
@@ -74,12 +73,7 @@ def job_for(config: Config, data: Prepared, model: str) -> Config:
         reset_head=False,
         augment=augment,
     )
-    portfolio = config.portfolio
-    if portfolio.candidates is None:
-        # Each weight of the auxiliary loss would be another hour on a CPU.
-        usual = [entry for entry in default_strategies(data) if entry.auxiliary_weight == 1]
-        portfolio = replace(portfolio, candidates=usual)
-    return replace(config, model=network, training=training, portfolio=portfolio)
+    return replace(config, model=network, training=training)
 
 
 def _phase(steps: int, rate: float) -> PhaseConfig:

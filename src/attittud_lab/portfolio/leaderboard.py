@@ -11,7 +11,6 @@ from typing import Any
 from attittud_lab.portfolio.choose import HeldOut
 from attittud_lab.portfolio.intervals import Intervals
 from attittud_lab.portfolio.standing import (
-    COMPLETE,
     Standing,
     best_alone,
     best_with_auxiliary,
@@ -94,7 +93,6 @@ def rows(
             "alone": standing.alone,
             "without_us": standing is simple,
             "reference": standing is reference,
-            "complete": standing.rung == COMPLETE,
             "steps": standing.steps,
             "seconds": standing.seconds,
             "diverged": standing.diverged,

@@ -1,5 +1,5 @@
-"""The networks of a portfolio: a plan that the time allows, trials on folds rung by rung, and the
-chosen ones' weights.
+"""The candidates of a portfolio that train networks: a plan that the time allows, one trial for
+each fold of each candidate, and the weights of the chosen ones.
 
 `run.py` calls this after the simple candidates, if `portfolio.learners` asks for networks.
 """
@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
-from time import monotonic
-from typing import Any
 
 import torch
 
@@ -34,16 +31,12 @@ from attittud_lab.portfolio.candidates import (
     config_for,
     data_for,
     fitted,
-    greedy_sum,
-    may_sum,
     smaller_basis,
 )
-from attittud_lab.portfolio.choose import Curve, HeldOut, survivors
+from attittud_lab.portfolio.choose import Curve, HeldOut
 from attittud_lab.portfolio.folds import Folds, fold_data
-from attittud_lab.portfolio.pace import Pace
-from attittud_lab.portfolio.standing import COMPLETE, Standing, lowest_losses
+from attittud_lab.portfolio.standing import Standing
 from attittud_lab.portfolio.trial import (
-    CHECKPOINT,
     TrialJob,
     TrialResult,
     look_file,
@@ -61,8 +54,6 @@ NETWORK = "network"
 """The name of the learner that trains the network of `model:`."""
 LONG = 60.0
 """If the forecast is longer than this many seconds, a line says that more cores could be used."""
-Execute = Callable[[Sequence[TrialJob]], Iterable[TrialResult]]
-"""Runs trials, here or elsewhere, and gives their results in the order of the jobs."""
 
 
 @dataclass
@@ -80,64 +71,42 @@ class Setting:
     held_out: HeldOut
     progress: Progress
     place: Place
-    execute: Execute | None = None
-    """Replaces the training of trials."""
 
 
 class Networks:
-    """The candidates of one learner that train a network, and how far each has come."""
+    """The candidates of one learner that train a network, and what their trials showed."""
 
-    def __init__(
-        self, setting: Setting, learner: str = NETWORK, *, continues: bool, part: float = 1.0
-    ) -> None:
+    def __init__(self, setting: Setting, learner: str = NETWORK, *, part: float = 1.0) -> None:
         """`part` of the budget is for this learner."""
         self.setting = setting
         self.learner = learner
         """Its name in tables."""
         self.part = part
-        self.continues = continues
-        """Whether an earlier process left results of trials."""
-        self.execute = setting.execute or self.placed
         entries = candidates(setting.config, setting.data)
         if learner != NETWORK:
             entries = [replace(one, label=f"{learner}, {one.label}") for one in entries]
         self.entries = smaller_basis(entries, setting.folds.smallest)
-        self.alone = self.entries[0].label
-        """The candidate without auxiliary data."""
         steps = _steps(setting.config, setting.data)
         threads = setting.config.training.threads
         self.config = fitted(setting.config, setting.folds.smallest, steps, threads)
         self.standings: dict[str, Standing] = {}
-        self.rungs: list[dict[str, Any]] = []
-        self.jobs = 0
-        self.expected = 0
-        self.peak_disk = 0
         self.peak_memory = 0
 
     def run(self) -> None:
-        """Plan, say what will happen, and train rung by rung."""
+        """Plan, say what will happen, and train every candidate on every fold."""
         setting = self.setting
         self.plan = self.planned()
-        self.pace = Pace(self.plan, self.config, setting.folds.count, setting.place.at_once)
-        alone = words.idle_cores(self.plan, setting.place.at_once, setting.device, LONG)
+        at_once = setting.place.at_once
         lines = [
-            words.coming(
-                self.config,
-                self.plan,
-                setting.folds.count,
-                setting.place.at_once,
-                self.entries,
-                self.learner,
-            )
-            + (" from the beginning" if self.continues else ""),
+            words.coming(self.plan, setting.folds.count, at_once, self.learner),
             words.legend(to_dict(entry.strategy) for entry in self.entries),
-            alone,
+            words.idle_cores(self.plan, at_once, setting.device, LONG),
             self.plan.decided,
         ]
         for line in lines:
             if line:
                 setting.progress.say(line)
-        self.climb()
+        self.train()
 
     def planned(self) -> Plan:
         """Plan what the budget allows; a continued run reads its earlier plan."""
@@ -147,20 +116,11 @@ class Networks:
         if plan is None:
             fold = fold_data(setting.data, setting.folds, 0)
             threads = self.threads_on(fold)
-            config = fitted(
-                self.config, setting.folds.smallest, phase_lengths(self.config), threads
-            )
-            costs = budget.measure(self.entries, config, fold, setting.device)
-            sums = may_sum(config, setting.data)
-            plan = budget.plan(
-                self.entries,
-                config,
-                setting.folds.count,
-                costs,
-                setting.device,
-                sums=sums,
-                part=self.part,
-            )
+            lengths = phase_lengths(self.config)
+            config = fitted(self.config, setting.folds.smallest, lengths, threads)
+            timed = budget.measure(self.entries, config, fold)
+            limits = budget.allowed(config, setting.device, self.part)
+            plan = budget.plan(self.entries, config, setting.folds.count, timed, limits)
             plan.write(path)
         setting.folder.note("threads", plan.threads)
         self.entries = [entry for entry in self.entries if entry.label in plan.candidates]
@@ -174,171 +134,48 @@ class Networks:
         entry = self.entries[min(1, len(self.entries) - 1)]
         return threads_of(config_for(entry, self.config, self.config.seed), data_for(entry, fold))
 
-    # ---------------------------------------------------------------------------------------- rungs
-
-    def climb(self) -> None:
-        """Train rung by rung; after each but the last, the worst candidates stop."""
-        steps = look_steps(self.config)
-        looks = [count - 1 for count in budget.rung_counts(self.config)]
-        alive = list(self.entries)
-        for number, look in enumerate(looks):
-            labels = [entry.label for entry in alive]
-            if self.plan.sums and number == 0:
-                labels.append("a sum of sources")  # it may join
-            self.begin(f"rung {number + 1} of {len(looks)}", len(alive))
-            self.pace.begin(number, labels)
-            alive = self.train_rung(alive, number, steps[look])
-            kept = self.keep(alive, number, last=number == len(looks) - 1)
-            rung = {"look": look, "step": steps[look], "candidates": len(alive), "kept": kept}
-            self.rungs.append(rung)
-            self.say_rung(number, len(looks), steps[look] / steps[-1])
-            alive = [entry for entry in alive if entry.label in kept]
-            going_on = {entry.label for entry in alive}
-            for label in self.standings:
-                if label not in going_on:
-                    self.prune(label, stopped=True)
-
-    def train_rung(
-        self, alive: list[PortfolioCandidate], number: int, until: int
-    ) -> list[PortfolioCandidate]:
-        """Train the candidates up to the end of a rung; a sum of the best sources may join the
-        first.
-        """
-        done = self.count_done(alive, until)
-        jobs = len(alive) * self.setting.folds.count
-        self.say_done(number, done, jobs)
-        self.train(alive, number, until)
-        if number > 0:
-            return alive
-        extra = greedy_sum(self.config, lowest_losses(self.standings), self.setting.data)
-        if extra is None:
-            return alive
-        alive = [*alive, extra]
-        self.pace.join([entry.label for entry in alive])
-        if done == jobs:  # the earlier process may have stopped in this sum
-            done += self.count_done([extra], until)
-            jobs += self.setting.folds.count
-            self.say_done(number, done, jobs)
-        self.train([extra], number, until)
-        return alive
-
-    def keep(self, alive: Sequence[PortfolioCandidate], number: int, *, last: bool) -> list[str]:
-        """Return the labels of the candidates that go on after a rung, best first."""
-        values = {}
-        for entry in alive:
-            curve = self.standings[entry.label].curve
-            if curve is not None:
-                values[entry.label] = curve.value
-        if not values:
-            why = next(iter(self.standings.values())).diverged
-            raise InputError(f"every network of the portfolio diverged: {why}")
-        share = 1.0 if last else self.config.portfolio.rungs[number].keep
-        return survivors(values, share, self.alone)
-
-    def begin(self, stage: str, candidates: int) -> None:
-        """Show that a stage begins, in which all folds of so many candidates are trained."""
-        self.jobs = 0
-        self.expected = candidates * self.setting.folds.count
-        self.setting.progress.stage(stage)
-
-    def say_rung(self, number: int, rungs: int, share: float) -> None:
-        """Show a line about a rung that is over."""
-        rung = self.rungs[-1]
-        best = self.standings[rung["kept"][0]]
-        left = ""
-        if number < rungs - 1:
-            self.pace.begin(number + 1, rung["kept"])
-            left = self.pace.words()
-        metric = self.setting.held_out.metric
-        line = words.rung_over(number, rungs, share, rung, best, metric, left)
-        self.setting.progress.say(line)
-
     # --------------------------------------------------------------------------------------- trials
 
-    def trials(self, entries: Sequence[PortfolioCandidate], until: int) -> list[TrialJob]:
-        """All folds of some candidates up to a step."""
-        keeps = (
-            self.config.portfolio.final == "ensemble" and self.config.portfolio.members == "folds"
-        )
+    def train(self) -> None:
+        """Train all candidates on all folds."""
+        setting = self.setting
+        setting.progress.stage(self.learner)
+        jobs = self.trials()
+        results = self.results(jobs)
+        for entry in self.entries:
+            trials = [next(results) for _ in range(setting.folds.count)]
+            standing = self.standing(entry, trials)
+            self.standings[entry.label] = standing
+            self.prune(entry.label)
+            setting.progress.say(words.standing_line(standing, setting.held_out.metric))
+        for _ in results:  # the place ends its work
+            pass
+        if all(standing.curve is None for standing in self.standings.values()):
+            why = next(iter(self.standings.values())).diverged
+            raise InputError(f"every network of the portfolio diverged: {why}")
+
+    def trials(self) -> list[TrialJob]:
+        """All folds of all candidates."""
+        settings = self.config.portfolio
+        keeps = settings.final == "ensemble" and settings.members == "folds"
+        until = look_steps(self.config)[-1]
         jobs = []
-        for entry in entries:
+        for entry in self.entries:
             for fold in range(self.setting.folds.count):
                 folder = self.trial(entry.label, fold)
                 jobs.append(TrialJob(self.config, entry, fold, until, folder, keeps))
         return jobs
 
-    def count_done(self, entries: Sequence[PortfolioCandidate], until: int) -> int:
-        """Count the trials of some candidates that are done before they are trained up to a
-        step.
-        """
-        if not self.continues:
-            return 0
-        done = 0
-        for job in self.trials(entries, until):
-            if stored(job) is not None:
-                self.pace.skip(job.candidate.label, job.fold)
-                done += 1
-        return done
-
-    def say_done(self, rung: int, done: int, jobs: int) -> None:
-        """Say how many trials of a rung an earlier process finished, and how long the others take.
-
-        Nothing is said about a rung that is finished, since the line about its end follows.
-        """
-        if 0 < done < jobs:
-            rungs = len(budget.rung_counts(self.config))
-            self.setting.progress.say(words.continuing(done, jobs, rung, rungs, self.pace.words()))
-
-    def train(self, entries: Sequence[PortfolioCandidate], rung: int, until: int) -> None:
-        """Train all folds of some candidates up to a step."""
-        results = iter(self.execute(self.trials(entries, until)))
-        for entry in entries:
-            trials = [next(results) for _ in range(self.setting.folds.count)]
-            self.standings[entry.label] = self.standing(entry, rung, trials)
-            for trial in trials:
-                self.peak_memory = max(self.peak_memory, trial.memory)
-            self.prune(entry.label)
-
-    def standing(
-        self, entry: PortfolioCandidate, rung: int, trials: Sequence[TrialResult]
-    ) -> Standing:
-        """What the trials of a candidate, one for each fold, show together."""
-        is_last = rung + 1 == len(budget.rung_counts(self.config))
-        standing = Standing(
-            entry.label,
-            {"learner": self.learner, **to_dict(entry.strategy)},
-            alone=entry.alone,
-            network=entry,
-            rung=COMPLETE if is_last else rung + 1,
-            steps=max(trial.steps for trial in trials),
-            seconds=sum(trial.seconds for trial in trials),
-            diverged=next((trial.diverged for trial in trials if trial.diverged), None),
-        )
-        if standing.diverged is None:
-            parts = zip(*(trial.outputs for trial in trials), strict=False)
-            looks = [torch.cat(outputs) for outputs in parts]
-            standing.curve = Curve.of(looks, self.setting.held_out, second_phase(self.config))
-            # The outputs of all looks of all candidates would need much memory.
-            standing.outputs = looks[standing.curve.best]
-        return standing
-
-    def placed(self, jobs: Sequence[TrialJob]) -> Iterator[TrialResult]:
+    def results(self, jobs: Sequence[TrialJob]) -> Iterator[TrialResult]:
         """Run trials where they take place; yield each result as soon as all earlier ones are
-        known.
-
-        Trials that an earlier process finished are only read. They are counted first, so that
-        they say nothing about the pace.
+        known. Trials that an earlier process finished are only read.
         """
         setting = self.setting
-        done = set()
-        for job in jobs:
-            if stored(job) is not None:
-                done.add(job.folder)
-                self.pace.skip(job.candidate.label, job.fold)
-        self.jobs += len(jobs)
-        setting.progress.comparison(max(self.jobs, self.expected))
+        done = {job.folder for job in jobs if stored(job) is not None}
+        setting.progress.comparison(len(jobs))
         setting.progress.skipped(len(done))
-        setting.progress.remaining(*self.pace.left())
+        if done:
+            setting.progress.say(words.continuing(len(done), len(jobs)))
         calls = [self.call(job) for job in jobs if job.folder not in done]
         running = iter(setting.place.run(calls, setting.progress))
         results: dict[Path, TrialResult] = {}
@@ -349,21 +186,14 @@ class Networks:
                 yield result
                 continue
             while job.folder not in results:
-                call, (result, seconds) = next(running)
+                call, result = next(running)
                 assert call.folder is not None
                 results[call.folder] = result
-                self.count(call.arguments[0], result, seconds)
-            yield results.pop(job.folder)
+            result = results.pop(job.folder)
+            self.peak_memory = max(self.peak_memory, result.memory)
+            yield result
         for _ in running:  # the place ends its work
             pass
-
-    def count(self, job: TrialJob, result: TrialResult, seconds: float) -> None:
-        """Let a trial that has just ended say how long the others take."""
-        if result.diverged:
-            self.pace.skip(job.candidate.label, job.fold)
-        else:
-            self.pace.finish(job.candidate.label, job.fold, seconds)
-        self.setting.progress.remaining(*self.pace.left())
 
     def call(self, job: TrialJob) -> Job:
         """Describe a trial to the place that runs it."""
@@ -375,34 +205,39 @@ class Networks:
         name = f"{job.candidate.label}, {fold}"
         return Job(name, trial_at, (job,), job.folder, data, reads, threads, job.config.device)
 
+    def standing(self, entry: PortfolioCandidate, trials: Sequence[TrialResult]) -> Standing:
+        """What the trials of a candidate, one for each fold, show together."""
+        standing = Standing(
+            entry.label,
+            {"learner": self.learner, **to_dict(entry.strategy)},
+            alone=entry.alone,
+            network=entry,
+            steps=max(trial.steps for trial in trials),
+            seconds=sum(trial.seconds for trial in trials),
+            diverged=next((trial.diverged for trial in trials if trial.diverged), None),
+        )
+        if standing.diverged is None:
+            parts = zip(*(trial.outputs for trial in trials), strict=True)
+            looks = [torch.cat(outputs) for outputs in parts]
+            standing.curve = Curve.of(looks, self.setting.held_out, second_phase(self.config))
+            # The outputs of all looks of all candidates would need much memory.
+            standing.outputs = looks[standing.curve.best]
+        return standing
+
     def trial(self, label: str, fold: int | None) -> Path:
         """The folder of a trial."""
-        return (
-            self.setting.folder.trials_path
-            / safe_name(label)
-            / ("all" if fold is None else f"fold-{fold}")
-        )
+        name = "all" if fold is None else f"fold-{fold}"
+        return self.setting.folder.trials_path / safe_name(label) / name
 
-    def prune(self, label: str, *, stopped: bool = False) -> None:
-        """Remove what is not needed later: looks that cannot become the best, states of stopped
-        candidates.
-        """
-        self.peak_disk = peak_size(self.setting.folder)
+    def prune(self, label: str) -> None:
+        """Remove the weights of all looks of a candidate but the best one."""
+        peak_size(self.setting.folder)
         curve = self.standings[label].curve
-        last = len(look_steps(self.config))
-        keep: set[int] = set()
-        if curve is not None:
-            # The score of the last look is not final before the next one, over which it is
-            # smoothed.
-            last = len(curve.scores) - 1
-            keep = {curve.best} if stopped else {curve.best_of(last), last}
+        best = None if curve is None else curve.best
         for fold in range(self.setting.folds.count):
-            folder = self.trial(label, fold)
-            if stopped:
-                (folder / CHECKPOINT).unlink(missing_ok=True)
-            # A run that continues after it was killed may already have later looks.
-            for look in {*range(last + 1)} - keep:
-                look_file(folder, look).unlink(missing_ok=True)
+            for look in range(len(look_steps(self.config))):
+                if look != best:
+                    look_file(self.trial(label, fold), look).unlink(missing_ok=True)
 
     # ---------------------------------------------------------------------------------- final model
 
@@ -427,11 +262,9 @@ class Networks:
             until = steps[standing.curve.best]
             folder = self.trial(label, None)
             jobs.append(TrialJob(self.config, standing.network, None, until, folder))
-        self.begin("final training", 0)
-        self.pace.begin_final(labels, fmean(job.until for job in jobs) / steps[-1])
-        results = dict(zip(labels, self.execute(jobs), strict=True))
+        self.setting.progress.stage("final training")
+        results = dict(zip(labels, self.results(jobs), strict=True))
         for label, result in results.items():
-            self.peak_memory = max(self.peak_memory, result.memory)
             if result.diverged:
                 why = f"on all labels, {result.diverged}"
                 self.standings[label] = replace(self.standings[label], diverged=why, curve=None)
@@ -469,13 +302,6 @@ def safe_name(label: str) -> str:
     return f"{name[:60]}-{mix(label) % 16**8:08x}"
 
 
-def trial_at(here: Here, job: TrialJob) -> tuple[TrialResult, float]:
-    """Run a trial where it takes place; returns its result and the seconds, set-up included."""
-    began = monotonic()
-    result = run_trial(replace(job, folder=here.folder), here.data, here.progress)
-    return result, monotonic() - began
-
-
 def peak_size(folder: RunFolder) -> int:
     """Return the largest size of a run folder so far, in bytes.
 
@@ -493,6 +319,6 @@ def peak_size(folder: RunFolder) -> int:
     return max(size, before)
 
 
-def full_runs(standings: Iterable[Standing], folds: int, steps: int) -> float:
-    """Return how many full runs the trials took together."""
-    return sum(standing.steps for standing in standings) * folds / steps
+def trial_at(here: Here, job: TrialJob) -> TrialResult:
+    """Run a trial where it takes place."""
+    return run_trial(replace(job, folder=here.folder), here.data, here.progress)

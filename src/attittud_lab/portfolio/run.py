@@ -29,17 +29,15 @@ from attittud_lab.portfolio.intervals import Intervals, guess
 from attittud_lab.portfolio.leaderboard import NAME, VERSION, chance, rows, worth
 from attittud_lab.portfolio.networks import (
     NETWORK,
-    Execute,
     Networks,
     Setting,
-    full_runs,
     peak_size,
 )
 from attittud_lab.portfolio.simple import SimpleCandidates, chosen_learners, few_threads
 from attittud_lab.portfolio.standing import Standing, scores_of, usable
 from attittud_lab.portfolio.suspicious import suspicious
 from attittud_lab.portfolio.translations import translations
-from attittud_lab.portfolio.trial import RESULT, peak_memory, phase_lengths, pooled_data
+from attittud_lab.portfolio.trial import peak_memory, phase_lengths, pooled_data
 from attittud_lab.portfolio.winner import choose_single
 from attittud_lab.runs.folder import RunFolder, trained_once
 from attittud_lab.runs.result import PhaseSummary, RunResult
@@ -59,14 +57,13 @@ def run(
     data: Prepared | None = None,
     progress: Progress | None = None,
     fresh: bool = False,
-    execute: Execute | None = None,
     place: Place | None = None,
 ) -> RunResult:
     """Train a portfolio and write its run folder.
 
     A finished run in the folder is not trained again. An unfinished run continues from its trials,
     and ends as if it had never been interrupted. `data` are the pooled data of the same
-    configuration. `place` is where trials take place; `execute` replaces their training.
+    configuration. `place` is where trials take place.
     """
     path = Path(run_dir) if run_dir is not None else default_run_dir(config, "run")
 
@@ -75,7 +72,7 @@ def run(
         pooled = pooled_data(config) if data is None else data
         shown = progress or Progress()
         where = place or InThisProcess()
-        return Portfolio(config, pooled, device, folder, shown, where, execute).run()
+        return Portfolio(config, pooled, device, folder, shown, where).run()
 
     # A finished run is not trained again, whatever it was allowed.
     if fresh or not (path / "result.json").exists():
@@ -94,7 +91,6 @@ class Portfolio:
         folder: RunFolder,
         progress: Progress,
         place: Place,
-        execute: Execute | None,
     ) -> None:
         handed = replace(data, names=None, parts=None)
         self.data = on_device(data, device)
@@ -114,7 +110,6 @@ class Portfolio:
             self.held_out,
             progress,
             place,
-            execute,
         )
         self.simple: SimpleCandidates | None = None
         self.networks: dict[str, Networks] = {}
@@ -145,7 +140,6 @@ class Portfolio:
         """Try all candidates, cheap ones first; then choose, train on all labels, and write."""
         self.folder.begin(self.data.record, self.setting.device, self.config.training.threads)
         self.folder.truncate(0)  # the report of an unfinished run expects this file
-        continues = any(self.folder.trials_path.glob(f"*/*/{RESULT}"))
         make_folder(self.folder.trials_path)
         rare = words.rare(self.folds.not_validated)
         if rare:
@@ -157,7 +151,7 @@ class Portfolio:
             self.simple.run()
         for name, setting in settings.items():
             part = 1 / len(settings)
-            self.networks[name] = Networks(setting, name, continues=continues, part=part)
+            self.networks[name] = Networks(setting, name, part=part)
             self.networks[name].run()
         usual = _usual(self.config.portfolio)
         self.chance = chance([*self.standings.values()], self.held_out, usual=usual)
@@ -343,15 +337,12 @@ class Portfolio:
         return board
 
     def about_networks(self, networks: Networks) -> dict[str, Any]:
-        """What leaderboard.json says about the plan and the rungs of a learner."""
+        """What leaderboard.json says about the plan of a learner."""
         lengths = phase_lengths(networks.config)
         looks = range(min(networks.config.portfolio.looks, sum(lengths.values())))
-        trained = networks.standings.values()
         return {
             "looks": [final.where(networks.config, look) for look in looks],
-            "rungs": networks.rungs,
             "plan": asdict(networks.plan),
-            "runs": full_runs(trained, self.folds.count, sum(lengths.values())),
         }
 
     def write_predictions(self, board: Mapping[str, Any], scores: Tensor) -> None:

@@ -162,7 +162,7 @@ class SimpleCandidates:
         long.
         """
         seconds = seconds_for(feature_map, rows, cache, device)
-        allowed, _ = budget.allowed(self.setting.config, self.setting.device)
+        allowed = budget.allowed(self.setting.config, self.setting.device).seconds
         if allowed is not None and seconds > SHARE_FOR_FEATURES * allowed:
             limit = readable(allowed)
             self.say(

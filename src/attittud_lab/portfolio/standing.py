@@ -5,7 +5,7 @@ network.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,15 +14,10 @@ from torch import Tensor
 from attittud_lab.portfolio.candidates import PortfolioCandidate
 from attittud_lab.portfolio.choose import Curve
 
-COMPLETE = 10**6
-"""The rung of a candidate whose training is complete: a simple learner, or a network after its last
-rung.
-"""
-
 
 @dataclass
 class Standing:
-    """A candidate, how far it was trained, and what it predicts for held-out examples."""
+    """A candidate, and what it predicts for held-out examples."""
 
     label: str
     settings: dict[str, Any]
@@ -31,8 +26,6 @@ class Standing:
     """Whether it ignores the auxiliary data."""
     network: PortfolioCandidate | None = None
     """The strategy, if the candidate trains networks."""
-    rung: int = COMPLETE
-    """How many rungs it has reached; `COMPLETE` at the end of training."""
     steps: int = 0
     """Steps of each of its runs."""
     seconds: float = 0.0
@@ -54,13 +47,11 @@ def scores_of(standing: Standing) -> Tensor:
     return standing.outputs
 
 
-def rank(standing: Standing) -> tuple[bool, int, tuple[float, float]]:
-    """Order candidates, larger is better: not diverged, then the rung reached, then score and
-    log-loss.
-    """
+def rank(standing: Standing) -> tuple[bool, tuple[float, float]]:
+    """Order candidates, larger is better: not diverged, then score and log-loss."""
     if standing.curve is None:
-        return (False, 0, (-math.inf, 0.0))
-    return (True, standing.rung, standing.curve.value)
+        return (False, (-math.inf, 0.0))
+    return (True, standing.curve.value)
 
 
 def usable(standings: Iterable[Standing]) -> list[Standing]:
@@ -88,12 +79,3 @@ def without_us(standings: Iterable[Standing]) -> Standing | None:
     """
     simple = [s for s in usable(standings) if s.alone and s.simple]
     return max(simple, key=rank, default=None)
-
-
-def lowest_losses(standings: Mapping[str, Standing]) -> dict[str, float]:
-    """Return the lowest smoothed log-loss of each candidate that has not diverged."""
-    losses = {}
-    for label, standing in standings.items():
-        if standing.curve is not None:
-            losses[label] = standing.curve.lowest_loss
-    return losses

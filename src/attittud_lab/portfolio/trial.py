@@ -1,9 +1,8 @@
-"""Train one candidate on one fold up to a step; a trial can stop there and continue later as if it
-had never stopped.
+"""Train one candidate on one fold; a trial that is killed continues as if it had never stopped.
 
 A trial has a folder of its own. checkpoint.safetensors is the state to continue from,
-result.safetensors what is known so far, and look-N.safetensors the averaged weights after look N,
-if an ensemble may need them.
+result.safetensors what a finished trial showed, and look-N.safetensors the averaged weights after
+look N, if an ensemble may need them.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class TrialJob:
     fold: int | None
     """The fold that is held out; None trains on all labels, without looks."""
     until: int
-    """The step to stop after, counted over all phases."""
+    """The last step, counted over all phases: the best one for a trial on all labels."""
     folder: Path
     keeps: bool = False
     """Whether the weights of every look are kept."""
@@ -67,7 +66,7 @@ class TrialJob:
 
 @dataclass(frozen=True)
 class TrialResult:
-    """What a trial has found up to the step that its job asked for."""
+    """What a trial showed."""
 
     steps: int
     seconds: float
@@ -105,12 +104,10 @@ def look_file(folder: Path, look: int) -> Path:
 def run_trial(
     job: TrialJob, data: Prepared | None = None, progress: Progress | None = None
 ) -> TrialResult:
-    """Run a trial up to its step, from its last checkpoint if there is one. It can be repeated: a
-    finished trial is only read.
-    """
-    known = stored(job)
-    if known is not None:
-        return known
+    """Run a trial, from its last checkpoint if there is one; a finished trial is only read."""
+    result = stored(job)
+    if result is not None:
+        return result
     make_folder(job.folder)
     device = choose_device(job.config.device)
     data = on_device(pooled_data(job.config) if data is None else data, device)
@@ -126,32 +123,20 @@ def run_trial(
     if device.type == "cuda":
         del trial
         gc.collect()  # graphs hold as much memory as a step needs
-    values = vars(result) | {
-        "outputs": torch.stack(result.outputs) if result.outputs else None,
-        "until": job.until,
-    }
-    save_checkpoint(job.folder / RESULT, values)
-    if result.diverged or job.fold is None or job.until == sum(phase_lengths(job.config).values()):
-        (job.folder / CHECKPOINT).unlink(missing_ok=True)
+    outputs = torch.stack(result.outputs) if result.outputs else None
+    save_checkpoint(job.folder / RESULT, vars(result) | {"outputs": outputs})
+    (job.folder / CHECKPOINT).unlink(missing_ok=True)
     return result
 
 
 def stored(job: TrialJob) -> TrialResult | None:
-    """Return the stored result of a trial that has already reached this step."""
+    """Return the stored result of a finished trial."""
     path = job.folder / RESULT
     if not path.exists():
         return None
-    found = load_checkpoint(path)
-    if (
-        found.pop("until", 0) > job.until
-    ):  # a trial that diverged later had not yet diverged at this rung
-        found["diverged"] = None
-    if found["steps"] < job.until and found["diverged"] is None:
-        return None
-    count = sum(step <= job.until for step in look_steps(job.config))
-    return TrialResult(
-        **found | {"outputs": [] if found["outputs"] is None else list(found["outputs"])[:count]}
-    )
+    state = load_checkpoint(path)
+    outputs = [] if state["outputs"] is None else list(state["outputs"])
+    return TrialResult(**state | {"outputs": outputs})
 
 
 def peak_memory() -> int:
@@ -191,44 +176,52 @@ class _Trial:
     def __init__(
         self, job: TrialJob, pooled: Prepared, device: torch.device, progress: Progress
     ) -> None:
-        self.job, self.device, self.progress = job, device, progress
+        self.job = job
+        self.device = device
+        self.progress = progress
         folds = make_folds(pooled, job.config.portfolio, mix(job.config.seed, "folds"))
-        data = self.data = data_for(job.candidate, fold_data(pooled, folds, job.fold))
+        self.data = data_for(job.candidate, fold_data(pooled, folds, job.fold))
         seed = job.config.seed if job.fold is None else mix(job.config.seed, "fold", job.fold)
-        config = self.config = config_for(job.candidate, job.config, seed)
-        self.metric = chosen_metric(config, data, None)
-        self.model = new_model(config, data, device)
-        torch.set_num_threads(config.training.threads or 1)
-        self.outputs, self.lines, self.finished = (
-            list[Tensor](),
-            list[dict[str, Any]](),
-            list[float](),
-        )
+        self.config = config_for(job.candidate, job.config, seed)
+        self.model = new_model(self.config, self.data, device)
+        torch.set_num_threads(self.config.training.threads or 1)
+        self.outputs: list[Tensor] = []
+        self.lines: list[dict[str, Any]] = []
+        self.finished: list[float] = []
+        """Seconds of each finished phase."""
         self.diverged: str | None = None
         self.saved = time.monotonic()
-        lengths, self.starts, start = phase_lengths(config), list[int](), 0
-        self.phases = list[Phase]()
-        for name, steps in lengths.items():
-            looks = {} if job.fold is None else {step - start for step in look_steps(config)}
-            phase = Phase(
-                name,
-                config,
-                data,
-                self.model,
-                device,
-                self.metric,
-                captured=captures(config, data, device),
-                judges=data.primary.examples,
-                looks=looks,
-                measure=self.look,
-                window=config.portfolio.averaging * sum(lengths.values()),
-            )
-            self.phases.append(phase)
+        self.starts: list[int] = []
+        """The step before each phase."""
+        self.phases: list[Phase] = []
+        start = 0
+        for name, steps in phase_lengths(self.config).items():
             self.starts.append(start)
+            self.phases.append(self.phase(name, start))
             start += steps
         self.path = job.folder / CHECKPOINT
         if self.path.exists():
             self.restore(load_checkpoint(self.path))
+
+    def phase(self, name: str, start: int) -> Phase:
+        """Build the phase that begins after step `start`."""
+        config, data = self.config, self.data
+        looks: set[int] = set()
+        if self.job.fold is not None:
+            looks = {step - start for step in look_steps(config)}
+        return Phase(
+            name,
+            config,
+            data,
+            self.model,
+            self.device,
+            chosen_metric(config, data, None),
+            captured=captures(config, data, self.device),
+            judges=data.primary.examples,
+            looks=looks,
+            measure=self.look,
+            window=config.portfolio.averaging * sum(phase_lengths(config).values()),
+        )
 
     @property
     def number(self) -> int:
@@ -236,8 +229,10 @@ class _Trial:
         return len(self.finished)
 
     def run(self) -> None:
+        """Train to the last step; a trial on all labels writes its weights."""
         while True:
-            phase, until = self.phases[self.number], self.job.until - self.starts[self.number]
+            phase = self.phases[self.number]
+            until = self.job.until - self.starts[self.number]
             begin_phase(phase)
             self.progress.phase(phase.name, min(until, phase.steps), phase.state.step)
             phase.run(self.record, self.checkpoint, self.progress.advance, until)
@@ -252,8 +247,6 @@ class _Trial:
                     f"training diverged in phase {phase.name}: weights are not finite; lower its lr"
                 )
             save_weights(self.job.folder / WEIGHTS, self.model.state_dict())
-        else:
-            self.save()
 
     def look(self) -> dict[str, float]:
         """Predict the held-out examples; the model has its averaged weights here."""

@@ -16,17 +16,12 @@ def choose_single(standings: Sequence[Standing], intervals: Intervals) -> Standi
     """Return the simplest candidate whose score is within half a standard error of the best one's.
 
     `standings` come in the order from simple to complex. Candidates without auxiliary data are
-    simpler than all others, and simple learners are simpler than networks. Only candidates that
-    were trained as far as the best one can be chosen.
+    simpler than all others, and simple learners are simpler than networks.
     """
     best = max(usable(standings), key=rank)
     ties = [best]
     for standing in usable(standings):
-        if (
-            standing is not best
-            and standing.rung >= best.rung
-            and _is_tie(standing, best, intervals)
-        ):
+        if standing is not best and _is_tie(standing, best, intervals):
             ties.append(standing)
     order = {id(standing): number for number, standing in enumerate(standings)}
     return min(ties, key=lambda s: (not s.alone, not s.simple, order[id(s)]))
@@ -36,7 +31,7 @@ def _is_tie(standing: Standing, best: Standing, intervals: Intervals) -> bool:
     """Whether a candidate is behind the best one by at most `TIE` standard errors of the
     difference.
     """
-    lead = rank(best)[2][0] - rank(standing)[2][0]
+    lead = rank(best)[1][0] - rank(standing)[1][0]
     error = intervals.error(scores_of(best), scores_of(standing))
     if math.isnan(lead) or math.isnan(error):
         return False

@@ -7,10 +7,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attittud_lab.config.schema import Config
 from attittud_lab.errors import listed
 from attittud_lab.portfolio import budget
-from attittud_lab.portfolio.candidates import PRIMARY_ONLY, PortfolioCandidate
 from attittud_lab.portfolio.standing import Standing
 
 if TYPE_CHECKING:
@@ -45,26 +43,17 @@ def rare(names: Sequence[str]) -> str:
 
 
 def standing_line(standing: Standing, metric: str) -> str:
-    """One line for a finished simple candidate."""
-    assert standing.curve is not None
+    """One line for a finished candidate."""
+    if standing.curve is None:
+        return f"{standing.label}: diverged ({standing.diverged})"
     score = standing.curve.scores[standing.curve.best]
     return f"{standing.label}: out-of-fold {metric} {score:.4f}"
 
 
-def coming(
-    config: Config,
-    plan: budget.Plan,
-    folds: int,
-    at_once: int,
-    entries: Sequence[PortfolioCandidate],
-    learner: str,
-) -> str:
-    """Say how long the networks will take, and that some stop early."""
-    line = f"{'networks' if learner == 'network' else learner}: {budget.forecast(plan, folds, at_once)}"
-    rungs = len(budget.rung_counts(config))
-    if rungs > 1 and len(entries) > 1:
-        line += f". Training has {rungs} rungs; after each but the last, only the best candidates and {PRIMARY_ONLY} go on"
-    return line
+def coming(plan: budget.Plan, folds: int, at_once: int, learner: str) -> str:
+    """Say how long the networks of a learner will take."""
+    name = "networks" if learner == "network" else learner
+    return f"{name}: {budget.forecast(plan, folds, at_once)}"
 
 
 def idle_cores(plan: budget.Plan, at_once: int, device: torch.device, long: float) -> str:
@@ -84,10 +73,9 @@ def idle_cores(plan: budget.Plan, at_once: int, device: torch.device, long: floa
     )
 
 
-def continuing(done: int, jobs: int, rung: int, rungs: int, left: str) -> str:
-    """Say how many trials of a rung an earlier process finished, and how long the rest takes."""
-    where = f"{done} of {jobs} trials of rung {rung + 1} of {rungs}"
-    return f"continuing: {where} are done; {left} left in all"
+def continuing(done: int, jobs: int) -> str:
+    """Say how many trials an earlier process finished."""
+    return f"continuing: {done} of {jobs} trials are done"
 
 
 def legend(settings: Iterable[Mapping[str, Any]]) -> str:
@@ -103,31 +91,6 @@ def legend(settings: Iterable[Mapping[str, Any]]) -> str:
     if not parts:
         return ""
     return f"in the names of candidates, {', and '.join(parts)}"
-
-
-def rung_over(
-    number: int,
-    rungs: int,
-    share: float,
-    rung: Mapping[str, Any],
-    best: Standing,
-    metric: str,
-    left: str,
-) -> str:
-    """Say how a rung ended; `left` is the time that all later rungs take, in words."""
-    curve = best.curve
-    assert curve is not None
-    shown = f"out-of-fold {metric} {curve.scores[curve.best]:.4f}"
-    score = f"{best.label} (ranking score {curve.value[0]:.4f}, {shown})"
-    over = f"rung {number + 1} of {rungs} is over, after {share:.0%} of the steps"
-    if number == rungs - 1:
-        return f"{over}; the best network is {score}"
-    kept = rung["kept"]
-    if rung["candidates"] > 1:
-        go_on = f"{len(kept)} of {rung['candidates']} candidates go on ({'; '.join(kept)})"
-    else:
-        go_on = f"the only candidate goes on ({'; '.join(kept)})"
-    return f"{over}; {go_on}; the best so far is {score}; {left} left in all"
 
 
 def chance(estimate: Mapping[str, Any] | None, when: str = "") -> str:

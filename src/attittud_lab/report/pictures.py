@@ -87,7 +87,7 @@ def leaderboard(
 
 
 def curves(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the scores over steps, vertical lines for rungs and phases, and the ticks; `several`:
+    """Return the scores over steps, vertical lines for phases, and the ticks; `several`:
     there is a line to draw.
     """
     lines = [
@@ -113,10 +113,8 @@ def curves(found: Mapping[str, Any]) -> dict[str, Any]:
             }
         )
     marks = [
-        {"at": wide.at(mark["step"]), "text": f"{name}: {mark['text']}", "kind": kind}
-        for kind in ("rungs", "phases")
-        for number, mark in enumerate(found[kind])
-        for name in [f"rung {number + 1}" if kind == "rungs" else "next phase"]
+        {"at": wide.at(mark["step"]), "text": f"next phase: {mark['text']}", "kind": "phases"}
+        for mark in found["phases"]
     ]
     ticks = [tick | {"at": 100 - tick["at"]} for tick in axis.ticks()]
     steps = [

@@ -194,8 +194,6 @@ def _scores(board: Mapping[str, Any]) -> list[dict[str, Any]]:
         drawn["curve"] = []
         if row["kind"] == "network":
             own_steps = steps[row["settings"]["learner"]]
-            if row["steps"] < own_steps[-1]:
-                drawn["remark"] = f"stopped after {row['steps']} of {own_steps[-1]} steps"
             points = zip(own_steps, row["curve"]["score"], strict=False)
             drawn["curve"] = [list(point) for point in points]
             drawn["best"] = row["best"]["look"]
@@ -204,21 +202,16 @@ def _scores(board: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _steps(board: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rungs and phases of networks, for the picture of scores by step.
-
-    Rungs and phases of several learners differ, so that none are drawn.
+    """Return the phases of networks, for the picture of scores by step; those of several learners
+    differ, so that none are drawn.
     """
     most = max([steps[-1] for steps in _look_steps(board).values()], default=0)
-    rungs: list[dict[str, Any]] = []
     phases: list[dict[str, Any]] = []
     if len(board["networks"]) == 1:
         (networks,) = board["networks"].values()
-        for rung in networks["rungs"][:-1]:
-            text = f"{len(rung['kept'])} of {rung['candidates']} go on"
-            rungs.append({"step": rung["step"], "text": text})
         starts = _starts(networks)
         phases = [{"step": start, "text": name} for name, start in starts.items() if start]
-    return {"rungs": rungs, "phases": phases, "steps": most}
+    return {"phases": phases, "steps": most}
 
 
 # ------------------------------------------------------------------------------------------- tables
@@ -254,8 +247,7 @@ def _leaderboard(board: Mapping[str, Any], result: Mapping[str, Any]) -> dict[st
     about = (
         f"A score is called out-of-fold because {held_out} predicted once, by a model that had not "
         "seen it. Bars show the difference from the best candidate without auxiliary data, in points "
-        f"with a 95 % interval. Candidates are ordered by {words.ranking(metric)}. Networks that were "
-        "stopped early come last."
+        f"with a 95 % interval. Candidates are ordered by {words.ranking(metric)}."
     )
     networks = [row["settings"] for row in board["candidates"] if row["kind"] == "network"]
     legend = words.legend(networks)
@@ -326,9 +318,8 @@ def _notes(board: Mapping[str, Any]) -> Iterator[str]:
     for learner, networks in board["networks"].items():
         plan = networks["plan"]
         yield (
-            f"The trials of the learner {learner} took as much training as {networks['runs']:.1f} full runs; the "
-            f"final training is not counted. The forecast, which counts it, was {plan['runs']:.1f}. The "
-            "time of a candidate covers all its folds."
+            f"The networks of the learner {learner} took about {plan['runs']:.0f} full runs. The time of "
+            "a candidate covers all its folds."
         )
         if plan["decided"]:
             yield f"{plan['decided']}."

@@ -97,3 +97,40 @@ def test_sums_over_windows_equal_torchs(case, dtype, last, monkeypatch):
     # 7e-4.
     assert relative(found, made.wanted) < 2e-5
     assert torch.equal(found, made.sums())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"k": 11},
+        {"dtype": torch.float32},
+        {"channels": 16, "groups": 2},
+        {"space": (3, 3), "pads": (0, 0, 0, 0)},
+    ],
+    ids=["more sums", "float32", "groups", "one position"],
+)
+def test_unsupported_convolutions_copy_their_windows(change, monkeypatch):
+    names = (
+        "m",
+        "each",
+        "channels",
+        "outputs",
+        "space",
+        "window",
+        "stride",
+        "dilation",
+        "pads",
+        "k",
+    )
+    settings = (
+        dict(zip(names, CONVOLUTIONS["odd channels"], strict=True))
+        | {"dtype": torch.bfloat16, "last": True}
+        | change
+    )
+    made = Convolved(**settings)
+    laid_out, calls = Windows._right, []
+    monkeypatch.setattr(
+        Windows, "_right", lambda *args, **kwargs: calls.append(1) or laid_out(*args, **kwargs)
+    )
+    assert relative(made.sums(), made.wanted) < 1e-5
+    assert calls

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from attittud_lab.config.load import loads
 from attittud_lab.config.schema import CandidateConfig, Config
 from attittud_lab.errors import InputError
-from attittud_lab.portfolio.budget import Costs, Plan, plan
+from attittud_lab.portfolio.budget import Plan, allowed, plan
 from attittud_lab.portfolio.candidates import PortfolioCandidate, named
+from attittud_lab.training.first_steps import FirstSteps
 
 CPU = torch.device("cpu")
 
@@ -27,12 +28,13 @@ def setting(budget: str | None, steps: int = 1000) -> tuple[Config, list[Portfol
 
 def planned(budget: str | None, per_step: float = 0.1, device: torch.device = CPU) -> Plan:
     config, entries = setting(budget)
-    costs = Costs({entry.label: {"guided": per_step} for entry in entries}, look=0.0)
-    return plan(entries, config, 3, costs, device)
+    times = FirstSteps({"guided": per_step}, evaluation=0.0)
+    timed = {entry.label: times for entry in entries}
+    return plan(entries, config, 3, timed, allowed(config, device))
 
 
 def test_a_budget_that_is_enough_changes_nothing() -> None:
-    for per_step in (0.001, 0.02, 0.05):  # whatever the clock says
+    for per_step in (0.001, 0.02, 0.04):  # whatever the clock says
         found = planned("2h", per_step)
         assert (found.steps, len(found.candidates), found.left_out, found.decided) == (
             {"guided": 1000},
@@ -41,7 +43,7 @@ def test_a_budget_that_is_enough_changes_nothing() -> None:
             "",
         )
     assert planned(None, 100.0, torch.device("cuda")).decided == ""  # no limit but on a CPU
-    assert planned(None, 0.05).decided == "" and planned(None, 1.0).decided != ""
+    assert planned(None, 0.04).decided == "" and planned(None, 1.0).decided != ""
 
 
 @given(st.floats(1e-4, 30))
@@ -54,7 +56,9 @@ def test_a_small_budget_cuts_steps_first_and_then_candidates(per_step: float) ->
     )  # one step of a hundred is the least
     if found.left_out:
         assert found.steps["guided"] <= 250 and "left out" in found.decided
-    assert found.runs * sum(found.costs.values()) / len(found.costs) == pytest.approx(found.seconds)
+    assert found.runs == 3 * len(found.candidates)
+    seconds = found.runs * found.steps["guided"] * per_step
+    assert found.seconds == pytest.approx(seconds, rel=0.06)  # whole steps
     assert (found.decided == "") == (found.steps["guided"] == 1000 and not found.left_out)
 
 

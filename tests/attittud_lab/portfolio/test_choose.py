@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attittud_lab.data.tasks import Examples, Task
-from attittud_lab.portfolio.choose import Curve, HeldOut, greedy, kept_count, mixed, survivors
+from attittud_lab.portfolio.choose import Curve, HeldOut, greedy, mixed
 from attittud_lab.predict.model import Classifier
 from attittud_lab.training.evaluate import figures
 
@@ -43,28 +43,6 @@ def test_the_best_evaluation_is_chosen_from_a_smoothed_curve(
         ]
         values.append((fmean(s for s, _ in near), -fmean(x for _, x in near)))
     assert curve.best == values.index(max(values)) and curve.value == max(values)
-    assert curve.lowest_loss == pytest.approx(min(-loss for _, loss in values))
-
-
-@given(
-    st.dictionaries(
-        st.sampled_from("abcdefgh"),
-        st.tuples(st.sampled_from([0.1, 0.2]), st.floats(-1, 0)),
-        min_size=1,
-    ),
-    st.floats(0.01, 1),
-)
-def test_halving_keeps_the_best_candidates_and_primary_only(
-    values: dict[str, tuple[float, float]], keep: float
-) -> None:
-    kept = survivors(values, keep, "a")
-    count = kept_count(len(values), keep)
-    assert 1 <= count <= len(values) and abs(count - keep * len(values)) <= max(
-        0.5, 1 - keep * len(values)
-    )
-    assert len(kept) in (count, count + 1) and ("a" in kept) == ("a" in values)
-    for label in values.keys() - set(kept):
-        assert sum(values[other] >= values[label] for other in kept[:count]) == count
 
 
 def slow_loss(likely: np.ndarray, targets: np.ndarray) -> float:

@@ -23,7 +23,7 @@ from tests.helpers.simple_jobs import table_job
 from tests.helpers.texts import tiny_encoder, write_reviews
 from tests.helpers.vision import tiny_images
 
-SMALL = "finetuned: {steps: 8, image_size: 16}, looks: 2, folds: 2, rungs: []"
+SMALL = "finetuned: {steps: 8, image_size: 16}, looks: 2, folds: 2"
 IMAGES = f"""
 data:
   primary: {{path: digits, train: 40, validation: 20, test: 50}}

@@ -9,7 +9,6 @@ import torch
 
 from attittud_lab.portfolio.intervals import Intervals
 from attittud_lab.portfolio.leaderboard import INTERCEPT, SLOPE, chance, rows, worth
-from attittud_lab.portfolio.standing import COMPLETE
 from tests.helpers.standings import held, network, outputs_right, simple
 
 TARGETS = torch.arange(90) % 2
@@ -45,31 +44,30 @@ def test_the_chance_follows_from_scores_and_losses() -> None:
 def test_rows_have_the_order_of_the_ranking_and_say_what_each_candidate_is() -> None:
     plain = simple("alone", outputs_right(TARGETS, 0.6), HELD)
     pooled = simple("pooled", outputs_right(TARGETS, 0.8), HELD, alone=False)
-    primary = network("primary_only", outputs_right(TARGETS, 0.7), HELD, rung=COMPLETE)
-    stopped = network("multitask", outputs_right(TARGETS, 0.9), HELD)
+    primary = network("primary_only", outputs_right(TARGETS, 0.7), HELD)
+    multitask = network("multitask", outputs_right(TARGETS, 0.9), HELD)
     diverged = network("pretrain", None, HELD, diverged="training diverged")
-    standings = [diverged, stopped, plain, primary, pooled]
+    standings = [diverged, multitask, plain, primary, pooled]
     intervals = Intervals(HELD, None, 0)
     table = rows(standings, intervals, where, {"pooled": 3})
     labels = [row["label"] for row in table]
-    assert labels == ["pooled", "primary_only", "alone", "multitask", "pretrain"]
+    assert labels == ["multitask", "pooled", "primary_only", "alone", "pretrain"]
     by_label = dict(zip(labels, table, strict=True))
     assert [row["label"] for row in table if row["reference"]] == ["primary_only"]
     assert [row["label"] for row in table if row["without_us"]] == ["alone"]
-    assert [row["kind"] for row in table] == ["simple", "network", "simple", "network", "network"]
-    assert [row["alone"] for row in table] == [False, True, True, False, False]
+    assert [row["kind"] for row in table] == ["network", "simple", "network", "simple", "network"]
+    assert [row["alone"] for row in table] == [False, False, True, True, False]
     assert by_label["pooled"]["picks"] == 3
     assert by_label["multitask"]["best"] == {"look": 0, "phase": "guided", "step": 7}
-    assert not by_label["multitask"]["complete"]
     assert "score" not in by_label["pretrain"]
-    for standing in (pooled, stopped, plain):
+    for standing in (pooled, multitask, plain):
         row = by_label[standing.label]
         assert row["low"] < row["score"] < row["high"]
         assert row["to_reference"] == intervals.difference(standing.outputs, primary.outputs)
     assert "to_reference" not in by_label["primary_only"]
     gain = worth(standings, intervals)
     assert gain is not None
-    assert (gain["best"], gain["reference"], gain["of"]) == ("pooled", "primary_only", 2)
+    assert (gain["best"], gain["reference"], gain["of"]) == ("multitask", "primary_only", 2)
     # The same examples are wrong, so the difference is surer than each score.
-    assert gain["difference"] == pytest.approx(0.1, abs=1e-6)
-    assert 0 < gain["low"] < 0.1 < gain["high"] < 0.2
+    assert gain["difference"] == pytest.approx(0.2, abs=1e-6)
+    assert 0.1 < gain["low"] < 0.2 < gain["high"] < 0.3

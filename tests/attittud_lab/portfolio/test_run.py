@@ -45,7 +45,7 @@ KINDS = {
 
 
 def test_out_of_fold_predictions_are_recorded(tmp_path: Path) -> None:
-    train(tmp_path, *BOTH, "portfolio.rungs=[]")  # all candidates train to the end
+    train(tmp_path, *BOTH)
     kept, content = load_checkpoint(tmp_path / "out_of_fold.safetensors"), board(tmp_path)
     assert sorted(kept["rows"].tolist()) == list(range(60))
     assert set(kept["folds"].tolist()) == {0, 1}

@@ -1,6 +1,4 @@
-"""A trial: averaged weights, and stops at any step from which it goes on as if it had never
-stopped.
-"""
+"""A trial: averaged weights, and kills from which it goes on as if it had never stopped."""
 
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from attittud_lab.portfolio.candidates import config_for, data_for, named
 from attittud_lab.portfolio.folds import fold_data, make_folds
 from attittud_lab.portfolio.trial import (
     TrialJob,
+    TrialResult,
     look_file,
     look_steps,
     pooled_data,
@@ -96,23 +95,45 @@ def explicit(trial: TrialJob) -> list[torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize("name", ["multitask", "auto"])
-def test_a_trial_that_stops_and_continues_gives_the_same_outputs(tmp_path: Path, name: str) -> None:
-    whole = run_trial(a_job(tmp_path / "whole", 36, name=name))
-    assert whole.steps == 36 and len(whole.outputs) == 6
-    for until in (6, 24, 30, 36):  # in the first phase, at its end, in the second one
-        part = run_trial(a_job(tmp_path / "parts", until, name=name))
-        assert part.steps == until
-    for one, other in zip(whole.outputs, part.outputs, strict=True):
+def killed_often(monkeypatch: pytest.MonkeyPatch, trial: TrialJob) -> TrialResult:
+    """Run a trial that is killed again and again, each time after two checkpoints."""
+    monkeypatch.setattr(module, "SAVED_EVERY", 0.0)
+    save = module.save_checkpoint
+    for tries in range(1, 40):
+        saves = 0
+
+        def killed(path: Path, state: object) -> None:
+            nonlocal saves
+            saves += 1
+            if saves > 2:
+                raise KeyboardInterrupt
+            save(path, state)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(module, "save_checkpoint", killed)
+            try:
+                result = run_trial(trial)
+            except KeyboardInterrupt:
+                continue
+        assert tries > 3
+        return result
+    raise AssertionError("the trial makes no progress")
+
+
+@pytest.mark.parametrize(("name", "fold"), [("multitask", 1), ("auto", 0)])
+def test_a_killed_trial_gives_the_same_outputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, fold: int
+) -> None:
+    whole = run_trial(a_job(tmp_path / "whole", 36, name=name, fold=fold))
+    assert whole.steps == 36
+    assert len(whole.outputs) == 6
+    killed = killed_often(monkeypatch, a_job(tmp_path / "killed", 36, name=name, fold=fold))
+    for one, other in zip(whole.outputs, killed.outputs, strict=True):
         assert torch.equal(one, other)
     for look in range(6):
-        assert (
-            look_file(tmp_path / "whole", look).read_bytes()
-            == look_file(tmp_path / "parts", look).read_bytes()
-        )
-    assert not (tmp_path / "parts" / "checkpoint.safetensors").exists()
-    again = run_trial(a_job(tmp_path / "parts", 24, name=name))  # what was known at an earlier rung
-    assert len(again.outputs) == 4 and torch.equal(again.outputs[-1], whole.outputs[3])
+        files = [look_file(tmp_path / folder, look) for folder in ("whole", "killed")]
+        assert files[0].read_bytes() == files[1].read_bytes()
+    assert not (tmp_path / "killed" / "checkpoint.safetensors").exists()
     if name == "multitask":
         for one, other in zip(whole.outputs, explicit(a_job(tmp_path, 36)), strict=True):
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
@@ -127,44 +148,27 @@ PICTURES = ("model.name=small-cnn", "training.channels_last=true")
     "ignore:.*AccumulateGrad.*", "ignore:.*TensorFloat32.*", "ignore::DeprecationWarning"
 )
 @pytest.mark.parametrize("name", ["multitask", "drop_harmful"])
-def test_a_captured_trial_that_stops_and_continues_gives_the_same_outputs_on_a_gpu(
-    tmp_path: Path, name: str
+def test_a_captured_trial_that_is_killed_gives_the_same_outputs_on_a_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     changes = (*PICTURES, "device=cuda", "training.deterministic=true")
     whole = run_trial(a_job(tmp_path / "whole", 36, *changes, name=name))
-    for until in (12, 24, 30, 36):
-        part = run_trial(a_job(tmp_path / "parts", until, *changes, name=name))
-    for one, other in zip(whole.outputs, part.outputs, strict=True):
+    killed = killed_often(monkeypatch, a_job(tmp_path / "killed", 36, *changes, name=name))
+    for one, other in zip(whole.outputs, killed.outputs, strict=True):
         assert torch.equal(one, other)
 
 
-def test_a_killed_trial_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = run_trial(a_job(tmp_path / "whole", 30, fold=0))
+def test_a_checkpoint_of_another_trial_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "SAVED_EVERY", 0.0)
-    save = module.save_checkpoint
-    for kill_at in range(1, 40):
-        saves = 0
-
-        def killed(path: Path, state: object) -> None:
-            nonlocal saves
-            saves += 1
-            if saves > 2:  # after two checkpoints
-                raise KeyboardInterrupt
-            save(path, state)
-
-        monkeypatch.setattr(module, "save_checkpoint", killed)
-        try:
-            found = run_trial(a_job(tmp_path / "killed", 30, fold=0))
-            break
-        except KeyboardInterrupt:
-            assert kill_at < 39
-    assert kill_at > 3 and [
-        torch.equal(a, b) for a, b in zip(found.outputs, whole.outputs, strict=True)
-    ] == [True] * len(whole.outputs)
-
-
-def test_a_checkpoint_of_another_trial_is_refused(tmp_path: Path) -> None:
-    run_trial(a_job(tmp_path, 6))
-    (tmp_path / "result.safetensors").unlink()
+    with monkeypatch.context() as patched:
+        patched.setattr(Phase, "finish", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run_trial(a_job(tmp_path, 36))
     with pytest.raises(InputError, match="the checkpoint does not fit this trial"):
-        run_trial(a_job(tmp_path, 6, "model.width=8"))
+        run_trial(a_job(tmp_path, 36, "model.width=8"))
+
+
+def interrupt(_: object) -> None:
+    raise KeyboardInterrupt

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attittud_lab.portfolio.intervals import Intervals
-from attittud_lab.portfolio.standing import COMPLETE, Standing, rank, scores_of
+from attittud_lab.portfolio.standing import Standing, rank, scores_of
 from attittud_lab.portfolio.winner import TIE, choose_single
 from tests.helpers.standings import held, network, outputs_right, simple
 
@@ -19,11 +19,11 @@ INTERVALS = Intervals(HELD, None, 0)
 def test_a_tie_goes_to_the_simpler_candidate_and_a_clear_lead_wins() -> None:
     plain = simple("alone", outputs_right(TARGETS, 0.70), HELD)
     pooled = simple("pooled", outputs_right(TARGETS, 0.71, first=40), HELD, alone=False)
-    primary = network("primary_only", outputs_right(TARGETS, 0.71, first=60), HELD, rung=COMPLETE)
-    multitask = network("multitask", outputs_right(TARGETS, 0.72, first=80), HELD, rung=COMPLETE)
+    primary = network("primary_only", outputs_right(TARGETS, 0.71, first=60), HELD)
+    multitask = network("multitask", outputs_right(TARGETS, 0.72, first=80), HELD)
     assert choose_single([plain, pooled, primary, multitask], INTERVALS) is plain
     assert choose_single([multitask, primary], INTERVALS) is primary
-    better = network("multitask", outputs_right(TARGETS, 0.9, first=40), HELD, rung=COMPLETE)
+    better = network("multitask", outputs_right(TARGETS, 0.9, first=40), HELD)
     assert choose_single([plain, pooled, better], INTERVALS) is better
 
 
@@ -37,7 +37,7 @@ def test_the_chosen_candidate_is_a_tie_and_nothing_simpler_is(made: list[tuple[i
     chosen = choose_single(standings, INTERVALS)
 
     def close(standing: Standing) -> bool:
-        lead = rank(best)[2][0] - rank(standing)[2][0]
+        lead = rank(best)[1][0] - rank(standing)[1][0]
         error = INTERVALS.error(scores_of(best), scores_of(standing))
         return standing is best or (not math.isnan(error) and lead <= TIE * error)
 

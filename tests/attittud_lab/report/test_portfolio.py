@@ -20,7 +20,6 @@ MIXED = [
     "portfolio.features=[histogram]",
     "portfolio.candidates=[multitask, {name: multitask, sources: [more]}, {name: multitask, sources: [other]}]",
     "portfolio.final=ensemble",
-    "portfolio.rungs=[{at: 0.5, keep: 0.5}]",
 ]
 
 
@@ -75,8 +74,6 @@ def test_the_figures_of_the_page_are_those_of_the_files(mixed: Path) -> None:
     drawn = [row["label"] for row in portfolio["rows"]]
     assert drawn[-len(content["candidates"]) :] == [row["label"] for row in content["candidates"]]
     assert (drawn[0] not in rows) == (content["final"]["kind"] == "ensemble")
-    stopped = [row["label"] for row in portfolio["rows"] if "stopped" in row["remark"]]
-    assert stopped == [row["label"] for row in content["candidates"] if not row["complete"]]
     kept_matrix = portfolio["confusion"]["counts"]
     assert sum(map(sum, kept_matrix)) == content["validated"]
 
