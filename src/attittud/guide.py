@@ -33,8 +33,8 @@ from attittud.engine.base import logger
 from attittud.eta import Eta
 from attittud.report import Report, SkipWarning
 from attittud.step.auto import AutoWeights
-from attittud.step.gradients import TaskLoss, check_auxiliary
-from attittud.step.refresh import Losses, Refresher
+from attittud.step.gradients import Losses, TaskLoss, check_auxiliary
+from attittud.step.refresh import Refresher
 from attittud.step.shared import GraphMemory, Predicate, Schedule, Shared
 from attittud.step.step import GuideParts, Step
 from attittud.workers import connect
@@ -449,9 +449,7 @@ class Guide:
         workers = self._workers
         filled = {}
         for name, loss in named.items():
-            filled[str(name)] = (
-                workers.losses(None, f"auxiliary {name!r}") if loss is None else loss
-            )
+            filled[str(name)] = workers.stand_in(f"auxiliary {name!r}") if loss is None else loss
         if len(filled) < len(named):
             raise ValueError(
                 f"two auxiliary losses have the same name once str() is applied: {list(named)}; rename one"

@@ -86,25 +86,6 @@ def test_the_files_are_safetensors_and_json_alone(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "guide.json").read_text())["version"] == 1
 
 
-def test_a_folder_may_be_used_again(tmp_path: Path) -> None:
-    """Nothing of the older guide stays, and nothing else in the folder is touched."""
-    first, second = Run(), Run("canonical")
-    first.train(0, 1)
-    (tmp_path / "model.safetensors").write_bytes(b"not ours")
-    checkpoint.save(first.guide, tmp_path)
-    save_file(
-        {"strange": torch.ones(2)},
-        tmp_path / "basis" / "shard-00009-model-00001-of-00001.safetensors",
-    )
-    checkpoint.save(first.guide, tmp_path)
-    checkpoint.load(Run().guide, tmp_path)
-    second.train(0, 1)
-    checkpoint.save(second.guide, tmp_path)
-    assert not list((tmp_path / "basis").iterdir())
-    checkpoint.load(Run("canonical").guide, tmp_path)
-    assert (tmp_path / "model.safetensors").read_bytes() == b"not ours"
-
-
 def test_a_guide_is_saved_between_steps(tmp_path: Path) -> None:
     run = Run()
     run.guide.primary(run.problem.losses(slice(0, 6)))
@@ -145,14 +126,6 @@ def test_the_state_of_another_guide_is_refused(
     checkpoint.save(run.guide, tmp_path)
     with pytest.raises(ValueError, match=f"(?s)^{tmp_path}.*({culprit})"):
         checkpoint.load(Run(**changes).guide, tmp_path)
-
-
-def test_another_model_is_refused(tmp_path: Path) -> None:
-    run = Run()
-    run.train(0, 1)
-    checkpoint.save(run.guide, tmp_path)
-    with pytest.raises(ValueError, match=f"^{tmp_path}.*another model"):
-        checkpoint.load(Guide(problem("transformer").model, eta=Eta(1, 1, 0), rank=3), tmp_path)
 
 
 # ------------------------------------------------------------------------------------ damaged files

@@ -8,7 +8,7 @@ from torch import nn
 
 import attittud
 from attittud import Eta, Guide
-from tests.helpers.zoo import Checkpointed, TwoHeads, mlp, problem
+from tests.helpers.zoo import Checkpointed, TwoHeads, problem
 
 BAD_INPUT = (ValueError, TypeError, RuntimeError)
 
@@ -204,30 +204,6 @@ def test_an_error_does_not_spoil_the_next_step():
     assert all(torch.equal(g, other.grads()[name]) for name, g in one.grads().items())
 
 
-class Elsewhere(torch.autograd.Function):
-    """Stands for a model over two devices: a parameter on another device takes part in the
-    graph.
-    """
-
-    @staticmethod
-    def forward(ctx, x, weight):
-        ctx.save_for_backward(weight)
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        return grad, torch.zeros_like(ctx.saved_tensors[0])
-
-
-def test_parameters_on_two_devices_are_refused(p):
-    p.model.body[1] = nn.Identity()
-    p.model.far = nn.Parameter(torch.ones(2, device="meta"))
-    p.model.body.register_forward_hook(lambda module, args, out: Elsewhere.apply(out, p.model.far))
-    guide = guide_for(p)
-    with complains("'far'"):
-        guide.backward(primary=p.losses(), auxiliary=p.loss())
-
-
 def test_sparse_gradients_are_refused():
     model = TwoHeads(nn.Sequential(nn.Embedding(9, 3, sparse=True), nn.Flatten()), 12)
     x = torch.arange(8).reshape(2, 4)
@@ -236,18 +212,6 @@ def test_sparse_gradients_are_refused():
         guide.backward(
             primary=model(x, "primary").square().mean(1), auxiliary=model(x, "auxiliary").mean()
         )
-
-
-def test_reentrant_checkpointing_between_refreshes_is_refused():
-    model = TwoHeads(Checkpointed(), 6)
-    x = torch.randn(4, 5)
-    guide = Guide(model, eta=Eta(1, 1, -1), rank=2)
-    guide.backward(
-        primary=model(x, "primary").square().mean(1), auxiliary=model(x, "auxiliary").mean()
-    )
-    model.body.use_reentrant = True
-    with complains("use_reentrant=False"):
-        guide.primary(model(x, "primary").square().mean(1))
 
 
 @pytest.mark.parametrize("which", ["both", "auxiliary", "basis_losses"])
@@ -270,26 +234,11 @@ def test_reentrant_checkpointing_is_refused(which):
     assert all(x.grad is None for x in hidden.parameters())
 
 
-def trained_state(body: nn.Module | None = None, **options) -> dict:
+def trained_state() -> dict:
     q = problem("mlp")
-    if body is not None:
-        q.model.body = body
-    guide = guide_for(q, **options)
+    guide = guide_for(q)
     guide.backward(primary=q.losses(), auxiliary=q.loss())
     return guide.state_dict()
-
-
-def test_the_state_of_another_model_is_refused(p):
-    guide = guide_for(p)
-    with complains("body.0"):
-        guide.load_state_dict(trained_state(body=mlp(hidden=7)))
-
-
-def test_values_that_are_not_a_state_are_refused(p):
-    guide = guide_for(p)
-    with pytest.raises((KeyError, *BAD_INPUT)) as caught:
-        guide.load_state_dict({"weights": 1})
-    assert "state" in str(caught.value)
 
 
 def test_a_state_without_a_field_or_with_an_impossible_number_is_refused(p):

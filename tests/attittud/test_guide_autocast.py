@@ -39,42 +39,6 @@ def test_a_refresh_does_not_overflow_before_a_plain_step_does(engine, basis):
     assert int(report.skipped_refreshes) == 0 and int(report.effective_rank) == 5
 
 
-@pytest.mark.filterwarnings(
-    "ignore:There is a performance drop because we have not yet implemented the batching rule"
-)
-@pytest.mark.parametrize("engine", ["loop", "hooks"])
-def test_basis_losses_without_a_loss_scale_do_not_underflow(engine):
-    """Only what the optimizer sees needs a scale; small gradients in float16 must not lose digits
-    to a factor of ours.
-    """
-    torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10)
-    )
-    x, y = torch.randn(32, 32), torch.randint(10, (32,))
-    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
-    for _ in range(60):
-        optimizer.zero_grad()
-        F.cross_entropy(model(x), y).backward()
-        optimizer.step()
-
-    def rows(half: bool) -> torch.Tensor:
-        def losses() -> torch.Tensor:
-            with torch.autocast("cpu", torch.float16, enabled=half):
-                return F.cross_entropy(model(x), y, reduction="none")
-
-        model.zero_grad()
-        guide = Guide(model, eta=Eta(1, 1, 0), rank=5, engine=engine)
-        guide.backward(
-            primary=losses() * 2.0**12, auxiliary=losses().mean() * 2.0**12, basis_losses=losses
-        )
-        assert guide.subspace is not None
-        return guide.subspace.rows.double()
-
-    angles = torch.linalg.svdvals(rows(half=False) @ rows(half=True).T)
-    assert float(angles.min()) > 0.999
-
-
 @pytest.mark.parametrize(
     ("name", "engine", "basis"),
     [

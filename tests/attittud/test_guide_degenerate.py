@@ -85,15 +85,6 @@ def test_a_jacobian_of_zeros_makes_everything_neutral(basis, include_mean):
         assert torch.equal(x.grad, 0.5 * g_a[name]), name
 
 
-def test_a_zero_auxiliary_gradient_works():
-    p = problem("mlp")
-    g_p = gradients(p.losses().mean(), p.model)
-    report = guide_for(p, include_mean=True).backward(primary=p.losses(), auxiliary=0.0 * p.loss())
-    assert finite(report)
-    for name, x in p.model.body.named_parameters(prefix="body"):
-        assert torch.equal(x.grad, 0.1 * g_p[name]), name
-
-
 @pytest.mark.parametrize(
     ("basis", "sizes", "include_mean"),
     [
@@ -153,29 +144,6 @@ def test_an_auxiliary_loss_with_nan_reaches_grad(basis, bad):
     assert error(p.grads(), want.grads) < 1e-10
 
 
-def test_normal_training_gives_no_warning(few_warnings):
-    p = problem("mlp", m=3)
-    guide = guide_for(p, rank=8, refresh_every=2)
-    for _ in range(6):
-        guide.backward(primary=p.losses(), auxiliary=p.loss()).to_dict()
-    assert not few_warnings
-
-
-@pytest.mark.parametrize("basis", ["exact", "svd"])
-def test_equal_singular_values_work(basis):
-    """Any rotation among them is right, but the span is fixed and its rows are orthonormal."""
-    theta = torch.nn.Parameter(torch.zeros(5, dtype=torch.float64))
-    model = torch.nn.ParameterList([theta])
-    guide = Guide(model, eta=Eta(1, 0, 0), basis=basis, rank=3)
-    guide.backward(
-        primary=(theta * torch.eye(5, dtype=torch.float64)[:3]).sum(1), auxiliary=theta.sum()
-    )
-    assert torch.allclose(
-        theta.grad, torch.tensor([1 / 3, 1 / 3, 1 / 3, 1, 1], dtype=torch.float64)
-    )
-    assert_basis(guide.state_dict()["basis"], 3)
-
-
 def network() -> nn.Module:
     """Roundings of BatchNorm and convolutions in float32: rows beyond the examples are not zero by
     themselves.
@@ -213,23 +181,6 @@ def test_a_basis_has_no_more_directions_than_examples(basis, m, rank, engine):
         live = V[V.any(1)]
         assert len(live) == report.effective_rank
         assert (live @ live.T - torch.eye(len(live))).abs().max() < 1e-5
-
-
-@pytest.mark.parametrize(
-    ("basis", "sizes"),
-    [("sketch", (3, 4)), ("sketch", (1, 12)), ("sketch", (30, 31)), ("exact", (2, 3, 1))],
-)
-def test_micro_batches_give_no_more_directions_than_examples(basis, sizes):
-    """This holds whether J itself is kept for few examples, its sketch, or first J and then the
-    sketch.
-    """
-    model = network()
-    guide = Guide(model, eta=Eta(*ETA), rank=20, basis=basis, engine="loop", batch_norm="frozen")
-    model.eval()
-    for size in sizes:
-        guide.primary(losses_of(model, size) / len(sizes))
-    guide.auxiliary(losses_of(model, 20).mean())
-    assert guide.combine().effective_rank == min(20, sum(sizes))
 
 
 def test_dependent_rows_become_zero_even_after_a_nearly_dependent_row():

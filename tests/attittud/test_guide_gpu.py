@@ -3,7 +3,6 @@ none.
 """
 
 import contextlib
-import threading
 import warnings
 
 import pytest
@@ -11,7 +10,6 @@ import torch
 
 from attittud import Guide, decompose
 from attittud import kernels as linalg
-from attittud.autograd import layout
 from tests.helpers.on_gpu import (
     DEVICE,
     ETA,
@@ -40,69 +38,7 @@ def no_waiting():
 # ------------------------------------------------------------------------------------------ threads
 
 
-@pytest.mark.parametrize("engine", ["loop", "hooks"])
-def test_passes_in_the_calling_thread_give_the_update_of_passes_in_torchs_thread(
-    engine, monkeypatch
-):
-    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
-    updates, threads = [], []
-    for own in (True, False):
-        if not own:
-            monkeypatch.setattr(layout, "in_this_thread", contextlib.nullcontext)
-        torch.manual_seed(0)
-        run = Run(Perceptron() if engine == "hooks" else Convolutions(), engine=engine)
-        for refresh in (True, False, True, False):
-            loss = run.loss()
-            loss.register_hook(
-                lambda _: threads.append(threading.get_ident() == threading.main_thread().ident)
-            )
-            run.loss = lambda loss=loss: loss
-            run.step(refresh)
-            del run.loss
-        updates.append(run.parameters())
-    assert torch.equal(*updates) and threads == [True] * 4 + [False] * 4
-
-
 # ------------------------------------------------------------------------------------------ devices
-
-
-@pytest.mark.parametrize("eta", [ETA, "auto"], ids=["fixed", "auto"])
-def test_a_model_may_move_between_devices(eta):
-    """The basis is computed again at once, and scores move along."""
-    settings = {
-        "basis": "mean",
-        "refresh_every": 100,
-        "eta": eta,
-        "rank": 1,
-        "primary_weight": 0.3,
-        "judge_every": 1,
-    }
-    run = Run(Perceptron(), **settings)
-
-    def step(guide):
-        run.model.zero_grad()
-        judge = {"judge": run.losses} if eta == "auto" else {}
-        # The judges approve of this task in every step.
-        report = guide.backward(primary=run.losses(), auxiliary=run.losses().mean(), **judge)
-        return report, torch.cat(
-            [p.grad.flatten() for p in run.model.parameters() if p.grad is not None]
-        )
-
-    for number, device in enumerate(("cpu", DEVICE, "cpu")):
-        run.model.to(device)
-        run.xp, run.yp = run.xp.to(device), run.yp.to(device)
-        other = Guide(run.model, **settings)
-        if eta == "auto":
-            other._auto.load(run.guide._auto.state())
-        report, update = step(run.guide)
-        assert report.refreshed and update.device.type == device
-        torch.testing.assert_close(update, step(other)[1])
-        for _ in range(8):
-            last, _ = step(run.guide)
-            assert not last.refreshed
-        assert run.guide._schedule.index == number + 1
-        if eta == "auto":
-            assert last.tasks["auxiliary"].earned.weights.helpful > 0
 
 
 # ------------------------------------------------------------------------------------------ kernels

@@ -1,7 +1,5 @@
 """Whatever consumes ``.grad`` works unchanged: optimizers, clipping, schedulers, loss scaling."""
 
-import warnings
-
 import pytest
 import torch
 from torch import nn
@@ -93,42 +91,6 @@ def test_gradient_clipping_works(set_to_none):
         clip=lambda x: nn.utils.clip_grad_norm_(x, 0.1),
         set_to_none=set_to_none,
     )
-
-
-def scaled_run(
-    scaler, steps: int = 5, overflow_at: int | None = None
-) -> tuple[Problem, list[float]]:
-    p = problem("mlp")
-    guide = Guide(p.model, eta=Eta(1, 0.5, -1), primary_weight=0.1, rank=3, refresh_every=2)
-    optimizer = torch.optim.SGD(p.model.parameters(), lr=0.1)
-    scales = []
-    for i in range(steps):
-        optimizer.zero_grad()
-        factor = float("inf") if i == overflow_at else 1.0
-        primary, auxiliary = p.losses(), factor * p.loss()
-        guide.backward(primary=scaler.scale(primary), auxiliary=scaler.scale(auxiliary))
-        scaler.unscale_(optimizer)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the norm of a gradient that overflowed
-            nn.utils.clip_grad_norm_(p.model.parameters(), 1.0)
-        scaler.step(optimizer)
-        scaler.update()
-        scales.append(scaler.get_scale())
-    return p, scales
-
-
-def test_a_grad_scaler_works():
-    scaled, _ = scaled_run(torch.amp.GradScaler("cpu", init_scale=2.0**16))
-    plain, _ = scaled_run(torch.amp.GradScaler("cpu", enabled=False))
-    for x, y in zip(scaled.model.parameters(), plain.model.parameters(), strict=True):
-        assert torch.equal(x, y)
-
-
-def test_a_grad_scaler_notices_an_overflow():
-    """The step is skipped and the scale halved; training goes on from finite parameters."""
-    p, scales = scaled_run(torch.amp.GradScaler("cpu", init_scale=2.0**16), overflow_at=2)
-    assert scales == [2.0**16] * 2 + [2.0**15] * 3
-    assert all(x.isfinite().all() for x in p.model.parameters())
 
 
 @pytest.mark.parametrize("name", ["mlp", "channels_last", "odd", "transformer"])

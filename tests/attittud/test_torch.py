@@ -37,56 +37,6 @@ def test_a_hook_is_as_good_as_torchs_own(earlier):
     other.remove()
 
 
-class Passes:
-    """A model that notes for each backward pass whether torch may hand it to another thread."""
-
-    def __init__(self, engine):
-        self.body, self.heads = nn.Linear(4, 4), nn.ModuleList([nn.Linear(4, 3), nn.Linear(4, 2)])
-        model = nn.ModuleList([self.body, self.heads])
-        self.guide = Guide(model, eta="auto", rank=2, engine=engine, judge_every=1)
-        self.x, self.seen = torch.randn(6, 4), []
-
-    def losses(self, head):
-        features = self.body(self.x).tanh()
-        features.register_hook(lambda _: self.seen.append(torch._C._is_multithreading_enabled()))
-        return self.heads[head](features).square().mean(1)
-
-    def step(self, **options):
-        def losses():
-            return self.losses(0)
-
-        self.seen.clear()
-        self.guide.backward(losses, self.losses(1).mean(), judge=losses, **options)
-
-
-@pytest.mark.parametrize("engine", ["loop", "hooks"])
-def test_backward_passes_run_in_the_thread_that_calls_the_guide(engine):
-    run = Passes(engine)
-    for refresh in (
-        True,
-        True,
-        False,
-    ):  # the first refresh checks the engine by passes of torch's own
-        run.step(refresh=refresh)
-    assert run.seen == [False, False, False]  # primary, judges, auxiliary
-    run.step(refresh=True)
-    assert len(run.seen) >= 3 and not any(run.seen)
-    assert torch._C._is_multithreading_enabled()
-
-
-def test_the_setting_for_threads_is_the_users_again_after_an_error():
-    run = Passes("loop")
-    run.step()
-    losses = run.losses(0)
-    losses.register_hook(lambda _: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        run.guide.backward(losses, run.losses(1).mean())
-    assert torch._C._is_multithreading_enabled()
-    with torch.autograd.set_multithreading_enabled(False):
-        run.step()
-        assert not torch._C._is_multithreading_enabled()
-
-
 @pytest.mark.parametrize("engine", ["loop", "hooks"])
 def test_a_pass_that_fails_leaves_no_graph_behind(engine):
     body, heads = nn.Linear(4, 4), nn.ModuleList([nn.Linear(4, 3), nn.Linear(4, 2)])

@@ -25,7 +25,7 @@ from attittud.autograd.forward import BatchNormMode, isolated_forward
 from attittud.autograd.layout import Layout, converts, written_into
 from attittud.decompose import Weights
 from attittud.report import SCORED, EarnedWeights
-from attittud.step.refresh import Losses, check_reaches, losses_of
+from attittud.step.gradients import Losses, check_reaches, losses_of
 from attittud.step.shared import Shared
 
 SMALL = 1 << 24  # shared parameters: 64 MB

@@ -9,19 +9,22 @@ vector over the shared parameters, and overwrites the gradients with it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from attittud._checks import AnyEta
-from attittud.autograd.layout import Layout
+from attittud.autograd.layout import Layout, LossGraph, walk
 from attittud.basis.captured import is_small
 from attittud.basis.subspace import Subspace, TaskVector
 from attittud.decompose import Combination, Judges, Numbers, TaskNumbers, Weights
 from attittud.eta import Eta
 from attittud.kernels import add_rows_, dot, lift_, products, project
 from attittud.workers.one import Workers
+
+Losses = Callable[[], Tensor]  # a function that computes losses when they are needed
 
 
 @dataclass(frozen=True)
@@ -513,6 +516,51 @@ def as_losses(
         )
     check_graph(losses, where)
     return losses
+
+
+def losses_of(
+    call: Losses,
+    where: str,
+    cure: str,
+    workers: Workers,
+    layout: Layout | None = None,
+    *,
+    may_be_scalar: bool = False,
+) -> Tensor:
+    """Call a function for per-example losses. They must reach some parameter of `layout`.
+
+    `cure` is added to the error for a single example under BatchNorm, because torch's message does
+    not name the batch.
+    """
+    try:
+        with torch.enable_grad():
+            losses: object = call()
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise ValueError(
+            f"{where}: one example is too few for BatchNorm, which needs statistics of the batch; {cure}"
+        ) from error
+    if losses is None:
+        losses = workers.stand_in(where)
+    empty = workers.size > 1
+    checked = as_losses(losses, where, may_be_empty=empty, may_be_scalar=may_be_scalar)
+    if layout is not None and checked.numel() > 0 and not workers.splits_columns:
+        check_reaches(checked, where, layout)
+    return checked
+
+
+def check_reaches(losses: Tensor, where: str, layout: Layout) -> LossGraph:
+    """Refuse losses that reach no parameter of a layout, and return their graph.
+
+    A sharded model is not checked: its graph ends in other tensors.
+    """
+    graph = walk(losses)
+    if layout.parameters and graph.leaves.isdisjoint(map(id, layout.parameters)):
+        raise ValueError(
+            f"{where}: the losses reach none of the shared parameters; compute them from the model given to Guide"
+        )
+    return graph
 
 
 def check_graph(loss: Tensor, where: str) -> None:

@@ -15,61 +15,15 @@ from torch import Tensor
 
 from attittud._checks import check_dense
 from attittud.autograd.forward import BatchNormMode, isolated_forward
-from attittud.autograd.layout import Layout, LossGraph, Share, walk
+from attittud.autograd.layout import Layout, Share
 from attittud.basis.base import Ahead, Basis, Refresh
 from attittud.basis.subspace import Subspace
 from attittud.engine.base import Engine, logger
-from attittud.step.gradients import as_losses
+from attittud.step.gradients import Losses, losses_of
 from attittud.step.shared import Schedule, Shared
-from attittud.workers.one import Workers
 
-Losses = Callable[[], Tensor]  # a function that computes losses when they are needed
 LEAST_EXAMPLES = 2
 """The fewest primary examples, of all workers together, from which a basis is built."""
-
-
-def losses_of(
-    call: Losses,
-    where: str,
-    cure: str,
-    workers: Workers,
-    layout: Layout | None = None,
-    *,
-    may_be_scalar: bool = False,
-) -> Tensor:
-    """Call a function for per-example losses. They must reach some parameter of `layout`.
-
-    `cure` is added to the error for a single example under BatchNorm, because torch's message does
-    not name the batch.
-    """
-    try:
-        with torch.enable_grad():
-            given = call()
-    except ValueError as error:
-        if "more than 1 value per channel" not in str(error):
-            raise
-        raise ValueError(
-            f"{where}: one example is too few for BatchNorm, which needs statistics of the batch; {cure}"
-        ) from error
-    empty = workers.size > 1
-    found = workers.losses(given, where)
-    losses = as_losses(found, where, may_be_empty=empty, may_be_scalar=may_be_scalar)
-    if layout is not None and losses.numel() > 0 and not workers.splits_columns:
-        check_reaches(losses, where, layout)
-    return losses
-
-
-def check_reaches(losses: Tensor, where: str, layout: Layout) -> LossGraph:
-    """Refuse losses that reach no parameter of a layout, and return their graph.
-
-    A sharded model is not checked: its graph ends in other tensors.
-    """
-    graph = walk(losses)
-    if layout.parameters and graph.leaves.isdisjoint(map(id, layout.parameters)):
-        raise ValueError(
-            f"{where}: the losses reach none of the shared parameters; compute them from the model given to Guide"
-        )
-    return graph
 
 
 class Refresher:

@@ -40,8 +40,8 @@ from attittud.report import (
     split_of,
 )
 from attittud.step.auto import AutoWeights
-from attittud.step.gradients import Gradients, LossGradients, TaskLoss, as_losses
-from attittud.step.refresh import Losses, Refresher, losses_of
+from attittud.step.gradients import Gradients, Losses, LossGradients, TaskLoss, as_losses, losses_of
+from attittud.step.refresh import Refresher
 from attittud.step.shared import GraphMemory, KnownGraph, Schedule, Shared
 
 Arithmetic = Callable[[Gradients], tuple[Tensor, Combination]]
@@ -594,7 +594,7 @@ def _nothing(step: Step, *, needed: bool) -> Tensor | None:
     losses.
     """
     if needed:
-        return step.workers.losses(None, "primary")
+        return step.workers.stand_in("primary")
     # The product gives it a node, because a graph is recognised by the number of its node.
     return torch.zeros(0, device=step.shared.listing.parameters[0].device, requires_grad=True) * 1
 

@@ -65,9 +65,9 @@ class Workers:
         """Ranges of this worker's columns, each with the number of its first column in V."""
         return [(slice(0, layout.size), 0)]
 
-    def losses(self, losses: Tensor | None, where: str) -> Tensor | None:
-        """Return the losses, or stand-in losses for a worker without examples."""
-        return losses
+    def stand_in(self, where: str) -> Tensor | None:
+        """Return losses for a worker without examples; None: there are no other workers."""
+        return None
 
     def all_skip(self, skips: bool) -> bool:
         """Whether every worker leaves out its primary losses, in a step that needs none. `skips`:

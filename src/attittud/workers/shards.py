@@ -66,13 +66,11 @@ class Shards(Group):
     def check_whole(self, model: nn.Module) -> None:
         """Nothing to refuse: these workers have shards."""
 
-    def losses(self, losses: Tensor | None, where: str) -> Tensor | None:
-        if losses is None:
-            raise ValueError(
-                f"{where}: got None, but the collectives of a sharded model (FSDP2) need every worker; run any batch on this "
-                "worker and pass an empty part of its losses, losses[:0]"
-            )
-        return losses
+    def stand_in(self, where: str) -> Tensor | None:
+        raise ValueError(
+            f"{where}: got None, but the collectives of a sharded model (FSDP2) need every worker; run any batch on this "
+            "worker and pass an empty part of its losses, losses[:0]"
+        )
 
     def shares(self, losses: Sequence[Tensor]) -> list[Share]:
         # FSDP2 averages over the workers, but we need the sum.

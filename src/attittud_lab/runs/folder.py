@@ -58,8 +58,10 @@ _FILES: tuple[str, ...] = (
 _FILES += ("leaderboard.json", "out_of_fold.safetensors", "report.html", "report.json")
 _FILES += ("channels.safetensors", "metrics.jsonl", "data.json", "run.json", "config.yaml")
 _TRIALS = "trials"  # a folder that nobody needs after the end of a run
-_PARTS = ("member-*", "features-*", "plan*.json", "suspicious*.csv")
-"""Patterns of the files of a portfolio: of the members of its model, its plans and its report."""
+_PARTS = ("member-*", "features-*", "plan*.json", "suspicious*.csv", "network*/*")
+"""Patterns of the files of a portfolio: of the members of its model, its plans and its report. The
+last one is for the descriptions of networks, which other runs have too.
+"""
 VERSION = 1
 """The format of run.json, and of all files in the folder without a version of their own."""
 REMARK = "remark"

@@ -145,17 +145,6 @@ def test_hooks_gives_the_update_of_loop(name, basis):
     assert error(grads[1], grads[0]) < 1e-11
 
 
-@pytest.mark.parametrize("name", ["cnn_batch_norm", "channels_last", "transformer"])
-def test_hooks_gives_the_update_of_loop_from_basis_losses(name):
-    grads = []
-    for engine in ("loop", "hooks"):
-        p = problem(name, torch.float64)
-        guide = Guide(p.model, eta=ETA, rank=3, engine=engine, batch_norm="frozen")
-        guide.backward(primary=p.losses(), auxiliary=p.loss(), basis_losses=p.losses)
-        grads.append(p.grads())
-    assert error(grads[1], grads[0]) < 1e-11
-
-
 WEIGHTS = (1, 0.5, -1)
 
 

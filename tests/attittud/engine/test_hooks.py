@@ -74,22 +74,6 @@ def test_a_callable_runs_once_in_every_step(engine):
         assert len(calls) == 1
 
 
-def test_a_refresh_is_one_backward_pass():
-    """After the check of the first refresh: one pass for ΠJ, one for the mean gradient."""
-    p = problem("mlp")
-    guide = Guide(p.model, eta=ETA, rank=3, engine="hooks", refresh_every=1)
-    guide.backward(primary=p.losses, auxiliary=p.loss())
-    passes = []
-
-    def losses() -> Tensor:
-        out = p.losses()
-        out.register_hook(lambda _: passes.append(1))
-        return out
-
-    guide.backward(primary=losses, auxiliary=p.loss())
-    assert len(passes) == 2
-
-
 @pytest.mark.parametrize("later", ["parallel", "chained", "swapped", "one_left_out"])
 @pytest.mark.parametrize("first", ["parallel", "one_left_out"])
 def test_the_same_calls_may_depend_on_each_other_in_another_way(first, later):
@@ -160,31 +144,3 @@ def test_hooks_needs_a_callable():
         Guide(p.model, eta=ETA, rank=3, engine="hooks").backward(
             primary=p.losses(), auxiliary=p.loss()
         )
-
-
-def test_batch_statistics_are_refused_by_name():
-    p = problem("cnn_batch_norm")
-    with pytest.raises(
-        UnsupportedError, match=r"(?s)'body\.1' \(BatchNorm2d\).*batch_norm='frozen'.*engine='loop'"
-    ):
-        Guide(p.model, eta=ETA, rank=3, engine="hooks").backward(
-            primary=p.losses(), auxiliary=p.loss(), basis_losses=p.losses
-        )
-
-
-def test_a_module_that_was_refused_may_be_replaced():
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
-    guide, x = Guide(model, eta=ETA, rank=2, refresh_every=1, engine="hooks"), torch.randn(5, 4)
-
-    def step():
-        model.zero_grad()
-        guide.backward(lambda: model(x).square().mean(1), model(-x).mean())
-
-    with pytest.raises(UnsupportedError, match=r"module '1' \(BatchNorm1d\) normalises"):
-        step()
-    model[1] = nn.GroupNorm(2, 6)
-    step()
-    model[1] = nn.BatchNorm1d(6)
-    with pytest.raises(UnsupportedError, match=r"module '1' \(BatchNorm1d\) normalises"):
-        step()

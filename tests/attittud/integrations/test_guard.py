@@ -17,7 +17,6 @@ pytest.importorskip("transformers", reason="needs the extra 'transformers'")
 pytest.importorskip("accelerate", reason="needs the extra 'transformers'")
 
 
-import transformers
 from transformers import Trainer, TrainerCallback
 
 from attittud import averages, weights_of
@@ -316,15 +315,6 @@ def test_wrong_settings_are_refused(tmp_path: Path, settings: dict[str, Any], cu
         trainer(tmp_path, **settings)
 
 
-def test_prompt_learning_is_refused(tmp_path: Path) -> None:
-    peft = pytest.importorskip("peft", reason="needs peft")
-    model = peft.get_peft_model(
-        llama(), peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
-    )
-    with pytest.raises(ValueError, match="LoraConfig"):
-        trainer(tmp_path, model=model)
-
-
 def test_protected_data_without_labels_that_count_are_refused(
     tmp_path: Path,
 ) -> None:
@@ -335,22 +325,4 @@ def test_protected_data_without_labels_that_count_are_refused(
 
     run = trainer(tmp_path, protect_dataset=[row] * 4, protect_collator=collator)
     with pytest.raises(ValueError, match="protect_dataset"):
-        run.train()
-
-
-def test_classifiers_are_refused(tmp_path: Path) -> None:
-    sizes = {
-        "hidden_size": 8,
-        "intermediate_size": 8,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 1,
-    }
-    model = transformers.BertForSequenceClassification(
-        transformers.BertConfig(vocab_size=9, num_labels=3, **sizes)
-    )
-    data = [{"input_ids": [2, 3], "labels": 1}] * 4
-    run = trainer(
-        tmp_path, model=model, train_dataset=data, protect_dataset=data, data_collator=None
-    )
-    with pytest.raises(ValueError, match="protect_dataset="):
         run.train()

@@ -132,27 +132,3 @@ def test_a_fused_loss_is_allowed_only_for_auxiliary_data(tmp_path: Path) -> None
     allowed = trainer(always=False)
     allowed.train()
     assert allowed.model.fused == 2
-
-
-class Extra(transformers.LlamaForCausalLM):
-    """Its loss has a term that the logits do not show."""
-
-    def forward(
-        self, input_ids: Any = None, attention_mask: Any = None, labels: Any = None, **kwargs: Any
-    ) -> Any:
-        outputs = super().forward(input_ids, attention_mask, labels=labels, **kwargs)
-        if outputs.loss is not None:
-            outputs["loss"] = outputs.loss + self.lm_head.weight.square().sum()
-        return outputs
-
-
-def test_a_model_with_another_loss_is_refused(tmp_path: Path) -> None:
-    trainer = AttittudTrainer(
-        model=Extra(llama().config),
-        args=arguments(tmp_path),
-        train_dataset=sequences(16, [1], 1),
-        auxiliary_datasets=sequences(16, [1], 2),
-        guide=SUM,
-    )
-    with pytest.raises(ValueError, match="Extra"):
-        trainer.train()

@@ -2,7 +2,6 @@
 refusals.
 """
 
-import json
 import shutil
 import signal
 from pathlib import Path
@@ -191,28 +190,6 @@ def test_damaged_files_are_refused_by_name(
         file.write_bytes(content)
         with pytest.raises(ValueError, match=f"^{file}: "):
             load_guide(trainer.guide, folder)
-
-
-@pytest.mark.parametrize("wrong", [[], {"updown": -1}], ids=repr)
-def test_saved_data_positions_of_a_wrong_type_are_refused(
-    tmp_path: Path, stopped: tuple[AttittudTrainer, Path], wrong: Any
-) -> None:
-    trainer, saved = stopped
-    folder = shutil.copytree(saved, tmp_path / "planted")
-    (folder / FOLDER / "auxiliary.json").write_text(json.dumps({"drawn": wrong}))
-    with pytest.raises(ValueError, match=r"auxiliary\.json: .*'drawn'"):
-        load_guide(trainer.guide, folder)
-
-
-def test_a_checkpoint_without_a_guide_starts_with_a_new_guide(
-    tmp_path: Path, stopped: tuple[AttittudTrainer, Path], caplog: pytest.LogCaptureFixture
-) -> None:
-    trainer, _ = stopped
-    assert load_guide(trainer.guide, tmp_path) == {}
-    assert f"{tmp_path / FOLDER} is missing" in caplog.text
-    (tmp_path / FOLDER).mkdir()
-    with pytest.raises(ValueError, match=f"^{tmp_path / FOLDER}"):
-        load_guide(trainer.guide, tmp_path)
 
 
 def test_a_checkpoint_that_only_some_workers_find_is_refused(

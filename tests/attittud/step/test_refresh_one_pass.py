@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from attittud import Eta, Guide
 from attittud.engine.hooks import HookedJacobian
 from tests.helpers.layers import Contiguous
-from tests.helpers.oracle import error, expected
 from tests.helpers.watch import LiveMemory
 from tests.helpers.zoo import Problem, problem
 
@@ -75,27 +74,6 @@ def autocast_inside(dtype: torch.dtype = torch.bfloat16) -> Problem:
     return p
 
 
-def test_micro_batches_of_other_sizes_share_one_scale():
-    """J of a second call has the factor that the number of examples in the first call has
-    decided.
-    """
-    p, found = problem("mlp", torch.float64, m=12), list[int]()
-    guide = guide_for(p)
-    for _ in range(2):
-        p.model.zero_grad()
-        found.clear()
-        for at, share in ((slice(0, 8), 2 / 3), (slice(8, 12), 1 / 3)):
-            guide.primary(counted(lambda at=at, share=share: p.losses(at) * share, found))
-        guide.auxiliary(p.loss())
-        guide.combine()
-    assert len(found) == 2
-    rows = p.losses() * torch.tensor([2 / 3] * 8 + [1 / 3] * 4, dtype=torch.float64)
-    want = expected(
-        p.model, p.losses(), p.loss(), eta=(1, 0.5, -1), rank=3, refresh_index=1, basis_losses=rows
-    )
-    assert error(p.grads(), want.grads) <= 1e-10
-
-
 def in_two_passes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(HookedJacobian, "expect", lambda *_: None)
 
@@ -142,26 +120,6 @@ def test_one_pass_gives_the_bits_of_two(name, monkeypatch):
     in_two_passes(monkeypatch)
     for a, b in zip(one, trained(PROBLEMS[name]()), strict=True):
         assert (a is None and b is None) or torch.equal(a, b)
-
-
-@pytest.mark.parametrize(("name", "basis"), [("mlp", "exact"), ("transformer", "sketch")])
-def test_one_pass_gives_the_update_of_the_definition(name, basis):
-    p = problem(name, torch.float64, m=8)
-    guide = guide_for(p, basis=basis, primary_weight=0.1)
-    for index in range(2):
-        p.model.zero_grad()
-        guide.backward(primary=p.losses, auxiliary=p.loss())
-        want = expected(
-            p.model,
-            p.losses(),
-            p.loss(),
-            eta=(1, 0.5, -1),
-            basis=basis,
-            rank=3,
-            primary_weight=0.1,
-            refresh_index=index,
-        )
-        assert error(p.grads(), want.grads) <= 1e-9
 
 
 def test_one_pass_holds_at_most_one_vector_more(monkeypatch):

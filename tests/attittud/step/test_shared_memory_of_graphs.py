@@ -200,21 +200,6 @@ def test_updates_equal_the_updates_of_a_guide_without_memory(change, half, reque
             assert a is None or torch.equal(a, b), number
 
 
-def test_known_graphs_are_not_walked_again():
-    """Otherwise the test above would compare a thing with itself."""
-    run, asked = Run(), []
-    recall = GraphMemory.recall
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            GraphMemory,
-            "recall",
-            lambda self, losses: asked.append(recall(self, losses)) or asked[-1],
-        )
-        for _ in range(5):
-            run.step()
-    assert len(asked) == 4 and all(found is not None for found in asked)
-
-
 @pytest.mark.parametrize("verbs", [False, True])
 def test_reentrant_checkpointing_that_is_switched_on_is_refused_at_once(verbs):
     """Its parameters would silently get no gradient."""

@@ -104,18 +104,6 @@ def test_alternating_primary_and_auxiliary_calls_with_basis_losses(basis):
     assert error(got, want) < 1e-10
 
 
-def test_uneven_micro_batches_give_the_basis_of_the_whole():
-    p, guide = setup()
-    one_batch(p, guide)
-    q, other = setup()
-    for at in (slice(0, 1), slice(1, 8), slice(8, 12)):
-        other.primary(q.losses(at) / 3)
-    other.auxiliary(q.loss())
-    other.combine()
-    a, b = guide.state_dict()["basis"], other.state_dict()["basis"]
-    assert torch.allclose(a, b, atol=1e-12)
-
-
 @pytest.mark.parametrize(("refresh", "include_mean"), [(True, False), (False, True)])
 def test_named_tasks_that_alternate_within_a_step(refresh, include_mean):
     """Each micro-batch brings its primary and all its auxiliary losses; signs wait for the last
@@ -269,25 +257,5 @@ def test_gradients_that_were_touched_do_not_count_as_accumulation(cleared):
         for _ in range(4):
             guide.backward(primary=p.losses(), auxiliary=p.loss())
             cleared(p.model)
-
-    assert told(steps) == 0
-
-
-def test_two_guides_primary_auxiliary_combine_and_replayed_steps_do_not_warn():
-    p, guide = setup()
-    other = Guide(p.model, eta=ETA, rank=2)
-
-    def steps():
-        for _ in range(3):
-            guide.backward(primary=p.losses(), auxiliary=p.loss())
-            other.backward(primary=p.losses(), auxiliary=p.loss())
-            p.model.zero_grad()
-        for _ in range(3):
-            micro_batches(p, guide, interleaved=False)
-        for _ in range(3):
-            guide.primary(p.losses())
-            guide.auxiliary(p.loss())
-            guide.combine()
-            guide.replayed(refresh=False)
 
     assert told(steps) == 0

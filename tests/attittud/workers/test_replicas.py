@@ -139,14 +139,6 @@ def behaviour():
     guide = w.guide()
     guide.backward(primary=w.losses(w.share(0, 12)), auxiliary=w.problem.loss(w.even(0, 12)))
     w.optimizer.zero_grad()
-    # An ordinary step through the wrapper still works: its reducer was not disturbed.
-    p = w.problem
-    features = w.model(p.xp[w.even(0, 12)], "primary").square().mean() + w.problem.loss(
-        w.even(0, 12)
-    )
-    features.backward()
-    found["ddp"] = {name: p.grad.clone() for name, p in w.inner.named_parameters()}
-    w.optimizer.zero_grad()
     found["state"] = guide.state_dict()
     found["differing"] = differing()
     found["alone"] = alone()
@@ -168,16 +160,6 @@ def test_parameters_are_bitwise_equal_after_twenty_steps(behaved):
     first, second = (found["twenty"] for found in behaved)
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert error(first, twenty_steps(World("one", torch.float32))) < 1e-3
-
-
-def test_the_ddp_model_can_still_be_used_without_a_guide(behaved):
-    w = World("one")
-    p = w.problem
-    halves = [slice(0, 6), slice(6, 12)]
-    loss = sum(w.model(p.xp[at], "primary").square().mean() + p.loss(at) for at in halves) / 2
-    loss.backward()
-    for found in behaved:
-        assert error(found["ddp"], p.grads()) < 1e-12
 
 
 @pytest.mark.parametrize("name", ["parameters", "seed", "eta", "a name less", "another name"])

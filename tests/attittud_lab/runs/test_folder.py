@@ -66,7 +66,11 @@ def test_a_folder_of_another_configuration_is_refused(job: Config, tmp_path: Pat
     run(job, 0, "primary_only", tmp_path)
     with pytest.raises(InputError, match=r"another configuration \(seed: 0 there, 1 here"):
         run(job, 1, "primary_only", tmp_path)
+    # Another network's tokenizer would be read together with the new one's.
+    (tmp_path / "network").mkdir()
+    (tmp_path / "network" / "added_tokens.json").write_text("{}")
     assert run(job, 1, "primary_only", tmp_path, fresh=True).seed == 1
+    assert not (tmp_path / "network" / "added_tokens.json").exists()
 
 
 @pytest.mark.parametrize("version", [VERSION + 1, None])
