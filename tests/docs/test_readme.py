@@ -31,6 +31,15 @@ def test_the_readme_is_short():
     assert len(README.split()) <= 1200, "move it to a page of docs"
 
 
+def test_the_readme_shows_what_the_commands_printed():
+    """Lines may be left out, and an ellipsis ends a line that goes on."""
+    printed = iter((ROOT / "docs" / "example.txt").read_text(encoding="utf-8").splitlines())
+    (shown,) = blocks(README, "text")
+    for line in shown.splitlines():
+        start = line.removesuffix("…").rstrip()
+        assert any(start == one or ("…" in line and one.startswith(start)) for one in printed), line
+
+
 def test_the_program_trains(capsys):
     program, *_ = blocks(LOOP, "python")
     names: dict[str, object] = {}

@@ -163,7 +163,9 @@ def cost(folder: Path) -> str:
     found = _stored(folder / NAME) if (folder / NAME).is_file() else None
     if found is None or found.bytes is None or found.seconds is None:
         return ""
-    return f"{size_words(found.bytes)}, {found.seconds * 1e3:.2g} ms for a prediction"
+    milliseconds = found.seconds * 1e3
+    time = f"{milliseconds:.2g}" if milliseconds < 10 else f"{milliseconds:.0f}"
+    return f"{size_words(found.bytes)}, {time} ms for a prediction"
 
 
 def size_words(count: float) -> str:
