@@ -150,22 +150,9 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
         lambda: Function(lambda self, x: self.a(x.view(-1, 6)).view(M, -1), a=nn.Linear(6, 3)),
         sequences,
     ),
-    "linear_flattened_to_as_many_features": (
-        lambda: Function(lambda self, x: self.a(x.view(-1, 6)).view(M, -1), a=nn.Linear(6, M)),
-        sequences,
-    ),
     "in_place": (
         lambda: nn.Sequential(
             nn.Linear(6, 6), nn.ReLU(inplace=True), nn.Linear(6, 6), nn.LeakyReLU(0.1, inplace=True)
-        ),
-        sequences,
-    ),
-    "in_place_residual": (
-        lambda: Function(
-            lambda self, x: self.b(torch.tanh(self.a(x).add_(self.shift))).mul_(2),
-            a=nn.Linear(6, 6),
-            b=nn.Linear(6, 3),
-            shift=weight(6),
         ),
         sequences,
     ),
@@ -183,14 +170,6 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
         images,
     ),
     "conv2d_same": (lambda: conv(nn.Conv2d(4, 4, (2, 4), padding="same")), images),
-    "conv2d_circular": (
-        lambda: conv(nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular")),
-        images,
-    ),
-    "conv2d_reflect": (
-        lambda: conv(nn.Conv2d(4, 4, 3, padding="same", padding_mode="reflect")),
-        images,
-    ),
     "conv2d_channels_last_grouped": (
         lambda: conv(
             nn.Conv2d(4, 6, 3, stride=2, padding=1, groups=2),
@@ -208,14 +187,6 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
         ),
         images,
     ),
-    "conv2d_frames_to_as_many_channels": (
-        lambda: Function(
-            lambda self, x: self.n(self.c(x.flatten(0, 1)[:, None])).view(M, -1),
-            c=nn.Conv2d(1, M, 3),
-            n=nn.GroupNorm(1, M),
-        ),
-        images,
-    ),
     "conv3d": (
         lambda: conv(nn.Conv3d(2, 4, (1, 2, 3), stride=(1, 2, 1), groups=2)),
         lambda: torch.randn(M, 2, 3, 4, 5),
@@ -223,41 +194,13 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "embedding": (lambda: nn.Embedding(9, 3), tokens),
     "embedding_padding": (lambda: nn.Embedding(9, 3, padding_idx=-2), tokens),
     "layer_norm": (lambda: nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.Tanh()), sequences),
-    "layer_norm_two_dims": (
-        lambda: nn.Sequential(nn.Linear(6, 6), nn.LayerNorm((4, 6)), nn.Tanh()),
-        sequences,
-    ),
     "rms_norm": (lambda: nn.Sequential(nn.Linear(6, 6), nn.RMSNorm(6), nn.Tanh()), sequences),
     "group_norm": (lambda: conv(nn.Conv2d(4, 4, 3), nn.GroupNorm(2, 4)), images),
     "instance_norm": (lambda: conv(nn.Conv2d(4, 4, 3), nn.InstanceNorm2d(4, affine=True)), images),
-    "instance_norm_running": (
-        lambda: conv(
-            nn.Conv2d(4, 4, 3), nn.InstanceNorm2d(4, affine=True, track_running_stats=True)
-        ).eval(),
-        images,
-    ),
     "batch_norm_frozen": (lambda: conv(nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4)).eval(), images),
-    "batch_norm_frozen_vectors": (
-        lambda: nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Tanh()).eval(),
-        vectors,
-    ),
     "attention": (attention, sequences),
-    "attention_other_sizes": (
-        lambda: Function(
-            lambda self, x: self.a(x, x[..., :3], x[..., :2])[0],
-            a=nn.MultiheadAttention(6, 2, kdim=3, vdim=2, batch_first=True),
-        ),
-        sequences,
-    ),
     "encoder_layer": (
         lambda: nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True),
-        sequences,
-    ),
-    "decoder_layer": (
-        lambda: Function(
-            lambda self, x: self.d(x, x.flip(1)),
-            d=nn.TransformerDecoderLayer(6, 2, 8, dropout=0.0, batch_first=True),
-        ),
         sequences,
     ),
     "vision_transformer": (
@@ -301,14 +244,6 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
         ),
         sequences,
     ),
-    "bias_only": (
-        lambda: Function(
-            lambda self, x: self.a(x) + self.shift,
-            a=nn.Linear(6, 4).requires_grad_(False),
-            shift=weight(4),
-        ),
-        vectors,
-    ),
     "raw_matrix": (
         lambda: Function(
             lambda self, x: torch.tanh(x @ self.w) @ self.v.T, w=weight(6, 5), v=weight(3, 5)
@@ -323,14 +258,6 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
             c=weight(6),
         ),
         sequences,
-    ),
-    "logarithm_of_sums": (  # torch's second derivative has the logarithm of the gradient
-        lambda: Function(lambda self, x: torch.logcumsumexp(self.a(x), 1), a=nn.Linear(6, 4)),
-        vectors,
-    ),
-    "logarithm_of_sums_of_a_parameter": (
-        lambda: Function(lambda self, x: x @ torch.logcumsumexp(self.w, 0), w=weight(6, 4)),
-        vectors,
     ),
     "tied_modules": (
         lambda: Function(
@@ -370,12 +297,6 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
         ),
         sequences,
     ),
-    "compiled": (
-        lambda: torch.compile(
-            nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 3)), backend="eager"
-        ),
-        vectors,
-    ),
 }
 
 
@@ -383,11 +304,6 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
 LIMITS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], str]] = {
     "batch_norm_on_batch_statistics": (
         lambda: nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4)),
-        vectors,
-        "'1'",
-    ),
-    "batch_norm_without_statistics_of_its_own": (
-        lambda: nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4, track_running_stats=False)).eval(),
         vectors,
         "'1'",
     ),
@@ -425,50 +341,10 @@ LIMITS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], str]] = {
         sequences,
         "token in __setitem__",
     ),
-    "some_tokens_to_as_many_features": (
-        lambda: Function(
-            lambda self, x: torch.stack(
-                [part.sum(0) for part in self.a(x.flatten(0, 1)[:-2]).split([4, 4, 4, 4, 2])]
-            ),
-            a=nn.Linear(6, M),
-        ),
-        sequences,
-        "a.weight, a.bias in linear",
-    ),
-    "constant_from_outside": (
-        lambda: Function(lambda self, x: x * (self.scale * OUTSIDE), scale=weight(6)),
-        vectors,
-        "scale in mul",
-    ),
-    "one_by_one_to_as_many_channels": (
-        lambda: Function(
-            lambda self, x: torch.stack([self.a(image) for image in x]), a=nn.Conv2d(4, M, 3)
-        ),
-        images,
-        "a.weight, a.bias in conv2d",
-    ),
-    "flattened_positions_first": (
-        lambda: Function(
-            lambda self, x: self.a(x.transpose(0, 1).reshape(-1, 6)).view(4, M, -1).transpose(0, 1),
-            a=nn.Linear(6, 3),
-        ),
-        sequences,
-        "a.weight",
-    ),
     "linear_positions_first": (
         lambda: Function(lambda self, x: self.a(x).transpose(0, 1), a=nn.Linear(6, 5)),
         sequences_first,
         "a.weight, a.bias in linear",
-    ),
-    "attention_positions_first": (
-        lambda: Function(lambda self, x: self.a(x).transpose(0, 1), a=attention(batch_first=False)),
-        sequences_first,
-        "enter.weight",
-    ),
-    "attention_with_biases_of_keys_and_values": (
-        lambda: attention(add_bias_kv=True),
-        sequences,
-        "attention.bias_k",
     ),
     "conv_transpose": (
         lambda: conv(nn.ConvTranspose2d(4, 3, 3, stride=2, output_padding=1)),
@@ -485,20 +361,10 @@ LIMITS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], str]] = {
         vectors,
         "1.weight in prelu",
     ),
-    "bilinear": (
-        lambda: Function(lambda self, x: self.a(x, x.flip(-1)), a=nn.Bilinear(6, 6, 3)),
-        vectors,
-        "a.weight, a.bias in bilinear",
-    ),
     "lstm": (
         lambda: Function(lambda self, x: self.a(x)[0], a=nn.LSTM(6, 3, batch_first=True)),
         sequences,
         "a.bias_hh_l0 in lstm",
-    ),
-    "gru_cell": (
-        lambda: Function(lambda self, x: self.a(x[:, 1], self.a(x[:, 0])), a=nn.GRUCell(6, 3)),
-        sequences,
-        "a.bias_hh in gru_cell",
     ),
     "einsum": (
         lambda: Function(
@@ -511,11 +377,6 @@ LIMITS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], str]] = {
         lambda: Function(lambda self, x: torch.tanh(self.w @ x.mT), w=weight(5, 6)),
         sequences,
         "w in matmul",
-    ),
-    "a_sum_with_a_factor": (
-        lambda: Function(lambda self, x: torch.add(x, self.p, alpha=2), p=weight(6)),
-        sequences,
-        "p in add",
     ),
     "distances": (
         lambda: Function(lambda self, x: torch.cdist(x, self.centres), centres=weight(3, 6)),
@@ -532,7 +393,6 @@ LIMITS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], str]] = {
         "places.weight in embedding",
     ),
 }
-OUTSIDE = torch.linspace(1, 2, 6).double()
 
 
 @dataclass

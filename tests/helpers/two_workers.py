@@ -111,47 +111,6 @@ def hugging_face_fsdp2(folder: str) -> list[float]:
     return losses
 
 
-def trl(folder: str) -> list[float]:
-    """SFT of a LoRA model."""
-    return lora(f"{folder}/trl")
-
-
-def trl_fsdp2(folder: str) -> list[float]:
-    if workers() == 1:
-        return trl(folder)
-    config = {"version": 2, "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"]}
-    with fsdp2_on_cpu():
-        return lora(f"{folder}/trl_fsdp2", fsdp=True, fsdp_config=config)
-
-
-def lora(folder: str, **settings: Any) -> list[float]:
-    from peft import LoraConfig
-    from trl_trainers import DEFAULTS, GUIDE, GuidedSFT, SFTConfig, make_model, make_tokenizer, text
-
-    defaults = {
-        "max_steps": 3,
-        "save_strategy": "no",
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "learning_rate": 0.05,
-    }
-    backend = {"ddp_backend": "gloo"} if workers() > 1 else {}
-    batch = {"per_device_train_batch_size": 8 // workers()}
-    model = make_model()  # which seeds the adapters too
-    trainer = GuidedSFT(
-        model=model,
-        args=SFTConfig(folder, **(DEFAULTS | defaults | backend | batch | settings)),
-        train_dataset=text(16, [1], seed=1),
-        processing_class=make_tokenizer(),
-        peft_config=LoraConfig(r=2, target_modules=["q_proj", "v_proj"]),
-        auxiliary_datasets={"updown": text(64, [1, -1], seed=2)},
-        guide=GUIDE,
-    )
-    trainer.train()
-    assert all("lora_" in name for name in trainer.guide.shared_parameters)
-    return logged(trainer)
-
-
 def guarded(folder: str, *, lora: bool, **settings: Any) -> list[float]:
     """SFT that protects: losses, what was forgotten, and the averages with the start weights."""
     from peft import LoraConfig
@@ -213,26 +172,9 @@ def guard(folder: str) -> list[float]:
     return guarded(f"{folder}/guard", lora=False)
 
 
-def guard_lora(folder: str) -> list[float]:
-    return guarded(f"{folder}/guard_lora", lora=True)
-
-
-def guard_fsdp2(folder: str) -> list[float]:
-    """FSDP2 with all weights: the start weights are whole and the model is sharded."""
-    if workers() == 1:
-        return guard(folder)
-    config = {
-        "version": 2,
-        "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"],
-        "cpu_ram_efficient_loading": False,
-    }
-    with fsdp2_on_cpu():
-        return guarded(f"{folder}/guard_fsdp2", lora=False, fsdp=True, fsdp_config=config)
-
-
 def guard_lora_fsdp2(folder: str) -> list[float]:
     if workers() == 1:
-        return guard_lora(folder)
+        return guarded(f"{folder}/guard_lora", lora=True)
     config = {"version": 2, "transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"]}
     with fsdp2_on_cpu():
         return guarded(f"{folder}/guard_lora_fsdp2", lora=True, fsdp=True, fsdp_config=config)
@@ -331,47 +273,10 @@ def accelerate_fsdp2(folder: str) -> list[float]:
 
     plugin = FullyShardedDataParallelPlugin(fsdp_version=2)
     with fsdp2_on_cpu():
-        losses = accelerate(folder, fsdp_plugin=plugin)
-        check_hooks(folder, plugin)
-    return losses
+        return accelerate(folder, fsdp_plugin=plugin)
 
 
-def check_hooks(folder: str, plugin: Any) -> None:
-    """What docs/frameworks.md says about checkpoints holds under FSDP2: the sharded basis comes
-    back.
-    """
-    from accelerate import Accelerator
-    from accelerate_loop import Model
-
-    from attittud import Guide, checkpoint, preset
-
-    accelerator = Accelerator(cpu=True, fsdp_plugin=plugin)
-    model = Model()
-    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    guide = Guide(model, rank=3, refresh_every=1, **preset("flip"))
-    accelerator.register_save_state_pre_hook(
-        lambda _, __, path: checkpoint.save(guide, f"{path}/guide")
-    )
-    accelerator.register_load_state_pre_hook(
-        lambda _, path: checkpoint.load(guide, f"{path}/guide")
-    )
-
-    def step() -> torch.Tensor:
-        x = torch.randn(8, 6)
-        losses, loss = (model(x, head=name).square().mean(1) for name in ("primary", "auxiliary"))
-        guide.backward(primary=losses, auxiliary=loss)
-        optimizer.step()
-        optimizer.zero_grad()
-        return guide.subspace.rows.clone()
-
-    before = step()
-    accelerator.save_state(f"{folder}/hooks")
-    assert not torch.equal(step(), before)
-    accelerator.load_state(f"{folder}/hooks")
-    assert torch.equal(guide.subspace.rows, before)
-
-
-TRL = (trl, trl_fsdp2, guard, guard_lora, guard_fsdp2, guard_lora_fsdp2)
+TRL = (guard, guard_lora_fsdp2)
 RUNS = {
     run.__name__: run
     for run in (
@@ -380,7 +285,6 @@ RUNS = {
         *(TRL if find_spec("trl") and find_spec("peft") else ()),
         lightning,
         lightning_fsdp2,
-        accelerate,
         accelerate_fsdp2,
     )
 }
@@ -415,7 +319,7 @@ if __name__ == "__main__":
         "accelerate_loop",
         "lightning_module",
         "transformers_trainer",
-        *(["trl_trainers"] if "trl" in RUNS else []),
+        *(["trl_trainers"] if "guard" in RUNS else []),
     ):
         import_module(name)  # once for both: that takes longer than their work
     children = [fork(number, sys.argv[1]) for number in "01"]
