@@ -21,7 +21,7 @@ def test_init_writes_a_configuration_that_train_reads(capsys: pytest.CaptureFixt
     text = Path("mine.yaml").read_text()
     assert "share_head: true" in text  # it has the primary classes
     assert "train: 0.2" in text  # both are the same digits
-    quick = ["training.guided.steps=3", "training.finetune.steps=2"]
+    quick = ["portfolio.features=[histogram]", "portfolio.learners=[linear]"]
     assert call("train", "mine.yaml", *quick) == 0
     assert call("init", "image", "--primary", "digits", "-o", "mine.yaml") == 2
     assert "--force" in capsys.readouterr().err

@@ -20,6 +20,7 @@ MIXED = [
     "portfolio.features=[histogram]",
     "portfolio.candidates=[multitask, {name: multitask, sources: [more]}, {name: multitask, sources: [other]}]",
     "portfolio.final=ensemble",
+    "portfolio.folds=2",
 ]
 
 
