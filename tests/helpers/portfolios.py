@@ -77,7 +77,7 @@ def outcome(folder: Path) -> dict[str, Any]:
     return parts
 
 
-CLOCK = ("seconds", "seconds_per_prediction", "peak_disk", "peak_memory")
+CLOCK = ("seconds", "seconds_per_prediction")
 FOLDER = ("config.yaml", "checksum")
 """Checksums that depend on the output folder."""
 

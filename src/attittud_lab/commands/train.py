@@ -179,10 +179,7 @@ def _decided(run_dir: Path) -> list[str]:
     from attittud_lab.portfolio.suspicious import FILE
 
     board = read_json(run_dir / NAME)
-    disk = f"{board['peak_disk'] / 1e6:.3g} MB of disk"
-    memory = f"{board['peak_memory'] / 1e6:.0f} MB of memory per process"
-    spent = f"at most {disk} and {memory} were needed"
-    lines = [spent, board["decision"], board["without_us"], board["warning"]]
+    lines = [board["decision"], board["without_us"], board["warning"]]
     lines += words.clearest(board["translations"])
     lines.append(words.suspicious(board["suspicious"], str(run_dir / FILE)))
     return [line for line in lines if line]

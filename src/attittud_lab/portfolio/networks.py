@@ -6,10 +6,8 @@ each fold of each candidate, and the weights of the chosen ones.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +17,6 @@ from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError
-from attittud_lab.files import read_json, write_json
 from attittud_lab.models.network import files_read
 from attittud_lab.output.progress import Progress
 from attittud_lab.placing.job import Here, InThisProcess, Job, Place
@@ -90,7 +87,6 @@ class Networks:
         threads = setting.config.training.threads
         self.config = fitted(setting.config, setting.folds.smallest, steps, threads)
         self.standings: dict[str, Standing] = {}
-        self.peak_memory = 0
 
     def run(self) -> None:
         """Plan, say what will happen, and train every candidate on every fold."""
@@ -189,9 +185,7 @@ class Networks:
                 call, result = next(running)
                 assert call.folder is not None
                 results[call.folder] = result
-            result = results.pop(job.folder)
-            self.peak_memory = max(self.peak_memory, result.memory)
-            yield result
+            yield results.pop(job.folder)
         for _ in running:  # the place ends its work
             pass
 
@@ -231,7 +225,6 @@ class Networks:
 
     def prune(self, label: str) -> None:
         """Remove the weights of all looks of a candidate but the best one."""
-        peak_size(self.setting.folder)
         curve = self.standings[label].curve
         best = None if curve is None else curve.best
         for fold in range(self.setting.folds.count):
@@ -300,23 +293,6 @@ def safe_name(label: str) -> str:
         return name
     # Sources `a-b` and `a + b` would share a file.
     return f"{name[:60]}-{mix(label) % 16**8:08x}"
-
-
-def peak_size(folder: RunFolder) -> int:
-    """Return the largest size of a run folder so far, in bytes.
-
-    A file keeps it for a run that is killed and continued.
-    """
-    path = folder.trials_path / "peak.json"
-    size = 0
-    for where, _, names in os.walk(folder.path):
-        for name in names:
-            with suppress(FileNotFoundError):  # another process has just given it its last name
-                size += Path(where, name).stat().st_size
-    before = int(read_json(path)) if path.exists() else 0
-    if size > before:
-        write_json(path, size)
-    return max(size, before)
 
 
 def trial_at(here: Here, job: TrialJob) -> TrialResult:

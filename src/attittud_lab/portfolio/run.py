@@ -31,13 +31,12 @@ from attittud_lab.portfolio.networks import (
     NETWORK,
     Networks,
     Setting,
-    peak_size,
 )
 from attittud_lab.portfolio.simple import SimpleCandidates, chosen_learners, few_threads
 from attittud_lab.portfolio.standing import Standing, scores_of, usable
 from attittud_lab.portfolio.suspicious import suspicious
 from attittud_lab.portfolio.translations import translations
-from attittud_lab.portfolio.trial import peak_memory, phase_lengths, pooled_data
+from attittud_lab.portfolio.trial import phase_lengths, pooled_data
 from attittud_lab.portfolio.winner import choose_single
 from attittud_lab.runs.folder import RunFolder, trained_once
 from attittud_lab.runs.result import PhaseSummary, RunResult
@@ -153,7 +152,8 @@ class Portfolio:
             part = 1 / len(settings)
             self.networks[name] = Networks(setting, name, part=part)
             self.networks[name].run()
-        usual = _usual(self.config.portfolio)
+        # The chance was calibrated without networks.
+        usual = _usual(self.config.portfolio) and not self.networks
         self.chance = chance([*self.standings.values()], self.held_out, usual=usual)
         if self.chance is not None:
             self.progress.say(words.chance(self.chance))
@@ -325,10 +325,6 @@ class Portfolio:
             "not_validated": self.folds.not_validated,
             "folds": self.folds.count,
             "candidates": table,
-            "peak_disk": peak_size(self.folder),
-            "peak_memory": max(
-                [networks.peak_memory for networks in self.networks.values()] + [peak_memory()]
-            ),
         }
         board["simple"] = None if self.simple is None else self.simple.about()
         board["networks"] = {

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import gc
 import json
-import re
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -75,8 +73,6 @@ class TrialResult:
     """Outputs for the held-out examples at each look, n x classes."""
     lines: list[dict[str, Any]] = field(default_factory=list)
     """Logged steps, for a trial on all labels."""
-    memory: int = 0
-    """The most memory that its process had, in bytes."""
 
 
 def look_steps(config: Config) -> list[int]:
@@ -137,25 +133,6 @@ def stored(job: TrialJob) -> TrialResult | None:
     state = load_checkpoint(path)
     outputs = [] if state["outputs"] is None else list(state["outputs"])
     return TrialResult(**state | {"outputs": outputs})
-
-
-def peak_memory() -> int:
-    """The most main memory that this process had at one time, in bytes; 0 if the system does not
-    say.
-    """
-    status = Path("/proc/self/status")
-    if (
-        status.exists()
-    ):  # on Linux, getrusage includes the memory of the process that started this one
-        found = re.search(r"VmHWM:\s*(\d+) kB", status.read_text())
-        return int(found[1]) * 1024 if found else 0
-    try:
-        import resource
-    except ImportError:
-        return 0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
-        1 if sys.platform == "darwin" else 1024
-    )
 
 
 _DATA: dict[str, Prepared] = {}
@@ -267,7 +244,7 @@ class _Trial:
     def result(self) -> TrialResult:
         state = self.phases[self.number].state
         steps, seconds = self.starts[self.number] + state.step, sum(self.finished) + state.seconds
-        return TrialResult(steps, seconds, self.diverged, self.outputs, self.lines, peak_memory())
+        return TrialResult(steps, seconds, self.diverged, self.outputs, self.lines)
 
     def checkpoint(self) -> None:
         if time.monotonic() - self.saved >= SAVED_EVERY:

@@ -113,5 +113,3 @@ def test_the_loaded_model_predicts_what_was_recorded(
     accuracy = float((kept["model"].argmax(1) == kept["targets"]).float().mean())
     assert result.validation["accuracy"] == pytest.approx(accuracy)
     assert not (folder / "trials").exists()
-    assert content["peak_disk"] > 0
-    assert 20e6 < content["peak_memory"] < 100e9
