@@ -4,13 +4,13 @@ predictions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from attittud_lab.errors import command, counted
-from attittud_lab.files import read_format, read_json
+from attittud_lab.files import read_format
 from attittud_lab.output.progress import readable
 from attittud_lab.portfolio import words
 from attittud_lab.portfolio.final import OUT_OF_FOLD
@@ -20,7 +20,7 @@ from attittud_lab.report.changes import changes, confusions
 from attittud_lab.report.pictures import looks
 from attittud_lab.report.translations import suspects, translated
 from attittud_lab.runs.folder import load_checkpoint
-from attittud_lab.runs.model import size_words
+from attittud_lab.runs.model import described, size_words
 
 LIKELY = 2 / 3
 """Only a chance above this, or below its counterpart, is coloured: in between it says little."""
@@ -30,7 +30,8 @@ def portfolio(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parts of a page; `result` is the content of result.json."""
     board = read_format(folder / NAME, VERSION)
     kept = load_checkpoint(folder / OUT_OF_FOLD)
-    classes = [str(name) for name in read_json(folder / "model.json")["classes"]]
+    classes = described(folder).classes
+    check_fit(board, kept, classes)
     sections = [_sources(board), *changes(board, kept, classes)]
     return {
         "kind": "portfolio",
@@ -50,6 +51,16 @@ def portfolio(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
         "sections": [section for section in sections if section],
         "notes": list(_notes(board)),
     }
+
+
+def check_fit(board: Mapping[str, Any], kept: Mapping[str, Any], classes: Sequence[str]) -> None:
+    """Refuse files of different runs; raises ValueError."""
+    known = {row["label"] for row in board["candidates"]}
+    rows = {len(kept[name]) for name in ("rows", "targets", "folds", "model")}
+    if rows != {board["validated"]} or not known >= {*kept["candidates"]}:
+        raise ValueError(f"{OUT_OF_FOLD} and {NAME} are of different runs")
+    if kept["model"].shape[1] != len(classes):
+        raise ValueError(f"{OUT_OF_FOLD} has not the classes of the model")
 
 
 # ------------------------------------------------------------------------------------- first screen

@@ -183,6 +183,13 @@ def read_model(folder: Path) -> tuple[ModelFile, Config]:
         raise InputError(
             f"{path}: cannot be read ({one_line(error)}); restore it from a backup, or train again"
         ) from None
+    found = described(folder)
+    found.check_files(folder)
+    return found, config
+
+
+def described(folder: Path) -> ModelFile:
+    """Read model.json of a folder; refuses one that was changed."""
     path = folder / NAME
     if not path.is_file():
         raise InputError(f"{path}: is missing; {CURE}")
@@ -196,8 +203,7 @@ def read_model(folder: Path) -> tuple[ModelFile, Config]:
         ) from None
     if found.checksum != found.own_checksum():
         raise changed(path)
-    found.check_files(folder)
-    return found, config
+    return found
 
 
 def _check_entries(found: ModelFile) -> None:

@@ -12,6 +12,7 @@ from attittud_lab.files import write_json
 from attittud_lab.report import LARGEST, write_report
 from attittud_lab.report.collect import collect
 from attittud_lab.report.portfolio import outcome
+from attittud_lab.runs.folder import load_checkpoint, save_checkpoint
 from tests.helpers.portfolios import board, train
 
 MIXED = [
@@ -90,3 +91,19 @@ def test_another_format_is_refused(mixed: Path, tmp_path: Path) -> None:
     for version in (2, None):
         with pytest.raises(InputError, match=r"leaderboard\.json"):
             write_report(damaged(mixed, tmp_path / f"version-{version}", version=version))
+
+
+def test_files_of_different_runs_are_refused(mixed: Path, tmp_path: Path) -> None:
+    """A page would show classes or predictions of another run."""
+    classes = shutil.copytree(mixed, tmp_path / "classes")
+    about = json.loads((classes / "model.json").read_text())
+    write_json(classes / "model.json", about | {"classes": about["classes"][::-1]})
+    predictions = shutil.copytree(mixed, tmp_path / "predictions")
+    path = predictions / "out_of_fold.safetensors"
+    kept = load_checkpoint(path)
+    save_checkpoint(path, kept | {"model": kept["model"][:, 1:]})
+    lines = shutil.copytree(mixed, tmp_path / "lines")
+    save_checkpoint(lines / path.name, kept | {"rows": kept["rows"][1:]})
+    for folder in (classes, predictions, lines):
+        with pytest.raises(InputError, match=r"model\.json|out_of_fold"):
+            write_report(folder)
