@@ -35,7 +35,7 @@ from attittud_lab.output.progress import shares
 from attittud_lab.portfolio.leaderboard import NAME as LEADERBOARD
 from attittud_lab.report.pictures import looks
 from attittud_lab.report.portfolio import portfolio
-from attittud_lab.runs.folder import VERSION
+from attittud_lab.runs.folder import REMARK, VERSION
 from attittud_lab.runs.model import cost
 from attittud_lab.statistics import FEWEST
 from attittud_lab.strategies.guided import PARTS
@@ -234,7 +234,8 @@ def _outcome(
 
 
 def _run(folder: Path, points: int) -> dict[str, Any]:
-    config = read_format(folder / "run.json", VERSION)["config"]
+    about = read_format(folder / "run.json", VERSION)
+    config = about["config"]
     path, label = folder / "result.json", str(config["strategy"]["name"])
     result = read_json(path) if path.is_file() else None
     found = curves([folder], points)
@@ -261,6 +262,8 @@ def _run(folder: Path, points: int) -> dict[str, Any]:
         ]
         if size := cost(folder):
             lines.append(f"Model: {size}.")
+    if isinstance(about.get(REMARK), str):
+        lines.append(about[REMARK][:1].upper() + about[REMARK][1:])
     page: dict[str, Any] = {
         "kind": "run",
         "title": f"Run: {label}, seed {config['seed']}",

@@ -6,6 +6,8 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from torch import nn
@@ -17,6 +19,7 @@ from attittud_lab.config.load import loads
 from attittud_lab.data.tasks import Examples, Task, per_example_losses
 from attittud_lab.errors import InputError
 from attittud_lab.output.progress import Progress
+from attittud_lab.report.collect import collect
 from attittud_lab.runs.folder import load_checkpoint
 from attittud_lab.strategies import make_strategy
 from attittud_lab.training import channels, train
@@ -153,10 +156,47 @@ def test_a_run_says_how_open_its_channels_are_and_predicts(config, tmp_path):
     state = load_checkpoint(tmp_path / "run" / "channels.safetensors")
     matrix = channels.Channels.restore(state).by_source["other"].matrix
     assert matrix.shape == (3, 2)
+    assert "more" in " ".join(collect(tmp_path / "run", 100)["notes"])
     model = attittud_lab.load(tmp_path / "run")
     rows = np.random.default_rng(0).normal(size=(5, 5)).astype(np.float32)
     assert len(model.predict([{"v": row.tolist()} for row in rows])) == 5
     assert 0 < result.test["accuracy"] <= 1
+
+
+def test_several_and_missing_labels(tmp_path):
+    """Each pair of a primary and an auxiliary label has a channel of its own."""
+    random = np.random.default_rng(0)
+    v = random.normal(size=(150, 4))
+    labels = (v[:, :3] > 0).astype(int)
+    part = {"own": slice(0, 90), "more": slice(90, 150)}
+    for name, rows in part.items():
+        columns = {"v": v[rows].tolist(), "labels": labels[rows].tolist()}
+        pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
+    job = f"""
+    data:
+      kind: table
+      table: {{columns: [v]}}
+      primary: {{path: {tmp_path}/own.parquet, train: 40, validation: 20, test: 30}}
+      auxiliary: {{more: {{path: {tmp_path}/more.parquet}}}}
+    model: {{name: table-mlp, width: 8}}
+    training: {{mode: joint, guided: {{steps: 4, primary_batch: 8, batch_size: 8}}}}
+    strategy: channel
+    output: {tmp_path}/runs
+    """
+    config = loads(job)
+    data = train.load_data(config)
+    more = data.auxiliary["more"]
+    targets = more.examples.targets.clone()
+    targets[:9] = -1
+    targets[9:12, 0] = -1
+    more = replace(more, examples=replace(more.examples, targets=targets))
+    data = replace(data, auxiliary={"more": more})
+    channel = channels.estimate(config, data, Progress()).by_source["more"]
+    assert channel.matrix.shape == (3, 3, 2, 2)
+    own = channel.openness.diagonal()
+    assert own.min() > 0.5, "a label says most about itself"
+    result = train.run(config, run_dir=tmp_path / "run", data=data)
+    assert 0 < result.test["auc"] <= 1
 
 
 def test_what_cannot_be_translated_is_refused(config):
