@@ -107,6 +107,10 @@ def test_out_of_fold_scores_of_a_table_are_those_of_scikit_learn(tmp_path: Path)
     assert_same(kept["candidates"]["columns, linear, pooled more"], expected)
     labels = {row["label"] for row in board(tmp_path / "run")["candidates"]}
     assert "columns, linear, pooled other" not in labels
+    skipped = [
+        line for line in board(tmp_path / "run")["simple"]["lines"] if "pooled: skipped" in line
+    ]
+    assert len(skipped) == 1 and "other" in skipped[0]
     assert "columns, linear, stacked more + other" in labels
 
 
