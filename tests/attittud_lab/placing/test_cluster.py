@@ -45,9 +45,10 @@ def nodes() -> Iterator[Cluster]:
 
 
 def test_a_portfolio_is_the_same_on_a_cluster(nodes: Cluster, tmp_path: Path) -> None:
-    portfolios.train(tmp_path / "here")
+    few = ["portfolio.candidates=[multitask]", "portfolio.folds=2"]
+    portfolios.train(tmp_path / "here", *few)
     with on_ray(nodes.address) as place:
-        portfolios.train(tmp_path / "there", place=place)
+        portfolios.train(tmp_path / "there", *few, place=place)
     assert portfolios.outcome(tmp_path / "here") == portfolios.outcome(tmp_path / "there")
 
 
