@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -132,7 +132,7 @@ class Guide:
         check_choice("batch_norm", batch_norm, ("batch", "frozen"))
         check_choice("basis_dtype", basis_dtype, DTYPES)
         check_choice("report_norms", report_norms, ("refresh", "always"))
-        self.model, self._workers = connect(model, process_group, self.__repr__)
+        self.model, self._workers = connect(model, process_group, self._describe)
         self.report_norms = report_norms
         self.judge_every = check_count("judge_every", judge_every)
         self.eta = check_eta(eta)
@@ -184,6 +184,10 @@ class Guide:
         }
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in named.items())})"
 
+    def _describe(self) -> str:
+        """Return everything that must be the same on all workers."""
+        return f"{self!r} {sorted(self._shared.allowed or ())}"
+
     # ---------------------------------------------------------------------------------------- verbs
 
     def backward(
@@ -234,6 +238,7 @@ class Guide:
             if judge is not None or self._auto.wanted:
                 step.ask(judge)
                 self._check_judged(step, tasks)
+            self._check_call("backward", step, tasks, basis_losses)
             skips = self._skips(step, primary)
             step.run(primary, tasks, basis_losses, skips=skips)
             report = step.finish(self.primary_weight)
@@ -269,6 +274,7 @@ class Guide:
         with self._discard_on_error():
             step = self._window(refresh)
             self._shared.update()
+            self._check_call("primary", step, (), basis_losses)
             skips = self._skips(step, losses)
             step.primary(losses, basis_losses, retain_graph=retain_graph, skips=skips)
 
@@ -298,6 +304,7 @@ class Guide:
             step = self._window(None)
             self._check_judged(step, tasks)
             self._shared.update()
+            self._check_call("auxiliary", step, tasks)
             step.auxiliary(tasks, retain_graph=retain_graph)
 
     def combine(self) -> Report:
@@ -313,6 +320,7 @@ class Guide:
                 "the primary losses of this step are kept"
             )
         with self._discard_on_error():
+            self._check_call("combine", step, ())
             report = step.finish(self.primary_weight)
             self._step = None
         return report
@@ -399,6 +407,20 @@ class Guide:
             include_mean=self.include_mean,
             norms=norms,
         )
+
+    def _check_call(
+        self, verb: str, step: Step, tasks: Collection[str], basis_losses: Losses | None = None
+    ) -> None:
+        """Compare the call with those of the other workers, before they exchange anything else."""
+        if self._workers.size > 1:
+            settings = {
+                "auxiliary losses": sorted(tasks),
+                "refresh": step.refreshing,
+                "basis_losses": step.refreshing and basis_losses is not None,
+                "judge": step.judge is not None,
+                "trainable parameters": [name for name, _ in self._shared.listing.trainable],
+            }
+            self._workers.check_call(f"{verb}() with {settings}")
 
     def _needs_primary(self) -> bool:
         etas = self.eta.values() if isinstance(self.eta, dict) else [self.eta]

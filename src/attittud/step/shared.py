@@ -236,7 +236,8 @@ class Shared:
     ) -> None:
         self.workers = workers
         self.listing = ParameterListing(model, workers)
-        self._allowed = allowed(self.listing.named, parameters)
+        self.allowed = allowed(self.listing.named, parameters)
+        """Names of the parameters that `parameters=` of the guide includes; None: all."""
         self._latest: Layout | None = None  # the next step mostly has the same layout
         self._reached: dict[
             bytes, set[str]
@@ -328,7 +329,7 @@ class Shared:
             reset=True,
             tasks=tasks if complete else None,
         )
-        allowed_names = self._allowed
+        allowed_names = self.allowed
         pairs = []
         for name, parameter in self.listing.trainable:
             allowed = allowed_names is None or name in allowed_names

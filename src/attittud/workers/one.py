@@ -65,6 +65,9 @@ class Workers:
         """Ranges of this worker's columns, each with the number of its first column in V."""
         return [(slice(0, layout.size), 0)]
 
+    def check_call(self, described: str) -> None:
+        """Refuse a call of the guide that is not the same on all workers."""
+
     def stand_in(self, where: str) -> Tensor | None:
         """Return losses for a worker without examples; None: there are no other workers."""
         return None

@@ -64,6 +64,19 @@ class Group(Workers):
             ) from error
         return x
 
+    def check_call(self, described: str) -> None:
+        """Refuse a call of the guide that is not the same on all workers: their sums would mix other
+        things, or torch would end the process.
+
+        On a GPU this would wait for the device in every step, so workers there are not compared.
+        """
+        if self.device.type == "cpu":
+            self._check_same(
+                self.all_reduce_(self._prints(described), "a comparison of calls"),
+                f"make another call than worker 0; here it is {described:.300}. Every worker must call the guide in the same "
+                "order, with refresh=, basis_losses= and judge= in the same steps, and with the same trainable parameters",
+            )
+
     def shares(self, losses: Sequence[Tensor]) -> list[Share]:
         # A scalar counts as one example, so it is averaged over the workers as in
         # DistributedDataParallel.

@@ -16,6 +16,8 @@ from tests.helpers.oracle import error
 from tests.helpers.processes import outcomes, run
 from tests.helpers.scenarios import ETA, N, World, message_of, twenty_steps
 
+OTHER_CALLS = ("refresh", "basis_losses", "a task", "micro-batches", "frozen", "parameters")
+
 pytestmark = pytest.mark.slow  # processes of two and four workers
 
 
@@ -43,6 +45,46 @@ def differing():
         "a name less": message_of(backward({"a": loss, "b": loss} if w.number else {"a": loss})),
         "another name": message_of(backward({"b" if w.number else "a": loss})),
     }
+
+
+def other_call(name):
+    """The message where worker 1 makes another call than worker 0, and whether it left a `.grad`.
+
+    Without a check, torch ends the process for sums of different sizes, and sums of the same size
+    mix other things.
+    """
+    w = World("ddp")
+    odd = w.number == 1
+    only = list(w.inner.body.parameters()) if name == "parameters" and odd else None
+    guide = w.guide(refresh_every=9, parameters=only)
+    at, even = w.share(0, 12), w.even(0, 12)
+
+    def backward(names="ab", **options):
+        losses = {"a": w.problem.loss(even), "b": w.auxiliary(at)}
+        guide.backward(w.losses(at), {task: losses[task] for task in names}, **options)
+
+    def micro_batches(primaries, auxiliaries):
+        for _ in range(primaries):
+            guide.primary(w.losses(at) / primaries)
+        for _ in range(auxiliaries):
+            guide.auxiliary({"a": w.problem.loss(even) / auxiliaries})
+        guide.combine()
+
+    calls = {
+        "refresh": lambda: backward(refresh=True if odd else None),
+        "basis_losses": lambda: backward(
+            refresh=True, basis_losses=(lambda: w.losses(at)) if odd else None
+        ),
+        "a task": lambda: backward("a" if odd else "ab"),
+        "micro-batches": lambda: micro_batches(*((1, 2) if odd else (2, 1))),
+    }
+    if name != "parameters":
+        backward("ab")
+        backward("a")
+        w.optimizer.zero_grad()
+    w.inner.heads["primary"].bias.requires_grad_(name != "frozen" or not odd)
+    message = message_of(calls.get(name, backward))
+    return message, any(p.grad is not None for p in w.inner.parameters())
 
 
 def alone():
@@ -141,6 +183,7 @@ def behaviour():
     w.optimizer.zero_grad()
     found["state"] = guide.state_dict()
     found["differing"] = differing()
+    found["other calls"] = {name: other_call(name) for name in OTHER_CALLS}
     found["alone"] = alone()
     found["drifting"] = [drifting(kind) for kind in ("ddp", "group")]
     found["without primary"] = {
@@ -166,6 +209,12 @@ def test_parameters_are_bitwise_equal_after_twenty_steps(behaved):
 def test_workers_that_differ_are_noticed(behaved, name):
     for found in behaved:
         assert "workers [1]" in found["differing"][name]
+
+
+def test_workers_that_make_other_calls_are_refused_on_all_of_them(behaved):
+    for found in behaved:
+        for name, (message, touched) in found["other calls"].items():
+            assert "workers [1]" in message and not touched, name
 
 
 def test_a_guide_that_trains_alone_among_workers_warns_once(behaved):
