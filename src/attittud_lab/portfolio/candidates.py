@@ -19,6 +19,10 @@ PRIMARY_ONLY = "primary_only"
 """The candidate that is never left out: the worth of the auxiliary data is measured against it."""
 
 
+_IN_WORDS = ("auxiliary_weight", "head", "sources")
+"""Settings that a label names in words of its own."""
+
+
 @dataclass(frozen=True)
 class PortfolioCandidate:
     """A strategy with its settings, and its name in tables."""
@@ -37,15 +41,18 @@ def candidates(config: Config, data: Prepared) -> list[PortfolioCandidate]:
 
     Each is first built for a toy model, since hours may pass before it runs.
     """
-    wanted = config.portfolio.candidates
-    others = default_strategies(data) if wanted is None else wanted
-    found = [named(CandidateConfig(name=PRIMARY_ONLY), config)]
-    for entry in others if data.auxiliary else ():
-        candidate = named(entry, config)
+    alone = named(CandidateConfig(name=PRIMARY_ONLY), config)
+    if not data.auxiliary:
+        return [alone]
+    strategies: Sequence[CandidateConfig] = default_strategies(data)
+    if config.portfolio.candidates is not None:
+        strategies = config.portfolio.candidates
+    by_label = {alone.label: alone}
+    for strategy in strategies:
+        candidate = named(strategy, config)
         _check(candidate, data)
-        if candidate.label not in [known.label for known in found]:
-            found.append(candidate)
-    return found
+        by_label.setdefault(candidate.label, candidate)
+    return list(by_label.values())
 
 
 def default_strategies(data: Prepared) -> list[CandidateConfig]:
@@ -72,22 +79,23 @@ def named(entry: CandidateConfig, config: Config) -> PortfolioCandidate:
     """
     strategy = completed(entry, config.strategy)
     usual = completed(CandidateConfig(name=entry.name), config.strategy)
-    words = [
-        strategy.name
-        if strategy.auxiliary_weight == 1
-        else f"{strategy.name} {strategy.auxiliary_weight:g}"
-    ]
-    words += ["own head"] if strategy.head == "own" else []
-    words += [f"only {' + '.join(strategy.sources)}"] if strategy.sources is not None else []
-    for name in (entry.name for entry in fields(strategy)):
-        value = getattr(strategy, name)
-        if name not in ("auxiliary_weight", "head", "sources") and value != getattr(usual, name):
-            words.append(f"{name}={value}")
+    words = [strategy.name]
+    if strategy.auxiliary_weight != 1:
+        words = [f"{strategy.name} {strategy.auxiliary_weight:g}"]
+    if strategy.head == "own":
+        words.append("own head")
+    if strategy.sources is not None:
+        words.append(f"only {' + '.join(strategy.sources)}")
+    for setting in fields(strategy):
+        value = getattr(strategy, setting.name)
+        if setting.name not in _IN_WORDS and value != getattr(usual, setting.name):
+            words.append(f"{setting.name}={value}")
     return PortfolioCandidate(", ".join(words), strategy)
 
 
 def _check(candidate: PortfolioCandidate, data: Prepared) -> None:
-    strategy, where = candidate.strategy, f"portfolio.candidates: {candidate.label}"
+    strategy = candidate.strategy
+    where = f"portfolio.candidates: {candidate.label}"
     for name in strategy.sources or ():
         if name not in data.auxiliary:
             raise InputError(
@@ -114,20 +122,16 @@ def data_for(candidate: PortfolioCandidate, data: Prepared) -> Prepared:
     chooses for them.
     """
     strategy = candidate.strategy
-    wanted = data.auxiliary if strategy.sources is None else strategy.sources
-    tasks = {name: task for name, task in data.auxiliary.items() if name in wanted}
-    if strategy.head != "data":
-        shared = [
-            name
-            for name in tasks
-            if strategy.head == "shared" and can_share(tasks[name], data.primary)
-        ]
-        tasks = {
-            name: sharing(task, data.primary)
-            if name in shared
-            else replace(task, shares_head=False)
-            for name, task in tasks.items()
-        }
+    tasks = {}
+    for name, task in data.auxiliary.items():
+        if strategy.sources is not None and name not in strategy.sources:
+            continue
+        if strategy.head == "data":
+            tasks[name] = task
+        elif strategy.head == "shared" and can_share(task, data.primary):
+            tasks[name] = sharing(task, data.primary)
+        else:
+            tasks[name] = replace(task, shares_head=False)
     return replace(data, auxiliary=tasks)
 
 
@@ -135,22 +139,18 @@ def config_for(candidate: PortfolioCandidate, config: Config, seed: int) -> Conf
     """Return the job of a candidate, with one seed, without early stopping or a choice of the best
     step within a run.
     """
-    phases: dict[str, Any] = {
-        name: _plain(getattr(config.training, name)) for name in phase_names(config)
-    }
-    weights = config.model.weights
-    model = (
-        config.model
-        if weights is None
-        else replace(config.model, weights=weights.replace("{seed}", str(config.seed)))
-    )
-    training = replace(config.training, **phases)
+    phases: dict[str, Any] = {}
+    for name in phase_names(config):
+        phases[name] = _plain(getattr(config.training, name))
+    model = config.model
+    if model.weights is not None:
+        model = replace(model, weights=model.weights.replace("{seed}", str(config.seed)))
     return replace(
         config,
         seed=seed,
         strategy=candidate.strategy,
         model=model,
-        training=training,
+        training=replace(config.training, **phases),
         log_layers=False,
     )
 
@@ -166,7 +166,7 @@ def fitted(config: Config, smallest: int, steps: Mapping[str, int], threads: int
 
     Where steps are cut, the warm-up is cut by the same share.
     """
-    phases = dict[str, Any]()
+    phases: dict[str, Any] = {}
     for name, count in steps.items():
         phase: PhaseConfig = getattr(config.training, name)
         batch = min(phase.primary_batch, smallest)
@@ -181,12 +181,10 @@ def smaller_basis(entries: Sequence[PortfolioCandidate], smallest: int) -> list[
     """Return the candidates, with no more examples for a basis than the smallest training fold
     has.
     """
-    return [
-        replace(
-            entry,
-            strategy=replace(entry.strategy, basis_batch=min(entry.strategy.basis_batch, smallest)),
-        )
-        if entry.strategy.basis_batch is not None
-        else entry
-        for entry in entries
-    ]
+    smaller = []
+    for entry in entries:
+        strategy = entry.strategy
+        if strategy.basis_batch is not None:
+            strategy = replace(strategy, basis_batch=min(strategy.basis_batch, smallest))
+        smaller.append(replace(entry, strategy=strategy))
+    return smaller

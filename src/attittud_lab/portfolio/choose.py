@@ -40,15 +40,19 @@ class HeldOut:
         An area under the ROC curve is the mean over the folds in which it is defined, because the
         scores of two models have no common order.
         """
-        found = figures(self.task, outputs, self.targets)
+        values = figures(self.task, outputs, self.targets)
         if not self.task.several:
-            return found
-        parts = [torch.from_numpy(self.folds == fold) for fold in np.unique(self.folds)]
-        by_fold = [figures(self.task, outputs[part], self.targets[part]) for part in parts]
-        for name in [name for name in found if name.startswith("auc")]:
-            defined = [values[name] for values in by_fold if not math.isnan(values[name])]
-            found[name] = fmean(defined) if defined else math.nan
-        return found
+            return values
+        by_fold = []
+        for fold in np.unique(self.folds):
+            part = torch.from_numpy(self.folds == fold)
+            by_fold.append(figures(self.task, outputs[part], self.targets[part]))
+        for name in values:
+            if name.startswith("auc"):
+                areas = [of_fold[name] for of_fold in by_fold]
+                defined = [area for area in areas if not math.isnan(area)]
+                values[name] = fmean(defined) if defined else math.nan
+        return values
 
     def check(self) -> None:
         """Refuse labels on which the metric is defined in no fold."""
@@ -58,28 +62,25 @@ class HeldOut:
         where = f"in {len(parts)} folds" if len(parts) > 1 else "in one split"
         counts = zip(self.task.classes, self.targets.sum(0).tolist(), strict=True)
         positive = listed([f"{name} {count}" for name, count in counts], 10)
-        found = f"data.primary: {len(self.targets)} labelled examples are held out {where} (positive: {positive})"
+        problem = f"data.primary: {len(self.targets)} labelled examples are held out {where} (positive: {positive})"
         reason = "no label has both positive and negative examples in any of them, so the AUC to choose by is not defined"
         raise InputError(
-            f"{found}; {reason}. Give examples of both kinds, or use training.metric: macro_f1"
+            f"{problem}; {reason}. Give examples of both kinds, or use training.metric: macro_f1"
         )
 
     def likely(self, outputs: Tensor) -> Numbers:
         """Probabilities, n x classes."""
-        found = outputs.double().sigmoid() if self.task.several else outputs.double().softmax(1)
-        return np.asarray(found.numpy())
+        scores = outputs.double()
+        return np.asarray((scores.sigmoid() if self.task.several else scores.softmax(1)).numpy())
 
     def losses(self, likely: Numbers) -> Numbers:
         """The log-loss of each example; with several labels at once, the mean over the labels."""
         targets = self.targets.numpy()
-        several = targets.ndim == 2
-        right = (
-            np.where(targets == 1, likely, 1 - likely)
-            if several
-            else likely[np.arange(len(targets)), targets]
-        )
-        found = -np.log(np.maximum(right, _TINY))
-        return np.asarray(found.mean(1) if several else found)
+        if targets.ndim == 2:
+            right = np.where(targets == 1, likely, 1 - likely)
+            return np.asarray((-np.log(np.maximum(right, _TINY))).mean(1))
+        right = likely[np.arange(len(targets)), targets]
+        return np.asarray(-np.log(np.maximum(right, _TINY)))
 
     def loss(self, likely: Numbers) -> float:
         """The mean log-loss of probabilities."""
@@ -101,10 +102,14 @@ class Curve:
 
     @classmethod
     def of(cls, looks: Sequence[Tensor], held_out: HeldOut, second: int = 0) -> Curve:
-        found = [held_out.figures(outputs) for outputs in looks]
-        scores = [values[held_out.metric] for values in found]
-        known = [-math.inf if math.isnan(score) else score for score in scores]
-        return cls(known, [v["loss"] for v in found], second, len(held_out.targets))
+        scores = []
+        losses = []
+        for outputs in looks:
+            values = held_out.figures(outputs)
+            score = values[held_out.metric]
+            scores.append(-math.inf if math.isnan(score) else score)
+            losses.append(values["loss"])
+        return cls(scores, losses, second, len(held_out.targets))
 
     @property
     def best(self) -> int:
@@ -179,5 +184,7 @@ def greedy(
 def mixed(likely: Mapping[str, Numbers], picks: Mapping[str, int], *, several: bool) -> Tensor:
     """Scores of the weighted mean of probabilities, as a model of several members gives them."""
     mean = sum(likely[label] * count for label, count in picks.items()) / sum(picks.values())
-    found = torch.from_numpy(np.asarray(mean)).float()
-    return torch.logit(found, 1e-7) if several else found.clamp(min=1e-30).log()
+    probabilities = torch.from_numpy(np.asarray(mean)).float()
+    if several:
+        return torch.logit(probabilities, 1e-7)
+    return probabilities.clamp(min=1e-30).log()

@@ -49,13 +49,13 @@ def pretrained_networks(config: Config, data: Prepared) -> dict[str, str]:
     if networks:
         return networks
     named = joined(choice.names)
-    found = f"portfolio.learners: {NAME} trains the pretrained network of features, and {named} has none"
+    problem = f"portfolio.learners: {NAME} trains the pretrained network of features, and {named} has none"
     possible = [name for name in features.names(data.kind) if features.trained_as(name)]
     cure = f"leave {NAME} out"
     if possible:
         cure += f", or add one of {', '.join(possible)} to portfolio.features"
         cure += f"; the first one comes with: {features.INSTALL}"
-    raise InputError(f"{found}; {cure}")
+    raise InputError(f"{problem}; {cure}")
 
 
 def job_for(config: Config, data: Prepared, model: str) -> Config:

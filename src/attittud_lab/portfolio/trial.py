@@ -230,10 +230,9 @@ class _Trial:
         examples = self.data.validation
         assert examples.targets is not None
         if self.job.keeps:
-            kept = {
-                name: tensor for name, tensor in self.model.state_dict().items() if predicts(name)
-            }
-            save_weights(look_file(self.job.folder, len(self.outputs)), kept)
+            state = self.model.state_dict()
+            weights = {name: tensor for name, tensor in state.items() if predicts(name)}
+            save_weights(look_file(self.job.folder, len(self.outputs)), weights)
         self.outputs.append(outputs_of(self.model, examples, self.device, head="primary"))
         return figures(self.data.primary, self.outputs[-1], examples.targets.cpu())
 
@@ -243,7 +242,8 @@ class _Trial:
 
     def result(self) -> TrialResult:
         state = self.phases[self.number].state
-        steps, seconds = self.starts[self.number] + state.step, sum(self.finished) + state.seconds
+        steps = self.starts[self.number] + state.step
+        seconds = sum(self.finished) + state.seconds
         return TrialResult(steps, seconds, self.diverged, self.outputs, self.lines)
 
     def checkpoint(self) -> None:
@@ -256,13 +256,15 @@ class _Trial:
             "finished": self.finished,
             "lines": self.lines,
             "model": self.model.state_dict(),
+            "outputs": torch.stack(self.outputs) if self.outputs else None,
+            "phase": self.phases[self.number].state_dict(),
         }
-        state["outputs"] = torch.stack(self.outputs) if self.outputs else None
-        save_checkpoint(self.path, state | {"phase": self.phases[self.number].state_dict()})
+        save_checkpoint(self.path, state)
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         try:
-            self.finished, self.lines = saved["finished"], saved["lines"]
+            self.finished = saved["finished"]
+            self.lines = saved["lines"]
             self.outputs = [] if saved["outputs"] is None else list(saved["outputs"])
             check_like(saved["model"], self.model.state_dict(), "model")
             self.model.load_state_dict(saved["model"])
@@ -275,7 +277,7 @@ class _Trial:
             TypeError,
             ValueError,
         ) as error:
-            found = f"{self.path}: the checkpoint does not fit this trial ({one_line(error, 200)})"
+            reason = f"{self.path}: the checkpoint does not fit this trial ({one_line(error, 200)})"
             raise InputError(
-                f"{found}; delete the folder of the trial, or start over with --fresh"
+                f"{reason}; delete the folder of the trial, or start over with --fresh"
             ) from None
