@@ -6,7 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
-from . import build, pairs, run, table
+from . import build, pairs, record, run, table
 
 
 def main() -> None:
@@ -36,7 +36,10 @@ def main() -> None:
     embedder.add_argument("--data", type=Path, help="folder of the public data sets")
     embedder.add_argument("--workers", type=int, default=1, help="processes that share the work")
     shown = commands.add_parser("table", help="all statistics of the results, as Markdown")
-    shown.add_argument("--out", type=Path, required=True, help="the folder given to run")
+    shown.add_argument("--out", type=Path, required=True, help="the folder given to run, or RECORD")
+    packer = commands.add_parser("pack", help="one file of all results, to be committed")
+    packer.add_argument("--out", type=Path, required=True, help="the folder given to run")
+    packer.add_argument("record", type=Path, metavar="RECORD", help="the file")
     arguments = parser.parse_args()
     declared = pairs()
     if arguments.command == "list":
@@ -72,6 +75,8 @@ def main() -> None:
         place = run.Place(arguments.out.resolve(), data, None, None, quick=False)
         names = chosen_pairs(arguments.pairs.split(","))
         run.embed_all(names, numbers(arguments.seeds), place, arguments.workers)
+    elif arguments.command == "pack":
+        print(f"{record.pack(arguments.out, arguments.record)} results")
     else:
         print(table.page(arguments.out))
 

@@ -4,7 +4,6 @@ goals.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 
 from . import pairs
 from .pair import Pair
+from .record import unpack
 from .references import METHODS as REFERENCES
 from .run import SUSPICIOUS
 
@@ -70,16 +70,15 @@ class Results:
 
 
 def read(out: Path) -> Results:
-    """Read all files; refuses quick tests, and methods that had other labels."""
+    """Read all results; refuses quick tests, and methods that had other labels."""
     results = Results()
     labels: dict[tuple[str, int], str] = {}
-    for path in sorted(out.glob("results/*/*.json")):
-        facts = json.loads(path.read_text(encoding="utf-8"))
+    for place, facts in unpack(out):
         pair, seed, method = facts["pair"], facts["seed"], facts["method"]
         if facts["quick"]:
-            raise SystemExit(f"{path}: a quick test is no measurement; remove it")
+            raise SystemExit(f"{place}: a quick test is no measurement; remove it")
         if labels.setdefault((pair, seed), facts["labels"]) != facts["labels"]:
-            raise SystemExit(f"{path}: {method} had other labels than the other methods")
+            raise SystemExit(f"{place}: {method} had other labels than the other methods")
         add(results, facts)
     for name, methods in CHOICES.items():
         for pair in results.scores:

@@ -18,7 +18,7 @@ from attittud_lab.features.histogram import HistogramFeatures
 from attittud_lab.portfolio.simple import chosen_learners
 from attittud_lab.training.train import load_data
 from attittud_lab.uses.problem import SourceData
-from experiments.answer import build, run, shared, table
+from experiments.answer import build, record, run, shared, table
 from experiments.answer import write as write_files
 from experiments.answer.__main__ import main, numbers
 from experiments.answer.references import gradients
@@ -183,6 +183,9 @@ def test_the_table_says_which_goals_are_met(tmp_path):
     assert comparison.lost() == ["cancer_shifted"]
     assert comparison.means["wine_random"] == pytest.approx(9.75 + 0.25)
     page = table.page(tmp_path)
+    count = len([*tmp_path.glob("results/*/*.json")])
+    assert record.pack(tmp_path, tmp_path / "record.jsonl") == count
+    assert table.page(tmp_path / "record.jsonl") == page
     lines = {line.split(" | ")[0].strip("| "): line for line in page.splitlines()}
     assert "missed" in lines["no pair lost to alone"]
     assert "missed" in lines["against frozen"]
