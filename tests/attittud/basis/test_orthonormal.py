@@ -7,7 +7,14 @@ import torch
 
 from attittud import Eta, Guide
 from attittud.basis import exact, svd
-from attittud.basis.orthonormal import _next_round, householder, jacobi, qr, singular
+from attittud.basis.orthonormal import (
+    _next_round,
+    householder,
+    jacobi,
+    orthonormalise_,
+    qr,
+    singular,
+)
 from tests.helpers.watch import Waits
 from tests.helpers.zoo import problem
 
@@ -72,6 +79,16 @@ def test_thin_qr_equals_torchs(shape, kind):
     torch.testing.assert_close(q @ (r / scale), a / scale, rtol=0, atol=1e-13)
     torch.testing.assert_close(q.T @ q, torch.eye(min(shape), dtype=a.dtype), rtol=0, atol=1e-13)
     assert torch.equal(r, r.triu())
+
+
+@pytest.mark.parametrize("alike", [1e-1, 1e-3])
+def test_rows_that_are_nearly_alike_become_orthonormal(alike):
+    """After a single pass in float32, their products would be as large as 1e-7 / `alike`."""
+    random = torch.Generator().manual_seed(0)
+    rows = torch.randn(1, 2000, generator=random) + alike * torch.randn(6, 2000, generator=random)
+    orthonormalise_(rows)
+    products = rows.double() @ rows.double().T
+    assert (products - torch.eye(6)).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize("count", [2, 6, 40])

@@ -3,7 +3,7 @@ type.
 """
 
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from attittud import Eta, Guide, decompose
@@ -36,6 +36,9 @@ def test_basis_dtype_rounds_a_finished_basis():
     st.floats(-5, 2),
     st.floats(-4, 6),
 )
+# A residual that looks like rounding of the stored rows, and a large auxiliary gradient along it.
+@example(158, (1, 0, 0), 0.0, torch.float64, torch.bfloat16, 0.0, 2.0)
+@example(236, (1, 1, 0), 0.5, torch.float64, torch.bfloat16, -1.0, 5.0)
 def test_with_the_mean_in_the_basis_no_update_points_against_the_primary_gradient(
     seed, eta, weight, dtype, storage, outside, size
 ):
