@@ -2,7 +2,9 @@
 classes.
 
 A run estimates them once, before its first step, from primary training examples and no others. The
-model of a source is the linear learner, fitted to the source alone.
+model of a source is the linear learner, fitted to the source alone. The network of the run, trained
+on the source alone, measured the same: 54.5 against 54.9 % on three development pairs with three
+seeds (`primary_only`: 49.1 %), and its channels were less open.
 """
 
 from __future__ import annotations
