@@ -54,6 +54,10 @@ LABELLED = ("classify", "multi_label")
 """The objectives of auxiliary data that have labels."""
 SHARE_FOR_FEATURES = 0.5
 """An encoder is skipped if its features would take more than this share of the budget."""
+FINISH = 1.7
+"""After the last candidate a run fits its final model and looks for wrong labels; that took this
+many times as long as the candidates of one kind of features.
+"""
 
 
 def default_uses(data: Prepared) -> Mapping[str, tuple[str, ...]]:
@@ -102,6 +106,9 @@ class SimpleCandidates:
         """`chosen` are the learners of the job; those that train networks are left out."""
         self.setting = setting
         self.learners = [name for name in chosen if name not in LEARNERS_OF_NETWORKS]
+        self.networks = len(self.learners) < len(chosen)
+        self.seconds_of_fits: float | None = None
+        """How long it took to fit all candidates on the features before; None for the first."""
         self.standings: dict[str, Standing] = {}
         self.candidates: dict[str, SimpleCandidate] = {}
         self.chosen: dict[str, Chosen] = {}
@@ -126,8 +133,10 @@ class SimpleCandidates:
             problem = self.prepare(name)
             if problem is not None:
                 self.problems[name] = problem
+                began = time.perf_counter()
                 with few_threads():
                     self.evaluate(name, problem)
+                self.seconds_of_fits = time.perf_counter() - began
 
     def say(self, line: str) -> None:
         self.lines.append(line)
@@ -172,7 +181,11 @@ class SimpleCandidates:
             )
             return False
         if seconds > 5:
-            self.say(f"{feature_map.name}: its features take about {readable(seconds)}")
+            line = f"{feature_map.name}: its features take about {readable(seconds)}"
+            if self.seconds_of_fits is not None and not self.networks:
+                left = seconds + (1 + FINISH) * self.seconds_of_fits
+                line += f", and all that is left about {readable(left)}"
+            self.say(line)
         return True
 
     def sources(self) -> list[str]:
