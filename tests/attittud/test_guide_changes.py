@@ -6,6 +6,8 @@ import copy
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 import attittud.step.refresh
@@ -39,25 +41,57 @@ def test_a_copied_guide_continues_with_the_copied_model(narrowed):
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
 
 
-def test_a_task_that_is_missing_in_a_step_keeps_its_parameters():
-    """The head is reached by task "b" in the first step only: its primary gradient keeps its
-    weight, in steps with a refresh too.
+PARTS = st.sets(st.integers(1, 3)).map(lambda some: [0, *some])
+STEP = st.tuples(
+    st.sets(st.sampled_from("abc"), min_size=1), st.sampled_from([None, True]), st.booleans()
+)
+
+
+@given(
+    reached=st.fixed_dictionaries(dict.fromkeys(["primary", *"abc"], PARTS)),
+    steps=st.lists(STEP, min_size=2, max_size=5),
+    primary_weight=st.sampled_from([0.0, 0.1, -2.0]),
+)
+@settings(max_examples=25, deadline=None)
+def test_any_tasks_in_any_steps_give_the_sum_of_their_gradients(reached, steps, primary_weight):
+    """With equal weights of the parts there is no basis to think of. A parameter that only the
+    primary losses have reached so far gets their gradient with weight 1, also in a refresh.
     """
-    p = problem("mlp", torch.float64)
+    torch.manual_seed(0)
+    x = torch.randn(4, 5, dtype=torch.float64)
+    model = nn.ParameterList([torch.randn(5, dtype=torch.float64) for _ in range(4)])
+    weights = {"a": 1.0, "b": 0.5, "c": -3.0}
     guide = Guide(
-        p.model, eta=Eta(1, 1, 1), primary_weight=0.1, rank=3, parameters=p.model.body.parameters()
-    )
-    head = p.model.heads["primary"]
+        model, eta=Eta(1, 1, 1), primary_weight=primary_weight, auxiliary_weight=weights,
+        rank=2, refresh_every=2,
+    )  # fmt: skip
 
-    def step(tasks, *, refresh):
-        p.model.zero_grad()
-        guide.backward(primary=p.losses(), auxiliary=tasks, refresh=refresh)
+    def losses(name):
+        return sum((x @ model[part]).square() * (1 + part + len(name)) for part in reached[name])
 
-    step({"a": p.loss(), "b": head.weight.square().sum()}, refresh=True)
-    expected = 0.1 * torch.autograd.grad(p.losses().mean(), head.weight)[0]
-    for refresh in (False, True, False):
-        step({"a": p.loss()}, refresh=refresh)
-        assert torch.allclose(head.weight.grad, expected, atol=1e-12)
+    ever = set()
+    for names, refresh, verbs in steps:
+        model.zero_grad()
+        if verbs:
+            guide.primary(losses("primary"), refresh=refresh)
+            for name in names:
+                guide.auxiliary({name: losses(name).mean()})
+            guide.combine()
+        else:
+            tasks = {name: losses(name).mean() for name in names}
+            guide.backward(losses("primary"), tasks, refresh=refresh)
+        ever = ever.union(*[reached[name] for name in names])
+        for part, parameter in enumerate(model):
+            expected = None
+            for name in ("primary", *names):
+                weight = weights.get(name, primary_weight if part in ever else 1.0)
+                if part in reached[name]:
+                    (gradient,) = torch.autograd.grad(losses(name).mean(), parameter)
+                    expected = weight * gradient + (0 if expected is None else expected)
+            if expected is None:
+                assert parameter.grad is None
+            else:
+                torch.testing.assert_close(parameter.grad, expected)
 
 
 def test_basis_losses_must_come_with_the_first_call():
