@@ -3,15 +3,7 @@
 import pytest
 import torch
 
-SHAPES = [
-    (1, 1000),
-    (5, 4301),
-    (10, 1_000_003),
-    (13, 5003),
-    (20, 70_000),
-    (33, 99_999),
-    (64, 12_345),
-]
+SHAPES = [(1, 1000), (10, 1_000_003), (33, 99_999), (64, 12_345)]
 
 
 def relative(found: torch.Tensor, wanted: torch.Tensor) -> float:

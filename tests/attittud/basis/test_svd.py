@@ -9,9 +9,11 @@ from tests.helpers.zoo import problem
 
 
 def test_svd_with_many_examples_finds_the_leading_directions():
-    """Fewer sketch rows than examples: approximate, but close where the spectrum falls."""
+    """Fewer sketch rows than examples: approximate, but close after two power iterations.
+
+    Without them 0.98 of the length would be found, with one of them 0.9999.
+    """
     p = problem("mlp", torch.float64, m=60)
-    p.xp = p.xp * torch.logspace(0, -3, 5, dtype=torch.float64)  # a falling spectrum
     names = shared_names(p.model, p.losses(), p.loss())
     J = jacobian(p.losses(), p.model, names)
     guide = Guide(p.model, eta=Eta(1, 0, 0), basis="svd", rank=2)
@@ -19,4 +21,4 @@ def test_svd_with_many_examples_finds_the_leading_directions():
     V = stored_basis(guide, names)
     top = torch.linalg.svdvals(J)[:2]
     assert torch.allclose(V @ V.T, torch.eye(2, dtype=V.dtype), atol=1e-10)
-    assert (J @ V.T).norm() >= 0.999 * top.norm()
+    assert (J @ V.T).norm() >= 0.99999 * top.norm()
