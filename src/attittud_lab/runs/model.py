@@ -176,6 +176,7 @@ def size_words(count: float) -> str:
 def read_model(folder: Path) -> tuple[ModelFile, Config]:
     """What the folder of a finished run says about its model, and its configuration."""
     _check_finished(folder)
+    found = described(folder)  # first, because it says which version wrote the folder
     path = folder / CONFIG
     try:  # not `load`: it would follow `base:` out of the folder
         config = loads(path.read_text(encoding="utf-8"), name=str(path))
@@ -183,7 +184,6 @@ def read_model(folder: Path) -> tuple[ModelFile, Config]:
         raise InputError(
             f"{path}: cannot be read ({one_line(error)}); restore it from a backup, or train again"
         ) from None
-    found = described(folder)
     found.check_files(folder)
     return found, config
 

@@ -64,6 +64,8 @@ def test_model_json_is_read_back_as_written(run: Path) -> None:
 @pytest.mark.parametrize("version", [VERSION + 1, None])
 def test_another_format_is_refused(run: Path, version: object) -> None:
     (run / NAME).write_text(json.dumps(json.loads((run / NAME).read_text()) | {"version": version}))
+    # A setting that is gone would say less.
+    (run / "config.yaml").write_text("gone: 1\n")
     with pytest.raises(InputError, match=r"model\.json: has .*format version.* train again"):
         read_model(run)
 
