@@ -164,8 +164,8 @@ def _check_sums(guide: Guide, folder: Path, state: dict[str, Any]) -> None:
 
     The workers share the work: each reads some of the files.
     """
-    found = state.pop("sha256", None)
-    if found != _sum_of_state(state):
+    checksum = state.pop("sha256", None)
+    if checksum != _sum_of_state(state):
         raise UnreadableError(
             f"{folder / STATE}: its content and its checksum differ, so it is damaged or comes from another version of "
             f"attittud; {CURE}"

@@ -77,8 +77,8 @@ class Residual:
         if rounding is not None:
             square = square + p @ rounding @ p
             least = torch.maximum(least, 64 * rounding.square().sum() * primary_square)
-        kept = square > least
-        return cls(p, torch.where(kept, square, 0.0).sqrt())
+        above_rounding = square > least
+        return cls(p, torch.where(above_rounding, square, 0.0).sqrt())
 
     def coefficient(self, a: Tensor, inner: Tensor) -> Tensor:
         """a_{k+1} from a = V g_aux and `inner` = ⟨g_prim, g_aux⟩."""
@@ -142,12 +142,12 @@ class Cosines:
             [self.square - self.squares.sum(), *self.squares, self.square, primary_square]
         )
         whole = torch.stack([*[self.square] * 4, primary_square])
-        found = torch.stack(dots) / (squares.clamp(min=0).sqrt() * judges.square.sqrt())
+        cosines = torch.stack(dots) / (squares.clamp(min=0).sqrt() * judges.square.sqrt())
         # A part that is zero gets cosine 0. If g_judge is zero the cosine is NaN, because it says
         # nothing about the parts.
         nothing = (squares <= 64 * torch.finfo(dtype).eps * whole) & (judges.square > 0)
         return torch.where(
-            nothing, torch.where(torch.isfinite(whole), 0.0, torch.nan), found
+            nothing, torch.where(torch.isfinite(whole), 0.0, torch.nan), cosines
         ).clamp(-1, 1)
 
 
@@ -365,8 +365,10 @@ def decompose(
         )  # a second time: g_prim may lie almost in the span
         norm = torch.linalg.vector_norm(residual)
         # r is formed explicitly, so it is exact up to a few roundings of g_prim.
-        kept = norm > 32 * torch.finfo(g_prim.dtype).eps * torch.linalg.vector_norm(g_prim)
-        basis = torch.cat([basis, torch.where(kept, residual / norm, 0.0)[None]])
+        above_rounding = norm > 32 * torch.finfo(g_prim.dtype).eps * torch.linalg.vector_norm(
+            g_prim
+        )
+        basis = torch.cat([basis, torch.where(above_rounding, residual / norm, 0.0)[None]])
     a = basis @ g_aux
     return Decomposition(g_aux, basis, a, harmful_mask(a, basis @ g_prim))
 

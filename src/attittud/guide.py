@@ -150,8 +150,8 @@ class Guide:
         self._refresher = Refresher(
             self._shared, self.basis, self.engine, self.rank, seed, basis_dtype, batch_norm
         )
-        wanted = "auto" in (self.eta.values() if isinstance(self.eta, dict) else [self.eta])
-        self._auto = AutoWeights(self._shared, wanted, self.judge_every, seed, batch_norm)
+        is_auto = "auto" in (self.eta.values() if isinstance(self.eta, dict) else [self.eta])
+        self._auto = AutoWeights(self._shared, is_auto, self.judge_every, seed, batch_norm)
         self._warn = SkipWarning()
         self._schedule = Schedule()
         self._parts = GuideParts(

@@ -39,10 +39,10 @@ class EarnedWeights:
         """Return plain numbers. Waits for the device."""
         weights = {f"weight_{name}": getattr(self.weights, name) for name in SCORED[:3]}
         scores = {f"score_{name}": value for name, value in zip(SCORED, self.score, strict=True)}
-        found = plain(
+        figures = plain(
             {**weights, **scores, "error_auxiliary": self.error[3], "skipped_scores": self.skipped}
         )
-        return found | {"skipped_scores": int(found["skipped_scores"])}
+        return figures | {"skipped_scores": int(figures["skipped_scores"])}
 
 
 class Split(NamedTuple):
@@ -328,18 +328,18 @@ class Report:
         """Return plain numbers for a logger, with the numbers of named tasks under `name/...`.
         Waits for the device.
         """
-        found = {name: getattr(self, name) for name in TASK_VALUES}
+        figures = {name: getattr(self, name) for name in TASK_VALUES}
         if len(self.tasks) > 1:
             for task, report in self.tasks.items():
-                found |= {f"{task}/{name}": getattr(report, name) for name in TASK_VALUES}
+                figures |= {f"{task}/{name}": getattr(report, name) for name in TASK_VALUES}
         last = {
             name: getattr(self, name)
             for name in ("captured_primary", "effective_rank", "skipped_refreshes")
         }
-        numbers = plain(found | last)
+        numbers = plain(figures | last)
         count = int(numbers["skipped_refreshes"])
         self._warn(count)
-        values: dict[str, float | int | bool] = {name: numbers[name] for name in found}
+        values: dict[str, float | int | bool] = {name: numbers[name] for name in figures}
         for task, report in self.tasks.items():
             if report.earned is not None:
                 prefix = "" if len(self.tasks) == 1 else f"{task}/"

@@ -23,8 +23,8 @@ SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
     """Copy the parameters that require a gradient to the memory of the CPU."""
-    wanted = ((name, parameter) for name, parameter in _named(model) if parameter.requires_grad)
-    return {name: parameter.detach().to("cpu", copy=True) for name, parameter in wanted}
+    trainable = ((name, parameter) for name, parameter in _named(model) if parameter.requires_grad)
+    return {name: parameter.detach().to("cpu", copy=True) for name, parameter in trainable}
 
 
 @contextmanager

@@ -49,7 +49,7 @@ class NoDropout(TorchFunctionMode):
     @property
     def drawn(self) -> bool:
         """Whether random numbers have been drawn so far, or dropout would have drawn some."""
-        return self._found or any(_differs(*known) for known in self._states)
+        return self._found or any(_differs(*pair) for pair in self._states)
 
     def __torch_function__(
         self,
@@ -106,13 +106,13 @@ def all_modules(model: nn.Module) -> list[nn.Module]:
     """List the modules of a model, several times as fast as the nested generators of
     `Module.modules()`.
     """
-    found, known = [model], {id(model)}
-    for module in found:
+    modules, ids = [model], {id(model)}
+    for module in modules:
         for child in module._modules.values():
-            if child is not None and id(child) not in known:
-                known.add(id(child))
-                found.append(child)
-    return found
+            if child is not None and id(child) not in ids:
+                ids.add(id(child))
+                modules.append(child)
+    return modules
 
 
 @contextmanager
@@ -129,11 +129,11 @@ def _seeded(
     """
     used = set(map(_DEVICE, [p for m in modules for p in m._parameters.values() if p is not None]))
     devices = {device for device in used if device.type == "cuda"}
-    known = all(device.type in ("cpu", "cuda") for device in used)
+    seedable = all(device.type in ("cpu", "cuda") for device in used)
     if devices and torch.cuda.is_current_stream_capturing():
         # A CUDA graph under capture has its own random state, which may not be set. It draws new
         # numbers at every replay.
-        devices, known = set(), False
+        devices, seedable = set(), False
     numpy_random = sys.modules["numpy"].random if "numpy" in sys.modules else None
     python_state, numpy_state = (
         random.getstate(),
@@ -155,14 +155,14 @@ def _seeded(
             numpy_random.set_state(numpy_state)
 
     with undoing(restore):
-        if draws or not known:
+        if draws or not seedable:
             inside = [
                 (generator.manual_seed(seed), generator.get_state()) for generator in generators
             ]
         random.seed(seed)
         if numpy_random:
             numpy_random.seed(seed & 0xFFFFFFFF)
-        yield inside if known else []
+        yield inside if seedable else []
 
 
 @contextmanager
@@ -172,7 +172,7 @@ def _modes(modules: list[nn.Module], batch_norm: BatchNormMode) -> Iterator[None
     """
     registered = [dict(module._buffers) if module._buffers else None for module in modules]
     contents = _Contents(
-        [b for found in registered if found for b in found.values() if b is not None]
+        [b for buffers in registered if buffers for b in buffers.values() if b is not None]
     )
     # Modes are set in vars(module), because Module.__setattr__ takes ten times as long.
     owned: list[dict[str, Any]] = [vars(module) for module in modules]
@@ -186,25 +186,25 @@ def _modes(modules: list[nn.Module], batch_norm: BatchNormMode) -> Iterator[None
 
     def restore() -> None:
         silent = [
-            found
-            for module, found in zip(modules, registered, strict=True)
-            if found and _is_silent(module)
+            buffers
+            for module, buffers in zip(modules, registered, strict=True)
+            if buffers and _is_silent(module)
         ]
-        for own, mode in zip(owned, training, strict=True):
-            own["training"] = mode
+        for attributes, mode in zip(owned, training, strict=True):
+            attributes["training"] = mode
         for rnn, _, dropout in recurrent:
             vars(rnn)["dropout"] = dropout
         for norm, tracks in tracked:
             vars(norm)["track_running_stats"] = tracks
-        for module, found in zip(modules, registered, strict=True):
-            if found or module._buffers:
+        for module, buffers in zip(modules, registered, strict=True):
+            if buffers or module._buffers:
                 module._buffers.clear()
-                module._buffers.update(found or {})
-        contents.restore({id(buffer) for found in silent for buffer in found.values()})
+                module._buffers.update(buffers or {})
+        contents.restore({id(buffer) for buffers in silent for buffer in buffers.values()})
 
     with undoing(restore):
-        for own in owned:
-            own["training"] = False
+        for attributes in owned:
+            attributes["training"] = False
         for rnn, mode, _ in recurrent:
             # cuDNN has no backward pass for recurrent layers outside of training mode, so only
             # their dropout is set to 0.
@@ -222,8 +222,8 @@ def _is_silent(module: nn.Module) -> bool:
 
     (A model may have called `train()` in its forward pass.)
     """
-    own = type(module).forward is BatchNorm.forward
-    return own and not (module.training and module.track_running_stats)
+    is_torchs = type(module).forward is BatchNorm.forward
+    return is_torchs and not (module.training and module.track_running_stats)
 
 
 class _Contents:
@@ -275,14 +275,16 @@ class _Contents:
                 if blocks.isdisjoint(numbers) and changed.isdisjoint(numbers):
                     continue
                 parts = flat.split([self.buffers[at].numel() for at in numbers])
-                own = {
+                contents = {
                     at: part.view_as(self.buffers[at])
                     for at, part in zip(numbers, parts, strict=True)
                 }
                 if some := [at for at in numbers if at in blocks]:
-                    foreach_copy_([self.buffers[at].data for at in some], [own[at] for at in some])
+                    foreach_copy_(
+                        [self.buffers[at].data for at in some], [contents[at] for at in some]
+                    )
                 self._single |= {
-                    at: own[at] for at in numbers if at in changed and at not in blocks
+                    at: contents[at] for at in numbers if at in changed and at not in blocks
                 }
             for at, content in self._single.items():
                 if at in blocks or at in changed:

@@ -80,7 +80,7 @@ class Layout:
         contiguous = [torch.empty(shape, device="meta").stride() for shape in self._held]
         # Parts whose views torch cannot make in one call, because they are empty or not contiguous.
         pairs = enumerate(zip(self.strides, contiguous, self._sizes, strict=True))
-        self._apart = [i for i, (own, plain, size) in pairs if own != plain or size == 0]
+        self._apart = [i for i, (strides, plain, size) in pairs if strides != plain or size == 0]
         self._whole = not any(map(is_sharded, self.parameters))
         laid_out = zip(self._held, self.strides, contiguous, strict=True)
         # Parts whose elements are not in the order of a contiguous tensor.
@@ -125,16 +125,16 @@ class Layout:
     def views(self, flat: Tensor) -> list[Tensor]:
         """Parts of `flat` (D, or r x D) in the shapes of the parameters (with a leading r)."""
         together = flat.ndim == 1 and self._whole and flat.stride(0) == 1
-        found: list[Any] = (
+        parts: list[Any] = (
             list(as_parts(flat, cast(list[Tensor], self.parameters)))
             if together
             else [None] * len(self.names)
         )
         start, lead, steps = flat.storage_offset(), flat.shape[:-1], flat.stride()[:-1]
-        for i in self._apart if together else range(len(found)):
+        for i in self._apart if together else range(len(parts)):
             shape, strides = (*lead, *self._held[i]), (*steps, *self.strides[i])
-            found[i] = flat.as_strided(shape, strides, start + self._offsets[i])
-        return found
+            parts[i] = flat.as_strided(shape, strides, start + self._offsets[i])
+        return parts
 
     def columns(self, rows: Tensor) -> dict[int, Tensor]:
         """Each parameter's part of `rows` (r x D), by its id: r x elements, or r x shape if memory
@@ -171,8 +171,8 @@ class Layout:
         ):
             parts = cast(list[Tensor], list(gradients))
             for i in self.reordered:
-                own, strides = parts[i].stride(), self.strides[i]
-                if own != strides and not _same_order(self._held[i], strides, own):
+                current, strides = parts[i].stride(), self.strides[i]
+                if current != strides and not _same_order(self._held[i], strides, current):
                     break
                 parts[i] = parts[i].as_strided((self._sizes[i],), (1,))
             else:
@@ -234,26 +234,26 @@ class Layout:
             if gradient is not None and gradient.layout != torch.strided:
                 raise ValueError(sparse_message(name))
 
-    def narrow_(self, flat: Tensor, kept: Layout) -> Tensor:
+    def narrow_(self, flat: Tensor, remaining: Layout) -> Tensor:
         """Keep only the parts of `kept` in `flat` (D, or r x D, contiguous). They are moved in
         place; returns a view.
         """
         if (
-            kept.size == self.size
+            remaining.size == self.size
         ):  # the dropped parts have no elements here: their shards are on other workers
             return flat
         rows = flat.reshape(-1, self.size)
         memory, to = rows.view(-1), 0
         for row in range(rows.shape[0]):
             for name, offset, n in zip(self.names, self._offsets, self._sizes, strict=True):
-                if name in kept.name_set:
+                if name in remaining.name_set:
                     source = row * self.size + offset
                     if (
                         to != source
                     ):  # part by part, since a part's new position may overlap its old one
                         memory[to : to + n] = memory[source : source + n].clone()
                     to += n
-        return memory[:to].view(*flat.shape[:-1], kept.size)
+        return memory[:to].view(*flat.shape[:-1], remaining.size)
 
 
 def _same_order(shape: Sequence[int], strides: Sequence[int], others: Sequence[int]) -> bool:
@@ -364,9 +364,9 @@ class Writing:
         self.closed = True
         remove_hooks(self.layout.parameters)
 
-    def keep(self, found: Sequence[Tensor | None]) -> None:
+    def keep(self, gradients: Sequence[Tensor | None]) -> None:
         """Take the gradients that autograd returned for parameters without a hook."""
-        for at, (gradient, hooked) in enumerate(zip(found, self.hooked, strict=True)):
+        for at, (gradient, hooked) in enumerate(zip(gradients, self.hooked, strict=True)):
             if gradient is not None and not hooked:
                 self.take(at, gradient)
 
@@ -539,11 +539,11 @@ def walk(loss: Tensor) -> LossGraph:
     """Return the graph behind `loss`; raises an error where autograd.grad would silently return
     nothing.
     """
-    found, several = _nodes(loss)
-    nodes = set(found)
+    every_node, several = _nodes(loss)
+    nodes = set(every_node)
     leaves = {id(loss)} if loss.is_leaf else set[int]()
     inputs: list[Tensor] = []
-    for node in found:
+    for node in every_node:
         variable = None if node.next_functions else getattr(node, "variable", None)
         if variable is not None:
             nodes.discard(node)
@@ -561,23 +561,23 @@ def walk(loss: Tensor) -> LossGraph:
 
 def _nodes(loss: Tensor) -> tuple[list[Any], set[Any]]:
     """All nodes behind a loss, and those of them that more than one edge leads to."""
-    found = [] if loss.grad_fn is None else [loss.grad_fn]
-    seen, several = set[Any](found), set[Any]()
-    for node in found:  # the list grows meanwhile
+    nodes = [] if loss.grad_fn is None else [loss.grad_fn]
+    visited, several = set[Any](nodes), set[Any]()
+    for node in nodes:  # the list grows meanwhile
         for later, _ in node.next_functions:
-            if later in seen:
+            if later in visited:
                 several.add(later)
             elif later is not None:
-                seen.add(later)
-                found.append(later)
-    return found, several
+                visited.add(later)
+                nodes.append(later)
+    return nodes, several
 
 
 def _conversions(nodes: Iterable[Any], several: set[Any]) -> dict[int, tuple[Tensor, Any]]:
     """Leaves that are converted to half precision and used in no other form, with the nodes that
     convert them, by id.
     """
-    found = {}
+    conversions = {}
     for node in nodes:
         if type(node) is ToCopyBackward:
             ((end, _),) = node.next_functions
@@ -585,8 +585,8 @@ def _conversions(nodes: Iterable[Any], several: set[Any]) -> dict[int, tuple[Ten
                 # The same kind of node stands for a copy to another device or memory format.
                 (arriving,), leaf = input_metadata(node), end.variable
                 if arriving.dtype in _HALF and arriving.device == leaf.device:
-                    found[id(leaf)] = leaf, node
-    return found
+                    conversions[id(leaf)] = leaf, node
+    return conversions
 
 
 def unconverted(
@@ -599,12 +599,12 @@ def unconverted(
     parameter that converts its gradient back. The copy into a flat vector converts as well, to the
     same bits, so these kernels are left out. (So are hooks on the converting nodes themselves.)
     """
-    own = set(map(id, layout.parameters))
+    ids = set(map(id, layout.parameters))
     # A flat vector of another type would not be rounded like the parameter's gradient. Hooks must
     # see the gradient.
     edges = {
         number: GradientEdge(node, 0)
         for number, (leaf, node) in _conversions(*_nodes(loss)).items()
-        if number in own and leaf.dtype == layout.dtype and not leaf._backward_hooks
+        if number in ids and leaf.dtype == layout.dtype and not leaf._backward_hooks
     }
     return [edges.get(id(p), p) for p in parameters]

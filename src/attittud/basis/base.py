@@ -103,13 +103,13 @@ class Refresh:
             device=device,
         )
 
-    def narrow_(self, kept: Layout) -> None:
+    def narrow_(self, remaining: Layout) -> None:
         """Leave out the columns of parameters that turned out not to be shared."""
         if self.rows is not None:
-            self.rows = self.layout.narrow_(self.rows, kept)
+            self.rows = self.layout.narrow_(self.rows, remaining)
         if self.single is not None:
-            self.single = self.layout.narrow_(self.single, kept)
-        self.layout = kept
+            self.single = self.layout.narrow_(self.single, remaining)
+        self.layout = remaining
 
 
 def _shrink(examples: int | Tensor) -> float | Tensor:

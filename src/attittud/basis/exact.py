@@ -41,9 +41,9 @@ def keep_top_(refresh: Refresh) -> Tensor:
     """
     rows = refresh.rows
     assert rows is not None
-    found = orthonormalise_(rows, refresh.workers.sum_columns)
-    sizes, right = singular(found.factor)
-    kept = sizes > tolerance(rows.dtype) * sizes[0]
+    orthonormal = orthonormalise_(rows, refresh.workers.sum_columns)
+    sizes, right = singular(orthonormal.factor)
+    is_significant = sizes > tolerance(rows.dtype) * sizes[0]
     rank = min(refresh.rank, rows.shape[0])
-    refresh.put(transform_(rows, torch.where(kept[:, None], right, 0.0)[:rank]))
-    return found.finite
+    refresh.put(transform_(rows, torch.where(is_significant[:, None], right, 0.0)[:rank]))
+    return orthonormal.finite

@@ -58,11 +58,11 @@ def orthonormalise_(
     # earlier rows has an inexact direction. So a later row that depends on these rows completely
     # keeps a remainder larger than its own rounding.
     noise = tolerance(rows.dtype) * torch.linalg.vector_norm(inverse * sizes, dim=1)
-    kept = ~(noise > 1)
+    is_significant = ~(noise > 1)
     if isinstance(most, Tensor) or (most is not None and most < rows.shape[0]):
-        kept &= torch.arange(rows.shape[0], device=rows.device) < most
-    factor = torch.where(kept, factor, 0.0)
-    inverse = torch.where(kept[:, None], inverse, 0.0)
+        is_significant &= torch.arange(rows.shape[0], device=rows.device) < most
+    factor = torch.where(is_significant, factor, 0.0)
+    inverse = torch.where(is_significant[:, None], inverse, 0.0)
     transform_(rows, inverse, lower=True)
     second = sum_columns(gram(rows))
     again, inverse = factorise(torch.where(finite, second, 0.0), 0.5)

@@ -42,9 +42,9 @@ class Svd(Basis):
             rows = refresh.sum_examples_()
             orthonormal_rows(refresh)
             # The QR of all workers' rows, from the QRs of their parts.
-            own, triangle = _qr(jacobian.right(rows))
+            local, triangle = _qr(jacobian.right(rows))
             every, at = refresh.workers.stack_rows(triangle)
-            weights = own @ _qr(every)[0][at]
+            weights = local @ _qr(every)[0][at]
             refresh.put(jacobian.left(weights.T.to(dtype), rows.zero_()))
         rows = refresh.sum_examples_()
         orthonormal_rows(refresh)

@@ -46,26 +46,26 @@ def arguments_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any
     values, keys and values that are given in advance, and an attention to nothing are not
     supported.
     """
-    given = _BY_NAME | dict(zip(_POSITIONAL, args, strict=False)) | kwargs
-    unusual = [given[name] is not None for name in ("bias_k", "bias_v", "static_k", "static_v")]
-    if any(unusual) or given["add_zero_attn"] or given["query"].ndim != 3:
+    arguments = _BY_NAME | dict(zip(_POSITIONAL, args, strict=False)) | kwargs
+    unusual = [arguments[name] is not None for name in ("bias_k", "bias_v", "static_k", "static_v")]
+    if any(unusual) or arguments["add_zero_attn"] or arguments["query"].ndim != 3:
         return None
-    return given
+    return arguments
 
 
-def attend(given: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+def attend(arguments: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
     """Return the result of attention, and its weights (heads averaged, if asked for) or None.
 
     softmax(Q Kᵀ / √d + mask) V for each head, with Q, K and V projected from T x m x E tensors.
     """
-    query, heads = given["query"], given["num_heads"]
+    query, heads = arguments["query"], arguments["num_heads"]
     length, examples, features = query.shape
     size = features // heads
-    mask, is_causal = _mask(given)
-    q, k, v = [_by_head(x, examples * heads, size) for x in _projections(given)]
-    dropout = given["dropout_p"] if given["training"] else 0.0
+    mask, is_causal = _mask(arguments)
+    q, k, v = [_by_head(x, examples * heads, size) for x in _projections(arguments)]
+    dropout = arguments["dropout_p"] if arguments["training"] else 0.0
     weights = None
-    if given["need_weights"]:
+    if arguments["need_weights"]:
         scaled = q * math.sqrt(1.0 / float(size))
         scores = torch.bmm(scaled, k.mT) if mask is None else torch.baddbmm(mask, scaled, k.mT)
         weights = F.softmax(scores, dim=-1)
@@ -73,7 +73,7 @@ def attend(given: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
             weights = F.dropout(weights, p=dropout)
         out = torch.bmm(weights, v).transpose(0, 1)
         weights = weights.view(examples, heads, length, -1)
-        if given["average_attn_weights"]:
+        if arguments["average_attn_weights"]:
             weights = weights.mean(dim=1)
     else:
         if mask is not None:
@@ -82,16 +82,16 @@ def attend(given: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
         q, k, v = [x.view(examples, heads, -1, size) for x in (q, k, v)]
         out = F.scaled_dot_product_attention(q, k, v, mask, dropout, is_causal).permute(2, 0, 1, 3)
     out = out.reshape(length, examples, features)
-    return F.linear(out, given["out_proj_weight"], given["out_proj_bias"]), weights
+    return F.linear(out, arguments["out_proj_weight"], arguments["out_proj_bias"]), weights
 
 
-def _projections(given: dict[str, Any]) -> list[Tensor]:
+def _projections(arguments: dict[str, Any]) -> list[Tensor]:
     """Q, K and V: T x m x E."""
-    inputs = given["query"], given["key"], given["value"]
-    bias = given["in_proj_bias"]
-    if not given["use_separate_proj_weight"]:
-        return list(in_projection_packed(*inputs, given["in_proj_weight"], bias))
-    weights = given["q_proj_weight"], given["k_proj_weight"], given["v_proj_weight"]
+    inputs = arguments["query"], arguments["key"], arguments["value"]
+    bias = arguments["in_proj_bias"]
+    if not arguments["use_separate_proj_weight"]:
+        return list(in_projection_packed(*inputs, arguments["in_proj_weight"], bias))
+    weights = arguments["q_proj_weight"], arguments["k_proj_weight"], arguments["v_proj_weight"]
     biases = (None, None, None) if bias is None else bias.chunk(3)
     return list(in_projection(*inputs, *weights, *biases))
 
@@ -101,14 +101,14 @@ def _by_head(x: Tensor, count: int, size: int) -> Tensor:
     return x.view(x.shape[0], count, size).transpose(0, 1)
 
 
-def _mask(given: dict[str, Any]) -> tuple[Tensor | None, bool]:
+def _mask(arguments: dict[str, Any]) -> tuple[Tensor | None, bool]:
     """Return what is added to the scores, and whether the attention is causal instead.
 
     The mask is (1 or m heads) x T x S, or None.
     """
-    query, mask, padding = given["query"], given["attn_mask"], given["key_padding_mask"]
-    is_causal, heads = given["is_causal"], given["num_heads"]
-    if is_causal and padding is None and not given["need_weights"]:
+    query, mask, padding = arguments["query"], arguments["attn_mask"], arguments["key_padding_mask"]
+    is_causal, heads = arguments["is_causal"], arguments["num_heads"]
+    if is_causal and padding is None and not arguments["need_weights"]:
         return None, True
     if mask is not None:
         mask = _added(mask, "attn_mask", query.dtype)

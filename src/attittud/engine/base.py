@@ -157,15 +157,15 @@ class Jacobian:
             ).sum()
             sums.append(total.detach())
             columns.append(torch.autograd.grad(total, weights, retain_graph=True)[0])
-        found = torch.stack(columns, dim=1).double()
+        products = torch.stack(columns, dim=1).double()
         # (Not while a CUDA graph is captured, because it cannot wait for the device.)
         if self.engine.second_derivatives is None and not (
-            found.is_cuda and torch.cuda.is_current_stream_capturing()
+            products.is_cuda and torch.cuda.is_current_stream_capturing()
         ):
-            self._check_second_derivatives(found, torch.stack(sums).double())
-        return found
+            self._check_second_derivatives(products, torch.stack(sums).double())
+        return products
 
-    def _check_second_derivatives(self, found: Tensor, sums: Tensor) -> None:
+    def _check_second_derivatives(self, products: Tensor, sums: Tensor) -> None:
         """Compare the sum of J·v over the examples with an ordinary gradient times v. Done once: it
         waits for the device.
 
@@ -173,12 +173,12 @@ class Jacobian:
         kernel, `no_grad`) silently cuts the graph, so the second derivatives of everything before
         it are missing.
         """
-        size, error = sums.norm(), (found.sum(0) - sums).norm()
+        size, error = sums.norm(), (products.sum(0) - sums).norm()
         if not bool(
             torch.isfinite(size) & (size > 0)
         ):  # for heads that start at zero, a later refresh can tell
             return
-        if bool(error > 5e-2 * size) and bool(error < 5e-3 * found.abs().sum(0).norm()):
+        if bool(error > 5e-2 * size) and bool(error < 5e-3 * products.abs().sum(0).norm()):
             # where examples cancel, rounding looks like an error, for example in half precision
             # after training
             return
@@ -271,12 +271,12 @@ def verify(
     with torch.autocast(
         jacobian.layout.device.type, enabled=False
     ):  # as in the pass that is verified
-        found, silent = differing(
+        wrong, silent = differing(
             jacobian.losses, jacobian.layout, weights.sum(0), product.sum(0), half=half
         )
-    if found:
+    if wrong:
         raise UnsupportedError(
-            f"engine {jacobian.engine.name!r}: per-example gradients do not add up to the gradient of {', '.join(found)}. "
+            f"engine {jacobian.engine.name!r}: per-example gradients do not add up to the gradient of {', '.join(wrong)}. "
             "Either examples influence each other (statistics of the batch, a loss over pairs), or some examples have no "
             "loss, or these parameters are used outside of torch's functions (a custom autograd.Function, TorchScript) or in "
             f"a function that draws random numbers; {cure}"
@@ -311,16 +311,16 @@ def differing(
     absolute = 1e-2 * relative * torch.linalg.vector_norm(expected)
     if not bool(torch.isfinite(absolute)):  # the refresh handles losses that are not finite
         return [], set(layout.names)
-    found, silent = [], set()
+    wrong, silent = [], set()
     for name, reached, a, b in zip(
         layout.names, used, layout.views(product), layout.views(expected), strict=True
     ):
         error, size = torch.linalg.vector_norm(a - b), torch.linalg.vector_norm(b)
         if not bool(error <= relative * size + absolute):
-            found.append(f"{name} (off by {float(error / size):.2g} of its norm)")
+            wrong.append(f"{name} (off by {float(error / size):.2g} of its norm)")
         elif reached and not bool(size > 0):
             silent.add(name)
-    return found, silent
+    return wrong, silent
 
 
 def _rounded(layout: Layout) -> bool:

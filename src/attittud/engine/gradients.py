@@ -259,12 +259,12 @@ class Windows(Outer):
         shaped = out.view(-1, *self.shape) if out.ndim == 2 else out
         # With one position the gradient is an outer product, which is cheaper in factors. The
         # kernel forms no gradients, so it needs no `budget`.
-        found = kernels() if out.is_cuda and self.length > 1 and self.size > 0 else None
-        if found is None or not found.serves_windows(shaped, weights, self.gradient, self.x):
+        cuda = kernels() if out.is_cuda and self.length > 1 and self.size > 0 else None
+        if cuda is None or not cuda.serves_windows(shaped, weights, self.gradient, self.x):
             super().left(out, weights, budget)
             return
         top_left = self.pads[-2::-2]  # F.pad lists the last dimension first
-        found.add_windows_(shaped, weights, self.gradient, self.x, *self.steps, top_left)
+        cuda.add_windows_(shaped, weights, self.gradient, self.x, *self.steps, top_left)
 
     def chunk(self, rows: slice, dtype: torch.dtype) -> Tensor:
         left, right = self._left(rows), self._right(rows)

@@ -229,8 +229,8 @@ class Recorder(TorchFunctionMode):
             answer := func(*args), Tensor
         ):  # a shape, a type
             return answer
-        if func is MULTI_HEAD_ATTENTION and (given := arguments_of(args, kwargs)) is not None:
-            return self._attention(given)
+        if func is MULTI_HEAD_ATTENTION and (arguments := arguments_of(args, kwargs)) is not None:
+            return self._attention(arguments)
         tensors = tensors_in(args[:1] if func in _FIRST_ONLY else (*args, *kwargs.values()))
         shared, combined = self._shared.among(tensors)
         looks_up = func is F.embedding and not _same_for_all(tensors[0])
@@ -247,11 +247,11 @@ class Recorder(TorchFunctionMode):
             self._shared.add(result, shared)
         return result
 
-    def _attention(self, given: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+    def _attention(self, arguments: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
         dim_before, self._dim = self._dim, 1
         try:
             with self:
-                return attend(given)
+                return attend(arguments)
         finally:
             self._dim = dim_before
 

@@ -104,17 +104,17 @@ def numbers(report: Report) -> dict[str, float]:
     too.
     """
     values = report.to_dict()
-    found = {name: float(values[name]) for name in NUMBERS}
+    figures = {name: float(values[name]) for name in NUMBERS}
     for prefix in ["", *(f"{name}/" for name in report.tasks if len(report.tasks) > 1)]:
         squares = {part: float(values[f"{prefix}{part}"]) ** 2 for part in PARTS}
         total = sum(squares.values())
         for part, square in squares.items():
-            found[f"{prefix}share_{part}"] = square / total if total else 0.0
+            figures[f"{prefix}share_{part}"] = square / total if total else 0.0
             if (weight := f"{prefix}weight_{part}") in values:  # eta="auto"
-                found[weight] = float(values[weight])
-        found[f"{prefix}agreement"] = float(values[f"{prefix}agreement"])
+                figures[weight] = float(values[weight])
+        figures[f"{prefix}agreement"] = float(values[f"{prefix}agreement"])
     # Unknown values (NaN) are left out, because a logger cannot draw them.
-    return {f"attittud/{name}": value for name, value in found.items() if not math.isnan(value)}
+    return {f"attittud/{name}": value for name, value in figures.items() if not math.isnan(value)}
 
 
 def check_settings(settings: Any, where: str) -> dict[str, Any]:
@@ -126,20 +126,20 @@ def check_settings(settings: Any, where: str) -> dict[str, Any]:
         raise TypeError(
             f"{where} must be a dict with the arguments of a Guide, got {settings!r:.100}; {example}"
         )
-    known = [name for name in inspect.signature(Guide).parameters if name != "model"]
+    arguments = [name for name in inspect.signature(Guide).parameters if name != "model"]
     for name in settings:
-        if name not in known:
+        if name not in arguments:
             raise TypeError(
-                f"{where}: a Guide has no argument {name!r}{meant(name, known)}; it has {', '.join(known)}"
+                f"{where}: a Guide has no argument {name!r}{meant(name, arguments)}; it has {', '.join(arguments)}"
             )
     if "eta" not in settings:
         raise TypeError(f"{where} has no 'eta', the weights of the three parts; {example}")
     return dict(settings)
 
 
-def meant(name: object, known: Collection[str]) -> str:
+def meant(name: object, names: Collection[str]) -> str:
     """Return a hint at the known name that a misspelt one probably means; empty if none is
     close.
     """
-    near = get_close_matches(str(name), known, n=1)
+    near = get_close_matches(str(name), names, n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""

@@ -40,10 +40,10 @@ class AuxiliaryData:
         collators: Mapping[str, Any],
         size: int | None,
         judges: Any,
-        known: Iterable[str],
+        others: Iterable[str],
     ) -> None:
         named = dict(data) if isinstance(data, Mapping) else {SINGLE: data}
-        for name in {*collators, *known}:
+        for name in {*collators, *others}:
             if name not in named:
                 raise ValueError(
                     f"there is no auxiliary dataset {name!r}, only {', '.join(map(repr, named))}"
@@ -78,9 +78,9 @@ class AuxiliaryData:
         """
         trainer = self.trainer
         prepare = getattr(trainer, "_prepare_dataset", None)
-        given = getattr(trainer.args, "dataset_kwargs", None) or {}
+        options = getattr(trainer.args, "dataset_kwargs", None) or {}
         # TRL leaves these data as they are, and images, which its collator prepares.
-        skips = given.get("skip_prepare_dataset", False) or getattr(
+        skips = options.get("skip_prepare_dataset", False) or getattr(
             trainer, "_is_vision_dataset", False
         )
         if prepare is None or skips or name in self.collators:
@@ -96,9 +96,9 @@ class AuxiliaryData:
                 **more,
             )
         except Exception as error:  # it looks at the data without a check, so any error may come
-            said = f"{type(error).__name__}: {error}"
+            reason = f"{type(error).__name__}: {error}"
             raise ValueError(
-                f"{trainer.argument_of(name)} cannot be prepared like train_dataset ({said}); {_cure(data)}"
+                f"{trainer.argument_of(name)} cannot be prepared like train_dataset ({reason}); {_cure(data)}"
             ) from error
 
     def _stream(self, name: str, drawn: int) -> Stream:
@@ -127,7 +127,7 @@ class AuxiliaryData:
         `trains`: the batches train the model, and are not only measured.
         """
         trainer, args = self.trainer, self.trainer.args
-        kept = trainer.data_collator, args.remove_unused_columns
+        previous = trainer.data_collator, args.remove_unused_columns
         if name in self.collators:
             trainer.data_collator, args.remove_unused_columns = self.collators[name], False
         trainer.data_collator = trainer.collator_of(name, trainer.data_collator, trains=trains)
@@ -136,7 +136,7 @@ class AuxiliaryData:
         except ValueError as error:  # of transformers, about columns
             raise ValueError(f"{trainer.argument_of(name)}: {error}") from error
         finally:
-            trainer.data_collator, args.remove_unused_columns = kept
+            trainer.data_collator, args.remove_unused_columns = previous
 
 
 def _cure(data: Any) -> str:
@@ -224,16 +224,16 @@ class Stream:
         while True:
             if self.shuffled is not None:
                 self.shuffled.epoch = epoch
-            found = start if sized else 0
+            position = start if sized else 0
             for batch in self.skip(self.loader, start) if sized and start else self.loader:
-                found += 1
-                if found > start:
+                position += 1
+                if position > start:
                     self.drawn += 1
                     yield batch
-            if found == 0:
+            if position == 0:
                 raise ValueError(
                     f"{self.what} yields no batch; it is empty, or drop_last drops its only batch"
                 )
             # If the length is unknown, a resumed run must go through the data to find where it
             # stopped.
-            epoch, start = epoch + 1, max(0, start - found)
+            epoch, start = epoch + 1, max(0, start - position)

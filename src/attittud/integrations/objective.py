@@ -48,11 +48,13 @@ class TrainerLoss:
         primary: LossFunction | None,
         auxiliary: Mapping[str, LossFunction],
         *,
-        own: bool,
+        overrides_loss: bool,
     ) -> None:
         self.trainer, self.primary_losses, self.auxiliary_losses = trainer, primary, auxiliary
         self.from_outputs = (
-            own or trainer.compute_loss_func is not None or trainer.label_smoother is not None
+            overrides_loss
+            or trainer.compute_loss_func is not None
+            or trainer.label_smoother is not None
         )
         # DPO has two rows of output for each example: the chosen and the rejected answer.
         pairs = any(base.__name__ == "DPOTrainer" for base in type(trainer).__mro__)
@@ -192,28 +194,28 @@ class ModelLoss:
         model.eval()  # without dropout, so that the run's random numbers do not change
         with torch.no_grad(), self.trainer.compute_loss_context_manager():
             outputs = model(**inputs)
-            logits, own = check_logits(outputs, self.trainer.model), float(outputs.loss)
+            logits, model_loss = check_logits(outputs, self.trainer.model), float(outputs.loss)
             divides = False
             if self.trainer.model_accepts_loss_kwargs:
                 # With a huge number of items the loss nearly vanishes, unless the model ignores the
                 # argument.
                 many = labels.new_tensor(1 << 20, dtype=torch.int64)
-                divides = float(model(**inputs, num_items_in_batch=many).loss) < own / 2
+                divides = float(model(**inputs, num_items_in_batch=many).loss) < model_loss / 2
         model.train()
         causal = (
             self.trainer._loss_shifts_labels
             or getattr(self.trainer.model, "loss_type", None) is None
         )
         sums = {shift: self._sums(logits, labels, shift) for shift in (causal, not causal)}
-        found = {shift: float(losses.sum() / total) for shift, (losses, total) in sums.items()}
+        means = {shift: float(losses.sum() / total) for shift, (losses, total) in sums.items()}
         best = min(
-            found, key=lambda shift: abs(found[shift] - own)
+            means, key=lambda shift: abs(means[shift] - model_loss)
         )  # on a tie the first, more likely form
         tolerance = 1e-4 if logits.dtype.itemsize >= 4 else 1e-2
-        if not abs(found[best] - own) <= tolerance * abs(own):
+        if not abs(means[best] - model_loss) <= tolerance * abs(model_loss):
             raise ValueError(
-                f"the loss of {type(self.trainer.model).__name__} ({own:.5g}) is not what its logits and labels give "
-                f"({found[best]:.5g}): it has further terms or another form. Pass primary_losses=, a function of (model, "
+                f"the loss of {type(self.trainer.model).__name__} ({model_loss:.5g}) is not what its logits and labels give "
+                f"({means[best]:.5g}): it has further terms or another form. Pass primary_losses=, a function of (model, "
                 "inputs) that returns one loss per example"
             )
         return best, divides
@@ -264,9 +266,9 @@ class Cut:
                 "router loss of a mixture of experts). Turn that off (use_liger_kernel=False, router_aux_loss_coef=0), or "
                 "pass primary_losses=, a function of (model, inputs) that returns one loss per example"
             )
-        found = torch.autograd.grad(loss, leaves, allow_unused=True)
+        gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
         shares = torch.zeros((), dtype=loss.dtype, device=loss.device)
-        for (value, _), gradient in zip(self._cuts, found, strict=True):
+        for (value, _), gradient in zip(self._cuts, gradients, strict=True):
             if gradient is not None:
                 examples = value.shape[0] // rows_per_example
                 products = (gradient * value).reshape(rows_per_example, examples, -1)

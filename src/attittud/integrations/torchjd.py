@@ -73,10 +73,10 @@ class Attittud(Aggregator):  # type: ignore[misc] # mypy skips torchjd, see pypr
         mean = primary.mean(dim=0)
         # With NaN or Inf there are no directions, as after such a refresh: everything is neutral,
         # and rows stay unchanged.
-        known = torch.where(torch.isfinite(primary).all(), primary, 0.0)
-        _, sizes, right = torch.linalg.svd(known, full_matrices=False)
-        kept = sizes > tolerance(matrix.dtype) * sizes[0]
-        basis = torch.where(kept[:, None], right, 0.0)[: self.rank]
+        finite_rows = torch.where(torch.isfinite(primary).all(), primary, 0.0)
+        _, sizes, right = torch.linalg.svd(finite_rows, full_matrices=False)
+        is_significant = sizes > tolerance(matrix.dtype) * sizes[0]
+        basis = torch.where(is_significant[:, None], right, 0.0)[: self.rank]
         update = self.primary_weight * mean
         for row, eta in zip(auxiliary, etas, strict=True):
             update = update + decompose(row, mean, basis).combine(eta)

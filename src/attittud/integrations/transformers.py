@@ -104,10 +104,10 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
             collators,
             auxiliary_batch_size,
             judge_dataset,
-            known=own_losses,
+            others=own_losses,
         )
         overridden = type(self).compute_loss is not Trainer.compute_loss
-        self.objective = TrainerLoss(self, primary_losses, own_losses, own=overridden)
+        self.objective = TrainerLoss(self, primary_losses, own_losses, overrides_loss=overridden)
         self._latest = Latest()
         self._window: Window = {}
 
@@ -314,8 +314,8 @@ def check_trainer(trainer: Any) -> None:
             if (size := getattr(mesh, name, 1))
         },
     }
-    for message, found in refusals.items():
-        if found:
+    for message, applies in refusals.items():
+        if applies:
             raise ValueError(message)
 
 
@@ -324,10 +324,10 @@ def check_arguments(trainer: type[AttittudMixin], others: Iterable[str]) -> None
     Trainer.
     """
     mixed = [base for base in trainer.__mro__ if issubclass(base, AttittudMixin)]
-    own = {name for base in mixed for name in _arguments(base)}
-    known = own.union(*(_arguments(base) for base in trainer.__mro__ if base not in mixed))
+    of_mixin = {name for base in mixed for name in _arguments(base)}
+    possible = of_mixin.union(*(_arguments(base) for base in trainer.__mro__ if base not in mixed))
     for name in others:
-        if name not in known and (hint := meant(name, own)):
+        if name not in possible and (hint := meant(name, of_mixin)):
             raise TypeError(
                 f"{trainer.__name__} has no argument {name!r}{hint}; correct its spelling"
             )

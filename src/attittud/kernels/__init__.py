@@ -36,8 +36,8 @@ def _fast(rows: Tensor, *vectors: Tensor) -> ModuleType | None:
         return None
     if any(vector.dtype != torch.float32 for vector in vectors):
         return None
-    found = kernels()
-    return found if found is not None and rows.shape[0] <= found.MOST_ROWS else None
+    cuda = kernels()
+    return cuda if cuda is not None and rows.shape[0] <= cuda.MOST_ROWS else None
 
 
 def chunk_size(x: Tensor) -> int:
@@ -55,8 +55,8 @@ def dot(x: Tensor, y: Tensor) -> Tensor:
     span.
     """
     if x.is_cuda and y.stride(0) == 1 and (fast := _fast(x[None], y)):
-        found: Tensor = fast.dot(x, y)
-        return found
+        product: Tensor = fast.dot(x, y)
+        return product
     total = torch.zeros((), dtype=torch.float64, device=x.device)
     size = chunk_size(x)
     for u, v in zip(x.split(size), y.split(size), strict=True):
@@ -124,14 +124,14 @@ def add_rows_(x: Tensor, rows: Tensor, weights: Tensor) -> None:
 
 def add_product_(out: Tensor, weights: Tensor, rows: Tensor) -> None:
     """out (k x D) += weights (k x m) @ rows (m x D)."""
-    found = kernels() if out.is_cuda else None
-    if found is None or out.shape[1] < found.LEAST_COLUMNS or out.shape[0] > found.MOST_SUMS:
+    cuda = kernels() if out.is_cuda else None
+    if cuda is None or out.shape[1] < cuda.LEAST_COLUMNS or out.shape[0] > cuda.MOST_SUMS:
         out.addmm_(weights, rows)
     elif (
         out.dtype == weights.dtype == rows.dtype == torch.float32
         and out.stride(1) == rows.stride(1) == 1
     ):
-        found.add_product_(out, weights, rows)
+        cuda.add_product_(out, weights, rows)
     else:
         out.addmm_(weights, rows)
 
@@ -139,8 +139,8 @@ def add_product_(out: Tensor, weights: Tensor, rows: Tensor) -> None:
 def gram(rows: Tensor) -> Tensor:
     """rows @ rowsᵀ."""
     if fast := _fast(rows):
-        found: Tensor = fast.gram(rows)
-        return found
+        product: Tensor = fast.gram(rows)
+        return product
     total = torch.zeros(rows.shape[0], rows.shape[0], dtype=torch.float64, device=rows.device)
     for chunk in rows.split(chunk_size(rows), dim=1):
         wide = chunk.double()
@@ -170,17 +170,19 @@ def factorise(matrix: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
     count.
     """
     k = matrix.shape[0]
-    if matrix.is_cuda and (found := kernels()) is not None and k <= found.MOST_ROWS:
+    if matrix.is_cuda and (cuda := kernels()) is not None and k <= cuda.MOST_ROWS:
         # The plain version launches a hundred small operations, which is slow on a GPU.
-        pair: tuple[Tensor, Tensor] = found.factorise(matrix, tolerance)
+        pair: tuple[Tensor, Tensor] = cuda.factorise(matrix, tolerance)
         return pair
     rest = matrix.clone()
     threshold = tolerance**2 * matrix.diagonal().amax()
     factor = torch.zeros_like(matrix)
     for j in range(k):
         pivot = rest[j, j]
-        kept = pivot > threshold
-        column = torch.where(kept, rest[:, j] / torch.where(kept, pivot, 1.0).sqrt(), 0.0)
+        is_significant = pivot > threshold
+        column = torch.where(
+            is_significant, rest[:, j] / torch.where(is_significant, pivot, 1.0).sqrt(), 0.0
+        )
         factor[j:, j] = column[j:]
         rest = rest - column[:, None] * column
     kept_rows = factor.diagonal() > 0

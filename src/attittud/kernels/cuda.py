@@ -163,7 +163,7 @@ def _transform(
 
 
 @triton.jit
-def _transform_wide(rows, matrix, k, kept, size, stride, K: tl.constexpr, BLOCK: tl.constexpr):
+def _transform_wide(rows, matrix, k, count, size, stride, K: tl.constexpr, BLOCK: tl.constexpr):
     """The same transformation for more rows than a thread can hold."""
     row, column = tl.arange(0, K), tl.arange(0, BLOCK)
     at = tl.program_id(0).to(tl.int64) * BLOCK + column
@@ -172,7 +172,7 @@ def _transform_wide(rows, matrix, k, kept, size, stride, K: tl.constexpr, BLOCK:
     tile = tl.load(place, mask=(row[:, None] < k) & inside, other=0.0)
     factor = tl.load(matrix + row[:, None] * K + row[None, :])
     result = tl.dot(factor, tile, input_precision="tf32x3")
-    tl.store(place, result, mask=(row[:, None] < kept) & inside)
+    tl.store(place, result, mask=(row[:, None] < count) & inside)
 
 
 @triton.jit
@@ -186,11 +186,11 @@ def _factorise(matrix, factor, inverse, smallest, k, K: tl.constexpr):
     for step in range(k):
         column = tl.sum(tl.where(j == step, rest, 0.0), axis=1)[:, None]
         pivot = tl.sum(tl.where((i == step) & (j == step), rest, 0.0))
-        kept = pivot > threshold
-        length = tl.sqrt(tl.where(kept, pivot, 1.0))
-        column = tl.where(kept, column / length, 0.0)
+        is_significant = pivot > threshold
+        length = tl.sqrt(tl.where(is_significant, pivot, 1.0))
+        column = tl.where(is_significant, column / length, 0.0)
         row = tl.sum(tl.where(i == step, inverted, 0.0), axis=0)[None, :]
-        row = tl.where(kept, row / length, 0.0)
+        row = tl.where(is_significant, row / length, 0.0)
         lower = tl.where((j == step) & (i >= step), column, lower)
         inverted = tl.where(i == step, row, tl.where(i > step, inverted - column * row, inverted))
         rest = rest - column * tl.trans(column)
@@ -308,18 +308,18 @@ def _take(old, new, finite, size, BLOCK: tl.constexpr):
 @_on_its_device
 def transform_(rows: Tensor, matrix: Tensor, lower: bool) -> Tensor:
     """The first rows of `rows` become `matrix @ rows`; returns those rows."""
-    (k, size), kept, stride = rows.shape, matrix.shape[0], rows.stride(0)
+    (k, size), count, stride = rows.shape, matrix.shape[0], rows.stride(0)
     if k <= _UNROLLED:
         grid, factor = (triton.cdiv(size, 2 * THREADS),), matrix.double().contiguous()
-        _transform[grid](rows, factor, size, stride, R=kept, K=k, LOWER=lower, BLOCK=2 * THREADS)
+        _transform[grid](rows, factor, size, stride, R=count, K=k, LOWER=lower, BLOCK=2 * THREADS)
     else:
         K = _padded(k)
         padded = torch.zeros(K, K, dtype=torch.float32, device=rows.device)
-        padded[:kept, :k] = matrix
+        padded[:count, :k] = matrix
         _transform_wide[(triton.cdiv(size, THREADS),)](
-            rows, padded, k, kept, size, stride, K=K, BLOCK=THREADS
+            rows, padded, k, count, size, stride, K=K, BLOCK=THREADS
         )
-    return rows[:kept]
+    return rows[:count]
 
 
 @_on_its_device
@@ -513,10 +513,10 @@ def _add_windows(
     )
     for j in tl.static_range(K):
         place = at + j * tl.cast(to_k, tl.int64)
-        found: tl.tensor = sums[j]
+        part: tl.tensor = sums[j]
         if ADD:
-            found += tl.load(place, mask=inside, other=0.0)
-        tl.store(place, found, mask=inside)
+            part += tl.load(place, mask=inside, other=0.0)
+        tl.store(place, part, mask=inside)
 
 
 @cache

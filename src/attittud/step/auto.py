@@ -51,11 +51,11 @@ def earned(score: Tensor, spread: Tensor, error: Tensor) -> Tensor:
     A part gets the score of the whole auxiliary gradient unless its own score clearly differs. Its
     weight grows with the certainty that the score is above 0.
     """
-    own, whole = score[:3], score[3]
+    parts, whole = score[:3], score[3]
     tiny = torch.finfo(score.dtype).tiny
-    distance = (own - whole).square()
+    distance = (parts - whole).square()
     doubt = DISTINCT**2 * (spread[:3].square() + spread[3].square())
-    believed = whole + distance / (distance + doubt).clamp(min=tiny) * (own - whole)
+    believed = whole + distance / (distance + doubt).clamp(min=tiny) * (parts - whole)
     weights = (believed - DOUBTED * error[3]) / ((CERTAIN - DOUBTED) * error[3]).clamp(min=tiny)
     return torch.where(torch.isfinite(error[3]), weights.clamp(0, 1), 0.0)
 
@@ -97,11 +97,11 @@ class TaskScores:
         error = spread / count.clamp(min=1).sqrt() * (1 + CAUTION / doubtful)
         self.known.copy_(torch.stack([score, spread, error]))
 
-    def add(self, found: Tensor) -> None:
+    def add(self, cosines: Tensor) -> None:
         """Add the cosines of one step; cosines that are not finite change nothing."""
-        finite = torch.isfinite(found).all()
+        finite = torch.isfinite(cosines).all()
         new = MEMORY * self.moments + (1 - MEMORY) * torch.stack(
-            [found, found.square(), torch.ones_like(found)]
+            [cosines, cosines.square(), torch.ones_like(cosines)]
         )
         self.moments.copy_(torch.where(finite, new, self.moments))
         self._work_out()
@@ -113,10 +113,10 @@ class TaskScores:
         return [self.moments, self.weights, self.skipped, self.known]
 
     def copied_to(self, device: torch.device) -> TaskScores:
-        found = TaskScores(device)
-        for new, old in zip(found.tensors(), self.tensors(), strict=True):
+        copy = TaskScores(device)
+        for new, old in zip(copy.tensors(), self.tensors(), strict=True):
             new.copy_(old)
-        return found
+        return copy
 
     def state(self) -> dict[str, Any]:
         return {
@@ -136,10 +136,10 @@ class AutoWeights:
     """Keeps the scores of a guide's auxiliary tasks, and uses the judges in every n-th step."""
 
     def __init__(
-        self, shared: Shared, wanted: bool, every: int, seed: int, batch_norm: BatchNormMode
+        self, shared: Shared, is_auto: bool, every: int, seed: int, batch_norm: BatchNormMode
     ) -> None:
         self.model, self.workers = shared.listing.model, shared.workers
-        self.wanted, self.every = wanted, every
+        self.wanted, self.every = is_auto, every
         self.seed, self.batch_norm = seed, batch_norm
         self.scores: dict[str, TaskScores] = {}
         self.age: int | None = None  # steps since the judges were last used; None: never
@@ -188,15 +188,15 @@ class AutoWeights:
         passed = None
         while passed is None:  # at most twice
             passed = _asked(self, judge, layout, flat)
-        losses, found = passed
+        losses, gradients = passed
         # The judges' losses must reach shared parameters. The graph is walked again only if the set
         # of gradients has changed.
-        reached = tuple(g is not None for g in found)
+        reached = tuple(g is not None for g in gradients)
         if reached != self._reached and losses.numel() > 0 and not self.workers.splits_columns:
             self.converts = converts(check_reaches(losses, "judge", layout))
         self._reached = reached
         if flat is None:
-            flat, _ = layout.flatten_and_view(found)
+            flat, _ = layout.flatten_and_view(gradients)
         if self.workers.splits_examples:
             self.workers.sum_examples_(flat, "judges' gradients")
         return flat
@@ -213,8 +213,8 @@ class AutoWeights:
 
     def close(self, cosines: Mapping[str, Tensor], *, asked: bool) -> None:
         """End a step: add the cosines of the tasks, if the judges were used."""
-        for name, found in cosines.items():
-            self.scores[name].add(found)
+        for name, cosine in cosines.items():
+            self.scores[name].add(cosine)
         if asked:
             self.age = 0
             self.count += 1
@@ -233,9 +233,9 @@ class AutoWeights:
         score, _, error = scores.known.clone()
         return EarnedWeights(weights, score, error, scores.skipped.clone())
 
-    def restore(self, known: Iterable[str]) -> None:
+    def restore(self, names: Iterable[str]) -> None:
         """Go back to an earlier state: forget the tasks that were not known then."""
-        self.scores = {name: self.scores[name] for name in known}
+        self.scores = {name: self.scores[name] for name in names}
 
     def state(self) -> dict[str, Any]:
         return {
@@ -283,23 +283,25 @@ def _asked(
     without dropout.
     """
     seed = (auto.seed * 1_000_003 + 7 + auto.count) & (2**63 - 1)
-    with isolated_forward(auto.model, auto.batch_norm, seed, draws=auto.draws is not False) as seen:
+    with isolated_forward(
+        auto.model, auto.batch_norm, seed, draws=auto.draws is not False
+    ) as isolated:
         more = (
             "return the losses of at least two examples, or make the guide with batch_norm='frozen'"
         )
         losses = losses_of(judge, "judge", more, auto.workers)
         if auto.draws is None:
             # One worker cannot run again without the others, and code would be compiled once more.
-            auto.draws = seen.drawn or auto.workers.size > 1 or is_compiled(auto.model)
-        elif not auto.draws and seen.drawn:
+            auto.draws = isolated.drawn or auto.workers.size > 1 or is_compiled(auto.model)
+        elif not auto.draws and isolated.drawn:
             auto.draws = True
             return None
         with nullcontext() if flat is None else written_into(layout, flat):
             weights = auto.workers.shares([losses])[0].weights(losses)
             trainable = [p for p in layout.parameters if p.requires_grad]
             into = layout if auto.converts and flat is None else None
-            found = iter(
+            gradients = iter(
                 auto.workers.gradients(losses, weights, trainable, retain_graph=False, into=into)
             )
             # A parameter may have been frozen since the last refresh.
-            return losses, [next(found) if p.requires_grad else None for p in layout.parameters]
+            return losses, [next(gradients) if p.requires_grad else None for p in layout.parameters]

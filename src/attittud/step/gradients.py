@@ -176,15 +176,15 @@ class Gradients:
                 task.waiting = None
         return waiting
 
-    def narrow(self, kept: Layout) -> None:
+    def narrow(self, remaining: Layout) -> None:
         """Remove from the primary gradient the parameters that turned out not to be shared."""
         layout = self._layout
         if self.primary is not None:
             for name, view in zip(layout.names, layout.views(self.primary), strict=True):
-                if name not in kept.name_set:
+                if name not in remaining.name_set:
                     self.primary_rest[name] = view.clone()
-            self.primary = layout.narrow_(self.primary, kept)
-        self.layout = kept
+            self.primary = layout.narrow_(self.primary, remaining)
+        self.layout = remaining
 
     @property
     def _layout(self) -> Layout:
@@ -368,8 +368,8 @@ class Gradients:
             # sum, so it is lost.
             square = None
             same_primary = task.primary_calls == self.primary_calls
-            known = earlier.inner is not None and inner is not None
-            inner = earlier.inner + inner if same_primary and known else None  # type: ignore[operator]
+            comparable = earlier.inner is not None and inner is not None
+            inner = earlier.inner + inner if same_primary and comparable else None  # type: ignore[operator]
             if earlier.judged is not None and judged is not None:
                 judged = earlier.judged + judged
             elif judged is None:

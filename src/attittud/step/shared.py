@@ -122,14 +122,14 @@ class GraphMemory:
         self.trusted = False
 
     def learn(
-        self, losses: Mapping[str, Tensor], known: Sequence[KnownGraph]
+        self, losses: Mapping[str, Tensor], graphs: Sequence[KnownGraph]
     ) -> dict[str, KnownGraph]:
         if (
             len(self._known) > 64
         ):  # if layers are skipped at random, the number of nodes differs from step to step
             self._known.clear()
-        found = self._known[self._made(losses)] = dict(zip(losses, known, strict=True))
-        return found
+        remembered = self._known[self._made(losses)] = dict(zip(losses, graphs, strict=True))
+        return remembered
 
     def recall(self, losses: Mapping[str, Tensor]) -> dict[str, KnownGraph] | None:
         return self._known.get(self._made(losses)) if self.trusted else None
@@ -138,7 +138,7 @@ class GraphMemory:
         """Return the names of the losses, and for the first nodes of their graphs how many were
         made before each.
         """
-        made, earlier = list[tuple[int, ...]](), self._earlier
+        numbers, earlier = list[tuple[int, ...]](), self._earlier
         for loss in losses.values():
             nodes: list[Any] = [loss.grad_fn]
             for node in nodes:  # the list grows meanwhile
@@ -150,8 +150,8 @@ class GraphMemory:
                 0 if type(node) in _LEAVES else sequence_number(node) - earlier
                 for node in nodes[:NEAR]
             ]
-            made.append(tuple(near))
-        return tuple(losses), *made
+            numbers.append(tuple(near))
+        return tuple(losses), *numbers
 
 
 class Schedule:
@@ -271,18 +271,18 @@ class Shared:
         if self.listing.update():
             self._written = None  # its parameter may have left the model
         parameter, *written = self._written or (None,)
-        found = None if parameter is None else parameter.grad
+        gradient = None if parameter is None else parameter.grad
         # (A weak reference would be safer than an id, but then torch could not swap tensors when it
         # converts a model.)
-        self.untouched = found is not None and [id(found), found._version] == written
+        self.untouched = gradient is not None and [id(gradient), gradient._version] == written
 
     def holds(self, layout: Layout) -> bool:
         """Whether the model still has the parameters of a layout, on the same device, with the same
         precision and sizes.
         """
         if layout is not self._held[0] or self.listing.named is not self._held[1]:
-            known = {id(parameter) for _, parameter in self.listing.named}
-            if not known.issuperset(map(id, layout.parameters)):
+            ids = {id(parameter) for _, parameter in self.listing.named}
+            if not ids.issuperset(map(id, layout.parameters)):
                 return False
             self._held = layout, self.listing.named
         wide = torch.float64 in map(_DTYPE, layout.parameters)
@@ -321,11 +321,11 @@ class Shared:
         step.
         """
         complete = auxiliary is not None
-        known = auxiliary if auxiliary is not None else self.auxiliary
+        reached_names = auxiliary if auxiliary is not None else self.auxiliary
         primary, reached = self.workers.agree(
             self.listing.trainable,
             primary,
-            known or set(),
+            reached_names or set(),
             reset=True,
             tasks=tasks if complete else None,
         )
@@ -333,13 +333,13 @@ class Shared:
         pairs = []
         for name, parameter in self.listing.trainable:
             allowed = allowed_names is None or name in allowed_names
-            if allowed and name in primary and (known is None or name in reached):
+            if allowed and name in primary and (reached_names is None or name in reached):
                 pairs.append((name, parameter))
         # An engine may be watching: it would be told of every look at a parameter.
         with DisableTorchFunction():
             if self._latest is None or not self._latest.describes(pairs):
                 self._latest = Layout(pairs)
-        return _not_empty(self._latest), None if known is None else reached
+        return _not_empty(self._latest), None if reached_names is None else reached
 
     def narrowed(self, layout: Layout, primary: set[str], auxiliary: set[str]) -> Layout:
         """Return the parameters of a layout that the auxiliary losses reach too."""
@@ -448,11 +448,11 @@ class Shared:
             for p, view in zip(parameters, update, strict=True):
                 p.grad = view
         else:
-            for p, view, own, laid_out, i in zip(
+            for p, view, part_strides, laid_out, i in zip(
                 parameters, update, strides, layout.strides, inside, strict=True
             ):
                 if i >= 0:
-                    _give(p, view, own == laid_out and not sharded, old, new)
+                    _give(p, view, part_strides == laid_out and not sharded, old, new)
         for p, value in others if sharded else _copied(others):
             _give(p, value, False, old, new)
         if old:
@@ -531,7 +531,7 @@ def allowed(
     if callable(parameters):
         chosen = {name for name, parameter in named if parameters(name, parameter)}
     else:
-        known = {id(parameter): name for name, parameter in named}
+        names = {id(parameter): name for name, parameter in named}
         chosen = set()
         for position, parameter in enumerate(parameters):
             if not isinstance(parameter, Tensor):
@@ -539,12 +539,12 @@ def allowed(
                     f"parameters= takes nn.Parameter objects or a predicate (name, parameter) -> bool, got "
                     f"{type(parameter).__name__} at position {position}; did you pass named_parameters()?"
                 )
-            if id(parameter) not in known:
+            if id(parameter) not in names:
                 raise ValueError(
                     f"parameters=: the tensor at position {position} (shape {tuple(parameter.shape)}) is not a parameter "
                     "of the model; take them from the model given to Guide"
                 )
-            chosen.add(known[id(parameter)])
+            chosen.add(names[id(parameter)])
     if not chosen:
         raise ValueError(
             "parameters= leaves no parameter to decompose; include more parameters, or train without a Guide"

@@ -315,17 +315,17 @@ class Step:
         `skips`: the step needs no primary losses, and `primary` is None.
         """
         self.skips = skips
-        given = {name: task.loss for name, task in tasks.items()}
+        losses_of_tasks = {name: task.loss for name, task in tasks.items()}
         # `held` must be cleared before the tasks' backward passes, which free the memory of these
         # tensors.
-        waiting = given.values() if self.replayed and callable(primary) else ()
+        waiting = losses_of_tasks.values() if self.replayed and callable(primary) else ()
         held = [saved_by_compiled(walk(loss).nodes) for loss in waiting]
         with _computed(self, primary, basis_losses, may_be_empty=skips) as losses:
-            graphs = _graphs(self, {PRIMARY: losses} | given)
+            graphs = _graphs(self, {PRIMARY: losses} | losses_of_tasks)
             shares = [EVERYTHING] * len(graphs)
             if self.workers.size > 1:
-                shares = self.workers.shares([losses, *given.values()])
-            self._expect([graphs[name] for name in given])
+                shares = self.workers.shares([losses, *losses_of_tasks.values()])
+            self._expect([graphs[name] for name in losses_of_tasks])
             self.reach_complete = True
             self.names = tasks.keys()
             self._take_primary(losses, shares[0], basis_losses, graphs[PRIMARY])
@@ -337,7 +337,7 @@ class Step:
             for (name, task), share in zip(tasks.items(), shares[1:], strict=True):
                 self._take_auxiliary(name, task, share, graphs[name], early.get(name))
         except RuntimeError as error:
-            _check_recognised(self, {PRIMARY: losses} | given, graphs, error)
+            _check_recognised(self, {PRIMARY: losses} | losses_of_tasks, graphs, error)
             raise
 
     def primary(
@@ -357,9 +357,9 @@ class Step:
 
     def auxiliary(self, tasks: Mapping[str, TaskLoss], *, retain_graph: bool) -> None:
         """Take auxiliary losses; others may follow."""
-        given = {name: task.loss for name, task in tasks.items()}
-        shares = self.workers.shares(list(given.values()))
-        graphs = _graphs(self, given, retain_graph=retain_graph)
+        losses = {name: task.loss for name, task in tasks.items()}
+        shares = self.workers.shares(list(losses.values()))
+        graphs = _graphs(self, losses, retain_graph=retain_graph)
         self._expect(graphs.values())
         early = _early(self, tasks, shares, graphs) if self.replayed else {}
         if self.gradients.subspace is not None or (
@@ -370,7 +370,7 @@ class Step:
             for (name, task), share in zip(tasks.items(), shares, strict=True):
                 self._take_auxiliary(name, task, share, graphs[name], early.get(name))
         except RuntimeError as error:
-            _check_recognised(self, given, graphs, error)
+            _check_recognised(self, losses, graphs, error)
             raise
 
     def _expect(self, graphs: Iterable[KnownGraph]) -> None:
@@ -622,11 +622,13 @@ def _walked(step: Step, losses: Mapping[str, Tensor]) -> list[KnownGraph]:
     """
     walked = [walk(loss) for loss in losses.values()]
     named = step.shared.listing.named
-    known = []
+    graphs = []
     for at, graph in enumerate(walked):
         retained = any(not graph.nodes.isdisjoint(later.nodes) for later in walked[at + 1 :])
-        known.append(KnownGraph(step.workers.names(graph.leaves, named), retained, converts(graph)))
-    return known
+        graphs.append(
+            KnownGraph(step.workers.names(graph.leaves, named), retained, converts(graph))
+        )
+    return graphs
 
 
 def _check_recognised(

@@ -129,8 +129,8 @@ class Group(Workers):
         message: str = "have another model or another guide than worker 0: the trainable parameters and every argument of "
         "Guide, including eta and seed, must be the same on all workers",
     ) -> None:
-        found = prints.tolist()
-        if others := [worker for worker, print_ in enumerate(found) if print_ != found[0]]:
+        rows = prints.tolist()
+        if others := [worker for worker, print_ in enumerate(rows) if print_ != rows[0]]:
             raise ValueError(f"workers {others} {message}")
 
     def stack_rows(self, block: Tensor) -> tuple[Tensor, slice]:

@@ -152,18 +152,18 @@ class Shards(Group):
         """Return the names of the trained, sharded parameters. The leaves of a graph are the
         unsharded parameters.
         """
-        known = {id(parameter): name for name, parameter in named}
-        known |= {
-            id(whole): known[id(shard)]
+        name_of = {id(parameter): name for name, parameter in named}
+        name_of |= {
+            id(whole): name_of[id(shard)]
             for whole, shard in unsharded(self.modules)
-            if id(shard) in known
+            if id(shard) in name_of
         }
-        if strangers := leaves - known.keys():
+        if strangers := leaves - name_of.keys():
             raise ValueError(
                 f"the losses reach {len(strangers)} parameters outside of the sharded model, and a backward pass would "
                 "fill their .grad. Pass Guide the module that holds all parameters, and shard it as a whole"
             )
-        return {known[key] for key in leaves}
+        return {name_of[key] for key in leaves}
 
     def pack(self, layout: Layout, rows: Tensor) -> dict[str, Tensor]:
         return {
@@ -222,10 +222,10 @@ class _Joint(Jacobian):
         """Weights that select one example among all workers: all zero on a worker that does not
         have this example.
         """
-        own = example - int(self.share.first)
+        local = example - int(self.share.first)
         weights = torch.zeros_like(self.losses)
-        if 0 <= own < self.examples:
-            weights[own] = 1
+        if 0 <= local < self.examples:
+            weights[local] = 1
         return weights
 
     def left(self, weights: Tensor, out: Tensor | None = None) -> Tensor:
@@ -234,10 +234,10 @@ class _Joint(Jacobian):
             out = self.layout.empty(weights.shape[0])
         for row, target in zip(weights, out, strict=True):
             scaled = (row * self.workers.size).to(self.losses.dtype)
-            found = self.workers.gradients(
+            gradients = self.workers.gradients(
                 self.losses, scaled, self.layout.parameters, retain_graph=True
             )
-            self.layout.add_(target, found, fresh=fresh)
+            self.layout.add_(target, gradients, fresh=fresh)
         return out
 
     def rows(self) -> Tensor:

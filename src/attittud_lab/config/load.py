@@ -243,16 +243,16 @@ def _scalar(text: str, quoted: bool, origin: str) -> Scalar | None:
     return Scalar(text, origin=origin, quoted=quoted)
 
 
-def inherited(path: Path, seen: tuple[Path, ...] = ()) -> Branch:
+def inherited(path: Path, earlier: tuple[Path, ...] = ()) -> Branch:
     """Read the mapping in a file, merged into the mapping of its base.
 
-    `seen` are the files that led here.
+    `earlier` are the files that led here.
     """
     tree = compose(_read(path), short(str(path), 400))
     if "base" not in tree:
         return tree
-    files = (*seen, path.resolve())
-    if path.resolve() in seen or len(seen) > _DEEPEST:
+    files = (*earlier, path.resolve())
+    if path.resolve() in earlier or len(earlier) > _DEEPEST:
         names = " -> ".join(short(file.name) for file in files[-5:])
         raise ConfigError(f"{path}: base: forms a circle, or leads through too many files: {names}")
     origin = tree.origins["base"]

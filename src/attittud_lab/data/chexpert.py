@@ -110,12 +110,12 @@ class CheXpert:
             raise InputError(
                 f"{self.root}: the Path {path!r} leaves the folder; use the table that came with the data"
             )
-        found = self.root.joinpath(*parts[first:])
-        if not _is_file(found):
+        image = self.root.joinpath(*parts[first:])
+        if not _is_file(image):
             raise InputError(
-                f"{found}: the table names this image, but it is not there; unpack the images too"
+                f"{image}: the table names this image, but it is not there; unpack the images too"
             )
-        return inside(self.root, found)
+        return inside(self.root, image)
 
 
 def _is_file(path: Path) -> bool:
@@ -154,9 +154,9 @@ def _finding(table: pa.Table, name: str, where: str) -> np.ndarray:
 
 
 def _patient(path: str, where: str) -> str:
-    found = _PATIENT.search(path)
-    if found is None:
+    match = _PATIENT.search(path)
+    if match is None:
         raise InputError(
             f"{where}: the Path {path!r} names no patient (patient00001/...); use the table that came with the data"
         )
-    return found[0]
+    return match[0]

@@ -76,9 +76,9 @@ class Column:
             return cls._category(name, texts(values, culprit), culprit)
         if is_list(kind):
             return cls._numbers(name, "list", _lists(values, None, culprit), culprit)
-        found = numbers(values, guess=guess)
-        if found is not None:
-            return cls._numbers(name, "number", _finite(found, culprit)[:, None], culprit)
+        read = numbers(values, guess=guess)
+        if read is not None:
+            return cls._numbers(name, "number", _finite(read, culprit)[:, None], culprit)
         cells = texts(values, culprit)
         if guess:
             _check_mixed(values, culprit)
@@ -131,19 +131,19 @@ class Column:
         """
         return "" in self.levels if self.kind == "category" else self.indicator
 
-    def encode(self, values: Any, where: str, told: set[str]) -> npt.NDArray[np.float32]:
-        """The features of some rows, n x `width`. `told`: the columns whose new texts were already
+    def encode(self, values: Any, where: str, warned: set[str]) -> npt.NDArray[np.float32]:
+        """The features of some rows, n x `width`. `warned`: the columns whose new texts were already
         warned about.
         """
         culprit = f"{where}: column {self.name!r}"
         if self.kind == "category":
             cells = texts(values, culprit)
             chosen = self._chosen(cells)
-            if self.name not in told and self._warned(cells, chosen, culprit):
-                told.add(self.name)
+            if self.name not in warned and self._warned(cells, chosen, culprit):
+                warned.add(self.name)
             return np.eye(self.width, dtype=np.float32)[chosen]
         if self.kind == "list":
-            found = _lists(values, len(self.mean), culprit)
+            rows = _lists(values, len(self.mean), culprit)
         else:
             read = None if is_list(values.type) else numbers(values, guess=True)
             if read is None:
@@ -158,12 +158,12 @@ class Column:
                 raise InputError(
                     f"{reason}; correct it, or name the column in data.table.categorical"
                 )
-            found = _finite(read, culprit)[:, None]
+            rows = _finite(read, culprit)[:, None]
         mean, scale = np.array(self.mean), np.array(self.scale)
         with np.errstate(all="ignore"):  # numbers near the largest may overflow, and are cut
-            standard = np.where(scale > 0, (found - mean) / scale, 0)
+            standard = np.where(scale > 0, (rows - mean) / scale, 0)
         standard = np.clip(np.nan_to_num(standard, nan=0), -FARTHEST, FARTHEST)
-        gaps = np.isnan(found).any(1, keepdims=True)
+        gaps = np.isnan(rows).any(1, keepdims=True)
         return np.concatenate(
             [standard, gaps] if self.indicator else [standard], axis=1, dtype=np.float32
         )
@@ -171,8 +171,8 @@ class Column:
     def _chosen(self, cells: Sequence[str]) -> list[int]:
         """Return the feature of each text, in whatever spelling."""
         numbered = {folded(text): number for number, text in enumerate(self.levels)}
-        found = {text: numbered.get(folded(text), len(self.levels)) for text in {*cells}}
-        return [found[text] for text in cells]
+        feature_of = {text: numbered.get(folded(text), len(self.levels)) for text in {*cells}}
+        return [feature_of[text] for text in cells]
 
     def _warned(self, cells: Sequence[str], chosen: Sequence[int], culprit: str) -> bool:
         """Warn if most texts have no feature of their own: they may be spelt in another way than in
@@ -189,10 +189,10 @@ class Column:
         limit = len(filled) - 1 if len(self.levels) >= MOST_LEVELS else len(filled) / 2
         if not filled or len(new) <= limit:
             return False
-        known = listed([repr(short(text, 40)) for text in self.levels if text], 3)
+        examples = listed([repr(short(text, 40)) for text in self.levels if text], 3)
         problem = f"{culprit}: {len(new)} of {len(filled)} texts, such as {short(new[0], 40)!r}, have no feature of their own"
         warn_once(
-            f"{problem} (texts that have one: {known}); check that they are spelt as in training"
+            f"{problem} (texts that have one: {examples}); check that they are spelt as in training"
         )
         return True
 
@@ -210,11 +210,11 @@ class Features:
         """Learn the columns from the primary training examples."""
         columns, left_out, guess = list[Column](), dict[str, str](), cells_are_text(table)
         for name in table.column_names:
-            found = Column.fit(name, table[name], config, where, guess=guess)
-            if isinstance(found, str):
-                left_out[name] = found
+            column = Column.fit(name, table[name], config, where, guess=guess)
+            if isinstance(column, str):
+                left_out[name] = column
                 continue
-            columns.append(found)
+            columns.append(column)
             if is_numbered(table[name], guess=guess):
                 rises = (
                     f"{where}: column {name!r} rises or falls from row to row, like a row number"
@@ -251,11 +251,11 @@ class Features:
         )
 
     def encode(
-        self, table: pa.Table, where: str, told: set[str] | None = None
+        self, table: pa.Table, where: str, warned: set[str] | None = None
     ) -> npt.NDArray[np.float32]:
         """Return the features of rows, n x `width`. Columns that are not features are ignored.
 
-        A column whose texts are mostly new causes a warning, unless it is in `told`, and is then
+        A column whose texts are mostly new causes a warning, unless it is in `warned`, and is then
         added to it.
         """
         missing = [
@@ -263,18 +263,18 @@ class Features:
         ]
         if missing:
             raise self._lacking(missing, table.column_names, where)
-        told = set() if told is None else told
+        warned = set() if warned is None else warned
         out = np.empty((table.num_rows, self.width), dtype=np.float32)
         start = 0
         for column in self.columns:
             out[:, start : start + column.width] = column.encode(
-                plain(table[column.name]), where, told
+                plain(table[column.name]), where, warned
             )
             start += column.width
         return out
 
     def encode_rows(
-        self, rows: Sequence[Mapping[str, Any]], where: str, told: set[str] | None = None
+        self, rows: Sequence[Mapping[str, Any]], where: str, warned: set[str] | None = None
     ) -> npt.NDArray[np.float32]:
         """Return the features of rows that map columns to cells.
 
@@ -295,12 +295,14 @@ class Features:
         cells = {
             column.name: array([row.get(column.name) for row in rows]) for column in self.columns
         }
-        return self.encode(pa.table(cells), where, told)
+        return self.encode(pa.table(cells), where, warned)
 
-    def _lacking(self, missing: Sequence[str], known: Sequence[str], where: str) -> InputError:
-        problem = f"{where}: needs the columns {listed(missing)} once each; its columns are {listed(known) or 'none'}"
-        blanks = [repr(name) for name in known if str(name) != str(name).strip() in missing]
-        hint = f" (remove the blanks around {listed(blanks)})" if blanks else other_separator(known)
+    def _lacking(self, missing: Sequence[str], present: Sequence[str], where: str) -> InputError:
+        problem = f"{where}: needs the columns {listed(missing)} once each; its columns are {listed(present) or 'none'}"
+        blanks = [repr(name) for name in present if str(name) != str(name).strip() in missing]
+        hint = (
+            f" (remove the blanks around {listed(blanks)})" if blanks else other_separator(present)
+        )
         return InputError(
             f"{problem}, and the training data had {listed([column.name for column in self.columns])}{hint}"
         )
@@ -313,15 +315,15 @@ class Features:
         """Read what `plain` returned, even after a round trip through JSON; raises ValueError for
         anything else.
         """
-        found = TypeAdapter(Features).validate_python(stored)
-        for column in found.columns:
+        features = TypeAdapter(Features).validate_python(stored)
+        for column in features.columns:
             if len(column.mean) != len(column.scale) or (
                 column.kind == "number" and len(column.mean) != 1
             ):
                 raise ValueError(
                     f"column {column.name!r} has no mean and scale that belong together"
                 )
-        return found
+        return features
 
 
 def counts_by_spelling(cells: Sequence[str]) -> dict[str, int]:
@@ -356,8 +358,8 @@ def other_separator(names: Sequence[str]) -> str:
 def array(values: Sequence[Any]) -> Any:
     """Return cells as a column of pyarrow. A column of pandas keeps its type."""
     try:
-        found = pa.array(values, from_pandas=True)  # NaN stands for a gap among texts too
-        return found if isinstance(found, pa.ChunkedArray) else pa.chunked_array([found])
+        column = pa.array(values, from_pandas=True)  # NaN stands for a gap among texts too
+        return column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
     except (
         pa.ArrowException,
         OverflowError,
@@ -479,11 +481,11 @@ def _check_mixed(values: Any, culprit: str) -> None:
 
 def is_numbered(values: Any, *, guess: bool) -> bool:
     """Whether whole numbers rise or fall from each row to the next, like a row number or a date."""
-    found = numbers(values, guess=guess)
-    if found is None or len(found) < 2 * FEWEST or not np.isfinite(found).all():
+    read = numbers(values, guess=guess)
+    if read is None or len(read) < 2 * FEWEST or not np.isfinite(read).all():
         return False
-    steps = np.diff(found)
-    return bool((found == np.round(found)).all() and ((steps > 0).all() or (steps < 0).all()))
+    steps = np.diff(read)
+    return bool((read == np.round(read)).all() and ((steps > 0).all() or (steps < 0).all()))
 
 
 def texts(values: Any, culprit: str) -> list[str]:

@@ -35,9 +35,9 @@ class Hub:
             raise InputError(f"hf:{name[:200]}: expected hf:owner/name")
         datasets = optional("datasets", "hub", f"data from hf:{name}")
         if Path(name).exists():
-            found = f"hf:{name}: 'datasets' would read the local file or folder {name} instead of the hub's"
+            problem = f"hf:{name}: 'datasets' would read the local file or folder {name} instead of the hub's"
             raise InputError(
-                f"{found}; write {name} without hf: to read it, or work in another folder"
+                f"{problem}; write {name} without hf: to read it, or work in another folder"
             )
         self.name, hub = name, datasets.config.HF_ENDPOINT
         reached = datasets.config.HF_HUB_OFFLINE or _answers(hub)
@@ -66,27 +66,28 @@ class Hub:
         """Return the underlying table: images are still encoded, metadata has the class names.
         None: the first split.
         """
-        found = self._splits[split or self.splits[0]]
-        return found.with_format("arrow")[:].replace_schema_metadata(
-            found.features.arrow_schema.metadata
+        data = self._splits[split or self.splits[0]]
+        return data.with_format("arrow")[:].replace_schema_metadata(
+            data.features.arrow_schema.metadata
         )
 
     def listing(self, split: str | None, columns: Columns) -> Listing:
         if split is None:
             return joined([self.listing(name, columns) for name in self.splits])
-        found, table = self._splits[split], self.table(split)
+        data = self._splits[split]
+        table = self.table(split)
         where = f"hf:{self.name} ({split})"
-        if found.info.builder_name == "csv" and any(column.null_count for column in table.columns):
-            found = (
+        if data.info.builder_name == "csv" and any(column.null_count for column in table.columns):
+            problem = (
                 f"{where}: 'datasets' reads cells such as NA, None and null of csv files as empty"
             )
-            warn_once(f"{found}; if they are labels, download the files and name their folder")
+            warn_once(f"{problem}; if they are labels, download the files and name their folder")
         return table_listing(table, where, columns)
 
 
 def _answers(address: str) -> bool:
     """Whether a server answers at all; `datasets` by itself would try for half a minute."""
-    found: list[bool] = []
+    answers: list[bool] = []
 
     def ask() -> None:
         with suppress(OSError, ValueError):
@@ -94,13 +95,13 @@ def _answers(address: str) -> bool:
                 urllib.request.urlopen(
                     urllib.request.Request(address, method="HEAD"), timeout=PATIENCE
                 ).close()
-            found.append(True)
+            answers.append(True)
 
     # In a thread, since looking up a name has no time limit.
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join(PATIENCE)
-    return bool(found)
+    return bool(answers)
 
 
 @contextmanager

@@ -127,13 +127,13 @@ def class_names(table: pa.Table, column: str) -> list[str] | None:
     (`fine_label_names`), or in a list `class_names`. A list applies to the column that is read by
     default, or to a column that has all its classes.
     """
-    metadata, own = table.schema.metadata or {}, f"{column}_names".encode()
+    metadata, key = table.schema.metadata or {}, f"{column}_names".encode()
     try:
         if b"huggingface" in metadata:
             feature = json.loads(metadata[b"huggingface"])["info"]["features"][column]
             names = feature.get("names") or feature.get("feature", {}).get("names")
-        elif own in metadata:
-            names = json.loads(metadata[own])
+        elif key in metadata:
+            names = json.loads(metadata[key])
         else:
             names = json.loads(metadata[b"class_names"])
             usual = next((name for name in LABELS if name in table.column_names), column)

@@ -125,11 +125,13 @@ def read_parts(config: DataConfig, seed: int, *, pooled: bool = False) -> Parts:
         _check_excluded(
             table, [opened(source.path) for source in (config.primary, *config.auxiliary.values())]
         )
-    seen = {name: digests(part.listing, part.rows) for name, part in primary.items()}
-    copied = check_copies(seen, config.primary.path, config.primary.overlap)
+    digests_of = {name: digests(part.listing, part.rows) for name, part in primary.items()}
+    copied = check_copies(digests_of, config.primary.path, config.primary.overlap)
     if pooled and config.primary.overlap != "allow":
-        _warn_of_copies([seen["train"], seen["validation"]], primary, config.primary.path)
-    auxiliary, used = {}, [seen["train"].words, seen["validation"].words]
+        _warn_of_copies(
+            [digests_of["train"], digests_of["validation"]], primary, config.primary.path
+        )
+    auxiliary, used = {}, [digests_of["train"].words, digests_of["validation"].words]
     for name, source in config.auxiliary.items():
         part = _auxiliary_part(
             source, opened(source.path), name, mix(seed, name), table, config.primary.group
@@ -141,7 +143,7 @@ def read_parts(config: DataConfig, seed: int, *, pooled: bool = False) -> Parts:
             )
         _check_columns(part, name, primary["train"])
         _check_one_class(part, name, primary["train"])
-        part, words = _without_primary(part, name, primary, seen, pooled=pooled)
+        part, words = _without_primary(part, name, primary, digests_of, pooled=pooled)
         auxiliary[name] = part
         used.append(words)
         _warn_of_spelling(part, name, primary["train"])
@@ -153,35 +155,35 @@ def read_parts(config: DataConfig, seed: int, *, pooled: bool = False) -> Parts:
     return Parts(primary, auxiliary, copied, used)
 
 
-def _warn_of_copies(seen: Sequence[Digests], primary: Mapping[str, Part], where: str) -> None:
+def _warn_of_copies(pooled: Sequence[Digests], primary: Mapping[str, Part], where: str) -> None:
     """Warn about pooled examples that may be held out while copies of them are trained on."""
-    words = np.concatenate([found.words for found in seen]).tolist()
+    words = np.concatenate([part.words for part in pooled]).tolist()
     groups = [*(primary["train"].groups or ()), *(primary["validation"].groups or ())]
     # Copies in one group stay together.
-    known = {
+    pairs = {
         (word, group)
         for word, group in zip(words, groups or range(len(words)), strict=True)
         if word
     }
-    count = len(known) - len({word for word, _ in known})
+    count = len(pairs) - len({word for word, _ in pairs})
     if count:
-        found = f"{where}: {count} of {len(words)} labelled examples are copies of others. If one copy is held out while another"
+        problem = f"{where}: {count} of {len(words)} labelled examples are copies of others. If one copy is held out while"
         cure = "remove the copies, or give them the same data.primary.group"
-        warn_once(f"{found} is trained on, out-of-fold scores are too good; {cure}")
+        warn_once(f"{problem} another is trained on, out-of-fold scores are too good; {cure}")
 
 
 def _check_excluded(table: TableConfig, sources: Sequence[Source]) -> None:
     """Refuse a column that no source has: it is misspelt, and the intended column would become a
     feature.
     """
-    known = list[str]()
+    columns = list[str]()
     for source in sources:
         split = "train" if "train" in source.splits else None
-        known += source.columns(split or next(iter(source.splits), None))
+        columns += source.columns(split or next(iter(source.splits), None))
     for name in table.exclude:
-        if name not in known:
+        if name not in columns:
             raise InputError(
-                f"data.table.exclude: no source has a column {short(name)!r}{meant(name, known)}"
+                f"data.table.exclude: no source has a column {short(name)!r}{meant(name, columns)}"
             )
 
 
@@ -223,18 +225,23 @@ def _warn_of_spelling(part: Part, name: str, primary: Part) -> None:
     """Warn if a class is spelt in another way than in the primary data: then it counts as another
     class.
     """
-    known = spellings(primary.classes)
-    for own in part.classes:
-        other = known.get(loose(own), own)
-        if other != own and own not in primary.classes:
-            problem = f"data.auxiliary.{name}: its class {short(own)!r} is not the primary class {short(other)!r}"
+    spelling = spellings(primary.classes)
+    for label in part.classes:
+        other = spelling.get(loose(label), label)
+        if other != label and label not in primary.classes:
+            problem = f"data.auxiliary.{name}: its class {short(label)!r} is not the primary class {short(other)!r}"
             warn_once(
                 f"{problem}, because case and blanks count; spell them alike if they mean the same"
             )
 
 
 def _without_primary(
-    part: Part, name: str, primary: Mapping[str, Part], seen: Mapping[str, Digests], *, pooled: bool
+    part: Part,
+    name: str,
+    primary: Mapping[str, Part],
+    digests_of: Mapping[str, Digests],
+    *,
+    pooled: bool,
 ) -> tuple[Part, npt.NDArray[np.bytes_]]:
     """Leave out the examples that the primary task has, and those whose groups it holds out.
 
@@ -242,22 +249,25 @@ def _without_primary(
     nothing. Plain text may be used again for language modelling, but never a text that is held out.
     Other examples of a patient who is held out would show what the model is tested on.
     """
-    own, held_outs = digests(part.listing, part.rows), ("train", "validation", "test")[not pooled :]
+    here = digests(part.listing, part.rows)
+    held_outs = ("train", "validation", "test")[not pooled :]
     if part.groups is None and any(primary[held_out].groups for held_out in held_outs):
         warn_once(
             f"data.auxiliary.{name}: has no column for data.primary.group, so its examples that belong to held-out primary "
             "groups cannot be found and removed; add the column, unless the source shares no group with the primary data"
         )
     forbidden = [
-        seen["validation"],
-        seen["test"],
-        *([seen["train"]] if pooled or part.labels is not None else []),
+        digests_of["validation"],
+        digests_of["test"],
+        *([digests_of["train"]] if pooled or part.labels is not None else []),
     ]
-    copied = np.isin(own.exact, np.concatenate([other.exact for other in forbidden]))
+    copied = np.isin(here.exact, np.concatenate([other.exact for other in forbidden]))
     grouped = ~copied & _of_groups(part, [primary[held_out] for held_out in held_outs])
-    kept = ~copied & ~grouped
+    remaining = ~copied & ~grouped
     for held_out in held_outs:
-        count, _ = copies(Digests(own.exact[kept], own.words[kept]), seen[held_out])
+        count, _ = copies(
+            Digests(here.exact[remaining], here.words[remaining]), digests_of[held_out]
+        )
         if count:
             problem = f"data.auxiliary.{name}: {count} of its texts are also in the primary {held_out} set"
             but = "except for case, white space or punctuation"
@@ -265,18 +275,23 @@ def _without_primary(
     if grouped.any():
         left_out = part.take(np.flatnonzero(grouped))
         _tell_of_groups(
-            left_out, name, len(kept), int(copied.sum()), some_left=bool(kept.any()), pooled=pooled
+            left_out,
+            name,
+            len(remaining),
+            int(copied.sum()),
+            some_left=bool(remaining.any()),
+            pooled=pooled,
         )
-    if not kept.any():
+    if not remaining.any():
         problem = f"data.auxiliary.{name}: all its examples are also in the primary data"
         raise InputError(
             f"{problem}; name other data, or lower data.primary.train so that some are left"
         )
     of_groups = int(grouped.sum())
     left = replace(
-        part.take(np.flatnonzero(kept)), left_out=int(copied.sum()), left_out_groups=of_groups
+        part.take(np.flatnonzero(remaining)), left_out=int(copied.sum()), left_out_groups=of_groups
     )
-    return left, own.words[kept]
+    return left, here.words[remaining]
 
 
 def _of_groups(part: Part, held_out: Sequence[Part]) -> npt.NDArray[np.bool_]:
@@ -320,29 +335,29 @@ def _primary_parts(
 ) -> dict[str, Part]:
     if not pooled:
         check_held_out(config)
-    train_split, own = _own_splits(config, source.splits)
+    train_split, splits = _own_splits(config, source.splits)
     left = chosen(open_listing(config, source, train_split, table), config)
     _check_classes(left, config.path)
     total = len(left.rows)
     parts: dict[str, Part] = {}
-    for name, wanted, first in (
+    for name, setting, first in (
         ("test", config.test, test_seed),
         ("validation", config.validation, seed),
     ):
-        what, split = f"data.primary.{name}", own[name]
-        if wanted == 0 and isinstance(wanted, int) and pooled:
+        what, split = f"data.primary.{name}", splits[name]
+        if setting == 0 and isinstance(setting, int) and pooled:
             parts[name] = left.take(np.arange(0))
             continue
         if split not in (None, train_split):
             part = _own_part(config, open_listing(config, source, split, table), left)
             # The default fraction is meant for data without splits.
-            size = amount(wanted if isinstance(wanted, int) else None, len(part.rows), what)
+            size = amount(setting if isinstance(setting, int) else None, len(part.rows), what)
             parts[name], _ = part.drawn(size, mix(first, name))
-        elif wanted is None:
+        elif setting is None:
             reason = "null means the source's own split, but it has none"
             raise InputError(f"{what}: {reason}; give a count or a fraction, such as 0.2")
         else:
-            size = amount(wanted, len(left.rows), what, total)
+            size = amount(setting, len(left.rows), what, total)
             parts[name], left = left.drawn(size, mix(first, name), left.groups)
     size = amount(config.train, len(left.rows), "data.primary.train", total)
     # Pooled rows are held out in turn, so the others of their groups are lost for auxiliary data:
@@ -373,8 +388,8 @@ def check_held_out(config: PrimaryConfig) -> None:
         "validation": "choose the model (and the weights of strategy auto)",
     }
     for name, purpose in purposes.items():
-        wanted = getattr(config, name)
-        if wanted == 0 and isinstance(wanted, int):
+        count = getattr(config, name)
+        if count == 0 and isinstance(count, int):
             what = f"data.primary.{name}"
             raise InputError(
                 f"{what}: is 0, but {name} examples {purpose}; give a count or a fraction, such as 0.2"
@@ -382,27 +397,27 @@ def check_held_out(config: PrimaryConfig) -> None:
 
 
 def _own_splits(
-    config: PrimaryConfig, known: list[str]
+    config: PrimaryConfig, available: list[str]
 ) -> tuple[str | None, dict[str, str | None]]:
     """Return the splits for training, validation and test; no example may be in two of them.
 
     A split that is named for training and for another part is divided. Splits that the
     configuration does not name are found by their usual names.
     """
-    train = config.split or ("train" if "train" in known else None)
+    train = config.split or ("train" if "train" in available else None)
     taken = {*(train or "").split("+"), config.validation_split, config.test_split}
-    own = {
+    splits = {
         "validation": config.validation_split
-        or next((name for name in VALIDATION if name in {*known} - taken), None),
-        "test": config.test_split or ("test" if "test" in {*known} - taken else None),
+        or next((name for name in VALIDATION if name in {*available} - taken), None),
+        "test": config.test_split or ("test" if "test" in {*available} - taken else None),
     }
     held_out = {
-        name: set(split.split("+")) for name, split in own.items() if split not in (None, train)
+        name: set(split.split("+")) for name, split in splits.items() if split not in (None, train)
     }
-    if train is None and known and held_out:
-        train = "+".join(name for name in known if name not in set().union(*held_out.values()))
+    if train is None and available and held_out:
+        train = "+".join(name for name in available if name not in set().union(*held_out.values()))
         if not train:
-            problem = f"{config.path}: has {' and '.join(known)}, but nothing to train on"
+            problem = f"{config.path}: has {' and '.join(available)}, but nothing to train on"
             raise InputError(
                 f"{problem}; set data.primary.split to the split that should be divided"
             )
@@ -414,12 +429,12 @@ def _own_splits(
             raise InputError(
                 f"{config.path}: the split {min(both)} is in {first} and in {second}; {cure}"
             )
-    for name in set(known).difference(*used.values()):
+    for name in set(available).difference(*used.values()):
         if name.lower() in ("train", "test", *VALIDATION) and not name.islower():
             warn_once(
                 f"{config.path}: the split {name} is ignored, since its name has capitals; data.primary.split can name it"
             )
-    return train, own
+    return train, splits
 
 
 def chosen(listing: Listing, config: SourceConfig, *, labelled: bool = True) -> Part:
@@ -433,17 +448,17 @@ def chosen(listing: Listing, config: SourceConfig, *, labelled: bool = True) -> 
     if not listing.classes:
         reason = "no example has a label (empty cells and negative numbers count as none)"
         raise InputError(f"{where}: {reason}; name another column with label:")
-    wanted, known = config.classes or [], {*listing.classes}
-    for name in [*wanted, *config.exclude]:
-        if wanted.count(name) > 1:
+    named, existing = config.classes or [], {*listing.classes}
+    for name in [*named, *config.exclude]:
+        if named.count(name) > 1:
             raise InputError(f"{where}: classes: names {name!r} twice; name it once")
-        if name not in known:
+        if name not in existing:
             hint = meant(name, listing.classes) or "."
             raise InputError(
                 f"{where}: there is no class {name!r}{hint} Its classes are {listed(listing.classes)}"
             )
     classes = [
-        name for name in (wanted or listing.usual or listing.classes) if name not in config.exclude
+        name for name in (named or listing.usual or listing.classes) if name not in config.exclude
     ]
     if not classes:
         raise InputError(f"{where}: exclude: leaves none of its classes; exclude fewer")
@@ -482,17 +497,17 @@ def _own_part(config: PrimaryConfig, listing: Listing, train: Part) -> Part:
     """
     labels = _check_labels(listing)
     kinds = [
-        f"{found.kind}s with {'several labels' if found.multi_label else 'one label'} each"
-        for found in (listing, train.listing)
+        f"{rows.kind}s with {'several labels' if rows.multi_label else 'one label'} each"
+        for rows in (listing, train.listing)
     ]
     if kinds[0] != kinds[1]:
-        found = f"{listing.where}: holds {kinds[0]}, but {train.listing.where} holds {kinds[1]}"
-        raise InputError(f"{found}; give splits of the same kind")
+        problem = f"{listing.where}: holds {kinds[0]}, but {train.listing.where} holds {kinds[1]}"
+        raise InputError(f"{problem}; give splits of the same kind")
     unseen = _unseen(listing, labels, train, config)
     missing = [name for name in train.classes if name not in listing.classes]
     if listing.multi_label and missing:
-        found = f"{listing.where}: has no label {listed(missing)}, which the training split has"
-        raise InputError(f"{found}; its labels are {listed(listing.classes)}")
+        problem = f"{listing.where}: has no label {listed(missing)}, which the training split has"
+        raise InputError(f"{problem}; its labels are {listed(listing.classes)}")
     return replace(_numbered(listing, train.classes), unseen=unseen)
 
 
@@ -509,11 +524,11 @@ def _unseen(listing: Listing, labels: Labels, train: Part, config: PrimaryConfig
         else np.bincount(labels[labels >= 0], minlength=len(listing.classes))
     )
     left_out = {*train.listing.classes, *config.exclude}
-    kept = spellings(train.classes)
+    trained = spellings(train.classes)
     unseen = {
         name: int(count)
         for name, count in zip(listing.classes, counts, strict=True)
-        if count and name not in left_out and (config.classes is None or loose(name) in kept)
+        if count and name not in left_out and (config.classes is None or loose(name) in trained)
     }
     if not unseen:
         return {}

@@ -109,19 +109,19 @@ def prepare(
     config: DataConfig,
     seed: int,
     reader: Reader | None = None,
-    known: Sequence[Prepared] = (),
+    others: Sequence[Prepared] = (),
     *,
     pooled: bool = False,
 ) -> Prepared:
     """Read everything. `seed` is the run's seed, for splits that follow it (data.seed: null,
     data.subsets).
 
-    Decoded auxiliary images are reused from `known`, which holds other splits of the same data.
+    Decoded auxiliary images are reused from `others`, which are other splits of the same data.
     `pooled`: training and validation examples become one set, which will be divided into folds.
     """
     seed = split_seed(config, seed)
     return encode(
-        config, read_parts(config, seed, pooled=pooled), seed, reader, known, pooled=pooled
+        config, read_parts(config, seed, pooled=pooled), seed, reader, others, pooled=pooled
     )
 
 
@@ -130,7 +130,7 @@ def encode(
     parts: Parts,
     seed: int,
     reader: Reader | None = None,
-    known: Sequence[Prepared] = (),
+    others: Sequence[Prepared] = (),
     *,
     pooled: bool = False,
 ) -> Prepared:
@@ -149,7 +149,7 @@ def encode(
     auxiliary = {}
     for name, part in parts.auxiliary.items():
         decoded = None
-        for other in known:
+        for other in others:
             decoded = decoded or _decoded(other, part, record)
         auxiliary[name] = encoder.task(name, part, primary, decoded)
     validation, test = (
@@ -349,15 +349,15 @@ def _rows(part: Part) -> dict[str, Any]:
     }
 
 
-def _decoded(known: Prepared, part: Part, record: dict[str, Any]) -> Examples | None:
+def _decoded(other: Prepared, part: Part, record: dict[str, Any]) -> Examples | None:
     """The auxiliary examples of other prepared data, if they are the same images."""
     size = record.get("image_size")
-    alike = all(known.record.get(entry) == record.get(entry) for entry in ("image_size", WHITE))
+    alike = all(other.record.get(entry) == record.get(entry) for entry in ("image_size", WHITE))
     if size is None or not alike or part.labels is None:
         return None
     rows = _rows(part)
-    for name, task in known.auxiliary.items():
-        same = all(known.record["auxiliary"][name][key] == rows[key] for key in rows)
+    for name, task in other.auxiliary.items():
+        same = all(other.record["auxiliary"][name][key] == rows[key] for key in rows)
         if same and task.examples.targets is not None:
             return Examples(task.examples.inputs, torch.from_numpy(part.labels))
     return None

@@ -157,14 +157,14 @@ def warn_once(message: str) -> None:
     logger.warning("%s", message)
 
 
-def check_memory(wanted: int, what: str, cure: str = "give fewer examples") -> None:
+def check_memory(size: int, what: str, cure: str = "give fewer examples") -> None:
     """Refuse data that take more than half of the free memory, before they are allocated; `what`
     names them.
     """
     free = free_memory()
-    if wanted > free / 2:
+    if size > free / 2:
         raise InputError(
-            f"{what} would take {wanted / 2**30:.1f} GiB of memory, but at most half of the {free / 2**30:.1f} GiB that are "
+            f"{what} would take {size / 2**30:.1f} GiB of memory, but at most half of the {free / 2**30:.1f} GiB that are "
             f"free may be used, because training needs some too; {cure}"
         )
 
@@ -219,8 +219,8 @@ def open_listing(
                 f"{config.path}: the split {name} is named twice in {split}; name it once"
             )
         if name is not None and name not in source.splits:
-            known = ", ".join(source.splits) or "none"
-            raise InputError(f"{config.path}: there is no split {name!r}; the source has {known}")
+            splits = ", ".join(source.splits) or "none"
+            raise InputError(f"{config.path}: there is no split {name!r}; the source has {splits}")
         for key, value in vars(columns).items():
             if value and key != "table" and not source.columns(name):
                 raise InputError(
@@ -243,13 +243,15 @@ def joined(parts: Sequence[Listing]) -> Listing:
     first, ends = parts[0], np.cumsum([part.count for part in parts])
 
     def collected(rows: Rows, of: Callable[[Listing, Rows], Sequence[Any]]) -> list[Any]:
-        owners, found = np.searchsorted(ends, rows, side="right"), dict[int, Any]()
+        owners, item_at = np.searchsorted(ends, rows, side="right"), dict[int, Any]()
         for number, part in enumerate(parts):
-            wanted = np.flatnonzero(owners == number)
-            found |= zip(
-                wanted.tolist(), of(part, rows[wanted] - (ends[number] - part.count)), strict=True
+            positions = np.flatnonzero(owners == number)
+            item_at |= zip(
+                positions.tolist(),
+                of(part, rows[positions] - (ends[number] - part.count)),
+                strict=True,
             )
-        return [found[position] for position in range(len(rows))]
+        return [item_at[position] for position in range(len(rows))]
 
     classes = list(dict.fromkeys(name for part in parts for name in part.classes))
     labels = [
@@ -264,8 +266,8 @@ def joined(parts: Sequence[Listing]) -> Listing:
         first,
         where=" + ".join(part.where for part in parts),
         count=int(ends[-1]),
-        fetch=lambda rows: collected(rows, lambda part, own: part.fetch(own)),
-        names=lambda rows: collected(rows, lambda part, own: part.named(own)),
+        fetch=lambda rows: collected(rows, lambda part, inside: part.fetch(inside)),
+        names=lambda rows: collected(rows, lambda part, inside: part.named(inside)),
         labels=np.concatenate(labels) if whole else None,
         classes=classes if whole else [],
         tables=[table for part in parts for table in part.tables],

@@ -40,8 +40,8 @@ def amount(count: Count, available: int, what: str, total: int | None = None) ->
     if count < 0:
         raise InputError(f"{what}: must not be negative, got {count}")
     if count > available:
-        wanted = f"{what}: {counted(int(count), 'example is', 'examples are')} wanted, but there are only {available}"
-        raise InputError(f"{wanted}; ask for fewer, or write null for all")
+        problem = f"{what}: {counted(int(count), 'example is', 'examples are')} wanted, but there are only {available}"
+        raise InputError(f"{problem}; ask for fewer, or write null for all")
     return int(count)
 
 
@@ -157,13 +157,13 @@ def unpacked(text: str) -> npt.NDArray[np.uint64]:
     return numbers
 
 
-def are_in(words: npt.NDArray[np.bytes_], known: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+def are_in(words: npt.NDArray[np.bytes_], others: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
     """Find the digests that are among the `unpacked` ones; a blank text never is."""
-    if not len(known):
+    if not len(others):
         return np.zeros(len(words), dtype=bool)
     numbers = _numbers(words)
-    # `known` is sorted; np.isin would sort it again for every batch.
-    nearest = known[np.minimum(np.searchsorted(known, numbers), len(known) - 1)]
+    # `others` is sorted; np.isin would sort it again for every batch.
+    nearest = others[np.minimum(np.searchsorted(others, numbers), len(others) - 1)]
     used: npt.NDArray[np.bool_] = (nearest == numbers) & (words != b"")
     return used
 

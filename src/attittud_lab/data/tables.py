@@ -159,8 +159,8 @@ def _inputs(
     """The images or texts of a table."""
     column = _choose(table, where, columns.input, INPUTS, "input")
     if column is None:
-        known = listed(table.column_names)
-        problem = f"{where}: no column looks like an image or a text; name it with input:. Columns: {known}"
+        columns_text = listed(table.column_names)
+        problem = f"{where}: no column looks like an image or a text; name it with input:. Columns: {columns_text}"
         raise InputColumnError(
             f"{problem}. If these are features, set data.kind: table (`attittud init table` does)"
         )
@@ -194,10 +194,10 @@ def _features(table: pa.Table, where: str, columns: Columns, others: set[str | N
     for key in ("columns", "categorical"):
         for name in getattr(config, key) or ():
             _choose(table, where, name, (), f"data.table.{key}")
-    known = [
+    possible = [
         name for name in table.column_names if name not in others and name not in config.exclude
     ]
-    names = [name for name in known if config.columns is None or name in config.columns]
+    names = [name for name in possible if config.columns is None or name in config.columns]
     if not names:
         problem = (
             f"{where}: has no column of features besides {listed(sorted(filter(None, others)))}"
@@ -205,18 +205,18 @@ def _features(table: pa.Table, where: str, columns: Columns, others: set[str | N
         raise InputError(
             f"{problem}; check data.table. Its columns are {listed(table.column_names)}"
         )
-    guess, made = cells_are_text(table), dict[str, Any]()
+    guess, cells = cells_are_text(table), dict[str, Any]()
     for name in names:
         _choose(table, where, name, (), "data.table.columns")
         values = plain(table[name])
         if name in config.categorical:
-            made[name] = pa.chunked_array([pa.array(texts(values, f"{where}: column {name!r}"))])
+            cells[name] = pa.chunked_array([pa.array(texts(values, f"{where}: column {name!r}"))])
         else:
             read = numbers(values, guess=True) if guess else None
-            made[name] = (
+            cells[name] = (
                 values if read is None else pa.chunked_array([pa.array(read, from_pandas=True)])
             )
-    return pa.table(made, metadata=table.schema.metadata)
+    return pa.table(cells, metadata=table.schema.metadata)
 
 
 def _cells(features: pa.Table, rows: Rows) -> list[Raw]:

@@ -155,9 +155,9 @@ class Order:
         for a device.
         """
         if size > MOST_REPEATED * self.n:
-            found = f"a batch of {self.stream} asks for {size:,} examples, but there are only {self.n:,}"
+            problem = f"a batch of {self.stream} asks for {size:,} examples, but there are only {self.n:,}"
             cure = f"lower its batch size to at most {MOST_REPEATED * self.n:,}: more only repeats them"
-            raise InputError(f"{found}; {cure}")
+            raise InputError(f"{problem}; {cure}")
         start, parts, whole = step * size, [], size
         while size > 0:
             epoch, offset = divmod(start, self.n)
@@ -279,7 +279,11 @@ def objective_for(*, several: bool, name: str = "classify") -> str:
     once.
     """
     return (
-        next(other for other, found in OBJECTIVES.items() if found.derived and found.several)
+        next(
+            other
+            for other, objective in OBJECTIVES.items()
+            if objective.derived and objective.several
+        )
         if several
         else name
     )
@@ -287,10 +291,10 @@ def objective_for(*, several: bool, name: str = "classify") -> str:
 
 def find_objective(name: str, where: str) -> Objective:
     """The objective that a configuration names; `where` is the setting."""
-    known = [other for other, objective in OBJECTIVES.items() if not objective.derived]
-    if name not in known:
-        hint = meant(name, known) or "."
+    names = [other for other, objective in OBJECTIVES.items() if not objective.derived]
+    if name not in names:
+        hint = meant(name, names) or "."
         raise InputError(
-            f"{where}: there is no objective {name[:40]!r}{hint} Choose one of {', '.join(known)}"
+            f"{where}: there is no objective {name[:40]!r}{hint} Choose one of {', '.join(names)}"
         )
     return OBJECTIVES[name]

@@ -95,23 +95,23 @@ class Reader:
         block.
         """
         room, sides = self._room(), len(self.words.prefix) + len(self.words.suffix)
-        found: list[list[Numbers]] = []
+        rows: list[list[Numbers]] = []
         left = 0
         for text in tokenised(self.words, texts, self.cache):
             start = 0
             while start < len(text):
                 fits = left - sides
                 if not self.pack or fits < min(SHORTEST, len(text) - start):
-                    found.append([])
+                    rows.append([])
                     left, fits = self.max_length, room
                 part = self._framed(text[start : start + fits])
-                found[-1].append(part)
+                rows[-1].append(part)
                 start, left = start + len(part) - sides, left - len(part)
-        if not found:
+        if not rows:
             raise InputError(
                 "the texts for language modelling contain no words; check the input column"
             )
-        return self._padded([np.concatenate(parts) for parts in found])
+        return self._padded([np.concatenate(parts) for parts in rows])
 
     def _framed(self, text: Numbers) -> Numbers:
         return np.concatenate(
@@ -146,18 +146,18 @@ def tokenised(words: Words, texts: Sequence[str], folder: Path | None) -> list[N
     and saved there.
     """
     path = None if folder is None else folder / f"{_key(words, texts)}.safetensors"
-    kept = None if path is None else _read(path, len(texts))
-    if kept is None:
+    stored = None if path is None else _read(path, len(texts))
+    if stored is None:
         if path is not None:
             logger.info("tokenising %d texts into %s", len(texts), path)
         rows, kind = words.encode(texts), np.uint16 if words.vocabulary <= 1 << 16 else np.int32
         ends = np.cumsum([0, *(len(row) for row in rows)], dtype=np.int64)
         numbers = np.fromiter((number for row in rows for number in row), kind, count=int(ends[-1]))
-        kept = {"numbers": numbers, "ends": ends}
+        stored = {"numbers": numbers, "ends": ends}
         if path is not None:
             make_folder(path.parent, _CURE, shared=True)
-            write_atomically(path, save(kept | {"sha256": _checksum(kept)}), _CURE)
-    return [kept["numbers"][start:end] for start, end in pairwise(kept["ends"])]
+            write_atomically(path, save(stored | {"sha256": _checksum(stored)}), _CURE)
+    return [stored["numbers"][start:end] for start, end in pairwise(stored["ends"])]
 
 
 def _key(words: Words, texts: Sequence[str]) -> str:
@@ -170,9 +170,9 @@ def _key(words: Words, texts: Sequence[str]) -> str:
     return digest.hexdigest()[:32]
 
 
-def _checksum(kept: Mapping[str, Numbers]) -> Numbers:
-    digest = hashlib.sha256(kept["ends"].tobytes())
-    digest.update(kept["numbers"].tobytes())
+def _checksum(stored: Mapping[str, Numbers]) -> Numbers:
+    digest = hashlib.sha256(stored["ends"].tobytes())
+    digest.update(stored["numbers"].tobytes())
     return np.frombuffer(digest.digest(), dtype=np.uint8)
 
 
@@ -181,9 +181,9 @@ def _read(path: Path, count: int) -> dict[str, Numbers] | None:
     damaged.
     """
     try:
-        kept = load(path.read_bytes())
-        if len(kept["ends"]) == count + 1 and np.array_equal(_checksum(kept), kept["sha256"]):
-            return kept
+        stored = load(path.read_bytes())
+        if len(stored["ends"]) == count + 1 and np.array_equal(_checksum(stored), stored["sha256"]):
+            return stored
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, SafetensorError, KeyError, ValueError, TypeError):

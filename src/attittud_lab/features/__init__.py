@@ -193,8 +193,8 @@ def restore(name: str, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
 
 
 def _other_kind(name: str, reads: str, kind: str) -> InputError:
-    found = f"features {name!r} read data of the kind {reads}, not {kind}"
-    return InputError(f"{found}; choose one of {', '.join(names(kind))}")
+    problem = f"features {name!r} read data of the kind {reads}, not {kind}"
+    return InputError(f"{problem}; choose one of {', '.join(names(kind))}")
 
 
 def _check_installed(name: str, entry: FeaturesEntry) -> None:

@@ -141,7 +141,7 @@ def _missing(digests: Sequence[bytes], rows: dict[bytes, Rows]) -> list[int]:
     return list(first.values())
 
 
-def _stored(folder: Path, wanted: set[bytes]) -> dict[bytes, Rows]:
+def _stored(folder: Path, checksums: set[bytes]) -> dict[bytes, Rows]:
     """Return the rows that are on the disk, by the checksum of their input."""
     rows: dict[bytes, Rows] = {}
     for path in sorted(folder.glob("*.safetensors")):
@@ -150,7 +150,7 @@ def _stored(folder: Path, wanted: set[bytes]) -> dict[bytes, Rows]:
             continue
         names, features = chunk
         rows.update(
-            (name, row) for name, row in zip(names, features, strict=True) if name in wanted
+            (name, row) for name, row in zip(names, features, strict=True) if name in checksums
         )
     return rows
 

@@ -183,8 +183,8 @@ class EncoderFeatures(FeatureMap):
             red_scale, green_scale, blue_scale = (255 * float(value) for value in scale)
             return Preparation(int(size), (red, green, blue), (red_scale, green_scale, blue_scale))
         except (TypeError, ValueError) as error:
-            found = f"{path}: does not describe images of three colours ({error})"
-            raise InputError(f"{found}; correct size, image_mean and image_std") from None
+            problem = f"{path}: does not describe images of three colours ({error})"
+            raise InputError(f"{problem}; correct size, image_mean and image_std") from None
 
     def _image_size(self) -> int:
         size = getattr(self._image_network.model.config, "image_size", None)

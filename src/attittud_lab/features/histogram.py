@@ -64,8 +64,8 @@ class HistogramFeatures(FeatureMap):
     def restore(cls, plain: Mapping[str, Any], _: Mapping[str, Tensor]) -> Self:
         feature_map = cls()
         if feature_map.plain() != dict(plain):
-            found = f"features 'histogram': stored with {dict(plain)}, now {feature_map.plain()}"
-            raise InputError(f"{found}; train again with this version")
+            problem = f"features 'histogram': stored with {dict(plain)}, now {feature_map.plain()}"
+            raise InputError(f"{problem}; train again with this version")
         return feature_map
 
 

@@ -62,10 +62,10 @@ class TfidfFeatures(FeatureMap):
                 continue
             self._blocks[block] = vectorizer
         if not self._blocks:
-            found = (
+            problem = (
                 f"tfidf: no word and no sequence of characters is in two of {len(texts):,} texts"
             )
-            raise InputError(f"{found}; name another column with input:, or give longer texts")
+            raise InputError(f"{problem}; name another column with input:, or give longer texts")
 
     def transform(
         self, inputs: Sequence[str], progress: Progress | None = None
@@ -102,8 +102,10 @@ class TfidfFeatures(FeatureMap):
                 vectorizer.idf_ = tensors[f"{block}.idf"].numpy()
                 restored._blocks[block] = vectorizer
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            found = f"tfidf: the stored terms and weights do not belong together ({error!r:.100})"
-            raise InputError(f"{found}; restore the files from a backup, or train again") from None
+            problem = f"tfidf: the stored terms and weights do not belong together ({error!r:.100})"
+            raise InputError(
+                f"{problem}; restore the files from a backup, or train again"
+            ) from None
         return restored
 
 

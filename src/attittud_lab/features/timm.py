@@ -41,9 +41,9 @@ class TimmFeatures(FeatureMap):
         try:
             timm = optional("timm", "timm", f"features {name!r}")
         except RuntimeError as error:  # raised by a torchvision that was built for another torch
-            found = f"features {name!r}: timm cannot be imported ({one_line(error, 200)})"
+            problem = f"features {name!r}: timm cannot be imported ({one_line(error, 200)})"
             cure = "install the torchvision that belongs to this torch"
-            raise InputError(f"{found}; {cure}") from None
+            raise InputError(f"{problem}; {cure}") from None
         try:
             with tensors_alone():
                 return timm.create_model(self._network_name, pretrained=True, num_classes=0)

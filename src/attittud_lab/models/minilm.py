@@ -26,8 +26,8 @@ def package_folder(what: str) -> str:
     return str(package.get_model_path())
 
 
-def minilm_body(wanted: Wanted) -> nn.Module:
-    return hf_body(wanted, _folder())
+def minilm_body(request: Wanted) -> nn.Module:
+    return hf_body(request, _folder())
 
 
 def minilm_words() -> HFWords | None:

@@ -64,11 +64,11 @@ class Network(nn.Module):
         self.body, self.head_init, self.images = body, head_init, normalise is not None
         self.size = size
         wide: Any = body.features if features is None else features
-        made = {
+        layers = {
             name: nn.Linear(wide, count) if count else _masked_head(body, wide)
             for name, count in heads.items()
         }
-        self.heads = nn.ModuleDict(made)
+        self.heads = nn.ModuleDict(layers)
         for head in self.heads.values():
             if isinstance(head, nn.Linear):
                 self.reset_head(head)
@@ -133,17 +133,17 @@ def build_model(config: ModelConfig, data: Prepared, seed: int) -> Network:
     """
     entry, parts = find(config.name)
     if data.kind not in entry.reads:
-        found = f"model {config.name!r} reads {entry.reads[0]}s, but the data are {data.kind}s"
-        raise InputError(f"{found}; use one of {', '.join(names(data.kind))}")
-    wanted = Wanted(config, tuple(data.primary.examples.inputs.shape[1:]), data.kind)
+        problem = f"model {config.name!r} reads {entry.reads[0]}s, but the data are {data.kind}s"
+        raise InputError(f"{problem}; use one of {', '.join(names(data.kind))}")
+    request = Wanted(config, tuple(data.primary.examples.inputs.shape[1:]), data.kind)
     with torch.random.fork_rng(devices=[]):
         if not entry.foreign:
             _check_size(
-                config, lambda smaller: call(entry.build, replace(wanted, config=smaller), *parts)
+                config, lambda smaller: call(entry.build, replace(request, config=smaller), *parts)
             )
         torch.manual_seed(mix(seed, "model"))
         with tensors_alone():
-            body: nn.Module = call(entry.build, wanted, *parts)
+            body: nn.Module = call(entry.build, request, *parts)
         if data.kind == "text":
             _check_texts(cast(TextBody, body), config.name, data)
         widest = max(
@@ -202,13 +202,13 @@ def keep_description(config: ModelConfig, folder: Path, name: str = DESCRIPTION)
 def files_read(config: ModelConfig, seed: int) -> dict[str, Path]:
     """Return the files and folders that `build_model` reads, under the names that it uses."""
     entry, parts = find(config.name)
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     if entry.folder is not None:
-        found[parts[0]] = call(entry.folder, *parts)
+        files[parts[0]] = call(entry.folder, *parts)
     if config.weights is not None:
         weights = config.weights.replace("{seed}", str(seed))
-        found[weights] = Path(weights)
-    return found
+        files[weights] = Path(weights)
+    return files
 
 
 def trained_model(
@@ -224,9 +224,9 @@ def trained_model(
             entry.build, Wanted(replace(config, pretrained=False), tuple(shape), kind), *parts
         )
         normalise = (weights["mean"], weights["std"]) if kind == "image" else None
-        known = features if entry.foreign else None
+        width = features if entry.foreign else None
         network = Network(
-            body, {"primary": count}, features=known, normalise=normalise, size=config.image_size
+            body, {"primary": count}, features=width, normalise=normalise, size=config.image_size
         )
     network.load_state_dict({name: tensor for name, tensor in weights.items() if predicts(name)})
     return network
@@ -261,18 +261,18 @@ def _check_size(config: ModelConfig, build: Callable[[ModelConfig], nn.Module]) 
         except RuntimeError:  # more than torch can count
             return math.inf
 
-    wanted, most = parameters(config.width), free_memory() / BYTES
-    if wanted <= most:
+    needed, most = parameters(config.width), free_memory() / BYTES
+    if needed <= most:
         return
     narrower = (
-        bisect_right(range(1, config.width), most, key=parameters) if parameters(1) < wanted else 0
+        bisect_right(range(1, config.width), most, key=parameters) if parameters(1) < needed else 0
     )
     cure = (
         f"lower model.width from {config.width} to at most {narrower}"
         if narrower
         else "choose a smaller model"
     )
-    count = "over 1e18" if wanted == math.inf else f"{wanted:.3g}"
+    count = "over 1e18" if needed == math.inf else f"{needed:.3g}"
     raise InputError(
         f"model {config.name} would have {count} parameters, and the free memory is enough to train about {most:.3g} ({BYTES} "
         f"bytes for each: the weight, its gradient, two moments and the best model so far); {cure}"
@@ -294,20 +294,20 @@ def _tried(body: nn.Module, name: str, inputs: Tensor, kind: str) -> int:
             "x".join(map(str, inputs.shape[1:])),
             "image_size" if kind == "image" else "max_length",
         )
-        found = f"model {name} cannot read {kind}s of size {size} ({one_line(error, 200)})"
+        problem = f"model {name} cannot read {kind}s of size {size} ({one_line(error, 200)})"
         raise InputError(
-            f"{found}; set data.{setting} to what it was made for, or choose another model"
+            f"{problem}; set data.{setting} to what it was made for, or choose another model"
         ) from None
     body.train()
     return int(features.shape[1])
 
 
 def _check_texts(body: TextBody, name: str, data: Prepared) -> None:
-    known, largest = len(body.table), max(int(part.inputs.max()) for part in data.all_examples)
-    if largest >= known:
+    vocabulary, largest = len(body.table), max(int(part.inputs.max()) for part in data.all_examples)
+    if largest >= vocabulary:
         raise InputError(
-            f"model {name}: its tokenizer gave the number {largest} to a word, but the network knows only {known} words; the "
-            "two do not belong together, so give a folder with the tokenizer that the network was trained with"
+            f"model {name}: its tokenizer gave the number {largest} to a word, but the network knows only {vocabulary} words; "
+            "the two do not belong together, so give a folder with the tokenizer that the network was trained with"
         )
     if any(task.packed for task in data.auxiliary.values()) and not getattr(body, "packs", False):
         raise InputError(
@@ -338,8 +338,8 @@ def matching(model: nn.Module, patterns: Sequence[str], where: str) -> list[nn.P
     named = dict(model.named_parameters())
     for pattern in patterns:
         if not any(matches(name, [pattern]) for name in named):
-            found = f"{where}: no parameter name matches {pattern!r}, where * stands for anything"
-            raise InputError(f"{found}. Examples of names: {', '.join(list(named)[:3])}")
+            problem = f"{where}: no parameter name matches {pattern!r}, where * stands for anything"
+            raise InputError(f"{problem}. Examples of names: {', '.join(list(named)[:3])}")
     return [parameter for name, parameter in named.items() if matches(name, patterns)]
 
 
@@ -377,8 +377,8 @@ def load_weights(path: Path) -> dict[str, Tensor]:
         RuntimeError,
         ValueError,
     ) as error:  # types that torch does not have
-        found = f"{path}: cannot read these weights ({one_line(error)})"
-        raise InputError(f"{found}; give a weights.safetensors of a run") from None
+        problem = f"{path}: cannot read these weights ({one_line(error)})"
+        raise InputError(f"{problem}; give a weights.safetensors of a run") from None
 
 
 def load_body(network: nn.Module, path: str) -> None:
@@ -387,14 +387,16 @@ def load_body(network: nn.Module, path: str) -> None:
 
     The primary head stays as it is, and so does a head of another shape.
     """
-    stored, own = load_weights(local(path)), network.state_dict()
-    for name in sorted(own.keys() | stored.keys()):
-        shapes = [tuple(side[name].shape) if name in side else "nothing" for side in (stored, own)]
+    stored, initial = load_weights(local(path)), network.state_dict()
+    for name in sorted(initial.keys() | stored.keys()):
+        shapes = [
+            tuple(side[name].shape) if name in side else "nothing" for side in (stored, initial)
+        ]
         if shapes[0] != shapes[1] and name.startswith("body."):
-            found = (
+            problem = (
                 f"model.weights: {path} has {shapes[0]} for {name!r}, this model needs {shapes[1]}"
             )
-            raise InputError(f"{found}; use the model of that run")
+            raise InputError(f"{problem}; use the model of that run")
         if (
             shapes[0] != shapes[1]
             or name.startswith("heads.primary.")

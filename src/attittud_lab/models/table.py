@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 class TableMLP(nn.Module):
     """n x F features to n x model.width."""
 
-    def __init__(self, wanted: Wanted, blocks: str | None = None) -> None:
+    def __init__(self, request: Wanted, blocks: str | None = None) -> None:
         super().__init__()
-        self.features = width = wanted.config.width
-        self.first = nn.Linear(math.prod(wanted.shape), width)
+        self.features = width = request.config.width
+        self.first = nn.Linear(math.prod(request.shape), width)
         self.blocks = nn.ModuleList(
             nn.Sequential(
                 nn.LayerNorm(width),
                 nn.Linear(width, 2 * width),
                 nn.ReLU(),
-                nn.Dropout(wanted.config.dropout),
+                nn.Dropout(request.config.dropout),
                 nn.Linear(2 * width, width),
-                nn.Dropout(wanted.config.dropout),
+                nn.Dropout(request.config.dropout),
             )
             for _ in range(int(blocks or 2))
         )

@@ -68,7 +68,7 @@ class Hidden:
     segments: Tensor
     positions: Tensor
     asked: Tensor
-    wanted: Tensor
+    words: Tensor
 
 
 def hide(inputs: Tensor, body: TextBody) -> Hidden:
@@ -85,13 +85,13 @@ def hide(inputs: Tensor, body: TextBody) -> Hidden:
     draws, positions = torch.where(eligible, random, 2.0).topk(most, largest=False)
     count = (SHARE * eligible.sum(1, keepdim=True)).round().clamp(min=1)
     asked = (torch.arange(most, device=inputs.device) < count) & (draws < 2)
-    wanted = inputs.gather(1, positions)
+    words = inputs.gather(1, positions)
     kind = torch.rand_like(draws)
-    shown = torch.where(kind < 0.9, torch.randint_like(wanted, body.vocabulary), wanted)
+    shown = torch.where(kind < 0.9, torch.randint_like(words, body.vocabulary), words)
     shown = torch.where(kind < 0.8, body.mask, shown)
     # Segments come from the original words: a random word may be the padding token.
-    hidden = inputs.scatter(1, positions, torch.where(asked, shown, wanted))
-    return Hidden(hidden, body.segments(inputs), positions, asked, wanted.long())
+    hidden = inputs.scatter(1, positions, torch.where(asked, shown, words))
+    return Hidden(hidden, body.segments(inputs), positions, asked, words.long())
 
 
 class MaskedHead(nn.Module):
@@ -117,7 +117,7 @@ def masked_losses(body: TextBody, head: MaskedHead, hidden: Hidden) -> Tensor:
     states = states.gather(1, hidden.positions.unsqueeze(-1).expand(-1, -1, states.shape[-1]))
     outputs = head(states, body.table).flatten(0, 1)
     outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
-    losses = F.cross_entropy(outputs, hidden.wanted.flatten(), reduction="none").view_as(
+    losses = F.cross_entropy(outputs, hidden.words.flatten(), reduction="none").view_as(
         hidden.positions
     )
     return (losses * hidden.asked).sum(1) / hidden.asked.sum(1).clamp(min=1)
@@ -144,15 +144,15 @@ class HashedWords:
 class TextCNN(TextBody):
     """Embedding, two residual convolutions over three words each, mean over the tokens."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, request: Wanted) -> None:
         super().__init__()
-        vocabulary, width = VOCABULARY, wanted.config.width
+        vocabulary, width = VOCABULARY, request.config.width
         self.features, self.vocabulary = width, vocabulary
         self.pad, self.mask, self.special = 0, 1, (0, 1)
         self.embedding = nn.Embedding(vocabulary, width, padding_idx=0)
         self.convolutions = nn.ModuleList(nn.Conv1d(width, width, 3, padding=1) for _ in range(2))
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
-        self.dropout = nn.Dropout(wanted.config.dropout)
+        self.dropout = nn.Dropout(request.config.dropout)
 
     @property
     def table(self) -> Tensor:

@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from attittud_lab.models import Wanted
 
 
-def timm_body(wanted: Wanted, name: str) -> nn.Module:
+def timm_body(request: Wanted, name: str) -> nn.Module:
     """The network without its classifier; `build_model` finds the number of features."""
     try:
         timm = optional("timm", "timm", f"model 'timm:{name}'")
     except RuntimeError as error:  # raised by a torchvision that was built for another torch
-        found = (
+        problem = (
             f"model timm:{name}: timm is installed, but cannot be imported ({one_line(error, 200)})"
         )
-        raise InputError(f"{found}; install the torchvision that belongs to this torch") from None
-    config = wanted.config
-    settings = {"num_classes": 0, "in_chans": wanted.shape[0], "drop_rate": config.dropout}
+        raise InputError(f"{problem}; install the torchvision that belongs to this torch") from None
+    config = request.config
+    settings = {"num_classes": 0, "in_chans": request.shape[0], "drop_rate": config.dropout}
     try:
         network = timm.create_model(name, pretrained=config.pretrained, **settings)
     except Exception as error:  # unknown name, no network, a bad file: timm has no common error

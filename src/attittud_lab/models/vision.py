@@ -28,24 +28,24 @@ class Layers(nn.Module):
         return self.layers(x)  # type: ignore[no-any-return]  # modules return Any
 
 
-def mlp(wanted: Wanted) -> Layers:
-    width, first = wanted.config.width, nn.Linear(math.prod(wanted.shape), wanted.config.width)
-    dropout = nn.Dropout(wanted.config.dropout)
+def mlp(request: Wanted) -> Layers:
+    width, first = request.config.width, nn.Linear(math.prod(request.shape), request.config.width)
+    dropout = nn.Dropout(request.config.dropout)
     return Layers(
         width, nn.Flatten(), first, nn.ReLU(), dropout, nn.Linear(width, width), nn.ReLU()
     )
 
 
-def small_cnn(wanted: Wanted) -> Layers:
+def small_cnn(request: Wanted) -> Layers:
     """Three convolutions with GroupNorm, so that examples stay independent of each other."""
-    width, dropout = wanted.config.width, nn.Dropout(wanted.config.dropout)
+    width, dropout = request.config.width, nn.Dropout(request.config.dropout)
 
     def block(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
         groups = next(groups for groups in (8, 4, 2, 1) if outputs % groups == 0)
         convolution = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
         return [convolution, nn.GroupNorm(groups, outputs), nn.ReLU()]
 
-    first, second = block(wanted.shape[0], width, 1), block(width, width, 2)
+    first, second = block(request.shape[0], width, 1), block(width, width, 2)
     third = block(width, 2 * width, 2)
     return Layers(
         2 * width, *first, *second, dropout, *third, nn.AdaptiveAvgPool2d(1), nn.Flatten()
@@ -85,8 +85,8 @@ class WideResNet(nn.Module):
         super().__init__()
         count, remainder = divmod(depth - 4, 6)
         if remainder or count < 1 or width < 1:
-            found = f"model wideresnet-{depth}-{width}: the depth must be 6n + 4, such as 10, 16, 22 or 28"
-            raise InputError(f"{found}, and the width at least 1")
+            problem = f"model wideresnet-{depth}-{width}: the depth must be 6n + 4, such as 10, 16, 22 or 28"
+            raise InputError(f"{problem}, and the width at least 1")
         self.stem = nn.Conv2d(channels, 16, 3, 1, 1, bias=False)
         blocks, inputs = [], 16
         for outputs, stride in ((16 * width, 1), (32 * width, 2), (64 * width, 2)):
@@ -102,8 +102,8 @@ class WideResNet(nn.Module):
         return F.relu(self.norm(self.blocks(self.stem(x)))).mean((2, 3))
 
 
-def wide_resnet(wanted: Wanted, depth: str, width: str) -> WideResNet:
-    return WideResNet(wanted.shape[0], int(depth), int(width), wanted.config.dropout)
+def wide_resnet(request: Wanted, depth: str, width: str) -> WideResNet:
+    return WideResNet(request.shape[0], int(depth), int(width), request.config.dropout)
 
 
 class BasicBlock(nn.Module):
@@ -150,5 +150,5 @@ class ResNet18(nn.Module):
         return torch.flatten(self.dropout(self.blocks(self.stem(x)).mean((2, 3))), 1)
 
 
-def resnet_18(wanted: Wanted) -> ResNet18:
-    return ResNet18(wanted.shape, wanted.config.dropout)
+def resnet_18(request: Wanted) -> ResNet18:
+    return ResNet18(request.shape, request.config.dropout)

@@ -202,8 +202,8 @@ def best_temperature(scores: Numbers, labels: npt.NDArray[np.int64]) -> float:
         return log_loss(cooled(scores, float(np.exp(log_temperature)), several=several), labels)
 
     bounds = (float(np.log(_COLDEST)), float(np.log(_HOTTEST)))
-    found = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-3})
-    return float(np.exp(found.x))
+    minimum = minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 1e-3})
+    return float(np.exp(minimum.x))
 
 
 def cooled(scores: Numbers, temperature: float, *, several: bool) -> Numbers:

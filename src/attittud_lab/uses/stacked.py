@@ -58,8 +58,8 @@ class Stacked(Use):
         results: dict[int, UsedModel] = {}
         for (length,), numbers in by_value(settings, ["length"]).items():
             further = tuple(
-                FurtherColumns(model, float(length * unit / own))
-                for model, own in zip(source_models, lengths, strict=True)
+                FurtherColumns(model, float(length * unit / source_length))
+                for model, source_length in zip(source_models, lengths, strict=True)
             )
             features = with_columns(training.features, further)
             group = [settings[number] for number in numbers]
