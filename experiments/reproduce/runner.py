@@ -153,7 +153,7 @@ class Runner:
         if key not in self._data:
             if sum(data.bytes for data in self._data.values()) > KEPT_BYTES:
                 self._data.clear()
-            self._data[key] = load_data(config, known=list(self._data.values()))
+            self._data[key] = load_data(config, others=list(self._data.values()))
         return self._data[key]
 
     def steps(self, config: Config) -> Budget:

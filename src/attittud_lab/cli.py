@@ -119,22 +119,22 @@ def _run(build: Callable[[], typer.Typer], arguments: list[str], name: str) -> i
         if not hasattr(error, "format_message"):
             raise
         command = getattr(getattr(error, "ctx", None), "command_path", name)
-        said = error.format_message().replace(_NO_INTEGER, "it must be a whole number")
-        option, known = (getattr(error, name, None) for name in ("option_name", "possibilities"))
-        if option and said.startswith("No such option"):
-            near = nearest(option, (name for name in known or () if name != "--help"))
+        message = error.format_message().replace(_NO_INTEGER, "it must be a whole number")
+        option, possible = (getattr(error, name, None) for name in ("option_name", "possibilities"))
+        if option and message.startswith("No such option"):
+            near = nearest(option, (name for name in possible or () if name != "--help"))
             hint = (
                 f"did you mean {near}?"
                 if near
                 else "settings of a configuration are written KEY=VALUE, without dashes"
             )
-            said = f"no such option: {option}; {hint}"
-        _end(f"{said} (`{command} --help` shows what is allowed)")
+            message = f"no such option: {option}; {hint}"
+        _end(f"{message} (`{command} --help` shows what is allowed)")
     return code if isinstance(code, int) else 0
 
 
 def _end(message: str, code: int = 2) -> NoReturn:
     """Print the message as one paragraph, cut where a value has thousands of characters."""
-    message = re.sub(r"\S{400,}", lambda found: short(found[0], 200), message[:100_000])
+    message = re.sub(r"\S{400,}", lambda match: short(match[0], 200), message[:100_000])
     sys.stderr.write(f"attittud: {short(' '.join(message.split()), _LONGEST)}\n")
     sys.exit(code)

@@ -65,8 +65,8 @@ def key_values(examples: str) -> Any:
     return typer.Argument(metavar="KEY=VALUE", help=f"Settings to change, such as {examples}.")
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(asked: bool) -> None:
+    if asked:
         try:  # not from the library, which imports torch
             typer.echo(version("attittud"))
         except PackageNotFoundError:  # run from a source tree that was never installed
@@ -110,12 +110,12 @@ class Command(_Untyped, TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Let `--ray` stand alone: the next word is its address only if it looks like one."""
-        found = list[str]()
+        words = list[str]()
         for word, following in zip_longest(args, args[1:], fillvalue=""):
-            found += (
+            words += (
                 [word, "auto"] if word == "--ray" and not _ADDRESS.fullmatch(following) else [word]
             )
-        return super().parse_args(ctx, found)
+        return super().parse_args(ctx, words)
 
 
 class CommandGroup(_Untyped, TyperGroup):
@@ -198,12 +198,12 @@ def known_names() -> Names:
     objectives = [name for name, objective in OBJECTIVES.items() if not objective.derived]
     listed = {"basis": bases(), "engine": engines(), "objective": objectives}
     listed |= {"learner": [*learners(), "network", "finetuned"], "use": uses()}
-    found: dict[str, Callable[[str], object]] = {
+    checks: dict[str, Callable[[str], object]] = {
         kind: partial(_check, kind, names) for kind, names in listed.items()
     }
-    return {"strategy": find_strategy, "model": find_model, "features": features.find, **found}
+    return {"strategy": find_strategy, "model": find_model, "features": features.find, **checks}
 
 
-def _check(kind: str, known: Sequence[str], name: str) -> None:
-    if name not in known:
-        raise unknown(kind, name, known)
+def _check(kind: str, names: Sequence[str], name: str) -> None:
+    if name not in names:
+        raise unknown(kind, name, names)

@@ -81,15 +81,17 @@ def compare(
         from attittud_lab.compare.table import show
         from attittud_lab.report import write_report
 
-    given = [*(overrides or []), *([] if budget is None else [f"compare.budget={budget}"])]
+    all_overrides = [*(overrides or []), *([] if budget is None else [f"compare.budget={budget}"])]
     settings, name = _settings(
-        config, given, primary, auxiliary or [], (input_column, label_column)
+        config, all_overrides, primary, auxiliary or [], (input_column, label_column)
     )
     options = [("--primary", primary), *(("--auxiliary", source) for source in auxiliary or ())]
     options += [("--input", input_column), ("--label", label_column)]
     options += [("--workers", str(workers) if workers > 1 else None), ("--ray", ray)]
     typed = [word for name, value in options if value is not None for word in (name, value)]
-    request = Request(("attittud", "compare", *([config] if config else []), *typed, *given))
+    request = Request(
+        ("attittud", "compare", *([config] if config else []), *typed, *all_overrides)
+    )
     if quick:
         whole = settings
         settings, gave_up = _smaller(whole)
@@ -99,8 +101,8 @@ def compare(
         Progress() if quiet else Bars() if sys.stderr.isatty() else RunLines(Console(stderr=True))
     )
     again = "the same command without --fresh" if fresh else "the same command"
-    kept = f"finished runs are kept in {folder}, and {again} continues with the rest"
-    with interruptible(lambda: kept), progress, placed(workers, ray) as place:
+    note = f"finished runs are kept in {folder}, and {again} continues with the rest"
+    with interruptible(lambda: note), progress, placed(workers, ray) as place:
         result = run(settings, folder, progress, fresh=fresh, place=place, request=request)
     show(result, Console(), write_report(folder))
 
@@ -165,31 +167,31 @@ def _smaller(config: Config) -> tuple[Config, str]:
     """
     from attittud_lab.compare.candidates import candidates
 
-    own = config.compare
-    if own.budget is not None:
+    section = config.compare
+    if section.budget is not None:
         raise InputError(
             "--quick trains no runs at equal seconds, so --budget (compare.budget) has no effect; leave one of them out"
         )
-    seeds = own.seeds if "seeds" in own.given else min(own.seeds, QUICK_SEEDS)
-    compared = own.strategies
-    if "strategies" not in own.given:
+    seeds = section.seeds if "seeds" in section.given else min(section.seeds, QUICK_SEEDS)
+    compared = section.strategies
+    if "strategies" not in section.given:
         compared = [one for one in compared if one.name in QUICK_STRATEGIES]
     small = replace(
         config,
         compare=replace(
-            own, strategies=compared, seeds=seeds, tuning_seeds=1, equal="steps", draws=1
+            section, strategies=compared, seeds=seeds, tuning_seeds=1, equal="steps", draws=1
         ),
     )
-    kept = {one.label for one in candidates(small)}
-    dropped = [one.label for one in candidates(config) if one.label not in kept]
+    labels = {one.label for one in candidates(small)}
+    dropped = [one.label for one in candidates(config) if one.label not in labels]
     lost = {
         f"the strateg{'ies' if len(dropped) > 1 else 'y'} {joined(dropped)}": bool(dropped),
-        f"{own.seeds - seeds} of {own.seeds} seeds (only large differences can be shown)": own.seeds
+        f"{section.seeds - seeds} of {section.seeds} seeds (only large differences can be shown)": section.seeds
         > seeds,
-        "tuning on more than one seed": own.tuning_seeds > 1,
-        "the table at equal seconds (a gain may cost more time)": own.equal == "both",
-        "all but the first value of each setting in compare.space": bool(own.space)
-        and own.draws > 1,
+        "tuning on more than one seed": section.tuning_seeds > 1,
+        "the table at equal seconds (a gain may cost more time)": section.equal == "both",
+        "all but the first value of each setting in compare.space": bool(section.space)
+        and section.draws > 1,
     }
     words = ", ".join(text for text, given_up in lost.items() if given_up)
     text = (

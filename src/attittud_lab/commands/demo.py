@@ -74,10 +74,10 @@ def demo(
     check_writable(folder / "report.html", other)
     if out is not None:
         check_writable(out, other_file)
-    kept = "the demo keeps nothing before its end, so the same command starts over"
+    note = "the demo keeps nothing before its end, so the same command starts over"
     progress = Bars() if sys.stderr.isatty() else RunLines(Console(stderr=True))
     try:
-        with interruptible(lambda: kept), progress:
+        with interruptible(lambda: note), progress:
             result = run_all(seeds, steps, workers, folder, progress)
     except InputError as error:  # runs name the option of other commands as the cure
         raise InputError(str(error).replace(OTHER_FOLDER, other)) from None

@@ -171,25 +171,25 @@ def _predict(
     check_output(output, names, model.classes, several=model.several)
     primary = model.config.data.primary
     chosen = (columns[0] or primary.input, columns[1] or primary.label)
-    given = [
+    options = [
         option
         for option, column in zip(("--input", "--label"), columns, strict=True)
         if column is not None
     ]
-    total, items = Inputs(model.about.kind, model.classes, model.several, *chosen, given).read(
+    total, items = Inputs(model.about.kind, model.classes, model.several, *chosen, options).read(
         names
     )
     hidden = quiet or (
         output is None and sys.stdout.isatty()
     )  # the screen already shows the predictions
     shown = Progress() if hidden else Bars() if sys.stderr.isatty() else EvaluationLines("inputs")
-    count = known = right = seen = 0
+    count = labelled = right = trained_on = 0
     opened = open_output(output, model.classes, several=model.several, raw=raw)
     with _broken_ones() as broken, shown, opened as write:
         shown.phase("predict", total, 0)
-        while found := list(islice(items, AT_ONCE)):
-            batch, ready = _readable(model, found, broken)
-            count += len(found)
+        while chunk := list(islice(items, AT_ONCE)):
+            batch, ready = _readable(model, chunk, broken)
+            count += len(chunk)
             if broken and not skip_broken:
                 continue  # nothing is predicted any more, but all broken pictures are found
             if batch:
@@ -197,28 +197,30 @@ def _predict(
                 labels = model.labels(scores, THRESHOLD if threshold is None else threshold)
                 write(batch, labels, model.probabilities(scores))
                 if used is not None:
-                    seen += model.count_used([item.raw for item in batch], ready, used)
+                    trained_on += model.count_used([item.raw for item in batch], ready, used)
                 for item, label in zip(batch, labels, strict=True):
                     if item.truth is not None:
-                        known += len(model.classes) if model.several else 1
+                        labelled += len(model.classes) if model.several else 1
                         predicted = {label} if isinstance(label, str) else {*label}
                         wrong = len(item.truth ^ predicted)
                         right += len(model.classes) - wrong if model.several else not wrong
-            shown.advance(len(found), {})
+            shown.advance(len(chunk), {})
         _check_some(names, count, len(broken), skip_broken=skip_broken)
     done = count - len(broken)
     on = (
-        counted(known, "known label")
+        counted(labelled, "known label")
         if model.several
-        else f"{counted(known, 'input')} whose label is known"
+        else f"{counted(labelled, 'input')} whose label is known"
     )
-    accuracy = f", accuracy {right / known:.4f} on {on}" if known else ""
+    accuracy = f", accuracy {right / labelled:.4f} on {on}" if labelled else ""
     left = f", {counted(len(broken), 'input')} left out" if broken else ""
     lines = [
         f"{counted(done, 'prediction')}{'' if output is None else f' in {output}'}{left}{accuracy}"
     ]
-    if seen:
-        lines.append(f"{seen} of {counted(done, 'input')} {_also(seen, model.about.kind)}")
+    if trained_on:
+        lines.append(
+            f"{trained_on} of {counted(done, 'input')} {_also(trained_on, model.about.kind)}"
+        )
     return lines
 
 
@@ -239,14 +241,14 @@ def _broken_ones() -> Iterator[list[str]]:
     """Collect what is wrong with broken pictures, and show it at the end, even if another error
     ends the command.
     """
-    found: list[str] = []
+    lines: list[str] = []
     try:
-        yield found
+        yield lines
     finally:
-        for line in found[:MOST_NAMED]:
+        for line in lines[:MOST_NAMED]:
             typer.echo(f"attittud: {line}", err=True)
-        if len(found) > MOST_NAMED:
-            typer.echo(f"attittud: and {len(found) - MOST_NAMED} more", err=True)
+        if len(lines) > MOST_NAMED:
+            typer.echo(f"attittud: and {len(lines) - MOST_NAMED} more", err=True)
 
 
 def _readable(model: Model, items: list[Item], broken: list[str]) -> tuple[list[Item], Batch]:

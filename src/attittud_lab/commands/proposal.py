@@ -74,9 +74,9 @@ class Look:
         kind = ("label", "labels") if self.listing.multi_label else ("class", "classes")
         labels = counted(len(self.classes), *kind) if self.classes else "no labels"
         size = f", shorter side {self.size} pixels" if self.size else ""
-        own = f", splits {', '.join(self.splits)}" if self.splits else ""
+        splits = f", splits {', '.join(self.splits)}" if self.splits else ""
         noun = "row" if self.listing.kind == "table" else self.listing.kind
-        lines = [f"# {name}: {counted(len(self.rows), noun)}{size}, {labels}{own}."]
+        lines = [f"# {name}: {counted(len(self.rows), noun)}{size}, {labels}{splits}."]
         if self.classes:
             counts = [f"{_visible(label)} ({count})" for label, count in self.classes.items()]
             more = f", and {counted(len(counts) - _SHOWN, 'other')}" if len(counts) > _SHOWN else ""
@@ -124,19 +124,21 @@ def propose(
         for name, path in _named([check_path(path, typed=True) for path in auxiliary]).items()
     }
     kind = kind or first.listing.kind
-    for found in (first, *others.values()):
-        path, own = found.config.path, found.listing.kind
-        if own != kind:
-            raise InputError(f"{path}: holds {own}s, not {kind}s; use `attittud init {own}`")
-        if not found.classes and kind == "image":
+    for opened in (first, *others.values()):
+        path, kind_here = opened.config.path, opened.listing.kind
+        if kind_here != kind:
+            raise InputError(
+                f"{path}: holds {kind_here}s, not {kind}s; use `attittud init {kind_here}`"
+            )
+        if not opened.classes and kind == "image":
             raise InputError(
                 f"{path}: images need labels; sort them into one folder per class, or add a label column"
             )
-        if not found.classes and kind == "table":
-            wanted = label_column or "label"
-            columns = found.listing.tables[0].column_names
+        if not opened.classes and kind == "table":
+            label = label_column or "label"
+            columns = opened.listing.tables[0].column_names
             raise InputError(
-                f"{path}: a table needs labels, and it has no column {wanted!r}{meant(wanted, columns) or '.'} Its columns are "
+                f"{path}: a table needs labels, and it has no column {label!r}{meant(label, columns) or '.'} Its columns are "
                 f"{listed(columns)}. Name the column with --label, and give it the same name in every source"
             )
     data = _data_lines(first, others) + (
@@ -225,15 +227,15 @@ def _nested(root: Path, classes: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _data_lines(first: Look, others: dict[str, Look]) -> list[str]:
-    same = any(found.config.path == first.config.path for found in others.values())
-    own = "null  # the source has its own split"
+    same = any(look.config.path == first.config.path for look in others.values())
+    split = "null  # the source has its own split"
     judges = "0.2  # these examples choose the model; strategy portfolio joins them with train, and holds out folds of both"
     lines = [
         "data:",
         "  primary:",
         *(f"    {line}" for line in _source_lines(first.config)),
-        f"    validation: {own if any(name in first.splits for name in VALIDATION) else judges}",
-        f"    test: {own if 'test' in first.splits else '0.2  # used once, for the final score'}",
+        f"    validation: {split if any(name in first.splits for name in VALIDATION) else judges}",
+        f"    test: {split if 'test' in first.splits else '0.2  # used once, for the final score'}",
         f"    train: {'0.2  # the rest of this source is auxiliary data' if same else 'null  # all that is left'}",
         *(
             f"    group: {group}  # rows with the same value stay together, so that no {group} is in training and in test"
@@ -243,13 +245,13 @@ def _data_lines(first: Look, others: dict[str, Look]) -> list[str]:
         if others
         else "  auxiliary: {}  # none given, so the strategy must be primary_only, or a portfolio that tries it alone",
     ]
-    for name, found in others.items():
-        lines += [f"    {name}:", *(f"      {line}" for line in _source_lines(found.config))]
-        if not found.classes:
+    for name, look in others.items():
+        lines += [f"    {name}:", *(f"      {line}" for line in _source_lines(look.config))]
+        if not look.classes:
             lines.append(
                 "      objective: masked_lm  # there are no labels, so the model predicts masked words"
             )
-        elif found.shares(first):
+        elif look.shares(first):
             lines.append(
                 "      share_head: true  # it has the primary classes; a portfolio also tries a separate output layer for it"
             )
@@ -260,15 +262,15 @@ def _misspelt(first: Look, others: dict[str, Look]) -> Iterator[str]:
     """Yield a warning for each primary feature that another source seems to have under a misspelt
     name.
     """
-    own = first.listing.tables[0].column_names
-    for found in others.values():
-        columns = found.listing.tables[0].column_names
-        for name in (name for name in own if name not in columns):
+    names = first.listing.tables[0].column_names
+    for look in others.values():
+        columns = look.listing.tables[0].column_names
+        for name in (name for name in names if name not in columns):
             if near := get_close_matches(
-                name, [other for other in columns if other not in own], n=1, cutoff=0.8
+                name, [other for other in columns if other not in names], n=1, cutoff=0.8
             ):
                 yield (
-                    f"{WARNING}{_visible(name)} is not used, because {_visible(found.config.path)} has no such column. It has "
+                    f"{WARNING}{_visible(name)} is not used, because {_visible(look.config.path)} has no such column. It has "
                     f"{_visible(near[0])}; if both mean the same, give them the same name."
                 )
 
@@ -291,7 +293,7 @@ def _table_lines(first: Look, others: dict[str, Look], config: TableConfig) -> l
             "  table:",
             f"    columns: {json.dumps(config.columns, ensure_ascii=False)}  # the features",
         ]
-    tables = [found.listing.tables[0] for found in (first, *others.values())]
+    tables = [look.listing.tables[0] for look in (first, *others.values())]
     left_out = {
         name: "says to whom an example belongs"
         for name in first.groups
@@ -303,11 +305,11 @@ def _table_lines(first: Look, others: dict[str, Look], config: TableConfig) -> l
     rows, guess = tables[0].take(first.rows), cells_are_text(tables[0])
     for name in rows.column_names:
         try:
-            found = Column.fit(name, rows[name], config, first.config.path, guess=guess)
+            column = Column.fit(name, rows[name], config, first.config.path, guess=guess)
         except InputError as error:
-            found = str(error).partition(f"column {name!r} ")[2].partition("; ")[0]
-        if isinstance(found, str):
-            left_out.setdefault(name, found.replace("training examples", "rows"))
+            column = str(error).partition(f"column {name!r} ")[2].partition("; ")[0]
+        if isinstance(column, str):
+            left_out.setdefault(name, column.replace("training examples", "rows"))
         elif is_numbered(rows[name], guess=guess):
             left_out.setdefault(name, "rises or falls from row to row, like a row number")
     if {*rows.column_names} <= left_out.keys():

@@ -115,19 +115,19 @@ def run_all(
         for seed, quality, row in product(range(seeds), QUALITIES, ROWS)
         if row not in ALONE or quality == first
     ]
-    began, processor, found = time.perf_counter(), 0.0, dict[Cell, RunResult]()
+    began, processor, results = time.perf_counter(), 0.0, dict[Cell, RunResult]()
     progress.comparison(len(todo))
     with in_processes(workers) as place:
         for job, (result, seconds) in place.run(
             (job_of(cell, steps, folder) for cell in todo), progress
         ):
-            found[job.arguments[0]] = result
+            results[job.arguments[0]] = result
             processor += seconds
     # These ignore the auxiliary data, so one quality stands for all.
     for row, quality, seed in product(ALONE, others, range(seeds)):
         if row in ROWS:
-            found[row, quality, seed] = found[row, first, seed]
-    parts = {quality: _comparison(quality, seeds, folder, found) for quality in QUALITIES}
+            results[row, quality, seed] = results[row, first, seed]
+    parts = {quality: _comparison(quality, seeds, folder, results) for quality in QUALITIES}
     tables = []
     for quality, part in parts.items():
         (table,) = part["tables"]
@@ -155,10 +155,10 @@ def run_all(
 
 
 def _comparison(
-    quality: str, seeds: int, folder: Path, found: dict[Cell, RunResult]
+    quality: str, seeds: int, folder: Path, results: dict[Cell, RunResult]
 ) -> dict[str, Any]:
     """Return the comparison of all rows in one quality, as `attittud compare` writes it."""
-    runs = {row: {seed: found[row, quality, seed] for seed in range(seeds)} for row in ROWS}
+    runs = {row: {seed: results[row, quality, seed] for seed in range(seeds)} for row in ROWS}
     settings = load(CONFIG, [f"compare.seeds={seeds}"])
     rows = []
     for row, by_seed in runs.items():
@@ -174,10 +174,13 @@ def _comparison(
                 0.0,
             )
         rows.append(Tuned(candidate, Variant(), {Variant(): None}, each, later))
-    made = content(settings, folder, rows, runs)
-    for decision in (made["decision"], *(table["decision"] for table in made["tables"])):
+    comparison = content(settings, folder, rows, runs)
+    for decision in (
+        comparison["decision"],
+        *(table["decision"] for table in comparison["tables"]),
+    ):
         decision["text"] = own_options(decision["text"])
-    return made
+    return comparison
 
 
 def own_options(text: str) -> str:
@@ -194,7 +197,7 @@ def grid(result: Mapping[str, Any]) -> dict[str, list[tuple[str, str, str]]]:
     """Return the cells of each row: accuracy, and mark and difference to primary_only, empty for
     primary_only itself.
     """
-    found: dict[str, list[tuple[str, str, str]]] = {}
+    cells: dict[str, list[tuple[str, str, str]]] = {}
     for row in (row for table in result["tables"] for row in table["rows"]):
         difference = row["to_primary_only"]
         other = (
@@ -202,14 +205,14 @@ def grid(result: Mapping[str, Any]) -> dict[str, list[tuple[str, str, str]]]:
             if difference is None
             else (mark(difference["mean"], difference["p"]), _text(difference, "+"))
         )
-        found.setdefault(row["label"], []).append((_text(row["test"]), *other))
-    return found
+        cells.setdefault(row["label"], []).append((_text(row["test"]), *other))
+    return cells
 
 
-def _text(found: Mapping[str, Any], sign: str = "") -> str:
-    mean, low, high = (found[name] for name in ("mean", "low", "high"))
+def _text(interval: Mapping[str, Any], sign: str = "") -> str:
+    mean, low, high = (interval[name] for name in ("mean", "low", "high"))
     return percent(mean, sign) + (
-        "" if low is None or flat(found) else f" ± {percent(max(high - mean, mean - low))}"
+        "" if low is None or flat(interval) else f" ± {percent(max(high - mean, mean - low))}"
     )
 
 
@@ -224,14 +227,14 @@ def rich_table(result: Mapping[str, Any]) -> Table:
         else f"mean {over}; ? too few seeds to tell"
     )
     names = [table["name"] for table in result["tables"]]
-    found = Table("auxiliary labels:", *names, title=title, caption=caption, box=box.SIMPLE_HEAD)
+    drawn = Table("auxiliary labels:", *names, title=title, caption=caption, box=box.SIMPLE_HEAD)
     for label, cells in grid(result).items():
         texts = (
-            Text(f"{own}  {sign} {other}".rstrip(), STYLES.get(sign, ""))
-            for own, sign, other in cells
+            Text(f"{accuracy}  {sign} {other}".rstrip(), STYLES.get(sign, ""))
+            for accuracy, sign, other in cells
         )
-        found.add_row(label, *texts)
-    return found
+        drawn.add_row(label, *texts)
+    return drawn
 
 
 def conclusions(result: Mapping[str, Any]) -> list[str]:

@@ -83,9 +83,9 @@ def _leave(number: int, _frame: FrameType | None) -> None:
 
 
 @contextmanager
-def interruptible(kept: Callable[[], str]) -> Iterator[None]:
-    """A signal inside becomes an `Interruption`; `kept` returns what follows "interrupted; "."""
+def interruptible(advice: Callable[[], str]) -> Iterator[None]:
+    """A signal inside becomes an `Interruption`; `advice` returns what follows "interrupted; "."""
     try:
         yield
     except KeyboardInterrupt:
-        raise Interruption(kept()) from None
+        raise Interruption(advice()) from None

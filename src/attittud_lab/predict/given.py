@@ -90,13 +90,13 @@ def _cell(position: int, item: Any, column: str | None) -> Any:
     return item["bytes"] if _is_packed(item) else item
 
 
-def _column(names: Sequence[Any], wanted: str | None, where: str) -> str:
-    found = next((name for name in ([wanted] if wanted else INPUTS) if name in names), None)
-    if found is None or names.count(found) > 1:
-        called = wanted or f"{', '.join(INPUTS[:-1])} or {INPUTS[-1]}"
+def _column(names: Sequence[Any], chosen: str | None, where: str) -> str:
+    column = next((column for column in ([chosen] if chosen else INPUTS) if column in names), None)
+    if column is None or names.count(column) > 1:
+        called = chosen or f"{', '.join(INPUTS[:-1])} or {INPUTS[-1]}"
         missing = f"{where} needs one column that is called {called}; its columns are {listed(names) or 'none'}"
         raise InputError(f"{missing}; rename the column of the inputs, or give its cells as a list")
-    return found
+    return column
 
 
 def _is_packed(item: Any) -> bool:

@@ -403,11 +403,11 @@ def used_examples(run: str | os.PathLike[str]) -> npt.NDArray[np.uint64] | None:
     """
     path = Path(run).expanduser() / "data.json"
     try:
-        found = read_json(path).get(DIGESTS) if path.is_file() else None
-        return None if found is None else unpacked(found)
+        digests = read_json(path).get(DIGESTS) if path.is_file() else None
+        return None if digests is None else unpacked(digests)
     except (AttributeError, TypeError, ValueError) as error:
-        said = f"{path}: {DIGESTS} is damaged ({type(error).__name__}: {one_line(error, 200)})"
-        raise InputError(f"{said}; restore it from a backup, or remove this entry") from None
+        problem = f"{path}: {DIGESTS} is damaged ({type(error).__name__}: {one_line(error, 200)})"
+        raise InputError(f"{problem}; restore it from a backup, or remove this entry") from None
 
 
 def assembled(folder: Path, about: ModelFile, config: Config, where: torch.device) -> Model:
@@ -541,8 +541,8 @@ def _stored_features(folder: Path, about: ModelFile) -> Features:
         if [features.width] != about.shape:
             raise ValueError(f"it has {features.width} features, the model {about.shape}")
     except (LookupError, TypeError, ValueError) as error:
-        found = f"{path}: does not say how rows become features ({type(error).__name__}: {one_line(error, 200)})"
+        problem = f"{path}: does not say how rows become features ({type(error).__name__}: {one_line(error, 200)})"
         raise InputError(
-            f"{found}; restore it from a backup, or train again with --fresh"
+            f"{problem}; restore it from a backup, or train again with --fresh"
         ) from None
     return features

@@ -37,9 +37,9 @@ def check_output(
     """Refuse what cannot be written before anything is predicted."""
     suffix = ".csv" if path is None else path.suffix.lower()
     if suffix not in FORMATS:
-        known = ", ".join(FORMATS)
+        formats = ", ".join(FORMATS)
         raise InputError(
-            f"{path}: cannot write a {suffix or 'file without a suffix'}; {CURE}, with one of {known}"
+            f"{path}: cannot write a {suffix or 'file without a suffix'}; {CURE}, with one of {formats}"
         )
     if suffix == ".csv" and several and any(";" in name for name in classes):
         raise InputError(

@@ -36,16 +36,16 @@ def rows_of(table: pa.Table) -> list[Row]:
 
 
 def encoded(
-    features: Features, rows: Sequence[Row], names: Sequence[str], told: set[str]
+    features: Features, rows: Sequence[Row], names: Sequence[str], warned: set[str]
 ) -> npt.NDArray[np.float32]:
-    """Return the features of rows, n x width; an error message names the row. `told`: as for
+    """Return the features of rows, n x width; an error message names the row. `warned`: as for
     `Features.encode`.
     """
     parts = []
     for _, pairs in groupby(enumerate(rows), _stretch):
         numbers, some = zip(*pairs, strict=True)
         try:
-            parts.append(_together(features, some, names[numbers[0]], told))
+            parts.append(_together(features, some, names[numbers[0]], warned))
         except InputError as error:
             culprits = (
                 _refusal(features, row, names[number])
@@ -73,9 +73,9 @@ def _stretch(pair: tuple[int, Row]) -> tuple[int, int] | None:
 
 
 def _together(
-    features: Features, rows: Sequence[Any], where: str, told: set[str]
+    features: Features, rows: Sequence[Any], where: str, warned: set[str]
 ) -> npt.NDArray[np.float32]:
     """Return the features of mappings, or of neighbouring rows of one table."""
     if isinstance(rows[0], TableRow):
-        return features.encode(rows[0].table.slice(rows[0].position, len(rows)), where, told)
-    return features.encode_rows(rows, where, told)
+        return features.encode(rows[0].table.slice(rows[0].position, len(rows)), where, warned)
+    return features.encode_rows(rows, where, warned)

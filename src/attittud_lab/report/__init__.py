@@ -119,18 +119,18 @@ def _bars(rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
     if the p-value, which allows for the number of rows, shows the difference. A row without a
     difference has an empty bar; if no row has one, there are no bars.
     """
-    found = [row["interval"] for row in rows]
-    if not any(found):
+    intervals = [row["interval"] for row in rows]
+    if not any(intervals):
         return []
-    known = [
+    extents = [
         (bar["values"] if bar["low"] is None else [bar["low"], bar["high"]]) if bar else []
-        for bar in found
+        for bar in intervals
     ]
     widest = (
-        max((abs(end) for both in known for end in both), default=0.0) or 1.0
+        max((abs(end) for both in extents for end in both), default=0.0) or 1.0
     )  # all zero: dots in the middle
     drawn: list[dict[str, Any]] = []
-    for bar, both in zip(found, known, strict=True):
+    for bar, both in zip(intervals, extents, strict=True):
         if bar is None:
             drawn.append({})
             continue

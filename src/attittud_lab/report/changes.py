@@ -21,7 +21,7 @@ EXAMPLES = 4
 
 
 def changes(
-    board: Mapping[str, Any], kept: Mapping[str, Any], classes: Sequence[str]
+    board: Mapping[str, Any], out_of_fold: Mapping[str, Any], classes: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
     """Yield tables of the classes and examples that differ most between the two candidates of the
     worth.
@@ -30,14 +30,14 @@ def changes(
     if worth is None:
         return
     pair = Pair(
-        before=kept["candidates"][worth["reference"]],
-        after=kept["candidates"][worth["best"]],
-        targets=kept["targets"],
+        before=out_of_fold["candidates"][worth["reference"]],
+        after=out_of_fold["candidates"][worth["best"]],
+        targets=out_of_fold["targets"],
         reference=worth["reference"],
         best=worth["best"],
     )
     yield pair.by_class(classes)
-    names = kept.get("names") or [f"example {int(row) + 1}" for row in kept["rows"]]
+    names = out_of_fold.get("names") or [f"example {int(row) + 1}" for row in out_of_fold["rows"]]
     yield pair.by_example(classes, names)
 
 
@@ -169,11 +169,11 @@ def label_words(labels: Tensor, classes: Sequence[str]) -> str:
     return " + ".join(names) or "none"
 
 
-def confusions(kept: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any]:
+def confusions(out_of_fold: Mapping[str, Any], classes: Sequence[str]) -> dict[str, Any]:
     """Count true and predicted classes; with several labels at once, return the four counts of each
     label.
     """
-    targets, outputs = kept["targets"], kept["model"]
+    targets, outputs = out_of_fold["targets"], out_of_fold["model"]
     if targets.ndim == 2:
         predicted, positive = outputs > 0, targets == 1
         parts = [positive & predicted, positive & ~predicted, ~positive & predicted]

@@ -77,8 +77,8 @@ def collect(folder: Path, points: int) -> dict[str, Any]:
     with understood(folder):
         for name, read in (("comparison.json", _comparison), ("run.json", _run)):
             if (folder / name).is_file():
-                found: dict[str, Any] = without_nan(read(folder, points))
-                return found
+                content: dict[str, Any] = without_nan(read(folder, points))
+                return content
         inside = [path.parent for path in sorted(folder.glob("*/comparison.json"))]
     hint = f"; did you mean {inside[0]}?" if inside else ""
     raise InputError(
@@ -165,20 +165,20 @@ def _pictures(result: Mapping[str, Any], order: Sequence[int]) -> dict[str, Any]
     for number in order:
         table, rows = result["tables"][number], list[dict[str, Any]]()
         for row in table["rows"]:
-            found = bar(row["to_primary_only"], scatter(table, row))
-            if found:
-                few = {"values": found["values"]} if row["to_primary_only"]["n"] < FEWEST else {}
+            interval = bar(row["to_primary_only"], scatter(table, row))
+            if interval:
+                few = {"values": interval["values"]} if row["to_primary_only"]["n"] < FEWEST else {}
                 color, chosen = (
-                    _COLORS.get(found["mark"], "soft"),
+                    _COLORS.get(interval["mark"], "soft"),
                     row["label"] == decided_row(result, number),
                 )
-                own = {
+                picture = {
                     "label": row["label"],
-                    "score": found["mean"],
-                    "low": found["low"],
-                    "high": found["high"],
+                    "score": interval["mean"],
+                    "low": interval["low"],
+                    "high": interval["high"],
                 }
-                rows.append({**own, "color": color, "chosen": chosen, "remark": "", **few})
+                rows.append({**picture, "color": color, "chosen": chosen, "remark": "", **few})
         panels.append({"name": table["name"], "rows": rows})
     places = {row["label"]: -row["score"] for row in panels[0]["rows"]}
     for panel in panels:
@@ -208,24 +208,24 @@ def _outcome(
 ) -> dict[str, Any]:
     """Return the outcome of a finished run, in the form of a decision."""
     metric, phase = result["metric"], result["phases"][-1]
-    test, own = (
+    test, validation = (
         f"{100 * part[metric]:.1f} %" if part.get(metric) is not None else "undefined"
         for part in (result["test"], result["validation"])
     )
     text = (
         f"{test} test {metric}: this is the model after step {phase['best_step']} of {phase['steps']} in phase {phase['name']}, "
-        f"chosen because it has {own} on the {result['examples']['validation']} validation examples."
+        f"chosen because it has {validation} on the {result['examples']['validation']} validation examples."
     )
-    found: dict[str, Any] = {"outcome": "run", "about": "Result of one run", "text": text}
+    outcome: dict[str, Any] = {"outcome": "run", "about": "Result of one run", "text": text}
     if not any("/" in name for name in result["examples"]):
         why = "predicts the label of new examples"
-        return found | {"next": {"command": command("predict", folder, "INPUTS"), "why": why}}
+        return outcome | {"next": {"command": command("predict", folder, "INPUTS"), "why": why}}
     dropped = [name for name, about in weights.items() if about["dropped"]]
-    found["meaning"] = "One run does not show whether the auxiliary data helped."
+    outcome["meaning"] = "One run does not show whether the auxiliary data helped."
     if dropped and len(dropped) == len(weights):
-        found["meaning"] = EVERYTHING_DROPPED
+        outcome["meaning"] = EVERYTHING_DROPPED
     compare = command("compare", folder / "config.yaml")
-    return found | {
+    return outcome | {
         "next": {
             "command": compare,
             "why": "shows whether the auxiliary data help or can be left out",
@@ -238,11 +238,11 @@ def _run(folder: Path, points: int) -> dict[str, Any]:
     config = about["config"]
     path, label = folder / "result.json", str(config["strategy"]["name"])
     result = read_json(path) if path.is_file() else None
-    found = curves([folder], points)
+    series = curves([folder], points)
     columns, rows, lines = ["figure"], [], []
     metric, subtitle = str(config["training"]["metric"]), "unfinished: these are the figures so far"
     if metric == "auto":
-        metric = "auc" if "validation/auc" in found["validation"] else "accuracy"
+        metric = "auc" if "validation/auc" in series["validation"] else "accuracy"
     if result is not None:
         metric, subtitle = result["metric"], _examples(result["examples"])
         columns = ["figure", "validation", "test"]
@@ -269,10 +269,10 @@ def _run(folder: Path, points: int) -> dict[str, Any]:
         "title": f"Run: {label}, seed {config['seed']}",
         "subtitle": subtitle,
         "metric": metric,
-        "decision": _outcome(folder, result, found["weights"]) if result else None,
+        "decision": _outcome(folder, result, series["weights"]) if result else None,
         "notes": lines,
         "tables": [{"name": "Result", "about": "", "columns": columns, "rows": rows}],
-        "curves": [[{"label": label, **found}]],
+        "curves": [[{"label": label, **series}]],
         "config": _text(folder / "config.yaml"),
         "provenance": _about(folder),
     }
@@ -284,11 +284,11 @@ def _run(folder: Path, points: int) -> dict[str, Any]:
     figures_of_all = {**page["tables"][0], "columns": columns, "title": title}
     # The networks of folds have no training on all labels. The score by step is drawn above, with
     # all candidates.
-    kept = {
-        key: values for key, values in found["validation"].items() if key != f"validation/{metric}"
+    validation = {
+        key: values for key, values in series["validation"].items() if key != f"validation/{metric}"
     }
     winner = read_json(folder / LEADERBOARD)["final"]["winner"]
-    last = [[{"label": winner, **found, "validation": kept}]] if found["train"] else []
+    last = [[{"label": winner, **series, "validation": validation}]] if series["train"] else []
     return (
         page
         | {"title": name, "details": [figures_of_all], "curves": last}
@@ -312,17 +312,17 @@ def _examples(counts: Mapping[str, int]) -> str:
         for name, count in counts.items()
         if "/" in name
     ]
-    own = f"primary examples: {counts['train']} to train, {counts['validation']} to validate, {counts['test']} to test"
-    return own + (f"; auxiliary: {', '.join(others)}" if others else "")
+    text = f"primary examples: {counts['train']} to train, {counts['validation']} to validate, {counts['test']} to test"
+    return text + (f"; auxiliary: {', '.join(others)}" if others else "")
 
 
 def _about(run: Path) -> dict[str, Any]:
     """Machine, code and time of a run; the configuration is shown elsewhere."""
     path = run / "run.json"
-    known = read_json(path) if path.is_file() else {}
+    record = read_json(path) if path.is_file() else {}
     return {
         name: value
-        for name, value in known.items()
+        for name, value in record.items()
         if name not in ("config", "version") and value is not None
     }
 
@@ -384,7 +384,7 @@ def _weights(train: Mapping[str, Sequence[float | None]]) -> dict[str, dict[str,
     """Describe the final weights that strategy auto gave to the parts of each source, by the prefix
     of their series.
     """
-    found = {}
+    weights = {}
     for prefix in (
         name.removesuffix("neutral") for name in train if name.endswith(f"{_WEIGHT}neutral")
     ):
@@ -406,18 +406,18 @@ def _weights(train: Mapping[str, Sequence[float | None]]) -> dict[str, dict[str,
         )
         text = f"With weight 1 a part counts as in multitask training; with weight 0 it is dropped. In the end {text}."
         text = f"{text} {EVERYTHING_DROPPED}" if dropped else text
-        found[prefix] = {"text": text, "dropped": dropped}
-    return found
+        weights[prefix] = {"text": text, "dropped": dropped}
+    return weights
 
 
 def _phases(points: Iterable[tuple[str, Point]]) -> list[dict[str, Any]]:
     """Return the step at which each phase begins."""
-    found: dict[str, dict[str, Any]] = {}
+    phases: dict[str, dict[str, Any]] = {}
     step = seconds = 0.0
     for name, point in points:
-        found.setdefault(name, {"name": name, "step": _short(step), "seconds": _short(seconds)})
+        phases.setdefault(name, {"name": name, "step": _short(step), "seconds": _short(seconds)})
         step, seconds = point["step"], point["seconds"]
-    return list(found.values())
+    return list(phases.values())
 
 
 def _points(run_dir: Path) -> Iterator[tuple[str, Point]]:
@@ -477,10 +477,12 @@ def _joined(runs: Iterable[Sequence[Point]]) -> list[Point]:
         for point in run:
             by_step.setdefault(point["step"], []).append(point)
     joined = []
-    for _, found in sorted(by_step.items()):
-        mean = _mean(found)
-        for name in [name for name in mean if name.startswith("validation/") and len(found) > 1]:
-            values = [point[name] for point in found if name in point]
+    for _, same_step in sorted(by_step.items()):
+        mean = _mean(same_step)
+        for name in [
+            name for name in mean if name.startswith("validation/") and len(same_step) > 1
+        ]:
+            values = [point[name] for point in same_step if name in point]
             mean |= {f"{name}/low": min(values), f"{name}/high": max(values)}
         joined.append(mean)
     return joined
@@ -522,13 +524,13 @@ def _layers(points: Sequence[Point]) -> dict[str, Any] | None:
         total = sum(squares.values())
         if not total > 0:
             return dict.fromkeys((*PARTS, "size"))
-        found = {part: square / total for part, square in squares.items()} | {
+        shares = {part: square / total for part, square in squares.items()} | {
             "size": math.sqrt(total)
         }
-        return {key: _short(value, 3) for key, value in found.items()}
+        return {key: _short(value, 3) for key, value in shares.items()}
 
-    found = [[cell(point, name) for point in points] for name in names]
-    by_key = {key: [[one[key] for one in row] for row in found] for key in (*PARTS, "size")}
+    cells = [[cell(point, name) for point in points] for name in names]
+    by_key = {key: [[one[key] for one in row] for row in cells] for key in (*PARTS, "size")}
     return {"names": list(names), "step": [_short(point["step"]) for point in points], **by_key}
 
 

@@ -30,15 +30,15 @@ def looks(labels: Sequence[str]) -> dict[str, dict[str, str]]:
     different on one page.
     """
     usual = {name: {"color": f"c{number}", "dash": ""} for number, name in enumerate(USUAL, 2)}
-    found = {PRIMARY_ONLY: {"color": "c1", "dash": BASELINE}} | {
+    look_of = {PRIMARY_ONLY: {"color": "c1", "dash": BASELINE}} | {
         name: usual[name] for name in labels if name in usual
     }
     free = [
         {"color": f"c{number}", "dash": dash} for dash in DASHES for number in (2, 3, 4, 5, 6, 7, 0)
     ]
-    free = [look for look in free if look not in found.values()]
-    others = [name for name in labels if name not in found]
-    return found | dict(zip(others, cycle(free), strict=False))
+    free = [look for look in free if look not in look_of.values()]
+    others = [name for name in labels if name not in look_of]
+    return look_of | dict(zip(others, cycle(free), strict=False))
 
 
 def leaderboard(
@@ -53,16 +53,16 @@ def leaderboard(
     `sign`, scores are differences to a baseline at zero; a row may have a dot for each of its
     `values` instead of an interval.
     """
-    known = [row for row in rows if row["score"] is not None]
+    scored = [row for row in rows if row["score"] is not None]
     zero, unit = [0.0] if sign else [], "" if sign else " %"
-    all_rows = known if like is None else [row for row in like if row["score"] is not None]
+    all_rows = scored if like is None else [row for row in like if row["score"] is not None]
     ends = [
         value
         for row in all_rows
         for value in (row["score"], row["low"], row["high"], *row.get("values", ()))
     ]
     axis = _Axis([*ends, *zero], sign, unit)
-    heights = [ROW + (REMARK if row.get("remark") else 0) for row in known]
+    heights = [ROW + (REMARK if row.get("remark") else 0) for row in scored]
     tops = list(accumulate(heights, initial=0))
     items = [
         {
@@ -74,29 +74,29 @@ def leaderboard(
             "dots": [axis.at(value) for value in row.get("values") or [row["score"]]],
             "text": f"{100 * row['score']:{sign}.1f}{unit}",
         }
-        for number, row in enumerate(known)
+        for number, row in enumerate(scored)
     ]
     baseline = next(
         (
             axis.at(value)
-            for value in [*zero, *(row["score"] for row in known if row.get("baseline"))]
+            for value in [*zero, *(row["score"] for row in scored if row.get("baseline"))]
         ),
         None,
     )
     return {"items": items, "ticks": axis.ticks(), "baseline": baseline, "height": tops[-1]}
 
 
-def curves(found: Mapping[str, Any]) -> dict[str, Any]:
+def curves(board: Mapping[str, Any]) -> dict[str, Any]:
     """Return the scores over steps, vertical lines for phases, and the ticks; `several`:
     there is a line to draw.
     """
     lines = [
         (row, [(step, score) for step, score in row["curve"] if score is not None])
-        for row in found["rows"]
+        for row in board["rows"]
         if row["curve"]
     ]
     axis = _Axis([score for _, points in lines for _, score in points])
-    wide = _Axis([0, found["steps"]])
+    wide = _Axis([0, board["steps"]])
     drawn = []
     for row, points in lines:
         places = [(wide.at(step), 100 - axis.at(score)) for step, score in points]
@@ -114,7 +114,7 @@ def curves(found: Mapping[str, Any]) -> dict[str, Any]:
         )
     marks = [
         {"at": wide.at(mark["step"]), "text": f"next phase: {mark['text']}", "kind": "phases"}
-        for mark in found["phases"]
+        for mark in board["phases"]
     ]
     ticks = [tick | {"at": 100 - tick["at"]} for tick in axis.ticks()]
     steps = [
@@ -131,11 +131,11 @@ class _Axis:
 
     def __init__(self, values: Iterable[float | None], sign: str = "", unit: str = " %") -> None:
         self.sign, self.unit = sign, unit
-        known = [value for value in values if value is not None and math.isfinite(value)] or [
+        finite = [value for value in values if value is not None and math.isfinite(value)] or [
             0.0,
             1.0,
         ]
-        self.low, self.high = min(known), max(known)
+        self.low, self.high = min(finite), max(finite)
         if self.high - self.low < 1e-9:
             self.low, self.high = self.low - 0.05, self.high + 0.05
 

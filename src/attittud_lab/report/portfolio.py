@@ -29,10 +29,10 @@ LIKELY = 2 / 3
 def portfolio(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parts of a page; `result` is the content of result.json."""
     board = read_format(folder / NAME, VERSION)
-    kept = load_checkpoint(folder / OUT_OF_FOLD)
+    out_of_fold = load_checkpoint(folder / OUT_OF_FOLD)
     classes = described(folder).classes
-    check_fit(board, kept, classes)
-    sections = [_sources(board), *changes(board, kept, classes)]
+    check_fit(board, out_of_fold, classes)
+    sections = [_sources(board), *changes(board, out_of_fold, classes)]
     return {
         "kind": "portfolio",
         "subtitle": "; ".join(_counts(board, result["examples"])),
@@ -46,20 +46,22 @@ def portfolio(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
             **_steps(board),
             "translations": translated(board),
             "suspects": suspects(board),
-            "confusion": confusions(kept, classes),
+            "confusion": confusions(out_of_fold, classes),
         },
         "sections": [section for section in sections if section],
         "notes": list(_notes(board)),
     }
 
 
-def check_fit(board: Mapping[str, Any], kept: Mapping[str, Any], classes: Sequence[str]) -> None:
+def check_fit(
+    board: Mapping[str, Any], out_of_fold: Mapping[str, Any], classes: Sequence[str]
+) -> None:
     """Refuse files of different runs; raises ValueError."""
-    known = {row["label"] for row in board["candidates"]}
-    rows = {len(kept[name]) for name in ("rows", "targets", "folds", "model")}
-    if rows != {board["validated"]} or not known >= {*kept["candidates"]}:
+    labels = {row["label"] for row in board["candidates"]}
+    rows = {len(out_of_fold[name]) for name in ("rows", "targets", "folds", "model")}
+    if rows != {board["validated"]} or not labels >= {*out_of_fold["candidates"]}:
         raise ValueError(f"{OUT_OF_FOLD} and {NAME} are of different runs")
-    if kept["model"].shape[1] != len(classes):
+    if out_of_fold["model"].shape[1] != len(classes):
         raise ValueError(f"{OUT_OF_FOLD} has not the classes of the model")
 
 
@@ -128,7 +130,7 @@ def _chance(estimate: Mapping[str, Any] | None) -> dict[str, Any] | None:
 def _facts(board: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     """Yield what should be read first: a name, a figure and a remark each."""
     metric, worth, model = board["metric"], board["worth"], board["model"]
-    own = board["final"]["out_of_fold"]
+    score = board["final"]["out_of_fold"]
     if worth is not None:
         helped = {"use": "helped", "no_help": "did not help", "unclear": "unclear"}[outcome(worth)]
         pair = f"{worth['best']} minus {worth['reference']}"
@@ -147,8 +149,8 @@ def _facts(board: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[dict
     guess = board["guess"]
     yield {
         "name": f"Out-of-fold {metric}",
-        "figure": percent(own["score"]),
-        "remark": f"95 % interval {ends(own)}, on the labels that chose the model; a constant guess "
+        "figure": percent(score["score"]),
+        "remark": f"95 % interval {ends(score)}, on the labels that chose the model; a constant guess "
         f"has {percent(guess['score'])}",
     }
     if board["tested"]:
@@ -235,11 +237,11 @@ def _leaderboard(board: Mapping[str, Any], result: Mapping[str, Any]) -> dict[st
     columns += ["minus the best alone", "steps (best)", "time"]
     rows: list[dict[str, Any]] = []
     if final["kind"] == "ensemble" and len(final["picks"]) > 1:
-        own, loss = final["out_of_fold"], result["validation"].get("loss")
+        score, loss = final["out_of_fold"], result["validation"].get("loss")
         cells = [f"the model: a mean of {model['members']} models", "", "", ""]
         cells += [
-            percent(own["score"]),
-            ends(own),
+            percent(score["score"]),
+            ends(score),
             "" if loss is None else f"{loss:.3f}",
             "",
             "",

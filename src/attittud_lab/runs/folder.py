@@ -136,24 +136,24 @@ class RunFolder:
                 f"{self.about_path}: is damaged, or was not written by a run; {other}, or {_OVER}"
             ) from None
         if differing:
-            found = (
+            problem = (
                 f"{self.path} holds a run with another configuration ({'; '.join(differing[:3])})"
             )
-            raise InputError(f"{found}; choose another folder with output=FOLDER, or {_OVER}")
+            raise InputError(f"{problem}; choose another folder with output=FOLDER, or {_OVER}")
 
     def result(self) -> RunResult | None:
         """The result of a finished run; None for an unfinished run."""
         if not self.result_path.exists():
             return None
         try:
-            found = RunResult.read(read_json(self.result_path), self.path)
+            finished = RunResult.read(read_json(self.result_path), self.path)
         except ValueError as error:
-            said = f"{self.result_path}: is damaged, or was not written by a run ({one_line(error, 200)})"
-            raise InputError(f"{said}; {_OVER}") from None
+            problem = f"{self.result_path}: is damaged, or was not written by a run ({one_line(error, 200)})"
+            raise InputError(f"{problem}; {_OVER}") from None
         with suppress(OSError):  # a process that was killed right after the result leaves these
             self.checkpoint_path.unlink(missing_ok=True)
             _remove_trials(self.path)
-        return found
+        return finished
 
     def threads(self) -> int | None:
         """Return the threads of a run that continues here: another number would change its last
@@ -161,12 +161,12 @@ class RunFolder:
         """
         if not self.about_path.exists():
             return None
-        found = read_format(self.about_path, VERSION).get("threads")
-        if type(found) is not int or found < 1:
+        count = read_format(self.about_path, VERSION).get("threads")
+        if type(count) is not int or count < 1:
             raise InputError(
-                f"{self.about_path}: threads is {found!r}, which no run writes; {_OVER}"
+                f"{self.about_path}: threads is {count!r}, which no run writes; {_OVER}"
             )
-        return found
+        return count
 
     def begin(self, record: Mapping[str, Any], device: torch.device, threads: int | None) -> None:
         """Write what is known before the first step, or check that a continued run has the same
@@ -196,10 +196,10 @@ class RunFolder:
             )  # last: now the folder is this run's
             return
         # Only one run of a comparison has digests. Other data have another checksum anyway.
-        known = read_json(rows)
-        if not isinstance(known, dict) or known | {DIGESTS: None} != plain | {DIGESTS: None}:
-            found = f"{self.path}: the data have changed since this run began"
-            raise InputError(f"{found}; {_OVER}, or restore the data")
+        earlier = read_json(rows)
+        if not isinstance(earlier, dict) or earlier | {DIGESTS: None} != plain | {DIGESTS: None}:
+            problem = f"{self.path}: the data have changed since this run began"
+            raise InputError(f"{problem}; {_OVER}, or restore the data")
 
     def checkpoint(self) -> dict[str, Any] | None:
         return load_checkpoint(self.checkpoint_path) if self.checkpoint_path.exists() else None
@@ -290,12 +290,12 @@ def comparable(config: Config) -> dict[str, Any]:
 def differences(old: Any, new: Any, path: str = "") -> list[str]:
     """The settings that differ, in words."""
     if isinstance(old, dict) and isinstance(new, dict):
-        found: list[str] = []
+        lines: list[str] = []
         for key in old | new:
-            found += differences(
+            lines += differences(
                 old.get(key, "nothing"), new.get(key, "nothing"), f"{path}.{key}" if path else key
             )
-        return found
+        return lines
     return [] if old == new else [f"{path}: {old!r:.100} there, {new!r:.100} here"]
 
 
@@ -332,9 +332,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         if not isinstance(state, dict):
             raise ValueError("it is not a mapping")
     except (SafetensorError, OSError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        found = f"{path}: the checkpoint is damaged ({type(error).__name__}: {one_line(error)})"
+        problem = f"{path}: the checkpoint is damaged ({type(error).__name__}: {one_line(error)})"
         cure = "delete this file to start the run from its beginning, or restore it from a backup"
-        raise InputError(f"{found}; {cure}") from None
+        raise InputError(f"{problem}; {cure}") from None
     return state
 
 

@@ -160,12 +160,12 @@ def file_sha256(path: Path) -> str:
 
 def cost(folder: Path) -> str:
     """Size and time of the model of a run, in words; empty where they were not measured."""
-    found = _stored(folder / NAME) if (folder / NAME).is_file() else None
-    if found is None or found.bytes is None or found.seconds is None:
+    model = _stored(folder / NAME) if (folder / NAME).is_file() else None
+    if model is None or model.bytes is None or model.seconds is None:
         return ""
-    milliseconds = found.seconds * 1e3
+    milliseconds = model.seconds * 1e3
     time = f"{milliseconds:.2g}" if milliseconds < 10 else f"{milliseconds:.0f}"
-    return f"{size_words(found.bytes)}, {time} ms for a prediction"
+    return f"{size_words(model.bytes)}, {time} ms for a prediction"
 
 
 def size_words(count: float) -> str:
@@ -176,7 +176,7 @@ def size_words(count: float) -> str:
 def read_model(folder: Path) -> tuple[ModelFile, Config]:
     """What the folder of a finished run says about its model, and its configuration."""
     _check_finished(folder)
-    found = described(folder)  # first, because it says which version wrote the folder
+    model = described(folder)  # first, because it says which version wrote the folder
     path = folder / CONFIG
     try:  # not `load`: it would follow `base:` out of the folder
         config = loads(path.read_text(encoding="utf-8"), name=str(path))
@@ -184,8 +184,8 @@ def read_model(folder: Path) -> tuple[ModelFile, Config]:
         raise InputError(
             f"{path}: cannot be read ({one_line(error)}); restore it from a backup, or train again"
         ) from None
-    found.check_files(folder)
-    return found, config
+    model.check_files(folder)
+    return model, config
 
 
 def described(folder: Path) -> ModelFile:
@@ -194,40 +194,40 @@ def described(folder: Path) -> ModelFile:
     if not path.is_file():
         raise InputError(f"{path}: is missing; {CURE}")
     try:
-        found = _stored(path)
-        _check_entries(found)
+        model = _stored(path)
+        _check_entries(model)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
-        found_out = f"{folder}: its files do not describe a model ({type(error).__name__}: {one_line(error, 200)})"
+        problem = f"{folder}: its files do not describe a model ({type(error).__name__}: {one_line(error, 200)})"
         raise InputError(
-            f"{found_out}; restore them from a backup, or train again with --fresh"
+            f"{problem}; restore them from a backup, or train again with --fresh"
         ) from None
-    if found.checksum != found.own_checksum():
+    if model.checksum != model.own_checksum():
         raise changed(path)
-    return found
+    return model
 
 
-def _check_entries(found: ModelFile) -> None:
+def _check_entries(model: ModelFile) -> None:
     """Raise ValueError for entries that describe no model."""
     sizes = {"image": 3, "text": 1, "table": 1}
     if (
-        len(found.shape) != sizes[found.kind]
-        or min(found.shape) < 1
-        or not found.classes
-        or not found.members
+        len(model.shape) != sizes[model.kind]
+        or min(model.shape) < 1
+        or not model.classes
+        or not model.members
     ):
         raise ValueError("shape, classes or members do not describe a model")
-    for name in [*found.files, *found.folders]:
+    for name in [*model.files, *model.folders]:
         if PurePath(name).name != name or name in ("", ".", ".."):
             raise ValueError(f"{name[:80]!r} is not a file in the folder itself")
-    if not all(0 < member["share"] < float("inf") for member in found.members):
+    if not all(0 < member["share"] < float("inf") for member in model.members):
         raise ValueError("a share is not a positive number")
-    for member in found.members:
+    for member in model.members:
         if member["kind"] == "simple" and not {"about", "features"} <= member.keys():
             raise ValueError("a simple model lacks its description or its features")
         typed(ModelConfig, member.get("model", {}))
-    if found.white is not None and found.white < 1:
+    if model.white is not None and model.white < 1:
         raise ValueError("white is not a positive number")
-    if found.temperature is not None and not 0 < found.temperature < float("inf"):
+    if model.temperature is not None and not 0 < model.temperature < float("inf"):
         raise ValueError("temperature is not a positive number")
 
 
@@ -240,7 +240,7 @@ def _check_finished(folder: Path) -> None:
         )
         raise InputError(f"{folder}: the run is not finished; {cure}")
     below = (sorted(folder.glob(f"{'*/' * depth}result.json")) for depth in range(1, 4))
-    inside = next((found[0].parent for found in below if found), None)
+    inside = next((results[0].parent for results in below if results), None)
     hint = f"; did you mean {inside}?" if inside else ""
     if (folder / "comparison.json").is_file():
         cure = "give the folder of one of its runs: those below runs/ that have a result.json"

@@ -69,14 +69,14 @@ class RunResult:
                 }
                 for part in ("validation", "test")
             }
-            found = cls(**typed(cls, {**values, **figures}), run_dir=run_dir, skipped=True)
+            result = cls(**typed(cls, {**values, **figures}), run_dir=run_dir, skipped=True)
             # A portfolio may have no test set.
-            known = found.validation.keys() & (found.test or found.validation).keys()
-            if not {found.metric, "loss"} <= known:
-                raise ValueError(f"the figures {found.metric} and loss are not in it")
+            in_both = result.validation.keys() & (result.test or result.validation).keys()
+            if not {result.metric, "loss"} <= in_both:
+                raise ValueError(f"the figures {result.metric} and loss are not in it")
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from None
-        return found
+        return result
 
     @property
     def seconds(self) -> float:
@@ -91,8 +91,8 @@ def typed(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Check values from a file for the fields of a dataclass; ValueError where a value has another
     type.
     """
-    wanted = {entry.name for entry in fields(cls)}
-    hints = {name: hint for name, hint in get_type_hints(cls).items() if name in wanted}
+    names = {entry.name for entry in fields(cls)}
+    hints = {name: hint for name, hint in get_type_hints(cls).items() if name in names}
     if not values.keys() <= hints.keys():
         raise ValueError(f"{next(iter(values.keys() - hints.keys()))!r} is unknown")
     try:
@@ -107,15 +107,15 @@ def typed(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def provenance(packages: Iterable[str] = ()) -> dict[str, str | int | None]:
     """Versions, code revision (of a git checkout) and processor; no names of machines or users."""
-    found: dict[str, str | int | None] = {"python": platform.python_version()}
+    versions: dict[str, str | int | None] = {"python": platform.python_version()}
     for package in ("attittud", "torch", *packages):
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:  # run from a source tree that was never installed
-            found[package] = None
+            versions[package] = None
     # The variable names the revision of a copy without git history.
     revision = os.environ["ATTITTUD_REVISION"] if "ATTITTUD_REVISION" in os.environ else _revision()
-    return found | {"revision": revision, "processor": _processor(), "cores": os.cpu_count()}
+    return versions | {"revision": revision, "processor": _processor(), "cores": os.cpu_count()}
 
 
 @cache  # the code that a process has imported does not change

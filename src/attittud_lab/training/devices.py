@@ -57,8 +57,8 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device).item()  # the device `meta` has no memory
     except (RuntimeError, AssertionError) as error:
-        found = f"device: {name!r} cannot be used here ({one_line(error, 120)})"
-        raise InputError(f"{found}; use device=auto or device=cpu") from None
+        problem = f"device: {name!r} cannot be used here ({one_line(error, 120)})"
+        raise InputError(f"{problem}; use device=auto or device=cpu") from None
     return device
 
 
@@ -130,11 +130,11 @@ def captures(config: Config, data: Prepared, device: torch.device) -> bool:
 
 
 @contextmanager
-def repeatable(wanted: bool, device: torch.device) -> Iterator[None]:
-    """Use only operations that give the same bits every time inside the block, if wanted; restore
+def repeatable(active: bool, device: torch.device) -> Iterator[None]:
+    """Use only operations that give the same bits every time inside the block, if `active`; restore
     the settings afterwards.
     """
-    if not wanted or device.type != "cuda":
+    if not active or device.type != "cuda":
         yield
         return
     # cuBLAS reads it when it is first used.
@@ -192,15 +192,15 @@ class CapturedSteps(Generic[T]):
         """
         if kind is None:
             return action(), False
-        known = self._recorded.get(kind)
-        if known is not None:
-            known[1]()
-            return known[0], True
+        recorded = self._recorded.get(kind)
+        if recorded is not None:
+            recorded[1]()
+            return recorded[0], True
         self._seen[kind] += 1
         if self._seen[kind] <= WARM_UP or kind in self._recorded:
             return action(), False
         try:
-            found, replay = self._recorded[kind] = self._record(action)
+            result, replay = self._recorded[kind] = self._record(action)
         except Exception as error:  # a failed capture may raise anything
             self._recorded[kind] = None
             reason = f"{type(error).__name__}: {one_line(error, 300)}"
@@ -212,7 +212,7 @@ class CapturedSteps(Generic[T]):
             return action(), False
         # Recording ran the Python code, so this first replay is an ordinary step for the caller.
         replay()
-        return found, False
+        return result, False
 
 
 class CudaRecorder:
@@ -231,10 +231,10 @@ class CudaRecorder:
             # On the stream of the steps: autograd remembers the stream on which parameters were
             # first used.
             with torch.cuda.graph(graph, pool=self._pool, stream=stream):
-                found = action()
+                result = action()
         finally:
             torch.cuda.set_stream(stream)  # a failed capture leaves its own stream behind
-        return found, graph.replay
+        return result, graph.replay
 
 
 @contextmanager

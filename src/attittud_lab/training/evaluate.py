@@ -33,13 +33,13 @@ def outputs_of(
     training = model.training
     model.eval()
     try:
-        found = [
+        batches = [
             (model(part.to(device), **options).float(), rows)
             for rows, part in examples.parts(batch_size)
         ]
     finally:
         model.train(training)
-    outputs, rows = (torch.cat(parts).cpu() for parts in zip(*found, strict=True))
+    outputs, rows = (torch.cat(parts).cpu() for parts in zip(*batches, strict=True))
     return outputs[rows.argsort()]
 
 
@@ -97,8 +97,8 @@ def fitted_temperature(scores: Tensor, targets: Tensor) -> float:
         """The derivative of the loss, which is convex in 1 / temperature."""
         factor = torch.tensor(sharpness, dtype=torch.float64, requires_grad=True)
         if targets.ndim == 2:
-            wanted = targets.double() * (1 - smoothing) + smoothing / 2
-            loss = F.binary_cross_entropy_with_logits(scores * factor, wanted)
+            smoothed = targets.double() * (1 - smoothing) + smoothing / 2
+            loss = F.binary_cross_entropy_with_logits(scores * factor, smoothed)
         else:
             loss = F.cross_entropy(scores * factor, targets, label_smoothing=smoothing)
         return float(torch.autograd.grad(loss, factor)[0])

@@ -78,11 +78,11 @@ class PhaseState:
         """Whether a phase of this many steps can have this state; an evaluation has at least these
         figures.
         """
-        known = figures <= self.best_values.keys() & self.last_values.keys()
+        has_figures = figures <= self.best_values.keys() & self.last_values.keys()
         counts = 0 <= self.best_step <= self.step <= steps and min(self.worse, self.plateau) >= 0
         # A metric that a fold leaves undefined is -inf; NaN is not below infinity.
         evaluated = self.best is None or (
-            known and len(self.best) == 2 and all(v < math.inf for v in self.best)
+            has_figures and len(self.best) == 2 and all(v < math.inf for v in self.best)
         )
         return evaluated and counts and 0 < self.scale <= 1 and 0 <= self.seconds < math.inf
 
@@ -119,12 +119,12 @@ class AveragedWeights:
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Give the model its mean weights inside the block."""
-        kept = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+        trained = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
         self.model.load_state_dict(self.values)
         try:
             yield
         finally:
-            self.model.load_state_dict(kept)
+            self.model.load_state_dict(trained)
 
 
 class Phase:
@@ -160,8 +160,8 @@ class Phase:
             source: about.batch_size or config.batch_size for source, about in sources.items()
         }
         if job.training.augment and data.kind != "image":
-            found = f"training.augment: changes images, but the data are {data.kind}s"
-            raise InputError(f"{found}; leave it out")
+            problem = f"training.augment: changes images, but the data are {data.kind}s"
+            raise InputError(f"{problem}; leave it out")
         strategy = make_strategy(chosen, model, weights=weights, seed=mix(job.seed, name, "guide"))
         judges = data.validation if judges is None else judges
         _check(name, config, chosen, strategy, data, batches, len(judges))
@@ -350,22 +350,22 @@ class Phase:
             self.streams.autocast(),
             nullcontext() if self.average is None else self.average.in_use(),
         ):
-            found = self.measure()
-        value = -found["loss"] if self.metric == "loss" else found[self.metric]
-        finite = math.isfinite(found["loss"])
+            figures = self.measure()
+        value = -figures["loss"] if self.metric == "loss" else figures[self.metric]
+        finite = math.isfinite(figures["loss"])
         if not finite and not (self.done and self.best_weights):
-            raise self._diverged(f"the validation loss is {found['loss']}")
+            raise self._diverged(f"the validation loss is {figures['loss']}")
         if not finite:
             logger.warning(
                 "training diverged at its end; the model of step %d is kept", state.best_step
             )
-        score = [value if math.isfinite(value) else -math.inf, -found["loss"]]
-        state.last_values = found
+        score = [value if math.isfinite(value) else -math.inf, -figures["loss"]]
+        state.last_values = figures
         if finite and (state.best is None or score > state.best):
             state.best, state.best_step, state.best_values, state.worse, state.plateau = (
                 score,
                 state.step,
-                found,
+                figures,
                 0,
                 0,
             )
@@ -379,16 +379,16 @@ class Phase:
             state.scale, state.plateau = state.scale / 2, 0
         if config.patience is not None and state.worse >= config.patience:
             state.stopped = "patience"
-        return found
+        return figures
 
     def state_dict(self) -> dict[str, Any]:
-        found = {
+        state = {
             "state": asdict(self.state),
             "best": self.best_weights,
             "optimizer": self.optimizer.state_dict(),
             "strategy": self.strategy.state_dict(),
         }
-        return found if self.average is None else found | {"average": self.average.values}
+        return state if self.average is None else state | {"average": self.average.values}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Continue from a `state_dict`; raises ValueError, KeyError or TypeError if it is not from
@@ -415,20 +415,20 @@ class Phase:
         parameters = [
             parameter for group in self.optimizer.param_groups for parameter in group["params"]
         ]
-        for number, found in moments.items():
+        for number, tensors in moments.items():
             like = dict.fromkeys(MOMENTS[self.config.optimizer], parameters[number])
             check_like(
-                found,
-                like | {"step": torch.zeros(())} if "step" in found else like,
+                tensors,
+                like | {"step": torch.zeros(())} if "step" in tensors else like,
                 f"optimizer/{number}",
             )
-            if not 0 <= float(found.get("step", 0)) < math.inf:
+            if not 0 <= float(tensors.get("step", 0)) < math.inf:
                 raise ValueError(f"optimizer/{number}/step is not a number of steps")
-            moments[number] = found | _laid_out({name: found[name] for name in like}, like)
+            moments[number] = tensors | _laid_out({name: tensors[name] for name in like}, like)
         self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
-        kept = saved["strategy"].items()
+        entries = saved["strategy"].items()
         self.strategy.load_state_dict(
-            {key: v.to(device) if isinstance(v, Tensor) else v for key, v in kept}
+            {key: v.to(device) if isinstance(v, Tensor) else v for key, v in entries}
         )
 
 
@@ -459,10 +459,10 @@ def _optimizer(
     if captured_on is not None and captured_on.type == "cuda":
         options["capturable"] = True
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
-    found = kind(parameters, lr, weight_decay=config.weight_decay, **options)
+    optimizer = kind(parameters, lr, weight_decay=config.weight_decay, **options)
     # Its first steps are deliberately not captured.
-    found._warned_capturable_if_run_uncaptured = True
-    return found
+    optimizer._warned_capturable_if_run_uncaptured = True
+    return optimizer
 
 
 def learning_rate(config: PhaseConfig, step: int, steps: int, scale: float) -> float:
@@ -491,12 +491,12 @@ def _check(
     equal micro-batches.
     """
     if strategy.needs_auxiliary and not data.auxiliary:
-        found = f"strategy {chosen.name!r} needs auxiliary data, but data.auxiliary is empty"
-        raise InputError(f"{found}; name a source there, or use strategy: primary_only")
+        problem = f"strategy {chosen.name!r} needs auxiliary data, but data.auxiliary is empty"
+        raise InputError(f"{problem}; name a source there, or use strategy: primary_only")
     if strategy.uses_held_out and judges < FEW_JUDGES:
-        found = f"strategy {chosen.name}: the validation examples decide the weights, and there are only"
+        problem = f"strategy {chosen.name}: the validation examples decide the weights, and there are only"
         cure = "Raise data.primary.validation, or use strategy: primary_only or multitask"
-        logger.warning("%s %d, too few to show reliably what helps. %s", found, judges, cure)
+        logger.warning("%s %d, too few to show reliably what helps. %s", problem, judges, cure)
     strategy.check_batches(name, config)
     primary, available = f"training.{name}.primary_batch", len(data.primary.examples)
     for key, size in {
@@ -504,9 +504,9 @@ def _check(
         "strategy.basis_batch": chosen.basis_batch or 0,
     }.items():
         if size > available:
-            found = f"{key} asks for {size} primary examples at once, but the primary training set has only {available}"
+            problem = f"{key} asks for {size} primary examples at once, but the primary training set has only {available}"
             raise InputError(
-                f"{found}; lower {key} to at most {available}, or raise data.primary.train"
+                f"{problem}; lower {key} to at most {available}, or raise data.primary.train"
             )
     sizes = {primary: config.primary_batch}
     if strategy.needs_auxiliary:
@@ -515,8 +515,8 @@ def _check(
         }
     for key, size in sizes.items():
         if size % config.accumulate:
-            found = f"training.{name}.accumulate: {key} is {size}, which cannot be divided into {config.accumulate} equal"
-            raise InputError(f"{found} micro-batches; make it a multiple of {config.accumulate}")
+            problem = f"training.{name}.accumulate: {key} is {size}, which cannot be divided into {config.accumulate} equal"
+            raise InputError(f"{problem} micro-batches; make it a multiple of {config.accumulate}")
 
 
 def phase_steps(

@@ -68,12 +68,15 @@ class Batches:
             rows = {
                 name: torch.stack([self._order(name, i) for i in steps]) for name in self._sizes
             }
-            self._block = (number, {name: found.to(self._held_on) for name, found in rows.items()})
-        for name, found in self._block[1].items():
+            self._block = (
+                number,
+                {name: tensor.to(self._held_on) for name, tensor in rows.items()},
+            )
+        for name, tensor in self._block[1].items():
             if name in self._held:
-                self._held[name].copy_(found[offset])
+                self._held[name].copy_(tensor[offset])
             else:
-                self._held[name] = found[offset].clone()
+                self._held[name] = tensor[offset].clone()
 
     def rows(self, stream: str) -> Tensor:
         return self._order(stream, self.step) if self._held_on is None else self._held[stream]
@@ -239,11 +242,15 @@ def _enough(stream: str, phase: str, accumulate: int) -> Iterator[None]:
     except ValueError as error:
         if "more than 1 value per channel" not in str(error):
             raise
-        own = {"basis": "strategy.basis_batch", JUDGES: "data.primary.validation"}
-        fewer = f", or lower {phase}.accumulate" if accumulate > 1 and stream not in own else ""
-        own["primary"] = f"{phase}.primary_batch"
-        setting = own.get(stream, f"{phase}.batch_size (or data.auxiliary.{stream}.batch_size)")
-        found = f"{setting}: BatchNorm cannot compute batch statistics from one example"
+        settings = {"basis": "strategy.basis_batch", JUDGES: "data.primary.validation"}
+        fewer = (
+            f", or lower {phase}.accumulate" if accumulate > 1 and stream not in settings else ""
+        )
+        settings["primary"] = f"{phase}.primary_batch"
+        setting = settings.get(
+            stream, f"{phase}.batch_size (or data.auxiliary.{stream}.batch_size)"
+        )
+        problem = f"{setting}: BatchNorm cannot compute batch statistics from one example"
         raise InputError(
-            f"{found}; raise it{fewer}, or choose a model without BatchNorm"
+            f"{problem}; raise it{fewer}, or choose a model without BatchNorm"
         ) from error

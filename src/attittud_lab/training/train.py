@@ -67,16 +67,20 @@ def default_run_dir(config: Config, name: str) -> Path:
 
 
 def load_data(
-    config: Config, seed: int | None = None, known: Sequence[Prepared] = (), *, pooled: bool = False
+    config: Config,
+    seed: int | None = None,
+    others: Sequence[Prepared] = (),
+    *,
+    pooled: bool = False,
 ) -> Prepared:
     """Read the data of a job. Several runs can share the result, so that it is read and decoded
     once.
 
-    `known` are data of the same folders whose images need not be decoded again. `pooled`: for a
+    `others` are data of the same folders whose images need not be decoded again. `pooled`: for a
     portfolio.
     """
     used = _reader(config)
-    return prepare(config.data, config.seed if seed is None else seed, used, known, pooled=pooled)
+    return prepare(config.data, config.seed if seed is None else seed, used, others, pooled=pooled)
 
 
 def read_again(config: Config, data: Prepared) -> Prepared:
@@ -125,16 +129,16 @@ def chosen_metric(config: Config, data: Prepared, held_out: Tensor | None) -> st
     """Return the metric that chooses the model; refuses one that is undefined for the task or these
     held-out targets.
     """
-    wanted = config.training.metric
-    metric = default_metric(data.primary) if wanted == "auto" else wanted
+    setting = config.training.metric
+    metric = default_metric(data.primary) if setting == "auto" else setting
     if metric == "auc" and not data.primary.several:
         raise InputError(
             "training.metric: auc is for several labels at once; use accuracy or macro_f1 for classes"
         )
     if metric == "auc" and held_out is not None and not has_both(held_out.cpu().numpy()).any():
-        found = "data.primary.validation: no label has both positive and negative validation examples, so the AUC"
+        problem = "data.primary.validation: no label has both positive and negative validation examples, so the AUC"
         cure = "raise data.primary.validation, or use training.metric: macro_f1"
-        raise InputError(f"{found} that chooses the model is not defined; {cure}")
+        raise InputError(f"{problem} that chooses the model is not defined; {cure}")
     return metric
 
 
@@ -181,10 +185,10 @@ def run(
         device = choose_device(config.device)
         shown = progress or Progress()
         prepared = on_device(data or load_data(config), device)
-        found = channels_of(config, prepared, folder, shown)
+        channels = channels_of(config, prepared, folder, shown)
         count = folder.threads() or threads or threads_of(config, prepared)
         with conditions(config, prepared, device), ExitStack() as opened:
-            job = _Job(config, prepared, device, folder, shown, found)
+            job = _Job(config, prepared, device, folder, shown, channels)
             torch.set_num_threads(count)
             # Opened last, so that a run that is refused, or was finished before, does not appear in
             # a dashboard.
@@ -363,8 +367,8 @@ class _Job:
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Go back to a checkpoint."""
         try:
-            known = {"phases": saved["summaries"], "validation": saved["validation"]}
-            self.summaries, self.validation = typed(RunResult, known).values()
+            results = {"phases": saved["summaries"], "validation": saved["validation"]}
+            self.summaries, self.validation = typed(RunResult, results).values()
             self.phase = self.phases[len(self.summaries)]
             check_like(saved["model"], self.model.state_dict(), "model")
             self.model.load_state_dict(saved["model"])
@@ -380,8 +384,8 @@ class _Job:
             TypeError,
             ValueError,
         ) as error:
-            found = f"{self.folder.checkpoint_path}: the checkpoint does not fit this run ({one_line(error, 200)})"
-            raise InputError(f"{found}; delete it to start from the beginning") from None
+            problem = f"{self.folder.checkpoint_path}: the checkpoint does not fit this run ({one_line(error, 200)})"
+            raise InputError(f"{problem}; delete it to start from the beginning") from None
         self.folder.truncate(size)
 
     def record(self, values: Mapping[str, Any]) -> None:
