@@ -112,49 +112,49 @@ def arguments() -> argparse.Namespace:
         default=8.0,
         help="at most so long per point and mode; eager steps five, judges six times as long",
     )
-    given = parser.parse_args()
-    if given.again and not set(given.only) <= REPEATED:
+    options = parser.parse_args()
+    if options.again and not set(options.only) <= REPEATED:
         parser.error(
             f"--again needs --only with {' or '.join(sorted(REPEATED))}: pages join runs of these only"
         )
-    return given
+    return options
 
 
 def main() -> None:
-    given = arguments()
+    options = arguments()
     # Warnings about vmap without a batching rule and about Opacus' hooks on token numbers: the
     # figures show what is slow.
     warnings.filterwarnings("ignore", message=".*batching rule.*|.*backward hook is firing.*")
     start = time.perf_counter()
-    quick = given.quick or given.device == "cpu"
-    if quick and not given.quick:
+    quick = options.quick or options.device == "cpu"
+    if quick and not options.quick:
         print("No GPU: tiny sizes, as with --quick. The figures say nothing about a real model.")
-    if given.device == "cpu":
+    if options.device == "cpu":
         torch.set_num_threads(
             1
         )  # on a busy machine several threads wait for each other longer than tiny sizes take
-    keep = given.out is not None or not quick
-    out = given.out or RESULTS
-    about = provenance(given.device, given.seed, quick)
+    keep = options.out is not None or not quick
+    out = options.out or RESULTS
+    about = provenance(options.device, options.seed, quick)
     settings = {
-        "device": given.device,
+        "device": options.device,
         "quick": quick,
-        "seed": given.seed,
-        "seconds": 0.2 if quick else given.seconds,
+        "seed": options.seed,
+        "seconds": 0.2 if quick else options.seconds,
     }
     measured = {}
-    for job in given.only:
+    for job in options.only:
         # The number of calls is the same for all sizes and devices.
         record = Record(
             out if keep else None, job, about | {"quick": False} if job == "calls" else about
         )
         measured[job] = record.data
         todo = list(points(job, settings).items())
-        for name, action in todo[:1] if given.base and job in SPECS else todo:
-            point = record.next_run(name) if given.again else name
+        for name, action in todo[:1] if options.base and job in SPECS else todo:
+            point = record.next_run(name) if options.again else name
             if point in record:
                 continue
-            if given.budget is not None and time.perf_counter() - start > given.budget:
+            if options.budget is not None and time.perf_counter() - start > options.budget:
                 print(
                     f"{job}: {point} and what follows is left for another run, the budget is spent"
                 )

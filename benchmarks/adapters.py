@@ -207,7 +207,7 @@ def main() -> None:
         "lightning": lightning,
         "stock_trainer_primary_only": lambda precision: trainer(precision, guided=False),
     }
-    found: dict[str, dict[str, float]] = {}
+    milliseconds: dict[str, dict[str, float]] = {}
     for precision in PRECISIONS:
         rounds: dict[str, list[float]] = {name: [] for name in jobs}
         for _ in range(ROUNDS):
@@ -217,12 +217,12 @@ def main() -> None:
         best = {name: min(times) for name, times in rounds.items()}
         best["trainer_overhead_percent"] = 100 * (best["trainer"] / best["by_hand"] - 1)
         best["lightning_overhead_percent"] = 100 * (best["lightning"] / best["by_hand_joint"] - 1)
-        found[precision] = {name: round(value, 2) for name, value in best.items()}
-        print(precision, found[precision], flush=True)
+        milliseconds[precision] = {name: round(value, 2) for name, value in best.items()}
+        print(precision, milliseconds[precision], flush=True)
     packages = ("torch", "transformers", "accelerate", "torchmetrics")
     about = {
         "what": __doc__,
-        "milliseconds": found,
+        "milliseconds": milliseconds,
         "versions": {name: version(name) for name in packages}
         | {"python": platform.python_version()},
         "hardware": torch.cuda.get_device_name(),

@@ -55,11 +55,11 @@ def calls(
     model = network(tensors)
     guide = Guide(model, eta=Eta(1, 1, 0), rank=5, engine=engine)
     x, y = torch.randn(8, 16), torch.randint(3, (8,))
-    own = every = 0
+    ours = every = 0
 
     def watch(frame: FrameType, event: str, _: object) -> None:
-        nonlocal own, every
-        own += event == "call" and frame.f_code.co_filename.startswith(OURS)
+        nonlocal ours, every
+        ours += event == "call" and frame.f_code.co_filename.startswith(OURS)
         every += event in ("call", "c_call")
 
     def logits(head: str) -> Tensor:
@@ -81,9 +81,9 @@ def calls(
         else:
             guide.backward(losses, loss, refresh=refresh or None)
         sys.setprofile(None)
-    return own, every
+    return ours, every
 
 
 def measure(tensors: int, half: bool) -> dict[str, Any]:
-    own, every = calls(tensors, half=half)
-    return {"tensors": tensors, "autocast": half, "own": own, "all": every}
+    ours, every = calls(tensors, half=half)
+    return {"tensors": tensors, "autocast": half, "own": ours, "all": every}

@@ -132,8 +132,8 @@ def measure(
             math.ceil(pairs * min(1.0, max(done / rounds, spent / seconds))) - paired.count
         )
     paired.measure(pairs - paired.count)
-    for label, found in turns.items():
-        rows[label] = summary(found)
+    for label, times in turns.items():
+        rows[label] = summary(times)
     return {"k": spec.k, "m": spec.m, "methods": rows, **paired.ratios()}
 
 
@@ -250,16 +250,21 @@ def main() -> None:
         metavar="FOLDER",
         help="write eager.json there; models in it are skipped",
     )
-    given = parser.parse_args()
+    options = parser.parse_args()
     warnings.filterwarnings("ignore", message=".*batching rule.*|.*backward hook is firing.*")
-    quick = given.quick or given.device == "cpu"
-    record = Record(given.out, "eager", provenance(given.device, 0, quick))
-    for name in given.only:
-        point = record.next_run(name) if given.again else name
+    quick = options.quick or options.device == "cpu"
+    record = Record(options.out, "eager", provenance(options.device, 0, quick))
+    for name in options.only:
+        point = record.next_run(name) if options.again else name
         if point not in record:
-            settings = {"pairs": given.pairs, "rounds": given.rounds, "seconds": given.seconds}
+            settings = {
+                "pairs": options.pairs,
+                "rounds": options.rounds,
+                "seconds": options.seconds,
+            }
             record.measure(
-                point, partial(measure, name, device=given.device, quick=quick, seed=0, **settings)
+                point,
+                partial(measure, name, device=options.device, quick=quick, seed=0, **settings),
             )
         print(point, json.dumps(record.data["points"][point], indent=1), flush=True)
 

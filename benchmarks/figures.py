@@ -90,11 +90,11 @@ def _vectors(
 def every_figure(results: Results) -> list[Figures]:
     """All methods of all workloads."""
     return [
-        found
+        figure
         for job, result in results.items()
         if job in SPECS
         for point, data in result["points"].items()
-        for found in figures(job, point, data)
+        for figure in figures(job, point, data)
     ]
 
 
@@ -104,18 +104,18 @@ def base_point(results: Results, job: str) -> tuple[str, dict[str, Any]] | None:
     return next(((name, data) for name, data in points.items() if len(data["methods"]) > 6), None)
 
 
-def default(found: list[Figures], rows: dict[str, Any]) -> Figures | None:
+def default(every: list[Figures], rows: dict[str, Any]) -> Figures | None:
     """Eager steps of a guide with engine="auto". `rows`: all methods of the point."""
     auto = "attittud auto"
     name = rows.get(auto, {}).get("same_as", auto)
-    return next((f for f in found if (f.method, f.mode) == (name, "eager")), None)
+    return next((f for f in every if (f.method, f.mode) == (name, "eager")), None)
 
 
-def ours(found: list[Figures], mode: str) -> dict[str, Figures]:
+def ours(every: list[Figures], mode: str) -> dict[str, Figures]:
     """Our engines with a stored basis, in one mode, without the one that freezes BatchNorm."""
     return {
         f.method: f
-        for f in found
+        for f in every
         if f.mode == mode
         and f.method.startswith("attittud")
         and f.refresh is not None
@@ -136,9 +136,9 @@ def table(results: Results) -> str:
     ]
     head += ["memory", "in refresh"]
     eager = [
-        found
+        figure
         for job, data in results.get("eager", {}).get("points", {}).items()
-        for found in figures(job, f"k={data['k']} m={data['m']}", data)
+        for figure in figures(job, f"k={data['k']} m={data['m']}", data)
     ]
     lines = [head, ["---"] * len(head)]
     lines += [

@@ -100,12 +100,12 @@ def measure(name: str, *, device: str, quick: bool, seed: int, seconds: float) -
     return {
         "judges": JUDGES,
         "judge_every": JUDGE_EVERY,
-        "rounds": {mode: len(found["multitask"]) for mode, found in times.items()},
+        "rounds": {mode: len(seconds_of["multitask"]) for mode, seconds_of in times.items()},
         "seconds": {
-            mode: {name: statistics.median(of) for name, of in found.items()}
-            for mode, found in times.items()
+            mode: {name: statistics.median(of) for name, of in seconds_of.items()}
+            for mode, seconds_of in times.items()
         },
-        "shares": {mode: _shares(found) for mode, found in times.items()},
+        "shares": {mode: _shares(seconds_of) for mode, seconds_of in times.items()},
     }
 
 
@@ -118,7 +118,8 @@ def _shares(times: Mapping[str, list[float]]) -> dict[str, float]:
     return {
         "added": statistics.median((asked - auto) / multitask for asked, auto, multitask in whole)
         / JUDGE_EVERY,
-        "alone": statistics.median(own / multitask for own, multitask in alone) / JUDGE_EVERY,
+        "alone": statistics.median(judging / multitask for judging, multitask in alone)
+        / JUDGE_EVERY,
     }
 
 
@@ -128,14 +129,14 @@ def overheads(point: Mapping[str, Any], mode: str) -> list[float]:
 
 
 def _runs(point: Mapping[str, Any], mode: str) -> list[dict[str, float]]:
-    found = [run.get("shares", {}).get(mode) for run in point.get("runs", [point])]
-    return [shares for shares in found if shares is not None]
+    runs = [run.get("shares", {}).get(mode) for run in point.get("runs", [point])]
+    return [shares for shares in runs if shares is not None]
 
 
 def overhead(point: Mapping[str, Any], mode: str) -> float | None:
     """The mean of it over the runs."""
-    found = overheads(point, mode)
-    return statistics.fmean(found) if found else None
+    shares = overheads(point, mode)
+    return statistics.fmean(shares) if shares else None
 
 
 def floor(point: Mapping[str, Any], mode: str) -> float:

@@ -220,15 +220,15 @@ class TorchJD(Plain):
         from torchjd.autojac import jac
 
         weights = self.gaussian(losses.shape[0])
-        found = jac(
+        blocks = jac(
             losses,
             self.shared,
             jac_outputs=weights,
             retain_graph=True,
             parallel_chunk_size=self.chunk,
         )
-        rows = torch.cat([block.reshape(self.k, -1).float() for block in found], dim=1)
-        del found
+        rows = torch.cat([block.reshape(self.k, -1).float() for block in blocks], dim=1)
+        del blocks
         orthonormalise_(rows)
         return rows
 

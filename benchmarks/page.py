@@ -104,8 +104,8 @@ def bases(results: Results) -> Iterator[tuple[str, dict[str, Any], list[Figures]
 def costs(results: Results) -> str:
     """What a user pays, one row per model."""
     rows = []
-    for job, data, found in bases(results):
-        multitask = {f.mode: 1e3 * f.step for f in found if f.method == "multitask"}
+    for job, data, every in bases(results):
+        multitask = {f.mode: 1e3 * f.step for f in every if f.method == "multitask"}
         eager = results.get("eager", {}).get("points", {}).get(job, {})
         runs = f"; mean of {eager['runs']} runs" if "runs" in eager else ""
         cells = [f"{NAMES[job]} (k = {data['k']}, m = {data['m']}{runs})"]
@@ -115,9 +115,9 @@ def costs(results: Results) -> str:
         ratios = eager.get("plain_over_two_passes", {})
         alone = eager.get("plain_over_two_passes_in_one_thread", {})
         cells.append(" / ".join(f"{slowest(pairs):.2f}" for pairs in (ratios, alone) if pairs))
-        auto = default(found, data["methods"])
+        auto = default(every, data["methods"])
         cells.append(f"{auto.over[10]:.2f}" if auto else "")
-        best = min(ours(found, "graph").values(), key=lambda f: f.over[10], default=None)
+        best = min(ours(every, "graph").values(), key=lambda f: f.over[10], default=None)
         cells.append(
             f"{best.over[10]:.2f} ({best.method.removeprefix('attittud ')})" if best else ""
         )
@@ -174,7 +174,7 @@ def notes(results: Results) -> str:
         lines.append(
             '* Where "plain" is below 1, its first figure also compares threads; the second does not.'
         )
-    autos = [default(found, data["methods"]) for _, data, found in bases(results)]
+    autos = [default(every, data["methods"]) for _, data, every in bases(results)]
     if any(below_one(f.over[10]) for f in autos if f is not None):
         lines.append(
             "* A mean below 1 is no gain: such steps wait for Python, whose speed varies on a shared machine."
@@ -212,7 +212,7 @@ def refreshes(results: Results) -> str:
         "TorchJD's sketch": TORCHJD,
     }
     rows = []
-    for job, data, found in bases(results):
+    for job, data, every in bases(results):
         cells = []
         for names in columns.values():
             if same := data["methods"].get(names[0], {}).get("same_as"):
@@ -222,7 +222,7 @@ def refreshes(results: Results) -> str:
             for mode in ("eager", "graph"):
                 here = [
                     f.refresh
-                    for f in found
+                    for f in every
                     if f.method in names and f.mode == mode and f.refresh is not None
                 ]
                 times.append(f"{1e3 * min(here):.1f}" if here else "–")
@@ -238,9 +238,9 @@ def growth(results: Results) -> str:
     """The measured growth of times."""
     powers = {engine: growth_with_k(results, engine).values() for engine in ("loop", "hooks")}
     texts = [
-        f"{min(found):.2f} to {max(found):.2f} with `{name}`"
-        for name, found in powers.items()
-        if found
+        f"{min(exponents):.2f} to {max(exponents):.2f} with `{name}`"
+        for name, exponents in powers.items()
+        if exponents
     ]
     lines = (
         [
@@ -260,7 +260,7 @@ def growth(results: Results) -> str:
 
 def hardware(results: Results) -> list[str]:
     """The machines and revisions in short."""
-    found: dict[str, set[str]] = {}
+    revisions_of: dict[str, set[str]] = {}
     for result in results.values():
         about = result["provenance"]
         machine = about["hardware"].get("name")
@@ -270,12 +270,12 @@ def hardware(results: Results) -> list[str]:
                 str(point.get("revision") or about["revision"])
                 for point in result["points"].values()
             }
-            found.setdefault(
+            revisions_of.setdefault(
                 f"{machine}, Python {versions['python']}, torch {versions['torch']}", set()
             ).update(revisions)
     return [
         f"{machine}, revision {', '.join(sorted(revisions))}"
-        for machine, revisions in found.items()
+        for machine, revisions in revisions_of.items()
     ] or ["nothing yet"]
 
 

@@ -57,7 +57,7 @@ def measure(
         torch.cuda.synchronize()
         peak = torch.cuda.max_memory_allocated() - before
     repeats = 5 if quick else 30
-    found = {
+    modes = {
         "eager": _mode(
             interleaved(actions, where, repeats=repeats, limit=seconds), k * size, bandwidth
         )
@@ -66,7 +66,7 @@ def measure(
         # Where the device alone is measured: launching takes as long for any D.
         pool = torch.cuda.graph_pool_handle()
         graphs = {what: captured(action, where, pool) for what, action in actions.items()}
-        found["graph"] = _mode(
+        modes["graph"] = _mode(
             interleaved(graphs, where, repeats=repeats, limit=seconds), k * size, bandwidth
         )
     return {
@@ -74,7 +74,7 @@ def measure(
         "D": size,
         "copy_bytes_per_second": bandwidth,
         "orthonormalise_extra_bytes": peak,
-        **found,
+        **modes,
     }
 
 

@@ -10,17 +10,17 @@ from benchmarks.figures import Figures, Results, every_figure, in_a_graph
 
 def draw(results: Results, folder: Path) -> None:
     """SVG files that are the same for the same results."""
-    found = every_figure(results)
+    every = every_figure(results)
     points = results.get("passes", {}).get("points", {}).values()
-    if not found and not points:
+    if not every and not points:
         return
     import matplotlib as mpl
 
     mpl.use("svg")
     mpl.rcParams |= {"svg.hashsalt": "attittud", "svg.fonttype": "none", "font.size": 9}
     folder.mkdir(parents=True, exist_ok=True)
-    for job in dict.fromkeys(f.job for f in found):
-        _mean_step(job, [f for f in found if f.job == job], folder / f"step_{job}.svg")
+    for job in dict.fromkeys(f.job for f in every):
+        _mean_step(job, [f for f in every if f.job == job], folder / f"step_{job}.svg")
     if points:
         _passes(list(points), folder / "passes.svg")
 
@@ -29,11 +29,11 @@ def _save(figure: object, path: Path) -> None:
     figure.savefig(path, format="svg", metadata={"Date": None}, bbox_inches="tight")
 
 
-def _mean_step(job: str, found: list[Figures], path: Path) -> None:
+def _mean_step(job: str, every: list[Figures], path: Path) -> None:
     from matplotlib.figure import Figure
 
-    base = Counter(f.point for f in found).most_common(1)[0][0]  # all methods are at the base point
-    shown = [f for f in found if f.point == base and f.method != "multitask"]
+    base = Counter(f.point for f in every).most_common(1)[0][0]  # all methods are at the base point
+    shown = [f for f in every if f.point == base and f.method != "multitask"]
     if not shown:
         return
     figure = Figure(figsize=(6, 0.28 * len(shown) + 1))

@@ -27,8 +27,8 @@ class Quote:
         words = [
             re.escape(word).replace(r"\{\}", r"(\d+(?:\.\d+)?)") for word in self.sentence.split()
         ]
-        found = re.findall(r"\s+".join(words), text)
-        if len(found) != 1:
+        places = re.findall(r"\s+".join(words), text)
+        if len(places) != 1:
             raise ValueError(f"{self.file} should have this sentence once: {self.sentence}")
         match = re.search(r"\s+".join(words), text)
         assert match is not None and len(match.groups()) == len(self.numbers)
@@ -39,7 +39,7 @@ class Quote:
 
 def quotes(results: Results) -> list[Quote]:
     """All sentences whose figures have been measured."""
-    found = []
+    quoted = []
     bases = [(job, base) for job in ("roberta512", "wrn22") if (base := base_point(results, job))]
     numbers = [
         f"{auto.over[10]:.2f}"
@@ -48,7 +48,7 @@ def quotes(results: Results) -> list[Quote]:
     ]
     if len(numbers) == 2:
         sentence = "takes {} times as long as a multitask step for RoBERTa-base with 512 tokens (rank 10), and {} times for a"
-        found.append(Quote("README.md", sentence, numbers))
+        quoted.append(Quote("README.md", sentence, numbers))
     base = base_point(results, "wrn22")
     steps = (
         {f.mode: f"{1e3 * f.step:.0f}" for f in figures("wrn22", *base) if f.method == "multitask"}
@@ -57,7 +57,7 @@ def quotes(results: Results) -> list[Quote]:
     )
     if {"graph", "eager"} <= steps.keys():
         sentence = "a multitask step of a WideResNet-22-4 takes {} ms instead of {} ([cost]"
-        found.append(Quote("docs/training.md", sentence, [steps["graph"], steps["eager"]]))
+        quoted.append(Quote("docs/training.md", sentence, [steps["graph"], steps["eager"]]))
     point = results.get("judges", {}).get("points", {}).get("wrn22")
     if point is not None:
         shares = [
@@ -65,10 +65,10 @@ def quotes(results: Results) -> list[Quote]:
         ]
         if len(shares) == 2:
             sentence = "16 judges add {} % of the multitask step in CUDA graphs and {} % without"
-            found.append(
+            quoted.append(
                 Quote("docs/appendix/auto.md", sentence, [f"{100 * share:.1f}" for share in shares])
             )
-    return found
+    return quoted
 
 
 def update(results: Results) -> None:

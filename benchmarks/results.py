@@ -77,12 +77,12 @@ class Record:
         self.revision = about["revision"]
         self.data: dict[str, Any] = {"job": job, "provenance": about, "points": {}}
         if self.path is not None and self.path.exists():
-            found = json.loads(self.path.read_text())
+            stored = json.loads(self.path.read_text())
             if (
-                found["provenance"]["hardware"] == about["hardware"]
-                and found["provenance"]["quick"] == about["quick"]
+                stored["provenance"]["hardware"] == about["hardware"]
+                and stored["provenance"]["quick"] == about["quick"]
             ):
-                self.data = found
+                self.data = stored
             else:
                 print(
                     f"{job}: what {self.path} holds was measured on something else; the first point replaces it"
@@ -100,7 +100,7 @@ class Record:
     def measure(self, point: str, action: Callable[[], dict[str, Any]]) -> None:
         """Run one measurement, note how long it took and free its memory."""
         start = time.perf_counter()
-        found = action()
+        result = action()
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -108,7 +108,7 @@ class Record:
             "measured_in_seconds": round(time.perf_counter() - start, 1),
             "slowest_core": round(CORES.spread, 2),
         }
-        self.add(point, found | measured)
+        self.add(point, result | measured)
 
     def add(self, point: str, measured: dict[str, Any]) -> None:
         self.data["points"][point] = measured | {"revision": self.revision}
@@ -137,9 +137,9 @@ def load(folder: Path = RESULTS) -> dict[str, dict[str, Any]]:
         for row in point["methods"].values():
             row.pop("eager", None)  # figures of two runs are not compared
         for name, row in times["methods"].items():
-            found = {key: row[key] for key in ("eager", "over_multitask") if key in row}
-            if found:
-                point["methods"].setdefault(name, {}).update(found)
+            figures = {key: row[key] for key in ("eager", "over_multitask") if key in row}
+            if figures:
+                point["methods"].setdefault(name, {}).update(figures)
     return results
 
 
@@ -149,8 +149,8 @@ def by_point(points: Mapping[str, dict[str, Any]]) -> dict[str, list[dict[str, A
     for name, point in points.items():
         runs.setdefault(name.partition(RUN)[0], []).append(point)
     return {
-        name: [run for run in found if run.get("revision") == found[-1].get("revision")]
-        for name, found in runs.items()
+        name: [run for run in same_point if run.get("revision") == same_point[-1].get("revision")]
+        for name, same_point in runs.items()
     }
 
 
@@ -171,7 +171,7 @@ def _join(runs: list[dict[str, Any]]) -> dict[str, Any]:
         keys = [
             key
             for key in ("eager", "over_multitask")
-            if rows and all(key in found for found in rows)
+            if rows and all(key in figures for figures in rows)
         ]
         methods[name] = row | {
             key: {kind: fmean(r[key][kind] for r in rows) for kind in rows[-1][key]} for key in keys
@@ -187,11 +187,11 @@ def _join(runs: list[dict[str, Any]]) -> dict[str, Any]:
     return last | {"methods": methods, **ratios, "runs": len(runs)}
 
 
-def _mean_ratio(found: list[dict[str, float]]) -> dict[str, float]:
+def _mean_ratio(ratios: list[dict[str, float]]) -> dict[str, float]:
     """The mean of median ratios and of their intervals, weighted by the number of pairs."""
-    pairs = [ratio["n"] for ratio in found]
+    pairs = [ratio["n"] for ratio in ratios]
     mean = {
-        key: fmean([ratio[key] for ratio in found], weights=pairs)
+        key: fmean([ratio[key] for ratio in ratios], weights=pairs)
         for key in ("median", "low", "high")
     }
     return mean | {"n": sum(pairs)}

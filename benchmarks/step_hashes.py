@@ -231,13 +231,13 @@ class Case:
     def name(self) -> str:
         values = {each.name: getattr(self, each.name) for each in fields(self)[:-1]}
         always = ("engine", "basis", "dtype", "model")
-        kept = {
+        shown = {
             name: value
             for name, value in values.items()
             if name in always or value != getattr(Case, name)
         }
         words = [
-            value if isinstance(value, str) else f"{name}={value}" for name, value in kept.items()
+            value if isinstance(value, str) else f"{name}={value}" for name, value in shown.items()
         ]
         words += [f"{name}={value}".replace("torch.", "") for name, value in self.guide.items()]
         return "/".join(words).replace(" ", "")
@@ -248,16 +248,21 @@ class Case:
 
     def settings(self) -> dict[str, Any]:
         """All arguments of the guide. Judges and named tasks need their own eta."""
-        given = {"eta": ETA, "primary_weight": 0.3, "rank": 3, "refresh_every": 2, "seed": 5}
+        arguments = {"eta": ETA, "primary_weight": 0.3, "rank": 3, "refresh_every": 2, "seed": 5}
         if "judged" in self.form:
-            given |= {"eta": "auto", "judge_every": 1}
+            arguments |= {"eta": "auto", "judge_every": 1}
         if "named" in self.form:
-            given["eta"] = {"near": given["eta"], "far": Eta(neutral=0.2, helpful=1, harmful=0)}
-            given["auxiliary_weight"] = {"near": 1.0, "far": 0.3}
-        given |= {"engine": self.engine, "basis": self.basis} | self.guide
-        given |= preset(given.pop("preset")) if "preset" in given else {}
-        prefix = given.pop("parameters", "")
-        return given | ({"parameters": lambda name, _: name.startswith(prefix)} if prefix else {})
+            arguments["eta"] = {
+                "near": arguments["eta"],
+                "far": Eta(neutral=0.2, helpful=1, harmful=0),
+            }
+            arguments["auxiliary_weight"] = {"near": 1.0, "far": 0.3}
+        arguments |= {"engine": self.engine, "basis": self.basis} | self.guide
+        arguments |= preset(arguments.pop("preset")) if "preset" in arguments else {}
+        prefix = arguments.pop("parameters", "")
+        return arguments | (
+            {"parameters": lambda name, _: name.startswith(prefix)} if prefix else {}
+        )
 
 
 # -------------------------------------------------------------------------------------------- a run
@@ -307,10 +312,10 @@ class Run:
 
     def region(self, where: str) -> AbstractContextManager[Any]:
         """Autocast where the case wants it; without its cache, which CUDA graphs do not allow."""
-        wanted = self.case.autocast == where
+        is_here = self.case.autocast == where
         return (
             torch.autocast(self.case.device, torch.bfloat16, cache_enabled=False)
-            if wanted
+            if is_here
             else nullcontext()
         )
 
@@ -431,9 +436,9 @@ def backward(words: str, run: Run) -> Report:
     """
     primary, auxiliary, *more = words.split()
     retired = run.case.event == "retire" and run.index >= EVENT
-    given = {name: getattr(run, name) for name in more if name != "judge" or not retired}
+    more_losses = {name: getattr(run, name) for name in more if name != "judge" or not retired}
     losses = run.primary if primary == "callable" else run.primary()
-    return run.guide.backward(losses, getattr(run, auxiliary)(), **given)
+    return run.guide.backward(losses, getattr(run, auxiliary)(), **more_losses)
 
 
 def verbs(order: str, run: Run) -> Report:
@@ -523,8 +528,8 @@ def resume(run: Run, how: str) -> None:
     if how != "checkpoint":
         run.guide.load_state_dict(copy.deepcopy(old.state_dict(include_basis=how == "state")))
         return
-    with tempfile.TemporaryDirectory() as own:
-        folders = [own]
+    with tempfile.TemporaryDirectory() as folder:
+        folders = [folder]
         if run.case.workers > 1:
             dist.broadcast_object_list(folders)  # the first worker's is used by all
         attittud.checkpoint.save(old, folders[0])
@@ -600,8 +605,8 @@ def split(case: Case) -> str:
     parts = decompose(
         *gradients, torch.linalg.qr(torch.randn(40, 5, dtype=gradients.dtype)).Q.T, **case.guide
     )
-    found = (parts.neutral, parts.helpful, parts.harmful, parts.combine(ETA))
-    return hashlib.sha256(b"".join(map(bits, found))).hexdigest()[:16]
+    vectors = (parts.neutral, parts.helpful, parts.harmful, parts.combine(ETA))
+    return hashlib.sha256(b"".join(map(bits, vectors))).hexdigest()[:16]
 
 
 # ------------------------------------------------------------------------------- all configurations
@@ -610,7 +615,8 @@ NAN, TYPES = float("nan"), ("float32", "float64", "bfloat16")
 OF_EXAMPLES, OTHERS = ("sketch", "svd", "exact"), ("mean", "random", "canonical")
 BASES, FOUR = (*OF_EXAMPLES, *OTHERS), ("sketch", "exact", "mean", "canonical")
 CALLABLE, OTHER_FORMS = (
-    [form for form in FORMS if ("callable" in form) == wanted] for wanted in (True, False)
+    [form for form in FORMS if ("callable" in form) == with_callable]
+    for with_callable in (True, False)
 )
 SEVERAL = (
     "named",
@@ -791,12 +797,12 @@ def hash_each(cases: Sequence[Case], where: str = "", file: Path | None = None) 
     logger.setLevel(logging.INFO)
     logger.propagate = False
     torch.utils.deterministic.fill_uninitialized_memory = False  # as in ordinary training
-    found, start = {}, time.perf_counter()
+    hashes, start = {}, time.perf_counter()
     for number, case in enumerate(cases, 1):
         torch.use_deterministic_algorithms(case.device == "cuda", warn_only=True)
         messages.buffer.clear()
         try:
-            found[case.name] = {"captured": replay, "decompose": split}.get(case.form, train)(case)
+            hashes[case.name] = {"captured": replay, "decompose": split}.get(case.form, train)(case)
         except Exception as error:
             engines = [
                 line
@@ -809,11 +815,11 @@ def hash_each(cases: Sequence[Case], where: str = "", file: Path | None = None) 
             )
             sys.stderr.write(f"{where}{case.name} raised ({last}): {reason}\n")
         if file is not None:
-            file.write_text(json.dumps(found))
+            file.write_text(json.dumps(hashes))
         if number % 25 == 0 or number == len(cases):
             seconds = time.perf_counter() - start
             sys.stderr.write(f"{where}{number} of {len(cases)} configurations, {seconds:.0f} s\n")
-    return found
+    return hashes
 
 
 def work(number: int, folder: str, cases: Sequence[Case]) -> None:
@@ -826,7 +832,7 @@ def work(number: int, folder: str, cases: Sequence[Case]) -> None:
 
 def hash_all(cases: Sequence[Case]) -> dict[str, str]:
     """Hash cases here, or on two workers; their hashes are half of one each."""
-    found = hash_each([case for case in cases if case.workers == 1])
+    hashes = hash_each([case for case in cases if case.workers == 1])
     if together := [case for case in cases if case.workers == 2]:
         with tempfile.TemporaryDirectory() as folder:
             try:
@@ -839,8 +845,8 @@ def hash_all(cases: Sequence[Case]) -> dict[str, str]:
             first, second = (
                 json.loads(Path(folder, f"{number}.json").read_text()) for number in (0, 1)
             )
-        found |= {name: f"{first[name][:8]}{second[name][:8]}" for name in first if name in second}
-    return found
+        hashes |= {name: f"{first[name][:8]}{second[name][:8]}" for name in first if name in second}
+    return hashes
 
 
 def machine() -> dict[str, str | None]:
@@ -861,7 +867,7 @@ def machine() -> dict[str, str | None]:
 
 
 def compare(
-    found: Mapping[str, str], here: Mapping[str, Any], saved: Mapping[str, Any], wanted: set[str]
+    hashes: Mapping[str, str], here: Mapping[str, Any], saved: Mapping[str, Any], asked: set[str]
 ) -> int:
     """Say what differs from a file; 1 if anything does, or if a configuration that was hashed there
     raises here.
@@ -872,13 +878,13 @@ def compare(
                 f"warning: {name} is {here[name]!r}, in the file {saved[name]!r}: numbers may lawfully differ"
             )
     before = saved["hashes"]
-    differ = [name for name, value in found.items() if before.get(name, value) != value]
-    raised = [name for name in before if name in wanted and name not in found]
-    new = [name for name in found if name not in before]
+    differ = [name for name, value in hashes.items() if before.get(name, value) != value]
+    raised = [name for name in before if name in asked and name not in hashes]
+    new = [name for name in hashes if name not in before]
     for what, names in (("differ", differ), ("missing, because they raise", raised), ("new", new)):
         print(f"{what}: {len(names)}", *names, sep="\n    ")
-    print(f"missing, because they were not asked for: {len(before.keys() - wanted)}")
-    print(f"the same: {len(found) - len(differ) - len(new)}")
+    print(f"missing, because they were not asked for: {len(before.keys() - asked)}")
+    print(f"the same: {len(hashes) - len(differ) - len(new)}")
     return 1 if differ or raised else 0
 
 
@@ -901,17 +907,17 @@ def main() -> int:
     parser.add_argument(
         "--skip-compiled", action="store_true", help="without torch.compile, which is slow"
     )
-    given = parser.parse_args()
-    cases = selected(given.only, given.quick, given.skip_compiled)
-    here, found = machine(), hash_all(cases)
-    text = json.dumps({**here, "hashes": found}, indent=1) + "\n"
-    if given.write:
-        given.write.write_text(text)
-    if given.compare:
+    options = parser.parse_args()
+    cases = selected(options.only, options.quick, options.skip_compiled)
+    here, hashes = machine(), hash_all(cases)
+    text = json.dumps({**here, "hashes": hashes}, indent=1) + "\n"
+    if options.write:
+        options.write.write_text(text)
+    if options.compare:
         return compare(
-            found, here, json.loads(given.compare.read_text()), {case.name for case in cases}
+            hashes, here, json.loads(options.compare.read_text()), {case.name for case in cases}
         )
-    if not given.write:
+    if not options.write:
         print(text, end="")
     return 0
 

@@ -156,7 +156,7 @@ class Bench:
         """Time the steps as CUDA graphs, and a whole cycle of one refresh and nine steps against
         ten multitask steps.
         """
-        found: dict[str, dict[str, Action]] = {}
+        actions: dict[str, dict[str, Action]] = {}
         pool = torch.cuda.graph_pool_handle()
         for name, method in self.ready.items():
             if not method.in_graph:
@@ -164,16 +164,16 @@ class Bench:
             for kind, action in self.actions(method).items():
                 self.work.optimizer.zero_grad(set_to_none=True)
                 try:
-                    found.setdefault(name, {})[kind] = captured(action, self.device, pool)
+                    actions.setdefault(name, {})[kind] = captured(action, self.device, pool)
                 except Exception as error:
                     self.rows[name].setdefault("graph_notes", {})[kind] = note(error)
                     print(f"    {name}, {kind} in a graph: {note(error)}", flush=True)
                     torch.cuda.synchronize(self.device)
-        self.time("graph", found)
+        self.time("graph", actions)
         if self.point.full and self.work.spec.name in CYCLES:
             ours = {
                 name: kinds
-                for name, kinds in found.items()
+                for name, kinds in actions.items()
                 if name.startswith(("multitask", "attittud"))
             }
             cycles = {

@@ -92,7 +92,7 @@ def machines(results: Results) -> list[str]:
     """One sentence for each machine and its versions, with the revisions that were measured on
     it.
     """
-    found: dict[str, set[str]] = {}
+    revisions_of: dict[str, set[str]] = {}
     for result in results.values():
         about = result["provenance"]
         versions = ", ".join(
@@ -104,14 +104,14 @@ def machines(results: Results) -> list[str]:
         revisions = {
             point.get("revision") or about["revision"] for point in result["points"].values()
         }
-        found.setdefault(f"{machine}; {versions}; seed {about['seed']}", set()).update(
+        revisions_of.setdefault(f"{machine}; {versions}; seed {about['seed']}", set()).update(
             map(str, revisions)
         )
     lines = [
         f"{machine}; revision {', '.join(sorted(revisions))}."
-        for machine, revisions in sorted(found.items())
+        for machine, revisions in sorted(revisions_of.items())
     ]
-    named = set().union(*found.values()) if found else set()
+    named = set().union(*revisions_of.values()) if revisions_of else set()
     lines += [
         f"Revision {r} was never published; {LOST[r]} contains its work."
         for r in sorted(named & LOST.keys())
@@ -150,13 +150,13 @@ def predicted(results: Results) -> str:
         for method in guesses["eager"]:
             times = {mode: base[1]["methods"].get(method, {}).get(mode, {}) for mode in guesses}
             cells = []
-            for mode, found in times.items():
+            for mode, seconds_of in times.items():
                 guess = guesses[mode].get(method)
-                known = guess is not None and "refresh" in found
-                measured = found["refresh"] - found["step"] if known else 0.0
+                comparable = guess is not None and "refresh" in seconds_of
+                measured = seconds_of["refresh"] - seconds_of["step"] if comparable else 0.0
                 cells += (
                     [f"{1e3 * guess:.1f}", f"{1e3 * measured:.1f}", f"{measured / guess:.2f}"]
-                    if known
+                    if comparable
                     else [""] * 3
                 )
             if any(cells):
@@ -188,14 +188,14 @@ def _guesses(data: dict[str, Any], mode: str) -> dict[str, float]:
 
 def rounds(results: Results) -> str:
     """How many times eager steps were measured."""
-    found: dict[bool, list[int]] = {False: [], True: []}
+    counts_of: dict[bool, list[int]] = {False: [], True: []}
     for data in results.get("eager", {}).get("points", {}).values():
         for name, row in data["methods"].items():
             if "rounds" in row:
-                found[name in RARE].append(row["rounds"])
-    if not all(found.values()):
+                counts_of[name in RARE].append(row["rounds"])
+    if not all(counts_of.values()):
         return ""
-    usual, rare = (f"{min(counts)} to {max(counts)}" for counts in found.values())
+    usual, rare = (f"{min(counts)} to {max(counts)}" for counts in counts_of.values())
     return (
         f" Eager figures are medians over {usual} rounds, those of {', '.join(RARE)} over {rare}."
     )

@@ -88,7 +88,7 @@ def rounds(
 
     Stops before `repeats` rounds when `limit` seconds are over, but not before three.
     """
-    found: dict[str, list[float]] = {name: [] for name in actions}
+    seconds_of: dict[str, list[float]] = {name: [] for name in actions}
     start = time.perf_counter()
     for done in range(repeats):
         CORES.choose(device)
@@ -99,8 +99,8 @@ def rounds(
             *names[done % len(names) :],
             *names[: done % len(names)],
         ):  # each is the first one in some rounds
-            found[name].append(seconds(actions[name], device))
-    return found
+            seconds_of[name].append(seconds(actions[name], device))
+    return seconds_of
 
 
 def interleaved(

@@ -88,7 +88,7 @@ def chosen_pairs(names: list[str]) -> list[str]:
         "all": [pair.name for pair in declared.values() if not pair.held_out],
         "held_out": [pair.name for pair in declared.values() if pair.held_out],
     }
-    chosen = [name for given in names for name in groups.get(given, [given])]
+    chosen = [name for word in names for name in groups.get(word, [word])]
     unknown = set(chosen) - {*declared}
     if unknown:
         raise SystemExit(f"unknown pair {', '.join(sorted(unknown))}; `list` shows them")

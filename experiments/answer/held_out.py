@@ -193,12 +193,12 @@ def xray_exchanged(data: DataFolder) -> Examples:
         places += [(split, row) for row in range(len(column))]
         findings += column
         patients += data.column("nih_chest_xray", split, "patient")
-    found = np.array(findings)
+    values = np.array(findings)
     every = sorted(set(patients))
     order = shuffled(range(len(every)), "xray_exchanged/patients")
     position = {every[number]: place / len(every) for place, number in enumerate(order)}
     share = np.array([position[patient] for patient in patients])
-    task = np.where(found[:, 0] + found[:, 4] == 1, found[:, 4], -1)
+    task = np.where(values[:, 0] + values[:, 4] == 1, values[:, 4], -1)
 
     def part(rows: np.ndarray, labels: np.ndarray, names: Sequence[str]) -> Part:
         rows_of = [places[row] for row in rows]
@@ -216,7 +216,7 @@ def xray_exchanged(data: DataFolder) -> Examples:
     others = shuffled(np.flatnonzero(rest & (task < 0)), "xray_exchanged/others")
     exchanged = shifted(part(same, task, names), 1.0, "xray_exchanged/labels")
     other_names = ("cardiomegaly", "consolidation", "edema")
-    others_part = part(others, found[:, 1:4], other_names)
+    others_part = part(others, values[:, 1:4], other_names)
     sources = {"exchanged": exchanged, "others": others_part}
     return Examples(part(pool, task, names), part(test, task, names), sources)
 
@@ -277,11 +277,11 @@ def sentences(data: DataFolder, place: str) -> tuple[Part, np.ndarray]:
     The labels are 0 for negative, 1 for positive and -1 for neither.
     """
     ids, texts, ratings = [], [], []
-    seen = set()
+    earlier = set()
     for number, rating, text in data.archives.rated(PLACES[place]):
         words = " ".join(lower_words(text))
-        if len(text.split()) >= 4 and words not in seen:
-            seen.add(words)
+        if len(text.split()) >= 4 and words not in earlier:
+            earlier.add(words)
             ids.append(f"vaderSentiment/{place}/{number}")
             texts.append(text)
             ratings.append(rating)
@@ -366,11 +366,11 @@ def reviews_coins(data: DataFolder) -> Examples:
 def reviews_strangers(data: DataFolder) -> Examples:
     """Other film reviews than `reviews_coins` has."""
     both = {}
-    for split, each, own in (("test", 800, 800), ("train", 120, 600)):
-        part = film_reviews(data, split, each + own, "reviews_strangers")
+    for split, each, count in (("test", 800, 800), ("train", 120, 600)):
+        part = film_reviews(data, split, each + count, "reviews_strangers")
         avoid = set(film_reviews(data, split, each, f"reviews_coins/{split}").ids)
         free = np.array([name not in avoid for name in part.ids])
-        rows = balanced(np.where(free, part.labels, -1), [own], f"reviews_strangers/{split}")[0]
+        rows = balanced(np.where(free, part.labels, -1), [count], f"reviews_strangers/{split}")[0]
         both[split] = part.take(rows)
     helpful = np.array(data.column("amazon_helpful", "train", "label"))
     names, texts = data.texts("amazon_helpful", "train", np.arange(len(helpful)))

@@ -34,9 +34,9 @@ def pack(out: Path, path: Path) -> int:
             raise SystemExit(f"{file}: a quick test is no measurement; remove it")
         if result["provenance"] not in machines:
             machines.append(result["provenance"])
-        kept = {name: result[name] for name in FIELDS if result.get(name) is not None}
-        kept["machine"] = machines.index(result["provenance"])
-        lines.append(json.dumps(kept, separators=(",", ":")))
+        line = {name: result[name] for name in FIELDS if result.get(name) is not None}
+        line["machine"] = machines.index(result["provenance"])
+        lines.append(json.dumps(line, separators=(",", ":")))
     head = json.dumps({"machines": machines})
     path.write_text("\n".join([head, *lines]) + "\n", encoding="utf-8")
     return len(lines)

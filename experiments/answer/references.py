@@ -89,17 +89,17 @@ def simple(method: str, problem: Problem, seed: int, cache: Path) -> dict[str, A
     splits = [*folds.split(primary, primary)]
     best: dict[str, Any] = {"fold_accuracy": -1.0}
     for name, features in matrices(method, problem.kind, parts, tables, cache):
-        own, test, others = divided(features, len(primary), len(tested))
+        labelled, test, others = divided(features, len(primary), len(tested))
         for learner, make in learners(method, problem.kind, name, seed):
             right = 0
             for train, held_out in splits:
-                x = stacked(own[train], others)
+                x = stacked(labelled[train], others)
                 y = np.concatenate([primary[train], more])
                 model = make().fit(x, y)
-                right += int((model.predict(own[held_out]) == primary[held_out]).sum())
+                right += int((model.predict(labelled[held_out]) == primary[held_out]).sum())
             accuracy = right / len(primary)
             if accuracy > best["fold_accuracy"]:
-                model = make().fit(stacked(own, others), np.concatenate([primary, more]))
+                model = make().fit(stacked(labelled, others), np.concatenate([primary, more]))
                 score = float((model.predict(test) == tested).mean())
                 chosen = f"{name}, {learner}"
                 best = {"fold_accuracy": accuracy, "accuracy": score, "chosen": chosen}
@@ -220,8 +220,8 @@ def columns(tables: list[Any]) -> np.ndarray:
     for name in [column for column in tables[0].column_names if column != "label"]:
         values = [np.array(table[name].to_pylist()) for table in tables]
         if values[0].dtype.kind in "US":
-            known = sorted(set(values[0].tolist()))
-            blocks.append(np.concatenate(values)[:, None] == np.array(known)[None])
+            words = sorted(set(values[0].tolist()))
+            blocks.append(np.concatenate(values)[:, None] == np.array(words)[None])
         else:
             rows = sum(len(some) for some in values)
             blocks.append(np.concatenate(values).reshape(rows, -1))

@@ -100,17 +100,17 @@ def run_all(
     for name in names:
         build_once(name, place)
     tasks = [(name, seed) for seed in seeds for name in names]
-    made: list[Path] = []
+    files: list[Path] = []
     if workers == 1:
         for name, seed in tasks:
-            made += run_seed(name, seed, methods, place)
-        return made
+            files += run_seed(name, seed, methods, place)
+        return files
     os.environ["OMP_NUM_THREADS"] = "1"  # read by the processes that are started now
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
         waiting = [pool.submit(run_seed, name, seed, methods, place) for name, seed in tasks]
         for done in as_completed(waiting):
-            made += done.result()
-    return made
+            files += done.result()
+    return files
 
 
 def build_once(name: str, place: Place) -> Path:
@@ -128,16 +128,16 @@ def run_seed(name: str, seed: int, methods: Sequence[str], place: Place) -> list
     os.chdir(ROOT)
     pair = pairs()[name]
     folder = place.out / "files" / name
-    wanted = []
+    missing = []
     for method in methods:
         if place.planned and seed >= PLANNED.get(method, MOST_PLANNED):
             continue
         if exists(method, pair, folder) and not place.result(name, seed, method).exists():
-            wanted.append(method)
-    if not wanted:
+            missing.append(method)
+    if not missing:
         return []
     task = Task(pair, folder, seed, place)
-    for method in wanted:
+    for method in missing:
         result = task.one(method)
         path = place.result(name, seed, method)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -148,7 +148,7 @@ def run_seed(name: str, seed: int, methods: Sequence[str], place: Place) -> list
         shown = result.get("error", "") if accuracy is None else f"{100 * accuracy:.1f}"
         same = f", same as {result['same_as']}" if "same_as" in result else ""
         print(f"{name} {seed} {method}: {shown} ({result['cpu_seconds']:.1f} s{same})", flush=True)
-    return [place.result(name, seed, method) for method in wanted]
+    return [place.result(name, seed, method) for method in missing]
 
 
 def embed_all(names: Sequence[str], seeds: Sequence[int], place: Place, workers: int) -> None:

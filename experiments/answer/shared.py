@@ -144,11 +144,11 @@ def recorded(name: str, cache: Path) -> FeatureMap:
         if not facts.exists():
             make_folder(cache)
             write_atomically(facts, json.dumps(original.plain(self)).encode())
-        known: Plain = json.loads(facts.read_text(encoding="utf-8"))
-        return known
+        description: Plain = json.loads(facts.read_text(encoding="utf-8"))
+        return description
 
-    made: FeatureMap = type(original.__name__, (original,), {"plain": plain})()
-    return made
+    feature_map: FeatureMap = type(original.__name__, (original,), {"plain": plain})()
+    return feature_map
 
 
 class KeptRows(FeatureMap):
@@ -246,12 +246,12 @@ def plan(config: Config, data: Prepared) -> str:
         del asked[name]
     learners = simple.chosen_learners(config, data, choose_device(config.device))
     of_networks = [name for name in learners if name in simple.LEARNERS_OF_NETWORKS]
-    made = SimpleNamespace(
+    portfolio = SimpleNamespace(
         setting=SimpleNamespace(config=config, data=data),
         learners=[name for name in learners if name not in of_networks],
     )
     with patch.object(simple, "default_candidates", lambda _problem, _name, uses: uses):
-        uses: Any = SimpleCandidates.combinations(made, "", None)  # type: ignore[arg-type]
+        uses: Any = SimpleCandidates.combinations(portfolio, "", None)  # type: ignore[arg-type]
     chosen = features.choose_features(data.kind, config.portfolio.features or ())
     asked["features"] = chosen.names
     asked["uses"] = {learner: list(names) for learner, names in uses.items()}

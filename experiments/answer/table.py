@@ -338,9 +338,9 @@ def reliability(results: Results) -> str:
     for number in range(BINS):
         inside = np.flatnonzero(numbers == number)
         if len(inside):
-            told = np.mean([chances[row] for row in inside])
+            chance = np.mean([chances[row] for row in inside])
             share = np.mean([outcomes[row] for row in inside])
-            lines.append([f"{told:.2f}", f"{share:.2f}", str(len(inside))])
+            lines.append([f"{chance:.2f}", f"{share:.2f}", str(len(inside))])
     return rows(("chance that was said", "share that was helped", "runs"), lines)
 
 

@@ -34,13 +34,13 @@ def judged(
     """Every claim with our paired difference and its outcome; p-values are Holm-corrected over the
     claims that were tested.
     """
-    found = [
+    differences = [
         rows[c.first].minus(rows[c.second]) if c.first in rows and c.second in rows else None
         for c in claims
     ]
-    adjusted = iter(holm([difference.p for difference in found if difference is not None]))
+    adjusted = iter(holm([difference.p for difference in differences if difference is not None]))
     corrected = [
-        None if d is None else Difference(**(vars(d) | {"p": next(adjusted)})) for d in found
+        None if d is None else Difference(**(vars(d) | {"p": next(adjusted)})) for d in differences
     ]
     return [
         (claim, d, DIVERGED if d is None and _lost(claim, rows) else verdict(d, flat=claim.flat))
@@ -92,13 +92,13 @@ def spread_falls(rows: Mapping[int, Row]) -> tuple[int, str, str]:
         from scipy.stats import pearsonr
 
         p = float(pearsonr(sums, differences)[1])
-    said = "not significant"
+    verdict = "not significant"
     if p < ALPHA:
-        said = "holds" if stdev(b) < stdev(a) else "does not hold: the opposite is significant"
+        verdict = "holds" if stdev(b) < stdev(a) else "does not hold: the opposite is significant"
     figures = f"std {100 * stdev(a):.1f} at {at}, {100 * stdev(b):.1f} at {end}"
     return (
         len(seeds),
-        said,
+        verdict,
         f"{figures}; Pitman-Morgan test over {len(seeds)} common seeds, p = {p:.3f}",
     )
 
@@ -122,35 +122,37 @@ def claim_table(claims: Sequence[Claim], rows: Mapping[str, Row]) -> str:
         "| claim | paper | ours, points | 95 % | n | p | outcome |",
         "|---|---|---|---|---|---|---|",
     ]
-    for claim, found, said in judged(claims, rows):
+    for claim, difference, verdict in judged(claims, rows):
         paper = "" if claim.points is None else f"{claim.points:+.1f}"
-        lines.append(f"| {claim.text} | {paper} | {' | '.join(difference_cells(found))} | {said} |")
+        lines.append(
+            f"| {claim.text} | {paper} | {' | '.join(difference_cells(difference))} | {verdict} |"
+        )
     return "\n".join(lines)
 
 
-def difference_cells(found: Difference | None) -> list[str]:
-    if found is None:
+def difference_cells(difference: Difference | None) -> list[str]:
+    if difference is None:
         return ["", "", "", ""]
-    interval = f"{100 * found.low:+.1f} to {100 * found.high:+.1f}"
+    interval = f"{100 * difference.low:+.1f} to {100 * difference.high:+.1f}"
     return [
-        f"{100 * found.mean:+.1f}",
+        f"{100 * difference.mean:+.1f}",
         interval,
-        str(found.n),
-        "< 0.001" if found.p < 0.001 else f"{found.p:.3f}",
+        str(difference.n),
+        "< 0.001" if difference.p < 0.001 else f"{difference.p:.3f}",
     ]
 
 
-def summary_cells(found: Summary | None) -> list[str]:
+def summary_cells(summary: Summary | None) -> list[str]:
     """Mean, standard deviation, 95 % t-interval and n."""
-    if found is None:
+    if summary is None:
         return [MISSING, "", "", "0"]
-    if found.n < FEWEST:
-        return [f"{100 * found.mean:.1f}", "", "", str(found.n)]
+    if summary.n < FEWEST:
+        return [f"{100 * summary.mean:.1f}", "", "", str(summary.n)]
     return [
-        f"{100 * found.mean:.1f}",
-        f"{100 * found.std:.1f}",
-        f"{100 * found.low:.1f} to {100 * found.high:.1f}",
-        str(found.n),
+        f"{100 * summary.mean:.1f}",
+        f"{100 * summary.std:.1f}",
+        f"{100 * summary.low:.1f} to {100 * summary.high:.1f}",
+        str(summary.n),
     ]
 
 

@@ -25,28 +25,30 @@ RANK_CLAIMS = [
 
 def numbered(labels: Iterable[str], key: str, usual: int) -> dict[int, str]:
     """Labels of `orthogonal` by the number that they give for `key`."""
-    found = {}
+    label_of = {}
     for label in labels:
         if label.startswith("orthogonal"):
             text = label.partition(f"{key}=")[2].partition("-")[0]
-            found[int(text) if text else usual] = label
-    return dict(sorted(found.items()))
+            label_of[int(text) if text else usual] = label
+    return dict(sorted(label_of.items()))
 
 
 def samples_part() -> tuple[Part, dict[int, str]]:
     """What has been run, and its labels by m."""
-    found = part("figure2-samples", "figure2-samples")
-    return found, numbered(found.tried, "basis_batch", 100)
+    results = part("figure2-samples", "figure2-samples")
+    return results, numbered(results.tried, "basis_batch", 100)
 
 
 def rank_parts() -> dict[int, tuple[Part, dict[int, str]]]:
     """For 50 and for 1,000 examples per class what has been run, and its labels by rank."""
     parts = {size: part("figure2-rank", f"figure2-rank-{size}") for size in (50, 1000)}
-    return {size: (found, numbered(found.tried, "rank", 10)) for size, found in parts.items()}
+    return {size: (results, numbered(results.tried, "rank", 10)) for size, results in parts.items()}
 
 
-def with_results(found: Part, labels: dict[int, str]) -> dict[int, Row]:
-    return {number: found.rows[label] for number, label in labels.items() if label in found.rows}
+def with_results(results: Part, labels: dict[int, str]) -> dict[int, Row]:
+    return {
+        number: results.rows[label] for number, label in labels.items() if label in results.rows
+    }
 
 
 def by_samples() -> dict[int, Row]:
@@ -55,43 +57,45 @@ def by_samples() -> dict[int, Row]:
 
 def samples_rows() -> dict[str, Row]:
     """What claims are about, by m."""
-    found, labels = samples_part()
-    return {str(m): found.claimed[label] for m, label in labels.items() if label in found.claimed}
+    results, labels = samples_part()
+    return {
+        str(m): results.claimed[label] for m, label in labels.items() if label in results.claimed
+    }
 
 
 def rank_rows() -> dict[str, Row]:
     """What claims are about, by examples per class and rank."""
     return {
-        f"{size}/{k}": found.claimed[label]
-        for size, (found, labels) in rank_parts().items()
+        f"{size}/{k}": results.claimed[label]
+        for size, (results, labels) in rank_parts().items()
         for k, label in labels.items()
-        if label in found.claimed
+        if label in results.claimed
     }
 
 
 def ends() -> list[str]:
     """Rank 1 against 40, which the figure suggests and nobody had asked."""
-    rows, said = rank_rows(), []
+    rows, lines = rank_rows(), []
     for size in (50, 1000):
         if f"{size}/1" in rows and f"{size}/40" in rows:
-            found = rows[f"{size}/1"].minus(rows[f"{size}/40"])
-            if found is not None:
-                said.append([f"{size:,}", *difference_cells(found)])
+            difference = rows[f"{size}/1"].minus(rows[f"{size}/40"])
+            if difference is not None:
+                lines.append([f"{size:,}", *difference_cells(difference)])
     head = ["examples per class", "rank 1 minus rank 40, points", "95 %", "n", "p"]
-    return [ENDS, table(head, said)] if said else []
+    return [ENDS, table(head, lines)] if lines else []
 
 
 def samples() -> str:
-    found, labels = samples_part()
-    _, said, figures = spread_falls(with_results(found, labels))
-    lines = [[str(m), *cells(found, labels.get(m, ""))] for m in (5, 10, 25, 50, 100)]
+    results, labels = samples_part()
+    _, verdict, figures = spread_falls(with_results(results, labels))
+    lines = [[str(m), *cells(results, labels.get(m, ""))] for m in (5, 10, 25, 50, 100)]
     return "\n\n".join(
         [
             "## Figure 2, left: examples that build the basis",
             SAMPLES,
             table(["m", "ours", "std", "95 %", "n"], lines),
             claim_table(SAMPLES_CLAIMS, samples_rows()),
-            f"{SPREAD.capitalize()}: {said}{f' ({figures})' if figures else ''}.",
+            f"{SPREAD.capitalize()}: {verdict}{f' ({figures})' if figures else ''}.",
             *shown("samples"),
         ]
     )
@@ -100,7 +104,7 @@ def samples() -> str:
 def rank() -> str:
     parts = rank_parts().values()
     lines = [
-        [str(k), *(cell for found, labels in parts for cell in cells(found, labels.get(k, "")))]
+        [str(k), *(cell for results, labels in parts for cell in cells(results, labels.get(k, "")))]
         for k in (1, 5, 10, 20, 40)
     ]
     head = ["rank", "50 per class", "std", "95 %", "n", "1,000 per class", "std", "95 %", "n"]

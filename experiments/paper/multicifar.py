@@ -85,25 +85,25 @@ def column() -> Part:
     by_seed: dict[int, list[Line]] = {}
     for line in lines():
         by_seed.setdefault(seed_of(line), []).append(line)
-    found = Part(
+    results = Part(
         config, {}, tries(by_seed.pop(config.seed, []), lambda line: line["part"]), SEARCHED
     )
-    found.choose()
+    results.choose()
     for _, further in sorted(by_seed.items()):
         more = {
             (row.label, row.changes): row
             for rows in tries(further, lambda line: line["part"]).values()
             for row in rows
         }
-        same = {label: more.get((label, row.changes)) for label, row in found.rows.items()}
+        same = {label: more.get((label, row.changes)) for label, row in results.rows.items()}
         if all(
             row is not None and len({*row.runs, *row.diverged}) >= SUPERCLASSES
             for row in same.values()
         ):
             for label, row in same.items():
                 assert row is not None
-                found.rows[label] = _joined(found.rows[label], row)
-    return found
+                results.rows[label] = _joined(results.rows[label], row)
+    return results
 
 
 def _joined(first: Row, second: Row) -> Row:
@@ -145,7 +145,7 @@ def chance(count: float, n: int, rows: int) -> float:
     return float(binom.sf(int(count) - 1, n, 1 / rows))
 
 
-def chances(found: Part) -> list[str]:
+def chances(results: Part) -> list[str]:
     """Return what chance gives the paper's row where three rows are equal, as declared, and where
     all five are.
 
@@ -154,10 +154,10 @@ def chances(found: Part) -> list[str]:
     """
     from scipy.stats import binom
 
-    n, verdict, _ = best_verdict(found)
+    n, verdict, _ = best_verdict(results)
     if verdict == MISSING:
         return []
-    _, counts = best_counts([found.rows[label] for label in printed.MULTICIFAR])
+    _, counts = best_counts([results.rows[label] for label in printed.MULTICIFAR])
     low, high = math.floor(counts[FLIP]), math.ceil(counts[FLIP])
     lines = []
     for about, rows in (
@@ -183,11 +183,11 @@ def chances(found: Part) -> list[str]:
     return [table(head, lines), *([f"{DECLARED}: {', '.join(others)}."] if others else [])]
 
 
-def best_verdict(found: Part) -> tuple[int, str, str]:
+def best_verdict(results: Part) -> tuple[int, str, str]:
     """Return superclasses, outcome and figures of the paper's claim that its row is best on 11 of
     20.
     """
-    rows = [found.rows[label] for label in printed.MULTICIFAR if label in found.rows]
+    rows = [results.rows[label] for label in printed.MULTICIFAR if label in results.rows]
     n, counts = best_counts(rows)
     if len(rows) < len(printed.MULTICIFAR) or n < SUPERCLASSES:
         return n, MISSING, ""
@@ -196,25 +196,25 @@ def best_verdict(found: Part) -> tuple[int, str, str]:
     return n, "holds" if p < ALPHA else "not significant", figures
 
 
-def outcome(found: Part) -> list[str]:
+def outcome(results: Part) -> list[str]:
     """Return what the claims say together, for those who read no table; nothing until all have been
     judged.
     """
-    judgements = judged(CLAIMS, found.claimed)
+    judgements = judged(CLAIMS, results.claimed)
     every = [
-        (claim, difference, said)
-        for claim, difference, said in judgements
+        (claim, difference, verdict)
+        for claim, difference, verdict in judgements
         if difference is not None
     ]
-    if len(every) < len(judgements) or not set(printed.MULTICIFAR) <= set(found.rows):
+    if len(every) < len(judgements) or not set(printed.MULTICIFAR) <= set(results.rows):
         return []
     less = [
-        said
-        for claim, _, said in every
+        verdict
+        for claim, _, verdict in every
         if claim.first in (FLIP, *MORE) and claim.second == "multitask"
     ]
     better, worse = (
-        sum(said.startswith(word) for said in less) for word in ("holds", "does not hold")
+        sum(verdict.startswith(word) for verdict in less) for word in ("holds", "does not hold")
     )
     leads = [
         (claim.points, d)
@@ -223,10 +223,10 @@ def outcome(found: Part) -> list[str]:
     ]
     outside = sum(100 * d.high < points for points, d in leads)
     means = [
-        [SHORT[label], f"{100 * found.rows[label].summary.mean:.1f}", str(paper)]
+        [SHORT[label], f"{100 * results.rows[label].summary.mean:.1f}", str(paper)]
         for label, (_, paper) in printed.MULTICIFAR.items()
     ]
-    name = f"mean on MultiCifar100, % over {best_counts([*found.rows.values()])[0]} superclasses"
+    name = f"mean on MultiCifar100, % over {best_counts([*results.rows.values()])[0]} superclasses"
     text = (
         f"* On MultiCifar100, we compare {len(less)} rows of ATTITTUD with multitask: {so_many(better)} significantly better and "
         f"{so_many(worse)} significantly worse. The paper's leads of (1, 1, −1) over vanilla pre-training, PCGrad and "
@@ -239,35 +239,35 @@ def outcome(found: Part) -> list[str]:
     ]
 
 
-def gaps(found: Part) -> list[str]:
+def gaps(results: Part) -> list[str]:
     """Return how far the two rows are from the paper that are furthest from it."""
     labels = ("primary_only", "pretrain")
-    if not all(label in found.rows for label in labels):
+    if not all(label in results.rows for label in labels):
         return []
     none, pretrain = (
-        100 * found.rows[label].summary.mean - printed.MULTICIFAR[label][1] for label in labels
+        100 * results.rows[label].summary.mean - printed.MULTICIFAR[label][1] for label in labels
     )
     return [GAPS.format(none=none, pretrain=pretrain)]
 
 
 def section() -> str:
-    found = column()
-    _, verdict, figures = best_verdict(found)
-    done, _ = best_counts([*found.rows.values()])
+    results = column()
+    _, verdict, figures = best_verdict(results)
+    done, _ = best_counts([*results.rows.values()])
     of_five, of_seven = (
-        best_counts([found.rows[label] for label in labels if label in found.rows])[1]
+        best_counts([results.rows[label] for label in labels if label in results.rows])[1]
         for labels in (printed.MULTICIFAR, NAMES)
     )
     rows = []
     for label, name in NAMES.items():
         mean = f"{printed.MULTICIFAR[label][1]}" if label in printed.MULTICIFAR else ""
         best = [f"{counts[label]:.3g}" if label in counts else "" for counts in (of_five, of_seven)]
-        rows.append([name, mean, *cells(found, label), *best, settings(found, label)])
-    seen = [
+        rows.append([name, mean, *cells(results, label), *best, settings(results, label)])
+    search = [
         textwrap.fill(f"{cost()} {ONE_SEED}", WIDTH, break_on_hyphens=False),
         "### What the search on four superclasses saw",
         f"Mean accuracy on the validation images of {', '.join(SEARCHED)}. Each row chose its best; the loss broke ties.",
-        searched(found),
+        searched(results),
         DRAWS,
     ]
     return "\n\n".join(
@@ -295,11 +295,11 @@ def section() -> str:
                 ],
                 rows,
             ),
-            *gaps(found),
-            claim_table(CLAIMS, found.claimed),
+            *gaps(results),
+            claim_table(CLAIMS, results.claimed),
             f"{BEST}: {verdict}{f' ({figures})' if figures else ''}.",
-            *chances(found),
-            *(seen if found.tried else [NOT_RUN]),
+            *chances(results),
+            *(search if results.tried else [NOT_RUN]),
         ]
     )
 

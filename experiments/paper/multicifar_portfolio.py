@@ -54,8 +54,8 @@ COST = "The portfolios took {own:.0f} minutes on the device and the table {table
 
 def lines() -> list[Line]:
     """The superclasses that have been run, in the order of the declaration."""
-    found = {line["part"]: line for line in read_lines(reader.RESULTS / f"{NAME}.jsonl")}
-    return [found[name] for name in OTHERS if name in found]
+    line_of = {line["part"]: line for line in read_lines(reader.RESULTS / f"{NAME}.jsonl")}
+    return [line_of[name] for name in OTHERS if name in line_of]
 
 
 def rows() -> dict[str, Row]:
@@ -70,40 +70,40 @@ def rows() -> dict[str, Row]:
 
 
 def section() -> str:
-    found, parts = (
+    done, parts = (
         lines(),
         [TITLE, textwrap.fill(ABOUT.format(names=", ".join(OTHERS), revision=REVISION), WIDTH)],
     )
     of_table = multicifar.column().rows
-    known = {label: of_table[label] for label in multicifar.SHORT if label in of_table}
-    own = rows()
+    compared = {label: of_table[label] for label in multicifar.SHORT if label in of_table}
+    of_portfolio = rows()
     differences = [
         [
             multicifar.SHORT[label],
-            *(cell for final in FINALS for cell in _cells(own[final].minus(row))),
+            *(cell for final in FINALS for cell in _cells(of_portfolio[final].minus(row))),
         ]
-        for label, row in known.items()
+        for label, row in compared.items()
     ]
     head = [text for final in FINALS for text in (f"`{final}` minus it", "95 %", "p")]
-    parts += [by_superclass(found, known), table(["row of the table", *head], differences)]
-    if known:
-        parts.append(textwrap.fill(LABELS.format(**used_labels(known)), WIDTH))
-    minutes, own_minutes = multicifar.minutes(multicifar.lines()), multicifar.minutes(found)
-    if len(found) >= FEWEST:
+    parts += [by_superclass(done, compared), table(["row of the table", *head], differences)]
+    if compared:
+        parts.append(textwrap.fill(LABELS.format(**used_labels(compared)), WIDTH))
+    minutes, own_minutes = multicifar.minutes(multicifar.lines()), multicifar.minutes(done)
+    if len(done) >= FEWEST:
         from scipy.stats import t
 
-        needed = t.ppf(1 - ALPHA / 2, len(found) - 1) / math.sqrt(len(found))
-        runs = fmean(line["portfolio"]["single"]["runs"] for line in found)
-        device = (own_minutes / len(found)) / (minutes / len(multicifar.lines()))
-        stopped = sum(_stopped(line) for line in found)
-        known_now = {
+        needed = t.ppf(1 - ALPHA / 2, len(done) - 1) / math.sqrt(len(done))
+        runs = fmean(line["portfolio"]["single"]["runs"] for line in done)
+        device = (own_minutes / len(done)) / (minutes / len(multicifar.lines()))
+        stopped = sum(_stopped(line) for line in done)
+        figures = {
             "runs": runs,
             "device": device,
             "stopped": stopped,
-            "n": len(found),
+            "n": len(done),
             "needed": needed,
         }
-        bullets = [f"* {cause}" for cause in CAUSES.format(**known_now).split("\n\n")]
+        bullets = [f"* {cause}" for cause in CAUSES.format(**figures).split("\n\n")]
         parts.append(
             "\n".join(textwrap.fill(text, WIDTH, subsequent_indent="  ") for text in bullets)
         )
@@ -130,13 +130,13 @@ def used_labels(of_table: Mapping[str, Row]) -> dict[str, int]:
     return {"labels": labels, "train": about["train"], "validation": about["validation"]}
 
 
-def by_superclass(found: list[Line], of_table: Mapping[str, Row]) -> str:
+def by_superclass(done: list[Line], of_table: Mapping[str, Row]) -> str:
     """A line for every superclass, with the mean of all below them."""
     lined, columns = [], dict[str, list[float]]()
-    for line in found:
-        part, own = line["part"], line["portfolio"]
+    for line in done:
+        part, portfolio = line["part"], line["portfolio"]
         values = {label: row.test[part] for label, row in of_table.items() if part in row.runs}
-        values |= {final: own[final]["test"][line["result"]["metric"]] for final in FINALS}
+        values |= {final: portfolio[final]["test"][line["result"]["metric"]] for final in FINALS}
         for label, value in values.items():
             columns.setdefault(label, []).append(value)
         shown = [
@@ -144,13 +144,20 @@ def by_superclass(found: list[Line], of_table: Mapping[str, Row]) -> str:
             for label in (*of_table, *FINALS)
         ]
         picked = ", ".join(
-            f"{label} x {n}" if n > 1 else label for label, n in own["ensemble"]["picks"].items()
+            f"{label} x {n}" if n > 1 else label
+            for label, n in portfolio["ensemble"]["picks"].items()
         )
         lined.append(
-            [part, *shown, own["single"]["winner"], picked, f"{own['single']['runs']:.1f}"]
+            [
+                part,
+                *shown,
+                portfolio["single"]["winner"],
+                picked,
+                f"{portfolio['single']['runs']:.1f}",
+            ]
         )
     means = [
-        f"{100 * fmean(columns[label]):.1f}" if len(columns.get(label, ())) == len(found) else ""
+        f"{100 * fmean(columns[label]):.1f}" if len(columns.get(label, ())) == len(done) else ""
         for label in (*of_table, *FINALS)
     ]
     lined.append(["mean", *means, "", "", ""])
@@ -162,6 +169,6 @@ def by_superclass(found: list[Line], of_table: Mapping[str, Row]) -> str:
     return table([*head, "`single` is", "`ensemble` has", "full runs"], lined)
 
 
-def _cells(found: Difference | None) -> list[str]:
-    mean, interval, _, p = difference_cells(found)
+def _cells(difference: Difference | None) -> list[str]:
+    mean, interval, _, p = difference_cells(difference)
     return [mean, interval, p]

@@ -107,8 +107,8 @@ def in_short() -> str:
     """Every claim with its outcome, and our means with the paper's; one line for a study on other
     data with one outcome.
     """
-    found, column = everything(), multicifar.column()
-    rows = with_chosen(found)
+    results, column = everything(), multicifar.column()
+    rows = with_chosen(results)
     groups = [
         ("Table 2", TABLE2_CLAIMS, rows),
         ("Table 2", CHOSEN_CLAIMS, rows),
@@ -120,31 +120,31 @@ def in_short() -> str:
         ("Table 2, MultiCifar100", multicifar.CLAIMS, column.claimed),
     ]
     every = [line for group in groups for line in verdicts(*group)]
-    n, said, _ = spread_falls(by_samples())
+    n, verdict, _ = spread_falls(by_samples())
     place = [line[1] for line in every].index(SAMPLES_CLAIMS[-1].text) + 1
-    every.insert(place, ["Figure 2", SPREAD, str(n), said])
-    n, said, _ = multicifar.best_verdict(column)
-    every.append(["Table 2, MultiCifar100", multicifar.BEST, str(n), said])
+    every.insert(place, ["Figure 2", SPREAD, str(n), verdict])
+    n, verdict, _ = multicifar.best_verdict(column)
+    every.append(["Table 2, MultiCifar100", multicifar.BEST, str(n), verdict])
     elsewhere = [*table1.groups(), ("Table 3, other data", table3.CLAIMS, table3.rows().claimed)]
     others = [verdicts(*group) for group in elsewhere]
     count = Counter(line[-1] for line in itertools.chain(every, *others))
     waiting = count.pop(MISSING, 0)
-    counted = ", ".join(f"*{said}* {n}" for said, n in count.most_common())
+    counted = ", ".join(f"*{verdict}* {n}" for verdict, n in count.most_common())
     lines = [
-        [*line, f"**{said}**" if "hold" in said else said]
-        for *line, said in itertools.chain(every, *map(at_once, others))
-        if said != MISSING
+        [*line, f"**{verdict}**" if "hold" in verdict else verdict]
+        for *line, verdict in itertools.chain(every, *map(at_once, others))
+        if verdict != MISSING
     ]
-    told = [*outcome(found), *multicifar.outcome(column)]
+    bullets = [*outcome(results), *multicifar.outcome(column)]
     means = [
-        [NAMES.get(label, name), *beside(found.rows.get(label), mean, half)]
+        [NAMES.get(label, name), *beside(results.rows.get(label), mean, half)]
         for label, (name, mean, half) in printed.TABLE2.items()
     ]
     return "\n\n".join(
         [
             "## In short",
             table(["mean on Cat-vs-Dog, %", "ours", "paper", "intervals"], means),
-            *(["\n".join(told)] if told else []),
+            *(["\n".join(bullets)] if bullets else []),
             f"We tested {sum(count.values())} claims, the paper's and further ones. Their outcomes are: {counted}.",
             table(["", "claim", "n", "outcome"], lines),
             *(
@@ -159,8 +159,8 @@ def in_short() -> str:
 def verdicts(where: str, claims: Sequence[Claim], rows: Mapping[str, Row]) -> list[list[str]]:
     """Section, claim, seeds and outcome of each claim."""
     return [
-        [where, claim.text, "" if difference is None else str(difference.n), said]
-        for claim, difference, said in judged(claims, rows)
+        [where, claim.text, "" if difference is None else str(difference.n), verdict]
+        for claim, difference, verdict in judged(claims, rows)
     ]
 
 
@@ -190,12 +190,12 @@ def diverged() -> list[str]:
     """Every run without a result, so that none is silently missing from a table; empty where all
     have results.
     """
-    found = {  # once, though other parts may have a copy of the line
+    by_fingerprint = {  # once, though other parts may have a copy of the line
         line["fingerprint"]: [experiment, f"`{line['run']}`", line["diverged"]]
         for experiment, line in every_line()
         if line.get("diverged") is not None
     }
-    lines = found.values()
+    lines = by_fingerprint.values()
     head = ["experiment", "run", "what happened"]
     about = (
         "No mean counts these runs, and no search can choose them; the tables have the other seeds."
@@ -205,11 +205,11 @@ def diverged() -> list[str]:
 
 def costs() -> str:
     """Minutes of the device by experiment and machine: of runs side by side, each has its share."""
-    seen: set[str] = set()
+    counted: set[str] = set()
     sums: dict[tuple[str, ...], list[float]] = {}
     for experiment, line in every_line():
-        if line["fingerprint"] not in seen:
-            seen.add(line["fingerprint"])
+        if line["fingerprint"] not in counted:
+            counted.add(line["fingerprint"])
             about: dict[str, Any] = line["made_with"]
             shared = about.get("side_by_side", 1)
             key = (
@@ -250,10 +250,10 @@ def made_again() -> list[str]:
             figures = [line["result"]["validation"], line["result"]["test"], line["curves"]]
             started = line["made_with"].get("started", "")  # other parts have a copy of the line
             every.setdefault(line["fingerprint"], {})[started] = json.dumps(figures, sort_keys=True)
-    times = [list(found.values()) for found in every.values() if len(found) > 1]
+    times = [list(copies.values()) for copies in every.values() if len(copies) > 1]
     if not times:
         return []
-    same = sum(len(set(found)) == 1 for found in times)
+    same = sum(len(set(copies)) == 1 for copies in times)
     often = f"{len(times)} runs were made more than once, up to {max(map(len, times))} times"
     return [
         f"{often}. {same} of these {len(times)} gave the same figures to the last digit every time."
@@ -263,10 +263,10 @@ def made_again() -> list[str]:
 def five_rows() -> str:
     """What the paper's own column takes."""
     name = "table2-cat-vs-dog"
-    found = [line for line in read_lines(RESULTS / f"{name}.jsonl") if line["part"] == name]
-    minutes = sum(line["seconds"] / line["made_with"].get("side_by_side", 1) for line in found) / 60
+    runs = [line for line in read_lines(RESULTS / f"{name}.jsonl") if line["part"] == name]
+    minutes = sum(line["seconds"] / line["made_with"].get("side_by_side", 1) for line in runs) / 60
     return (
-        f"The five rows of the paper's Cat-vs-Dog column, with their search, are {len(found)} runs and took {minutes:.1f} "
+        f"The five rows of the paper's Cat-vs-Dog column, with their search, are {len(runs)} runs and took {minutes:.1f} "
         "minutes."
     )
 

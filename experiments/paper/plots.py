@@ -45,9 +45,9 @@ FAINT: dict[str, Any] = {"color": "#4477aa", "alpha": 0.3, "markersize": 4, "mar
 """A seed."""
 
 
-def _half(found: Summary | Difference) -> float:
+def _half(interval: Summary | Difference) -> float:
     """Return half of the interval, in points."""
-    return 100 * (found.high - found.mean) if found.n >= FEWEST else 0.0
+    return 100 * (interval.high - interval.mean) if interval.n >= FEWEST else 0.0
 
 
 def _figure(width: float, columns: int, height: float = 3) -> tuple[Any, Any]:
@@ -72,12 +72,14 @@ def _beside_multitask(path: Path) -> None:
     """
     from .table2 import NAMES, everything
 
-    found, names = (
+    every_row, names = (
         everything().rows,
         {label: name for label, (name, *_) in printed.TABLE2.items()} | NAMES,
     )
     rows = {
-        label: found[label] for label in reversed(names) if label in found and found[label].runs
+        label: every_row[label]
+        for label in reversed(names)
+        if label in every_row and every_row[label].runs
     }
     if "multitask" not in rows or len(rows) < 2:
         return
@@ -141,8 +143,10 @@ def _by_superclass(path: Path) -> None:
     """
     from .multicifar import SHORT, column
 
-    found = column().rows
-    rows = {label: found[label] for label in SHORT if label in found and found[label].runs}
+    every_row = column().rows
+    rows = {
+        label: every_row[label] for label in SHORT if label in every_row and every_row[label].runs
+    }
     if "multitask" not in rows or len(rows) < 2:
         return
     looks = dict(zip(SHORT, zip(COLORS, MARKERS, strict=True), strict=True))
@@ -207,17 +211,17 @@ def _lines(parts: dict[int, tuple[Part, dict[int, str]]], what: str, path: Path)
     """
     from .figure2 import with_results
 
-    made = {
-        size: (found, rows)
-        for size, (found, labels) in parts.items()
-        if (rows := with_results(found, labels))
+    panels = {
+        size: (results, rows)
+        for size, (results, labels) in parts.items()
+        if (rows := with_results(results, labels))
     }
-    if not made:
+    if not panels:
         return
-    figure, axes = _figure(3.6 * len(made), len(made))
-    for ax, (size, (found, rows)) in zip(axes, made.items(), strict=True):
-        if "multitask" in found.rows:
-            mean = 100 * found.rows["multitask"].summary.mean
+    figure, axes = _figure(3.6 * len(panels), len(panels))
+    for ax, (size, (results, rows)) in zip(axes, panels.items(), strict=True):
+        if "multitask" in results.rows:
+            mean = 100 * results.rows["multitask"].summary.mean
             ax.axhline(
                 mean,
                 color="#999999",
@@ -232,7 +236,7 @@ def _lines(parts: dict[int, tuple[Part, dict[int, str]]], what: str, path: Path)
         ]
         ax.plot(*zip(*dots, strict=True), "o", label="its seeds", **FAINT)
         summaries = [row.summary for row in rows.values()]
-        half = [_half(found) for found in summaries]
+        half = [_half(summary) for summary in summaries]
         means = [100 * s.mean for s in summaries]
         ax.errorbar(
             list(rows),

@@ -35,8 +35,9 @@ def written(text: str) -> str:
             raise ValueError(
                 f"a page has not exactly one place for {sentence.split(':')[0]!r}; restore it"
             )
-        own = f"{textwrap.fill(sentence, WIDTH, subsequent_indent='  ' if sentence[0] == '*' else '', break_on_hyphens=False)}\n"
-        text = pattern.sub(lambda _, own=own: own, text)
+        indent = "  " if sentence[0] == "*" else ""
+        lines = textwrap.fill(sentence, WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+        text = pattern.sub(lambda _, lines=lines: f"{lines}\n", text)
     return text
 
 
@@ -55,15 +56,15 @@ def bullet(rows: dict[str, Row], done: int) -> str:
 
 
 def _to_multitask(rows: dict[str, Row]) -> str:
-    ((_, found, verdict),) = (
+    ((_, difference, verdict),) = (
         each
         for each in judged(multicifar.CLAIMS, rows)
         if (each[0].first, each[0].second) == (multicifar.FLIP, "multitask")
     )
-    assert found is not None
-    where = "below" if found.mean < 0 else "above"
+    assert difference is not None
+    where = "below" if difference.mean < 0 else "above"
     sure = "not significant" if verdict == "not significant" else "significant"
-    return f"{abs(100 * found.mean):.1f} points {where} tuned multitask ({sure})"
+    return f"{abs(100 * difference.mean):.1f} points {where} tuned multitask ({sure})"
 
 
 def _best(rows: dict[str, Row], done: int) -> str:
@@ -79,13 +80,13 @@ def _best(rows: dict[str, Row], done: int) -> str:
 
 def _portfolio(rows: dict[str, Row]) -> str:
     """A sentence about the portfolio, once all of its superclasses are there."""
-    found = multicifar_portfolio.lines()
-    if len(found) < len(multicifar_portfolio.OTHERS):
+    done = multicifar_portfolio.lines()
+    if len(done) < len(multicifar_portfolio.OTHERS):
         return ""
     single = f"{100 * multicifar_portfolio.rows()['single'].summary.mean:.1f}"
-    there = f"{100 * fmean(rows['multitask'].test[line['part']] for line in found):.1f}"
+    there = f"{100 * fmean(rows['multitask'].test[line['part']] for line in done):.1f}"
     return (
-        f" A separate test covers {_WORDS[len(found)]} superclasses. There one network of `strategy: portfolio` has {single} % "
+        f" A separate test covers {_WORDS[len(done)]} superclasses. There one network of `strategy: portfolio` has {single} % "
         f"and tuned multitask {there} %."
     )
 

@@ -124,10 +124,10 @@ class Part:
         """The one that is better on validation, over the seeds that all have; none until all are
         there, or have diverged.
         """
-        found = [self.rows[label] for label in labels if label in self.rows]
-        seeds = sorted(set.intersection(*(set(row.runs) for row in found))) if found else []
+        rows = [self.rows[label] for label in labels if label in self.rows]
+        seeds = sorted(set.intersection(*(set(row.runs) for row in rows))) if rows else []
         over = all(self.searched(label) for label in labels)
-        return max(found, key=lambda row: row.merit(seeds)) if seeds and over else None
+        return max(rows, key=lambda row: row.merit(seeds)) if seeds and over else None
 
 
 def part(experiment: str, name: str, file: str | None = None, also: Sequence[str] = ()) -> Part:
@@ -142,9 +142,9 @@ def part(experiment: str, name: str, file: str | None = None, also: Sequence[str
         if line["part"] in (name, *also)
     ]
     tuning = [config.seed + i for i in range(config.compare.tuning_seeds)]
-    found = Part(config, {}, tries(lines, seed_of), tuning)
-    found.choose()
-    return found
+    results = Part(config, {}, tries(lines, seed_of), tuning)
+    results.choose()
+    return results
 
 
 def tries(lines: Iterable[Line], key: Callable[[Line], Key]) -> dict[str, list[Row]]:

@@ -84,21 +84,23 @@ def claims(task: str) -> list[Claim]:
 def column(task: str, labels: str) -> Part:
     """Own and swapped text under one roof, and which rows are ours."""
     file = part_name(task, labels, swapped=False)
-    found, other = (
+    results, other = (
         part("table1-text", part_name(task, labels, swapped=swapped), file)
         for swapped in (False, True)
     )
-    plain = [side for side in (found, other) if PLAIN in side.rows]
+    plain = [side for side in (results, other) if PLAIN in side.rows]
     if plain:  # it reads neither text, so its runs are the same: take the part with more runs
         further = max(plain, key=lambda side: len(side.rows[PLAIN].runs))
-        found.rows[PLAIN], found.tried[PLAIN] = further.rows[PLAIN], further.tried[PLAIN]
-    found.rows |= {SWAPPED + label: row for label, row in other.rows.items() if label != PLAIN}
-    found.tried |= {SWAPPED + label: rows for label, rows in other.tried.items() if label != PLAIN}
+        results.rows[PLAIN], results.tried[PLAIN] = further.rows[PLAIN], further.tried[PLAIN]
+    results.rows |= {SWAPPED + label: row for label, row in other.rows.items() if label != PLAIN}
+    results.tried |= {
+        SWAPPED + label: rows for label, rows in other.tried.items() if label != PLAIN
+    }
     for prefix in ("", SWAPPED):
-        best = found.best([prefix + label for label in ETAS])
+        best = results.best([prefix + label for label in ETAS])
         if best is not None:
-            found.rows[prefix + OURS] = best
-    return found
+            results.rows[prefix + OURS] = best
+    return results
 
 
 def groups() -> list[tuple[str, list[Claim], dict[str, Row]]]:
@@ -130,7 +132,7 @@ def cost() -> str:
         ]
         for labels, task in itertools.product(LABELS, FOLDERS)
     }
-    found = []
+    rows = []
     for title, names in {**columns, "masked-word heads, once for all columns": ["start"]}.items():
         runs = {line["fingerprint"]: line for line in lines if line["part"] in names}.values()
         minutes = (
@@ -140,20 +142,20 @@ def cost() -> str:
         cells = (
             [str(len(runs)), f"{minutes:.1f}", ", ".join(devices)] if runs else ["0", MISSING, ""]
         )
-        found.append([title, *cells])
-    return table(["column", "runs", "minutes", "device"], found)
+        rows.append([title, *cells])
+    return table(["column", "runs", "minutes", "device"], rows)
 
 
 def _column(task: str, labels: str) -> str:
-    found = column(task, labels)
+    results = column(task, labels)
     return "\n\n".join(
         [
             f"### {TASKS[task]}, {SIZES[labels]}",
-            beside_paper(found, printed.TABLE1[task], same_data=False),
+            beside_paper(results, printed.TABLE1[task], same_data=False),
             "With the same search:",
-            beyond_paper(found, MORE),
-            claim_table(claims(task), found.claimed),
+            beyond_paper(results, MORE),
+            claim_table(claims(task), results.claimed),
             f"What the search for {TASKS[task]} with {SIZES[labels]} saw, in macro-F1 on validation of the first seed:",
-            searched(found),
+            searched(results),
         ]
     )

@@ -73,23 +73,23 @@ def everything() -> Part:
 
 
 def table2() -> str:
-    found = everything()
-    best = best_two(found)
+    results = everything()
+    best = best_two(results)
     names = (
         " and ".join(NAMES[label] for label in best)
         if best
         else f"{MISSING}, as their runs are not complete"
     )
-    rows = with_chosen(found)
+    rows = with_chosen(results)
     return "\n\n".join(
         [
             "## Table 2, Cat-vs-Dog",
             *(each for figure in shown("cat-vs-dog") for each in (figure, UNCORRECTED)),
-            beside_paper(found, printed.TABLE2),
+            beside_paper(results, printed.TABLE2),
             SEEDS,
             claim_table(TABLE2_CLAIMS, rows),
             "Beyond the paper, with the same search:",
-            beyond_paper(found, MORE),
+            beyond_paper(results, MORE),
             RELEASED,
             claim_table(MORE_CLAIMS, rows),
             f"The two rows of ATTITTUD with the best mean on validation over the first five seeds: {names}.",
@@ -97,38 +97,38 @@ def table2() -> str:
             claim_table(CHOSEN_CLAIMS, rows),
             "### By subset",
             SUBSETS,
-            by_subset(found),
+            by_subset(results),
             "### What the search saw",
             "Accuracy on the 200 validation images of the first seed. Each row chose its best settings; the loss broke ties.",
-            searched(found),
+            searched(results),
         ]
     )
 
 
-def outcome(found: Part) -> list[str]:
+def outcome(results: Part) -> list[str]:
     """What the claims say together, for those who read no table; nothing until all have been
     judged.
     """
-    rows = with_chosen(found)
+    rows = with_chosen(results)
     judgements = [
         each
         for claims in (TABLE2_CLAIMS, CHOSEN_CLAIMS, MORE_CLAIMS)
         for each in judged(claims, rows)
     ]
     every = [
-        (claim, difference, said)
-        for claim, difference, said in judgements
+        (claim, difference, verdict)
+        for claim, difference, verdict in judgements
         if difference is not None
     ]
     if len(every) < len(judgements):
         return []
     less = [
-        (100 * d.mean, said)
-        for claim, d, said in every
+        (100 * d.mean, verdict)
+        for claim, d, verdict in every
         if claim.first in ATTITTUD and claim.second == "multitask"
     ]
     better, worse = (
-        sum(said.startswith(word) for _, said in less) for word in ("holds", "does not hold")
+        sum(verdict.startswith(word) for _, verdict in less) for word in ("holds", "does not hold")
     )
     leads = [
         (claim.points, d)
@@ -157,7 +157,7 @@ def outcome(found: Part) -> list[str]:
     return ["\n".join([multitask, leading, pretrain])]
 
 
-def by_subset(found: Part) -> str:
+def by_subset(results: Part) -> str:
     """Rows that have more than one subset; each mean has its count of seeds."""
     lines = []
     for label, name in {
@@ -165,8 +165,8 @@ def by_subset(found: Part) -> str:
         **MORE,
     }.items():
         values: dict[int, list[float]] = {}
-        for seed, value in found.rows[label].test.items() if label in found.rows else ():
-            values.setdefault(found.rows[label].runs[seed]["split"], []).append(value)
+        for seed, value in results.rows[label].test.items() if label in results.rows else ():
+            values.setdefault(results.rows[label].runs[seed]["split"], []).append(value)
         if len(values) > 1:
             cells = [
                 f"{100 * fmean(values[s]):.1f} ({len(values[s])})" if s in values else ""
@@ -176,13 +176,13 @@ def by_subset(found: Part) -> str:
     return table(["row", "subset 0", "subset 1", "subset 2"], lines) if lines else MISSING
 
 
-def best_two(found: Part) -> list[str]:
+def best_two(results: Part) -> list[str]:
     """Labels of the rows of ATTITTUD that get more seeds, chosen by validation; none until all rows
     have five seeds.
     """
     seeds = range(5)
-    rows = [found.rows[label] for label in ATTITTUD if label in found.rows]
-    if not all(found.searched(label) for label in ATTITTUD) or not all(
+    rows = [results.rows[label] for label in ATTITTUD if label in results.rows]
+    if not all(results.searched(label) for label in ATTITTUD) or not all(
         row.over(seeds) for row in rows
     ):
         return []
@@ -192,7 +192,7 @@ def best_two(found: Part) -> list[str]:
     ]
 
 
-def with_chosen(found: Part) -> dict[str, Row]:
+def with_chosen(results: Part) -> dict[str, Row]:
     """All that claims are about: with the best row of ATTITTUD on validation once that is known."""
-    best = best_two(found)
-    return found.claimed | ({CHOSEN: found.rows[best[0]]} if best else {})
+    best = best_two(results)
+    return results.claimed | ({CHOSEN: results.rows[best[0]]} if best else {})

@@ -45,37 +45,37 @@ CLAIMS = [
 
 
 def section() -> str:
-    found = rows()
+    results = rows()
     return "\n\n".join(
         [
             "## Tables 3 and 5, chest X-rays",
             ABOUT,
-            beside_paper(found, printed.TABLE3, same_data=False),
+            beside_paper(results, printed.TABLE3, same_data=False),
             BEYOND,
-            beyond_paper(found, MORE),
-            claim_table(CLAIMS, found.claimed),
+            beyond_paper(results, MORE),
+            claim_table(CLAIMS, results.claimed),
             "### By finding",
             "AUC: mean ± half of the 95 % interval over seeds. The paper's figures are on CheXpert.",
-            by_finding(found),
+            by_finding(results),
             "### What the search on X-rays saw",
             "Mean AUC on the 563 validation images of the first seed. Each row chose its best settings; the loss broke ties.",
-            searched(found),
+            searched(results),
         ]
     )
 
 
 def rows() -> Part:
     """All rows under one roof: those without pre-training are called none."""
-    found, none = part(NAME, NAME), part(NAME, f"{NAME}-none")
+    results, none = part(NAME, NAME), part(NAME, f"{NAME}-none")
     for label, new in {"primary_only": "none", "multitask": "none, multitask"}.items():
         if label in none.rows:
-            found.rows[new] = none.rows[label]
+            results.rows[new] = none.rows[label]
         if label in none.tried:
-            found.tried[new] = none.tried[label]
-    return found
+            results.tried[new] = none.tried[label]
+    return results
 
 
-def by_finding(found: Part) -> str:
+def by_finding(results: Part) -> str:
     lines = []
     names = {label: name for label, (name, _, _) in printed.TABLE3.items()}
     of_paper = {"none": ["No-Pretraining"], "primary_only": ["Pretrained"]}
@@ -88,7 +88,7 @@ def by_finding(found: Part) -> str:
             [f"paper: {theirs}", *(f"{mean} ± {half}" for mean, half in printed.TABLE5[theirs])]
             for theirs in of_paper.get(label, ())
         ]
-        lines.append([f"ours: {name}", *_cells(found.rows.get(label))])
+        lines.append([f"ours: {name}", *_cells(results.rows.get(label))])
     return table(["row", *printed.FINDINGS], lines)
 
 

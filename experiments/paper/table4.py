@@ -61,18 +61,18 @@ def best_rows() -> dict[str, Row]:
 
     Where both diverged, a row without a run.
     """
-    found = everything()
-    best = {basis: found.best(labels(basis)) for basis in printed.TABLE4}
+    results = everything()
+    best = {basis: results.best(labels(basis)) for basis in printed.TABLE4}
     lost = {
         basis: Row(basis, "")
         for basis in printed.TABLE4
-        if missing(found, *labels(basis)) == DIVERGED
+        if missing(results, *labels(basis)) == DIVERGED
     }
     return lost | {basis: row for basis, row in best.items() if row is not None}
 
 
 def table4() -> str:
-    lines, found, best = [], everything(), best_rows()
+    lines, results, best = [], everything(), best_rows()
     for basis, (name, mean, half) in printed.TABLE4.items():
         chosen = best[basis] if basis in best and best[basis].runs else None
         ours = chosen.summary if chosen else None
@@ -84,7 +84,7 @@ def table4() -> str:
             if chosen.label.startswith("flip")
             else "(1, 1, 0)"
         )
-        cells = summary_cells(ours) if ours else [missing(found, *labels(basis)), "", "", "0"]
+        cells = summary_cells(ours) if ours else [missing(results, *labels(basis)), "", "", "0"]
         lines.append(
             [f"`{basis}`", name, "" if mean is None else f"{mean} ± {half}", *cells, met, eta]
         )
@@ -107,7 +107,7 @@ def shares() -> dict[str, Row]:
 
     Of a basis with which all diverged, rows without a run.
     """
-    every, found = everything(), dict[str, Row]()
+    every, share_rows = everything(), dict[str, Row]()
     rows = every.rows
     for basis in printed.TABLE4:
         if basis == "canonical":
@@ -122,17 +122,17 @@ def shares() -> dict[str, Row]:
                 for seed, some in values.items()
             }
             if runs or missing(every, *labels(basis)) == DIVERGED:
-                found[f"{basis}/{side}"] = Row(basis, "", runs)
-    return found
+                share_rows[f"{basis}/{side}"] = Row(basis, "", runs)
+    return share_rows
 
 
 def captured() -> str:
-    every, found, lines = everything(), shares(), []
+    every, share_rows, lines = everything(), shares(), []
     rows = every.rows
     for basis in printed.TABLE4:
         if basis == "canonical":
             continue
-        sides = [found.get(f"{basis}/{side}") for side in ("auxiliary", "primary")]
+        sides = [share_rows.get(f"{basis}/{side}") for side in ("auxiliary", "primary")]
         cells = [f"{100 * row.summary.mean:.2f}" if row and row.runs else "" for row in sides]
         runs = sum(len(rows[label].runs) for label in labels(basis) if label in rows)
         lines.append(
@@ -143,7 +143,7 @@ def captured() -> str:
             "## Figure 3: how much of a gradient lies in the basis",
             CAPTURED,
             table(["basis", "auxiliary", "primary", "runs"], lines),
-            claim_table(FIGURE3_CLAIMS, found),
+            claim_table(FIGURE3_CLAIMS, share_rows),
             *shown("captured"),
         ]
     )

@@ -13,67 +13,71 @@ Printed = tuple[str, float, float]
 """A row's name in the paper, its mean and the half-width of its interval."""
 
 
-def beside_paper(found: Part, printed: Mapping[str, Printed], *, same_data: bool = True) -> str:
+def beside_paper(results: Part, printed: Mapping[str, Printed], *, same_data: bool = True) -> str:
     """Rows by label, ours with the paper's; on other data than the paper's there is nothing for
     intervals to agree about.
     """
     met = ["intervals"] if same_data else []
     lines = []
     for label, (name, mean, half) in printed.items():
-        row = found.rows.get(label)
+        row = results.rows.get(label)
         ours = row.summary if row else None
         agrees = [against_paper(ours, mean, half) if ours else ""] if same_data else []
         lines.append(
-            [name, f"{mean} ± {half}", *cells(found, label), *agrees, settings(found, label)]
+            [name, f"{mean} ± {half}", *cells(results, label), *agrees, settings(results, label)]
         )
     return table(
         ["row", "paper", "ours", "std", "95 %", "n", *met, "settings chosen on validation"], lines
     )
 
 
-def beyond_paper(found: Part, names: Mapping[str, str]) -> str:
+def beyond_paper(results: Part, names: Mapping[str, str]) -> str:
     """Rows by label, with what to call them."""
     lines = []
     for label, name in names.items():
-        lines.append([name, *cells(found, label), settings(found, label)])
+        lines.append([name, *cells(results, label), settings(results, label)])
     return table(["row", "ours", "std", "95 %", "n", "settings chosen on validation"], lines)
 
 
-def cells(found: Part, label: str) -> list[str]:
-    if label in found.rows:
-        return summary_cells(found.rows[label].summary)
-    return [missing(found, label), "", "", "0"]
+def cells(results: Part, label: str) -> list[str]:
+    if label in results.rows:
+        return summary_cells(results.rows[label].summary)
+    return [missing(results, label), "", "", "0"]
 
 
-def missing(found: Part, *labels: str) -> str:
+def missing(results: Part, *labels: str) -> str:
     """Why none of them has a result."""
-    return DIVERGED if all(found.searched(label) for label in labels) else MISSING
+    return DIVERGED if all(results.searched(label) for label in labels) else MISSING
 
 
-def settings(found: Part, label: str) -> str:
+def settings(results: Part, label: str) -> str:
     """What the search chose, or how far it is."""
-    if label in found.rows:
-        row = found.rows[label]
+    if label in results.rows:
+        row = results.rows[label]
         lost = ", ".join(str(seed) for seed in sorted(row.diverged))
         return row.settings + (f"; diverged with seed {lost}" if lost else "")
-    if found.searched(label):
+    if results.searched(label):
         return "diverged with every setting"
-    tried = len(found.tried.get(label, []))
+    tried = len(results.tried.get(label, []))
     return f"search not finished, {tried} tried" if tried else ""
 
 
-def searched(found: Part) -> str:
+def searched(results: Part) -> str:
     """Show every try of every label, by its mean on validation over the seeds of the search."""
     lines = [
         [
             label,
             row.settings,
-            f"{100 * row.validation(found.tuning)[0]:.1f}" if row.whole(found.tuning) else DIVERGED,
-            "chosen" if label in found.rows and found.rows[label].changes == row.changes else "",
+            f"{100 * row.validation(results.tuning)[0]:.1f}"
+            if row.whole(results.tuning)
+            else DIVERGED,
+            "chosen"
+            if label in results.rows and results.rows[label].changes == row.changes
+            else "",
         ]
-        for label, rows in found.tried.items()
+        for label, rows in results.tried.items()
         for row in rows
-        if row.over(found.tuning)
+        if row.over(results.tuning)
     ]
     return (
         table(["strategy", "settings", "validation", ""], lines)
@@ -84,7 +88,7 @@ def searched(found: Part) -> str:
 
 def summarise_figures(row: Row, name: str) -> str:
     """Mean and half of the 95 % interval over seeds of another figure than the metric."""
-    found = summarise(list(row.figures(name).values()))
-    return f"{100 * found.mean:.1f}" + (
-        f" ± {100 * (found.high - found.mean):.1f}" if found.n >= FEWEST else ""
+    summary = summarise(list(row.figures(name).values()))
+    return f"{100 * summary.mean:.1f}" + (
+        f" ± {100 * (summary.high - summary.mean):.1f}" if summary.n >= FEWEST else ""
     )

@@ -129,11 +129,11 @@ def reproduce(
     console = Console()
     if name is None:
         table = Table(box=None, show_header=False)
-        for known, experiment in EXPERIMENTS.items():
+        for listed, experiment in EXPERIMENTS.items():
             encoder = (
                 "" if experiment.encoder is None else "; --model: a folder with a text encoder"
             )
-            table.add_row(known, f"{experiment.about}. --data: {experiment.data}{encoder}")
+            table.add_row(listed, f"{experiment.about}. --data: {experiment.data}{encoder}")
         console.print(table)
         return
     names = [name, *(word for word in overrides or [] if "=" not in word)]

@@ -91,20 +91,20 @@ def superclasses(folder: Path) -> dict[str, list[str]]:
         listings.append(open_listing(config, open_source(config.path), "train"))
     fine, coarse = listings
     assert fine.labels is not None and coarse.labels is not None
-    found: dict[str, list[str]] = {name: [] for name in coarse.classes}
+    fine_of: dict[str, list[str]] = {name: [] for name in coarse.classes}
     for a, b in np.unique(np.stack([coarse.labels, fine.labels], 1), axis=0).tolist():
-        found[coarse.classes[a]].append(fine.classes[b])
-    empty = [name for name, classes in found.items() if not classes]
+        fine_of[coarse.classes[a]].append(fine.classes[b])
+    empty = [name for name, classes in fine_of.items() if not classes]
     if empty:
         raise InputError(
             f"{folder}: no training image is of the coarse class {empty[0]!r}; these are not CIFAR-100's"
         )
-    twice = [name for name in fine.classes if sum(name in names for names in found.values()) != 1]
+    twice = [name for name in fine.classes if sum(name in names for names in fine_of.values()) != 1]
     if twice:
         raise InputError(
             f"{folder}: {twice[0]!r} does not belong to exactly one coarse class; these are not CIFAR-100's"
         )
-    return found
+    return fine_of
 
 
 SEARCHED = (

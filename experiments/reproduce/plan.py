@@ -123,8 +123,10 @@ class Plan:
             if part not in self._steps:
                 self._steps[part] = self.steps(config)
             path = run_dir(Path(), candidate, variant, self._steps[part], seed)
-            made = replace(job(config, candidate, variant, self._steps[part]), seed=seed)
-            self._jobs[key] = Job(self.experiment, part, path.relative_to("runs").as_posix(), made)
+            config_of_run = replace(job(config, candidate, variant, self._steps[part]), seed=seed)
+            self._jobs[key] = Job(
+                self.experiment, part, path.relative_to("runs").as_posix(), config_of_run
+            )
         return self._jobs[key]
 
 

@@ -103,13 +103,13 @@ class Results:
 
     def find(self, job: Job) -> Line | None:
         """Return the line of a run. One that another part has made is copied into this part."""
-        known = self._known.get(job.fingerprint)
-        if known is not None and not self._has(job) and self.claim(job):
+        line = self._known.get(job.fingerprint)
+        if line is not None and not self._has(job) and self.claim(job):
             self.read()
             if not self._has(job):
-                self._write(job, known)
+                self._write(job, line)
             self.release(job)
-        return known
+        return line
 
     def _has(self, job: Job) -> bool:
         return self._written.get((job.experiment, job.part, job.run)) == job.fingerprint
@@ -192,9 +192,9 @@ def curves(path: Path) -> dict[str, list[float]]:
         return {}
     size = -(-len(logged) // POINTS)
     chunks = [logged[i : i + size] for i in range(0, len(logged), size)]
-    found = {"step": [_mean(line["step"] for line in chunk) for chunk in chunks]}
+    steps = {"step": [_mean(line["step"] for line in chunk) for chunk in chunks]}
     names = [*CURVES, *(name for name in EARNED if f"attittud/{name}" in logged[0])]
-    return found | {
+    return steps | {
         name: [_mean(line[f"attittud/{name}"] for line in chunk) for chunk in chunks]
         for name in names
     }

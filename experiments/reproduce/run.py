@@ -47,8 +47,8 @@ QUICK = (
 def parts(name: str, data: Path, configs: Path, overrides: Sequence[str]) -> dict[str, Config]:
     """Return the configurations of an experiment's comparisons, by part."""
     return {
-        part: read_part(configs, found, overrides)
-        for part, found in EXPERIMENTS[name].parts(data).items()
+        part: read_part(configs, files, overrides)
+        for part, files in EXPERIMENTS[name].parts(data).items()
     }
 
 
@@ -94,23 +94,30 @@ def reproduce(
     for name in names:
         experiment, made_up = EXPERIMENTS[name], work if quick else None
         folder, settings = inputs(name, experiment, data, model, made_up, overrides)
-        found, archive = parts(name, folder, configs, settings), experiment.runs_of or name
+        configurations, archive = parts(name, folder, configs, settings), experiment.runs_of or name
         if experiment.start is not None:
             start = read_part(configs, experiment.start(folder), settings)
-            found = {part: runner.started(archive, start, config) for part, config in found.items()}
-        wanted = (
+            configurations = {
+                part: runner.started(archive, start, config)
+                for part, config in configurations.items()
+            }
+        usual = (
             experiment.quick_parts
             if quick and experiment.quick_parts and not only
-            else tuple(found)
+            else tuple(configurations)
         )
-        for group in [[part] for part in found] if experiment.searched is None else [list(found)]:
+        for group in (
+            [[part] for part in configurations]
+            if experiment.searched is None
+            else [list(configurations)]
+        ):
             searched = group
             if experiment.searched is not None:  # made-up data have other names
                 searched = group[:1] if quick else declared(experiment.searched, group, folder)
-            chosen = [part for part in only or wanted if part in group]
+            chosen = [part for part in only or usual if part in group]
             plan = Plan(
                 archive,
-                {part: found[part] for part in group},
+                {part: configurations[part] for part in group},
                 searched,
                 chosen,
                 runner.steps,
@@ -173,7 +180,7 @@ def side_by_side(
     finished = {part for outcome in outcomes for part in outcome.finished}
     every = [*outcomes[0].finished, *outcomes[0].missing]
     done, left = (
-        [part for part in every if (part in finished) is wanted] for wanted in (True, False)
+        [part for part in every if (part in finished) is complete] for complete in (True, False)
     )
     return Outcome(done, left, outcomes[0].results)
 

@@ -117,11 +117,11 @@ def write_encoder(folder: Path) -> Path:
     except ImportError:
         raise needs("transformers", "transformers", "the text experiment") from None
     transformers.utils.logging.disable_progress_bar()
-    target, own = folder / "miniature-encoder", folder / f".miniature-encoder.{os.getpid()}"
-    own.mkdir(parents=True, exist_ok=True)
+    target, temporary = folder / "miniature-encoder", folder / f".miniature-encoder.{os.getpid()}"
+    temporary.mkdir(parents=True, exist_ok=True)
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_GOOD, *_BAD, *_PLAIN]
-    (own / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
-    transformers.BertTokenizer(str(own / "vocab.txt")).save_pretrained(own)
+    (temporary / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
+    transformers.BertTokenizer(str(temporary / "vocab.txt")).save_pretrained(temporary)
     sizes = {
         "hidden_size": 8,
         "num_hidden_layers": 1,
@@ -133,13 +133,13 @@ def write_encoder(folder: Path) -> Path:
     )
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
-        transformers.BertModel(config).save_pretrained(own)
+        transformers.BertModel(config).save_pretrained(temporary)
     # Processes that share the runs all come here: a file is there in one instant, and the same from
     # each.
     target.mkdir(exist_ok=True)
-    for file in own.iterdir():
+    for file in temporary.iterdir():
         file.replace(target / file.name)
-    own.rmdir()
+    temporary.rmdir()
     return target
 
 

@@ -34,7 +34,7 @@ def one_by_one(model: Network, hidden: Hidden, head: str, *, cut: bool) -> Tenso
             hidden.segments[row : row + 1, :last],
             hidden.positions[row : row + 1, kept],
             hidden.asked[row : row + 1, kept],
-            hidden.wanted[row : row + 1, kept],
+            hidden.words[row : row + 1, kept],
         )
         losses.append(masked_losses(model.body, model.heads[head], alone))
     return torch.cat(losses)
