@@ -81,14 +81,15 @@ def test_thin_qr_equals_torchs(shape, kind):
     assert torch.equal(r, r.triu())
 
 
-@pytest.mark.parametrize("alike", [1e-1, 1e-3])
-def test_rows_that_are_nearly_alike_become_orthonormal(alike):
-    """After a single pass in float32, their products would be as large as 1e-7 / `alike`."""
+@pytest.mark.parametrize(("dtype", "rounding"), [(torch.float32, 1e-6), (torch.float64, 1e-13)])
+def test_rows_that_are_nearly_alike_become_orthonormal(dtype, rounding):
+    """The Gram matrix squares their condition: after a single pass products are 1e-7."""
     random = torch.Generator().manual_seed(0)
-    rows = torch.randn(1, 2000, generator=random) + alike * torch.randn(6, 2000, generator=random)
+    parts = torch.randn(7, 2000, generator=random, dtype=torch.float64)
+    rows = (parts[:1] + 1e-4 * parts[1:]).to(dtype)
     orthonormalise_(rows)
     products = rows.double() @ rows.double().T
-    assert (products - torch.eye(6)).abs().max() < 1e-6
+    assert (products - torch.eye(6)).abs().max() < rounding
 
 
 @pytest.mark.parametrize("count", [2, 6, 40])
