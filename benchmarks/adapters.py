@@ -29,7 +29,12 @@ from attittud.integrations.lightning import AttittudMixin
 from attittud.integrations.transformers import AttittudTrainer
 from attittud.losses import per_sequence
 
-LENGTH, VOCABULARY, BATCH, STEPS, WARM_UP, ROUNDS = 128, 50304, 16, 40, 10, 2
+LENGTH = 128
+VOCABULARY = 50304
+BATCH = 16
+STEPS = 40
+WARM_UP = 10
+ROUNDS = 2
 GUIDE = {**preset("drop_harmful"), "rank": 10, "refresh_every": 10, "engine": "loop"}
 PRECISIONS = {"bf16": torch.bfloat16, "fp32": None}
 
@@ -52,7 +57,8 @@ def sequences(count: int, seed: int) -> list[dict[str, Tensor]]:
     return data
 
 
-PRIMARY, AUXILIARY = sequences(BATCH * STEPS, seed=1), sequences(BATCH * STEPS, seed=2)
+PRIMARY = sequences(BATCH * STEPS, seed=1)
+AUXILIARY = sequences(BATCH * STEPS, seed=2)
 
 
 def batch(data: list[dict[str, Tensor]], step: int) -> dict[str, Tensor]:
@@ -89,7 +95,8 @@ class Clock:
 
 
 def trainer(precision: str, *, guided: bool) -> float:
-    clock, chosen = Clock(), {} if precision == "fp32" else {precision: True}
+    clock = Clock()
+    chosen = {} if precision == "fp32" else {precision: True}
     arguments = TrainingArguments(
         "unused",
         per_device_train_batch_size=BATCH,
@@ -110,7 +117,9 @@ def trainer(precision: str, *, guided: bool) -> float:
 
 
 def losses_by_hand(network: Any, step: int, precision: str) -> tuple[Tensor, Tensor]:
-    primary, auxiliary, kind = batch(PRIMARY, step), batch(AUXILIARY, step), PRECISIONS[precision]
+    primary = batch(PRIMARY, step)
+    auxiliary = batch(AUXILIARY, step)
+    kind = PRECISIONS[precision]
     labels = primary.pop("labels")
     with torch.autocast("cuda", kind, enabled=kind is not None):
         logits = network(**primary).logits

@@ -203,7 +203,8 @@ def median(values: list[float]) -> dict[str, float]:
     """The median with a 95 % interval by order statistics."""
     ordered, n = sorted(values), len(values)
     reach = 0.98 * math.sqrt(n)
-    low, high = max(0, math.floor(n / 2 - reach)), min(n - 1, math.ceil(n / 2 + reach))
+    low = max(0, math.floor(n / 2 - reach))
+    high = min(n - 1, math.ceil(n / 2 + reach))
     return {
         "median": statistics.median(ordered),
         "low": ordered[low],

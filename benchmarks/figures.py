@@ -83,7 +83,8 @@ def figures(job: str, point: str, data: dict[str, Any]) -> Iterator[Figures]:
 def _vectors(
     row: dict[str, Any], multitask: dict[str, Any], kind: str, size: int | None
 ) -> float | None:
-    peak, base = row.get(f"peak_{kind}"), multitask.get("peak_step")
+    peak = row.get(f"peak_{kind}")
+    base = multitask.get("peak_step")
     return None if peak is None or base is None or size is None else (peak - base) / (4 * size)
 
 

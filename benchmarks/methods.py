@@ -73,10 +73,8 @@ class TwoPasses(Method):
     has_refresh = False
 
     def backward(self, refresh: bool) -> None:
-        primary, auxiliary = (
-            self.work.losses("primary").mean(),
-            self.work.losses("auxiliary").mean(),
-        )
+        primary = self.work.losses("primary").mean()
+        auxiliary = self.work.losses("auxiliary").mean()
         primary.backward()
         auxiliary.backward()
 
@@ -161,7 +159,8 @@ class Plain(Method):
         return torch.randn(self.k, m, device=self.work.device)
 
     def backward(self, refresh: bool) -> None:
-        losses, loss = self.work.losses("primary"), self.work.losses("auxiliary").mean()
+        losses = self.work.losses("primary")
+        loss = self.work.losses("auxiliary").mean()
         if refresh:
             self.basis = None
             self.basis = self.build(losses)
@@ -170,7 +169,8 @@ class Plain(Method):
         of_primary = torch.autograd.grad(losses.mean(), everything, allow_unused=True)
         of_auxiliary = torch.autograd.grad(loss, everything, allow_unused=True)
         count = len(self.shared)
-        g_p, g_a = flat(of_primary[:count]), flat(of_auxiliary[:count])
+        g_p = flat(of_primary[:count])
+        g_a = flat(of_auxiliary[:count])
         a, p = self.basis @ g_a, self.basis @ g_p
         agree = a * p >= 0
         helpful = self.basis.T @ torch.where(agree, a, 0.0)

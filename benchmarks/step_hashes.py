@@ -352,7 +352,8 @@ class Run:
             return torch.cat([losses[:1] * torch.nan, losses[1:]])
         return losses if math.isnan(self.case.scale) else losses * self.case.scale
 
-    primary, vector = partialmethod(losses, "primary"), partialmethod(losses, "auxiliary")
+    primary = partialmethod(losses, "primary")
+    vector = partialmethod(losses, "auxiliary")
     basis_losses = partialmethod(losses, "primary", (8, 24))
     # Judges that agree with the auxiliary task give it a weight within a few steps.
     judge = partialmethod(losses, "auxiliary", (16, 24))
@@ -611,9 +612,12 @@ def split(case: Case) -> str:
 
 # ------------------------------------------------------------------------------- all configurations
 
-NAN, TYPES = float("nan"), ("float32", "float64", "bfloat16")
-OF_EXAMPLES, OTHERS = ("sketch", "svd", "exact"), ("mean", "random", "canonical")
-BASES, FOUR = (*OF_EXAMPLES, *OTHERS), ("sketch", "exact", "mean", "canonical")
+NAN = float("nan")
+TYPES = ("float32", "float64", "bfloat16")
+OF_EXAMPLES = ("sketch", "svd", "exact")
+OTHERS = ("mean", "random", "canonical")
+BASES = (*OF_EXAMPLES, *OTHERS)
+FOUR = ("sketch", "exact", "mean", "canonical")
 CALLABLE, OTHER_FORMS = (
     [form for form in FORMS if ("callable" in form) == with_callable]
     for with_callable in (True, False)
@@ -792,7 +796,8 @@ def hash_each(cases: Sequence[Case], where: str = "", file: Path | None = None) 
     """
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")  # about skipped refreshes, vmap and compilers
-    logger, messages = logging.getLogger("attittud"), logging.handlers.BufferingHandler(sys.maxsize)
+    logger = logging.getLogger("attittud")
+    messages = logging.handlers.BufferingHandler(sys.maxsize)
     logger.addHandler(messages)
     logger.setLevel(logging.INFO)
     logger.propagate = False
@@ -809,10 +814,8 @@ def hash_each(cases: Sequence[Case], where: str = "", file: Path | None = None) 
                 for line in (record.getMessage() for record in messages.buffer)
                 if "engine" in line
             ]
-            last, reason = (
-                [case.engine, *engines][-1],
-                f"{type(error).__name__}: {error}".splitlines()[0],
-            )
+            last = [case.engine, *engines][-1]
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
             sys.stderr.write(f"{where}{case.name} raised ({last}): {reason}\n")
         if file is not None:
             file.write_text(json.dumps(hashes))
@@ -824,7 +827,8 @@ def hash_each(cases: Sequence[Case], where: str = "", file: Path | None = None) 
 
 def work(number: int, folder: str, cases: Sequence[Case]) -> None:
     """Be one of two workers."""
-    store, patience = f"file://{folder}/store", timedelta(seconds=60)
+    store = f"file://{folder}/store"
+    patience = timedelta(seconds=60)
     dist.init_process_group("gloo", init_method=store, rank=number, world_size=2, timeout=patience)
     hash_each(cases, f"worker {number}: ", Path(folder, f"{number}.json"))
     dist.destroy_process_group()

@@ -172,7 +172,10 @@ def _guesses(data: dict[str, Any], mode: str) -> dict[str, float]:
     multitask = data["methods"]["multitask"].get(mode, {}).get("step")
     if not multitask:
         return {}
-    k, m, size, flops = data["k"], data["m"], data["D"], data["forward_flops_per_example"]
+    k = data["k"]
+    m = data["m"]
+    size = data["D"]
+    flops = data["forward_flops_per_example"]
     rate = 3 * flops * (m + data["auxiliary"]) / multitask
     vector = 4 * size / data["copy_bytes_per_second"]
     orthonormal = (2 + 6 + 3) * k * vector

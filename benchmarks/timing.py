@@ -71,7 +71,8 @@ def seconds(action: Action, device: torch.device) -> float:
         start = time.perf_counter()
         action()
         return time.perf_counter() - start
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin = torch.cuda.Event(enable_timing=True)
+    end = torch.cuda.Event(enable_timing=True)
     torch.cuda.synchronize(device)
     begin.record()
     action()

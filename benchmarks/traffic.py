@@ -72,7 +72,8 @@ def replicas_step(s: Setting, *, norms: bool = False) -> Bytes:
         vectors, numbers = 1 + s.tasks, 0
     elif s.include_mean or norms:
         inner = s.tasks if s.include_mean else 1
-        vectors, numbers = 2, 0 if alone else s.tasks * s.directions + inner
+        vectors = 2
+        numbers = 0 if alone else s.tasks * s.directions + inner
     else:
         vectors, numbers = 1, (1 + s.tasks) * s.directions
     return Bytes((vectors * s.shared + s.rest) * s.itemsize, (numbers + counts) * NUMBER)
@@ -154,11 +155,9 @@ def table() -> str:
         for workers in (1, 8, 64, 1024):
             s = Setting(size, workers=workers)
             ring = (workers - 1) / workers
-            step, refresh, stated = (
-                replicas_step(s),
-                replicas_refresh(s),
-                replicas_step(s, norms=True),
-            )
+            step = replicas_step(s)
+            refresh = replicas_refresh(s)
+            stated = replicas_step(s, norms=True)
             passes, more = shards_passes(s)
             one_pass = 2 * ring * size * s.itemsize  # gather and scatter
             forward = ring * size * s.itemsize

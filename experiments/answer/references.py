@@ -83,7 +83,9 @@ def simple(method: str, problem: Problem, seed: int, cache: Path) -> dict[str, A
     parts = [*problem.files(pooled=method == "pooled")]
     tables = [read(path).take(rows) for path, rows in parts]
     labels = [np.array(table["label"].to_pylist()) for table in tables]
-    primary, tested, more = labels[0], labels[1], np.concatenate([primary_of(labels), *labels[2:]])
+    primary = labels[0]
+    tested = labels[1]
+    more = np.concatenate([primary_of(labels), *labels[2:]])
     fewest = int(np.bincount(primary)[np.unique(primary)].min())
     folds = StratifiedKFold(max(2, min(FOLDS, fewest)), shuffle=True, random_state=seed)
     splits = [*folds.split(primary, primary)]

@@ -19,7 +19,8 @@ from .run import SUSPICIOUS
 
 LEVEL = 0.05
 DEFAULT, BEFORE = "default", "before"
-BY_FOLDS, NO_AUXILIARY = "best by folds", "best without auxiliary data"
+BY_FOLDS = "best by folds"
+NO_AUXILIARY = "best without auxiliary data"
 CHOICES = {
     BY_FOLDS: REFERENCES,
     f"{BY_FOLDS}, not AutoGluon": ("alone", "pooled", "frozen"),
@@ -74,7 +75,9 @@ def read(out: Path) -> Results:
     results = Results()
     labels: dict[tuple[str, int], str] = {}
     for place, facts in unpack(out):
-        pair, seed, method = facts["pair"], facts["seed"], facts["method"]
+        pair = facts["pair"]
+        seed = facts["seed"]
+        method = facts["method"]
         if facts["quick"]:
             raise SystemExit(f"{place}: a quick test is no measurement; remove it")
         if labels.setdefault((pair, seed), facts["labels"]) != facts["labels"]:
@@ -90,7 +93,9 @@ def read(out: Path) -> Results:
 
 def add(results: Results, facts: dict[str, Any]) -> None:
     """Add one file."""
-    pair, seed, method = facts["pair"], facts["seed"], facts["method"]
+    pair = facts["pair"]
+    seed = facts["seed"]
+    method = facts["method"]
     results.revisions.add(str(facts["provenance"]["revision"]))
     if facts["accuracy"] is None:
         results.failed.append(f"{pair}, seed {seed}, {method}: {facts['error'][:200]}")

@@ -83,10 +83,8 @@ def spread_falls(rows: Mapping[int, Row]) -> tuple[int, str, str]:
     if len(seeds) < 3:
         return len(seeds), MISSING, ""
     a, b = ([values[seed] for seed in seeds] for values in (first, last))
-    sums, differences = (
-        [x + y for x, y in zip(a, b, strict=True)],
-        [x - y for x, y in zip(a, b, strict=True)],
-    )
+    sums = [x + y for x, y in zip(a, b, strict=True)]
+    differences = [x - y for x, y in zip(a, b, strict=True)]
     p = 1.0  # of values that are all the same, or differ by the same
     if min(stdev(sums), stdev(differences)) > ROUNDING:
         from scipy.stats import pearsonr

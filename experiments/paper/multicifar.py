@@ -158,7 +158,8 @@ def chances(results: Part) -> list[str]:
     if verdict == MISSING:
         return []
     _, counts = best_counts([results.rows[label] for label in printed.MULTICIFAR])
-    low, high = math.floor(counts[FLIP]), math.ceil(counts[FLIP])
+    low = math.floor(counts[FLIP])
+    high = math.ceil(counts[FLIP])
     lines = []
     for about, rows in (
         ("it, PCGrad and multitask are equal, the others never best (declared)", len(JOINT)),

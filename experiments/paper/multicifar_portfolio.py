@@ -70,10 +70,8 @@ def rows() -> dict[str, Row]:
 
 
 def section() -> str:
-    done, parts = (
-        lines(),
-        [TITLE, textwrap.fill(ABOUT.format(names=", ".join(OTHERS), revision=REVISION), WIDTH)],
-    )
+    done = lines()
+    parts = [TITLE, textwrap.fill(ABOUT.format(names=", ".join(OTHERS), revision=REVISION), WIDTH)]
     of_table = multicifar.column().rows
     compared = {label: of_table[label] for label in multicifar.SHORT if label in of_table}
     of_portfolio = rows()
@@ -88,7 +86,8 @@ def section() -> str:
     parts += [by_superclass(done, compared), table(["row of the table", *head], differences)]
     if compared:
         parts.append(textwrap.fill(LABELS.format(**used_labels(compared)), WIDTH))
-    minutes, own_minutes = multicifar.minutes(multicifar.lines()), multicifar.minutes(done)
+    minutes = multicifar.minutes(multicifar.lines())
+    own_minutes = multicifar.minutes(done)
     if len(done) >= FEWEST:
         from scipy.stats import t
 

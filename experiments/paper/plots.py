@@ -72,10 +72,8 @@ def _beside_multitask(path: Path) -> None:
     """
     from .table2 import NAMES, everything
 
-    every_row, names = (
-        everything().rows,
-        {label: name for label, (name, *_) in printed.TABLE2.items()} | NAMES,
-    )
+    every_row = everything().rows
+    names = {label: name for label, (name, *_) in printed.TABLE2.items()} | NAMES
     rows = {
         label: every_row[label]
         for label in reversed(names)
@@ -85,7 +83,8 @@ def _beside_multitask(path: Path) -> None:
         return
     figure, (left, right) = _figure(9, 2, height=0.8 + 0.28 * len(rows))
     for at, (label, row) in enumerate(rows.items()):
-        ours, values = row.summary, [100 * value for value in row.test.values()]
+        ours = row.summary
+        values = [100 * value for value in row.test.values()]
         left.plot(values, [at] * len(values), "o", **FAINT)
         solid: dict[str, Any] = {"fmt": "o", "capsize": 3, "color": "#4477aa"}
         left.errorbar(100 * ours.mean, at, xerr=_half(ours), label="ours, and its seeds", **solid)

@@ -136,7 +136,8 @@ def outcome(results: Part) -> list[str]:
         if claim.first in ("orthogonal", CHOSEN) and claim.points
     ]
     outside = sum(100 * d.high < points for points, d in leads)
-    fair, released = rows["pretrain"], rows["pretrain_as_released"]
+    fair = rows["pretrain"]
+    released = rows["pretrain_as_released"]
     points, interval, n, _ = difference_cells(fair.minus(released))
     common = [seed for seed in released.test if seed in fair.test]
     before, after = (100 * fmean(row.test[seed] for seed in common) for row in (released, fair))

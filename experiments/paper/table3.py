@@ -66,7 +66,8 @@ def section() -> str:
 
 def rows() -> Part:
     """All rows under one roof: those without pre-training are called none."""
-    results, none = part(NAME, NAME), part(NAME, f"{NAME}-none")
+    results = part(NAME, NAME)
+    none = part(NAME, f"{NAME}-none")
     for label, new in {"primary_only": "none", "multitask": "none, multitask"}.items():
         if label in none.rows:
             results.rows[new] = none.rows[label]

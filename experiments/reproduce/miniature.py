@@ -37,7 +37,8 @@ def write_miniature(folder: Path, kind: str) -> Path:
             labels = np.repeat(np.arange(10), counts)
             _write(target, split, {"label": labels}, {"label": list(TEN)}, labels)
         return target
-    fine, coarse = [f"fine{i:02d}" for i in range(8)], ["first", "second"]
+    fine = [f"fine{i:02d}" for i in range(8)]
+    coarse = ["first", "second"]
     for split, count in (("train", 40), ("test", 10)):
         labels = np.repeat(np.arange(8), count)
         columns = {"fine_label": labels, "coarse_label": labels % 2}

@@ -92,9 +92,11 @@ def reproduce(
     )
     plans: dict[str, Plan] = {}
     for name in names:
-        experiment, made_up = EXPERIMENTS[name], work if quick else None
+        experiment = EXPERIMENTS[name]
+        made_up = work if quick else None
         folder, settings = inputs(name, experiment, data, model, made_up, overrides)
-        configurations, archive = parts(name, folder, configs, settings), experiment.runs_of or name
+        configurations = parts(name, folder, configs, settings)
+        archive = experiment.runs_of or name
         if experiment.start is not None:
             start = read_part(configs, experiment.start(folder), settings)
             configurations = {
@@ -146,7 +148,8 @@ def inputs(
     """
     settings = list(overrides)
     if made_up is not None:
-        data, settings = experiment.miniature(made_up), [*QUICK, *experiment.quick, *overrides]
+        data = experiment.miniature(made_up)
+        settings = [*QUICK, *experiment.quick, *overrides]
     if data is None or not data.is_dir():
         raise InputError(
             f"--data {data}: there is no such folder; give the one with {experiment.data}, or --quick"

@@ -159,7 +159,8 @@ class Runner:
     def steps(self, config: Config) -> Budget:
         """Return the updates of the two phases; only epochs need the data for that."""
         training, sources = config.training, config.data.auxiliary
-        guided, finetune = training.guided, None if training.mode == "joint" else training.finetune
+        guided = training.guided
+        finetune = None if training.mode == "joint" else training.finetune
         counts = [phase.steps for phase in (guided, finetune) if phase is not None]
         if any(phase is not None and phase.epochs is not None for phase in (guided, finetune)):
             data = self._prepared(config)

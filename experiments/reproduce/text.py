@@ -13,7 +13,8 @@ from experiments.reproduce.miniature import save_table
 FOLDERS = {"imdb": "imdb", "amazon": "amazon_helpful"}
 """Tasks, each with its folder inside the data folder."""
 LABELS = {"500": "500", "full": "null"}
-_GOOD, _BAD = ("good", "great", "lovely", "fine"), ("bad", "poor", "awful", "dull")
+_GOOD = ("good", "great", "lovely", "fine")
+_BAD = ("bad", "poor", "awful", "dull")
 _PLAIN = (
     "a",
     "the",
@@ -117,7 +118,8 @@ def write_encoder(folder: Path) -> Path:
     except ImportError:
         raise needs("transformers", "transformers", "the text experiment") from None
     transformers.utils.logging.disable_progress_bar()
-    target, temporary = folder / "miniature-encoder", folder / f".miniature-encoder.{os.getpid()}"
+    target = folder / "miniature-encoder"
+    temporary = folder / f".miniature-encoder.{os.getpid()}"
     temporary.mkdir(parents=True, exist_ok=True)
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *_GOOD, *_BAD, *_PLAIN]
     (temporary / "vocab.txt").write_text("\n".join(words), encoding="utf-8")

@@ -196,7 +196,8 @@ def kept_graph() -> Iterator[None]:
     if trees is None:  # nothing was compiled in that mode
         yield
         return
-    manager, run = trees.CUDAGraphTreeManager, trees.CUDAGraphTreeManager._run
+    manager = trees.CUDAGraphTreeManager
+    run = trees.CUDAGraphTreeManager._run
     with undoing(partial(setattr, manager, "_run", run)):
         manager._run = lambda self, inputs, number: self.ids_to_funcs[number].model(inputs)
         yield

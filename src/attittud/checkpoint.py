@@ -69,7 +69,8 @@ def save(
         writes = (
             not (dist.is_available() and dist.is_initialized()) or dist.get_rank(_group(guide)) == 0
         )
-    folder, rows = Path(folder), next((tensor.shape[0] for tensor in basis.values()), None)
+    folder = Path(folder)
+    rows = next((tensor.shape[0] for tensor in basis.values()), None)
     if writes:
         # Without its JSON file a folder counts as incomplete. Shards of an older guide must not
         # stay among the new shards.

@@ -73,7 +73,8 @@ class Residual:
         of the squares, which may almost vanish although r does not. An r as small as the rounding
         counts as zero.
         """
-        square, least = primary_square - p.square().sum(), tolerance**2 * primary_square
+        square = primary_square - p.square().sum()
+        least = tolerance**2 * primary_square
         if rounding is not None:
             square = square + p @ rounding @ p
             least = torch.maximum(least, 64 * rounding.square().sum() * primary_square)

@@ -538,7 +538,8 @@ def _check_donated(error: BaseException) -> None:
 
 
 def _check_rank(asked: int, basis: Basis, model: nn.Module) -> int:
-    rank, size = basis.rank(asked), sum(parameter.numel() for parameter in model.parameters())
+    rank = basis.rank(asked)
+    size = sum(parameter.numel() for parameter in model.parameters())
     if rank > max(size, 10_000):
         raise ValueError(
             f"rank={rank} asks for more directions than the model has parameters ({size:,}). Choose about as many as a refresh "

@@ -58,10 +58,8 @@ class Split(NamedTuple):
     @classmethod
     def of(cls, a: Tensor, harmful: Tensor, active: Tensor) -> Split:
         squares = a.double().square()
-        helpful_square, harmful_square = (
-            torch.where(harmful, 0.0, squares).sum(),
-            torch.where(harmful, squares, 0.0).sum(),
-        )
+        helpful_square = torch.where(harmful, 0.0, squares).sum()
+        harmful_square = torch.where(harmful, squares, 0.0).sum()
         return cls(helpful_square, harmful_square, (active & harmful).sum(), active.sum())
 
 

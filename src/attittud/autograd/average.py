@@ -75,15 +75,15 @@ def averages(
     >>> model = nn.Linear(1, 1, bias=False)
     >>> start = weights_of(model)
     >>> _ = nn.init.constant_(model.weight, 3 + float(start["weight"]))
-    >>> found = averages(model, start, lambda: (model.weight - start["weight"]).item(), [0, 0.5, 1])
-    >>> {share: round(moved, 4) for share, moved in found.items()}
+    >>> results = averages(model, start, lambda: (model.weight - start["weight"]).item(), [0, 0.5, 1])
+    >>> {share: round(moved, 4) for share, moved in results.items()}
     {0: 0.0, 0.5: 1.5, 1: 3.0}
     """
-    found = {}
+    results = {}
     for share in shares:
         with interpolate(model, start, share):
-            found[share] = evaluate()
-    return found
+            results[share] = evaluate()
+    return results
 
 
 def _named(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

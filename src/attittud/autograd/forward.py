@@ -28,7 +28,8 @@ _DROPOUT: set[Callable[..., Any]] = {
     *(torch.dropout, torch.alpha_dropout, torch.feature_dropout, torch.feature_alpha_dropout),
 }
 _ATTENTION = F.scaled_dot_product_attention
-_DEVICE, _KIND = attrgetter("device"), attrgetter("device", "dtype", "layout", "is_nested")
+_DEVICE = attrgetter("device")
+_KIND = attrgetter("device", "dtype", "layout", "is_nested")
 
 
 class NoDropout(TorchFunctionMode):
@@ -234,7 +235,8 @@ class _Contents:
     """
 
     def __init__(self, buffers: list[Tensor]) -> None:
-        self.buffers, self.versions = buffers, [buffer._version for buffer in buffers]
+        self.buffers = buffers
+        self.versions = [buffer._version for buffer in buffers]
         self._single: dict[int, Tensor] = {}
         self._groups: list[
             tuple[list[int], Tensor]

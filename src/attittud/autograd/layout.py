@@ -130,9 +130,12 @@ class Layout:
             if together
             else [None] * len(self.names)
         )
-        start, lead, steps = flat.storage_offset(), flat.shape[:-1], flat.stride()[:-1]
+        start = flat.storage_offset()
+        lead = flat.shape[:-1]
+        steps = flat.stride()[:-1]
         for i in self._apart if together else range(len(parts)):
-            shape, strides = (*lead, *self._held[i]), (*steps, *self.strides[i])
+            shape = (*lead, *self._held[i])
+            strides = (*steps, *self.strides[i])
             parts[i] = flat.as_strided(shape, strides, start + self._offsets[i])
         return parts
 
@@ -144,7 +147,8 @@ class Layout:
         # (Parameters that are a single number too: torch adds to a single column in another order
         # than to a vector.)
         for i in [*self.reordered, *(i for i, shape in enumerate(self._held) if not shape)]:
-            shape, strides = (rows.shape[0], *self._held[i]), (rows.stride(0), *self.strides[i])
+            shape = (rows.shape[0], *self._held[i])
+            strides = (rows.stride(0), *self.strides[i])
             parts[i] = rows.as_strided(shape, strides, rows.storage_offset() + self._offsets[i])
         return dict(zip(map(id, self.parameters), parts, strict=True))
 

@@ -106,8 +106,11 @@ def _mask(arguments: dict[str, Any]) -> tuple[Tensor | None, bool]:
 
     The mask is (1 or m heads) x T x S, or None.
     """
-    query, mask, padding = arguments["query"], arguments["attn_mask"], arguments["key_padding_mask"]
-    is_causal, heads = arguments["is_causal"], arguments["num_heads"]
+    query = arguments["query"]
+    mask = arguments["attn_mask"]
+    padding = arguments["key_padding_mask"]
+    is_causal = arguments["is_causal"]
+    heads = arguments["num_heads"]
     if is_causal and padding is None and not arguments["need_weights"]:
         return None, True
     if mask is not None:

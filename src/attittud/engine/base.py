@@ -80,7 +80,9 @@ class Jacobian:
     """The gradients that `expect` asked for, once a pass has computed them."""
 
     def __init__(self, engine: Engine, losses: Tensor, layout: Layout) -> None:
-        self.engine, self.losses, self.layout = engine, losses, layout
+        self.engine = engine
+        self.losses = losses
+        self.layout = layout
         self.examples = losses.shape[0]
 
     def of_share(self, share: Share) -> Self:
@@ -109,7 +111,8 @@ class Jacobian:
         identity = torch.eye(self.examples, device=self.losses.device)
         if self.share.total is None:
             return self.left(identity)
-        out, first = self.layout.empty(self.total()).zero_(), int(self.share.first)
+        out = self.layout.empty(self.total()).zero_()
+        first = int(self.share.first)
         if self.examples:
             self.left(identity, out[first : first + self.examples])
         return out
@@ -315,7 +318,8 @@ def differing(
     for name, reached, a, b in zip(
         layout.names, used, layout.views(product), layout.views(expected), strict=True
     ):
-        error, size = torch.linalg.vector_norm(a - b), torch.linalg.vector_norm(b)
+        error = torch.linalg.vector_norm(a - b)
+        size = torch.linalg.vector_norm(b)
         if not bool(error <= relative * size + absolute):
             wrong.append(f"{name} (off by {float(error / size):.2g} of its norm)")
         elif reached and not bool(size > 0):

@@ -135,7 +135,8 @@ class Outer(PerExampleGradient):
             super().left(out, weights, budget)
             return
         left, right = self.factors
-        a, b = left.squeeze(1).to(out.dtype), right.squeeze(1).to(out.dtype).flatten(0, 1)
+        a = left.squeeze(1).to(out.dtype)
+        b = right.squeeze(1).to(out.dtype).flatten(0, 1)
         step = max(1, budget // max(1, a.numel()))
         for target, some in zip(out.split(step), weights.split(step), strict=True):
             weighted = (some[:, :, None, None] * a).flatten(1, 2).mT
@@ -167,12 +168,14 @@ class Rows(PerExampleGradient):
         self.size = self.shape[0] * self.shape[1]
 
     def chunk(self, rows: slice, dtype: torch.dtype) -> Tensor:
-        index, gradients = self.index[rows], self.gradients[rows].to(dtype)
+        index = self.index[rows]
+        gradients = self.gradients[rows].to(dtype)
         result = torch.zeros(index.shape[0], *self.shape, dtype=dtype, device=gradients.device)
         return result.scatter_add_(1, index[:, :, None].expand_as(gradients), gradients).flatten(1)
 
     def left(self, out: Tensor, weights: Tensor, budget: int) -> None:
-        index, gradients = self.index.flatten(), self.gradients.to(out.dtype)
+        index = self.index.flatten()
+        gradients = self.gradients.to(out.dtype)
         out = out.view(-1, *self.shape) if out.ndim == 2 else out
         for row, weight in zip(out, weights, strict=True):
             row.index_add_(0, index, (weight[:, None, None] * gradients).flatten(0, 1))
@@ -190,7 +193,9 @@ class Pulled(PerExampleGradient):
     """
 
     def __init__(self, gradients: PerExampleGradient, tensor: Tensor, parameter: Tensor) -> None:
-        self.gradients, self.tensor, self.parameter = gradients, tensor, parameter
+        self.gradients = gradients
+        self.tensor = tensor
+        self.parameter = parameter
         self.examples, self.size = gradients.examples, parameter.numel()
 
     @property
@@ -211,7 +216,9 @@ class Pulled(PerExampleGradient):
         shape, dtype = self.tensor.shape, self.tensor.dtype
         pulled = gradients.new_zeros(len(gradients), *self.parameter.shape)
         for row, gradient in zip(pulled, gradients, strict=True):
-            ends, weights, to = (self.tensor,), (gradient.view(shape).to(dtype),), (self.parameter,)
+            ends = (self.tensor,)
+            weights = (gradient.view(shape).to(dtype),)
+            to = (self.parameter,)
             (result,) = run_backward(ends, weights, True, False, to, True, accumulate_grad=False)
             if result is not None:
                 row.copy_(result)
@@ -241,7 +248,8 @@ class Windows(Outer):
         self.dims = weight.ndim - 2
         self.rows, self.columns = weight.shape[0] // groups, weight[0].numel()
         self.size, self.shape = weight.numel(), weight.shape
-        self.sizes, self.window = gradient.shape[2:], weight.shape[2:]
+        self.sizes = gradient.shape[2:]
+        self.window = weight.shape[2:]
         self.each = gradient.shape[0] // examples
         self.length = self.each * self.sizes.numel()
         self.steps, self.pads = steps, pads
@@ -288,9 +296,11 @@ class Windows(Outer):
         x = self.padded[rows.start * self.each : rows.stop * self.each]
         # N x channels x positions x window, as a view. The only copy is made for the product.
         steps = [s * t for step in self.steps for s, t in zip(x.stride()[2:], step, strict=True)]
-        shape, strides = (*x.shape[:2], *self.sizes, *self.window), (*x.stride()[:2], *steps)
+        shape = (*x.shape[:2], *self.sizes, *self.window)
+        strides = (*x.stride()[:2], *steps)
         windows: Tensor = x.as_strided(shape, strides)
         windows = windows.unflatten(0, (-1, self.each)).unflatten(2, (self.groups, -1))
-        positions, window = range(4, 4 + self.dims), range(4 + self.dims, 4 + 2 * self.dims)
+        positions = range(4, 4 + self.dims)
+        window = range(4 + self.dims, 4 + 2 * self.dims)
         windows = windows.permute(0, 2, 1, *positions, 3, *window)
         return windows.reshape(windows.shape[0], self.groups, self.length, -1)

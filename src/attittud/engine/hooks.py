@@ -139,7 +139,8 @@ class HookedJacobian(Jacobian):
                     f"its result has shape {tuple(call.shape)}, whose first dimension does not belong to the "
                     f"{self.examples} examples",
                 )
-            one_entry_each, number = entries == self.examples, count[described]
+            one_entry_each = entries == self.examples
+            number = count[described]
             forms.add(Form(described, number, len(call.shape), one_entry_each, self.examples == 1))
             count[described] += 1
         return forms
@@ -179,7 +180,8 @@ class HookedJacobian(Jacobian):
 
     def right(self, vectors: Tensor) -> Tensor:
         self._expected = ()  # whose weight only `left` takes back
-        shape, device = (self.examples, len(vectors)), self.layout.device
+        shape = (self.examples, len(vectors))
+        device = self.layout.device
         products = torch.zeros(shape, dtype=torch.float64, device=device)
         by_vector = [self.layout.by_identity(vector) for vector in vectors]
 
@@ -238,14 +240,17 @@ class HookedJacobian(Jacobian):
     def _backward(self) -> None:
         if self._expected:
             # A pass that computes the gradients of the parameters too. It frees the graph.
-            weights, parameters = torch.full_like(self.losses, self._weight), tuple(self._expected)
+            weights = torch.full_like(self.losses, self._weight)
+            parameters = tuple(self._expected)
             self.gradients = run_backward(
                 (self.losses,), (weights,), False, False, parameters, True, accumulate_grad=False
             )
         elif self._frontier:
             # A pass that ends at the calls: the gradients of the parameters themselves are not
             # computed.
-            losses, ones, ends = (self.losses,), (torch.ones_like(self.losses),), self._frontier
+            losses = (self.losses,)
+            ones = (torch.ones_like(self.losses),)
+            ends = self._frontier
             run_backward(losses, ones, True, False, ends, True, accumulate_grad=False)
 
     @cached_property

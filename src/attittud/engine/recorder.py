@@ -278,13 +278,13 @@ class Recorder(TorchFunctionMode):
         rule, arguments = match
         # The versions of the data are taken before the call, because the call itself may overwrite
         # them.
-        kept = Kept({name: arguments[name] for name in rule.kept if id(arguments[name]) in data})
-        self._repeats = self._repeats or kept.packed
+        saved = Kept({name: arguments[name] for name in rule.kept if id(arguments[name]) in data})
+        self._repeats = self._repeats or saved.packed
         rest = {name: None if id(value) in data else value for name, value in arguments.items()}
         result = function(*args, **kwargs)
         if _in_place(function):
             self._shared.forget(result)
-        self._note(function, rule, rest, combined, kept, result)
+        self._note(function, rule, rest, combined, saved, result)
         return result
 
     def _note(
@@ -293,7 +293,7 @@ class Recorder(TorchFunctionMode):
         rule: Rule,
         arguments: dict[str, Any],
         combined: list[Tensor],
-        kept: Kept,
+        saved: Kept,
         result: Tensor,
     ) -> None:
         """Record a call, with a hook now: its result may be overwritten in place later."""
@@ -301,7 +301,9 @@ class Recorder(TorchFunctionMode):
             return
         whole = _whole(result)
         shape, edge = result.shape, get_gradient_edge(whole)
-        call = Call(function, rule, arguments, combined, kept, self._dim, shape, result.dtype, edge)
+        call = Call(
+            function, rule, arguments, combined, saved, self._dim, shape, result.dtype, edge
+        )
         self.calls.append(call)
 
         def arrived(gradient: Tensor) -> None:

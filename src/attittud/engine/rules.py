@@ -93,7 +93,9 @@ def _sum(g: Tensor, dims: int | list[int]) -> Tensor:
 
 
 def linear(use: Use) -> Gradients:
-    g, weight, bias = use.positions(use.gradient), use["weight"], use["bias"]
+    g = use.positions(use.gradient)
+    weight = use["weight"]
+    bias = use["bias"]
     if use.asks(weight):
         yield weight, Outer(g, use.positions(use.operand(use["input"])))
     if use.asks(bias):
@@ -192,7 +194,9 @@ def rms_norm(use: Use) -> Gradients:
 
 
 def group_norm(use: Use) -> Gradients:
-    x, groups, eps = use["input"], use["num_groups"], use["eps"]
+    x = use["input"]
+    groups = use["num_groups"]
+    eps = use["eps"]
     return _affine(use, lambda: F.group_norm(x, groups, None, None, eps))
 
 
@@ -207,7 +211,10 @@ def instance_norm(use: Use) -> Gradients:
 def batch_norm(use: Use) -> Gradients:
     if use["training"]:
         raise UnsupportedError("it normalises by statistics of the batch")
-    x, mean, var, eps = use["input"], use["running_mean"], use["running_var"], use["eps"]
+    x = use["input"]
+    mean = use["running_mean"]
+    var = use["running_var"]
+    eps = use["eps"]
     return _affine(use, lambda: F.batch_norm(x, mean, var, None, None, False, 0.0, eps))
 
 

@@ -129,7 +129,8 @@ class AuxiliaryData:
         trainer, args = self.trainer, self.trainer.args
         previous = trainer.data_collator, args.remove_unused_columns
         if name in self.collators:
-            trainer.data_collator, args.remove_unused_columns = self.collators[name], False
+            trainer.data_collator = self.collators[name]
+            args.remove_unused_columns = False
         trainer.data_collator = trainer.collator_of(name, trainer.data_collator, trains=trains)
         try:
             yield
@@ -152,7 +153,9 @@ class CheckedLabels:
     """
 
     def __init__(self, collator: Any, what: str, classes: int) -> None:
-        self.collator, self.what, self.classes = collator, what, classes
+        self.collator = collator
+        self.what = what
+        self.classes = classes
 
     def __call__(self, features: Any) -> Any:
         batch = self.collator(features)

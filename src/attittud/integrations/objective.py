@@ -50,7 +50,9 @@ class TrainerLoss:
         *,
         overrides_loss: bool,
     ) -> None:
-        self.trainer, self.primary_losses, self.auxiliary_losses = trainer, primary, auxiliary
+        self.trainer = trainer
+        self.primary_losses = primary
+        self.auxiliary_losses = auxiliary
         self.from_outputs = (
             overrides_loss
             or trainer.compute_loss_func is not None
@@ -93,7 +95,8 @@ class TrainerLoss:
         loss knows.
         """
         model = self.trainer.model
-        kind, config = getattr(model, "loss_type", None), getattr(model, "config", None)
+        kind = getattr(model, "loss_type", None)
+        config = getattr(model, "config", None)
         if name in self.auxiliary_losses or self.from_outputs or kind not in CLASSIFIERS:
             return None
         if not type(model).__module__.startswith("transformers."):
@@ -194,7 +197,8 @@ class ModelLoss:
         model.eval()  # without dropout, so that the run's random numbers do not change
         with torch.no_grad(), self.trainer.compute_loss_context_manager():
             outputs = model(**inputs)
-            logits, model_loss = check_logits(outputs, self.trainer.model), float(outputs.loss)
+            logits = check_logits(outputs, self.trainer.model)
+            model_loss = float(outputs.loss)
             divides = False
             if self.trainer.model_accepts_loss_kwargs:
                 # With a huge number of items the loss nearly vanishes, unless the model ignores the

@@ -59,7 +59,8 @@ class Attittud(Aggregator):  # type: ignore[misc] # mypy skips torchjd, see pypr
 
     def forward(self, matrix: Tensor, /) -> Tensor:
         """Aggregate m x D rows, of which the first `primary_rows` are primary, to D."""
-        primary, auxiliary = matrix[: self.primary_rows], matrix[self.primary_rows :]
+        primary = matrix[: self.primary_rows]
+        auxiliary = matrix[self.primary_rows :]
         if len(auxiliary) == 0:
             raise ValueError(
                 f"the Jacobian has {len(matrix)} rows and primary_rows={self.primary_rows}, so none is auxiliary; give the "

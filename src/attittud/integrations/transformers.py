@@ -97,7 +97,8 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
         self.guide: Guide | None = None
         # Wrong settings are refused before any data is prepared.
         check_judges(self.make_guide(self.model), judge_dataset)
-        collators, own_losses = auxiliary_collators or {}, dict(auxiliary_losses or {})
+        collators = auxiliary_collators or {}
+        own_losses = dict(auxiliary_losses or {})
         self.auxiliary = AuxiliaryData(
             self,
             auxiliary_datasets,
@@ -287,7 +288,8 @@ def check_trainer(trainer: Any) -> None:
         "padding_free": getattr(trainer, "padding_free", False),
     }
     packed = {} if trainer.packs else packed
-    lomo, mesh = "lomo" in str(args.optim).lower(), getattr(accelerator, "parallelism_config", None)
+    lomo = "lomo" in str(args.optim).lower()
+    mesh = getattr(accelerator, "parallelism_config", None)
     refusals = {
         "DeepSpeed is not supported: its engine keeps gradients in its own buffers, hides .grad and allows one backward "
         "pass per forward pass, so nothing can be decomposed. FSDP2 shards parameters, gradients and optimizer state as "

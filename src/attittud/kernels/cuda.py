@@ -308,9 +308,12 @@ def _take(old, new, finite, size, BLOCK: tl.constexpr):
 @_on_its_device
 def transform_(rows: Tensor, matrix: Tensor, lower: bool) -> Tensor:
     """The first rows of `rows` become `matrix @ rows`; returns those rows."""
-    (k, size), count, stride = rows.shape, matrix.shape[0], rows.stride(0)
+    k, size = rows.shape
+    count = matrix.shape[0]
+    stride = rows.stride(0)
     if k <= _UNROLLED:
-        grid, factor = (triton.cdiv(size, 2 * THREADS),), matrix.double().contiguous()
+        grid = (triton.cdiv(size, 2 * THREADS),)
+        factor = matrix.double().contiguous()
         _transform[grid](rows, factor, size, stride, R=count, K=k, LOWER=lower, BLOCK=2 * THREADS)
     else:
         K = _padded(k)
@@ -345,7 +348,8 @@ def products(rows: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor
         if k <= _FEW:  # many programs at a time
             each, at_a_time = 1, 8
         else:  # as many columns per thread as the registers hold, in one load
-            each, at_a_time = 4 if k <= _FOURFOLD else 2, 2
+            each = 4 if k <= _FOURFOLD else 2
+            at_a_time = 2
         programs = min(at_a_time * processors(rows.device), triton.cdiv(size, each * THREADS))
         parts = torch.empty(programs, 2 * k + 3, dtype=torch.float64, device=rows.device)
         _products[(programs,)](some, x, y, parts, size, rows.stride(0), K=k, BLOCK=each * THREADS)
@@ -565,7 +569,8 @@ def add_windows_(
     """
     (k, O, C, high, wide), m = out.shape, weights.shape[1]
     gradient, x = (t.contiguous(memory_format=torch.channels_last) for t in (gradient, x))
-    entries, (_, _, down, across) = gradient.shape[0] // m, gradient.shape
+    entries = gradient.shape[0] // m
+    _, _, down, across = gradient.shape
     length = entries * down * across
     packed = C < _LEAST
     columns, rows = (wide * C, high) if packed else (C, high * wide)

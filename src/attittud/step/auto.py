@@ -138,7 +138,8 @@ class AutoWeights:
     def __init__(
         self, shared: Shared, is_auto: bool, every: int, seed: int, batch_norm: BatchNormMode
     ) -> None:
-        self.model, self.workers = shared.listing.model, shared.workers
+        self.model = shared.listing.model
+        self.workers = shared.workers
         self.wanted, self.every = is_auto, every
         self.seed, self.batch_norm = seed, batch_norm
         self.scores: dict[str, TaskScores] = {}

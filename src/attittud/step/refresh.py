@@ -303,7 +303,8 @@ def check_fits(
     if needed(rank, working_rows(rank), storage) <= available:
         return
     cures = []
-    plain, half = largest_rank(working_rows, storage), largest_rank(working_rows, torch.bfloat16)
+    plain = largest_rank(working_rows, storage)
+    half = largest_rank(working_rows, torch.bfloat16)
     if plain:
         cures.append(f"rank={plain}")
     if half > plain:

@@ -33,7 +33,10 @@ class Group(Workers):
         describe: Callable[[], str],
     ) -> None:
         self.describe = describe
-        self.groups, self.device, self.number, self.size = groups, device, number, size
+        self.groups = groups
+        self.device = device
+        self.number = number
+        self.size = size
         self._names: set[tuple[str, ...]] = set()
 
     def all_reduce_(

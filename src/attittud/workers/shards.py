@@ -247,7 +247,8 @@ class _Joint(Jacobian):
         """J times vectors, by one backward pass for each example of any worker: FSDP2 has no second
         derivatives.
         """
-        first, size = int(self.share.first), (self.examples, vectors.shape[0])
+        first = int(self.share.first)
+        size = (self.examples, vectors.shape[0])
         result = torch.empty(*size, dtype=torch.float64, device=self.layout.device)
         for example in range(self.total()):
             product = self.workers.sum_columns(

@@ -69,7 +69,8 @@ def demo(
         raise typer.BadParameter(
             f"the folder {str(out.parent)!r} does not exist; create it first", param_hint="--out"
         )
-    other, other_file = "choose another folder with --folder", "choose another file with --out"
+    other = "choose another folder with --folder"
+    other_file = "choose another file with --out"
     make_folder(folder, other)  # now, not after the runs
     check_writable(folder / "report.html", other)
     if out is not None:

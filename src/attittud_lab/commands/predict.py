@@ -124,10 +124,8 @@ def predict(
         if model.note and not quiet:
             typer.echo(f"attittud: {model.note}", err=True)
         if inputs:
-            columns, flags = (
-                (input_column, label_column),
-                {"skip_broken": skip_broken, "quiet": quiet, "raw": raw},
-            )
+            columns = (input_column, label_column)
+            flags = {"skip_broken": skip_broken, "quiet": quiet, "raw": raw}
             # With --quiet nothing shows the count, for which every picture is read once more.
             used = None if quiet else _used(run)
             for line in _predict(model, inputs, output, threshold, columns, used, **flags):

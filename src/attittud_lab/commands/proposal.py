@@ -302,7 +302,8 @@ def _table_lines(first: Look, others: dict[str, Look], config: TableConfig) -> l
     for name in dict.fromkeys(name for table in tables for name in table.column_names):
         if not all(name in table.column_names for table in tables):
             left_out.setdefault(name, NOT_SHARED)
-    rows, guess = tables[0].take(first.rows), cells_are_text(tables[0])
+    rows = tables[0].take(first.rows)
+    guess = cells_are_text(tables[0])
     for name in rows.column_names:
         try:
             column = Column.fit(name, rows[name], config, first.config.path, guess=guess)
@@ -354,10 +355,8 @@ def _settings_lines(kind: str, first: Look, parts: Parts) -> list[str]:
     over = (
         "the largest auxiliary source" if parts.auxiliary else "the training examples, 64 at a time"
     )
-    guided, finetune = (
-        max(200, min(5000, 20 * largest // 64)),
-        max(100, min(2000, int(50 * left / batch))),
-    )
+    guided = max(200, min(5000, 20 * largest // 64))
+    finetune = max(100, min(2000, int(50 * left / batch)))
     what = "auxiliary" if parts.auxiliary else "training"
     model, lr, reason = _model(kind, first.size or 0, largest, what)
     rate = (

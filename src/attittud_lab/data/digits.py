@@ -21,7 +21,8 @@ class Digits(Source):
     def listing(self, split: str | None, columns: Columns) -> Listing:
         bunch = _bunch()
         pixels = np.round(bunch.images * (255 / 16)).astype(np.uint8)[:, None]
-        labels, names = bunch.target.astype(np.int64), [str(digit) for digit in range(10)]
+        labels = bunch.target.astype(np.int64)
+        names = [str(digit) for digit in range(10)]
         return Listing(
             "digits", "image", len(pixels), lambda rows: list(pixels[rows]), labels, names
         )

@@ -208,7 +208,9 @@ class Features:
     @classmethod
     def fit(cls, table: pa.Table, config: TableConfig, where: str) -> Self:
         """Learn the columns from the primary training examples."""
-        columns, left_out, guess = list[Column](), dict[str, str](), cells_are_text(table)
+        columns = list[Column]()
+        left_out = dict[str, str]()
+        guess = cells_are_text(table)
         for name in table.column_names:
             column = Column.fit(name, table[name], config, where, guess=guess)
             if isinstance(column, str):

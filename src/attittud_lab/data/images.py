@@ -237,7 +237,8 @@ def decode(raw: Raw | Image.Image, pixels: Pixels, where: str) -> npt.NDArray[np
     if image.size != shape:
         # The middle square: scaling both sides differently would distort the picture.
         side = min(image.size)
-        left, top = (image.width - side) // 2, (image.height - side) // 2
+        left = (image.width - side) // 2
+        top = (image.height - side) // 2
         image = image.crop((left, top, left + side, top + side)).resize(
             shape, Image.Resampling.BILINEAR
         )

@@ -127,7 +127,8 @@ def class_names(table: pa.Table, column: str) -> list[str] | None:
     (`fine_label_names`), or in a list `class_names`. A list applies to the column that is read by
     default, or to a column that has all its classes.
     """
-    metadata, key = table.schema.metadata or {}, f"{column}_names".encode()
+    metadata = table.schema.metadata or {}
+    key = f"{column}_names".encode()
     try:
         if b"huggingface" in metadata:
             feature = json.loads(metadata[b"huggingface"])["info"]["features"][column]

@@ -131,7 +131,8 @@ def read_parts(config: DataConfig, seed: int, *, pooled: bool = False) -> Parts:
         _warn_of_copies(
             [digests_of["train"], digests_of["validation"]], primary, config.primary.path
         )
-    auxiliary, used = {}, [digests_of["train"].words, digests_of["validation"].words]
+    auxiliary = {}
+    used = [digests_of["train"].words, digests_of["validation"].words]
     for name, source in config.auxiliary.items():
         part = _auxiliary_part(
             source, opened(source.path), name, mix(seed, name), table, config.primary.group
@@ -478,7 +479,8 @@ def _numbered(listing: Listing, classes: list[str]) -> Part:
     """The rows of a listing that have one of these classes; the classes are numbered in this
     order.
     """
-    rows, labels = np.arange(listing.count), _check_labels(listing)
+    rows = np.arange(listing.count)
+    labels = _check_labels(listing)
     if listing.multi_label:
         return Part(
             listing, rows, labels[:, [listing.classes.index(name) for name in classes]], classes
@@ -552,7 +554,8 @@ def _unseen(listing: Listing, labels: Labels, train: Part, config: PrimaryConfig
 def _check_classes(train: Part, where: str) -> None:
     """Refuse training examples from which some class cannot be learned."""
     assert train.labels is not None
-    culprit, labels = f"{where}: the primary training set has", train.labels
+    culprit = f"{where}: the primary training set has"
+    labels = train.labels
     cure = "raise data.primary.train, or leave them out with data.primary.exclude"
     if labels.ndim == 2:
         for name, count in zip(train.classes, labels.sum(0).tolist(), strict=True):
@@ -623,7 +626,8 @@ def with_noise(
         raise InputError(
             f"data.auxiliary.{name}.label_noise: needs examples with one class each; leave it out here"
         )
-    generator, labels = np.random.default_rng(seed), labels.copy()
+    generator = np.random.default_rng(seed)
+    labels = labels.copy()
     touched = generator.permutation(len(labels))[: round(noise.share * len(labels))]
     random = generator.integers(classes, size=len(touched))
     labels[touched] = random if noise.kind == "random" else (labels[touched] + 1) % classes

@@ -224,10 +224,8 @@ class _Encoder:
 
     def joined(self, first: Examples, second: Examples) -> Examples:
         """Two sets of primary examples as one; shorter texts are padded."""
-        inputs, width = (
-            [first.inputs, second.inputs],
-            max(first.inputs.shape[-1], second.inputs.shape[-1]),
-        )
+        inputs = [first.inputs, second.inputs]
+        width = max(first.inputs.shape[-1], second.inputs.shape[-1])
         if self.reader is not None:
             pad = self.reader.words.pad
             inputs = [F.pad(part, (0, width - part.shape[1]), value=pad) for part in inputs]

@@ -240,10 +240,12 @@ def joined(parts: Sequence[Listing]) -> Listing:
     """
     if len(parts) == 1:
         return parts[0]
-    first, ends = parts[0], np.cumsum([part.count for part in parts])
+    first = parts[0]
+    ends = np.cumsum([part.count for part in parts])
 
     def collected(rows: Rows, of: Callable[[Listing, Rows], Sequence[Any]]) -> list[Any]:
-        owners, item_at = np.searchsorted(ends, rows, side="right"), dict[int, Any]()
+        owners = np.searchsorted(ends, rows, side="right")
+        item_at = dict[int, Any]()
         for number, part in enumerate(parts):
             positions = np.flatnonzero(owners == number)
             item_at |= zip(

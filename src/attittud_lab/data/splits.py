@@ -54,7 +54,8 @@ def stratified(
     Groups (the images of a patient, say) stay whole: then at most `size` examples are taken, as
     many as whole groups allow.
     """
-    generator, chosen = np.random.default_rng(seed), np.zeros(count, dtype=bool)
+    generator = np.random.default_rng(seed)
+    chosen = np.zeros(count, dtype=bool)
     if groups is None:
         chosen[_order(strata(labels, count), generator)[:size]] = True
     else:
@@ -104,7 +105,8 @@ def _whole_groups(
     for stratum, group in zip(strata, number, strict=True):
         if counts[stratum] < counts[rarest[group]]:
             rarest[group] = stratum
-    sizes, chosen = np.bincount(number), np.zeros(len(first), dtype=bool)
+    sizes = np.bincount(number)
+    chosen = np.zeros(len(first), dtype=bool)
     for group in _order(rarest, generator):
         if sizes[group] <= size:
             chosen[group] = True

@@ -117,7 +117,9 @@ def table_listing(table: pa.Table, where: str, columns: Columns) -> Listing:
         tables = []
     else:
         features = _features(table, where, columns, {label, group, *columns.where})
-        kind, fetch, tables = "table", partial(_cells, features), [features]
+        kind = "table"
+        fetch = partial(_cells, features)
+        tables = [features]
     labels, classes = (
         (None, []) if label is None else labels_of(table, label, f"{where}: column {label!r}")
     )

@@ -94,7 +94,8 @@ class Reader:
         """All of the texts, cut to `max_length`; with `pack` the next text fills the rest of a
         block.
         """
-        room, sides = self._room(), len(self.words.prefix) + len(self.words.suffix)
+        room = self._room()
+        sides = len(self.words.prefix) + len(self.words.suffix)
         rows: list[list[Numbers]] = []
         left = 0
         for text in tokenised(self.words, texts, self.cache):
@@ -150,7 +151,8 @@ def tokenised(words: Words, texts: Sequence[str], folder: Path | None) -> list[N
     if stored is None:
         if path is not None:
             logger.info("tokenising %d texts into %s", len(texts), path)
-        rows, kind = words.encode(texts), np.uint16 if words.vocabulary <= 1 << 16 else np.int32
+        rows = words.encode(texts)
+        kind = np.uint16 if words.vocabulary <= 1 << 16 else np.int32
         ends = np.cumsum([0, *(len(row) for row in rows)], dtype=np.int64)
         numbers = np.fromiter((number for row in rows for number in row), kind, count=int(ends[-1]))
         stored = {"numbers": numbers, "ends": ends}

@@ -115,7 +115,9 @@ def run_all(
         for seed, quality, row in product(range(seeds), QUALITIES, ROWS)
         if row not in ALONE or quality == first
     ]
-    began, processor, results = time.perf_counter(), 0.0, dict[Cell, RunResult]()
+    began = time.perf_counter()
+    processor = 0.0
+    results = dict[Cell, RunResult]()
     progress.comparison(len(todo))
     with in_processes(workers) as place:
         for job, (result, seconds) in place.run(
@@ -169,10 +171,8 @@ def _comparison(
             # A row with several runs costs as much as all of them.
             each *= trained[0].steps / runs[PRIMARY_ONLY][0].steps
         else:  # a simple learner makes no steps
-            each, later = (
-                median_low(run.seconds for run in trained) / runs[PRIMARY_ONLY][0].steps,
-                0.0,
-            )
+            each = median_low(run.seconds for run in trained) / runs[PRIMARY_ONLY][0].steps
+            later = 0.0
         rows.append(Tuned(candidate, Variant(), {Variant(): None}, each, later))
     comparison = content(settings, folder, rows, runs)
     for decision in (

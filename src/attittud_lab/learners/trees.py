@@ -247,7 +247,8 @@ class BoostingModel(Fitted):
 
     @classmethod
     def restore(cls, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
-        logit, start = tensors["logit"].numpy(), tensors["start"].numpy()
+        logit = tensors["logit"].numpy()
+        start = tensors["start"].numpy()
         return cls(
             Forest.restore(tensors), logit, start, float(plain["rate"]), bool(plain["several"])
         )

@@ -53,7 +53,8 @@ class HFWords:
         self._tokenizer = tokenizer
         self.vocabulary = len(tokenizer)
         self.pad = int(tokenizer.pad_token_id)
-        (framed,), (bare,) = self.encode(["a"], special=True), self.encode(["a"])
+        (framed,) = self.encode(["a"], special=True)
+        (bare,) = self.encode(["a"])
         starts = range(len(framed) - len(bare) + 1)
         start = next((start for start in starts if framed[start:][: len(bare)] == bare), None)
         self.prefix, self.suffix = (
@@ -219,7 +220,8 @@ def quietly() -> Iterator[None]:
     """
     from transformers.utils import logging
 
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    level = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:

@@ -61,7 +61,9 @@ class Network(nn.Module):
         images are scaled to `size` pixels.
         """
         super().__init__()
-        self.body, self.head_init, self.images = body, head_init, normalise is not None
+        self.body = body
+        self.head_init = head_init
+        self.images = normalise is not None
         self.size = size
         wide: Any = body.features if features is None else features
         layers = {
@@ -261,7 +263,8 @@ def _check_size(config: ModelConfig, build: Callable[[ModelConfig], nn.Module]) 
         except RuntimeError:  # more than torch can count
             return math.inf
 
-    needed, most = parameters(config.width), free_memory() / BYTES
+    needed = parameters(config.width)
+    most = free_memory() / BYTES
     if needed <= most:
         return
     narrower = (
@@ -290,10 +293,8 @@ def _tried(body: nn.Module, name: str, inputs: Tensor, kind: str) -> int:
         if features.ndim != 2:
             raise ValueError(f"it gives {features.ndim - 1}-dimensional features")
     except Exception as error:  # each library raises its own errors
-        size, setting = (
-            "x".join(map(str, inputs.shape[1:])),
-            "image_size" if kind == "image" else "max_length",
-        )
+        size = "x".join(map(str, inputs.shape[1:]))
+        setting = "image_size" if kind == "image" else "max_length"
         problem = f"model {name} cannot read {kind}s of size {size} ({one_line(error, 200)})"
         raise InputError(
             f"{problem}; set data.{setting} to what it was made for, or choose another model"
@@ -303,7 +304,8 @@ def _tried(body: nn.Module, name: str, inputs: Tensor, kind: str) -> int:
 
 
 def _check_texts(body: TextBody, name: str, data: Prepared) -> None:
-    vocabulary, largest = len(body.table), max(int(part.inputs.max()) for part in data.all_examples)
+    vocabulary = len(body.table)
+    largest = max(int(part.inputs.max()) for part in data.all_examples)
     if largest >= vocabulary:
         raise InputError(
             f"model {name}: its tokenizer gave the number {largest} to a word, but the network knows only {vocabulary} words; "
@@ -387,7 +389,8 @@ def load_body(network: nn.Module, path: str) -> None:
 
     The primary head stays as it is, and so does a head of another shape.
     """
-    stored, initial = load_weights(local(path)), network.state_dict()
+    stored = load_weights(local(path))
+    initial = network.state_dict()
     for name in sorted(initial.keys() | stored.keys()):
         shapes = [
             tuple(side[name].shape) if name in side else "nothing" for side in (stored, initial)

@@ -129,7 +129,9 @@ class HashedWords:
     """
 
     def __init__(self, vocabulary: int = VOCABULARY) -> None:
-        self.vocabulary, self.pad, self.fingerprint = vocabulary, 0, f"hashed-1/{vocabulary}"
+        self.vocabulary = vocabulary
+        self.pad = 0
+        self.fingerprint = f"hashed-1/{vocabulary}"
         self.prefix: list[int] = []
         self.suffix: list[int] = []
 

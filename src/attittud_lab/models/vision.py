@@ -29,7 +29,8 @@ class Layers(nn.Module):
 
 
 def mlp(request: Wanted) -> Layers:
-    width, first = request.config.width, nn.Linear(math.prod(request.shape), request.config.width)
+    width = request.config.width
+    first = nn.Linear(math.prod(request.shape), request.config.width)
     dropout = nn.Dropout(request.config.dropout)
     return Layers(
         width, nn.Flatten(), first, nn.ReLU(), dropout, nn.Linear(width, width), nn.ReLU()
@@ -38,14 +39,16 @@ def mlp(request: Wanted) -> Layers:
 
 def small_cnn(request: Wanted) -> Layers:
     """Three convolutions with GroupNorm, so that examples stay independent of each other."""
-    width, dropout = request.config.width, nn.Dropout(request.config.dropout)
+    width = request.config.width
+    dropout = nn.Dropout(request.config.dropout)
 
     def block(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
         groups = next(groups for groups in (8, 4, 2, 1) if outputs % groups == 0)
         convolution = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
         return [convolution, nn.GroupNorm(groups, outputs), nn.ReLU()]
 
-    first, second = block(request.shape[0], width, 1), block(width, width, 2)
+    first = block(request.shape[0], width, 1)
+    second = block(width, width, 2)
     third = block(width, 2 * width, 2)
     return Layers(
         2 * width, *first, *second, dropout, *third, nn.AdaptiveAvgPool2d(1), nn.Flatten()
@@ -133,7 +136,8 @@ class ResNet18(nn.Module):
 
     def __init__(self, shape: tuple[int, ...], dropout: float) -> None:
         super().__init__()
-        stride, small = 1 if shape[1] < 48 else 2, shape[1] < 96
+        stride = 1 if shape[1] < 48 else 2
+        small = shape[1] < 96
         stem = nn.Conv2d(shape[0], 64, 3 if small else 7, stride, 1 if small else 3, bias=False)
         pooling = [] if small else [nn.MaxPool2d(3, 2, 1)]
         self.stem = nn.Sequential(stem, nn.BatchNorm2d(64), nn.ReLU(), *pooling)

@@ -382,9 +382,9 @@ class Model:
             raise cannot_write(path, error, "choose another file with --export FILE") from None
         except Exception as error:  # whatever torch cannot trace
             why = f"{type(error).__name__}: {one_line(error, 300)}"
-            found = f"model {self.config.model.name} cannot be exported ({why})"
+            problem = f"model {self.config.model.name} cannot be exported ({why})"
             raise InputError(
-                f"{found}; use `attittud predict`, or attittud_lab.load in Python"
+                f"{problem}; use `attittud predict`, or attittud_lab.load in Python"
             ) from None
         finally:
             part.unlink(missing_ok=True)
@@ -393,7 +393,8 @@ class Model:
 
 def load(run: str | os.PathLike[str], device: str = "auto") -> Model:
     """The model in the folder of a finished run."""
-    folder, where = Path(run).expanduser(), choose_device(device)
+    folder = Path(run).expanduser()
+    where = choose_device(device)
     return assembled(folder, *read_model(folder), where)
 
 

@@ -137,13 +137,13 @@ def _jsonl(target: Path, classes: Sequence[str], several: bool) -> Iterator[Writ
                 named = {
                     name: float(f"{value:.6g}") for name, value in zip(classes, row, strict=True)
                 }
-                found = {
+                line = {
                     "file": item.file,
                     "row": item.row,
                     _label(several): label,
                     "probabilities": named,
                 }
-                file.write(json.dumps(found, ensure_ascii=False) + "\n")
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
         yield write
 

@@ -65,7 +65,8 @@ def write_page(
 
 def render(data: Mapping[str, Any]) -> str:
     """Return the HTML of the page."""
-    names, opened = [table["name"] for table in data["tables"]], data.get("open", 0)
+    names = [table["name"] for table in data["tables"]]
+    opened = data.get("open", 0)
     row = (data["decision"] or {}).get("row")
     payload = json.dumps(
         {
@@ -134,7 +135,8 @@ def _bars(rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
         if bar is None:
             drawn.append({})
             continue
-        edges, middle = [50 + 48 * value / widest for value in both], 50 + 48 * bar["mean"] / widest
+        edges = [50 + 48 * value / widest for value in both]
+        middle = 50 + 48 * bar["mean"] / widest
         whole = bar["low"] is not None
         ends = (
             edges if whole else sorted([50.0, *edges]) if len(edges) == 1 else []

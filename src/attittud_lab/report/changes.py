@@ -96,10 +96,12 @@ class Pair:
             was, now = was_right[members], now_right[members]
         else:
             members = self.targets[:, number] == 1
-            was, now = was_right[members, number], now_right[members, number]
+            was = was_right[members, number]
+            now = now_right[members, number]
         if not members.any():
             return None
-        before, after = float(was.double().mean()), float(now.double().mean())
+        before = float(was.double().mean())
+        after = float(now.double().mean())
         change = after - before
         cells = [
             label,
@@ -173,7 +175,8 @@ def confusions(out_of_fold: Mapping[str, Any], classes: Sequence[str]) -> dict[s
     """Count true and predicted classes; with several labels at once, return the four counts of each
     label.
     """
-    targets, outputs = out_of_fold["targets"], out_of_fold["model"]
+    targets = out_of_fold["targets"]
+    outputs = out_of_fold["model"]
     if targets.ndim == 2:
         predicted, positive = outputs > 0, targets == 1
         parts = [positive & predicted, positive & ~predicted, ~positive & predicted]

@@ -91,10 +91,8 @@ def _comparison(folder: Path, points: int) -> dict[str, Any]:
     result = read_format(folder / "comparison.json", COMPARISON)
     tables, groups, details = [], [], []
     for number, table in enumerate(result["tables"]):
-        texts, chosen = (
-            [cells(result, table, row) for row in table["rows"]],
-            decided_row(result, number),
-        )
+        texts = [cells(result, table, row) for row in table["rows"]]
+        chosen = decided_row(result, number)
         rows = [
             {
                 "cells": list(text.values()),
@@ -163,15 +161,14 @@ def _pictures(result: Mapping[str, Any], order: Sequence[int]) -> dict[str, Any]
     """
     panels = list[dict[str, Any]]()
     for number in order:
-        table, rows = result["tables"][number], list[dict[str, Any]]()
+        table = result["tables"][number]
+        rows = list[dict[str, Any]]()
         for row in table["rows"]:
             interval = bar(row["to_primary_only"], scatter(table, row))
             if interval:
                 few = {"values": interval["values"]} if row["to_primary_only"]["n"] < FEWEST else {}
-                color, chosen = (
-                    _COLORS.get(interval["mark"], "soft"),
-                    row["label"] == decided_row(result, number),
-                )
+                color = _COLORS.get(interval["mark"], "soft")
+                chosen = row["label"] == decided_row(result, number)
                 picture = {
                     "label": row["label"],
                     "score": interval["mean"],
@@ -236,15 +233,18 @@ def _outcome(
 def _run(folder: Path, points: int) -> dict[str, Any]:
     about = read_format(folder / "run.json", VERSION)
     config = about["config"]
-    path, label = folder / "result.json", str(config["strategy"]["name"])
+    path = folder / "result.json"
+    label = str(config["strategy"]["name"])
     result = read_json(path) if path.is_file() else None
     series = curves([folder], points)
     columns, rows, lines = ["figure"], [], []
-    metric, subtitle = str(config["training"]["metric"]), "unfinished: these are the figures so far"
+    metric = str(config["training"]["metric"])
+    subtitle = "unfinished: these are the figures so far"
     if metric == "auto":
         metric = "auc" if "validation/auc" in series["validation"] else "accuracy"
     if result is not None:
-        metric, subtitle = result["metric"], _examples(result["examples"])
+        metric = result["metric"]
+        subtitle = _examples(result["examples"])
         columns = ["figure", "validation", "test"]
         figures = {
             name: (value, result["test"].get(name)) for name, value in result["validation"].items()
@@ -400,10 +400,8 @@ def _weights(train: Mapping[str, Sequence[float | None]]) -> dict[str, dict[str,
             else "is dropped or almost dropped"
             for part, weight in last.items()
         }
-        text, dropped = (
-            ", ".join(f"the {part} part {word}" for part, word in words.items()),
-            max(last.values()) < DROPPED,
-        )
+        text = ", ".join(f"the {part} part {word}" for part, word in words.items())
+        dropped = max(last.values()) < DROPPED
         text = f"With weight 1 a part counts as in multitask training; with weight 0 it is dropped. In the end {text}."
         text = f"{text} {EVERYTHING_DROPPED}" if dropped else text
         weights[prefix] = {"text": text, "dropped": dropped}
@@ -429,7 +427,8 @@ def _points(run_dir: Path) -> Iterator[tuple[str, Point]]:
     for line in _lines(run_dir / "metrics.jsonl"):
         if line.get("phase") != phase:
             phase, step0, seconds0 = line.get("phase"), step, seconds
-        step, seconds = step0 + line["step"], seconds0 + line["seconds"]
+        step = step0 + line["step"]
+        seconds = seconds0 + line["seconds"]
         point = {
             name: float(value)
             for name, value in line.items()

@@ -54,7 +54,8 @@ def leaderboard(
     `values` instead of an interval.
     """
     scored = [row for row in rows if row["score"] is not None]
-    zero, unit = [0.0] if sign else [], "" if sign else " %"
+    zero = [0.0] if sign else []
+    unit = "" if sign else " %"
     all_rows = scored if like is None else [row for row in like if row["score"] is not None]
     ends = [
         value

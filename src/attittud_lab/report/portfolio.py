@@ -129,7 +129,9 @@ def _chance(estimate: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 def _facts(board: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     """Yield what should be read first: a name, a figure and a remark each."""
-    metric, worth, model = board["metric"], board["worth"], board["model"]
+    metric = board["metric"]
+    worth = board["worth"]
+    model = board["model"]
     score = board["final"]["out_of_fold"]
     if worth is not None:
         helped = {"use": "helped", "no_help": "did not help", "unclear": "unclear"}[outcome(worth)]
@@ -232,12 +234,15 @@ def _steps(board: Mapping[str, Any]) -> dict[str, Any]:
 
 def _leaderboard(board: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row for each candidate, and one for a mean of several."""
-    metric, model, final = board["metric"], board["model"], board["final"]
+    metric = board["metric"]
+    model = board["model"]
+    final = board["final"]
     columns = ["candidate", "features", "learner", "use", metric, "95 %", "loss"]
     columns += ["minus the best alone", "steps (best)", "time"]
     rows: list[dict[str, Any]] = []
     if final["kind"] == "ensemble" and len(final["picks"]) > 1:
-        score, loss = final["out_of_fold"], result["validation"].get("loss")
+        score = final["out_of_fold"]
+        loss = result["validation"].get("loss")
         cells = [f"the model: a mean of {model['members']} models", "", "", ""]
         cells += [
             percent(score["score"]),

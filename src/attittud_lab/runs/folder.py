@@ -89,12 +89,11 @@ class RunFolder:
 
     def __init__(self, path: Path, config: Config, *, fresh: bool = False) -> None:
         self.path, self.config = path, config
-        self.about_path, self.result_path = path / "run.json", path / "result.json"
+        self.about_path = path / "run.json"
+        self.result_path = path / "result.json"
         self.channels_path = path / "channels.safetensors"
-        self.checkpoint_path, self.metrics_path = (
-            path / "checkpoint.safetensors",
-            path / "metrics.jsonl",
-        )
+        self.checkpoint_path = path / "checkpoint.safetensors"
+        self.metrics_path = path / "metrics.jsonl"
         self.trials_path = path / _TRIALS
         if self.trials_path.is_symlink():
             raise InputError(

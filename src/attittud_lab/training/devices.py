@@ -109,7 +109,8 @@ def on_device(data: Prepared, device: torch.device) -> Prepared:
         return data
     tasks = (data.primary, *data.auxiliary.values())
     primary, *others = (replace(task, examples=task.examples.to(device)) for task in tasks)
-    validation, test = data.validation.to(device), data.test.to(device)
+    validation = data.validation.to(device)
+    test = data.test.to(device)
     auxiliary = dict(zip(data.auxiliary, others, strict=True))
     return replace(data, primary=primary, validation=validation, test=test, auxiliary=auxiliary)
 

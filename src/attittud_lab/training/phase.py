@@ -172,7 +172,10 @@ class Phase:
                 chosen.exclude,
                 head=any(task.shares_head for task in data.auxiliary.values()),
             )
-        self.name, self.job, self.strategy, self.model = name, job, strategy, model
+        self.name = name
+        self.job = job
+        self.strategy = strategy
+        self.model = model
         self.config = config if strategy.trains_head else replace(config, select="best")
         self.metric = metric if strategy.trains_head else "loss"
         self.steps = phase_steps(name, config, data, batches)
@@ -221,8 +224,12 @@ class Phase:
         """Run to the end, or `until` a step. `record` takes a line of metrics; `checkpoint` is
         called in consistent states.
         """
-        state, job, device = self.state, self.job, self.streams.device
-        started, reported, shown = time.perf_counter(), state.step, dict[str, float]()
+        state = self.state
+        job = self.job
+        device = self.streams.device
+        started = time.perf_counter()
+        reported = state.step
+        shown = dict[str, float]()
         end = self.steps if until is None else min(until, self.steps)
         while not self.done and state.step < end:
             telemetry = self.step()
@@ -277,7 +284,9 @@ class Phase:
 
     def step(self) -> Telemetry:
         """One update of the model; returns a function that reads its figures."""
-        number, streams, strategy = self.state.step, self.streams, self.strategy
+        number = self.state.step
+        streams = self.streams
+        strategy = self.strategy
         streams.load(number)
         if self.average is not None:
             self.average.load(number)
@@ -362,19 +371,18 @@ class Phase:
         score = [value if math.isfinite(value) else -math.inf, -figures["loss"]]
         state.last_values = figures
         if finite and (state.best is None or score > state.best):
-            state.best, state.best_step, state.best_values, state.worse, state.plateau = (
-                score,
-                state.step,
-                figures,
-                0,
-                0,
-            )
+            state.best = score
+            state.best_step = state.step
+            state.best_values = figures
+            state.worse = 0
+            state.plateau = 0
             if config.select == "best":
                 self.best_weights = {
                     name: tensor.clone() for name, tensor in self.model.state_dict().items()
                 }
         else:
-            state.worse, state.plateau = state.worse + 1, state.plateau + 1
+            state.worse = state.worse + 1
+            state.plateau = state.plateau + 1
         if config.schedule == "plateau" and state.plateau >= PLATEAU:
             state.scale, state.plateau = state.scale / 2, 0
         if config.patience is not None and state.worse >= config.patience:
@@ -395,7 +403,8 @@ class Phase:
         this phase.
         """
         device = self.streams.device
-        self.state, best = PhaseState(**typed(PhaseState, saved["state"])), saved["best"]
+        self.state = PhaseState(**typed(PhaseState, saved["state"]))
+        best = saved["best"]
         if saved["state"].keys() != vars(self.state).keys() or not self.state.possible(
             self.steps, {self.metric, "loss"}
         ):
@@ -408,10 +417,8 @@ class Phase:
             self.average.values = _laid_out(saved["average"], self.model.state_dict())
         # Groups hold only settings, which come from this run, and the learning rate, which every
         # step sets.
-        moments, groups = (
-            dict(saved["optimizer"]["state"]),
-            self.optimizer.state_dict()["param_groups"],
-        )
+        moments = dict(saved["optimizer"]["state"])
+        groups = self.optimizer.state_dict()["param_groups"]
         parameters = [
             parameter for group in self.optimizer.param_groups for parameter in group["params"]
         ]
@@ -498,7 +505,8 @@ def _check(
         cure = "Raise data.primary.validation, or use strategy: primary_only or multitask"
         logger.warning("%s %d, too few to show reliably what helps. %s", problem, judges, cure)
     strategy.check_batches(name, config)
-    primary, available = f"training.{name}.primary_batch", len(data.primary.examples)
+    primary = f"training.{name}.primary_batch"
+    available = len(data.primary.examples)
     for key, size in {
         primary: config.primary_batch,
         "strategy.basis_batch": chosen.basis_batch or 0,

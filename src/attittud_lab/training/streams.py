@@ -41,7 +41,9 @@ class Batches:
         sizes: Mapping[str, int],
         held_on: torch.device | None,
     ) -> None:
-        self._tasks, self._sizes, self._held_on = tasks, sizes, held_on
+        self._tasks = tasks
+        self._sizes = sizes
+        self._held_on = held_on
         self._orders = {
             name: Order(
                 len(task.examples),

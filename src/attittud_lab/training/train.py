@@ -274,7 +274,10 @@ class _Job:
         progress: Progress,
         channels: Channels | None = None,
     ) -> None:
-        self.config, self.data, self.device, self.folder = config, data, device, folder
+        self.config = config
+        self.data = data
+        self.device = device
+        self.folder = folder
         self.progress = progress
         self.channels = channels
         self.logs: Sequence[Log] = ()
@@ -314,7 +317,9 @@ class _Job:
             if remark := phase.strategy.remark():
                 self.folder.note(REMARK, remark)
             self.validation = phase.finish()
-            name, seconds, stopped = phase.name, state.seconds, state.stopped
+            name = phase.name
+            seconds = state.seconds
+            stopped = state.stopped
             self.summaries.append(
                 PhaseSummary(
                     name=name,
@@ -348,7 +353,9 @@ class _Job:
 
     def describe(self) -> ModelFile:
         """Return what predictions need to know about the model."""
-        data, model, targets = self.data, self.model, self.data.validation.targets
+        data = self.data
+        model = self.model
+        targets = self.data.validation.targets
         temperature = None
         if targets is not None and len(targets):
             scores = outputs_of(model, data.validation, self.device, head="primary")
