@@ -71,7 +71,7 @@ def test_losses_of_a_batch_equal_losses_of_single_texts(
     # With other tokens the losses differ, so the test above could fail.
     other = Hidden(
         hidden.inputs.flip(0),
-        *(getattr(hidden, f) for f in ("segments", "positions", "asked", "wanted")),
+        *(getattr(hidden, f) for f in ("segments", "positions", "asked", "words")),
     )
     assert not torch.allclose(together, masked_losses(model.body, model.heads["lm"], other))
 
