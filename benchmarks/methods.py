@@ -182,7 +182,10 @@ class Plain(Method):
         ):
             parameter.grad = torch.empty_like(parameter).copy_(part.view(parameter.shape))
         for parameter, x, y in zip(self.own, of_primary[count:], of_auxiliary[count:], strict=True):
-            parameter.grad = x if y is None else y if x is None else x + y
+            if x is None or y is None:
+                parameter.grad = y if x is None else x
+            else:
+                parameter.grad = x + y
 
 
 def flat(gradients: tuple[Tensor, ...]) -> Tensor:

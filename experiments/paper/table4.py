@@ -77,13 +77,9 @@ def table4() -> str:
         chosen = best[basis] if basis in best and best[basis].runs else None
         ours = chosen.summary if chosen else None
         met = against_paper(ours, mean, half) if ours and mean is not None else ""
-        eta = (
-            ""
-            if chosen is None
-            else "(1, 1, −1)"
-            if chosen.label.startswith("flip")
-            else "(1, 1, 0)"
-        )
+        eta = ""
+        if chosen is not None:
+            eta = "(1, 1, −1)" if chosen.label.startswith("flip") else "(1, 1, 0)"
         cells = summary_cells(ours) if ours else [missing(results, *labels(basis)), "", "", "0"]
         lines.append(
             [f"`{basis}`", name, "" if mean is None else f"{mean} ± {half}", *cells, met, eta]

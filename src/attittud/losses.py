@@ -115,14 +115,12 @@ def per_example(
     """
     logits = _full(logits if logits.ndim > 1 else logits[:, None])
     if problem_type is None:
-        whole = not labels.is_floating_point()
-        problem_type = (
-            "regression"
-            if logits.shape[1] == 1
-            else "single_label_classification"
-            if whole
-            else "multi_label_classification"
-        )
+        if logits.shape[1] == 1:
+            problem_type = "regression"
+        elif labels.is_floating_point():
+            problem_type = "multi_label_classification"
+        else:
+            problem_type = "single_label_classification"
     if problem_type == "single_label_classification":
         return F.cross_entropy(logits, labels.view(-1), reduction="none")
     labels = labels.view(logits.shape).to(logits.dtype)

@@ -4,7 +4,6 @@ report` shows the outcome.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -27,7 +26,7 @@ from attittud_lab.commands import (
 from attittud_lab.config import COMPARED
 from attittud_lab.errors import InputError, joined
 from attittud_lab.output.interrupts import interruptible, starting
-from attittud_lab.output.progress import Bars, Progress, RunLines
+from attittud_lab.output.progress import RunLines, display
 
 if TYPE_CHECKING:
     from attittud_lab.config.schema import Config
@@ -88,7 +87,10 @@ def compare(
     options = [("--primary", primary), *(("--auxiliary", source) for source in auxiliary or ())]
     options += [("--input", input_column), ("--label", label_column)]
     options += [("--workers", str(workers) if workers > 1 else None), ("--ray", ray)]
-    typed = [word for name, value in options if value is not None for word in (name, value)]
+    typed: list[str] = []
+    for option, value in options:
+        if value is not None:
+            typed += [option, value]
     request = Request(
         ("attittud", "compare", *([config] if config else []), *typed, *all_overrides)
     )
@@ -97,9 +99,7 @@ def compare(
         settings, gave_up = _smaller(whole)
         request = replace(request, whole=whole, gave_up=gave_up)
     folder = Path(settings.output) / name / "compare"
-    progress = (
-        Progress() if quiet else Bars() if sys.stderr.isatty() else RunLines(Console(stderr=True))
-    )
+    progress = display(RunLines(Console(stderr=True)), quiet=quiet)
     again = "the same command without --fresh" if fresh else "the same command"
     note = f"finished runs are kept in {folder}, and {again} continues with the rest"
     with interruptible(lambda: note), progress, placed(workers, ray) as place:

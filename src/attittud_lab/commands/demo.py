@@ -17,7 +17,7 @@ from attittud_lab.files import (
     write_json,
 )
 from attittud_lab.output.interrupts import interruptible, starting
-from attittud_lab.output.progress import Bars, RunLines
+from attittud_lab.output.progress import RunLines, display
 
 
 def demo(
@@ -76,7 +76,7 @@ def demo(
     if out is not None:
         check_writable(out, other_file)
     note = "the demo keeps nothing before its end, so the same command starts over"
-    progress = Bars() if sys.stderr.isatty() else RunLines(Console(stderr=True))
+    progress = display(RunLines(Console(stderr=True)))
     try:
         with interruptible(lambda: note), progress:
             result = run_all(seeds, steps, workers, folder, progress)

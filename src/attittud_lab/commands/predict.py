@@ -16,7 +16,7 @@ import typer
 from attittud_lab.commands import LabelColumn
 from attittud_lab.errors import InputError, counted, listed
 from attittud_lab.output.interrupts import interruptible, starting
-from attittud_lab.output.progress import Bars, EvaluationLines, Progress
+from attittud_lab.output.progress import EvaluationLines, display
 
 if TYPE_CHECKING:
     import numpy as np
@@ -177,10 +177,8 @@ def _predict(
     total, items = Inputs(model.about.kind, model.classes, model.several, *chosen, options).read(
         names
     )
-    hidden = quiet or (
-        output is None and sys.stdout.isatty()
-    )  # the screen already shows the predictions
-    shown = Progress() if hidden else Bars() if sys.stderr.isatty() else EvaluationLines("inputs")
+    on_screen = output is None and sys.stdout.isatty()  # then the screen shows the predictions
+    shown = display(EvaluationLines("inputs"), quiet=quiet or on_screen)
     count = labelled = right = trained_on = 0
     opened = open_output(output, model.classes, several=model.several, raw=raw)
     with _broken_ones() as broken, shown, opened as write:

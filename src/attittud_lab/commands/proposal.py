@@ -426,7 +426,12 @@ def _model(kind: str, size: int, largest: int, what: str) -> tuple[str, str, str
 
 def _table_model(training: int, auxiliary: int) -> list[str]:
     count = training + auxiliary
-    width = 64 if count < 2_000 else 128 if count < 20_000 else 256
+    if count < 2_000:
+        width = 64
+    elif count < 20_000:
+        width = 128
+    else:
+        width = 256
     examples = (
         f"{count} training and auxiliary examples" if auxiliary else f"{count} training examples"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -26,7 +25,7 @@ from attittud_lab.errors import InputError, command, counted
 from attittud_lab.models import names as models
 from attittud_lab.output.interrupts import interruptible, starting
 from attittud_lab.output.logs import CHOICES
-from attittud_lab.output.progress import Bars, EvaluationLines, Progress, RunLines
+from attittud_lab.output.progress import EvaluationLines, RunLines, display
 from attittud_lab.strategies import find
 from attittud_lab.strategies import names as strategies
 
@@ -88,8 +87,8 @@ def train(
             f"{asked}: strategy {settings.strategy.name} trains a single run; leave {asked} out, or use strategy=portfolio or "
             "`attittud compare`, which train many runs"
         )
-    trials = RunLines(Console(stderr=True), noun="trial") if several else EvaluationLines()
-    progress = Progress() if quiet else Bars() if sys.stderr.isatty() else trials
+    lines = RunLines(Console(stderr=True), noun="trial") if several else EvaluationLines()
+    progress = display(lines, quiet=quiet)
     with interruptible(lambda: _kept(run_dir, fresh=fresh)), progress:
         if several:
             with placed(workers, ray) as place:

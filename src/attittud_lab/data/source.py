@@ -256,12 +256,14 @@ def joined(parts: Sequence[Listing]) -> Listing:
         return [item_at[position] for position in range(len(rows))]
 
     classes = list(dict.fromkeys(name for part in parts for name in part.classes))
-    labels = [
-        part.labels if part.multi_label else renumber(part, part.labels, classes)
-        for part in parts
-        if part.labels is not None and part.multi_label == first.multi_label
-        if not part.multi_label or part.classes == classes
-    ]
+    labels = []
+    for part in parts:
+        if part.labels is None or part.multi_label != first.multi_label:
+            continue
+        if not part.multi_label:
+            labels.append(renumber(part, part.labels, classes))
+        elif part.classes == classes:
+            labels.append(part.labels)
     whole = len(labels) == len(parts)
     groups = [part.groups for part in parts if part.groups is not None]
     return replace(

@@ -1,7 +1,8 @@
 """Progress of runs: bars on a terminal, lines elsewhere; and durations in words.
 
-Training, comparisons and the portfolio call the methods of `Progress`. A command chooses the class:
-`Bars` on a terminal, `EvaluationLines` or `RunLines` elsewhere, `Progress` itself for silence.
+Training, comparisons and the portfolio call the methods of `Progress`. Commands call `display`, which
+chooses the class: `Bars` on a terminal, `EvaluationLines` or `RunLines` elsewhere, `Progress` itself
+for silence.
 """
 
 from __future__ import annotations
@@ -401,6 +402,13 @@ class Bars(_Display):
 
     def alongside(self, what: str) -> Progress:
         return _RunBar(self, self._bars, self._runs, what)
+
+
+def display(lines: Progress, *, quiet: bool = False) -> Progress:
+    """Choose what a command shows: nothing if `quiet`, bars on a terminal, `lines` elsewhere."""
+    if quiet:
+        return Progress()
+    return Bars() if sys.stderr.isatty() else lines
 
 
 class _RunBar(Progress):

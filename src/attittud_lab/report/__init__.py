@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -123,13 +124,17 @@ def _bars(rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
     intervals = [row["interval"] for row in rows]
     if not any(intervals):
         return []
-    extents = [
-        (bar["values"] if bar["low"] is None else [bar["low"], bar["high"]]) if bar else []
-        for bar in intervals
-    ]
-    widest = (
-        max((abs(end) for both in extents for end in both), default=0.0) or 1.0
-    )  # all zero: dots in the middle
+    extents: list[list[float]] = []
+    for bar in intervals:
+        if not bar:
+            extents.append([])
+        elif bar["low"] is None:
+            extents.append(bar["values"])
+        else:
+            extents.append([bar["low"], bar["high"]])
+    widest = max(map(abs, chain.from_iterable(extents)), default=0.0)
+    if widest == 0:
+        widest = 1.0  # then all dots are in the middle
     drawn: list[dict[str, Any]] = []
     for bar, both in zip(intervals, extents, strict=True):
         if bar is None:
@@ -138,9 +143,11 @@ def _bars(rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
         edges = [50 + 48 * value / widest for value in both]
         middle = 50 + 48 * bar["mean"] / widest
         whole = bar["low"] is not None
-        ends = (
-            edges if whole else sorted([50.0, *edges]) if len(edges) == 1 else []
-        )  # one value is a line from zero
+        ends = []
+        if whole:
+            ends = edges
+        elif len(edges) == 1:  # one value is a line from zero
+            ends = sorted([50.0, *edges])
         line = [ends[0], ends[1] - ends[0]] if ends else []
         drawn.append(
             {

@@ -392,20 +392,21 @@ def _weights(train: Mapping[str, Sequence[float | None]]) -> dict[str, dict[str,
             part: next((v for v in reversed(train[prefix + part]) if v is not None), 0.0)
             for part in PARTS
         }
-        words = {
-            part: "counts fully or almost fully"
-            if weight >= 0.75
-            else "counts partly"
-            if weight >= DROPPED
-            else "is dropped or almost dropped"
-            for part, weight in last.items()
-        }
-        text = ", ".join(f"the {part} part {word}" for part, word in words.items())
+        text = ", ".join(f"the {part} part {_counts(weight)}" for part, weight in last.items())
         dropped = max(last.values()) < DROPPED
         text = f"With weight 1 a part counts as in multitask training; with weight 0 it is dropped. In the end {text}."
         text = f"{text} {EVERYTHING_DROPPED}" if dropped else text
         weights[prefix] = {"text": text, "dropped": dropped}
     return weights
+
+
+def _counts(weight: float) -> str:
+    """Say how much a part with this weight counts."""
+    if weight >= 0.75:
+        return "counts fully or almost fully"
+    if weight >= DROPPED:
+        return "counts partly"
+    return "is dropped or almost dropped"
 
 
 def _phases(points: Iterable[tuple[str, Point]]) -> list[dict[str, Any]]:

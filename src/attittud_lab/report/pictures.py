@@ -57,11 +57,9 @@ def leaderboard(
     zero = [0.0] if sign else []
     unit = "" if sign else " %"
     all_rows = scored if like is None else [row for row in like if row["score"] is not None]
-    ends = [
-        value
-        for row in all_rows
-        for value in (row["score"], row["low"], row["high"], *row.get("values", ()))
-    ]
+    ends: list[float | None] = []
+    for row in all_rows:
+        ends += [row["score"], row["low"], row["high"], *row.get("values", ())]
     axis = _Axis([*ends, *zero], sign, unit)
     heights = [ROW + (REMARK if row.get("remark") else 0) for row in scored]
     tops = list(accumulate(heights, initial=0))
