@@ -90,13 +90,12 @@ def _vectors(
 
 def every_figure(results: Results) -> list[Figures]:
     """All methods of all workloads."""
-    return [
-        figure
-        for job, result in results.items()
-        if job in SPECS
-        for point, data in result["points"].items()
-        for figure in figures(job, point, data)
-    ]
+    every: list[Figures] = []
+    for job, result in results.items():
+        if job in SPECS:
+            for point, data in result["points"].items():
+                every += figures(job, point, data)
+    return every
 
 
 def base_point(results: Results, job: str) -> tuple[str, dict[str, Any]] | None:
@@ -136,11 +135,9 @@ def table(results: Results) -> str:
         *(f"n={n}" for n in EVERY),
     ]
     head += ["memory", "in refresh"]
-    eager = [
-        figure
-        for job, data in results.get("eager", {}).get("points", {}).items()
-        for figure in figures(job, f"k={data['k']} m={data['m']}", data)
-    ]
+    eager: list[Figures] = []
+    for job, data in results.get("eager", {}).get("points", {}).items():
+        eager += figures(job, f"k={data['k']} m={data['m']}", data)
     lines = [head, ["---"] * len(head)]
     lines += [
         [

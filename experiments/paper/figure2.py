@@ -65,12 +65,12 @@ def samples_rows() -> dict[str, Row]:
 
 def rank_rows() -> dict[str, Row]:
     """What claims are about, by examples per class and rank."""
-    return {
-        f"{size}/{k}": results.claimed[label]
-        for size, (results, labels) in rank_parts().items()
-        for k, label in labels.items()
-        if label in results.claimed
-    }
+    rows = {}
+    for size, (results, labels) in rank_parts().items():
+        for k, label in labels.items():
+            if label in results.claimed:
+                rows[f"{size}/{k}"] = results.claimed[label]
+    return rows
 
 
 def ends() -> list[str]:

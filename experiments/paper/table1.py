@@ -71,14 +71,11 @@ def claims(task: str) -> list[Claim]:
     def other(label: str) -> str:
         return label if label == PLAIN else SWAPPED + label
 
-    return [
-        claim
-        for some in (pairs, more)
-        for claim in (
-            *(better("", first, second) for first, second in some),
-            *(better("swapped text: ", other(first), other(second)) for first, second in some),
-        )
-    ]
+    every = []
+    for some in (pairs, more):
+        every += [better("", first, second) for first, second in some]
+        every += [better("swapped text: ", other(first), other(second)) for first, second in some]
+    return every
 
 
 def column(task: str, labels: str) -> Part:

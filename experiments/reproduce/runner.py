@@ -80,12 +80,10 @@ class Runner:
         """Train until nothing is missing or the time is over. Runs that other processes are at are
         waited for.
         """
-        done = {
-            job.fingerprint
-            for plan in plans
-            for job in plan.jobs(self.results.find)
-            if self.results.find(job)
-        }
+        done = set[str]()
+        for plan in plans:
+            jobs = plan.jobs(self.results.find)
+            done |= {job.fingerprint for job in jobs if self.results.find(job)}
         self.progress.comparison(sum(plan.count for plan in plans) - len(done))
         missing = self._missing(plans)
         while missing and not self.clock.over():

@@ -128,7 +128,9 @@ def _seeded(
     Without `draws`, torch's generators are not seeded: a pass that draws from them nevertheless is
     run again with `draws`.
     """
-    used = set(map(_DEVICE, [p for m in modules for p in m._parameters.values() if p is not None]))
+    used = set[torch.device]()
+    for module in modules:
+        used.update(map(_DEVICE, [p for p in module._parameters.values() if p is not None]))
     devices = {device for device in used if device.type == "cuda"}
     seedable = all(device.type in ("cpu", "cuda") for device in used)
     if devices and torch.cuda.is_current_stream_capturing():
@@ -172,9 +174,11 @@ def _modes(modules: list[nn.Module], batch_norm: BatchNormMode) -> Iterator[None
     afterwards.
     """
     registered = [dict(module._buffers) if module._buffers else None for module in modules]
-    contents = _Contents(
-        [b for buffers in registered if buffers for b in buffers.values() if b is not None]
-    )
+    every_buffer: list[Tensor] = []
+    for buffers in registered:
+        if buffers:
+            every_buffer += [buffer for buffer in buffers.values() if buffer is not None]
+    contents = _Contents(every_buffer)
     # Modes are set in vars(module), because Module.__setattr__ takes ten times as long.
     owned: list[dict[str, Any]] = [vars(module) for module in modules]
     training = [module.training for module in modules]

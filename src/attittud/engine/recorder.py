@@ -158,7 +158,9 @@ class SharedTensors:
 
     def add(self, result: Any, arguments: Iterable[Tensor]) -> None:
         """Note the result of a function all of whose arguments are shared."""
-        sources = {id(p): p for tensor in arguments for p in self.sources.get(id(tensor), ())}
+        sources: dict[int, Tensor] = {}
+        for tensor in arguments:
+            sources |= {id(p): p for p in self.sources.get(id(tensor), ())}
         for tensor in tensors_in((result,)):
             self.tensors.setdefault(id(tensor), tensor)
             if tensor.requires_grad and sources:

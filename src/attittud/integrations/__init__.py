@@ -75,19 +75,20 @@ class Latest:
         from the last refresh.
         """
         reports = [report for report in (self.refreshed, self.report) if report is not None]
-        return {name: value for report in reports for name, value in numbers(report).items()}
+        figures: dict[str, float] = {}
+        for report in reports:
+            figures |= numbers(report)
+        return figures
 
     def warn_if_dropped(self) -> None:
         """Warn if eta="auto" ended with weight 0 for every part of every task. For the end of
         training: waits for the device.
         """
         tasks = {} if self.report is None else self.report.tasks
-        weights = [
-            getattr(task.earned.weights, part)
-            for task in tasks.values()
-            if task.earned
-            for part in PARTS
-        ]
+        weights = []
+        for task in tasks.values():
+            if task.earned:
+                weights += [getattr(task.earned.weights, part) for part in PARTS]
         if weights and len(weights) == len(PARTS) * len(tasks) and not any(map(float, weights)):
             logger.warning(
                 "eta='auto' ended with weight 0 for every auxiliary part, so the last steps used the primary data alone: at the "

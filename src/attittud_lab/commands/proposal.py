@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -299,7 +300,7 @@ def _table_lines(first: Look, others: dict[str, Look], config: TableConfig) -> l
         for name in first.groups
         if name in tables[0].column_names
     }
-    for name in dict.fromkeys(name for table in tables for name in table.column_names):
+    for name in dict.fromkeys(chain.from_iterable(table.column_names for table in tables)):
         if not all(name in table.column_names for table in tables):
             left_out.setdefault(name, NOT_SHARED)
     rows = tables[0].take(first.rows)

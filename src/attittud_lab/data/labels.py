@@ -10,6 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Collection, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -111,7 +112,7 @@ def _several(rows: list[Any], names: list[str] | None, culprit: str) -> tuple[La
         raise InputError(
             f"{culprit} has lists that are empty or have different lengths; give 0 or 1 for each label"
         )
-    if not all(label in (0, 1) for row in rows for label in row):
+    if not all(label in (0, 1) for label in chain.from_iterable(rows)):
         raise InputError(f"{culprit} has lists of other values; they must hold 0 and 1 only")
     labels = np.array(rows, dtype=np.int64)
     count = labels.shape[1]

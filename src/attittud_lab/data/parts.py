@@ -297,7 +297,9 @@ def _without_primary(
 
 def _of_groups(part: Part, held_out: Sequence[Part]) -> npt.NDArray[np.bool_]:
     """Find the rows whose groups are held out; none if one of the two sources has no groups."""
-    names = {group for other in held_out for group in other.groups or ()}
+    names = set[str]()
+    for other in held_out:
+        names.update(other.groups or ())
     return np.array([group in names for group in part.groups or [""] * len(part.rows)], dtype=bool)
 
 

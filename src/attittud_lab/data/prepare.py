@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,7 @@ class Prepared:
         parts = [self.parts.primary[split] for split in splits]
         if not splits:
             parts = [self.parts.auxiliary[source]]
-        raws = [raw for part in parts for raw in part.raws()]
+        raws = list(chain.from_iterable(part.raws() for part in parts))
         if len(raws) > len(examples):  # the data are not pooled
             raws = raws[: len(examples)]
         return [str(raw) for raw in raws] if self.kind == "text" else raws
@@ -158,9 +159,9 @@ def encode(
     )
     groups = names = None
     if pooled:
-        both = (train, parts.primary["validation"])
-        groups = [group for part in both for group in part.groups or ()] or None
-        names = [name for part in both for name in part.listing.named(part.rows)]
+        pool = (train, parts.primary["validation"])
+        groups = list(chain.from_iterable(part.groups or () for part in pool)) or None
+        names = list(chain.from_iterable(part.listing.named(part.rows) for part in pool))
         primary = replace(primary, examples=encoder.joined(primary.examples, validation))
         validation = validation.rows(torch.arange(0))
     prepared = Prepared(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Protocol, Self
@@ -255,7 +256,7 @@ def joined(parts: Sequence[Listing]) -> Listing:
             )
         return [item_at[position] for position in range(len(rows))]
 
-    classes = list(dict.fromkeys(name for part in parts for name in part.classes))
+    classes = list(dict.fromkeys(chain.from_iterable(part.classes for part in parts)))
     labels = []
     for part in parts:
         if part.labels is None or part.multi_label != first.multi_label:
@@ -274,8 +275,8 @@ def joined(parts: Sequence[Listing]) -> Listing:
         names=lambda rows: collected(rows, lambda part, inside: part.named(inside)),
         labels=np.concatenate(labels) if whole else None,
         classes=classes if whole else [],
-        tables=[table for part in parts for table in part.tables],
-        groups=[name for part in groups for name in part] if len(groups) == len(parts) else None,
+        tables=list(chain.from_iterable(part.tables for part in parts)),
+        groups=list(chain.from_iterable(groups)) if len(groups) == len(parts) else None,
     )
 
 

@@ -12,7 +12,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -154,7 +154,7 @@ def tokenised(words: Words, texts: Sequence[str], folder: Path | None) -> list[N
         rows = words.encode(texts)
         kind = np.uint16 if words.vocabulary <= 1 << 16 else np.int32
         ends = np.cumsum([0, *(len(row) for row in rows)], dtype=np.int64)
-        numbers = np.fromiter((number for row in rows for number in row), kind, count=int(ends[-1]))
+        numbers = np.fromiter(chain.from_iterable(rows), kind, count=int(ends[-1]))
         stored = {"numbers": numbers, "ends": ends}
         if path is not None:
             make_folder(path.parent, _CURE, shared=True)

@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from statistics import median_low
 from typing import Any
@@ -198,7 +198,7 @@ def grid(result: Mapping[str, Any]) -> dict[str, list[tuple[str, str, str]]]:
     primary_only itself.
     """
     cells: dict[str, list[tuple[str, str, str]]] = {}
-    for row in (row for table in result["tables"] for row in table["rows"]):
+    for row in chain.from_iterable(table["rows"] for table in result["tables"]):
         difference = row["to_primary_only"]
         other = (
             ("", "")

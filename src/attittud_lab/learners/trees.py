@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -296,8 +297,8 @@ class Boosting(SimpleLearner):
             boosted = [stages] if stages else []
         for setting in settings:
             used = int(setting["rounds"])
-            rounds = [stage for stages in boosted for stage in stages[:used]]
-            trees = [tree for stage in rounds for tree in stage]
+            rounds = chain.from_iterable(stages[:used] for stages in boosted)
+            trees = list(chain.from_iterable(rounds))
             logit = np.concatenate([_NO_NODES, *(np.tile(column, used) for column in columns)])
             values = [tree.value[:, :, 0] for tree in trees]
             forest = Forest.of(trees, values) if trees else EMPTY

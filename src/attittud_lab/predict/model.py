@@ -185,9 +185,10 @@ class Model:
         """Return the class of each input; with several labels at once, the list of labels above the
         threshold.
         """
-        return [
-            label for scores in self._batches(inputs) for label in self.labels(scores, threshold)
-        ]  # type: ignore[return-value]  # all of one kind
+        predicted: list[Any] = []
+        for scores in self._batches(inputs):
+            predicted += self.labels(scores, threshold)
+        return predicted
 
     def predict_proba(self, inputs: Any) -> npt.NDArray[np.float32]:
         """Return the probability of every class for each input, n x classes in the order of

@@ -161,7 +161,7 @@ def _bars(rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _thinning(data: Mapping[str, Any]) -> str:
     """Say how much the curves were thinned."""
-    rows = [row for group in data["curves"] for row in group]
+    rows = list(chain.from_iterable(data["curves"]))
     logged = max((row["logged"] for row in rows), default=0)
     shown = max((len(row["train"].get("step", ())) for row in rows), default=0)
     if logged <= shown:

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -489,7 +490,7 @@ def _joined(runs: Iterable[Sequence[Point]]) -> list[Point]:
 
 
 def _names(points: Sequence[Point]) -> list[str]:
-    return list(dict.fromkeys(name for point in points for name in point))
+    return list(dict.fromkeys(chain.from_iterable(points)))
 
 
 def _mean(points: Sequence[Point]) -> Point:

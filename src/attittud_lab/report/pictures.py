@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, cycle
+from itertools import accumulate, cycle, product
 from typing import Any
 
 from attittud_lab.compare.candidates import MULTITASK, PRIMARY_ONLY
@@ -33,10 +33,11 @@ def looks(labels: Sequence[str]) -> dict[str, dict[str, str]]:
     look_of = {PRIMARY_ONLY: {"color": "c1", "dash": BASELINE}} | {
         name: usual[name] for name in labels if name in usual
     }
-    free = [
-        {"color": f"c{number}", "dash": dash} for dash in DASHES for number in (2, 3, 4, 5, 6, 7, 0)
+    every_look = [
+        {"color": f"c{number}", "dash": dash}
+        for dash, number in product(DASHES, (2, 3, 4, 5, 6, 7, 0))
     ]
-    free = [look for look in free if look not in look_of.values()]
+    free = [look for look in every_look if look not in look_of.values()]
     others = [name for name in labels if name not in look_of]
     return look_of | dict(zip(others, cycle(free), strict=False))
 

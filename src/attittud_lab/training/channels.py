@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -172,4 +173,4 @@ def _joined(parts: Sequence[Any]) -> Any:
     """Return the inputs of several parts as one: a list, or an array of columns."""
     if isinstance(parts[0], np.ndarray):
         return np.concatenate(parts)
-    return [example for part in parts for example in part]
+    return list(chain.from_iterable(parts))

@@ -419,9 +419,9 @@ class Phase:
         # step sets.
         moments = dict(saved["optimizer"]["state"])
         groups = self.optimizer.state_dict()["param_groups"]
-        parameters = [
-            parameter for group in self.optimizer.param_groups for parameter in group["params"]
-        ]
+        parameters: list[Tensor] = []
+        for group in self.optimizer.param_groups:
+            parameters += group["params"]
         for number, tensors in moments.items():
             like = dict.fromkeys(MOMENTS[self.config.optimizer], parameters[number])
             check_like(
