@@ -111,9 +111,9 @@ def _check(candidate: PortfolioCandidate, data: Prepared) -> None:
     if find(strategy.name).trains_others:
         raise InputError(f"{where}: cannot be part of a portfolio; name other strategies")
     weights = dict.fromkeys(strategy.sources or data.auxiliary, 1.0)
-    made = make_strategy(replace(strategy, rank=1), nn.Linear(1, 1), weights=weights, seed=0)
-    if not made.resumable or not made.trains_head:
-        why = "trains no output layer" if made.resumable else "cannot stop and continue later"
+    built = make_strategy(replace(strategy, rank=1), nn.Linear(1, 1), weights=weights, seed=0)
+    if not built.resumable or not built.trains_head:
+        why = "trains no output layer" if built.resumable else "cannot stop and continue later"
         raise InputError(f"{where}: {why}, which a portfolio needs; name another strategy")
 
 

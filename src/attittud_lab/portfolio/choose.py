@@ -148,8 +148,10 @@ class Curve:
 
 def _smooth(values: Sequence[float], second: int) -> list[float]:
     """Means over each look and its neighbours in the same phase."""
-    phases = (values[:second], values[second:])
-    return [fmean(part[max(0, i - 1) : i + 2]) for part in phases for i in range(len(part))]
+    means: list[float] = []
+    for phase in (values[:second], values[second:]):
+        means += [fmean(phase[max(0, i - 1) : i + 2]) for i in range(len(phase))]
+    return means
 
 
 def greedy(

@@ -63,9 +63,9 @@ class Members:
         for path, share in weights.items():
             name = f"member-{len(self.files)}.safetensors"
             tensors = load_weights(path)
-            kept = {key: tensor for key, tensor in tensors.items() if predicts(key)}
-            save_weights(self.folder / name, kept)
-            self.parameters += sum(tensor.numel() for tensor in kept.values())
+            used = {key: tensor for key, tensor in tensors.items() if predicts(key)}
+            save_weights(self.folder / name, used)
+            self.parameters += sum(tensor.numel() for tensor in used.values())
             member = {"kind": "network", "weights": name, "share": share, **described}
             self.files.append(Member(**member))  # type: ignore[typeddict-item]  # built in two parts
 
@@ -141,7 +141,8 @@ def tested(
 
 def where(config: Config, look: int) -> dict[str, Any]:
     """The phase and the step of a look."""
-    step, lengths = look_steps(config)[look], phase_lengths(config)
+    step = look_steps(config)[look]
+    lengths = phase_lengths(config)
     first, *later = lengths
     if later and step > lengths[first]:
         return {"phase": later[0], "step": step - lengths[first]}

@@ -56,8 +56,8 @@ def make_folds(data: Prepared, config: PortfolioConfig, seed: int) -> Folds:
     assert targets is not None
     labels = targets.cpu().numpy()
     one = len(labels) > config.one_split_above
-    wanted = [max(HELD_OUT, len(labels) // MOST_HELD_OUT)] if one else range(config.folds, 1, -1)
-    for count in wanted:
+    counts = [max(HELD_OUT, len(labels) // MOST_HELD_OUT)] if one else range(config.folds, 1, -1)
+    for count in counts:
         rare = rare_examples(labels, data.groups, count)
         units = np.arange(len(labels)) if data.groups is None else np.array(data.groups)
         if (2 * rare.sum() <= len(labels) and len(np.unique(units[~rare])) >= count) or count == 2:
@@ -67,8 +67,8 @@ def make_folds(data: Prepared, config: PortfolioConfig, seed: int) -> Folds:
     ):  # many small classes: two examples are enough to hold one of them out
         rare = rare_examples(labels, data.groups, 2)
     if rare.all():
-        found = f"data.primary: there are {len(labels)} labels, and no class has two examples"
-        raise InputError(f"{found} (in two groups), so nothing can be held out; give more labels")
+        problem = f"data.primary: there are {len(labels)} labels, and no class has two examples"
+        raise InputError(f"{problem} (in two groups), so nothing can be held out; give more labels")
     of = assign(labels, data.groups, rare, count, seed)
     if one:
         of = np.where(of == 0, 0, NEVER)
@@ -111,7 +111,8 @@ def assign(
     Without groups, folds differ by at most one example, in each class and in total. With several
     labels at once, this holds for the examples that share their rarest label.
     """
-    generator, of = np.random.default_rng(seed), np.full(len(labels), NEVER, dtype=np.int64)
+    generator = np.random.default_rng(seed)
+    of = np.full(len(labels), NEVER, dtype=np.int64)
     layers = strata(labels, len(labels))
     if groups is None:
         shuffled = generator.permutation(np.flatnonzero(~rare))
@@ -122,7 +123,8 @@ def assign(
     layer = np.unique(layers, return_inverse=True)[1]
     held = np.zeros((len(names), layer.max() + 1))
     np.add.at(held, (number[~rare], layer[~rare]), 1)
-    total, filled = np.maximum(held.sum(0), 1), np.zeros((count, held.shape[1]))
+    total = np.maximum(held.sum(0), 1)
+    filled = np.zeros((count, held.shape[1]))
     chosen = np.full(len(names), NEVER, dtype=np.int64)
     order = generator.permutation(len(names))
     for group in order[np.argsort(-held[order].sum(1), kind="stable")]:  # large groups first

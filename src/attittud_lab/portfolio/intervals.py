@@ -96,7 +96,9 @@ def guess(scores: Tensor, intervals: Intervals) -> dict[str, Any]:
     defined is not shown to be better.
     """
     held_out = intervals.held_out
-    targets, task, metric = held_out.targets, held_out.task, held_out.metric
+    targets = held_out.targets
+    task = held_out.task
+    metric = held_out.metric
     name = None
     if task.several and metric == "macro_f1":
         # A label that is never predicted has an F1 of 0, however rare it is.
@@ -147,10 +149,12 @@ def _macro_f1(
 ) -> Numbers:
     predicted = _predicted(outputs, targets)
     if targets.ndim == 2:
-        is_positive, predicted_positive = targets == 1, predicted == 1
+        is_positive = targets == 1
+        predicted_positive = predicted == 1
     else:
         classes = np.arange(outputs.shape[1])
-        is_positive, predicted_positive = targets[:, None] == classes, predicted[:, None] == classes
+        is_positive = targets[:, None] == classes
+        predicted_positive = predicted[:, None] == classes
     both = is_positive & predicted_positive
     scores = []
     for rows in draws:

@@ -68,7 +68,8 @@ def chance(
 
 def worth(standings: Sequence[Standing], intervals: Intervals) -> dict[str, Any] | None:
     """Return the best candidate with auxiliary data minus the best without, both out of fold."""
-    alone, best = best_alone(standings), best_with_auxiliary(standings)
+    alone = best_alone(standings)
+    best = best_with_auxiliary(standings)
     if alone is None or best is None:
         return None
     others = [standing for standing in usable(standings) if not standing.alone]
@@ -83,7 +84,8 @@ def rows(
     standings: Sequence[Standing], intervals: Intervals, where: Named, picks: Mapping[str, int]
 ) -> list[dict[str, Any]]:
     """Return a row for each candidate, from the best to the worst; diverged candidates are last."""
-    reference, simple = best_alone(standings), without_us(standings)
+    reference = best_alone(standings)
+    simple = without_us(standings)
     table = []
     for standing in sorted(standings, key=rank, reverse=True):
         row: dict[str, Any] = {

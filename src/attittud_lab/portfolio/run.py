@@ -242,16 +242,16 @@ class Portfolio:
         of_simple = {label: picks[label] for label, s in chosen.items() if s.simple}
         members = final.Members(self.folder.path)
         for networks in self.networks.values():
-            own = {label: picks[label] for label in picks if label in networks.standings}
-            if not own:
+            of_networks = {label: picks[label] for label in picks if label in networks.standings}
+            if not of_networks:
                 continue
             if settings.final == "ensemble" and settings.members == "folds":
-                members.add_networks(networks, networks.fold_weights(own))
+                members.add_networks(networks, networks.fold_weights(of_networks))
             else:
-                results = networks.refit([*own])
+                results = networks.refit([*of_networks])
                 if any(result.diverged for result in results.values()):
                     return None
-                members.add_refitted(networks, own, results)
+                members.add_refitted(networks, of_networks, results)
         if of_simple:
             assert self.simple is not None
             self.simple.add_members(members, of_simple)
@@ -284,7 +284,8 @@ class Portfolio:
         intervals: Intervals,
     ) -> dict[str, Any]:
         """The content of leaderboard.json without the size of the model."""
-        settings, metric = self.config.portfolio, self.held_out.metric
+        settings = self.config.portfolio
+        metric = self.held_out.metric
         standings = [*self.standings.values()]
         gain = worth(standings, intervals)
         low, high = intervals.ends(intervals.scores(scores))

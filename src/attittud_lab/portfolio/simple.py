@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -372,4 +373,4 @@ def _joined(parts: Sequence[Any]) -> Any:
     """Return the inputs of several parts as one: a list, or an array of columns."""
     if isinstance(parts[0], np.ndarray):
         return np.concatenate(parts)
-    return [example for part in parts for example in part]
+    return list(chain.from_iterable(parts))

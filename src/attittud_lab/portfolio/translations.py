@@ -92,10 +92,13 @@ def translate(
     shares = label_shares(source.labelled)
     if not source.several:
         matrix, openness = matrix[None], openness[None]
-        probabilities, shares = probabilities[:, None], shares[None]
+        probabilities = probabilities[:, None]
+        shares = shares[None]
     labels = problem.labels
     if not problem.several:
-        matrix, openness, labels = matrix[:, None], openness[:, None], labels[:, None]
+        matrix = matrix[:, None]
+        openness = openness[:, None]
+        labels = labels[:, None]
     # matrix: sources x tasks x classes x labels; openness: sources x tasks
     cells: list[Cell] = []
     channels = []
@@ -359,7 +362,8 @@ def _sentences(problem: Problem, source: SourceData, cells: list[Cell]) -> list[
     clearest = sorted(best.values(), key=lambda cell: cell.clearness, reverse=True)
     sentences = []
     for cell in clearest[:SENTENCES]:
-        label, name = str(source.classes[cell.column]), str(problem.classes[cell.row])
+        label = str(source.classes[cell.column])
+        name = str(problem.classes[cell.row])
         meaning = {"value": cell.meaning, **cell.meaning_ends}
         text = words.translation(source.name, label, name, meaning)
         sentences.append({"label": label, "class": name, **meaning, "text": text})

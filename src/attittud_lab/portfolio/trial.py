@@ -41,7 +41,8 @@ from attittud_lab.training.train import (
     phase_names,
 )
 
-CHECKPOINT, RESULT = "checkpoint.safetensors", "result.safetensors"
+CHECKPOINT = "checkpoint.safetensors"
+RESULT = "result.safetensors"
 SAVED_EVERY = 2.0
 """Seconds between two checkpoints of a trial: small networks train faster than a disk writes."""
 
