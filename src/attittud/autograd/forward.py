@@ -45,12 +45,12 @@ class NoDropout(TorchFunctionMode):
         """
         super().__init__()
         self._states = states
-        self._found = False
+        self._has_dropout = False
 
     @property
     def drawn(self) -> bool:
         """Whether random numbers have been drawn so far, or dropout would have drawn some."""
-        return self._found or any(_differs(*pair) for pair in self._states)
+        return self._has_dropout or any(_differs(*pair) for pair in self._states)
 
     def __torch_function__(
         self,
@@ -61,17 +61,22 @@ class NoDropout(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func in _DROPOUT:
-            training = (
-                args[2] if len(args) > 2 else kwargs.get("training", kwargs.get("train", True))
-            )
-            self._found |= bool(training)
+            # Arguments of dropout: input, p, training (`train` in functions of `torch` itself).
+            if len(args) > 2:
+                training = args[2]
+            else:
+                training = kwargs.get("training", kwargs.get("train", True))
+            self._has_dropout |= bool(training)
             return args[0] if args else kwargs["input"]
         if func is _ATTENTION:
-            self._found |= (args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0)) != 0
+            # Its arguments: query, key, value, attn_mask, dropout_p.
             if len(args) > 4:
+                probability = args[4]
                 args = (*args[:4], 0.0, *args[5:])
             else:
+                probability = kwargs.get("dropout_p", 0.0)
                 kwargs = kwargs | {"dropout_p": 0.0}
+            self._has_dropout |= probability != 0
         return func(*args, **kwargs)
 
 

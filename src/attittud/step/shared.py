@@ -270,11 +270,14 @@ class Shared:
         """Notice changes of the model."""
         if self.listing.update():
             self._written = None  # its parameter may have left the model
-        parameter, *written = self._written or (None,)
-        gradient = None if parameter is None else parameter.grad
-        # (A weak reference would be safer than an id, but then torch could not swap tensors when it
-        # converts a model.)
-        self.untouched = gradient is not None and [id(gradient), gradient._version] == written
+        self.untouched = False
+        if self._written is not None:
+            parameter, identity, version = self._written
+            gradient = parameter.grad
+            # (A weak reference would be safer than an id, but then torch could not swap tensors
+            # when it converts a model.)
+            if gradient is not None and id(gradient) == identity:
+                self.untouched = gradient._version == version
 
     def holds(self, layout: Layout) -> bool:
         """Whether the model still has the parameters of a layout, on the same device, with the same
@@ -312,34 +315,36 @@ class Shared:
         """Return the parameters of a refresh: both losses reach them, and `parameters=` of the
         guide includes them.
 
-        `auxiliary`: parameters that the auxiliary losses of this step, whose names are `tasks`,
-            reach. None: these losses are not known yet. Then the
-        parameters that earlier auxiliary losses reached are used, or in a first step all that the
-        primary losses reach.
+        Also returns the parameters that auxiliary losses reach, on any worker; None if no auxiliary
+        loss has been seen yet. Then all parameters that the primary losses reach take part.
 
-        Also returns the parameters that auxiliary losses reach, on any worker; None in that first
-        step.
+        Args:
+            primary: parameters that the primary losses reach.
+            auxiliary: parameters that the auxiliary losses of this step reach. None: these losses
+                are not known yet, and those of earlier steps stand for them.
+            tasks: names of the auxiliary losses of this step.
         """
-        complete = auxiliary is not None
-        reached_names = auxiliary if auxiliary is not None else self.auxiliary
+        if auxiliary is None:
+            tasks_to_compare = None
+            auxiliary = self.auxiliary
+        else:
+            tasks_to_compare = tasks
         primary, reached = self.workers.agree(
             self.listing.trainable,
             primary,
-            reached_names or set(),
+            auxiliary or set(),
             reset=True,
-            tasks=tasks if complete else None,
+            tasks=tasks_to_compare,
         )
-        allowed_names = self.allowed
-        pairs = []
-        for name, parameter in self.listing.trainable:
-            allowed = allowed_names is None or name in allowed_names
-            if allowed and name in primary and (reached_names is None or name in reached):
-                pairs.append((name, parameter))
+        shared = primary if auxiliary is None else primary & reached
+        if self.allowed is not None:
+            shared = shared & self.allowed
+        pairs = [pair for pair in self.listing.trainable if pair[0] in shared]
         # An engine may be watching: it would be told of every look at a parameter.
         with DisableTorchFunction():
             if self._latest is None or not self._latest.describes(pairs):
                 self._latest = Layout(pairs)
-        return _not_empty(self._latest), None if reached_names is None else reached
+        return _not_empty(self._latest), None if auxiliary is None else reached
 
     def narrowed(self, layout: Layout, primary: set[str], auxiliary: set[str]) -> Layout:
         """Return the parameters of a layout that the auxiliary losses reach too."""

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -294,37 +293,10 @@ def _table_lines(first: Look, others: dict[str, Look], config: TableConfig) -> l
             "  table:",
             f"    columns: {json.dumps(config.columns, ensure_ascii=False)}  # the features",
         ]
-    tables = [look.listing.tables[0] for look in (first, *others.values())]
-    left_out = {
-        name: "says to whom an example belongs"
-        for name in first.groups
-        if name in tables[0].column_names
-    }
-    for name in dict.fromkeys(chain.from_iterable(table.column_names for table in tables)):
-        if not all(name in table.column_names for table in tables):
-            left_out.setdefault(name, NOT_SHARED)
-    rows = tables[0].take(first.rows)
-    guess = cells_are_text(tables[0])
-    for name in rows.column_names:
-        try:
-            column = Column.fit(name, rows[name], config, first.config.path, guess=guess)
-        except InputError as error:
-            column = str(error).partition(f"column {name!r} ")[2].partition("; ")[0]
-        if isinstance(column, str):
-            left_out.setdefault(name, column.replace("training examples", "rows"))
-        elif is_numbered(rows[name], guess=guess):
-            left_out.setdefault(name, "rises or falls from row to row, like a row number")
-    if {*rows.column_names} <= left_out.keys():
-        reasons = "; ".join(
-            f"{_visible(name)}: {reason}" for name, reason in list(left_out.items())[:5]
-        )
-        apart = any(left_out[name] == NOT_SHARED for name in rows.column_names)
-        cure = (
-            "give sources that have columns in common"
-            if apart
-            else "give columns whose values differ from row to row"
-        )
-        raise InputError(f"{first.config.path}: no column can be a feature ({reasons}); {cure}")
+    left_out = _left_out(first, others, config)
+    columns = first.listing.tables[0].column_names
+    if {*columns} <= left_out.keys():
+        raise _no_feature(first.config.path, [left_out[name] for name in columns], left_out)
     return [
         "  kind: table",
         "  table:",
@@ -335,6 +307,54 @@ def _table_lines(first: Look, others: dict[str, Look], config: TableConfig) -> l
             for name, reason in left_out.items()
         ),
     ]
+
+
+def _left_out(first: Look, others: dict[str, Look], config: TableConfig) -> dict[str, str]:
+    """Return the columns that are not features, each with the reason."""
+    tables = [look.listing.tables[0] for look in (first, *others.values())]
+    left_out = {}
+    for name in first.groups:
+        if name in tables[0].column_names:
+            left_out[name] = "says to whom an example belongs"
+    for table in tables:
+        for name in table.column_names:
+            if not all(name in other.column_names for other in tables):
+                left_out.setdefault(name, NOT_SHARED)
+    rows = tables[0].take(first.rows)
+    guess = cells_are_text(tables[0])
+    for name in rows.column_names:
+        reason = _no_column(name, rows[name], first.config.path, config, guess=guess)
+        if reason is not None:
+            left_out.setdefault(name, reason)
+    return left_out
+
+
+def _no_column(
+    name: str, values: Any, path: str, config: TableConfig, *, guess: bool
+) -> str | None:
+    """Return why the values of a column are no feature; None if they are one."""
+    try:
+        column = Column.fit(name, values, config, path, guess=guess)
+    except InputError as error:
+        # The error says "PATH: column NAME has ...; do ...": the reason is in the middle.
+        return str(error).partition(f"column {name!r} ")[2].partition("; ")[0]
+    if isinstance(column, str):
+        return column.replace("training examples", "rows")
+    if is_numbered(values, guess=guess):
+        return "rises or falls from row to row, like a row number"
+    return None
+
+
+def _no_feature(path: str, reasons: list[str], left_out: dict[str, str]) -> InputError:
+    """The error for data of which no column is a feature. `reasons`: those of the primary columns;
+    `left_out`: those of all columns.
+    """
+    if NOT_SHARED in reasons:
+        cure = "give sources that have columns in common"
+    else:
+        cure = "give columns whose values differ from row to row"
+    first = [f"{_visible(name)}: {reason}" for name, reason in list(left_out.items())[:5]]
+    return InputError(f"{path}: no column can be a feature ({'; '.join(first)}); {cure}")
 
 
 def _source_lines(source: SourceConfig) -> list[str]:

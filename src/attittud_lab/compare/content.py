@@ -211,19 +211,20 @@ def _table(config: Config, folder: Path, runs: ByLabel) -> dict[str, Any]:
 
 
 def _worth(config: Config, run: RunResult) -> float:
-    """Return what a test example is worth in the metric.
+    """Return how much one test example changes the mean accuracy, which cannot be known better.
 
-    It is 0 for other metrics than accuracy, and where more seeds test more examples.
+    It is 0 for other metrics, and where every seed tests other examples: more seeds then know it
+    better.
     """
     data = config.data
     count = run.examples["test"]
-    other_examples = data.seed is None and data.test_seed is None
-    if run.metric != "accuracy" or not count or other_examples:
+    new_examples_each_seed = data.seed is None and data.test_seed is None
+    if run.metric != "accuracy" or not count or new_examples_each_seed:
         return 0.0
-    splits = 1
+    test_sets = 1
     if data.subsets is not None and data.test_seed is None:
-        splits = min(data.subsets, len(seeds(config)))
-    return 1 / (count * splits)
+        test_sets = min(data.subsets, len(seeds(config)))
+    return 1 / (count * test_sets)
 
 
 def _steps(results: list[RunResult]) -> dict[str, int]:

@@ -304,7 +304,7 @@ def interval(summary: Mapping[str, Any], values: Sequence[float], sign: str = ""
         return f"all {summary['n']} equal"
     low = percent(summary["low"], sign)
     high = percent(summary["high"], sign)
-    if low == high:
+    if low == high:  # only after rounding, so half the width is shown instead
         return f"± {50 * (summary['high'] - summary['low']):.1g}"
     return f"{low} to {high}"
 

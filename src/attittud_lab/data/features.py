@@ -380,16 +380,13 @@ def _cell(value: Any) -> str | None:
 
 def taken(tables: Sequence[pa.Table], rows: Rows, where: str) -> pa.Table:
     """Take rows from several tables, counted through all of them; `rows` are sorted."""
-    starts = np.cumsum([0, *(table.num_rows for table in tables)])
-    parts = [
-        table.take(
-            pa.array(
-                rows[np.searchsorted(rows, start) : np.searchsorted(rows, start + table.num_rows)]
-                - start
-            )
-        )
-        for table, start in zip(tables, starts, strict=False)
-    ]
+    parts = []
+    start = 0
+    for table in tables:
+        end = start + table.num_rows
+        of_table = rows[(start <= rows) & (rows < end)]
+        parts.append(table.take(pa.array(of_table - start)))
+        start = end
     if any({*part.column_names} != {*parts[0].column_names} for part in parts):
         sides = " and ".join(listed(part.column_names) for part in parts)
         raise InputError(

@@ -354,21 +354,23 @@ class Phase:
 
     def _look(self) -> dict[str, float]:
         """Evaluate; keep the best model, lower the learning rate or stop."""
-        state, config = self.state, self.config
-        with (
-            self.streams.autocast(),
-            nullcontext() if self.average is None else self.average.in_use(),
-        ):
+        state = self.state
+        config = self.config
+        averaged = nullcontext() if self.average is None else self.average.in_use()
+        with self.streams.autocast(), averaged:
             figures = self.measure()
-        value = -figures["loss"] if self.metric == "loss" else figures[self.metric]
-        finite = math.isfinite(figures["loss"])
-        if not finite and not (self.done and self.best_weights):
-            raise self._diverged(f"the validation loss is {figures['loss']}")
+        loss = figures["loss"]
+        finite = math.isfinite(loss)
         if not finite:
+            if not self.done or not self.best_weights:
+                raise self._diverged(f"the validation loss is {loss}")
             logger.warning(
                 "training diverged at its end; the model of step %d is kept", state.best_step
             )
-        score = [value if math.isfinite(value) else -math.inf, -figures["loss"]]
+        value = -loss if self.metric == "loss" else figures[self.metric]
+        if not math.isfinite(value):
+            value = -math.inf
+        score = [value, -loss]  # of two models with the same metric, the lower loss is better
         state.last_values = figures
         if finite and (state.best is None or score > state.best):
             state.best = score
@@ -384,7 +386,8 @@ class Phase:
             state.worse = state.worse + 1
             state.plateau = state.plateau + 1
         if config.schedule == "plateau" and state.plateau >= PLATEAU:
-            state.scale, state.plateau = state.scale / 2, 0
+            state.scale = state.scale / 2
+            state.plateau = 0
         if config.patience is not None and state.worse >= config.patience:
             state.stopped = "patience"
         return figures

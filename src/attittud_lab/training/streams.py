@@ -56,29 +56,30 @@ class Batches:
             for name, task in tasks.items()
         }
         self._held: dict[str, Tensor] = {}
-        self._block: tuple[int, dict[str, Tensor]] = (-1, {})
+        self._block = -1
+        """Number of the block of `_BLOCK` steps whose rows are on the device."""
+        self._rows_of_block: dict[str, Tensor] = {}
         self.step = 0
 
     def load(self, step: int) -> None:
-        """Go to a step; held rows are copied into their memory."""
+        """Go to a step. Rows that must stay at one address are copied there, from a block of steps
+        that is sent to the device at once.
+        """
         self.step = step
         if self._held_on is None:
             return
-        number, offset = divmod(step, _BLOCK)
-        if self._block[0] != number:
-            steps = range(number * _BLOCK, (number + 1) * _BLOCK)
-            rows = {
-                name: torch.stack([self._order(name, i) for i in steps]) for name in self._sizes
-            }
-            self._block = (
-                number,
-                {name: tensor.to(self._held_on) for name, tensor in rows.items()},
-            )
-        for name, tensor in self._block[1].items():
+        block, offset = divmod(step, _BLOCK)
+        if block != self._block:
+            steps = range(block * _BLOCK, (block + 1) * _BLOCK)
+            for name in self._sizes:
+                rows = torch.stack([self._order(name, i) for i in steps])
+                self._rows_of_block[name] = rows.to(self._held_on)
+            self._block = block
+        for name, rows in self._rows_of_block.items():
             if name in self._held:
-                self._held[name].copy_(tensor[offset])
+                self._held[name].copy_(rows[offset])
             else:
-                self._held[name] = tensor[offset].clone()
+                self._held[name] = rows[offset].clone()
 
     def rows(self, stream: str) -> Tensor:
         return self._order(stream, self.step) if self._held_on is None else self._held[stream]
