@@ -96,11 +96,10 @@ def measure(
             rows[label] = {"note": note(error)}
             print(f"    {label}: {rows[label]['note']}", flush=True)
     # Where TorchJD cannot use vmap, its other sketch is the one to compare with.
-    rare = (
-        RARE
-        if VMAPPED in ready
-        else tuple(label for label in RARE if not label.startswith("TorchJD sketch"))
-    )
+    if VMAPPED in ready:
+        rare = RARE
+    else:
+        rare = tuple(label for label in RARE if not label.startswith("TorchJD sketch"))
     turns: dict[str, list[Turn]] = {label: [] for label in ready}
 
     def multitask() -> float:
@@ -118,11 +117,10 @@ def measure(
         for label, method in ready.items():
             if label not in rare or done % RARE_EVERY == 0:
                 method.step(False)
-                refresh = (
-                    seconds_of(partial(method.step, True), work.device)
-                    if method.has_refresh
-                    else None
-                )
+                if method.has_refresh:
+                    refresh = seconds_of(partial(method.step, True), work.device)
+                else:
+                    refresh = None
                 steps = [seconds_of(partial(method.step, False), work.device) for _ in range(PLAIN)]
                 after = multitask()
                 turns[label].append(Turn(steps, refresh, (before + after) / 2))

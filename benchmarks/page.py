@@ -242,13 +242,12 @@ def growth(results: Results) -> str:
         for name, exponents in powers.items()
         if exponents
     ]
-    lines = (
-        [
+    if texts:
+        lines = [
             f"* In CUDA graphs, the time of a refresh grows like k to the power of {', '.join(texts)}."
         ]
-        if texts
-        else []
-    )
+    else:
+        lines = []
     return "\n".join(
         [
             *lines,

@@ -50,11 +50,14 @@ def quotes(results: Results) -> list[Quote]:
         sentence = "takes {} times as long as a multitask step for RoBERTa-base with 512 tokens (rank 10), and {} times for a"
         quoted.append(Quote("README.md", sentence, numbers))
     base = base_point(results, "wrn22")
-    steps = (
-        {f.mode: f"{1e3 * f.step:.0f}" for f in figures("wrn22", *base) if f.method == "multitask"}
-        if base
-        else {}
-    )
+    if base:
+        steps = {
+            f.mode: f"{1e3 * f.step:.0f}"
+            for f in figures("wrn22", *base)
+            if f.method == "multitask"
+        }
+    else:
+        steps = {}
     if {"graph", "eager"} <= steps.keys():
         sentence = "a multitask step of a WideResNet-22-4 takes {} ms instead of {} ([cost]"
         quoted.append(Quote("docs/training.md", sentence, [steps["graph"], steps["eager"]]))

@@ -105,11 +105,9 @@ class TwoHeads(nn.Module):
 
     def forward(self, x: Tensor, head: str) -> Any:
         hidden = self.body(x)
-        return (
-            [layer(hidden) for layer in self.heads.values()]
-            if head == "both"
-            else self.heads[head](hidden)
-        )
+        if head == "both":
+            return [layer(hidden) for layer in self.heads.values()]
+        return self.heads[head](hidden)
 
 
 def perceptron(*between: nn.Module, width: int = 6) -> nn.Sequential:
@@ -313,11 +311,9 @@ class Run:
     def region(self, where: str) -> AbstractContextManager[Any]:
         """Autocast where the case wants it; without its cache, which CUDA graphs do not allow."""
         is_here = self.case.autocast == where
-        return (
-            torch.autocast(self.case.device, torch.bfloat16, cache_enabled=False)
-            if is_here
-            else nullcontext()
-        )
+        if is_here:
+            return torch.autocast(self.case.device, torch.bfloat16, cache_enabled=False)
+        return nullcontext()
 
     def batch(self, head: str) -> tuple[int, int]:
         """Which examples the step takes. Compiled models and captured graphs want batches of one
@@ -769,11 +765,9 @@ def seen(case: Case) -> Case:
     if case.form != "plain" or case.engine not in ("hooks", "auto"):
         return case
     mixes = case.engine != "auto" and case.model in ("cnn", "channels_last_batch_norm")
-    return (
-        replace(case, form="basis_losses", guide=MODES[1])
-        if mixes
-        else replace(case, form="callable")
-    )
+    if mixes:
+        return replace(case, form="basis_losses", guide=MODES[1])
+    return replace(case, form="callable")
 
 
 def selected(only: str, quick: bool, skip_compiled: bool) -> list[Case]:

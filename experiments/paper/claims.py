@@ -53,9 +53,10 @@ def _lost(claim: Claim, rows: Mapping[str, Row]) -> bool:
     which too few are left.
     """
     pair = [rows[name] for name in (claim.first, claim.second) if name in rows]
-    common = (
-        set.intersection(*({*row.runs, *row.diverged} for row in pair)) if len(pair) == 2 else ()
-    )
+    if len(pair) == 2:
+        common = set.intersection(*({*row.runs, *row.diverged} for row in pair))
+    else:
+        common = ()
     return any(not row.runs for row in pair) or len(common) >= FEWEST
 
 

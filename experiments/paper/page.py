@@ -167,9 +167,9 @@ def verdicts(where: str, claims: Sequence[Claim], rows: Mapping[str, Row]) -> li
 def at_once(lines: list[list[str]]) -> list[list[str]]:
     """One line instead of all, where they differ only in the claim."""
     where, _, *rest = lines[0]
-    return (
-        [[where, f"all {len(lines)}", *rest]] if all(line[2:] == rest for line in lines) else lines
-    )
+    if all(line[2:] == rest for line in lines):
+        return [[where, f"all {len(lines)}", *rest]]
+    return lines
 
 
 def beside(ours: Row | None, mean: float, half: float) -> list[str]:

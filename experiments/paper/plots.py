@@ -17,9 +17,9 @@ PLOTS = DOCS / "reproduction"
 
 def shown(name: str, text: str = "") -> list[str]:
     """A figure in the page, if there is one; `text` is for those who cannot see it."""
-    return (
-        [f"![{text or name}](reproduction/{name}.svg)"] if (PLOTS / f"{name}.svg").exists() else []
-    )
+    if (PLOTS / f"{name}.svg").exists():
+        return [f"![{text or name}](reproduction/{name}.svg)"]
+    return []
 
 
 def draw(folder: Path) -> None:

@@ -45,9 +45,10 @@ def bullet(rows: dict[str, Row], done: int) -> str:
     common = set.intersection(*(set(row.runs) for row in rows.values()))
     ours = f"{100 * fmean(rows[multicifar.FLIP].test[name] for name in common):.1f}"
     all_ = multicifar.SUPERCLASSES
-    how_many = (
-        f"all {all_} superclasses" if done == all_ else f"{done} of {all_} superclasses so far"
-    )
+    if done == all_:
+        how_many = f"all {all_} superclasses"
+    else:
+        how_many = f"{done} of {all_} superclasses so far"
     return (
         f"* **MultiCifar100** (Table 2, {how_many}, one seed): the paper's best row, (1, 1, −1), has {ours} % here and "
         f"{printed.MULTICIFAR[multicifar.FLIP][1]} % in the paper. Here it is {_to_multitask(rows)}."

@@ -57,9 +57,10 @@ def claims(task: str) -> list[Claim]:
     means = {label: mean for label, (_, mean, _) in printed.TABLE1[task].items()}
 
     def better(where: str, first: str, second: str) -> Claim:
-        points = (
-            round(means[first] - means[second], 1) if first in means and second in means else None
-        )
+        if first in means and second in means:
+            points = round(means[first] - means[second], 1)
+        else:
+            points = None
         if points is not None and points < 0:  # what the paper found is the opposite
             first, second, points = second, first, -points
         names = [_NAMES[label.removeprefix(SWAPPED)] for label in (first, second)]
@@ -136,9 +137,10 @@ def cost() -> str:
             sum(line["seconds"] / line["made_with"].get("side_by_side", 1) for line in runs) / 60
         )
         devices = sorted({line["made_with"]["device"] for line in runs})
-        cells = (
-            [str(len(runs)), f"{minutes:.1f}", ", ".join(devices)] if runs else ["0", MISSING, ""]
-        )
+        if runs:
+            cells = [str(len(runs)), f"{minutes:.1f}", ", ".join(devices)]
+        else:
+            cells = ["0", MISSING, ""]
         rows.append([title, *cells])
     return table(["column", "runs", "minutes", "device"], rows)
 

@@ -75,11 +75,10 @@ def everything() -> Part:
 def table2() -> str:
     results = everything()
     best = best_two(results)
-    names = (
-        " and ".join(NAMES[label] for label in best)
-        if best
-        else f"{MISSING}, as their runs are not complete"
-    )
+    if best:
+        names = " and ".join(NAMES[label] for label in best)
+    else:
+        names = f"{MISSING}, as their runs are not complete"
     rows = with_chosen(results)
     return "\n\n".join(
         [

@@ -79,11 +79,9 @@ def searched(results: Part) -> str:
         for row in rows
         if row.over(results.tuning)
     ]
-    return (
-        table(["strategy", "settings", "validation", ""], lines)
-        if lines
-        else f"The search: {MISSING}."
-    )
+    if lines:
+        return table(["strategy", "settings", "validation", ""], lines)
+    return f"The search: {MISSING}."
 
 
 def summarise_figures(row: Row, name: str) -> str:

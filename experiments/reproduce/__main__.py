@@ -130,9 +130,10 @@ def reproduce(
     if name is None:
         table = Table(box=None, show_header=False)
         for listed, experiment in EXPERIMENTS.items():
-            encoder = (
-                "" if experiment.encoder is None else "; --model: a folder with a text encoder"
-            )
+            if experiment.encoder is None:
+                encoder = ""
+            else:
+                encoder = "; --model: a folder with a text encoder"
             table.add_row(listed, f"{experiment.about}. --data: {experiment.data}{encoder}")
         console.print(table)
         return
@@ -143,9 +144,10 @@ def reproduce(
                 f"there is no experiment {name!r}; choose one of {', '.join(EXPERIMENTS)}"
             )
     if data is None and not quick:
-        encoder = (
-            "" if EXPERIMENTS[name].encoder is None else " and that with a text encoder by --model"
-        )
+        if EXPERIMENTS[name].encoder is None:
+            encoder = ""
+        else:
+            encoder = " and that with a text encoder by --model"
         raise InputError(
             f"name the folder with {EXPERIMENTS[name].data} by --data{encoder}, or try it with --quick"
         )

@@ -103,11 +103,10 @@ def reproduce(
                 part: runner.started(archive, start, config)
                 for part, config in configurations.items()
             }
-        usual = (
-            experiment.quick_parts
-            if quick and experiment.quick_parts and not only
-            else tuple(configurations)
-        )
+        if quick and experiment.quick_parts and not only:
+            usual = experiment.quick_parts
+        else:
+            usual = tuple(configurations)
         for group in (
             [[part] for part in configurations]
             if experiment.searched is None

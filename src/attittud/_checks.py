@@ -130,9 +130,10 @@ def check_state(
     for name in (*shapes, *(state["reached_by_auxiliary"] or ())):
         here = tuple(named[name].shape) if name in named else "no such parameter"
         if here != shapes.get(name, here) or name not in named:
-            what = (
-                f"has shape {shapes[name]}" if name in shapes else "is reached by auxiliary losses"
-            )
+            if name in shapes:
+                what = f"has shape {shapes[name]}"
+            else:
+                what = "is reached by auxiliary losses"
             raise ValueError(
                 f"the state belongs to another model: there, parameter {name!r:.200} {what}; here: {here}. Build the guide on "
                 "the model of the saved run"

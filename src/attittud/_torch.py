@@ -240,11 +240,9 @@ def fsdp_modules(model: nn.Module) -> list[Any]:
     )  # importing it takes as long as importing torch
     states = sys.modules.get("torch.distributed._composable_state")
     modules = {*model.modules(), *getattr(states, "_module_state_mapping", ())}
-    return (
-        []
-        if fsdp is None
-        else [module for module in modules if isinstance(module, fsdp.FSDPModule)]
-    )
+    if fsdp is None:
+        return []
+    return [module for module in modules if isinstance(module, fsdp.FSDPModule)]
 
 
 def fsdp_groups(modules: Sequence[Any]) -> Iterator[Any]:

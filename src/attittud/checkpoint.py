@@ -247,11 +247,10 @@ def reading(path: Path) -> Iterator[None]:
         raise
     except (Exception, CheckpointException) as error:
         # A CheckpointException holds the errors of all workers.
-        first = (
-            next(iter(error.failures.values()))[0]
-            if isinstance(error, CheckpointException)
-            else error
-        )
+        if isinstance(error, CheckpointException):
+            first = next(iter(error.failures.values()))[0]
+        else:
+            first = error
         reason = " ".join(f"{type(first).__name__} {first}".split())[:200]
         raise UnreadableError(
             f"{path}: cannot be read as part of a guide's checkpoint ({reason}); {CURE}"

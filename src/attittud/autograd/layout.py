@@ -125,11 +125,10 @@ class Layout:
     def views(self, flat: Tensor) -> list[Tensor]:
         """Parts of `flat` (D, or r x D) in the shapes of the parameters (with a leading r)."""
         together = flat.ndim == 1 and self._whole and flat.stride(0) == 1
-        parts: list[Any] = (
-            list(as_parts(flat, cast(list[Tensor], self.parameters)))
-            if together
-            else [None] * len(self.names)
-        )
+        if together:
+            parts: list[Any] = list(as_parts(flat, cast(list[Tensor], self.parameters)))
+        else:
+            parts = [None] * len(self.names)
         start = flat.storage_offset()
         lead = flat.shape[:-1]
         steps = flat.stride()[:-1]

@@ -175,11 +175,10 @@ class ModelLoss:
         if self.divides_by_items and num_items_in_batch is not None:
             # The Trainer divides by the tokens of all micro-batches on all workers, whose gradients
             # DDP then averages.
-            workers = (
-                self.trainer.accelerator.num_processes
-                if self.trainer.args.average_tokens_across_devices
-                else 1
-            )
+            if self.trainer.args.average_tokens_across_devices:
+                workers = self.trainer.accelerator.num_processes
+            else:
+                workers = 1
             total = num_items_in_batch / workers
         return losses * (losses.shape[0] / total)
 

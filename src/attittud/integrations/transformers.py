@@ -123,11 +123,9 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
     def collator_of(self, name: str, collator: Any, *, trains: bool) -> Any:
         """Return the collator of a dataset, in place of the one that it would have."""
         classes = self.objective.classes(name)
-        return (
-            collator
-            if classes is None
-            else CheckedLabels(collator, self.argument_of(name), classes)
-        )
+        if classes is None:
+            return collator
+        return CheckedLabels(collator, self.argument_of(name), classes)
 
     def make_guide(self, model: nn.Module) -> Guide:
         """Make the guide of a model."""

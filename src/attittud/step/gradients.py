@@ -502,11 +502,12 @@ def as_losses(
         losses = losses[None]
     if losses.ndim != 1:
         shape = "a scalar" if losses.ndim == 0 else f"shape {tuple(losses.shape)}"
-        cure = (
-            "compute the loss with reduction='none'"
-            if losses.ndim == 0
-            else "average over all dimensions but the first, for example losses.flatten(1).mean(1)"
-        )
+        if losses.ndim == 0:
+            cure = "compute the loss with reduction='none'"
+        else:
+            cure = (
+                "average over all dimensions but the first, for example losses.flatten(1).mean(1)"
+            )
         raise ValueError(
             f"{where}: expected per-example primary losses (a vector, reduction='none'), got {shape}; {cure}"
         )

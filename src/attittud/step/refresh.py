@@ -91,11 +91,10 @@ class Refresher:
             )
         if first and refresh.calls == 0 and self.basis.stored:
             examples = losses.shape[0] * self.workers.size
-            rank = (
-                min(self.rank, examples)
-                if complete and self.basis.needs == "jacobian"
-                else self.rank
-            )
+            if complete and self.basis.needs == "jacobian":
+                rank = min(self.rank, examples)
+            else:
+                rank = self.rank
             working = partial(self.basis.working_rows, examples=examples)
             check_fits(refresh.layout, rank, working, self.dtype or refresh.layout.dtype)
         uses_j = self.basis.needs == "jacobian"
@@ -104,11 +103,10 @@ class Refresher:
             with torch.enable_grad():
                 shrunk = losses * refresh.shrink
             jacobian = self.workers.jacobian(self.engine, shrunk, refresh.layout, share)
-            weight = (
-                _mean_weight(losses, refresh.shrink)
-                if parameters and self.basis.one_product
-                else None
-            )
+            if parameters and self.basis.one_product:
+                weight = _mean_weight(losses, refresh.shrink)
+            else:
+                weight = None
             if weight is not None:
                 jacobian.expect(parameters, weight)
             self.basis.add(refresh, jacobian)
@@ -179,9 +177,10 @@ class Refresher:
         space = schedule.subspace
         reach = self.shared.auxiliary
         named = dict(self.shared.listing.named)
-        shared = (
-            {} if space is None else dict(zip(space.layout.names, space.layout.shapes, strict=True))
-        )
+        if space is None:
+            shared = {}
+        else:
+            shared = dict(zip(space.layout.names, space.layout.shapes, strict=True))
         if any(
             name not in named or tuple(named[name].shape) != shape for name, shape in shared.items()
         ):

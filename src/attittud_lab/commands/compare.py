@@ -194,11 +194,10 @@ def _smaller(config: Config) -> tuple[Config, str]:
         and section.draws > 1,
     }
     words = ", ".join(text for text, given_up in lost.items() if given_up)
-    text = (
-        f"left out: {words}"
-        if words
-        else "left out nothing, because the comparison is already that small"
-    )
+    if words:
+        text = f"left out: {words}"
+    else:
+        text = "left out nothing, because the comparison is already that small"
     return small, f"--quick {text}."
 
 

@@ -203,11 +203,10 @@ def _predict(
             shown.advance(len(chunk), {})
         _check_some(names, count, len(broken), skip_broken=skip_broken)
     done = count - len(broken)
-    on = (
-        counted(labelled, "known label")
-        if model.several
-        else f"{counted(labelled, 'input')} whose label is known"
-    )
+    if model.several:
+        on = counted(labelled, "known label")
+    else:
+        on = f"{counted(labelled, 'input')} whose label is known"
     accuracy = f", accuracy {right / labelled:.4f} on {on}" if labelled else ""
     left = f", {counted(len(broken), 'input')} left out" if broken else ""
     lines = [

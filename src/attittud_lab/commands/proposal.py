@@ -105,11 +105,10 @@ def propose(
     input column is the only feature.
     """
     check_sources(len(auxiliary), "--auxiliary")  # before any of them is read
-    table = (
-        TableConfig(columns=None if input_column is None else [input_column])
-        if kind == "table"
-        else None
-    )
+    if kind == "table":
+        table = TableConfig(columns=None if input_column is None else [input_column])
+    else:
+        table = None
     named: dict[str, Any] = {"input": None if table else input_column, "label": label_column}
     source = PrimaryConfig(path=check_path(primary, typed=True), **named)
     try:
@@ -183,9 +182,10 @@ def look(config: SourceConfig, table: TableConfig | None = None) -> Look:
             str(error).replace("with input:", "with --input").replace("with label:", "with --label")
         ) from None
     classes = part.classes
-    nested = (
-        _nested(source.root / (split or ""), classes) if isinstance(source, ImageFolder) else {}
-    )
+    if isinstance(source, ImageFolder):
+        nested = _nested(source.root / (split or ""), classes)
+    else:
+        nested = {}
     if len(classes) == 1 and classes[0] in nested:
         lower = class_root(Path(config.path)) or Path(config.path, classes[0])
         raise InputError(
@@ -373,18 +373,18 @@ def _settings_lines(kind: str, first: Look, parts: Parts) -> list[str]:
     left = len(parts.primary["train"].rows)
     batch = min(32, left)
     largest = max([len(part.rows) for part in parts.auxiliary.values()], default=left)
-    over = (
-        "the largest auxiliary source" if parts.auxiliary else "the training examples, 64 at a time"
-    )
+    if parts.auxiliary:
+        over = "the largest auxiliary source"
+    else:
+        over = "the training examples, 64 at a time"
     guided = max(200, min(5000, 20 * largest // 64))
     finetune = max(100, min(2000, int(50 * left / batch)))
     what = "auxiliary" if parts.auxiliary else "training"
     model, lr, reason = _model(kind, first.size or 0, largest, what)
-    rate = (
-        "the paper uses 1e-4 for its residual network"
-        if lr == "1e-4"
-        else "usual for Adam on small networks"
-    )
+    if lr == "1e-4":
+        rate = "the paper uses 1e-4 for its residual network"
+    else:
+        rate = "usual for Adam on small networks"
     chosen = "portfolio  # tries several strategies, keeps the best, and measures what the auxiliary data are worth"
     macro = "  metric: macro_f1  # chooses the model; rare classes count as much as common ones"
     metric = [macro] if kind == "text" and not parts.primary["train"].listing.multi_label else []
@@ -453,9 +453,10 @@ def _table_model(training: int, auxiliary: int) -> list[str]:
         width = 128
     else:
         width = 256
-    examples = (
-        f"{count} training and auxiliary examples" if auxiliary else f"{count} training examples"
-    )
+    if auxiliary:
+        examples = f"{count} training and auxiliary examples"
+    else:
+        examples = f"{count} training examples"
     return [
         f"  width: {width}  # units of a layer, for {examples}",
         "  dropout: 0.1  # keeps the network from memorising a small table",

@@ -147,11 +147,10 @@ class Column:
         else:
             read = None if is_list(values.type) else numbers(values, guess=True)
             if read is None:
-                what = (
-                    repr(short(_first_text(values) or ""))
-                    if is_text(values.type)
-                    else str(values.type)[:60]
-                )
+                if is_text(values.type):
+                    what = repr(short(_first_text(values) or ""))
+                else:
+                    what = str(values.type)[:60]
                 reason = (
                     f"{culprit} holds {what} here, but numbers in the primary training examples"
                 )
@@ -224,9 +223,10 @@ class Features:
                 warn_once(f"{rises}; if it is one, {_EXCLUDE}")
         for reason in dict.fromkeys(left_out.values()):
             names = [repr(name) for name, other in left_out.items() if other == reason]
-            which = (
-                f"column {listed(names)} is" if len(names) == 1 else f"columns {listed(names)} are"
-            )
+            if len(names) == 1:
+                which = f"column {listed(names)} is"
+            else:
+                which = f"columns {listed(names)} are"
             it = "it" if len(names) == 1 else "them"
             keep = "" if reason == CONSTANT else f", or in data.table.categorical to keep {it}"
             warn_once(
@@ -302,9 +302,10 @@ class Features:
     def _lacking(self, missing: Sequence[str], present: Sequence[str], where: str) -> InputError:
         problem = f"{where}: needs the columns {listed(missing)} once each; its columns are {listed(present) or 'none'}"
         blanks = [repr(name) for name in present if str(name) != str(name).strip() in missing]
-        hint = (
-            f" (remove the blanks around {listed(blanks)})" if blanks else other_separator(present)
-        )
+        if blanks:
+            hint = f" (remove the blanks around {listed(blanks)})"
+        else:
+            hint = other_separator(present)
         return InputError(
             f"{problem}, and the training data had {listed([column.name for column in self.columns])}{hint}"
         )
@@ -519,11 +520,10 @@ def _lists(values: Any, length: int | None, culprit: str) -> Numbers:
     if length is None and len(lengths) == 1:
         length = next(iter(lengths))
     if not length or lengths - {length}:
-        expected = (
-            f"all must have {length} numbers"
-            if length
-            else "give every list the same length, at least 1"
-        )
+        if length:
+            expected = f"all must have {length} numbers"
+        else:
+            expected = "give every list the same length, at least 1"
         raise InputError(
             f"{culprit} has lists of {listed(sorted(lengths), 5) or 'no'} numbers; {expected}"
         )

@@ -72,11 +72,10 @@ class ImageFolder(Source):
             images = [inside(self.root, path) for path in files_in(folder) if is_image(path)]
             if not images:
                 lower = class_root(root)
-                hint = (
-                    ""
-                    if lower is None
-                    else f", or did you mean {lower}, which contains folders of images?"
-                )
+                if lower is None:
+                    hint = ""
+                else:
+                    hint = f", or did you mean {lower}, which contains folders of images?"
                 raise InputError(
                     f"{folder}: it contains no image ({', '.join(SUFFIXES)}); fill or remove it{hint}"
                 )

@@ -45,11 +45,10 @@ class Hub:
             with _quietly(datasets, offline=not reached):
                 self._splits: dict[str, Any] = dict(datasets.load_dataset(name))
         except Exception as error:  # the network, the hub or the data set may fail in any way
-            why = (
-                one_line(error, 200)
-                if reached
-                else f"{hub} does not answer, and the cache has no copy"
-            )
+            if reached:
+                why = one_line(error, 200)
+            else:
+                why = f"{hub} does not answer, and the cache has no copy"
             cure = "check the name and the network, or download the data set elsewhere and name its folder"
             raise InputError(f"hf:{name}: cannot be loaded ({why}); {cure}") from None
         if not reached:

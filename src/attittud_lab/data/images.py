@@ -184,9 +184,10 @@ def _open(raw: Raw, where: str) -> Image.Image:
             f"{name} declares more pixels than memory holds (a decompression bomb); remove it"
         ) from None
     except Exception as error:  # every format raises its own errors
-        reason = (
-            "it is not an image" if isinstance(error, UnidentifiedImageError) else one_line(error)
-        )
+        if isinstance(error, UnidentifiedImageError):
+            reason = "it is not an image"
+        else:
+            reason = one_line(error)
         raise InputError(f"{name} cannot be read ({reason}); repair or remove it") from None
     if image.width * image.height > LARGEST:
         image.close()

@@ -309,11 +309,10 @@ def _tell_of_groups(
     """Say how many auxiliary rows have groups that are held out; refuse the source if no row is
     left.
     """
-    where = (
-        "the primary data, all of which a portfolio holds out in turn"
-        if pooled
-        else "primary validation or test"
-    )
+    if pooled:
+        where = "the primary data, all of which a portfolio holds out in turn"
+    else:
+        where = "primary validation or test"
     problem = f"data.auxiliary.{name}: {len(left_out.rows)} of its {total} examples belong to groups of {where}"
     problem += f" (for example {(left_out.groups or [''])[0]!r})"
     problem += f", {copied} others are also in the primary data" if copied else ""
@@ -522,11 +521,10 @@ def _unseen(listing: Listing, labels: Labels, train: Part, config: PrimaryConfig
     Classes that the configuration leaves out do not count. A name that differs from a kept class
     only in case or blanks always counts: hardly anybody means to leave it out.
     """
-    counts = (
-        labels.sum(0)
-        if listing.multi_label
-        else np.bincount(labels[labels >= 0], minlength=len(listing.classes))
-    )
+    if listing.multi_label:
+        counts = labels.sum(0)
+    else:
+        counts = np.bincount(labels[labels >= 0], minlength=len(listing.classes))
     left_out = {*train.listing.classes, *config.exclude}
     trained = spellings(train.classes)
     unseen = {
@@ -570,11 +568,10 @@ def _check_classes(train: Part, where: str) -> None:
     counts = np.bincount(labels, minlength=len(train.classes))
     missing = [name for name, count in zip(train.classes, counts, strict=True) if not count]
     if len(train.classes) - len(missing) < 2:
-        only = (
-            f"only one class ({train.classes[labels[0]]!r})"
-            if len(labels)
-            else "no labelled example"
-        )
+        if len(labels):
+            only = f"only one class ({train.classes[labels[0]]!r})"
+        else:
+            only = "no labelled example"
         cure = "give at least two classes, or check data.primary.classes and the label column"
         raise InputError(f"{culprit} {only}, so there is nothing to learn; {cure}")
     if missing:

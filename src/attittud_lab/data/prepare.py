@@ -192,9 +192,10 @@ class _Encoder:
         if trained[0].listing.kind == "image":
             return cls(config, _decided(parts, config.image_size, count))
         if trained[0].listing.kind == "table":
-            fitted = (
-                _joined(trained[0], parts.primary["validation"]) if pooled else _table(trained[0])
-            )
+            if pooled:
+                fitted = _joined(trained[0], parts.primary["validation"])
+            else:
+                fitted = _table(trained[0])
             features = Features.fit(fitted, config.table, trained[0].listing.where)
             features.check(count)
             return cls(config, features=features)

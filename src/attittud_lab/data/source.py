@@ -81,11 +81,9 @@ class Listing:
         """Return the names of some examples in the source: files, or rows counted from 1 as in
         `attittud predict`.
         """
-        return (
-            [f"{self.where}, row {row + 1}" for row in rows.tolist()]
-            if self.names is None
-            else self.names(rows)
-        )
+        if self.names is None:
+            return [f"{self.where}, row {row + 1}" for row in rows.tolist()]
+        return self.names(rows)
 
     @property
     def multi_label(self) -> bool:
@@ -140,11 +138,10 @@ def open_source(name: str) -> Source:
             if opened is not None:
                 return opened
         path = as_path(name)
-        hint = (
-            meant(path.name, [other.name for other in path.parent.iterdir()])
-            if path.parent.is_dir()
-            else ""
-        )
+        if path.parent.is_dir():
+            hint = meant(path.name, [other.name for other in path.parent.iterdir()])
+        else:
+            hint = ""
     except OSError as error:
         raise InputError(
             f"{name}: cannot be opened ({error.strerror}); check the path and its permissions"

@@ -25,9 +25,9 @@ def folded(text: str) -> str:
             single = np.float32(text)
         if float(single) == float(text):
             return str(pa.scalar(single).cast(pa.string()))
-    return (
-        _TRUTH.get(text.casefold(), text) if text[:1] in "tTfF" else _NO_FRACTION.sub(r"\1", text)
-    )
+    if text[:1] in "tTfF":
+        return _TRUTH.get(text.casefold(), text)
+    return _NO_FRACTION.sub(r"\1", text)
 
 
 def number_in(text: str) -> float | None:

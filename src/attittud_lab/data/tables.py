@@ -270,11 +270,9 @@ def _text_bytes(text: str) -> bytes:
     depends on its other cells.
     """
     number = number_in(text)
-    return (
-        folded(text).encode("utf-8", "surrogatepass")
-        if number is None
-        else _alike(np.array(number)).tobytes()
-    )
+    if number is None:
+        return folded(text).encode("utf-8", "surrogatepass")
+    return _alike(np.array(number)).tobytes()
 
 
 def filtered(table: pa.Table, where: str, values: Mapping[str, str]) -> pa.Table:

@@ -278,15 +278,13 @@ def objective_for(*, several: bool, name: str = "classify") -> str:
     """Return the objective `name`, or the one that replaces it if examples have several labels at
     once.
     """
-    return (
-        next(
+    if several:
+        return next(
             other
             for other, objective in OBJECTIVES.items()
             if objective.derived and objective.several
         )
-        if several
-        else name
-    )
+    return name
 
 
 def find_objective(name: str, where: str) -> Objective:

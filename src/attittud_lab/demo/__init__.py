@@ -200,11 +200,10 @@ def grid(result: Mapping[str, Any]) -> dict[str, list[tuple[str, str, str]]]:
     cells: dict[str, list[tuple[str, str, str]]] = {}
     for row in chain.from_iterable(table["rows"] for table in result["tables"]):
         difference = row["to_primary_only"]
-        other = (
-            ("", "")
-            if difference is None
-            else (mark(difference["mean"], difference["p"]), _text(difference, "+"))
-        )
+        if difference is None:
+            other = ("", "")
+        else:
+            other = (mark(difference["mean"], difference["p"]), _text(difference, "+"))
         cells.setdefault(row["label"], []).append((_text(row["test"]), *other))
     return cells
 
@@ -221,11 +220,10 @@ def rich_table(result: Mapping[str, Any]) -> Table:
     title = f"Test accuracy (%) with 10 correct labels per class; after the mark, points above or below {PRIMARY_ONLY}"
     several = len(result["seeds"]) >= FEWEST
     over = f"over {counted(len(result['seeds']), 'seed')}"
-    caption = (
-        f"mean ± 95 % interval {over}; {MARKS}"
-        if several
-        else f"mean {over}; ? too few seeds to tell"
-    )
+    if several:
+        caption = f"mean ± 95 % interval {over}; {MARKS}"
+    else:
+        caption = f"mean {over}; ? too few seeds to tell"
     names = [table["name"] for table in result["tables"]]
     drawn = Table("auxiliary labels:", *names, title=title, caption=caption, box=box.SIMPLE_HEAD)
     for label, cells in grid(result).items():

@@ -108,9 +108,10 @@ def find(name: str) -> tuple[ModelEntry, tuple[str, ...]]:
 
 def call(function: Callable[..., Any] | str, *arguments: Any) -> Any:
     """Call a function of an entry, importing it if it is given by name."""
-    target = (
-        resolve_name(f"attittud_lab.models.{function}") if isinstance(function, str) else function
-    )
+    if isinstance(function, str):
+        target = resolve_name(f"attittud_lab.models.{function}")
+    else:
+        target = function
     return target(*arguments)
 
 

@@ -122,11 +122,9 @@ def reader(model: ModelConfig, data: DataConfig, cache: Path | None) -> Reader |
     entry, parts = find(model.name)
     with tensors_alone():
         words = None if entry.words is None else call(entry.words, *parts)
-    return (
-        None
-        if words is None
-        else Reader(words, data.max_length, pack=data.pack and entry.packs, cache=cache)
-    )
+    if words is None:
+        return None
+    return Reader(words, data.max_length, pack=data.pack and entry.packs, cache=cache)
 
 
 def build_model(config: ModelConfig, data: Prepared, seed: int) -> Network:
@@ -267,14 +265,14 @@ def _check_size(config: ModelConfig, build: Callable[[ModelConfig], nn.Module]) 
     most = free_memory() / BYTES
     if needed <= most:
         return
-    narrower = (
-        bisect_right(range(1, config.width), most, key=parameters) if parameters(1) < needed else 0
-    )
-    cure = (
-        f"lower model.width from {config.width} to at most {narrower}"
-        if narrower
-        else "choose a smaller model"
-    )
+    if parameters(1) < needed:
+        narrower = bisect_right(range(1, config.width), most, key=parameters)
+    else:
+        narrower = 0
+    if narrower:
+        cure = f"lower model.width from {config.width} to at most {narrower}"
+    else:
+        cure = "choose a smaller model"
     count = "over 1e18" if needed == math.inf else f"{needed:.3g}"
     raise InputError(
         f"model {config.name} would have {count} parameters, and the free memory is enough to train about {most:.3g} ({BYTES} "

@@ -71,9 +71,10 @@ class WideBlock(nn.Module):
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
         self.dropout = nn.Dropout(dropout)
-        self.shortcut = (
-            None if inputs == outputs else nn.Conv2d(inputs, outputs, 1, stride, bias=False)
-        )
+        if inputs == outputs:
+            self.shortcut = None
+        else:
+            self.shortcut = nn.Conv2d(inputs, outputs, 1, stride, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         activated = F.relu(self.norm1(x))

@@ -94,11 +94,10 @@ class Inputs:
         if path.is_dir():
             return self._folder(path)
         if not path.exists():
-            hint = (
-                meant(path.name, [other.name for other in path.parent.iterdir()])
-                if path.parent.is_dir()
-                else ""
-            )
+            if path.parent.is_dir():
+                hint = meant(path.name, [other.name for other in path.parent.iterdir()])
+            else:
+                hint = ""
             raise InputError(
                 f"{name}: there is no such file or folder (looked in {Path.cwd()}){hint}"
             )

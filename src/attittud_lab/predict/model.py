@@ -195,9 +195,9 @@ class Model:
         `classes`.
         """
         parts = [self.probabilities(scores) for scores in self._batches(inputs)]
-        return (
-            np.concatenate(parts) if parts else np.empty((0, len(self.classes)), dtype=np.float32)
-        )
+        if parts:
+            return np.concatenate(parts)
+        return np.empty((0, len(self.classes)), dtype=np.float32)
 
     def batch(self, raws: Sequence[Any], names: Sequence[str]) -> Batch:
         """Prepare some inputs as in training; error messages use these names for the inputs."""

@@ -333,11 +333,9 @@ def _text(path: Path) -> str:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return ""
-    return (
-        text
-        if len(text) <= LONGEST_TEXT
-        else text[:LONGEST_TEXT] + "\n# (the rest is left out here)\n"
-    )
+    if len(text) <= LONGEST_TEXT:
+        return text
+    return text[:LONGEST_TEXT] + "\n# (the rest is left out here)\n"
 
 
 # ------------------------------------------------------------------------------------------- curves

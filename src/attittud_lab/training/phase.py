@@ -235,11 +235,10 @@ class Phase:
             telemetry = self.step()
             last = state.step == end
             logging = state.step % job.log_every == 0 or last
-            evaluating = (
-                state.step % self.evaluate_every == 0 or last
-                if self.looks is None
-                else state.step in self.looks
-            )
+            if self.looks is None:
+                evaluating = state.step % self.evaluate_every == 0 or last
+            else:
+                evaluating = state.step in self.looks
             saving = job.checkpoint_every is not None and state.step % job.checkpoint_every == 0
             if not (logging or evaluating or saving):
                 continue

@@ -200,11 +200,10 @@ class Streams:
             # Dropout and masks depend on the step alone: no state to save, and all strategies see
             # the same noise. On a CPU torch.manual_seed takes longer than a small step: it formats
             # stack traces for all accelerators.
-            seed = (
-                torch.default_generator.manual_seed
-                if self.device.type == "cpu"
-                else torch.manual_seed
-            )
+            if self.device.type == "cpu":
+                seed = torch.default_generator.manual_seed
+            else:
+                seed = torch.manual_seed
             seed(
                 mix(self.seed, self.name, stream, self.rows.step, *([] if part is None else [part]))
             )
@@ -246,9 +245,10 @@ def _enough(stream: str, phase: str, accumulate: int) -> Iterator[None]:
         if "more than 1 value per channel" not in str(error):
             raise
         settings = {"basis": "strategy.basis_batch", JUDGES: "data.primary.validation"}
-        fewer = (
-            f", or lower {phase}.accumulate" if accumulate > 1 and stream not in settings else ""
-        )
+        if accumulate > 1 and stream not in settings:
+            fewer = f", or lower {phase}.accumulate"
+        else:
+            fewer = ""
         settings["primary"] = f"{phase}.primary_batch"
         setting = settings.get(
             stream, f"{phase}.batch_size (or data.auxiliary.{stream}.batch_size)"
