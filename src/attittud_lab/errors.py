@@ -47,11 +47,11 @@ def joined(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def counted(count: int, one: str, many: str | None = None) -> str:
+def counted(count: int, noun: str, many: str | None = None) -> str:
     """Return a number and its noun: `1 file`, `2 files`. `many` is the plural without a plain s."""
     if count == 1:
-        return f"1 {one}"
-    return f"{count} {many or f'{one}s'}"
+        return f"1 {noun}"
+    return f"{count} {many or f'{noun}s'}"
 
 
 def command(*words: object) -> str:

@@ -36,16 +36,16 @@ def interpolate(model: nn.Module, start: Mapping[str, Tensor], share: float) -> 
     after that call.
     """
     before = placed(model, start)
-    held = {name: local(parameter).detach() for name, parameter in _named(model)}
-    end = {name: held[name].clone() for name in before}
+    tensors = {name: local(parameter).detach() for name, parameter in _named(model)}
+    end = {name: tensors[name].clone() for name in before}
     try:
         for name, old in before.items():
-            held[name].copy_(torch.lerp(old, held[name], share))
+            tensors[name].copy_(torch.lerp(old, tensors[name], share))
         yield
     finally:
         reshard(model)
         for name, new in end.items():
-            held[name].copy_(new)
+            tensors[name].copy_(new)
 
 
 def placed(model: nn.Module, start: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -72,10 +72,10 @@ class Layout:
         self.total = sum(
             self.numels
         )  # columns of V on all workers: `size` unless parameters are sharded
-        held = [local(parameter) for parameter in self.parameters]
-        self.strides = [_dense_strides(tensor) for tensor in held]
-        self._held = [tensor.shape for tensor in held]
-        self._sizes = [tensor.numel() for tensor in held]
+        tensors = [local(parameter) for parameter in self.parameters]
+        self.strides = [_dense_strides(tensor) for tensor in tensors]
+        self._held = [tensor.shape for tensor in tensors]
+        self._sizes = [tensor.numel() for tensor in tensors]
         *self._offsets, self.size = accumulate(self._sizes, initial=0)
         contiguous = [torch.empty(shape, device="meta").stride() for shape in self._held]
         # Parts whose views torch cannot make in one call, because they are empty or not contiguous.
@@ -312,17 +312,17 @@ def local(tensor: Tensor) -> Tensor:
     return cast(Any, tensor.detach()).to_local() if is_sharded(tensor) else tensor
 
 
-def as_gradient(held: Tensor, parameter: nn.Parameter) -> Tensor:
+def as_gradient(gradient: Tensor, parameter: nn.Parameter) -> Tensor:
     """Convert a gradient of this worker's part of a parameter to the form of the parameter's
     `.grad`.
     """
     if not is_sharded(parameter):
-        return held
+        return gradient
     from torch.distributed.tensor import DTensor
 
     like = cast(DTensor, parameter)
     return DTensor.from_local(
-        held,
+        gradient,
         like.device_mesh,
         like.placements,
         run_check=False,

@@ -246,8 +246,8 @@ def _uniform_pairs(
     return _uniform(_splitmix64(torch.stack([counter, counter ^ _GAMMA])))
 
 
-def _normal(one: Tensor, other: Tensor) -> Tensor:
-    return (-2.0 * one.log()).sqrt() * (2.0 * math.pi * other).cos()
+def _normal(first: Tensor, second: Tensor) -> Tensor:
+    return (-2.0 * first.log()).sqrt() * (2.0 * math.pi * second).cos()
 
 
 AHEAD = 16

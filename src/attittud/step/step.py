@@ -316,10 +316,10 @@ class Step:
         """
         self.skips = skips
         losses_of_tasks = {name: task.loss for name, task in tasks.items()}
-        # `held` must be cleared before the tasks' backward passes, which free the memory of these
+        # `saved` must be cleared before the tasks' backward passes, which free the memory of these
         # tensors.
         waiting = losses_of_tasks.values() if self.replayed and callable(primary) else ()
-        held = [saved_by_compiled(walk(loss).nodes) for loss in waiting]
+        saved = [saved_by_compiled(walk(loss).nodes) for loss in waiting]
         with _computed(self, primary, basis_losses, may_be_empty=skips) as losses:
             graphs = _graphs(self, {PRIMARY: losses} | losses_of_tasks)
             shares = [EVERYTHING] * len(graphs)
@@ -330,7 +330,7 @@ class Step:
             self.names = tasks.keys()
             self._take_primary(losses, shares[0], basis_losses, graphs[PRIMARY])
         self.gradients.complete_primary()
-        held.clear()
+        saved.clear()
         early = _early(self, tasks, shares[1:], graphs) if self.replayed else {}
         self.fix()
         try:

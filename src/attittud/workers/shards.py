@@ -265,12 +265,12 @@ def _shard_dimension(tensor: Tensor) -> int:
     return placement.dim if isinstance(placement, Shard) else 0
 
 
-def _like(parameter: nn.Parameter, held: Tensor, leading: int) -> Tensor:
+def _like(parameter: nn.Parameter, rows: Tensor, leading: int) -> Tensor:
     """Wrap this worker's rows (k x shape) as a shard of the whole tensor, for checkpoints."""
     assert isinstance(parameter, DTensor)
     shape = torch.Size((leading, *parameter.shape))
     return DTensor.from_local(
-        held.contiguous(),
+        rows.contiguous(),
         parameter.device_mesh,
         [*parameter.placements[:-1], Shard(_shard_dimension(parameter) + 1)],
         run_check=False,

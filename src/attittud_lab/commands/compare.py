@@ -175,15 +175,15 @@ def _smaller(config: Config) -> tuple[Config, str]:
     seeds = section.seeds if "seeds" in section.given else min(section.seeds, QUICK_SEEDS)
     compared = section.strategies
     if "strategies" not in section.given:
-        compared = [one for one in compared if one.name in QUICK_STRATEGIES]
+        compared = [candidate for candidate in compared if candidate.name in QUICK_STRATEGIES]
     small = replace(
         config,
         compare=replace(
             section, strategies=compared, seeds=seeds, tuning_seeds=1, equal="steps", draws=1
         ),
     )
-    labels = {one.label for one in candidates(small)}
-    dropped = [one.label for one in candidates(config) if one.label not in labels]
+    labels = {candidate.label for candidate in candidates(small)}
+    dropped = [candidate.label for candidate in candidates(config) if candidate.label not in labels]
     lost = {
         f"the strateg{'ies' if len(dropped) > 1 else 'y'} {joined(dropped)}": bool(dropped),
         f"{section.seeds - seeds} of {section.seeds} seeds (only large differences can be shown)": section.seeds

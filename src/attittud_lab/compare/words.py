@@ -111,8 +111,8 @@ def too_few_seeds(enough: int) -> str:
 
 def too_few_examples(example: float, question: str) -> str:
     """Say that more seeds alone cannot answer a question."""
-    one = f"A single test example is worth {100 * example:.1f} points"
-    return f"{one}, too much to {question}: more test examples are needed, not only more seeds."
+    worth = f"A single test example is worth {100 * example:.1f} points"
+    return f"{worth}, too much to {question}: more test examples are needed, not only more seeds."
 
 
 def no_number_of_seeds(question: str) -> str:

@@ -176,7 +176,7 @@ class ExtraTrees(SimpleLearner):
     ) -> ExtraTreesModel:
         numbers, labels, shares = hardened(targets, weights)
         forest = ExtraTreesClassifier(**options).fit(rows[numbers], labels, sample_weight=shares)
-        trees = [one.tree_ for one in forest.estimators_]
+        trees = [estimator.tree_ for estimator in forest.estimators_]
         values = [
             tree.value[:, 0, :] / tree.value[:, 0, :].sum(axis=1, keepdims=True) for tree in trees
         ]
@@ -199,7 +199,7 @@ class ExtraTrees(SimpleLearner):
         filled = np.where(np.isnan(targets), means, targets)
         forest = ExtraTreesRegressor(max_features="sqrt", **options)
         forest.fit(rows[used], filled[used], sample_weight=weights[used])
-        trees = [one.tree_ for one in forest.estimators_]
+        trees = [estimator.tree_ for estimator in forest.estimators_]
         values = [tree.value[:, :, 0] for tree in trees]
         count = targets.shape[1]
         return ExtraTreesModel(Forest.of(trees, values), np.arange(count), count, several=True)

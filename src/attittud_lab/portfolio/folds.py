@@ -55,14 +55,16 @@ def make_folds(data: Prepared, config: PortfolioConfig, seed: int) -> Folds:
     targets = data.primary.examples.targets
     assert targets is not None
     labels = targets.cpu().numpy()
-    one = len(labels) > config.one_split_above
-    counts = [max(HELD_OUT, len(labels) // MOST_HELD_OUT)] if one else range(config.folds, 1, -1)
+    one_split = len(labels) > config.one_split_above
+    counts = (
+        [max(HELD_OUT, len(labels) // MOST_HELD_OUT)] if one_split else range(config.folds, 1, -1)
+    )
     for count in counts:
         rare = rare_examples(labels, data.groups, count)
         units = np.arange(len(labels)) if data.groups is None else np.array(data.groups)
         if (2 * rare.sum() <= len(labels) and len(np.unique(units[~rare])) >= count) or count == 2:
             break
-    if one and 2 * rare.sum() > len(
+    if one_split and 2 * rare.sum() > len(
         labels
     ):  # many small classes: two examples are enough to hold one of them out
         rare = rare_examples(labels, data.groups, 2)
@@ -70,7 +72,7 @@ def make_folds(data: Prepared, config: PortfolioConfig, seed: int) -> Folds:
         problem = f"data.primary: there are {len(labels)} labels, and no class has two examples"
         raise InputError(f"{problem} (in two groups), so nothing can be held out; give more labels")
     of = assign(labels, data.groups, rare, count, seed)
-    if one:
+    if one_split:
         of = np.where(of == 0, 0, NEVER)
     classes = data.primary.classes
     if labels.ndim == 1:
@@ -121,21 +123,21 @@ def assign(
         return of
     names, number = np.unique(groups, return_inverse=True)
     layer = np.unique(layers, return_inverse=True)[1]
-    held = np.zeros((len(names), layer.max() + 1))
-    np.add.at(held, (number[~rare], layer[~rare]), 1)
-    total = np.maximum(held.sum(0), 1)
-    filled = np.zeros((count, held.shape[1]))
+    sizes = np.zeros((len(names), layer.max() + 1))
+    np.add.at(sizes, (number[~rare], layer[~rare]), 1)
+    total = np.maximum(sizes.sum(0), 1)
+    filled = np.zeros((count, sizes.shape[1]))
     chosen = np.full(len(names), NEVER, dtype=np.int64)
     order = generator.permutation(len(names))
-    for group in order[np.argsort(-held[order].sum(1), kind="stable")]:  # large groups first
-        if held[group].any():
-            after = filled + held[group]
+    for group in order[np.argsort(-sizes[order].sum(1), kind="stable")]:  # large groups first
+        if sizes[group].any():
+            after = filled + sizes[group]
             # How far the classes, and the sizes, would be from equal parts.
             cost = ((after**2 - filled**2) / total).sum(1) + (
                 after.sum(1) ** 2 - filled.sum(1) ** 2
             ) / total.sum()
             chosen[group] = int(cost.argmin())
-            filled[chosen[group]] += held[group]
+            filled[chosen[group]] += sizes[group]
     of[:] = chosen[number]
     for has in _columns(labels).T:
         if len(folds := np.unique(of[has])) == 1 and folds[0] != NEVER:
@@ -160,8 +162,8 @@ def fold_data(data: Prepared, folds: Folds, fold: int | None) -> Prepared:
     examples = data.primary.examples
     if fold is None:
         return replace(data, validation=examples.rows(torch.arange(0)))
-    held = folds.of == fold
+    in_fold = folds.of == fold
     train, validation = (
-        examples.rows(torch.from_numpy(np.flatnonzero(rows))) for rows in (~held, held)
+        examples.rows(torch.from_numpy(np.flatnonzero(rows))) for rows in (~in_fold, in_fold)
     )
     return replace(data, primary=replace(data.primary, examples=train), validation=validation)

@@ -81,7 +81,7 @@ class Networks:
         self.part = part
         entries = candidates(setting.config, setting.data)
         if learner != NETWORK:
-            entries = [replace(one, label=f"{learner}, {one.label}") for one in entries]
+            entries = [replace(entry, label=f"{learner}, {entry.label}") for entry in entries]
         self.entries = smaller_basis(entries, setting.folds.smallest)
         steps = _steps(setting.config, setting.data)
         threads = setting.config.training.threads

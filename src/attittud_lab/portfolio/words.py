@@ -210,7 +210,9 @@ def clearest(tables: Iterable[Mapping[str, Any]]) -> list[str]:
 def suspicious(lists: Iterable[Mapping[str, Any]], file: str) -> str:
     """Say how many labels look wrong, by source; empty if none does."""
     parts = [
-        f"{one['listed']} of {one['examined']} in {one['source']}" for one in lists if one["listed"]
+        f"{source['listed']} of {source['examined']} in {source['source']}"
+        for source in lists
+        if source["listed"]
     ]
     if not parts:
         return ""

@@ -529,7 +529,7 @@ def _layers(points: Sequence[Point]) -> dict[str, Any] | None:
         return {key: _short(value, 3) for key, value in shares.items()}
 
     cells = [[cell(point, name) for point in points] for name in names]
-    by_key = {key: [[one[key] for one in row] for row in cells] for key in (*PARTS, "size")}
+    by_key = {key: [[shares[key] for shares in row] for row in cells] for key in (*PARTS, "size")}
     return {"names": list(names), "step": [_short(point["step"]) for point in points], **by_key}
 
 

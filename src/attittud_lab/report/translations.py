@@ -73,23 +73,23 @@ def _matrix(table: Mapping[str, Any]) -> list[dict[str, Any]]:
 def suspects(board: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the examples of each source whose labels look most wrong, with pictures or texts."""
     parts = []
-    for one in board["suspicious"]:
-        if not one["listed"]:
+    for source in board["suspicious"]:
+        if not source["listed"]:
             continue
-        examined = counted(one["examined"], "label")
-        if one["examined"] < one["examples"]:
-            examined += f", drawn at random from {one['examples']} examples"
-        if one["same_classes"]:
+        examined = counted(source["examined"], "label")
+        if source["examined"] < source["examples"]:
+            examined += f", drawn at random from {source['examples']} examples"
+        if source["same_classes"]:
             judge = "compared with your classes"
-            remark = f"By the models' probabilities, about {100 * one['rate']:.0f} % of these are right after all"
+            remark = f"By the models' probabilities, about {100 * source['rate']:.0f} % of these are right after all"
         else:
             judge = "compared with the other labels of the source"
             remark = "Many of these may be right after all"
         about = (
-            f"{one['source']}: {one['listed']} of {examined} look wrong, {judge}. {remark}, so look "
+            f"{source['source']}: {source['listed']} of {examined} look wrong, {judge}. {remark}, so look "
             f"before you change one. All are in {SUSPICIOUS}."
         )
-        parts.append({"about": about, "examples": [_example(example) for example in one["top"]]})
+        parts.append({"about": about, "examples": [_example(example) for example in source["top"]]})
     return parts
 
 

@@ -57,14 +57,14 @@ class Channels:
         """Return the channels of a `state`; raises ValueError for another one."""
         try:
             states = state["sources"].items()
-            by_source = {name: LabelChannel.from_state(one) for name, one in states}
+            by_source = {name: LabelChannel.from_state(channel) for name, channel in states}
             return cls(by_source, str(state["features"]))
         except (AttributeError, LookupError, TypeError, RuntimeError) as error:
             raise ValueError(f"is not the state of channels ({error!r:.100})") from None
 
     def openness(self) -> dict[str, float]:
         """λ of each source; with several labels at once the largest."""
-        return {name: float(one.openness.max()) for name, one in self.by_source.items()}
+        return {name: float(channel.openness.max()) for name, channel in self.by_source.items()}
 
     def line(self) -> str:
         """λ of each source in words, for the log and the report."""

@@ -42,9 +42,9 @@ def default_candidates(
                 result.append(SimpleCandidate(features, learner, name))
                 continue
             possible = [
-                one.name
-                for one in problem.sources.values()
-                if use.objection(problem, [one]) is None
+                data.name
+                for data in problem.sources.values()
+                if use.objection(problem, [data]) is None
             ]
             choices: list[tuple[str, ...]] = [(source,) for source in possible]
             if len(possible) > 1:

@@ -63,15 +63,20 @@ class Translated(Use):
         if not opened:
             yield from (UsedModel(fitted) for fitted in alone)
             return
-        features = stack_rows([training.features, *(one.source.features for one in opened)])
+        features = stack_rows(
+            [training.features, *(translated.source.features for translated in opened)]
+        )
         for setting, first in zip(settings, alone, strict=True):
             parts = [
-                np.full(len(one.source.labels), setting["weight"] * one.weight) for one in opened
+                np.full(len(translated.source.labels), setting["weight"] * translated.weight)
+                for translated in opened
             ]
             all_weights = np.concatenate([weights, *parts])
             model = first
             for _ in range(ROUNDS):
-                all_targets = np.concatenate([targets, *(one.targets(model) for one in opened)])
+                all_targets = np.concatenate(
+                    [targets, *(translated.targets(model) for translated in opened)]
+                )
                 model = learner.fit(
                     features, all_targets, all_weights, training.several, setting, seed, start=model
                 )
