@@ -17,7 +17,7 @@ from attittud_lab.config.schema import Config, PortfolioConfig
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError
-from attittud_lab.files import make_folder, without_nan, write_json
+from attittud_lab.files import without_nan, write_json
 from attittud_lab.models import find as find_model
 from attittud_lab.models import pretrained
 from attittud_lab.output.progress import Progress
@@ -137,14 +137,14 @@ class Portfolio:
 
     def run(self) -> RunResult:
         """Try all candidates, cheap ones first; then choose, train on all labels, and write."""
+        # Both may refuse the job, and a refused job leaves nothing in the folder.
+        learners = chosen_learners(self.config, self.data, self.setting.device)
+        settings = self.network_settings(learners)
         self.folder.begin(self.data.record, self.setting.device, self.config.training.threads)
         self.folder.truncate(0)  # the report of an unfinished run expects this file
-        make_folder(self.folder.trials_path)
         rare = words.rare(self.folds.not_validated)
         if rare:
             self.progress.say(rare)
-        learners = chosen_learners(self.config, self.data, self.setting.device)
-        settings = self.network_settings(learners)
         if set(learners) - {NETWORK, finetuned.NAME}:
             self.simple = SimpleCandidates(self.setting, learners)
             self.simple.run()

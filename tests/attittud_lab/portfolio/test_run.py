@@ -13,6 +13,7 @@ import pytest
 
 import attittud_lab
 from attittud_lab.config.load import load, loads
+from attittud_lab.errors import InputError
 from attittud_lab.files import write_atomically
 from attittud_lab.portfolio import trial
 from attittud_lab.portfolio.run import run
@@ -116,6 +117,17 @@ def test_a_table_killed_anywhere_ends_with_the_same_result(
     assert tries > 5
     assert run(config, tmp_path / "killed").skipped
     assert outcome(tmp_path / "whole") == outcome(tmp_path / "killed")
+
+
+@pytest.mark.parametrize(
+    "refused", ["portfolio.learners=[linear, finetuned]", "portfolio.features=[hf:absent]"]
+)
+def test_a_refused_job_does_not_block_the_corrected_one(refused: str, tmp_path: Path) -> None:
+    """A mistake in the settings that only the data show leaves nothing to start over from."""
+    with pytest.raises(InputError, match=r"finetuned|absent"):
+        train(tmp_path / "run", *SIMPLE, refused)
+    train(tmp_path / "run", *SIMPLE)
+    assert board(tmp_path / "run")["candidates"]
 
 
 # ------------------------------------------------------------------------------------ kinds of data
