@@ -79,9 +79,7 @@ def summarise(values: Sequence[float], within: Range = ANYTHING, fewest: int = F
 
 
 def share_interval(hits: int, n: int) -> Range:
-    """Return the 95 % interval of Clopper and Pearson for the share of hits, of which n examples
-    have `hits`.
-    """
+    """Return the 95 % interval of Clopper and Pearson for a share: `hits` of n examples."""
     tail = (1 - LEVEL) / 2
     low = float(betaincinv(hits, n - hits + 1, tail)) if hits else 0.0
     high = float(betaincinv(hits + 1, n - hits, 1 - tail)) if hits < n else 1.0

@@ -276,47 +276,50 @@ fsdp_config:
 
 def check_trainer(trainer: Any) -> None:
     """Refuse settings of a Trainer under which there are no per-example primary gradients."""
-    args, accelerator = trainer.args, trainer.accelerator
+    args = trainer.args
+    accelerator = trainer.accelerator
     launch = f"with `accelerate launch --config_file fsdp2.yaml`, where fsdp2.yaml is:\n{FSDP2}"
-    old_fsdp = (
-        trainer.is_fsdp_enabled and getattr(accelerator.state.fsdp_plugin, "fsdp_version", 1) != 2
-    )
-    packed = {
-        "packing": getattr(args, "packing", False),
-        "padding_free": getattr(trainer, "padding_free", False),
-    }
-    packed = {} if trainer.packs else packed
-    lomo = "lomo" in str(args.optim).lower()
+    if trainer.is_deepspeed_enabled:
+        raise ValueError(
+            "DeepSpeed is not supported: its engine keeps gradients in its own buffers, hides .grad and allows one backward "
+            "pass per forward pass, so nothing can be decomposed. FSDP2 shards parameters, gradients and optimizer state as "
+            f"ZeRO-3 does. Drop deepspeed= and launch {launch}"
+        )
+    if trainer.is_fsdp_enabled and getattr(accelerator.state.fsdp_plugin, "fsdp_version", 1) != 2:
+        raise ValueError(
+            "FSDP of version 1 keeps parameters in its own flat buffers, which cannot be decomposed; FSDP2 works. Launch "
+            f"{launch}"
+        )
+    if not trainer.packs:
+        for name, holder in {"packing": args, "padding_free": trainer}.items():
+            if getattr(holder, name, False):
+                raise ValueError(
+                    f"{name}=True does not work for the primary data: primary examples that share a row have no losses of "
+                    f"their own. Set {name}=False; auxiliary datasets may be packed (trl.pack_dataset, with "
+                    "DataCollatorForLanguageModeling(padding_free=True) in auxiliary_collators)"
+                )
+    if args.n_gpu > 1:
+        raise ValueError(
+            "several GPUs are visible to one process, so the Trainer would use nn.DataParallel, which is not supported; launch "
+            "one process per GPU (`accelerate launch` or `torchrun`), or set CUDA_VISIBLE_DEVICES"
+        )
+    if getattr(args, "activation_offloading", False):
+        raise ValueError(
+            "activation_offloading=True frees activations after one backward pass, but a refresh needs several; use "
+            "gradient_checkpointing=True instead"
+        )
+    if "lomo" in str(args.optim).lower():
+        raise ValueError(
+            f"optim={args.optim!r} updates parameters during the backward pass, before gradients can be decomposed; use "
+            "optim='adamw_torch'"
+        )
     mesh = getattr(accelerator, "parallelism_config", None)
-    refusals = {
-        "DeepSpeed is not supported: its engine keeps gradients in its own buffers, hides .grad and allows one backward "
-        "pass per forward pass, so nothing can be decomposed. FSDP2 shards parameters, gradients and optimizer state as "
-        f"ZeRO-3 does. Drop deepspeed= and launch {launch}": trainer.is_deepspeed_enabled,
-        "FSDP of version 1 keeps parameters in its own flat buffers, which cannot be decomposed; FSDP2 works. Launch "
-        f"{launch}": old_fsdp,
-        **{
-            f"{name}=True does not work for the primary data: primary examples that share a row have no losses of their own. "
-            f"Set {name}=False; auxiliary datasets may be packed (trl.pack_dataset, with "
-            "DataCollatorForLanguageModeling(padding_free=True) in auxiliary_collators)": on
-            for name, on in packed.items()
-        },
-        "several GPUs are visible to one process, so the Trainer would use nn.DataParallel, which is not supported; launch "
-        "one process per GPU (`accelerate launch` or `torchrun`), or set CUDA_VISIBLE_DEVICES": args.n_gpu
-        > 1,
-        "activation_offloading=True frees activations after one backward pass, but a refresh needs several; use "
-        "gradient_checkpointing=True instead": getattr(args, "activation_offloading", False),
-        f"optim={args.optim!r} updates parameters during the backward pass, before gradients can be decomposed; use "
-        "optim='adamw_torch'": lomo,
-        **{
-            f"{name}={size}: tensor, context and sequence parallelism are not supported; use FSDP2": size
-            > 1
-            for name in ("tp_size", "cp_size", "sp_size")
-            if (size := getattr(mesh, name, 1))
-        },
-    }
-    for message, applies in refusals.items():
-        if applies:
-            raise ValueError(message)
+    for name in ("tp_size", "cp_size", "sp_size"):
+        size = getattr(mesh, name, None) or 1
+        if size > 1:
+            raise ValueError(
+                f"{name}={size}: tensor, context and sequence parallelism are not supported; use FSDP2"
+            )
 
 
 def check_arguments(trainer: type[AttittudMixin], others: Iterable[str]) -> None:

@@ -212,16 +212,19 @@ class Gradients:
         return stored and (self.primary_complete or not waits)
 
     def room(self, name: str) -> Tensor | None:
-        """Return memory into which the backward pass writes the gradient of a second or later task.
+        """Return memory into which the backward pass writes the gradient of a second or later task,
+        or of any task next to judges; None for others.
 
         Without it this gradient would be in memory twice, as autograd's tensors and as one vector,
         next to the common sum or the judges' gradient.
         """
         if self.layout is None or self.started(name) or not self._folds or self.workers.size > 1:
             return None
-        # For a small gradient next to the judges', writing into one vector would be slower, and a
-        # refresh needs more memory.
-        if (self.judges is None or is_small(self.layout)) and not self.tasks.keys() - {name}:
+        is_second = bool(self.tasks.keys() - {name})
+        # (Next to a small gradient of the judges, writing into one vector would be slower, and a
+        # refresh needs more memory.)
+        next_to_judges = self.judges is not None and not is_small(self.layout)
+        if not is_second and not next_to_judges:
             return None
         self._fold_others(name)
         return self.layout.empty()

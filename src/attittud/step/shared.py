@@ -238,15 +238,16 @@ class Shared:
         self.listing = ParameterListing(model, workers)
         self.allowed = allowed(self.listing.named, parameters)
         """Names of the parameters that `parameters=` of the guide includes; None: all."""
-        self._latest: Layout | None = None  # the next step mostly has the same layout
-        self._reached: dict[
-            bytes, set[str]
-        ] = {}  # keyed by which trainable parameters have a gradient
-        self._reached_of: Any = None  # the list of trainable parameters that this is about
-        self._held: tuple[Layout | None, Any] = (
-            None,
-            None,
-        )  # the last layout that was found to be the model's
+        self._latest: Layout | None = None
+        """The layout of the last refresh; the next one mostly has the same."""
+        self._reached: dict[bytes, set[str]] = {}
+        """Names of the parameters that have a gradient; the key has a byte for each trainable
+        parameter.
+        """
+        self._reached_of: Any = None
+        """The list of trainable parameters that `_reached` is about."""
+        self._held: tuple[Layout | None, Any] = (None, None)
+        """The last layout that was found to be the model's, and the listing of the model then."""
         self._aligned: tuple[Any, Any, list[int], list[int]] = None, None, [], []
         """A layout, the trainable parameters, and the positions of the layout's and of all others
         among these.
@@ -255,9 +256,8 @@ class Shared:
         """The first shared parameter, the id of its `.grad` and the version of this `.grad` after
         the last update.
         """
-        self.untouched = (
-            False  # whether this `.grad` is unchanged: not set to None or zero, and not clipped
-        )
+        self.untouched = False
+        """Whether this `.grad` is unchanged: not set to None or zero, and not clipped."""
         self.auxiliary: set[str] | None = None
         """Parameters that auxiliary losses are known to reach; None until a first step has seen all
         of these losses.
@@ -297,11 +297,11 @@ class Shared:
     def reached(self, gradients: Sequence[Tensor | None]) -> set[str]:
         """Return the names of the trainable parameters that have a gradient."""
         trainable = self.listing.trainable
-        if (
-            self._reached_of is not trainable or len(self._reached) > 64
-        ):  # layers are skipped at random
+        many = len(self._reached) > 64  # as where layers are skipped at random
+        if many or self._reached_of is not trainable:
             self._reached = {}
             self._reached_of = trainable
+        # A byte for each gradient: 0 for None, else 1. (A loop over parameters would be slow.)
         pattern = bytes(map(is_not, gradients, repeat(None)))
         names = self._reached.get(pattern)
         if names is None:

@@ -53,13 +53,17 @@ class HFWords:
         self._tokenizer = tokenizer
         self.vocabulary = len(tokenizer)
         self.pad = int(tokenizer.pad_token_id)
+        # The tokens that it puts before and after every text.
+        self.prefix: list[int] = []
+        self.suffix: list[int] = []
         (framed,) = self.encode(["a"], special=True)
         (bare,) = self.encode(["a"])
-        starts = range(len(framed) - len(bare) + 1)
-        start = next((start for start in starts if framed[start:][: len(bare)] == bare), None)
-        self.prefix, self.suffix = (
-            ([], []) if start is None else (framed[:start], framed[start + len(bare) :])
-        )
+        for start in range(len(framed) - len(bare) + 1):
+            end = start + len(bare)
+            if framed[start:end] == bare:
+                self.prefix = framed[:start]
+                self.suffix = framed[end:]
+                break
 
     def encode(self, texts: Sequence[str], *, special: bool = False) -> list[list[int]]:
         # Some folders pad and cut every text to a fixed length; here the data decide the length.
