@@ -326,6 +326,13 @@ def _tell_of_groups(
     raise InputError(f"{problem}, and no example is left; {cure}")
 
 
+def _fit_together(config: PrimaryConfig, total: int) -> bool:
+    """Whether the three parts are at most all examples, before they are rounded."""
+    parts = (config.train, config.validation, config.test)
+    shares = [part if isinstance(part, float) else (part or 0) / max(1, total) for part in parts]
+    return all(0 <= share < 1 for share in shares) and sum(shares) < 1 + 1e-9
+
+
 def _primary_parts(
     config: PrimaryConfig,
     source: Source,
@@ -361,7 +368,11 @@ def _primary_parts(
         else:
             size = amount(setting, len(left.rows), what, total)
             parts[name], left = left.drawn(size, mix(first, name), left.groups)
-    size = amount(config.train, len(left.rows), "data.primary.train", total)
+    wanted = config.train
+    if isinstance(wanted, float) and _fit_together(config, total):
+        # The other parts were rounded, which may leave fewer examples than this share.
+        wanted = min(max(1, round(wanted * total)), len(left.rows))
+    size = amount(wanted, len(left.rows), "data.primary.train", total)
     # Pooled rows are held out in turn, so the others of their groups are lost for auxiliary data:
     # draw whole groups.
     parts["train"], _ = left.drawn(size, mix(seed, "train"), left.groups if pooled else None)

@@ -67,7 +67,7 @@ class Network(nn.Module):
         self.size = size
         wide: Any = body.features if features is None else features
         layers = {
-            name: nn.Linear(wide, count) if count else _masked_head(body, wide)
+            _head_key(name): nn.Linear(wide, count) if count else _masked_head(body, wide)
             for name, count in heads.items()
         }
         self.heads = nn.ModuleDict(layers)
@@ -93,12 +93,25 @@ class Network(nn.Module):
         if self.images:
             inputs = scaled((inputs.float() / 255 - self.mean) / self.std, self.size)
         features = self.body(inputs)
-        return self.heads[head](features.detach() if detach else features)  # type: ignore[no-any-return]  # modules return Any
+        layer = self.heads[_head_key(head)]
+        return layer(features.detach() if detach else features)  # type: ignore[no-any-return]  # modules return Any
 
     def masked_losses(self, inputs: Tensor, head: str) -> Tensor:
         """Per-example loss of predicting hidden words; each call draws which ones are hidden."""
         body = cast(TextBody, self.body)
-        return masked_losses(body, cast(MaskedHead, self.heads[head]), hide(inputs, body))
+        layer = cast(MaskedHead, self.heads[_head_key(head)])
+        return masked_losses(body, layer, hide(inputs, body))
+
+
+_RESERVED = frozenset(dir(nn.ModuleDict()))
+
+
+def _head_key(name: str) -> str:
+    """Return the name of a head as a key of a ModuleDict, which refuses names of its own
+    attributes, such as `train`.
+    """
+    # No source can have a name with this sign.
+    return f"{name}@" if name in _RESERVED else name
 
 
 def scaled(images: Tensor, size: int | None) -> Tensor:

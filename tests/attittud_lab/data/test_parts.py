@@ -153,6 +153,19 @@ def test_all_split_seeds_may_share_the_test_examples() -> None:
     )  # without it, the seed of the split is used
 
 
+@pytest.mark.parametrize("count", range(20, 40))
+def test_three_fractions_may_be_all_examples(count: int, tmp_path: Path) -> None:
+    """Where test and validation are rounded up, the training set has fewer examples."""
+    file = write(tmp_path / "own.jsonl", numbered(0, ["a", "b"] * 20)[:count])
+    settings = f"path: {file}, train: 0.6, validation: 0.2, test: 0.2"
+    config = loads(f"data: {{primary: {{{settings}}}}}").data
+    parts = read_parts(config, 0).primary
+    sizes = [len(part.rows) for part in parts.values()]
+    assert count - 1 <= sum(sizes) <= count
+    with pytest.raises(InputError, match=r"data\.primary\.train"):
+        read_parts(loads(f"data: {{primary: {{{settings.replace('0.6', '0.7')}}}}}").data, 0)
+
+
 def test_no_split_is_in_two_parts(tmp_path: Path) -> None:
     """Also where no split is called train, or two are read as one: test examples must not train."""
     root = tmp_path / "texts"

@@ -9,7 +9,7 @@ from torch import nn
 
 from attittud_lab.data.tasks import Examples
 from attittud_lab.errors import InputError
-from attittud_lab.models.network import build_model, statistics
+from attittud_lab.models.network import Network, build_model, statistics
 from tests.helpers.networks import images, model_config
 
 
@@ -52,3 +52,15 @@ def test_a_body_can_start_from_the_weights_of_an_earlier_run(tmp_path: Path) -> 
             data,
             2,
         )
+
+
+def test_a_source_may_have_the_name_of_an_attribute_of_a_module() -> None:
+    names = [name for name in dir(nn.ModuleDict()) if name.isidentifier()]
+    assert {"train", "training", "type"} <= set(names)
+    heads = {"primary": 2} | dict.fromkeys(names, 3)
+    network = Network(nn.Identity(), heads, features=4)
+    inputs = torch.randn(5, 4)
+    outputs = [network(inputs, head=name) for name in heads]
+    assert [len(one[0]) for one in outputs] == list(heads.values())
+    network.eval().load_state_dict(Network(nn.Identity(), heads, features=4).state_dict())
+    assert not network.training
