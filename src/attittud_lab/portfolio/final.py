@@ -81,13 +81,22 @@ class Members:
             self.lines[label] = result.lines
 
     def add_simple(
-        self, plain: Mapping[str, Any], tensors: Mapping[str, Tensor], features: str, share: float
+        self,
+        plain: Mapping[str, Any],
+        tensors: Mapping[str, Tensor],
+        features: str,
+        *,
+        share: float,
+        seconds: float,
     ) -> None:
-        """Add a simple model: its description and arrays, and the name of its features."""
+        """Add a simple model: its description and arrays, the name of its features, and the time
+        that its training took.
+        """
         stem = f"member-{len(self.files)}"
         write_atomically(self.folder / f"{stem}.json", json.dumps(dict(plain)).encode())
         save_weights(self.folder / f"{stem}.safetensors", dict(tensors))
         self.parameters += sum(tensor.numel() for tensor in tensors.values())
+        self.seconds += seconds
         member = Member(kind="simple", weights=f"{stem}.safetensors", share=share)
         member["about"] = f"{stem}.json"
         member["features"] = features

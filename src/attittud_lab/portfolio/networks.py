@@ -53,7 +53,7 @@ LONG = 60.0
 """If the forecast is longer than this many seconds, a line says that more cores could be used."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Setting:
     """What the trials of a learner share."""
 
@@ -201,22 +201,26 @@ class Networks:
 
     def standing(self, entry: PortfolioCandidate, trials: Sequence[TrialResult]) -> Standing:
         """What the trials of a candidate, one for each fold, show together."""
-        standing = Standing(
+        diverged = next((trial.diverged for trial in trials if trial.diverged), None)
+        curve = None
+        outputs = None
+        if diverged is None:
+            by_look = zip(*(trial.outputs for trial in trials), strict=True)
+            looks = [torch.cat(of_folds) for of_folds in by_look]
+            curve = Curve.of(looks, self.setting.held_out, second_phase(self.config))
+            # The outputs of all looks of all candidates would need much memory.
+            outputs = looks[curve.best]
+        return Standing(
             entry.label,
             {"learner": self.learner, **to_dict(entry.strategy)},
             alone=entry.alone,
             network=entry,
             steps=max(trial.steps for trial in trials),
             seconds=sum(trial.seconds for trial in trials),
-            diverged=next((trial.diverged for trial in trials if trial.diverged), None),
+            diverged=diverged,
+            outputs=outputs,
+            curve=curve,
         )
-        if standing.diverged is None:
-            parts = zip(*(trial.outputs for trial in trials), strict=True)
-            looks = [torch.cat(outputs) for outputs in parts]
-            standing.curve = Curve.of(looks, self.setting.held_out, second_phase(self.config))
-            # The outputs of all looks of all candidates would need much memory.
-            standing.outputs = looks[standing.curve.best]
-        return standing
 
     def trial(self, label: str, fold: int | None) -> Path:
         """The folder of a trial."""

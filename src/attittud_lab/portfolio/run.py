@@ -170,11 +170,13 @@ class Portfolio:
             for features, model in finetuned.pretrained_networks(self.config, self.data).items():
                 job = finetuned.job_for(self.config, self.data, model)
                 name = finetuned.learner_name(features)
-                settings[name] = replace(self.setting, config=job)
+                setting = replace(self.setting, config=job)
                 if self.data.kind == "text":
-                    read = read_again(job, self.data)
-                    settings[name].data = on_device(read, self.setting.device)
-                    settings[name].handed = replace(read, names=None, parts=None)
+                    data = read_again(job, self.data)
+                    handed = replace(data, names=None, parts=None)
+                    data = on_device(data, setting.device)
+                    setting = replace(setting, data=data, handed=handed)
+                settings[name] = setting
         return settings
 
     # -------------------------------------------------------------------------------------- the end

@@ -327,8 +327,8 @@ class SimpleCandidates:
 
     def _add_members(self, members: Members, picks: Mapping[str, int]) -> None:
         written = set()
-        began = time.monotonic()
         for label, count in picks.items():
+            began = time.monotonic()
             candidate = self.candidates[label]
             chosen = self.chosen[label]
             model = fit_final(
@@ -339,12 +339,16 @@ class SimpleCandidates:
                 self.seed,
                 self.source_models[candidate.features],
             )
-            name = file_name(candidate.features)
-            members.add_simple(model.plain(), model.tensors(), name, float(count))
+            members.add_simple(
+                model.plain(),
+                model.tensors(),
+                file_name(candidate.features),
+                share=float(count),
+                seconds=time.monotonic() - began,
+            )
             if candidate.features not in written:
                 self.write_features(candidate.features, members.folder)
                 written.add(candidate.features)
-        members.seconds += time.monotonic() - began
 
     def write_features(self, name: str, folder: Path) -> None:
         """Write how examples become these features."""

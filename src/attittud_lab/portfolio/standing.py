@@ -15,7 +15,7 @@ from attittud_lab.portfolio.candidates import PortfolioCandidate
 from attittud_lab.portfolio.choose import Curve
 
 
-@dataclass
+@dataclass(frozen=True)
 class Standing:
     """A candidate, and what it predicts for held-out examples."""
 
