@@ -37,6 +37,7 @@ def main() -> None:
     embedder.add_argument("--workers", type=int, default=1, help="processes that share the work")
     shown = commands.add_parser("table", help="all statistics of the results, as Markdown")
     shown.add_argument("--out", type=Path, required=True, help="the folder given to run, or RECORD")
+    commands.add_parser("page", help="write the tables of the committed results into their page")
     packer = commands.add_parser("pack", help="one file of all results, to be committed")
     packer.add_argument("--out", type=Path, required=True, help="the folder given to run")
     packer.add_argument("record", type=Path, metavar="RECORD", help="the file")
@@ -77,8 +78,10 @@ def main() -> None:
         run.embed_all(names, numbers(arguments.seeds), place, arguments.workers)
     elif arguments.command == "pack":
         print(f"{record.pack(arguments.out, arguments.record)} results")
+    elif arguments.command == "page":
+        table.PAGE.write_text(table.page(), encoding="utf-8")
     else:
-        print(table.page(arguments.out))
+        print(table.tables(arguments.out))
 
 
 def chosen_pairs(names: list[str]) -> list[str]:

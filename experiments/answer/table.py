@@ -16,6 +16,11 @@ from .pair import Pair
 from .record import unpack
 from .references import METHODS as REFERENCES
 from .run import SUSPICIOUS
+from .write import ROOT
+
+RECORD = ROOT / "experiments/results/answer-held-out.jsonl"
+PAGE = ROOT / "docs/appendix/answer-held-out.md"
+MARK = "<!-- made by python -m experiments.answer page -->\n"
 
 LEVEL = 0.05
 DEFAULT, BEFORE = "default", "before"
@@ -96,7 +101,7 @@ def add(results: Results, facts: dict[str, Any]) -> None:
     pair = facts["pair"]
     seed = facts["seed"]
     method = facts["method"]
-    results.revisions.add(str(facts["provenance"]["revision"]))
+    results.revisions.add(str(facts["provenance"]["revision"])[:8])
     if facts["accuracy"] is None:
         results.failed.append(f"{pair}, seed {seed}, {method}: {facts['error'][:200]}")
         # A failure counts against the product.
@@ -219,7 +224,7 @@ def helped(results: Results) -> tuple[list[float], list[bool]]:
 # --------------------------------------------------------------------------------------------- page
 
 
-def page(out: Path) -> str:
+def tables(out: Path) -> str:
     """All goals, comparisons and ablations as Markdown. Means have the number of their seeds."""
     results = read(out)
     declared = {name: pair for name, pair in pairs().items() if name in results.scores}
@@ -241,6 +246,12 @@ def page(out: Path) -> str:
     if results.failed:
         parts.append("Failed:\n\n" + "\n".join(f"* {line}" for line in results.failed))
     return "\n\n".join(part for part in parts if part)
+
+
+def page() -> str:
+    """The page about the held-out pairs: its words, and the tables of the committed results."""
+    words, _, _ = PAGE.read_text(encoding="utf-8").partition(MARK)
+    return f"{words}{MARK}\n{tables(RECORD)}\n"
 
 
 def rows(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:

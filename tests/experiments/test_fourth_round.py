@@ -182,14 +182,19 @@ def test_the_table_says_which_goals_are_met(tmp_path):
     comparison = table.compare(results, "default", "alone", ["wine_random", "cancer_shifted"])
     assert comparison.lost() == ["cancer_shifted"]
     assert comparison.means["wine_random"] == pytest.approx(9.75 + 0.25)
-    page = table.page(tmp_path)
+    page = table.tables(tmp_path)
     count = len([*tmp_path.glob("results/*/*.json")])
     assert record.pack(tmp_path, tmp_path / "record.jsonl") == count
-    assert table.page(tmp_path / "record.jsonl") == page
+    assert table.tables(tmp_path / "record.jsonl") == page
     lines = {line.split(" | ")[0].strip("| "): line for line in page.splitlines()}
     assert "missed" in lines["no pair lost to alone"]
     assert "missed" in lines["against frozen"]
     assert "| met |" in lines["AUROC of the chance"]
+
+
+def test_the_page_is_what_the_results_give():
+    text = table.PAGE.read_text(encoding="utf-8")
+    assert text == table.page(), "run `python -m experiments.answer page`"
 
 
 def test_holm_divides_by_the_pairs_that_are_left():
