@@ -326,6 +326,10 @@ def _check_primary(labels: Tensor, examples: int, classes: int | None) -> tuple[
             f"primary_labels: expected a row for each of the {examples} rows of source_log_probs, "
             f"got {tuple(labels.shape)}"
         )
+    if labels.ndim == 2 and labels.shape[1] == 0:
+        raise ValueError("primary_labels: expected at least one column of labels, got none")
+    if classes is not None and classes < 1:
+        raise ValueError(f"classes must be at least 1, got {classes}")
     observed = labels[labels >= 0]
     if labels.ndim == 2:
         classes = 2

@@ -315,9 +315,11 @@ def good() -> dict[str, Tensor]:
         ("primary_labels", torch.zeros(59)),
         ("primary_labels", torch.full((60,), 0.5)),
         ("primary_labels", torch.full((60,), -1)),
+        ("primary_labels", torch.zeros(60, 0)),
         ("source_shares", torch.full((3,), 1 / 3)),
         ("source_shares", torch.tensor([10.0, 20.0, 30.0, 40.0])),
         ("permutations", 0),
+        ("classes", 0),
     ],
 )
 def test_a_wrong_argument_of_estimate_is_named(name: str, value: object) -> None:
