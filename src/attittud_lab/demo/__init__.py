@@ -90,9 +90,8 @@ def measure(here: Here, cell: Cell, steps: int) -> tuple[RunResult, float]:
 
     began, settings = time.process_time(), config(cell, steps)
     if find(settings.strategy.name).trains_others:
-        result = run_portfolio(
-            settings, here.folder, fresh=True
-        )  # without the progress of its trials
+        # Without the progress of its trials, and without what only its own report shows.
+        result = run_portfolio(settings, here.folder, fresh=True, explain=False)
     else:
         result = run(settings, run_dir=here.folder, progress=here.progress, fresh=True)
     return result, time.process_time() - began

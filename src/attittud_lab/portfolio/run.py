@@ -57,12 +57,14 @@ def run(
     progress: Progress | None = None,
     fresh: bool = False,
     place: Place | None = None,
+    explain: bool = True,
 ) -> RunResult:
     """Train a portfolio and write its run folder.
 
     A finished run in the folder is not trained again. An unfinished run continues from its trials,
     and ends as if it had never been interrupted. `data` are the pooled data of the same
-    configuration. `place` is where trials take place.
+    configuration. `place` is where trials take place. Without `explain` nothing is written about
+    what auxiliary labels mean and which look wrong, which is for people alone.
     """
     path = Path(run_dir) if run_dir is not None else default_run_dir(config, "run")
 
@@ -71,7 +73,7 @@ def run(
         pooled = pooled_data(config) if data is None else data
         shown = progress or Progress()
         where = place or InThisProcess()
-        return Portfolio(config, pooled, device, folder, shown, where).run()
+        return Portfolio(config, pooled, device, folder, shown, where, explain=explain).run()
 
     # A finished run is not trained again, whatever it was allowed.
     if fresh or not (path / "result.json").exists():
@@ -90,12 +92,15 @@ class Portfolio:
         folder: RunFolder,
         progress: Progress,
         place: Place,
+        *,
+        explain: bool,
     ) -> None:
         handed = replace(data, names=None, parts=None)
         self.data = on_device(data, device)
         self.config = config
         self.folder = folder
         self.progress = progress
+        self.explain = explain
         self.folds = make_folds(self.data, config.portfolio, mix(config.seed, "folds"))
         self.rows = torch.from_numpy(self.folds.validated)
         self.held_out = self.held_out_labels()
@@ -201,9 +206,13 @@ class Portfolio:
             "bytes": about.bytes or 0,
             "seconds_per_prediction": about.seconds or 0.0,
         }
-        with few_threads():
-            board["translations"] = translations(self.simple, self.data.groups, self.config.seed)
-            board["suspicious"] = suspicious(self.simple, self.data, folder)
+        board["translations"] = []
+        board["suspicious"] = []
+        if self.explain:
+            with few_threads():
+                simple = self.simple
+                board["translations"] = translations(simple, self.data.groups, self.config.seed)
+                board["suspicious"] = suspicious(simple, self.data, folder)
         self.write_predictions(board, scores)
         write_json(folder / NAME, without_nan(board))
         return self.result(members, scores, tested)
