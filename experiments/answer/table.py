@@ -18,7 +18,7 @@ from .references import METHODS as REFERENCES
 from .run import SUSPICIOUS
 from .write import ROOT
 
-RECORD = ROOT / "experiments/results/answer-held-out.jsonl"
+RECORD = ROOT / "experiments/answer/results.jsonl"
 PAGE = ROOT / "docs/appendix/answer-held-out.md"
 MARK = "<!-- made by python -m experiments.answer page -->\n"
 
