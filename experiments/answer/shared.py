@@ -250,8 +250,7 @@ def plan(config: Config, data: Prepared) -> str:
         setting=SimpleNamespace(config=config, data=data),
         learners=[name for name in learners if name not in of_networks],
     )
-    with patch.object(simple, "default_candidates", lambda _problem, _name, uses: uses):
-        uses: Any = SimpleCandidates.combinations(portfolio, "", None)  # type: ignore[arg-type]
+    uses = SimpleCandidates.uses_of_learners(portfolio)  # type: ignore[arg-type]
     chosen = features.choose_features(data.kind, config.portfolio.features or ())
     asked["features"] = chosen.names
     asked["uses"] = {learner: list(names) for learner, names in uses.items()}

@@ -249,6 +249,12 @@ class SimpleCandidates:
 
     def combinations(self, name: str, problem: Problem) -> list[SimpleCandidate]:
         """Return every learner with its uses of each source, and of all sources together."""
+        for use in self.setting.config.portfolio.uses or ():
+            self.say_skipped(use, problem)
+        return default_candidates(problem, name, self.uses_of_learners())
+
+    def uses_of_learners(self) -> dict[str, tuple[str, ...]]:
+        """Return the uses that each learner of the job is tried with."""
         settings = self.setting.config.portfolio
         usual = default_uses(self.setting.data)
         chosen = {}
@@ -261,9 +267,7 @@ class SimpleCandidates:
                 named = usual[learner]
             # Without auxiliary data: what all others are compared with.
             chosen[learner] = tuple(dict.fromkeys([ALONE, *named]))
-        for use in settings.uses or ():
-            self.say_skipped(use, problem)
-        return default_candidates(problem, name, chosen)
+        return chosen
 
     def say_skipped(self, use: str, problem: Problem) -> None:
         """Say which sources a use that was named cannot take."""
