@@ -3,6 +3,7 @@ and jobs that are refused.
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import torch
 
 import attittud_lab
 from attittud_lab.config.load import load
+from attittud_lab.config.schema import CandidateConfig
 from attittud_lab.errors import InputError
-from attittud_lab.portfolio import finetuned, networks
+from attittud_lab.portfolio import candidates, finetuned, networks, trial
 from attittud_lab.portfolio.run import run
 from attittud_lab.training.train import load_data
 from tests.helpers.commands import call
@@ -61,6 +63,42 @@ def write_texts() -> None:
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("strategy", ["primary_only", "multitask", "pretrain"])
+def test_outputs_of_a_fold_do_not_depend_on_its_labels(
+    strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_images()
+    config = load(Path("job.yaml"))
+    data = load_data(config, pooled=True)
+    folds = trial.make_folds(data, config.portfolio, seed=0)
+    monkeypatch.setattr(trial, "make_folds", lambda *_: folds)
+    (model,) = finetuned.pretrained_networks(config, data).values()
+    job = finetuned.job_for(config, data, model)
+    phases = {
+        name: replace(getattr(job.training, name), primary_batch=16)
+        for name in ("guided", "finetune")
+    }
+    job = replace(job, training=replace(job.training, **phases))
+    candidate = candidates.named(CandidateConfig(name=strategy), job)
+
+    def trained(held_out: int, by: int) -> list[torch.Tensor]:
+        """The outputs for fold 0 where the labels of a fold are moved by some classes."""
+        examples = data.primary.examples
+        targets = examples.targets.clone()
+        chosen = torch.from_numpy(folds.of == held_out)
+        targets[chosen] = (targets[chosen] + by) % len(data.primary.classes)
+        primary = replace(data.primary, examples=replace(examples, targets=targets))
+        folder = Path(f"trial-{held_out}-{by}")
+        work = trial.TrialJob(job, candidate, 0, 8, folder)
+        return trial.run_trial(work, replace(data, primary=primary)).outputs
+
+    truth = trained(0, 0)
+    for first, second in zip(truth, trained(0, 1), strict=True):
+        assert torch.equal(first, second)
+    others = trained(1, 1)
+    assert not all(torch.equal(first, second) for first, second in zip(truth, others, strict=True))
 
 
 def test_images_from_train_to_export() -> None:
