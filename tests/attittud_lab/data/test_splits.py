@@ -77,6 +77,62 @@ def test_texts_that_differ_in_case_blanks_and_punctuation_are_copies(tmp_path: P
         read_primary(f"path: {tmp_path}, validation: 8, overlap: refuse")
 
 
+SAME_LOOKS = {
+    "decomposed": ("Caf\u00e9 na\u00efve {}", "Cafe\u0301 nai\u0308ve {}"),
+    "zero width": ("a plain text {}", "a pl\u200bain\ufeff te\u00adxt\u2060 {}"),
+    "quotes": ('it\'s "good" {}', "it\u2019s \u201cgood\u201d {}"),
+    "dashes": ("one - two {} - 3", "one \u2013 two {} \u2212 3"),
+    "spaces and widths": ("a full {} (1)", "a\u00a0\uff46\uff55\uff4c\uff4c {} \uff081\uff09"),
+}
+
+
+@pytest.mark.parametrize("pair", SAME_LOOKS.values(), ids=SAME_LOOKS)
+def test_texts_that_differ_only_in_unicode_form_are_the_same(
+    tmp_path: Path, pair: tuple[str, str]
+) -> None:
+    """The auxiliary copy is left out, the test copy is refused, and the text that trains is as the
+    file has it.
+    """
+    one, other = ([form.format(f"{n:03}") for n in range(20)] for form in pair)
+    write(tmp_path / "own" / "train.jsonl", [(text, "ab"[n % 2]) for n, text in enumerate(one)])
+    write(tmp_path / "own" / "test.jsonl", numbered(100, ["a", "b"] * 10))
+    write(
+        tmp_path / "more.jsonl",
+        [(text, "xy"[n % 2]) for n, text in enumerate([*other, "more of it", "and more"])],
+    )
+    job = f"data: {{primary: {{path: {tmp_path}/own, validation: 4}}, auxiliary: {{more: {tmp_path}/more.jsonl}}}}"
+    parts = read_parts(loads(job).data, 0, pooled=True)
+    assert parts.auxiliary["more"].left_out == 20
+    assert {*parts.primary["train"].raws()} | {*parts.primary["validation"].raws()} == {*one}
+    assert words_of(one).tolist() == words_of(other).tolist()
+    write(tmp_path / "own" / "test.jsonl", [(text, "ab"[n % 2]) for n, text in enumerate(other)])
+    with pytest.raises(InputError, match="test examples are also in train"):
+        read_parts(loads(job).data, 0)
+
+
+def test_texts_that_only_look_alike_are_not_copies(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Vowel signs, sums, smileys and blank texts: nothing but punctuation, case and white space is
+    looked through.
+    """
+    pairs = [
+        ("3*4", "3/4"),
+        ("12 3", "1 23"),
+        ("\u0915\u093f", "\u0915\u093e"),
+        (":-)", ":-("),
+        ("", " "),
+        ("a+b", "a-b+"),
+    ]
+    write(
+        tmp_path / "train.jsonl",
+        [(text, "ab"[n % 2]) for n, (text, _) in enumerate(pairs)] + numbered(0, ["a", "b"] * 20),
+    )
+    write(tmp_path / "test.jsonl", [(text, "ab"[n % 2]) for n, (_, text) in enumerate(pairs)])
+    read_primary(f"path: {tmp_path}, validation: 2")
+    assert "are also in" not in caplog.text
+
+
 def test_auxiliary_texts_equal_to_test_texts_are_left_out_and_near_copies_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

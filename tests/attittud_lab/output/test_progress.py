@@ -1,10 +1,13 @@
 """Lines that say how far a run is."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from attittud_lab.output.progress import EvaluationLines
+from attittud_lab.output.progress import EvaluationLines, _Tally, parse_duration
 
 
 @pytest.fixture
@@ -33,3 +36,37 @@ def test_lines_say_how_far_and_how_long(
         "guided 700/1000 steps, 0:02:15 left",
         "guided 700/1000 steps, 0:02:15 left, validation accuracy 0.7500, loss 1.0000",
     ]
+
+
+@given(
+    slower=st.floats(0.2, 5),
+    noise=st.lists(st.floats(0.9, 1.1), min_size=12, max_size=12),
+    at_once=st.integers(1, 3),
+)
+def test_the_time_left_is_a_range_that_follows_the_measured_pace(
+    slower: float, noise: list[float], at_once: int
+) -> None:
+    """However fast the machine is, the range covers what the remaining runs take."""
+    tally = _Tally()
+    tally.planned = len(noise)
+    tally.began(0.0)
+    assert tally.time_left(5.0) == ""  # no run has been timed
+    moments = [100 * slower * sum(noise[: number + 1]) / at_once for number in range(len(noise))]
+    for number, moment in enumerate(moments[:-1]):
+        tally.finish(trained=True)
+        words = tally.time_left(moment).removeprefix(", ").removesuffix(" left")
+        low, high = ends(words)
+        assert low <= moments[-1] - moment + 1e-6, number
+        assert high >= moments[-1] - moment - 1e-6, number
+        assert low < high
+
+
+def ends(words: str) -> tuple[float, float]:
+    """Both ends of a range of durations in words, in seconds."""
+    text = words.removeprefix("about ").replace("min", "m")
+    if text.startswith("less than "):
+        return 0.0, parse_duration(text.removeprefix("less than "))
+    first, _, last = text.partition(" to ")
+    unit = last[-1:]
+    begins = parse_duration(first if re.search("[a-z]", first) else f"{first}{unit}")
+    return begins, parse_duration(last or first)
