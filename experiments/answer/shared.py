@@ -25,6 +25,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import torch
 from torch import Tensor
 
 from attittud import LabelChannel
@@ -225,13 +226,17 @@ def without_shrinkage() -> Iterator[None]:
 def gold(
     log_probs: Tensor, labels: Tensor, shares: Tensor, *, classes: int, **_: int
 ) -> LabelChannel:
-    """C[c, a] is the mean of p_s(a|x) over examples of class c; without an example it is π(a)."""
+    """C[c, a] is the mean of p_s(a|x) over examples of class c; without an example it is π(a).
+
+    A source with several labels at once has a channel for each: log_probs are n x [S x] labels,
+    and the matrix is [S x] classes x labels.
+    """
     probs = log_probs.double().softmax(-1)
-    matrix = shares.double().expand(classes, -1).clone()
+    matrix = torch.stack([shares.double()] * classes, dim=-2)
     for number in range(classes):
         if (labels == number).any():
-            matrix[number] = probs[labels == number].mean(0)
-    return LabelChannel(matrix, 1.0, shares)
+            matrix[..., number, :] = probs[labels == number].mean(0)
+    return LabelChannel(matrix, torch.ones(shares.shape[:-1]), shares)
 
 
 # ------------------------------------------------------------------------------------ the same runs

@@ -21,6 +21,7 @@ from attittud_lab.uses.problem import SourceData
 from experiments.answer import build, record, run, shared, table
 from experiments.answer import write as write_files
 from experiments.answer.__main__ import main, numbers
+from experiments.answer.pair import Examples, Pair, Part
 from experiments.answer.references import gradients
 from experiments.answer.suspects import self_confidence
 from tests.helpers.runs import JOB
@@ -77,6 +78,34 @@ def test_gold_loss_correction_is_a_mean_without_prior_or_shrinkage():
     torch.testing.assert_close(channel.matrix, expected, rtol=0, atol=1e-6)
     assert channel.openness == 1
     assert LabelChannel.estimate(log_probs, labels, shares, classes=3).openness < 1
+
+
+def test_gold_loss_correction_runs_with_a_source_of_several_labels_at_once(tmp_path, monkeypatch):
+    random = np.random.default_rng(0)
+    labels = np.arange(90) % 2
+
+    def part(name, rows, targets, classes):
+        pixels = random.integers(0, 256, (len(rows), 8, 8), dtype=np.uint8)
+        return Part([f"{name}{row}" for row in rows], pixels, targets[rows], classes)
+
+    findings = random.integers(0, 2, (90, 3))
+    pool = part("mine", np.arange(30), labels, ("a", "b"))
+    test = part("test", np.arange(30), labels, ("a", "b"))
+    sources = {
+        "same": part("same", np.arange(40), labels, ("a", "b")),
+        "findings": part("findings", np.arange(40), findings, ("x", "y", "z")),
+    }
+    examples = Examples(pool, test, sources)
+    checksum = write_files.checksum(examples)
+    pair = Pair("small", "a", "image", "open", (12, 12), 1e-3, checksum, lambda _: examples)
+    for module in ("experiments.answer", "experiments.answer.run"):
+        monkeypatch.setattr(f"{module}.pairs", lambda: {"small": pair})
+    build("small", tmp_path, tmp_path / "files", 0)
+    monkeypatch.setattr(shared, "ENCODERS", {})
+    place = run.Place(tmp_path, None, None, None, quick=True)
+    (path,) = run.run_all(["small"], [0], ["gold_loss_correction"], place)
+    result = json.loads(path.read_text())
+    assert result["accuracy"] is not None, result["error"]
 
 
 @pytest.mark.parametrize("kind", ["text", "image", "table"])
