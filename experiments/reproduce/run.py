@@ -9,7 +9,7 @@ from typing import Any
 from attittud_lab.config.load import load
 from attittud_lab.config.schema import Config
 from attittud_lab.errors import InputError
-from attittud_lab.output.progress import Progress, RunLines
+from attittud_lab.output.progress import Lines, Progress
 from attittud_lab.placing.job import Here, Job
 from attittud_lab.placing.processes import in_processes
 from experiments.reproduce.experiments import EXPERIMENTS, Experiment, Part, declared
@@ -196,7 +196,5 @@ def _work(
     quiet: bool,
     settings: dict[str, Any],
 ) -> Outcome:
-    from rich.console import Console
-
-    progress = Progress() if quiet else RunLines(Console(), f"{number + 1}: ")
+    progress = Progress() if quiet else Lines(prefix=f"{number + 1}: ")
     return reproduce(names, data, progress=progress, share=number / count, **settings)

@@ -130,17 +130,17 @@ class Runner:
         """Train a run that was claimed, and release it."""
         result: Any
         try:
-            self.progress.begin(f"{job.part}: {job.run}")
+            shown = self.progress.begin(f"{job.part}: {job.run}")
             data = None if (folder / "result.json").exists() else self._prepared(job.config)
             began = time.perf_counter()
             try:
-                result = train(job.config, run_dir=folder, data=data, progress=self.progress)
+                result = train(job.config, run_dir=folder, data=data, progress=shown)
             except DivergedError as error:
                 result = str(error)
             seconds = time.perf_counter() - began
             self.clock.took(seconds)
             self.results.keep(job, folder, result, seconds)
-            self.progress.end()
+            shown.end()
         finally:
             self.results.release(job)
 

@@ -19,11 +19,8 @@ class Seen(Progress):
     def __init__(self, name: str = "", seen: list[tuple[Any, ...]] | None = None) -> None:
         self.name, self.seen = name, [] if seen is None else seen
 
-    def alongside(self, what: str) -> Progress:
+    def begin(self, what: str) -> Progress:
         return Seen(what, self.seen)
-
-    def begin(self, what: str) -> None:
-        self.name = what
 
     def phase(self, name: str, steps: int | None, done: int) -> None:
         self.seen.append((self.name, "phase", name, steps, done))

@@ -17,7 +17,7 @@ from attittud_lab.files import (
     write_json,
 )
 from attittud_lab.output.interrupts import interruptible, starting
-from attittud_lab.output.progress import RunLines, display
+from attittud_lab.output.progress import Lines, display
 
 
 def demo(
@@ -76,7 +76,7 @@ def demo(
     if out is not None:
         check_writable(out, other_file)
     note = "the demo keeps nothing before its end, so the same command starts over"
-    progress = display(RunLines(Console(stderr=True)))
+    progress = display(Lines())
     try:
         with interruptible(lambda: note), progress:
             result = run_all(seeds, steps, workers, folder, progress)

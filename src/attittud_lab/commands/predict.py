@@ -16,7 +16,7 @@ import typer
 from attittud_lab.commands import LabelColumn
 from attittud_lab.errors import InputError, counted, listed
 from attittud_lab.output.interrupts import interruptible, starting
-from attittud_lab.output.progress import EvaluationLines, display
+from attittud_lab.output.progress import Lines, display
 
 if TYPE_CHECKING:
     import numpy as np
@@ -178,7 +178,7 @@ def _predict(
         names
     )
     on_screen = output is None and sys.stdout.isatty()  # then the screen shows the predictions
-    shown = display(EvaluationLines("inputs"), quiet=quiet or on_screen)
+    shown = display(Lines(unit="inputs"), quiet=quiet or on_screen)
     count = labelled = right = trained_on = 0
     opened = open_output(output, model.classes, several=model.several, raw=raw)
     with _broken_ones() as broken, shown, opened as write:

@@ -25,7 +25,7 @@ from attittud_lab.errors import InputError, command, counted
 from attittud_lab.models import names as models
 from attittud_lab.output.interrupts import interruptible, starting
 from attittud_lab.output.logs import CHOICES
-from attittud_lab.output.progress import EvaluationLines, RunLines, display
+from attittud_lab.output.progress import Lines, display
 from attittud_lab.strategies import find
 from attittud_lab.strategies import names as strategies
 
@@ -64,8 +64,6 @@ def train(
     the best.
     """
     with starting(), nullcontext() if quiet else told_if_slow("loading torch and other libraries"):
-        from rich.console import Console
-
         from attittud_lab.files import read_json
         from attittud_lab.portfolio.run import run as run_portfolio
         from attittud_lab.runs.folder import REMARK
@@ -87,8 +85,7 @@ def train(
             f"{asked}: strategy {settings.strategy.name} trains a single run; leave {asked} out, or use strategy=portfolio or "
             "`attittud compare`, which train many runs"
         )
-    lines = RunLines(Console(stderr=True), noun="trial") if several else EvaluationLines()
-    progress = display(lines, quiet=quiet)
+    progress = display(Lines(noun="trial"), quiet=quiet)
     with interruptible(lambda: _kept(run_dir, fresh=fresh)), progress:
         if several:
             with placed(workers, ray) as place:

@@ -121,9 +121,9 @@ class Runs:
             config = replace(config, seed=run.seed)
             name = run_name(run.candidate, run.variant, run.seed)
             if (path / "result.json").exists() and not self.fresh:
-                progress.begin(name)
+                shown = progress.begin(name)
                 self._add(path, checked(train(config, run_dir=path)))
-                progress.end()
+                shown.end()
                 continue
             data = self.prepared(run.seed)
             threads = self.threads_of(config, data)

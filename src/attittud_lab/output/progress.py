@@ -1,8 +1,7 @@
 """Progress of runs: bars on a terminal, lines elsewhere; and durations in words.
 
 Training, comparisons and the portfolio call the methods of `Progress`. Commands call `display`, which
-chooses the class: `Bars` on a terminal, `EvaluationLines` or `RunLines` elsewhere, `Progress` itself
-for silence.
+chooses the class: `Bars` on a terminal, `Lines` elsewhere, `Progress` itself for silence.
 """
 
 from __future__ import annotations
@@ -18,9 +17,8 @@ from typing import TYPE_CHECKING, Self
 from attittud_lab.errors import InputError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.progress import BarColumn, TaskID
     from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
 
 
 EARLY = (0.8, 2.0)
@@ -51,31 +49,20 @@ class Progress:
         """
 
     def skipped(self, runs: int) -> None:
-        """Count runs that were finished earlier.
-
-        They are not left, and say nothing about how long the others take.
-        """
+        """Count runs that were finished earlier: they say nothing about how long others take."""
 
     def stage(self, name: str) -> None:
-        """Begin a stage, such as the final training of a portfolio: runs are counted from 1
-        again.
-        """
+        """Begin a stage, such as the final training: runs are counted from 1 again."""
 
     def say(self, text: str) -> None:
         """Show a line."""
 
-    def begin(self, what: str) -> None:
-        """Begin a run of a comparison."""
+    def begin(self, what: str) -> Progress:
+        """Begin one of the planned runs, and return its own progress, whose `end` finishes it."""
+        return self
 
     def end(self) -> None:
-        """Finish a run of a comparison."""
-
-    def alongside(self, what: str) -> Progress:
-        """Begin one of several runs at the same time.
-
-        The returned progress belongs to this run; its `end` finishes it.
-        """
-        return self
+        """Finish a run."""
 
     def __enter__(self) -> Self:
         return self
@@ -84,36 +71,120 @@ class Progress:
         pass
 
 
+def display(lines: Lines, *, quiet: bool = False) -> Progress:
+    """Choose what a command shows: nothing if `quiet`, bars on a terminal, `lines` elsewhere."""
+    if quiet:
+        return Progress()
+    return Bars() if sys.stderr.isatty() else lines
+
+
+class _Display(Progress):
+    """Shows several runs. Its own phases are those of a run without a name."""
+
+    alone: Progress
+
+    def phase(self, name: str, steps: int | None, done: int) -> None:
+        self.alone.phase(name, steps, done)
+
+    def advance(self, steps: int, values: Mapping[str, float]) -> None:
+        self.alone.advance(steps, values)
+
+    def evaluated(self, values: Mapping[str, float]) -> None:
+        self.alone.evaluated(values)
+
+
 # -------------------------------------------------------------------------------------------- lines
 
 SILENT = 10.0
 """Seconds without an evaluation after which a line says how far a phase is."""
-_INDENT = " " * 11
-"""Lines of a run begin under the words of its numbered line, which begins with the seconds."""
 
 
-class Says(Progress):
-    """Shows only lines, such as one for each candidate of a portfolio."""
+class Lines(_Display):
+    """Lines on standard error: one for each evaluation, and a numbered one for each finished run.
+
+    `noun` is what a run is called, `unit` what a phase counts; lines begin with `prefix`.
+    """
+
+    def __init__(self, noun: str = "run", unit: str = "steps", prefix: str = "") -> None:
+        self.unit = unit
+        self.last_line = -math.inf
+        self.tally = _Tally()
+        self.alone = _RunLines(self, "")
+        self._noun = noun
+        self._prefix = prefix
+        self._began = time.monotonic()
+
+    def comparison(self, runs: int) -> None:
+        self.tally.planned = runs
+
+    def skipped(self, runs: int) -> None:
+        self.tally.finished += runs
+
+    def stage(self, name: str) -> None:
+        self.tally = _Tally(f"{name}, ")
 
     def say(self, text: str) -> None:
-        sys.stderr.write(f"{text}\n")
+        self.last_line = time.monotonic()
+        sys.stderr.write(f"{self._prefix}{text}\n")
         sys.stderr.flush()
+
+    def begin(self, what: str) -> Progress:
+        return _RunLines(self, what)
+
+    def finish(self, what: str, *, trained: bool) -> None:
+        """Show the numbered line of a finished run, with the seconds so far and the time left."""
+        number = self.tally.finish(trained=trained)
+        now = time.monotonic()
+        place = ""
+        if self.tally.planned:
+            left = self.tally.time_left(now)
+            place = f"{self.tally.name}{self._noun} {number} of {self.tally.planned}{left}: "
+        self.say(f"{now - self._began:7.1f} s  {place}{what}")
+
+
+class _RunLines(Progress):
+    """The lines of one run, which begin with its name."""
+
+    def __init__(self, lines: Lines, name: str) -> None:
+        self._lines = lines
+        self._name = name
+        self._phase: _Phase | None = None
+        self._figures = ""
+        """The last evaluation."""
+
+    def say(self, text: str) -> None:
+        self._lines.say(f"{self._name}: {text}" if self._name else text)
+
+    def phase(self, name: str, steps: int | None, done: int) -> None:
+        self._phase = _Phase(name, steps, done, self._lines.unit)
+        self._lines.tally.began(self._phase.began)
+
+    def advance(self, steps: int, values: Mapping[str, float]) -> None:
+        if self._phase is not None and self._phase.advance(steps):
+            self.say(self._phase.words())
+
+    def evaluated(self, values: Mapping[str, float]) -> None:
+        self._figures = f"validation {_named(values)}"
+        # Many quick runs would fill the screen; the last line of a named run repeats its figures.
+        crowded = self._name and time.monotonic() - self._lines.last_line < 1
+        if self._phase is not None and not crowded:
+            self.say(f"{self._phase.words()}, {self._figures}")
+
+    def end(self) -> None:
+        what = self._name
+        if self._figures:
+            what = f"{self._name}: {self._figures}"
+        self._lines.finish(what, trained=self._phase is not None)
 
 
 class _Phase:
     """How far a phase is and how long it will take, in words."""
 
-    def __init__(
-        self,
-        name: str = "",
-        steps: int | None = None,
-        done: int = 0,
-        noun: str = "steps",
-    ) -> None:
+    def __init__(self, name: str, steps: int | None, done: int, unit: str) -> None:
         self.name = name
         self.steps = steps
         self.done = done
-        self.noun = noun
+        self.unit = unit
         self._done_before = done  # in another process, whose time is unknown
         self.began = time.monotonic()
         self.told = self.began
@@ -132,34 +203,10 @@ class _Phase:
         """Return the steps done and the time left."""
         self.told = time.monotonic()
         if self.steps is None:
-            return f"{self.name} {self.done} {self.noun}"
+            return f"{self.name} {self.done} {self.unit}"
         per_step = (self.told - self.began) / max(1, self.done - self._done_before)
         left = timedelta(seconds=round(per_step * (self.steps - self.done)))
-        return f"{self.name} {self.done}/{self.steps} {self.noun}, {left} left"
-
-
-def _named(values: Mapping[str, float], digits: int) -> str:
-    return ", ".join(f"{name} {value:.{digits}f}" for name, value in values.items())
-
-
-class EvaluationLines(Says):
-    """A line for each evaluation, or after ten seconds without one.
-
-    It has the steps done, the time left and the figures.
-    """
-
-    def __init__(self, noun: str = "steps") -> None:
-        self._noun = noun
-
-    def phase(self, name: str, steps: int | None, done: int) -> None:
-        self._phase = _Phase(name, steps, done, self._noun)
-
-    def advance(self, steps: int, values: Mapping[str, float]) -> None:
-        if self._phase.advance(steps):
-            self.say(self._phase.words())
-
-    def evaluated(self, values: Mapping[str, float]) -> None:
-        self.say(f"{self._phase.words()}, validation {_named(values, 4)}")
+        return f"{self.name} {self.done}/{self.steps} {self.unit}, {left} left"
 
 
 class _Tally:
@@ -197,133 +244,93 @@ class _Tally:
         return f", {time_range(seconds, MEASURED)} left"
 
 
-class RunLines(Progress):
-    """A line for each run, with the seconds so far and the time left, and one for each evaluation.
-
-    Evaluations within a second of another line are left out, except the last one of a run. `noun`
-    is what a run is called.
-    """
-
-    def __init__(self, console: Console, worker: str = "", noun: str = "run") -> None:
-        self._console = console
-        self._worker = worker
-        self._noun = noun
-        self._began = time.monotonic()
-        self.told = 0.0
-        """When the last line was written."""
-        self.tally = _Tally()
-        self._run = _RunLine(self)
-
-    def comparison(self, runs: int) -> None:
-        self.tally.planned = runs
-
-    def skipped(self, runs: int) -> None:
-        self.tally.finished += runs
-
-    def stage(self, name: str) -> None:
-        self.tally = _Tally(f"{name}, ")
-
-    def say(self, text: str) -> None:
-        self.told = time.monotonic()
-        self._console.print(f"{self._worker}{text}", highlight=False, markup=False, soft_wrap=True)
-
-    def begin(self, what: str) -> None:
-        self.count(self.tally.finished + 1, what)
-        self._run = _RunLine(self)
-
-    def phase(self, name: str, steps: int | None, done: int) -> None:
-        self._run.phase(name, steps, done)
-
-    def advance(self, steps: int, values: Mapping[str, float]) -> None:
-        self._run.advance(steps, values)
-
-    def evaluated(self, values: Mapping[str, float]) -> None:
-        self._run.evaluated(values)
-
-    def end(self) -> None:
-        self.tally.finish(trained=self._run.trained)
-        if self._run.unsaid:
-            self.say(f"{_INDENT}{self._run.unsaid}")
-
-    def alongside(self, what: str) -> Progress:
-        return _RunLine(self, what)
-
-    def count(self, number: int, what: str) -> None:
-        """Show a line with the number of a run among all."""
-        now = time.monotonic()
-        place = ""
-        if self.tally.planned:
-            left = self.tally.time_left(now)
-            place = f"{self.tally.name}{self._noun} {number} of {self.tally.planned}{left}: "
-        self.say(f"{now - self._began:7.1f} s  {place}{what}")
-
-
-class _RunLine(Progress):
-    """The lines of one run.
-
-    It is the only current run, or one of several at the same time, which then has a name (`what`)
-    in its lines and a numbered line at its end.
-    """
-
-    def __init__(self, lines: RunLines, what: str = "") -> None:
-        self._lines = lines
-        self._what = what
-        self._phase = _Phase()
-        self.trained = False
-        self.say = lines.say  # type: ignore[method-assign]  # the same line
-        self.unsaid = ""
-        """The last figures, if no line has them."""
-
-    def phase(self, name: str, steps: int | None, done: int) -> None:
-        self._phase = _Phase(name, steps, done)
-        self.trained = True
-        self._lines.tally.began(self._phase.began)
-
-    def advance(self, steps: int, values: Mapping[str, float]) -> None:
-        if self._phase.advance(steps):
-            self._tell(self._phase.words())
-
-    def evaluated(self, values: Mapping[str, float]) -> None:
-        self.unsaid = f"validation {_named(values, 3)}"
-        crowded = time.monotonic() - self._lines.told < 1
-        if crowded or not self._phase.name:
-            return
-        self._tell(f"{self._phase.words()}, {self.unsaid}")
-        if not self._what:  # a named run repeats its last figures at its end
-            self.unsaid = ""
-
-    def _tell(self, text: str) -> None:
-        name = f"{self._what}: " if self._what else ""
-        self.say(f"{_INDENT}{name}{text}")
-
-    def end(self) -> None:
-        number = self._lines.tally.finish(trained=self.trained)
-        figures = f": {self.unsaid}" if self.unsaid else ""
-        self._lines.count(number, f"{self._what}{figures}")
-
-
 # --------------------------------------------------------------------------------------------- bars
 
-_WIDE = 100
-"""Columns of a terminal on which the shares fit next to a bar of 20 cells."""
+
+class Bars(_Display):
+    """A bar for all runs, and one for each run in progress; lines appear above them."""
+
+    def __init__(self) -> None:
+        self.bars = _rich_bars()
+        self.runs = self.bars.add_task("runs", visible=False, figures="")
+        self.alone = _RunBar(self, "")
+
+    def __enter__(self) -> Self:
+        self.bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bars.stop()
+
+    def say(self, text: str) -> None:
+        self.bars.console.print(text, highlight=False, markup=False)
+
+    def comparison(self, runs: int) -> None:
+        self.bars.update(self.runs, total=runs, visible=True)
+
+    def skipped(self, runs: int) -> None:
+        # The first update of a stage only starts the clock of its pace.
+        self.bars.update(self.runs, advance=runs)
+
+    def stage(self, name: str) -> None:
+        self.bars.reset(self.runs, description=name)
+
+    def begin(self, what: str) -> Progress:
+        return _RunBar(self, what)
 
 
-def _rich_bars() -> tuple[RichProgress, BarColumn]:
-    """Return the display on standard error, and its column with the bar."""
+class _RunBar(Progress):
+    """The bar of one run: the losses, the three shares and the latest validation figures."""
+
+    def __init__(self, bars: Bars, name: str) -> None:
+        self._all = bars
+        self._bars = bars.bars
+        self._name = name
+        self._validation = ""
+        self._task: TaskID | None = None
+
+    def say(self, text: str) -> None:
+        self._all.say(text)
+
+    def phase(self, name: str, steps: int | None, done: int) -> None:
+        title = name
+        if self._name:  # a run without a name keeps the bars of its earlier phases
+            self._remove()
+            title = f"{self._name}: {name}"
+        self._task = self._bars.add_task(title, total=steps, completed=done, figures="")
+
+    def advance(self, steps: int, values: Mapping[str, float]) -> None:
+        if self._task is not None:
+            figures = f"{_figures(values)}{self._validation}"
+            self._bars.update(self._task, advance=steps, figures=figures)
+
+    def evaluated(self, values: Mapping[str, float]) -> None:
+        self._validation = f"  validation {_named(values)}"
+
+    def end(self) -> None:
+        self._bars.advance(self._all.runs)
+        self._remove()
+
+    def _remove(self) -> None:
+        if self._task is not None:
+            self._bars.remove_task(self._task)
+        self._task = None
+
+
+def _rich_bars() -> RichProgress:
+    """Return the display on standard error."""
     from rich import progress as rich
     from rich.console import Console
     from rich.table import Column
 
     console = Console(stderr=True)
-    bar = rich.BarColumn(bar_width=20 if console.width >= _WIDE else 16)
-    widest_name = max(8, console.width * 2 // 5)
-    name = Column(no_wrap=True, min_width=8, max_width=widest_name, overflow="ellipsis")
+    name = Column(no_wrap=True, max_width=console.width * 2 // 5, overflow="ellipsis")
     # On a narrow terminal the end of the line is cut off.
     figures = Column(no_wrap=True, overflow="ellipsis", ratio=1)
-    shown = rich.Progress(
+    return rich.Progress(
         rich.SpinnerColumn(),  # moves in long steps too
         rich.TextColumn("{task.description}", table_column=name),
-        bar,
+        rich.BarColumn(bar_width=16),
         rich.MofNCompleteColumn(),
         rich.TimeRemainingColumn(compact=True),
         rich.TextColumn("{task.fields[figures]}", table_column=figures),
@@ -331,118 +338,10 @@ def _rich_bars() -> tuple[RichProgress, BarColumn]:
         expand=True,
         speed_estimate_period=86400,  # a run may take longer than the 30 s that rich looks back
     )
-    return shown, bar
 
 
-class _Display(Progress):
-    """A display of bars while it is entered, with lines above them."""
-
-    def __init__(self) -> None:
-        self._bars, self._column = _rich_bars()
-
-    def __enter__(self) -> Self:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()
-
-    def say(self, text: str) -> None:
-        self._bars.console.print(text, highlight=False, markup=False)
-
-
-class Bars(_Display):
-    """A bar for each phase, with the losses, the three shares and the latest validation figure.
-
-    A comparison has a bar for all runs, and a bar for the current phase, which the next phase
-    replaces.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._validation = ""
-        self._runs = self._bars.add_task("runs", visible=False, figures="")
-
-    def phase(self, name: str, steps: int | None, done: int) -> None:
-        self._clear()
-        self._task = self._bars.add_task(name, total=steps, completed=done, figures="")
-
-    def advance(self, steps: int, values: Mapping[str, float]) -> None:
-        if shares(values) and self._bars.console.width < _WIDE:
-            self._column.bar_width = 5  # the shares need the room
-        self._bars.update(self._task, advance=steps, figures=_figures(values) + self._validation)
-
-    def evaluated(self, values: Mapping[str, float]) -> None:
-        self._validation = _validation(values)
-
-    def comparison(self, runs: int) -> None:
-        self._bars.update(self._runs, total=runs, visible=True)
-
-    def skipped(self, runs: int) -> None:
-        # The first update of a stage only starts the clock of its pace.
-        self._bars.update(self._runs, advance=runs)
-
-    def stage(self, name: str) -> None:
-        self._bars.reset(self._runs, description=name)
-
-    def begin(self, what: str) -> None:
-        self._bars.update(self._runs, figures=what)
-        self._validation = ""
-
-    def end(self) -> None:
-        self._bars.advance(self._runs)
-        self._clear()
-
-    def _clear(self) -> None:
-        """Remove the bars of phases, if there is a bar for all runs."""
-        runs, *phases = self._bars.tasks
-        if runs.visible:
-            for task in phases:
-                self._bars.remove_task(task.id)
-
-    def alongside(self, what: str) -> Progress:
-        return _RunBar(self, self._bars, self._runs, what)
-
-
-def display(lines: Progress, *, quiet: bool = False) -> Progress:
-    """Choose what a command shows: nothing if `quiet`, bars on a terminal, `lines` elsewhere."""
-    if quiet:
-        return Progress()
-    return Bars() if sys.stderr.isatty() else lines
-
-
-class _RunBar(Progress):
-    """One of several runs at the same time, with a bar of its own while it is trained."""
-
-    def __init__(self, bars: Bars, shown: RichProgress, runs: TaskID, what: str) -> None:
-        self._bars = shown
-        self._runs = runs
-        self._what = what
-        self._validation = ""
-        self._task: TaskID | None = None
-        self.say = bars.say  # type: ignore[method-assign]  # above all bars
-
-    def phase(self, name: str, steps: int | None, done: int) -> None:
-        self._remove()
-        title = f"{self._what}: {name}"
-        self._task = self._bars.add_task(title, total=steps, completed=done, figures="")
-
-    def advance(self, steps: int, values: Mapping[str, float]) -> None:
-        if self._task is not None:
-            figures = _figures(values) + self._validation
-            self._bars.update(self._task, advance=steps, figures=figures)
-
-    def evaluated(self, values: Mapping[str, float]) -> None:
-        self._validation = _validation(values)
-
-    def end(self) -> None:
-        self._bars.advance(self._runs)
-        self._remove()
-
-    def _remove(self) -> None:
-        if self._task is not None:
-            self._bars.remove_task(self._task)
-        self._task = None
+def _named(values: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4f}" for name, value in values.items())
 
 
 def shares(values: Mapping[str, float]) -> dict[str, float] | None:
@@ -457,11 +356,6 @@ def shares(values: Mapping[str, float]) -> dict[str, float] | None:
     if not total > 0:  # NaN too
         return None
     return {part: square / total for part, square in squares.items()}
-
-
-def _validation(values: Mapping[str, float]) -> str:
-    words = [f"{name} {value:.3f}" for name, value in values.items()]
-    return "  validation " + " ".join(words)
 
 
 def _figures(values: Mapping[str, float]) -> str:

@@ -283,7 +283,7 @@ class _Cluster(Place):
                     number = next(self._numbers)
                     needed = [other.data for _, other, _ in busy.values()]
                     reference = self._submit(number, job, needed)
-                    busy[reference] = (number, job, progress.alongside(job.name))
+                    busy[reference] = (number, job, progress.begin(job.name))
                 if not busy:
                     return
                 done, _ = ray.wait([*busy], num_returns=1, timeout=EVERY)

@@ -91,10 +91,10 @@ class InThisProcess(Place):
 
     def run(self, jobs: Iterable[Job], progress: Progress) -> Iterator[tuple[Job, Any]]:
         for job in jobs:
-            progress.begin(job.name)
-            here = Here(job.folder or Path(), job.data, progress)
+            shown = progress.begin(job.name)
+            here = Here(job.folder or Path(), job.data, shown)
             result = job.function(here, *job.arguments)
-            progress.end()
+            shown.end()
             yield job, result
 
 

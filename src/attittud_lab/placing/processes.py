@@ -71,7 +71,7 @@ class _Processes(Place):
         the job goes on, and an `Outcome` at its end. A connection that is closed instead means that
         the process died; its job starts again in another one.
         """
-        todo = ((job, progress.alongside(job.name)) for job in jobs)
+        todo = ((job, progress.begin(job.name)) for job in jobs)
         again: list[tuple[Job, Progress]] = []  # jobs whose process died
         busy: dict[Connection, _Worker] = {}
         tries: dict[Job, int] = {}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attittud_lab.output.progress import EvaluationLines, _Tally, parse_duration
+from attittud_lab.output.progress import Lines, _Tally, parse_duration
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def test_lines_say_how_far_and_how_long(
     clock: SimpleNamespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Evaluations come between logged steps; a resumed phase is as fast as in this process."""
-    lines = EvaluationLines()
+    lines = Lines()
     lines.phase("guided", 1000, 500)
     clock.now += 9
     lines.advance(20, {})

@@ -59,7 +59,7 @@ class Killer(Seen):
         super().__init__(*more)
         self.cluster = cluster
 
-    def alongside(self, what: str) -> Progress:
+    def begin(self, what: str) -> Progress:
         return Killer(self.cluster, what, self.seen)
 
     def phase(self, name: str, steps: int | None, done: int) -> None:
