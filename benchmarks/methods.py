@@ -11,13 +11,15 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from types import ModuleType
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from attittud import Eta, Guide
+import attittud
+from attittud import Eta
 from attittud.basis.orthonormal import orthonormalise_
 from attittud.engine.auto import Auto
 from benchmarks.workloads import Workload
@@ -98,17 +100,25 @@ class TwoPassesInOneThread(TwoPasses):
 
 
 class Guided(Method):
-    """ATTITTUD with one engine."""
+    """ATTITTUD with one engine; `library` may be another revision of the package."""
 
     in_graph = True
 
-    def __init__(self, work: Workload, k: int, engine: str, *, frozen: bool = False) -> None:
+    def __init__(
+        self,
+        work: Workload,
+        k: int,
+        engine: str,
+        *,
+        frozen: bool = False,
+        library: ModuleType = attittud,
+    ) -> None:
         super().__init__(work, k)
         self.name = f"attittud {engine}" + (", frozen BatchNorm" if frozen else "")
         self.frozen = frozen
-        self.guide = Guide(
+        self.guide = library.Guide(
             work.model,
-            eta=ETA,
+            eta=library.Eta(neutral=ETA.neutral, helpful=ETA.helpful, harmful=ETA.harmful),
             rank=k,
             engine=engine,
             parameters=work.spec.parameters,
