@@ -32,17 +32,14 @@ from attittud_lab.compare.candidates import (
 from attittud_lab.compare.content import VERSION, ByLabel, content, costs
 from attittud_lab.compare.forecast import slowest_and_fastest, time_of_all
 from attittud_lab.compare.runs import Run, Runs
-from attittud_lab.compare.table import recommended_run
 from attittud_lab.config.load import dump
 from attittud_lab.config.schema import Config
 from attittud_lab.data.parts import check_held_out
-from attittud_lab.data.prepare import DIGESTS
 from attittud_lab.errors import InputError
 from attittud_lab.files import (
     make_folder,
     only_one_process,
     read_format,
-    read_json,
     without_nan,
     write_atomically,
     write_json,
@@ -121,8 +118,6 @@ class Comparison:
             at_seconds = (seconds, self._all_seeds(rows, budgets))
         result = self._result(content(self.config, self.folder, rows, at_steps, at_seconds))
         write_json(self.folder / NAME, result)
-        if self.runs.seconds:  # otherwise the data need not be there any more
-            self._keep_digests(result)
         return result
 
     def configured_budget(self) -> Budget:
@@ -260,20 +255,6 @@ class Comparison:
             with suppress(InputError, AttributeError, TypeError, ValueError):
                 return max(at_once, int(read_format(path, VERSION)["at_once"]))
         return at_once
-
-    def _keep_digests(self, result: Mapping[str, Any]) -> None:
-        """Let `attittud predict` recognise the examples of the recommended run.
-
-        Its model is likely to be used.
-        """
-        recommended = recommended_run(result)
-        if recommended is None:
-            return
-        seed, run = recommended
-        path = self.folder / run / "data.json"
-        record = read_json(path)
-        if DIGESTS not in record:
-            write_json(path, record | {DIGESTS: self.runs.digests(int(seed))})
 
 
 def choose(

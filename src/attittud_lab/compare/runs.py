@@ -18,7 +18,7 @@ from attittud_lab.compare.candidates import Budget, Candidate, Variant, job, run
 from attittud_lab.compare.content import checked, slow
 from attittud_lab.compare.words import run_name
 from attittud_lab.config.schema import Config, to_dict
-from attittud_lab.data.prepare import DIGESTS, Prepared, split_seed
+from attittud_lab.data.prepare import Prepared, split_seed
 from attittud_lab.files import read_json, write_json
 from attittud_lab.models.network import files_read
 from attittud_lab.output.progress import Progress
@@ -61,7 +61,6 @@ class Runs:
         """Results by folder; None where the run diverged."""
         self._same_work: dict[Work, list[RunResult]] = {}
         self._data: dict[str, Prepared] = {}
-        self._digests: dict[str, str] = {}
         self._threads: dict[str, int] = {}
         """Threads by model.
 
@@ -74,27 +73,15 @@ class Runs:
         """Seconds of the runs that were trained now, including evaluations and set-up."""
 
     def prepared(self, seed: int) -> Prepared:
-        """Return the data of a seed; they stay in memory for the next run that has the same split.
-
-        Their record has no digests: for a million examples they would take 11 MB in the folder of
-        every run.
-        """
+        """Return the data of a seed; they stay in memory for the next run that has the same split."""
         key = self._split(seed)
         if key not in self._data:
             if sum(data.bytes for data in self._data.values()) > KEPT_BYTES:
                 self._data.clear()
             data = load_data(self.config, seed, list(self._data.values()))
             data = replace(data, parts=None)  # they cannot be handed to other processes
-            self._digests[key] = data.record.pop(DIGESTS)
             self._data[key] = data
         return self._data[key]
-
-    def digests(self, seed: int) -> str:
-        """Return the digests of the examples of a seed."""
-        key = self._split(seed)
-        if key not in self._digests:
-            self.prepared(seed)
-        return self._digests[key]
 
     def _split(self, seed: int) -> str:
         """Return a key of the data of a seed, the same for seeds that share a split."""

@@ -8,17 +8,13 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePath
-from typing import (
-    Any,
-    Literal,
-    NotRequired,  # pydantic asks for this one before Python 3.12
-)
+from pathlib import Path
+from typing import Any, Literal, NotRequired  # pydantic asks for this one before Python 3.12
 
 from typing_extensions import TypedDict
 
 from attittud_lab.config.load import loads
-from attittud_lab.config.schema import Config, Kind, ModelConfig
+from attittud_lab.config.schema import Config, Kind
 from attittud_lab.errors import InputError, one_line
 from attittud_lab.files import read_format, write_json
 from attittud_lab.runs.result import typed
@@ -46,9 +42,7 @@ class Member(TypedDict):
     about: NotRequired[str]
     """The file that describes a simple model."""
     features: NotRequired[str]
-    """The features of a simple model, described in features-NAME.json and
-    features-NAME.safetensors.
-    """
+    """The NAME of its features, described in features-NAME.json and features-NAME.safetensors."""
 
 
 @dataclass(frozen=True)
@@ -62,22 +56,16 @@ class ModelFile:
     several: bool
     """Whether an example may have several of the classes at once."""
     white: int | None = None
-    """The value of a white pixel in grey pictures of more than 8 bits; None if training had no such
-    picture.
-    """
+    """The value of a white pixel in grey pictures of more than 8 bits; None without such pictures."""
     members: list[Member] = field(
         default_factory=lambda: [Member(kind="network", weights=WEIGHTS, share=1.0)]
     )
     temperature: float | None = None
-    """Divides the scores, so that probabilities are calibrated; None where that could not be
-    fitted.
-    """
+    """Divides the scores, which calibrates the probabilities; None where it could not be fitted."""
     calibrated_on: int = 0
     """Held-out examples that the temperature was fitted on."""
     network: str | None = None
-    """A folder in the run folder with the description and the tokenizer of a network that another
-    library builds.
-    """
+    """The folder with the description and tokenizer of a network that another library builds."""
     bytes: int | None = None
     """Size of all members together."""
     seconds: float | None = None
@@ -90,9 +78,7 @@ class ModelFile:
 
     @property
     def files(self) -> list[str]:
-        """The files in the run folder that predictions read, besides model.json and the network's
-        description.
-        """
+        """The files that predictions read besides model.json and descriptions of networks."""
         names = []
         for member in self.members:
             names.append(member["weights"])
@@ -123,9 +109,9 @@ class ModelFile:
 
     def check_files(self, folder: Path) -> None:
         """Refuse files that are not those that training wrote."""
-        # The network's description has no fixed files, so a further one could be read too.
-        names = [*self.files, CONFIG, *self._description(folder), *self.sha256]
-        for name in dict.fromkeys(names):
+        # A network's description has no fixed files, so a further one could be read too.
+        names = {*self.files, CONFIG, *self._description(folder), *self.sha256}
+        for name in sorted(names):
             path = folder / name
             if not path.is_file():
                 raise InputError(f"{path}: is missing; {CURE}")
@@ -174,16 +160,14 @@ def size_words(count: float) -> str:
 
 
 def read_model(folder: Path) -> tuple[ModelFile, Config]:
-    """What the folder of a finished run says about its model, and its configuration."""
+    """Return what the folder of a finished run says about its model, and its configuration."""
     _check_finished(folder)
     model = described(folder)  # first, because it says which version wrote the folder
     path = folder / CONFIG
     try:  # not `load`: it would follow `base:` out of the folder
         config = loads(path.read_text(encoding="utf-8"), name=str(path))
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{path}: cannot be read ({one_line(error)}); restore it from a backup, or train again"
-        ) from None
+        raise InputError(f"{path}: cannot be read ({one_line(error)}); {CURE}") from None
     model.check_files(folder)
     return model, config
 
@@ -195,59 +179,28 @@ def described(folder: Path) -> ModelFile:
         raise InputError(f"{path}: is missing; {CURE}")
     try:
         model = _stored(path)
-        _check_entries(model)
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        problem = f"{folder}: its files do not describe a model ({type(error).__name__}: {one_line(error, 200)})"
-        raise InputError(
-            f"{problem}; restore them from a backup, or train again with --fresh"
-        ) from None
+    except ValueError as error:
+        raise InputError(f"{path}: describes no model ({one_line(error, 200)}); {CURE}") from None
     if model.checksum != model.own_checksum():
         raise changed(path)
     return model
-
-
-def _check_entries(model: ModelFile) -> None:
-    """Raise ValueError for entries that describe no model."""
-    sizes = {"image": 3, "text": 1, "table": 1}
-    if (
-        len(model.shape) != sizes[model.kind]
-        or min(model.shape) < 1
-        or not model.classes
-        or not model.members
-    ):
-        raise ValueError("shape, classes or members do not describe a model")
-    for name in [*model.files, *model.folders]:
-        if PurePath(name).name != name or name in ("", ".", ".."):
-            raise ValueError(f"{name[:80]!r} is not a file in the folder itself")
-    if not all(0 < member["share"] < float("inf") for member in model.members):
-        raise ValueError("a share is not a positive number")
-    for member in model.members:
-        if member["kind"] == "simple" and not {"about", "features"} <= member.keys():
-            raise ValueError("a simple model lacks its description or its features")
-        typed(ModelConfig, member.get("model", {}))
-    if model.white is not None and model.white < 1:
-        raise ValueError("white is not a positive number")
-    if model.temperature is not None and not 0 < model.temperature < float("inf"):
-        raise ValueError("temperature is not a positive number")
 
 
 def _check_finished(folder: Path) -> None:
     if (folder / "result.json").is_file():
         return
     if (folder / "run.json").is_file():
-        cure = (
-            "wait for it if it is still training; if not, give its `attittud train` command again"
-        )
+        cure = "wait for it, or give its `attittud train` command again"
         raise InputError(f"{folder}: the run is not finished; {cure}")
-    below = (sorted(folder.glob(f"{'*/' * depth}result.json")) for depth in range(1, 4))
-    inside = next((results[0].parent for results in below if results), None)
-    hint = f"; did you mean {inside}?" if inside else ""
     if (folder / "comparison.json").is_file():
         cure = "give the folder of one of its runs: those below runs/ that have a result.json"
         raise InputError(f"{folder}: is the folder of a comparison, not of a run; {cure}")
-    raise InputError(
-        f"{folder}: is not the folder of a run; give the folder that `attittud train` printed last{hint}"
-    )
+    cure = "give the folder that `attittud train` printed last"
+    # A folder of runs has them one or two levels below.
+    inside = [*folder.glob("*/result.json"), *folder.glob("*/*/result.json")]
+    if inside:
+        cure += f"; did you mean {min(inside).parent}?"
+    raise InputError(f"{folder}: is not the folder of a run; {cure}")
 
 
 def _stored(path: Path) -> ModelFile:

@@ -7,7 +7,8 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -49,33 +50,24 @@ class RunResult:
     """The folder already held the finished run."""
 
     def plain(self) -> dict[str, Any]:
-        """The content of the file; null for figures that are not defined."""
-        return {
-            key: without_nan(value)
-            for key, value in vars(self).items()
-            if key not in ("run_dir", "skipped")
-        }
+        """Return the content of the file; null for figures that are not defined."""
+        values = dict(vars(self))
+        del values["run_dir"], values["skipped"]
+        plain: dict[str, Any] = without_nan(values)
+        return plain
 
     @classmethod
     def read(cls, values: Mapping[str, Any], run_dir: Path) -> RunResult:
-        """Read a file of a run that was finished before. Raises ValueError where a run would not
-        have written it.
-        """
+        """Read the file of a finished run. Raises ValueError for one that no run has written."""
         try:
-            figures = {
-                part: {
-                    name: math.nan if value is None else value
-                    for name, value in values[part].items()
-                }
-                for part in ("validation", "test")
-            }
+            figures = {part: _with_nan(values[part]) for part in ("validation", "test")}
             result = cls(**typed(cls, {**values, **figures}), run_dir=run_dir, skipped=True)
-            # A portfolio may have no test set.
-            in_both = result.validation.keys() & (result.test or result.validation).keys()
-            if not {result.metric, "loss"} <= in_both:
-                raise ValueError(f"the figures {result.metric} and loss are not in it")
         except (TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"{type(error).__name__}: {error}") from None
+        # A portfolio may have no test set.
+        in_both = result.validation.keys() & (result.test or result.validation).keys()
+        if not {result.metric, "loss"} <= in_both:
+            raise ValueError(f"the figures {result.metric} and loss are not in it")
         return result
 
     @property
@@ -87,26 +79,28 @@ class RunResult:
         return int(sum(phase["steps"] for phase in self.phases))
 
 
+def _with_nan(figures: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: math.nan if value is None else value for name, value in figures.items()}
+
+
 def typed(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Check values from a file for the fields of a dataclass; ValueError where a value has another
-    type.
-    """
-    names = {entry.name for entry in fields(cls)}
-    hints = {name: hint for name, hint in get_type_hints(cls).items() if name in names}
-    if not values.keys() <= hints.keys():
-        raise ValueError(f"{next(iter(values.keys() - hints.keys()))!r} is unknown")
-    try:
-        return {
-            name: TypeAdapter(hints[name]).validate_python(value, strict=True)
-            for name, value in values.items()
-        }
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise ValueError(f"{'.'.join(map(str, first['loc']))} {first['msg']}") from None
+    """Check values from a file for fields of a dataclass. Raises ValueError for another type."""
+    hints = get_type_hints(cls)
+    checked = {}
+    for name, value in values.items():
+        if name not in hints:
+            raise ValueError(f"{name!r} is unknown")
+        try:
+            checked[name] = TypeAdapter(hints[name]).validate_python(value, strict=True)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, [name, *first["loc"]]))
+            raise ValueError(f"{where}: {first['msg']}") from None
+    return checked
 
 
 def provenance(packages: Iterable[str] = ()) -> dict[str, str | int | None]:
-    """Versions, code revision (of a git checkout) and processor; no names of machines or users."""
+    """Return versions, code revision and processor; no names of machines or users."""
     versions: dict[str, str | int | None] = {"python": platform.python_version()}
     for package in ("attittud", "torch", *packages):
         try:
@@ -114,26 +108,24 @@ def provenance(packages: Iterable[str] = ()) -> dict[str, str | int | None]:
         except PackageNotFoundError:  # run from a source tree that was never installed
             versions[package] = None
     # The variable names the revision of a copy without git history.
-    revision = os.environ["ATTITTUD_REVISION"] if "ATTITTUD_REVISION" in os.environ else _revision()
+    revision = os.environ.get("ATTITTUD_REVISION", _revision())
     return versions | {"revision": revision, "processor": _processor(), "cores": os.cpu_count()}
 
 
 @cache  # the code that a process has imported does not change
 def _revision() -> str | None:
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    folder = Path(__file__).parent
     try:
-        result = subprocess.run(
-            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True
-        )
+        result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
     return result.stdout.strip()
 
 
 def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -13,7 +13,6 @@ from attittud_lab.models.network import load_weights
 from attittud_lab.report.collect import collect
 from attittud_lab.runs.folder import VERSION
 from attittud_lab.training.train import run
-from tests.helpers.interrupted_runs import train_to_end
 from tests.helpers.runs import job
 
 __all__ = ["job"]  # fixtures
@@ -83,14 +82,3 @@ def test_a_run_in_another_format_is_refused(version: object, job: Config, tmp_pa
     with pytest.raises(InputError, match=r"run\.json: has .*format version"):
         collect(tmp_path, 10)
     assert not run(job, 0, "primary_only", tmp_path, fresh=True).skipped
-
-
-def test_links_are_not_written_through(tmp_path: Path) -> None:
-    """A folder from somebody else, whose metrics lead to a file of ours."""
-    diary = tmp_path / "diary"
-    diary.write_text("my words")
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "metrics.jsonl").symlink_to(diary)
-    with pytest.raises(InputError, match=r"metrics\.jsonl: is a link"):
-        train_to_end(tmp_path / "run")
-    assert diary.read_text() == "my words"

@@ -17,15 +17,6 @@ ABOUT = ModelFile(
 )
 
 
-SIMPLE = {
-    "kind": "simple",
-    "weights": "a.safetensors",
-    "share": 1.0,
-    "about": "a.json",
-    "features": "tfidf",
-}
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return digits_run(tmp_path_factory.mktemp("trained"))
@@ -77,31 +68,14 @@ def test_a_folder_without_the_file_is_refused(run: Path) -> None:
     assert cost(run) == ""
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"members": [{"kind": "network", "weights": "../weights.safetensors", "share": 1.0}]},
-        {"members": [{"kind": "network", "weights": "weights.safetensors", "share": -1.0}]},
-        {"members": [SIMPLE | {"features": "/../a"}]},
-        {"temperature": 0.0},
-        {"unknown": 1},
-    ],
-    ids=str,
-)
-def test_a_file_that_describes_no_model_is_refused(run: Path, wrong: dict[str, Any]) -> None:
-    ABOUT.write(run)
-    (run / NAME).write_text(json.dumps(json.loads((run / NAME).read_text()) | wrong))
-    with pytest.raises(InputError, match="do not describe a model"):
-        read_model(run)
-
-
-@pytest.mark.parametrize("name", ["weights.safetensors", "config.yaml"])
-def test_a_file_that_training_did_not_write_is_refused(run: Path, name: str) -> None:
-    content = bytearray((run / name).read_bytes())
-    content[-1] = 10 if name != "config.yaml" else 32
-    (run / name).write_bytes(content)
-    with pytest.raises(InputError, match=name):
-        read_model(run)
+def test_a_file_that_training_did_not_write_is_refused(run: Path) -> None:
+    for name in ("weights.safetensors", "config.yaml"):
+        content = (run / name).read_bytes()
+        (run / name).write_bytes(content[:-1] + b" ")
+        with pytest.raises(InputError, match=name):
+            read_model(run)
+        (run / name).write_bytes(content)
+    read_model(run)
 
 
 @pytest.mark.parametrize(
@@ -113,6 +87,8 @@ def test_a_file_that_training_did_not_write_is_refused(run: Path, name: str) -> 
         {"white": 255},
         {"sha256": {}},
         {"checksum": ""},
+        {"unknown": 1},
+        {"members": [{"kind": "network", "weights": "../weights.safetensors", "share": 1.0}]},
     ],
     ids=str,
 )
