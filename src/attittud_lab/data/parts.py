@@ -470,9 +470,7 @@ def chosen(listing: Listing, config: SourceConfig, *, labelled: bool = True) -> 
             raise InputError(
                 f"{where}: there is no class {name!r}{hint} Its classes are {listed(listing.classes)}"
             )
-    classes = [
-        name for name in (named or listing.usual or listing.classes) if name not in config.exclude
-    ]
+    classes = [name for name in (named or listing.classes) if name not in config.exclude]
     if not classes:
         raise InputError(f"{where}: exclude: leaves none of its classes; exclude fewer")
     return _numbered(listing, classes)

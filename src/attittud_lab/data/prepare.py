@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from attittud_lab.config.schema import DataConfig, Kind
 from attittud_lab.data.features import Features, taken
-from attittud_lab.data.images import Pixels, decode_all, look_at, white_of
+from attittud_lab.data.images import Pixels, decode_all, look_at
 from attittud_lab.data.parts import Part, Parts, read_parts
 from attittud_lab.data.source import Raw
 from attittud_lab.data.splits import packed, words_of
@@ -25,14 +25,8 @@ from attittud_lab.data.texts import Reader, check_texts
 from attittud_lab.errors import InputError, listed
 
 DIGESTS = "digests"
-"""The entry of a record with digests of the examples for training and validation; a comparison
-writes them for one run alone.
-"""
+"""The entry of a record with digests of the examples for training and validation."""
 PRIMARY = "primary"
-WHITE = "white"
-"""The entry of a record with the value of a white pixel, by source, where grey pictures have more
-than 8 bits.
-"""
 
 
 @dataclass
@@ -46,11 +40,9 @@ class Prepared:
     auxiliary: dict[str, Task]
     record: dict[str, Any] = field(default_factory=dict)
     groups: list[str] | None = None
-    """The groups of the primary training examples, where they are pooled and the source has any."""
+    """Groups of the primary training examples, where these are pooled and have any."""
     names: list[str] | None = None
-    """What a person calls the primary training examples (files, or rows of the source), where they
-    are pooled.
-    """
+    """What a person calls the primary training examples, where they are pooled."""
     parts: Parts | None = None
     """Where the examples come from, for features that read them as they are."""
 
@@ -62,38 +54,31 @@ class Prepared:
         source.
         """
         if name == PRIMARY:
-            return self._inputs(PRIMARY, self.primary.examples, ["train", "validation"])
-        return self._inputs(name, self.auxiliary[name].examples)
+            return self._inputs(self.primary.examples, ["train", "validation"])
+        return self._inputs(self.auxiliary[name].examples, [], name)
 
     def test_inputs(self) -> Any:
         """Return the test examples as features read them."""
-        return self._inputs(PRIMARY, self.test, ["test"])
+        return self._inputs(self.test, ["test"])
 
-    def _inputs(self, source: str, examples: Examples, splits: Sequence[str] = ()) -> Any:
-        """Return examples of a source; `splits` are those of the primary source."""
+    def _inputs(self, examples: Examples, splits: Sequence[str], auxiliary: str = "") -> Any:
+        """Return examples of splits of the primary source, or of an auxiliary source."""
         if self.kind == "table":
             return examples.inputs.cpu().numpy()
-        if source in self.record.get(WHITE, {}):
-            # Only the decoded pictures know how bright their source is.
-            return list(examples.inputs.cpu().numpy())
         assert self.parts is not None
         parts = [self.parts.primary[split] for split in splits]
-        if not splits:
-            parts = [self.parts.auxiliary[source]]
+        if auxiliary:
+            parts = [self.parts.auxiliary[auxiliary]]
         raws = list(chain.from_iterable(part.raws() for part in parts))
-        if len(raws) > len(examples):  # the data are not pooled
-            raws = raws[: len(examples)]
+        raws = raws[: len(examples)]  # unless the data are pooled, the training examples alone
         return [str(raw) for raw in raws] if self.kind == "text" else raws
 
     @property
     def all_examples(self) -> list[Examples]:
         """All sets of examples that are not empty."""
-        tasks = (task.examples for task in self.auxiliary.values())
-        return [
-            part
-            for part in (self.primary.examples, self.validation, self.test, *tasks)
-            if len(part)
-        ]
+        sets = [self.primary.examples, self.validation, self.test]
+        sets += [task.examples for task in self.auxiliary.values()]
+        return [examples for examples in sets if len(examples)]
 
     @property
     def bytes(self) -> int:
@@ -101,7 +86,7 @@ class Prepared:
 
 
 def split_seed(config: DataConfig, seed: int) -> int:
-    """The seed that decides the splits of a run; `seed` is the run's own."""
+    """Return the seed that decides the splits of a run; `seed` is the run's own."""
     first = seed if config.seed is None else config.seed
     return first if config.subsets is None else first + seed % config.subsets
 
@@ -121,9 +106,8 @@ def prepare(
     `pooled`: training and validation examples become one set, which will be divided into folds.
     """
     seed = split_seed(config, seed)
-    return encode(
-        config, read_parts(config, seed, pooled=pooled), seed, reader, others, pooled=pooled
-    )
+    parts = read_parts(config, seed, pooled=pooled)
+    return encode(config, parts, seed, reader, others, pooled=pooled)
 
 
 def encode(
@@ -138,65 +122,60 @@ def encode(
     """Turn the parts of all sources into tensors, as `prepare` does; `seed` is that of the
     split.
     """
-    train = parts.primary["train"]
+    train, held_out = parts.primary["train"], parts.primary["validation"]
     encoder = _Encoder.of(config, parts, reader, pooled=pooled)
     objective = objective_for(several=train.listing.multi_label)
-    record = {"kind": train.listing.kind, "seed": seed, "classes": train.classes} | _record(
-        config, parts, encoder
-    )
+    record: dict[str, Any] = {"kind": train.listing.kind, "seed": seed, "classes": train.classes}
+    record |= _record(config, parts, encoder)
     primary = Task("primary", objective, train.classes, encoder.examples(train))
-    if encoder.pixels:
+    if encoder.pixels is not None:
         _check_pictures(primary.examples, train.listing.where)
     auxiliary = {}
     for name, part in parts.auxiliary.items():
-        decoded = None
-        for other in others:
-            decoded = decoded or _decoded(other, part, record)
-        auxiliary[name] = encoder.task(name, part, primary, decoded)
-    validation, test = (
-        encoder.examples(part) if len(part.rows) else primary.examples.rows(torch.arange(0))
-        for part in (parts.primary["validation"], parts.primary["test"])
-    )
-    groups = names = None
+        auxiliary[name] = encoder.task(name, part, primary, _decoded(others, part, record))
+    empty = primary.examples.rows(torch.arange(0))
+    validation = encoder.examples(held_out) if len(held_out.rows) else empty
+    test = empty
+    if len(parts.primary["test"].rows):
+        test = encoder.examples(parts.primary["test"])
+    groups = None
+    names = None
     if pooled:
-        pool = (train, parts.primary["validation"])
-        groups = list(chain.from_iterable(part.groups or () for part in pool)) or None
-        names = list(chain.from_iterable(part.listing.named(part.rows) for part in pool))
+        groups = [*(train.groups or ()), *(held_out.groups or ())] or None
+        names = [*train.listing.named(train.rows), *held_out.listing.named(held_out.rows)]
         primary = replace(primary, examples=encoder.joined(primary.examples, validation))
         validation = validation.rows(torch.arange(0))
     prepared = Prepared(
         train.listing.kind, primary, validation, test, auxiliary, record, groups, names, parts
     )
-    record["sha256"], record[DIGESTS] = _checksum(prepared), _digests(prepared, parts)
+    record["sha256"] = _checksum(prepared)
+    record[DIGESTS] = _digests(prepared, parts)
     return prepared
 
 
 @dataclass(frozen=True)
 class _Encoder:
-    """Turns parts into tensors."""
+    """Turns parts into tensors: images, tables or texts."""
 
     config: DataConfig
-    pixels: Mapping[str, Pixels] = field(default_factory=dict)
-    """How pictures of each source are decoded: all have one shape, but each source has its own
-    brightness.
-    """
-    reader: Reader | None = None
+    pixels: Pixels | None = None
     features: Features | None = None
+    reader: Reader | None = None
 
     @classmethod
     def of(
         cls, config: DataConfig, parts: Parts, reader: Reader | None, *, pooled: bool
     ) -> _Encoder:
-        trained = [parts.primary["train"], *parts.auxiliary.values()]
+        train = parts.primary["train"]
+        trained = [train, *parts.auxiliary.values()]
         count = sum(len(part.rows) for part in (*parts.primary.values(), *parts.auxiliary.values()))
-        if trained[0].listing.kind == "image":
-            return cls(config, _decided(parts, config.image_size, count))
-        if trained[0].listing.kind == "table":
-            if pooled:
-                fitted = _joined(trained[0], parts.primary["validation"])
-            else:
-                fitted = _table(trained[0])
-            features = Features.fit(fitted, config.table, trained[0].listing.where)
+        if train.listing.kind == "image":
+            pixels = Pixels.common([look_at(part) for part in trained], config.image_size)
+            pixels.check(count)
+            return cls(config, pixels=pixels)
+        if train.listing.kind == "table":
+            fitted = _joined(train, parts.primary["validation"]) if pooled else _table(train)
+            features = Features.fit(fitted, config.table, train.listing.where)
             features.check(count)
             return cls(config, features=features)
         if reader is None:
@@ -206,135 +185,98 @@ class _Encoder:
             check_texts([str(raw) for raw in part.raws()], part.listing.where)
         return cls(config, reader=reader)
 
-    def examples(self, part: Part, source: str = PRIMARY, *, blocks: bool = False) -> Examples:
+    def examples(self, part: Part, *, blocks: bool = False) -> Examples:
         targets = None if part.labels is None else torch.from_numpy(part.labels)
-        if self.pixels:
-            return Examples(
-                decode_all(part.raws(), self.pixels[source], part.listing.where), targets
-            )
+        where = part.listing.where
+        if self.pixels is not None:
+            return Examples(decode_all(part.raws(), self.pixels, where), targets)
         if self.features is not None:
-            return Examples(
-                torch.from_numpy(self.features.encode(_table(part), part.listing.where)), targets
-            )
+            return Examples(torch.from_numpy(self.features.encode(_table(part), where)), targets)
         assert self.reader is not None
-        inputs, lengths = (self.reader.blocks if blocks else self.reader.rows)(
-            [str(raw) for raw in part.raws()]
-        )
-        return Examples(
-            inputs, targets, lengths if self.config.buckets else None, self.config.buckets or 1
-        )
+        read = self.reader.blocks if blocks else self.reader.rows
+        inputs, lengths = read([str(raw) for raw in part.raws()])
+        if not self.config.buckets:
+            return Examples(inputs, targets)
+        return Examples(inputs, targets, lengths, self.config.buckets)
 
     def joined(self, first: Examples, second: Examples) -> Examples:
-        """Two sets of primary examples as one; shorter texts are padded."""
+        """Return two sets of primary examples as one; shorter texts are padded."""
+        if not len(second):
+            return first
         inputs = [first.inputs, second.inputs]
-        width = max(first.inputs.shape[-1], second.inputs.shape[-1])
         if self.reader is not None:
             pad = self.reader.words.pad
+            width = max(part.shape[1] for part in inputs)
             inputs = [F.pad(part, (0, width - part.shape[1]), value=pad) for part in inputs]
         targets = [part.targets for part in (first, second) if part.targets is not None]
         lengths = [part.lengths for part in (first, second) if part.lengths is not None]
-        joined = Examples(
-            torch.cat(inputs),
-            torch.cat(targets),
-            torch.cat(lengths) if lengths else None,
-            first.bucket,
-        )
-        return joined if len(second) else first
+        all_lengths = torch.cat(lengths) if lengths else None
+        return Examples(torch.cat(inputs), torch.cat(targets), all_lengths, first.bucket)
 
     def task(self, name: str, part: Part, primary: Task, decoded: Examples | None) -> Task:
-        """The task of an auxiliary source; `decoded` are its examples if they are known already."""
-        source, classes = self.config.auxiliary[name], part.classes
-        objective = objective_for(
-            several=part.labels is not None and part.labels.ndim > 1, name=source.objective
-        )
+        """Return the task of an auxiliary source, whose examples may be `decoded` already."""
+        source = self.config.auxiliary[name]
+        classes = part.classes
+        several = part.labels is not None and part.labels.ndim > 1
+        objective = objective_for(several=several, name=source.objective)
         rules = OBJECTIVES[objective]
-        examples = decoded or self.examples(part, name, blocks=rules.blocks)
+        examples = decoded or self.examples(part, blocks=rules.blocks)
         if rules.make is not None:
             examples, classes = rules.make(examples)
         packed = rules.blocks and self.reader is not None and self.reader.pack
         task = Task(name, objective, classes, examples, packed=packed)
-        if source.share_head and not can_share(task, primary):
-            raise InputError(
-                f"data.auxiliary.{name}.share_head: its classes ({listed(classes, 10) or 'none'}) differ from the primary task's "
-                f"({listed(primary.classes, 10)}); leave share_head out, so that it gets its own head"
+        if not source.share_head:
+            return task
+        if not can_share(task, primary):
+            problem = (
+                f"its classes ({listed(classes, 10) or 'none'}) differ from the primary task's"
             )
-        return sharing(task, primary) if source.share_head else task
-
-
-def _decided(parts: Parts, size: int | None, count: int) -> dict[str, Pixels]:
-    """Decide how the pictures of each source are read, before any is decoded; `count` of them will
-    be in memory.
-    """
-    sources = {PRIMARY: parts.primary["train"], **parts.auxiliary}
-    looks = {name: look_at(part) for name, part in sources.items()}
-    pixels = Pixels.common(list(looks.values()), size)
-    pixels.check(count)
-    return {
-        name: replace(pixels, white=white_of(looks[name], part.listing.where))
-        for name, part in sources.items()
-    }
+            raise InputError(f"data.auxiliary.{name}.share_head: {problem}; leave share_head out")
+        return sharing(task, primary)
 
 
 def _check_pictures(examples: Examples, where: str) -> None:
     """Refuse pictures that all show the same, such as a single colour."""
     pixels = examples.inputs
     if len(pixels) > 1 and bool((pixels[1:] == pixels[:1]).all()):
-        size = pixels.shape[-1]
-        problem = f"{where}: all {len(pixels)} training pictures are equal when scaled to {size} x {size} pixels"
-        raise InputError(
-            f"{problem}, so there is nothing to learn; check the files, or raise data.image_size"
-        )
+        problem = f"{where}: all {len(pixels)} training pictures are equal when scaled"
+        raise InputError(f"{problem}; check the files, or raise data.image_size")
 
 
 def _table(part: Part) -> Any:
-    """The features of a part, as a pyarrow table."""
+    """Return the features of a part, as a pyarrow table."""
     return taken(part.listing.tables, part.rows, part.listing.where)
 
 
 def _joined(train: Part, validation: Part) -> Any:
-    """Return the features of two parts that both train, in file order if they come from the same
-    file.
-    """
+    """Return the features of two parts that both train, in file order if they share a file."""
     if train.listing is validation.listing:
         return _table(replace(train, rows=np.sort(np.concatenate([train.rows, validation.rows]))))
     tables = [_table(train), _table(validation)]
-    try:
-        return taken(
-            tables, np.arange(sum(table.num_rows for table in tables)), train.listing.where
-        )
-    except (
-        InputError
-    ):  # the files differ in columns, or a column is empty in one of them: the training rows decide
-        return tables[0]
+    count = sum(table.num_rows for table in tables)
+    return taken(tables, np.arange(count), train.listing.where)
 
 
 def _record(config: DataConfig, parts: Parts, encoder: _Encoder) -> dict[str, Any]:
-    """The rows that the data come from. Fields that most runs do not need are recorded only if
-    used.
+    """Return the rows that the data come from. Fields that most runs do not need are recorded only
+    if used.
     """
     record: dict[str, Any] = {}
-    if encoder.pixels:
-        pixels = encoder.pixels[PRIMARY]
-        record["image_size"] = [pixels.channels, pixels.size, pixels.size]
-        whites = {
-            name: source.white
-            for name, source in encoder.pixels.items()
-            if source.white is not None
-        }
-        if whites:
-            record[WHITE] = whites
+    if encoder.pixels is not None:
+        size = encoder.pixels.size
+        record["image_size"] = [encoder.pixels.channels, size, size]
     if encoder.features is not None:
         record["table"] = encoder.features.plain()
-    record["primary"], record["auxiliary"] = {}, {}
+    record["primary"] = {name: _rows(part) for name, part in parts.primary.items()}
     for name, part in parts.primary.items():
-        record["primary"][name] = _rows(part) | ({"unseen": part.unseen} if part.unseen else {})
+        if part.unseen:
+            record["primary"][name]["unseen"] = part.unseen
+    record["auxiliary"] = {}
     for name, part in parts.auxiliary.items():
-        record["auxiliary"][name] = _rows(part) | {
-            "classes": part.classes,
-            "left_out_as_primary": part.left_out,
-        }
+        more = {"classes": part.classes, "left_out_as_primary": part.left_out}
         if part.left_out_groups:
-            record["auxiliary"][name]["left_out_as_group"] = part.left_out_groups
+            more["left_out_as_group"] = part.left_out_groups
+        record["auxiliary"][name] = _rows(part) | more
     if config.primary.overlap != "refuse":
         record["copies"] = parts.copied
     return record
@@ -349,24 +291,25 @@ def _rows(part: Part) -> dict[str, Any]:
     }
 
 
-def _decoded(other: Prepared, part: Part, record: dict[str, Any]) -> Examples | None:
-    """The auxiliary examples of other prepared data, if they are the same images."""
-    size = record.get("image_size")
-    alike = all(other.record.get(entry) == record.get(entry) for entry in ("image_size", WHITE))
-    if size is None or not alike or part.labels is None:
+def _decoded(others: Sequence[Prepared], part: Part, record: Mapping[str, Any]) -> Examples | None:
+    """Return the examples of an auxiliary part from other prepared data that have the same images
+    in the same size.
+    """
+    if "image_size" not in record or part.labels is None:
         return None
     rows = _rows(part)
-    for name, task in other.auxiliary.items():
-        same = all(other.record["auxiliary"][name][key] == rows[key] for key in rows)
-        if same and task.examples.targets is not None:
-            return Examples(task.examples.inputs, torch.from_numpy(part.labels))
+    for other in others:
+        if other.record.get("image_size") != record["image_size"]:
+            continue
+        for name, task in other.auxiliary.items():
+            same = all(other.record["auxiliary"][name][key] == rows[key] for key in rows)
+            if same and task.examples.targets is not None:
+                return Examples(task.examples.inputs, torch.from_numpy(part.labels))
     return None
 
 
 def _checksum(data: Prepared) -> str:
-    """A checksum of all data for training and evaluation: other pixels under the same names are
-    other data.
-    """
+    """Return a checksum of all data: other pixels under the same names are other data."""
     digest = hashlib.sha256()
     for part in data.all_examples:
         for tensor in (part.inputs, part.targets):
@@ -377,22 +320,17 @@ def _checksum(data: Prepared) -> str:
 
 
 def _digests(data: Prepared, parts: Parts) -> str:
-    """Digests of all examples for training and validation, by which `attittud predict` recognises
-    them.
+    """Return digests of all examples for training and validation, by which `attittud predict`
+    recognises them.
     """
     if data.kind != "table":
         return packed(parts.used)
     # Files spell the same row in different ways, so its features are compared.
-    trained = [
-        data.primary.examples,
-        data.validation,
-        *(task.examples for task in data.auxiliary.values()),
-    ]
+    trained = [data.primary.examples, data.validation]
+    trained += [task.examples for task in data.auxiliary.values()]
     return packed([words_of(rows_bytes(examples)) for examples in trained])
 
 
 def rows_bytes(examples: Examples) -> Iterator[Raw]:
-    """The features of each row as bytes that can be compared; one after the other, since a table
-    may be large.
-    """
+    """Yield the features of each row as bytes that can be compared."""
     return (row.tobytes() for row in examples.inputs.numpy())

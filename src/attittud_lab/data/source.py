@@ -60,8 +60,6 @@ class Listing:
     fetch: Callable[[Rows], Sequence[Raw]]
     labels: Labels | None
     classes: list[str]
-    usual: list[str] | None = None
-    """The classes to use where the configuration names none; None for all."""
     groups: list[str] | None = None
     """The group of each example. Examples of one group (a patient, an author) must not be in two
     splits.
@@ -117,7 +115,6 @@ class Source(Protocol):
 _SOURCES: list[type[Source] | str] = [
     "attittud_lab.data.digits:Digits",
     "attittud_lab.data.hub:Hub",
-    "attittud_lab.data.chexpert:CheXpert",
     "attittud_lab.data.tables:Tables",
     "attittud_lab.data.folder:ImageFolder",
 ]

@@ -275,12 +275,6 @@ def _text_bytes(text: str) -> bytes:
     return _alike(np.array(number)).tobytes()
 
 
-def filtered(table: pa.Table, where: str, values: Mapping[str, str]) -> pa.Table:
-    """Return the rows that have these values, compared as texts; there must be at least one."""
-    mask = matching(table, where, values)
-    return table if mask.all() else table.filter(pa.array(mask))
-
-
 def matching(table: pa.Table, where: str, values: Mapping[str, str]) -> npt.NDArray[np.bool_]:
     """Find the rows that have these values, compared as texts; there must be at least one."""
     if table.num_rows == 0:

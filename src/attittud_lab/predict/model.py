@@ -209,8 +209,6 @@ class Model:
         if self.about.kind == "table":
             assert examples is not None
             inputs = examples.inputs.numpy()
-        elif self.about.white is not None:
-            inputs = list(self._examples(raws, names).inputs.numpy())
         try:
             return self.with_features(inputs, examples)
         except InputError as error:
@@ -238,9 +236,7 @@ class Model:
         """Tensors for networks, and the columns of tables."""
         if self.about.kind == "image":
             channels, size, _ = self.about.shape
-            return Examples(
-                decode_all(raws, Pixels(channels, size, white=self.about.white), names), None
-            )
+            return Examples(decode_all(raws, Pixels(channels, size), names), None)
         if isinstance(self._encoder, Features):
             return Examples(torch.from_numpy(encoded(self._encoder, raws, names, self._told)), None)
         assert self._encoder is not None

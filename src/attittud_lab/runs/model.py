@@ -22,7 +22,7 @@ from attittud_lab.runs.result import typed
 NAME = "model.json"
 WEIGHTS = "weights.safetensors"
 CONFIG = "config.yaml"
-VERSION = 3
+VERSION = 4
 """The format of model.json. Files in any other format are refused."""
 CURE = "restore it from a backup, or train again with --fresh"
 
@@ -55,8 +55,6 @@ class ModelFile:
     classes: list[str]
     several: bool
     """Whether an example may have several of the classes at once."""
-    white: int | None = None
-    """The value of a white pixel in grey pictures of more than 8 bits; None without such pictures."""
     members: list[Member] = field(
         default_factory=lambda: [Member(kind="network", weights=WEIGHTS, share=1.0)]
     )

@@ -84,7 +84,6 @@ def test_a_file_that_training_did_not_write_is_refused(run: Path) -> None:
         {"classes": ["7", "4", "1"]},
         {"temperature": 2.0},
         {"several": True},
-        {"white": 255},
         {"sha256": {}},
         {"checksum": ""},
         {"unknown": 1},
