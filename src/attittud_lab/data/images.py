@@ -103,10 +103,8 @@ def _open(raw: Raw, where: str) -> Image.Image:
 
 
 def _name(raw: Raw | Image.Image, where: str) -> str:
-    """Return what a message calls an image; `where` may be the file itself."""
-    if not isinstance(raw, Path):
-        return f"{where}: an image"
-    return where if str(raw) == where else f"{where}: {raw}"
+    """Return what a message calls an image."""
+    return str(raw) if isinstance(raw, Path) else f"{where}: an image"
 
 
 def decode(raw: Raw | Image.Image, pixels: Pixels, where: str) -> npt.NDArray[np.uint8]:

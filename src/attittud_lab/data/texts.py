@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
@@ -19,14 +19,12 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
 from torch import Tensor
 
+from attittud_lab.data.arrays import read_arrays, write_arrays
 from attittud_lab.data.source import check_memory
 from attittud_lab.data.spelling import NUMBER
 from attittud_lab.errors import InputError, short
-from attittud_lab.files import make_folder, write_atomically
 
 logger = logging.getLogger("attittud")
 
@@ -34,8 +32,7 @@ SHORTEST = 8
 """The next text fills up a block only if at least this many of its tokens fit; fewer would have
 hardly any context.
 """
-FORMAT = "tokens-1"
-_CURE = "choose another folder with data.cache=FOLDER"
+FORMAT = "tokens-2"
 Numbers = npt.NDArray[Any]
 
 
@@ -45,13 +42,10 @@ def check_texts(texts: Sequence[str], where: str) -> None:
     """
     filled = [text for text in texts if text.strip()]
     if not filled:
-        problem = f"{where}: its texts contain no words"
-        raise InputError(f"{problem}; name another column with input:, or check the file")
+        raise InputError(f"{where}: its texts contain no words; name another column with input:")
     if all(re.match(NUMBER, text.strip()) for text in filled):
         problem = f"{where}: all its texts are numbers, such as {short(filled[0], 40)!r}"
-        raise InputError(
-            f"{problem}; name the column of texts with input:, or read a table of numbers (data.kind: table)"
-        )
+        raise InputError(f"{problem}; name another column with input:, or set data.kind: table")
 
 
 class Words(Protocol):
@@ -86,9 +80,8 @@ class Reader:
     def rows(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
         """The beginning of each text (n x L, padded) and its length (n)."""
         room = self._room()
-        return self._padded(
-            [self._framed(text[:room]) for text in tokenised(self.words, texts, self.cache)]
-        )
+        tokens = tokenised(self.words, texts, self.cache)
+        return self._padded([self._framed(text[:room]) for text in tokens])
 
     def blocks(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
         """All of the texts, cut to `max_length`; with `pack` the next text fills the rest of a
@@ -104,38 +97,32 @@ class Reader:
                 fits = left - sides
                 if not self.pack or fits < min(SHORTEST, len(text) - start):
                     rows.append([])
-                    left, fits = self.max_length, room
+                    left = self.max_length
+                    fits = room
                 part = self._framed(text[start : start + fits])
                 rows[-1].append(part)
-                start, left = start + len(part) - sides, left - len(part)
+                start += len(part) - sides
+                left -= len(part)
         if not rows:
-            raise InputError(
-                "the texts for language modelling contain no words; check the input column"
-            )
+            raise InputError("the texts for language modelling contain no words; check input:")
         return self._padded([np.concatenate(parts) for parts in rows])
 
     def _framed(self, text: Numbers) -> Numbers:
-        return np.concatenate(
-            [self.words.prefix, text, self.words.suffix], dtype=np.int32, casting="unsafe"
-        )
+        parts: list[Any] = [self.words.prefix, text, self.words.suffix]
+        return np.concatenate(parts, dtype=np.int32, casting="unsafe")
 
     def _room(self) -> int:
         room = self.max_length - len(self.words.prefix) - len(self.words.suffix)
         if room < 1:
-            raise InputError(
-                f"data.max_length: {self.max_length} leaves no room for words; raise it"
-            )
+            raise InputError(f"data.max_length: {self.max_length} leaves no room for words")
         return room
 
     def _padded(self, rows: Sequence[Numbers]) -> tuple[Tensor, Tensor]:
         lengths = np.array([len(row) for row in rows], dtype=np.int64)
         # As wide as the longest text, and at least one token wide.
         width = max(1, int(lengths.max(initial=0)))
-        check_memory(
-            4 * len(rows) * width,
-            f"{len(rows):,} texts of up to {width:,} tokens",
-            "lower data.max_length",
-        )
+        what = f"{len(rows):,} texts of up to {width:,} tokens"
+        check_memory(4 * len(rows) * width, what, "lower data.max_length")
         padded = np.full((len(rows), width), self.words.pad, dtype=np.int32)
         for row, numbers in zip(padded, rows, strict=True):
             row[: len(numbers)] = numbers
@@ -143,52 +130,31 @@ class Reader:
 
 
 def tokenised(words: Words, texts: Sequence[str], folder: Path | None) -> list[Numbers]:
-    """The token numbers of each text, from `folder` if they are there and undamaged; else computed
-    and saved there.
+    """Return the token numbers of each text, from `folder` if they are there; else computed and
+    kept there.
     """
-    path = None if folder is None else folder / f"{_key(words, texts)}.safetensors"
-    stored = None if path is None else _read(path, len(texts))
+    path = None
+    stored = None
+    if folder is not None:
+        path = folder / f"{_key(words, texts)}.safetensors"
+        stored = read_arrays(path)
     if stored is None:
-        if path is not None:
-            logger.info("tokenising %d texts into %s", len(texts), path)
         rows = words.encode(texts)
         kind = np.uint16 if words.vocabulary <= 1 << 16 else np.int32
         ends = np.cumsum([0, *(len(row) for row in rows)], dtype=np.int64)
         numbers = np.fromiter(chain.from_iterable(rows), kind, count=int(ends[-1]))
         stored = {"numbers": numbers, "ends": ends}
         if path is not None:
-            make_folder(path.parent, _CURE, shared=True)
-            write_atomically(path, save(stored | {"sha256": _checksum(stored)}), _CURE)
+            logger.info("%d texts are tokenised in %s", len(texts), path)
+            write_arrays(path, stored, "choose another folder with data.cache=FOLDER")
     return [stored["numbers"][start:end] for start, end in pairwise(stored["ends"])]
 
 
 def _key(words: Words, texts: Sequence[str]) -> str:
-    """The name of the file for these texts in this order and this tokenizer."""
+    """Return the name of the file for these texts in this order and this tokenizer."""
     digest = hashlib.sha256(f"{FORMAT}\0{words.fingerprint}\0{len(texts)}\0".encode())
     for text in texts:
         content = text.encode("utf-8", "surrogatepass")
         digest.update(len(content).to_bytes(8, "big"))
         digest.update(content)
     return digest.hexdigest()[:32]
-
-
-def _checksum(stored: Mapping[str, Numbers]) -> Numbers:
-    digest = hashlib.sha256(stored["ends"].tobytes())
-    digest.update(stored["numbers"].tobytes())
-    return np.frombuffer(digest.digest(), dtype=np.uint8)
-
-
-def _read(path: Path, count: int) -> dict[str, Numbers] | None:
-    """The `numbers` of all texts and the end of each text; None if there is no file, or if it is
-    damaged.
-    """
-    try:
-        stored = load(path.read_bytes())
-        if len(stored["ends"]) == count + 1 and np.array_equal(_checksum(stored), stored["sha256"]):
-            return stored
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, SafetensorError, KeyError, ValueError, TypeError):
-        pass
-    logger.warning("%s: does not match its own checksum, so its texts are tokenised again", path)
-    return None

@@ -35,13 +35,9 @@ class FeaturesEntry:
     needs: tuple[str, ...] = ()
     """The modules of other packages without which it cannot be built."""
     trained_as: str | None = None
-    """The model of `models/` with the same network, where it can be trained; "" if the name of the
-    features is its name.
-    """
+    """The model of `models/` with the same network; "" if the features' name is its name."""
     pattern: str | None = None
-    """Matches names that have a part of their own, such as the folder in hf:FOLDER, which the class
-    gets.
-    """
+    """Matches names with a part that the class gets, such as the folder in hf:FOLDER."""
 
     @property
     def missing(self) -> list[str]:
@@ -100,9 +96,7 @@ INSTALL = "pip install 'attittud[pretrained]' (in a checkout: pip install '.[pre
 
 @dataclass(frozen=True)
 class Choice:
-    """The features that are tried for a job, and a line about each kind that is used or could be
-    had.
-    """
+    """The features that are tried for a job, and a line about each kind."""
 
     names: list[str]
     lines: list[str]
@@ -110,14 +104,7 @@ class Choice:
 
 def names(kind: str | None = None) -> dict[str, str]:
     """Return every kind of features that reads this kind of data, with one line about it."""
-    return {
-        name: entry.about for name, entry in _ENTRIES.items() if kind is None or kind in entry.reads
-    }
-
-
-def default_features(kind: str) -> list[str]:
-    """Return the features that are tried on data of this kind where none are named."""
-    return choose_features(kind).names
+    return {name: entry.about for name, entry in _ENTRIES.items() if kind in (None, *entry.reads)}
 
 
 def choose_features(kind: str, named: Sequence[str] = ()) -> Choice:
@@ -126,9 +113,16 @@ def choose_features(kind: str, named: Sequence[str] = ()) -> Choice:
     Raises InputError for a name that does not exist, that reads other data, or that lacks a
     package.
     """
-    if named:
-        return _named(kind, named)
     choice = Choice([], [])
+    for name in named:
+        entry, _ = find(name)
+        if kind not in entry.reads:
+            raise _other_kind(name, joined(entry.reads), kind)
+        _check_installed(name, entry)
+        choice.names.append(name)
+        choice.lines.append(f"{name}: {entry.about}")
+    if named:
+        return choice
     for name, entry in _ENTRIES.items():
         if kind not in entry.reads or not entry.default:
             continue
@@ -136,22 +130,6 @@ def choose_features(kind: str, named: Sequence[str] = ()) -> Choice:
             packages = joined(entry.missing)
             choice.lines.append(f"{name}: skipped, {packages} is not installed; {INSTALL}")
             continue
-        choice.names.append(name)
-        choice.lines.append(f"{name}: {entry.about}")
-    if not choice.names:
-        raise InputError(
-            f"there are no features for data of the kind {kind!r}; choose text, image or table"
-        )
-    return choice
-
-
-def _named(kind: str, named: Sequence[str]) -> Choice:
-    choice = Choice([], [])
-    for name in named:
-        entry, _ = find(name)
-        if kind not in entry.reads:
-            raise _other_kind(name, joined(entry.reads), kind)
-        _check_installed(name, entry)
         choice.names.append(name)
         choice.lines.append(f"{name}: {entry.about}")
     return choice
@@ -200,6 +178,4 @@ def _other_kind(name: str, reads: str, kind: str) -> InputError:
 def _check_installed(name: str, entry: FeaturesEntry) -> None:
     if entry.missing:
         packages = joined(entry.missing)
-        raise InputError(
-            f"features {name!r} need {packages}, which is not installed; run: {INSTALL}"
-        )
+        raise InputError(f"features {name!r} need {packages}, not installed here; run: {INSTALL}")

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,18 +17,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
 
+from attittud_lab.data.arrays import read_arrays, write_arrays
 from attittud_lab.errors import InputError, one_line
 from attittud_lab.features.base import FeatureMap, Matrix
-from attittud_lab.files import cannot_write, make_folder, write_atomically
 from attittud_lab.output.progress import Progress
-
-logger = logging.getLogger("attittud")
 
 CHUNK = 256
 """Rows in a file. Texts of a chunk are sorted by length, so few tokens are padding."""
+_FORMAT = "features-2"
 _TRIED = 32
 _DIGEST = 16
 _CURE = "choose another folder for the cache"
@@ -101,10 +97,9 @@ def seconds_for(
 
 
 def _folder(feature_map: FeatureMap, cache_folder: Path) -> Path:
-    """Return the folder of a map: another version, size or checksum of its weights gives another
-    folder.
-    """
-    digest = hashlib.sha256(json.dumps(feature_map.plain(), sort_keys=True).encode())
+    """Return the folder of a map: other settings or weights give another folder."""
+    digest = hashlib.sha256(_FORMAT.encode())
+    digest.update(json.dumps(feature_map.plain(), sort_keys=True).encode())
     for name, tensor in sorted(feature_map.tensors().items()):
         digest.update(name.encode())
         digest.update(tensor.contiguous().numpy().tobytes())
@@ -113,9 +108,7 @@ def _folder(feature_map: FeatureMap, cache_folder: Path) -> Path:
 
 
 def _digest(example: Any) -> bytes:
-    """Return a checksum of a text, of the bytes or pixels of an image, or of the content of an
-    image file.
-    """
+    """Return a checksum of a text, of an encoded image or its file, or of pixels."""
     if isinstance(example, str):
         content = b"text" + example.encode("utf-8", "surrogatepass")
     elif isinstance(example, bytes):
@@ -124,8 +117,8 @@ def _digest(example: Any) -> bytes:
         try:
             content = b"file" + example.read_bytes()
         except OSError as error:
-            reason = one_line(error, 200)
-            raise InputError(f"{example}: cannot be read ({reason}); repair or remove it") from None
+            problem = f"{example}: cannot be read ({one_line(error, 200)})"
+            raise InputError(f"{problem}; repair or remove it") from None
     else:
         pixels = np.asarray(example)
         content = f"{pixels.shape} {pixels.dtype}".encode() + pixels.tobytes()
@@ -145,51 +138,20 @@ def _stored(folder: Path, checksums: set[bytes]) -> dict[bytes, Rows]:
     """Return the rows that are on the disk, by the checksum of their input."""
     rows: dict[bytes, Rows] = {}
     for path in sorted(folder.glob("*.safetensors")):
-        chunk = _read(path)
-        if chunk is None:
+        arrays = read_arrays(path)
+        if arrays is None:
             continue
-        names, features = chunk
-        rows.update(
-            (name, row) for name, row in zip(names, features, strict=True) if name in checksums
-        )
+        for key, row in zip(arrays["inputs"], arrays["features"], strict=True):
+            name = key.tobytes()
+            if name in checksums:
+                rows[name] = row
     return rows
 
 
 def _write(folder: Path, names: Sequence[bytes], features: Rows) -> None:
-    keys = np.frombuffer(b"".join(names), dtype=np.uint8).reshape(len(names), _DIGEST)
-    arrays: dict[str, npt.NDArray[Any]] = {
-        "inputs": keys,
-        "features": features,
-        "sha256": _checksum(keys, features),
-    }
-    # The same rows have the same name, so workers that compute them at the same time do not disturb
-    # each other.
-    name = hashlib.sha256(keys.tobytes()).hexdigest()[:32]
-    make_folder(folder, _CURE, shared=True)
-    write_atomically(folder / f"{name}.safetensors", save(arrays), _CURE)
-
-
-def _checksum(keys: npt.NDArray[np.uint8], features: Rows) -> npt.NDArray[np.uint8]:
-    digest = hashlib.sha256(keys.tobytes())
-    digest.update(features.tobytes())
-    return np.frombuffer(digest.digest(), dtype=np.uint8)
-
-
-def _read(path: Path) -> tuple[list[bytes], Rows] | None:
-    """Return the checksums of the inputs and their rows; None, with a warning, if the file is
-    damaged.
+    """Write a chunk. The same rows have the same name, so workers that compute them at the same
+    time do not disturb each other.
     """
-    try:
-        arrays = load(path.read_bytes())
-        keys, features = arrays["inputs"], arrays["features"]
-        whole = np.array_equal(_checksum(keys, features), arrays["sha256"])
-        if whole and len(keys) == len(features):
-            return [key.tobytes() for key in keys], features
-    except FileNotFoundError:
-        return None
-    except PermissionError as error:
-        raise cannot_write(path, error, _CURE) from None
-    except (OSError, SafetensorError, KeyError, ValueError, TypeError):
-        pass
-    logger.warning("%s: does not match its own checksum, so its features are computed again", path)
-    return None
+    keys = np.frombuffer(b"".join(names), dtype=np.uint8).reshape(len(names), _DIGEST)
+    name = hashlib.sha256(keys.tobytes()).hexdigest()[:32]
+    write_arrays(folder / f"{name}.safetensors", {"inputs": keys, "features": features}, _CURE)

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from attittud_lab.data.images import Pixels, decode_all
 from attittud_lab.errors import InputError
 from attittud_lab.features.base import FeatureMap, Plain
-from attittud_lab.features.images import WHERE
+from attittud_lab.features.frozen import WHERE
 from attittud_lab.output.progress import Progress
 
 SIZE = 64

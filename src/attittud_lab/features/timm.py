@@ -5,85 +5,66 @@ trained on.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
 from attittud_lab.errors import InputError, one_line, optional
-from attittud_lab.features.base import FeatureMap, Plain
-from attittud_lab.features.images import Preparation, cannot_encode, encode_images, frozen
-from attittud_lab.features.weights import check_same
+from attittud_lab.features.base import Plain
+from attittud_lab.features.frozen import (
+    FrozenFeatures,
+    Preparation,
+    cannot_encode,
+    encode_images,
+    ready,
+)
 from attittud_lab.models.network import tensors_alone
 from attittud_lab.output.progress import Progress
 
 
-class TimmFeatures(FeatureMap):
+class TimmFeatures(FrozenFeatures):
     """The numbers before the classifier of a timm network."""
 
     name = "timm"
     reads = "image"
-    worth_keeping = True
+    argument = "network"
 
     def __init__(self, network_name: str) -> None:
         self._network_name = network_name
-        self._device = "cpu"
 
-    def to(self, device: str) -> None:
-        self._device = device
-
-    @cached_property
-    def _network(self) -> Any:
+    def load(self) -> Any:
         name = f"timm:{self._network_name}"
         try:
             timm = optional("timm", "timm", f"features {name!r}")
         except RuntimeError as error:  # raised by a torchvision that was built for another torch
             problem = f"features {name!r}: timm cannot be imported ({one_line(error, 200)})"
-            cure = "install the torchvision that belongs to this torch"
-            raise InputError(f"{problem}; {cure}") from None
+            raise InputError(f"{problem}; install the torchvision of this torch") from None
         try:
             with tensors_alone():
                 return timm.create_model(self._network_name, pretrained=True, num_classes=0)
         except Exception as error:  # unknown name, no network, a bad file: timm has no common error
-            reason = one_line(error, 200)
-            cure = "check the name, and that its weights are in the cache or can be fetched"
-            raise InputError(f"features {name!r} cannot be built ({reason}); {cure}") from None
-
-    @property
-    def network(self) -> Any:
-        return self._network
+            problem = f"features {name!r} cannot be built ({one_line(error, 200)})"
+            raise InputError(f"{problem}; check the name and the network") from None
 
     def transform(self, inputs: Any, progress: Progress | None = None) -> npt.NDArray[np.float32]:
-        network = frozen(self._network, self._device)
+        network = ready(self.network, self.device)
         try:
-            preparation = self._preparation()
-            return encode_images(network, inputs, preparation, self._device, progress)
+            about = self.network.pretrained_cfg
+            size = about["input_size"][-1]
+            preparation = Preparation.of_fractions(size, about["mean"], about["std"])
+            return encode_images(network, inputs, preparation, self.device, progress)
         except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise cannot_encode(f"timm:{self._network_name}", error) from None
 
-    def _preparation(self) -> Preparation:
-        settings = self._network.pretrained_cfg
-        red, green, blue = (255 * float(value) for value in settings["mean"])
-        red_scale, green_scale, blue_scale = (255 * float(value) for value in settings["std"])
-        size = int(settings["input_size"][-1])
-        return Preparation(size, (red, green, blue), (red_scale, green_scale, blue_scale))
-
-    def plain(self) -> Plain:
-        return {"network": self._network_name, "sha256": self._sha256}
+    def settings(self) -> Plain:
+        return {"network": self._network_name}
 
     @cached_property
-    def _sha256(self) -> str:
+    def sha256(self) -> str:
         digest = hashlib.sha256()
-        for name, tensor in self._network.state_dict().items():
+        for name, tensor in self.network.state_dict().items():
             digest.update(name.encode())
             digest.update(tensor.cpu().contiguous().numpy().tobytes())
         return digest.hexdigest()
-
-    @classmethod
-    def restore(cls, plain: Mapping[str, Any], _: Mapping[str, Tensor]) -> Self:
-        feature_map = cls(str(plain["network"]))
-        check_same(f"timm:{plain['network']}", plain, feature_map.plain())
-        return feature_map
