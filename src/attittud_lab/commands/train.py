@@ -64,27 +64,23 @@ def train(
     the best.
     """
     with starting(), nullcontext() if quiet else told_if_slow("loading torch and other libraries"):
-        from attittud_lab.files import read_json
         from attittud_lab.portfolio.run import run as run_portfolio
-        from attittud_lab.runs.folder import REMARK
-        from attittud_lab.runs.model import cost
+        from attittud_lab.report.outcome import outcome
         from attittud_lab.training.train import default_run_dir, run
 
         settings = read(config, overrides)
-    run_dir, several = (
-        default_run_dir(settings, config.stem),
-        find(settings.strategy.name).trains_others,
-    )
+    strategy = settings.strategy.name
+    several = find(strategy).trains_others
     if several and log:
+        cure = "leave it out, because a portfolio has many short runs"
         raise InputError(
-            f"--log {log[0]}: a portfolio has many short runs and does not report to dashboards; leave it out"
+            f"--log {log[0]}: strategy {strategy} does not report to dashboards; {cure}"
         )
     if not several and (workers > 1 or ray is not None):
-        asked = f"--workers {workers}" if ray is None else "--ray"
-        raise InputError(
-            f"{asked}: strategy {settings.strategy.name} trains a single run; leave {asked} out, or use strategy=portfolio or "
-            "`attittud compare`, which train many runs"
-        )
+        option = "--ray" if workers == 1 else "--workers"
+        cure = "leave it out, or use strategy=portfolio or `attittud compare`"
+        raise InputError(f"{option}: strategy {strategy} trains a single run; {cure}")
+    run_dir = default_run_dir(settings, config.stem)
     progress = display(Lines(noun="trial"), quiet=quiet)
     with interruptible(lambda: _kept(run_dir, fresh=fresh)), progress:
         if several:
@@ -96,22 +92,15 @@ def train(
             result = run(settings, run_dir=run_dir, progress=progress, logs=log or (), fresh=fresh)
     grouped = settings.data.primary.group is not None
     _show(result, "out-of-fold" if several else "validation", grouped=grouped)
-    if size := cost(run_dir):
-        typer.echo(f"model: {size}")
-    if remark := read_json(run_dir / "run.json").get(REMARK):
-        typer.echo(f"attittud: {remark}", err=True)
-    if several:
-        typer.echo("\n".join(_decided(run_dir)))
+    decided = outcome(run_dir, (config, *(overrides or ())))
+    for line in (decided.text, *decided.meaning, decided.warning, *_labels(run_dir)):
+        if line:
+            typer.echo(line)
     page = _report(run_dir)
     if open_report and page is not None:
         open_page(page)
-    typer.echo(
-        f"next: `{command('predict', run_dir, 'INPUTS')}` predicts the label of new examples"
-    )
-    if settings.data.auxiliary and result.test:  # without a test set there is nothing to compare by
-        compare = command("compare", config, *(overrides or ()))
-        what = "which strategy is best for a network, and whether the auxiliary data help it"
-        typer.echo(f"next: `{compare}` checks with several seeds {what}")
+    for step in decided.next:
+        typer.echo(f"next: `{step['command']}` {step['why']}")
     typer.echo(str(run_dir))
 
 
@@ -121,37 +110,59 @@ def _show(result: RunResult, chooses: str, *, grouped: bool) -> None:
     `chooses` names the figures that chose the model; `grouped` says that examples are not
     independent.
     """
-    for part, values in {chooses: result.validation, "test": result.test}.items():
-        words = (
-            f"{name} undefined" if math.isnan(value) else f"{name} {value:.4f}"
-            for name, value in values.items()
-        )
-        chose = "" if result.test else " (these figures chose the model; there is no test set)"
-        if values:
-            typer.echo(f"{part:<10} " + "  ".join(words) + chose)
-    if not grouped and (sure := _how_sure(result)):
-        typer.echo(sure)
+    from attittud_lab.runs.model import cost
+
+    chose = "" if result.test else "  (these figures chose the model; there is no test set)"
+    typer.echo(f"{chooses:<10} {_figures(result.validation)}{chose}")
+    if result.test:
+        typer.echo(f"{'test':<10} {_figures(result.test)}")
+    if not grouped:
+        _show_interval(result)
     note = " (finished earlier; --fresh trains again)" if result.skipped else ""
     steps = f"{counted(result.steps, 'step')} in " if result.steps else ""
     typer.echo(
         f"{result.strategy}, seed {result.seed}: {steps}{result.seconds:.1f} s of training{note}"
     )
+    size = cost(result.run_dir)
+    if size:
+        typer.echo(f"model: {size}")
 
 
-def _how_sure(result: RunResult) -> str:
-    """Say how far the test accuracy may be off, because few test examples say little."""
+def _figures(values: Mapping[str, float]) -> str:
+    texts = []
+    for name, value in values.items():
+        texts.append(f"{name} undefined" if math.isnan(value) else f"{name} {value:.4f}")
+    return "  ".join(texts)
+
+
+def _show_interval(result: RunResult) -> None:
+    """Say how far the test accuracy may be off, where few test examples say little."""
     from attittud_lab.statistics import share_interval
 
     accuracy = result.test.get("accuracy", math.nan)
     examples = result.examples.get("test", 0)
     several_labels = "auc" in result.test
     if several_labels or math.isnan(accuracy) or not 0 < examples <= FEW_TESTS:
-        return ""
+        return
     low, high = share_interval(round(accuracy * examples), examples)
-    return (
-        f"the test set has {counted(examples, 'example')}: the accuracy on new ones may be {low:.0%} to {high:.0%} "
-        "(95 % interval)"
+    typer.echo(
+        f"the test set has {counted(examples, 'example')}: the accuracy on new ones may be "
+        f"{low:.0%} to {high:.0%} (95 % interval)"
     )
+
+
+def _labels(run_dir: Path) -> list[str]:
+    """Say what labels of the sources of a portfolio mean, and how many look wrong."""
+    from attittud_lab.files import read_json
+    from attittud_lab.portfolio import words
+    from attittud_lab.portfolio.leaderboard import NAME
+    from attittud_lab.portfolio.suspicious import FILE
+
+    if not (run_dir / NAME).is_file():
+        return []
+    board = read_json(run_dir / NAME)
+    suspicious = words.suspicious(board["suspicious"], str(run_dir / FILE))
+    return [*words.clearest(board["translations"]), suspicious]
 
 
 def _report(run_dir: Path) -> Path | None:
@@ -165,20 +176,6 @@ def _report(run_dir: Path) -> Path | None:
         return None
     typer.echo(f"report: {page} (`{command('report', run_dir)}` writes it again)")
     return page
-
-
-def _decided(run_dir: Path) -> list[str]:
-    """Return what a portfolio says at its end."""
-    from attittud_lab.files import read_json
-    from attittud_lab.portfolio import words
-    from attittud_lab.portfolio.leaderboard import NAME
-    from attittud_lab.portfolio.suspicious import FILE
-
-    board = read_json(run_dir / NAME)
-    lines = [board["decision"], board["without_us"], board["warning"]]
-    lines += words.clearest(board["translations"])
-    lines.append(words.suspicious(board["suspicious"], str(run_dir / FILE)))
-    return [line for line in lines if line]
 
 
 def _kept(run_dir: Path, *, fresh: bool) -> str:

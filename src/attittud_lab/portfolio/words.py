@@ -129,13 +129,29 @@ def model(final: str, winner: str, picks: Mapping[str, int], *, of_folds: bool =
     return f"The model is {winner}, trained on all labels."
 
 
-def answer(gain: Mapping[str, Any]) -> str:
-    """Say in one clause whether the auxiliary data helped."""
-    if gain["low"] > 0:
-        return "The auxiliary data helped"
-    if gain["high"] < 0:
-        return "The auxiliary data did not help"
-    return "It is unclear whether the auxiliary data helped"
+ANSWERS = {"use": "helped", "no_help": "did not help", "unclear": "unclear"}
+_ANSWERS_IN_A_CLAUSE = {
+    "use": "The auxiliary data helped",
+    "no_help": "The auxiliary data did not help",
+    "unclear": "It is unclear whether the auxiliary data helped",
+}
+
+
+def outcome(gain: Mapping[str, Any] | None) -> str:
+    """Decide by the 95 % interval of a gain whether auxiliary data helped: `use`, `no_help` or
+    `unclear`.
+
+    In JSON, ends that are not defined are None.
+    """
+    if gain is None:
+        return "unclear"
+    low = gain.get("low")
+    high = gain.get("high")
+    if low is not None and low > 0:
+        return "use"
+    if high is not None and high < 0:
+        return "no_help"
+    return "unclear"
 
 
 def decision(
@@ -154,7 +170,7 @@ def decision(
     if math.isnan(gain["difference"]):
         return f"What the auxiliary data were worth is not known: {metric} is not defined on these labels. {trained}"
     sentence = (
-        f"{answer(gain)}: {points(gain['difference'])} points of out-of-fold {metric} "
+        f"{_ANSWERS_IN_A_CLAUSE[outcome(gain)]}: {points(gain['difference'])} points of out-of-fold {metric} "
         f"({interval(gain)}). {trained} The points are the best candidate with auxiliary data "
         f"({gain['best']}) minus the best without ({gain['reference']})."
     )

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.resources import files
 from itertools import chain
 from pathlib import Path
@@ -15,70 +15,63 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined, UndefinedError
 from markupsafe import Markup, escape
 
+from attittud_lab.errors import InputError, one_line
 from attittud_lab.files import OTHER_FOLDER, make_folder, write_atomically
-from attittud_lab.report.collect import collect, understood
+from attittud_lab.report.collect import collect
 from attittud_lab.report.pictures import curves, leaderboard
 
 LARGEST = 400_000
 """Bytes of a page: small enough to be sent around."""
-POINTS = (240, 120, 60, 30, 15)
+POINTS = (240, 60, 15)
 """Points of a curve: as many as the size allows."""
 
-_OUTCOMES = {"use": "✓", "no_help": "✕", "unclear": "?", "run": "●"}
+_ANSWERS = {"use": "✓", "no_help": "✕", "unclear": "?", "run": "●"}
 _SIDES = {"▲": "above", "▼": "below"}
+_DAMAGED = (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError)
 
 
 def write_report(folder: Path, output: Path | None = None, cure: str = OTHER_FOLDER) -> Path:
     """Write report.html and report.json into the folder of a run or comparison, or elsewhere;
     returns the page's path.
     """
-    with understood(folder):
-        return write_page(output or folder, lambda points: collect(folder, points), cure)
+    try:
+        data, page = _page(folder)
+    except (*_DAMAGED, UndefinedError, ValueError) as error:
+        reason = f"{type(error).__name__}: {one_line(error, 200)}"
+        raise InputError(
+            f"{folder}: its files are damaged, or were not written by this version ({reason}); "
+            "train or compare again in a new folder"
+        ) from None
+    target = output or folder
+    make_folder(target, cure)
+    figures = json.dumps(data, ensure_ascii=False).encode()
+    write_atomically(target / "report.json", figures, cure)
+    write_atomically(target / "report.html", page, cure)
+    return target / "report.html"
 
 
-def write_page(
-    folder: Path, content: Callable[[int], dict[str, Any]], cure: str = OTHER_FOLDER
-) -> Path:
-    """Write a page and its figures for any content, with fewer and fewer points until the page is
-    small enough.
-    """
+def _page(folder: Path) -> tuple[dict[str, Any], bytes]:
+    """Return figures and a page, with fewer and fewer points until the page is small enough."""
     for points in POINTS:
-        data = content(points)
+        data = collect(folder, points)
         page = render(data).encode()
         if len(page) <= LARGEST:
-            break
-    else:
-        data = {
-            **data,
-            "curves": [],
-            "notes": [
-                *data["notes"],
-                "There are too many curves for one page, so they are left out.",
-            ],
-        }
-        page = render(data).encode()
-    figures = json.dumps(data, ensure_ascii=False).encode()
-    make_folder(folder, cure)
-    write_atomically(folder / "report.json", figures, cure)
-    write_atomically(folder / "report.html", page, cure)
-    return folder / "report.html"
+            return data, page
+    note = "There are too many curves for one page, so they are left out."
+    data |= {"curves": [], "notes": [*data["notes"], note]}
+    return data, render(data).encode()
 
 
 def render(data: Mapping[str, Any]) -> str:
     """Return the HTML of the page."""
-    names = [table["name"] for table in data["tables"]]
-    opened = data.get("open", 0)
-    row = (data["decision"] or {}).get("row")
-    payload = json.dumps(
-        {
-            "metric": data["metric"],
-            "curves": data["curves"],
-            "tables": names,
-            "open": opened,
-            "row": row,
-            "held_out": "out-of-fold" if data.get("portfolio") else "validation",
-        }
-    )
+    payload = {
+        "metric": data["metric"],
+        "curves": data["curves"],
+        "tables": [table["name"] for table in data["tables"]],
+        "open": data.get("open", 0),
+        "row": (data["decision"] or {}).get("row"),
+        "held_out": "out-of-fold" if data.get("portfolio") else "validation",
+    }
     pages = Environment(
         autoescape=True,
         keep_trailing_newline=True,
@@ -86,21 +79,17 @@ def render(data: Mapping[str, Any]) -> str:
         loader=FunctionLoader(_asset),
     )
     pages.filters["code"] = _code
-    try:
-        return pages.get_template("page.html").render(
-            {"details": (), "sections": (), "portfolio": None, "pictures": None, **data},
-            asset=_asset,
-            bars=_bars,
-            leaderboard=leaderboard,
-            curves_over_steps=curves,
-            outcomes=_OUTCOMES,
-            thinning=_thinning(data),
-            payload=Markup(
-                payload.replace("<", "\\u003c")
-            ),  # nothing else could end a script element
-        )
-    except UndefinedError as error:
-        raise LookupError(str(error)) from None
+    return pages.get_template("page.html").render(
+        {"details": (), "sections": (), "portfolio": None, "pictures": None, **data},
+        asset=_asset,
+        bars=_bars,
+        leaderboard=leaderboard,
+        curves_over_steps=curves,
+        answers=_ANSWERS,
+        thinning=_thinning(data),
+        # Nothing else could end a script element.
+        payload=Markup(json.dumps(payload).replace("<", "\\u003c")),
+    )
 
 
 def _asset(name: str) -> Markup:
@@ -114,49 +103,40 @@ def _code(text: str) -> Markup:
 
 def _bars(rows: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return how each row's difference is drawn: the positions of its dots, and the start and
-    length of its `line`.
+    length of its `line`, in per cent of the width, with zero in the middle.
 
-    Numbers are per cent of the width, with zero in the middle. The line is the interval and the dot
-    the mean; with too few seeds for an interval, each seed has a dot. `side` is above or below only
-    if the p-value, which allows for the number of rows, shows the difference. A row without a
-    difference has an empty bar; if no row has one, there are no bars.
+    `side` is above or below only if the difference is shown. A row without a difference has an
+    empty bar; if no row has one, there are no bars.
     """
     intervals = [row["interval"] for row in rows]
-    if not any(intervals):
+    values: list[float] = []
+    for interval in intervals:
+        if interval:
+            values += _extent(interval)
+    if not values:
         return []
-    extents: list[list[float]] = []
-    for bar in intervals:
-        if not bar:
-            extents.append([])
-        elif bar["low"] is None:
-            extents.append(bar["values"])
-        else:
-            extents.append([bar["low"], bar["high"]])
-    widest = max(map(abs, chain.from_iterable(extents)), default=0.0)
-    if widest == 0:
-        widest = 1.0  # then all dots are in the middle
-    drawn: list[dict[str, Any]] = []
-    for bar, both in zip(intervals, extents, strict=True):
-        if bar is None:
-            drawn.append({})
-            continue
-        edges = [50 + 48 * value / widest for value in both]
-        middle = 50 + 48 * bar["mean"] / widest
-        whole = bar["low"] is not None
-        ends = []
-        if whole:
-            ends = edges
-        elif len(edges) == 1:  # one value is a line from zero
-            ends = sorted([50.0, *edges])
-        line = [ends[0], ends[1] - ends[0]] if ends else []
-        drawn.append(
-            {
-                "side": _SIDES.get(bar["mark"], "around"),
-                "line": line,
-                "dots": [middle] if whole else edges,
-            }
-        )
-    return drawn
+    widest = max(map(abs, values)) or 1.0  # if all are 0, all dots are in the middle
+    return [_bar(interval, 48 / widest) if interval else {} for interval in intervals]
+
+
+def _extent(interval: Mapping[str, Any]) -> list[float]:
+    """Return the ends of an interval; its values, if there are too few for one."""
+    if interval["low"] is None:
+        return list(interval["values"])
+    return [interval["low"], interval["high"]]
+
+
+def _bar(interval: Mapping[str, Any], scale: float) -> dict[str, Any]:
+    """The line is the interval and the dot the mean; without interval each seed has a dot."""
+    edges = [50 + scale * value for value in _extent(interval)]
+    dots = edges
+    line = []
+    if interval["low"] is not None:
+        dots = [50 + scale * interval["mean"]]
+        line = [edges[0], edges[1] - edges[0]]
+    elif len(edges) == 1:  # one value is a line from zero
+        line = [min(50.0, edges[0]), abs(edges[0] - 50)]
+    return {"side": _SIDES.get(interval["mark"], "around"), "line": line, "dots": dots}
 
 
 def _thinning(data: Mapping[str, Any]) -> str:
@@ -164,6 +144,6 @@ def _thinning(data: Mapping[str, Any]) -> str:
     rows = list(chain.from_iterable(data["curves"]))
     logged = max((row["logged"] for row in rows), default=0)
     shown = max((len(row["train"].get("step", ())) for row in rows), default=0)
-    if logged <= shown:
-        return "Curves show every logged step." if rows else ""
-    return f"Curves are thinned: {shown} points for {logged} logged steps, each the mean of its neighbours."
+    if logged > shown:
+        return f"Curves are thinned to {shown} points for {logged} logged steps."
+    return "Curves show every logged step." if rows else ""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attittud_lab.portfolio.words import points
+from attittud_lab.portfolio.words import outcome, points
+
+_MARKS = {"use": "▲", "no_help": "▼"}
 
 
 def percent(value: float | None) -> str:
@@ -29,27 +31,16 @@ def ends(interval: Mapping[str, Any], sign: str = "") -> str:
 
 
 def bar(gain: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the bar of a difference; its mark says whether zero is inside the interval."""
+    """Return the bar of a difference, with a mark that says whether it is shown."""
     if not gain or gain["difference"] is None:
         return None
-    low, high = gain.get("low"), gain.get("high")
-    if low is None or high is None:
-        mark = "?"
-    elif low > 0:
-        mark = "▲"
-    elif high < 0:
-        mark = "▼"
-    else:
-        mark = "="
-    values = [gain["difference"]]
-    return {"mean": gain["difference"], "low": low, "high": high, "values": values, "mark": mark}
-
-
-def sure(gain: Mapping[str, Any]) -> str:
-    """Say whether a difference is shown to be a gain or a loss."""
-    drawn = bar(gain)
-    mark = "" if drawn is None else drawn["mark"]
-    return {"▲": "helped", "▼": "harmed"}.get(mark, "unclear")
+    return {
+        "mean": gain["difference"],
+        "low": gain.get("low"),
+        "high": gain.get("high"),
+        "values": [gain["difference"]],
+        "mark": _MARKS.get(outcome(gain), "="),
+    }
 
 
 def milliseconds(seconds: float) -> str:

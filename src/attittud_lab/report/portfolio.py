@@ -9,13 +9,13 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from attittud_lab.errors import command, counted
+from attittud_lab.errors import counted
 from attittud_lab.files import read_format
 from attittud_lab.output.progress import readable
 from attittud_lab.portfolio import words
 from attittud_lab.portfolio.final import OUT_OF_FOLD
 from attittud_lab.portfolio.leaderboard import NAME, VERSION
-from attittud_lab.report.cells import bar, difference, ends, milliseconds, percent, sure
+from attittud_lab.report.cells import bar, difference, ends, milliseconds, percent
 from attittud_lab.report.changes import changes, confusions
 from attittud_lab.report.pictures import looks
 from attittud_lab.report.translations import suspects, translated
@@ -26,18 +26,24 @@ LIKELY = 2 / 3
 """Only a chance above this, or below its counterpart, is coloured: in between it says little."""
 
 
-def portfolio(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of a page; `result` is the content of result.json."""
+def portfolio(folder: Path, result: Mapping[str, Any], page: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of a page that differ from the `page` of other runs."""
     board = read_format(folder / NAME, VERSION)
     out_of_fold = load_checkpoint(folder / OUT_OF_FOLD)
     classes = described(folder).classes
-    check_fit(board, out_of_fold, classes)
+    _check_fit(board, out_of_fold, classes)
     sections = [_sources(board), *changes(board, out_of_fold, classes)]
+    figures = page["tables"][0] | {
+        "title": "All figures of the model: out-of-fold and on the test set",
+        "columns": ["figure", "out-of-fold", "test"],
+    }
     return {
         "kind": "portfolio",
+        "title": f"Portfolio: {page['title'].rpartition(', ')[2]}",
         "subtitle": "; ".join(_counts(board, result["examples"])),
-        "decision": _decision(folder, board),
         "tables": [_leaderboard(board, result)],
+        "details": [figures],
+        "curves": _curves(board, page["curves"][0][0]),
         "portfolio": {
             "metric": board["metric"],
             "facts": list(_facts(board, result)),
@@ -53,7 +59,7 @@ def portfolio(folder: Path, result: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def check_fit(
+def _check_fit(
     board: Mapping[str, Any], out_of_fold: Mapping[str, Any], classes: Sequence[str]
 ) -> None:
     """Refuse files of different runs; raises ValueError."""
@@ -65,40 +71,19 @@ def check_fit(
         raise ValueError(f"{OUT_OF_FOLD} has not the classes of the model")
 
 
+def _curves(board: Mapping[str, Any], series: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
+    """Return the curves of the winner's training on all labels, if there was one.
+
+    The networks of folds have none. The score by step is drawn above, with all candidates.
+    """
+    if not series["train"]:
+        return []
+    validation = dict(series["validation"])
+    validation.pop(f"validation/{board['metric']}", None)
+    return [[{**series, "label": board["final"]["winner"], "validation": validation}]]
+
+
 # ------------------------------------------------------------------------------------- first screen
-
-
-def _decision(folder: Path, board: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the page begins with."""
-    about: dict[str, Any] = {
-        "outcome": outcome(board["worth"]),
-        "about": "Decision",
-        "text": board["decision"],
-        "next": {
-            "command": command("predict", folder, "INPUTS"),
-            "why": "predicts the label of new examples",
-        },
-    }
-    meaning = []
-    if board["without_us"]:
-        meaning.append(board["without_us"])
-    used = [row for row in board["candidates"] if row["picks"]]
-    if board["worth"] is not None and all(row["alone"] for row in used):
-        meaning.append(
-            "All auxiliary data were dropped: the model was trained on the primary examples alone."
-        )
-    if meaning:
-        about["meaning"] = " ".join(meaning)
-    if board.get("warning"):
-        about["warning"] = board["warning"]
-    return about
-
-
-def outcome(worth: Mapping[str, Any] | None) -> str:
-    """Return whether the auxiliary data helped, as the outcome of a comparison."""
-    if worth is None or worth["low"] is None or worth["low"] <= 0 <= worth["high"]:
-        return "unclear"
-    return "use" if worth["low"] > 0 else "no_help"
 
 
 def _counts(board: Mapping[str, Any], examples: Mapping[str, int]) -> Iterator[str]:
@@ -134,7 +119,7 @@ def _facts(board: Mapping[str, Any], result: Mapping[str, Any]) -> Iterator[dict
     model = board["model"]
     score = board["final"]["out_of_fold"]
     if worth is not None:
-        helped = {"use": "helped", "no_help": "did not help", "unclear": "unclear"}[outcome(worth)]
+        helped = words.ANSWERS[words.outcome(worth)]
         pair = f"{worth['best']} minus {worth['reference']}"
         yield {
             "name": "Worth of the auxiliary data",
@@ -316,9 +301,17 @@ def _sources(board: Mapping[str, Any]) -> dict[str, Any] | None:
     order = sorted(best.items(), key=lambda item: item[1]["to_reference"]["difference"] or 0.0)
     for name, row in reversed(order):
         gain = row["to_reference"]
-        cells = [name, difference(gain["difference"]), ends(gain, "+"), sure(gain), row["label"]]
+        cells = [
+            name,
+            difference(gain["difference"]),
+            ends(gain, "+"),
+            words.ANSWERS[words.outcome(gain)],
+            row["label"],
+        ]
         rows.append({"cells": cells, "interval": bar(gain)})
-        parts.append(f"{name} {difference(gain['difference'])} ({sure(gain)})")
+        parts.append(
+            f"{name} {difference(gain['difference'])} ({words.ANSWERS[words.outcome(gain)]})"
+        )
     return {
         "title": "Which auxiliary sources helped, and which harmed?",
         "about": f"The best candidate with each source, from best to worst: {'; '.join(parts)}. Each is "

@@ -58,8 +58,8 @@ def test_joint_training_has_one_phase(capsys: pytest.CaptureFixture[str]) -> Non
     assert [phase["name"] for phase in result["phases"]] == ["guided"]
     # In so few steps nothing earns a weight. A finished run still says so.
     assert call("train", "job.yaml", "training.mode=joint", "--quiet") == 0
-    said = "attittud: strategy auto ended with weight 0 for every auxiliary part"
-    assert capsys.readouterr().err.count(said) == 2
+    said = "Strategy auto ended with weight 0 for every auxiliary part"
+    assert capsys.readouterr().out.count(said) == 2
 
 
 MISTAKES = {

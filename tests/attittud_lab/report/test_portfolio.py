@@ -9,9 +9,9 @@ import pytest
 
 from attittud_lab.errors import InputError
 from attittud_lab.files import write_json
+from attittud_lab.portfolio import words
 from attittud_lab.report import LARGEST, write_report
 from attittud_lab.report.collect import collect
-from attittud_lab.report.portfolio import outcome
 from attittud_lab.runs.folder import load_checkpoint, save_checkpoint
 from tests.helpers.portfolios import board, train
 
@@ -47,8 +47,8 @@ def test_the_figures_of_the_page_are_those_of_the_files(mixed: Path) -> None:
     result = json.loads((mixed / "result.json").read_text())
     assert len((mixed / "report.html").read_bytes()) < LARGEST
     assert page["decision"]["text"] == content["decision"]
-    assert page["decision"]["outcome"] == outcome(content["worth"])
-    assert page["decision"]["next"]["command"] == f"attittud predict {mixed} INPUTS"
+    assert page["decision"]["answer"] == words.outcome(content["worth"])
+    assert page["decision"]["next"][0]["command"] == f"attittud predict {mixed} INPUTS"
     portfolio = page["portfolio"]
     assert portfolio["chance"]["text"] == f"{100 * content['chance']['value']:.0f} %"
     facts = {fact["name"]: fact for fact in portfolio["facts"]}

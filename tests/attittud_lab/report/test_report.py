@@ -66,7 +66,7 @@ def test_texts_of_users_are_not_read_as_html(run_dir: Path) -> None:
         "columns": [EVIL],
         "rows": [{"cells": [EVIL], "interval": None}],
     }
-    data["decision"] = {"outcome": "use", "about": EVIL, "text": EVIL}
+    data["decision"] |= {"about": EVIL, "text": EVIL, "meaning": [EVIL], "warning": EVIL}
     page = render(data)
     assert EVIL not in page and "alert('x')" not in page.replace("\\u003cscript>alert('x')", "")
     assert page.count("<script") == 3 and page.count("</style>") == 1

@@ -156,7 +156,7 @@ def test_a_run_says_how_open_its_channels_are_and_predicts(config, tmp_path):
     state = load_checkpoint(tmp_path / "run" / "channels.safetensors")
     matrix = channels.Channels.restore(state).by_source["other"].matrix
     assert matrix.shape == (3, 2)
-    assert "more" in " ".join(collect(tmp_path / "run", 100)["notes"])
+    assert "more" in " ".join(collect(tmp_path / "run", 100)["decision"]["meaning"])
     model = attittud_lab.load(tmp_path / "run")
     rows = np.random.default_rng(0).normal(size=(5, 5)).astype(np.float32)
     assert len(model.predict([{"v": row.tolist()} for row in rows])) == 5

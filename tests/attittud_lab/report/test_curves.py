@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from attittud_lab.errors import InputError
-from attittud_lab.report.collect import curves
+from attittud_lab.report.curves import curves
 from attittud_lab.strategies.guided import PARTS
 from tests.helpers.reports import comparison, run_dir
 

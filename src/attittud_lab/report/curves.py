@@ -1,0 +1,218 @@
+"""Learning curves of a page: the series in metrics.jsonl, joined over seeds and thinned."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from attittud_lab.errors import InputError, one_line
+from attittud_lab.output.progress import shares
+from attittud_lab.strategies.guided import PARTS
+
+_LAYERS = "attittud/layers/"
+_PLAIN = ("attittud/captured_primary", "attittud/captured_auxiliary", "attittud/effective_rank")
+# attittud/weight_neutral, or attittud/SOURCE/weight_neutral: weights of strategy auto
+_WEIGHT = "weight_"
+MOST_LAYERS = 24
+"""Evaluations at which the layers are shown."""
+
+Point = dict[str, float]
+Columns = dict[str, list[float | None]]
+
+
+def curves(run_dirs: Sequence[Path], points: int) -> dict[str, Any]:
+    """Return all series of one strategy by kind: `train` at logged steps, `validation` and `layers`
+    at evaluations.
+
+    Steps and seconds are counted through all phases. Runs are joined by step; a point of a thinned
+    series is the mean of its neighbours.
+    """
+    runs = [list(_points(path)) for path in run_dirs]
+    train = _joined(runs, "loss/")
+    validation = _joined(runs, "validation/loss")
+    with_layers = []
+    without_layers = []
+    for point in validation:
+        plain = {name: value for name, value in point.items() if not name.startswith(_LAYERS)}
+        without_layers.append(plain)
+        if len(plain) < len(point):
+            with_layers.append(point)
+    columns = _columns(_thinned(train, points))
+    return {
+        "train": columns,
+        "weights": _weights(columns),
+        "validation": _columns(_thinned(without_layers, points)),
+        "layers": _layers(_thinned(with_layers, min(points, MOST_LAYERS))),
+        "phases": _phases(runs[0] if runs else ()),
+        "logged": len(train),
+    }
+
+
+def _weights(train: Columns) -> dict[str, dict[str, str]]:
+    """Say what weights strategy auto gave to the parts in the end, by the prefix of their series."""
+    weights = {}
+    for name in train:
+        if not name.endswith(f"{_WEIGHT}neutral"):
+            continue
+        prefix = name.removesuffix("neutral")
+        ends = []
+        for part in PARTS:
+            measured = [value for value in train[f"{prefix}{part}"] if value is not None]
+            ends.append(f"{part} {measured[-1]:.2f}")
+        text = (
+            "With weight 1 a part counts as in multitask training; with weight 0 it is dropped. "
+            f"In the end: {', '.join(ends)}."
+        )
+        weights[prefix] = {"text": text}
+    return weights
+
+
+def _phases(points: Sequence[tuple[str, Point]]) -> list[dict[str, Any]]:
+    """Return the step at which each phase begins."""
+    phases: dict[str, dict[str, Any]] = {}
+    step = 0.0
+    seconds = 0.0
+    for name, point in points:
+        phases.setdefault(name, {"name": name, "step": _short(step), "seconds": _short(seconds)})
+        step = point["step"]
+        seconds = point["seconds"]
+    return list(phases.values())
+
+
+def _points(run_dir: Path) -> Iterator[tuple[str, Point]]:
+    """Yield the lines of a run with their phase.
+
+    `step` and `seconds` count from the start of the run; shares replace norms.
+    """
+    step = 0.0
+    seconds = 0.0
+    phase = None
+    for line in _lines(run_dir / "metrics.jsonl"):
+        if line.get("phase") != phase:
+            phase = line.get("phase")
+            first_step = step
+            first_seconds = seconds
+        step = first_step + line["step"]
+        seconds = first_seconds + line["seconds"]
+        point = {name: float(value) for name, value in line.items() if _is_shown(name, value)}
+        for part, share in (shares(line) or {}).items():
+            point[f"share/{part}"] = share
+        yield str(phase), {**point, "step": step, "seconds": seconds}
+
+
+def _is_shown(name: str, value: Any) -> bool:
+    """Whether a figure has a curve; NaN and infinity have none."""
+    named = name.startswith(("loss/", "validation/", _LAYERS)) or name in _PLAIN or _WEIGHT in name
+    return named and isinstance(value, (int, float)) and math.isfinite(value)
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the lines of metrics.jsonl; the last one may be half, where a run is writing it."""
+    with path.open(encoding="utf-8") as file:
+        for number, text in enumerate(file, 1):
+            try:
+                line = json.loads(text)
+            except (ValueError, RecursionError) as error:
+                if not text.endswith("\n"):
+                    return
+                line = one_line(error, 80)
+            if not isinstance(line, dict) or not {"step", "seconds"} <= line.keys():
+                reason = f"is not a line of metrics ({line!s:.80})"
+                raise InputError(f"{path}:{number}: {reason}; train again in a new folder")
+            yield line
+
+
+def _joined(runs: Sequence[Sequence[tuple[str, Point]]], prefix: str) -> list[Point]:
+    """Return means over the runs that have a step, of points with a figure that begins so.
+
+    Validation figures of several runs also have their lowest and highest value.
+    """
+    by_step: dict[float, list[Point]] = {}
+    for run in runs:
+        for _, point in run:
+            if any(name.startswith(prefix) for name in point):
+                by_step.setdefault(point["step"], []).append(point)
+    joined = []
+    for _, same_step in sorted(by_step.items()):
+        mean = _mean(same_step)
+        if len(same_step) > 1:
+            mean |= _bands(same_step)
+        joined.append(mean)
+    return joined
+
+
+def _bands(points: Sequence[Point]) -> Point:
+    """Return the lowest and the highest value of each validation figure."""
+    bands = {}
+    for name in _names(points):
+        if name.startswith("validation/"):
+            values = [point[name] for point in points if name in point]
+            bands[f"{name}/low"] = min(values)
+            bands[f"{name}/high"] = max(values)
+    return bands
+
+
+def _names(points: Sequence[Point]) -> list[str]:
+    return list(dict.fromkeys(chain.from_iterable(points)))
+
+
+def _mean(points: Sequence[Point]) -> Point:
+    mean = {}
+    for name in _names(points):
+        mean[name] = fmean(point[name] for point in points if name in point)
+    return mean
+
+
+def _thinned(points: Sequence[Point], most: int) -> list[Point]:
+    """Return means of neighbours, drawn at their end: the last point is the last step."""
+    size = math.ceil(len(points) / most) or 1
+    thinned = []
+    for start in range(0, len(points), size):
+        group = points[start : start + size]
+        last = group[-1]
+        thinned.append(_mean(group) | {"step": last["step"], "seconds": last["seconds"]})
+    return thinned
+
+
+def _columns(points: Sequence[Point]) -> Columns:
+    """Return series by name, each as long as `step`, with null for missing values."""
+    return {name: [_short(point.get(name)) for point in points] for name in _names(points)}
+
+
+def _layers(points: Sequence[Point]) -> dict[str, Any] | None:
+    """Return the shares of the parts in each layer's auxiliary gradient, and the gradient's size."""
+    keys = [name.removeprefix(_LAYERS) for name in _names(points) if name.startswith(_LAYERS)]
+    names = list(dict.fromkeys(key.rpartition("/")[0] for key in keys))
+    if not names:
+        return None
+    layers: dict[str, Any] = {key: [] for key in (*PARTS, "size")}
+    for name in names:
+        cells = [_layer(point, name) for point in points]
+        for key in (*PARTS, "size"):
+            layers[key].append([cell.get(key) for cell in cells])
+    return layers | {"names": names, "step": [_short(point["step"]) for point in points]}
+
+
+def _layer(point: Mapping[str, float], name: str) -> dict[str, float | None]:
+    """Return the shares and the size of a layer at one evaluation; empty if all is zero."""
+    squares = {part: point.get(f"{_LAYERS}{name}/{part}", math.nan) ** 2 for part in PARTS}
+    total = sum(squares.values())
+    if not total > 0:
+        return {}
+    cell = {part: _short(square / total, 3) for part, square in squares.items()}
+    return cell | {"size": _short(math.sqrt(total), 3)}
+
+
+def _short(value: float | None, digits: int = 5) -> float | None:
+    """Round to the digits that can be seen; whole numbers have no decimal point, to keep the page
+    small.
+    """
+    if value is None or not math.isfinite(value):
+        return None
+    rounded = float(f"{value:.{digits}g}")
+    return int(rounded) if rounded.is_integer() else rounded

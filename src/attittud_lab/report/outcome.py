@@ -1,0 +1,126 @@
+"""Did the auxiliary data help, and what follows? One answer, which terminal and page render.
+
+`outcome` reads it from the folder of a comparison, a portfolio or a single run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from attittud_lab.compare.content import VERSION as COMPARISON
+from attittud_lab.compare.table import decided_row, deciding, next_step
+from attittud_lab.errors import command
+from attittud_lab.files import read_format, read_json
+from attittud_lab.portfolio import words
+from attittud_lab.portfolio.leaderboard import NAME as LEADERBOARD
+from attittud_lab.portfolio.leaderboard import VERSION as PORTFOLIO
+from attittud_lab.report.cells import percent
+from attittud_lab.runs.folder import REMARK
+from attittud_lab.runs.folder import VERSION as RUN
+
+DROPPED = (
+    "All auxiliary data were dropped: the model to use was trained on the primary examples alone."
+)
+ONE_RUN = "One run does not show whether the auxiliary data helped."
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a folder says, in sentences."""
+
+    answer: str
+    """`use` (the auxiliary data help), `no_help` or `unclear`; `run`: a single run cannot tell."""
+    about: str
+    """What was decided, such as "Decision at equal steps"."""
+    text: str
+    """The decision with its figures."""
+    meaning: list[str] = field(default_factory=list)
+    """What it means for the model."""
+    warning: str = ""
+    next: list[dict[str, str]] = field(default_factory=list)
+    """What to do next: why, and mostly a command."""
+    row: str | None = None
+    """The row of a comparison that the decision is about."""
+
+
+def outcome(folder: Path, typed: Sequence[object] = ()) -> Outcome:
+    """Return the outcome of a finished run or comparison.
+
+    `typed` is the configuration with its changes, as `attittud compare` takes them.
+    """
+    if (folder / "comparison.json").is_file():
+        return _of_comparison(folder, read_format(folder / "comparison.json", COMPARISON))
+    record = read_format(folder / "run.json", RUN)
+    result = read_json(folder / "result.json")
+    next_steps = _next_steps(folder, record, result, typed)
+    if (folder / LEADERBOARD).is_file():
+        return _of_portfolio(read_format(folder / LEADERBOARD, PORTFOLIO), next_steps)
+    return _of_run(record, result, next_steps)
+
+
+def _of_comparison(folder: Path, result: Mapping[str, Any]) -> Outcome:
+    decision = result["decision"]
+    number = deciding(result)
+    at = "for" if "title" in result else "at"  # the demo's tables are kinds of labels
+    step = next_step(folder, result)
+    return Outcome(
+        answer=decision["outcome"],
+        about=f"Decision {at} {result['tables'][number]['name'].lower()}",
+        text=decision["text"],
+        meaning=[DROPPED] if decision["outcome"] == "no_help" else [],
+        next=[step] if step else [],
+        row=decided_row(result, number),
+    )
+
+
+def _of_portfolio(board: Mapping[str, Any], next_steps: list[dict[str, str]]) -> Outcome:
+    worth = board["worth"]
+    meaning = [board["without_us"]] if board["without_us"] else []
+    model_is_alone = all(row["alone"] for row in board["candidates"] if row["picks"])
+    if worth is not None and model_is_alone:
+        meaning.append(DROPPED)
+    return Outcome(
+        answer=words.outcome(worth),
+        about="Decision",
+        text=board["decision"],
+        meaning=meaning,
+        warning=board["warning"],
+        next=next_steps,
+    )
+
+
+def _of_run(
+    record: Mapping[str, Any], result: Mapping[str, Any], next_steps: list[dict[str, str]]
+) -> Outcome:
+    metric = result["metric"]
+    phase = result["phases"][-1]
+    text = (
+        f"{percent(result['test'].get(metric))} test {metric}: this is the model after step "
+        f"{phase['best_step']} of {phase['steps']} in phase {phase['name']}, chosen because it has "
+        f"{percent(result['validation'].get(metric))} on the {result['examples']['validation']} "
+        "validation examples."
+    )
+    meaning = [ONE_RUN] if record["config"]["data"]["auxiliary"] else []
+    remark = record.get(REMARK)
+    if remark:
+        meaning.append(f"{remark[0].upper()}{remark[1:]}")
+    return Outcome("run", "Result of one run", text, meaning, next=next_steps)
+
+
+def _next_steps(
+    folder: Path, record: Mapping[str, Any], result: Mapping[str, Any], typed: Sequence[object]
+) -> list[dict[str, str]]:
+    """Return the commands that use the model, and that compare strategies where this is possible."""
+    why = "predicts the label of new examples"
+    steps = [{"command": command("predict", folder, "INPUTS"), "why": why}]
+    if record["config"]["data"]["auxiliary"] and result["test"]:
+        why = (
+            "checks with several seeds which strategy is best for a network, and whether the "
+            "auxiliary data help it"
+        )
+        words_of_config = typed or (folder / "config.yaml",)
+        steps.append({"command": command("compare", *words_of_config), "why": why})
+    return steps
