@@ -40,8 +40,7 @@ def init(
     """
     with starting():
         from attittud_lab.commands.proposal import REFUSED, WARNING, propose
-        from attittud_lab.config.options import check_path
-        from attittud_lab.config.schema import Kind, check_sources
+        from attittud_lab.config.schema import Kind
         from attittud_lab.data.source import open_source
 
     if kind not in get_args(Kind):
@@ -49,10 +48,9 @@ def init(
         raise InputError(
             f"{kind!r}: {expected}, as in `attittud init image --primary PATH --auxiliary PATH`"
         )
-    check_sources(len(auxiliary or ()), "--auxiliary")
     for name in (primary, *(auxiliary or ())):
         if not name.startswith("hf:"):  # opening these would download them
-            open_source(check_path(name, typed=True))
+            open_source(name)
     if output.exists() and not force:
         raise InputError(
             f"{output} exists; choose another file with --output, or overwrite it with --force"

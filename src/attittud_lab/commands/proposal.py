@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 
 from attittud_lab.config.load import loads
-from attittud_lab.config.options import check_path, meant
+from attittud_lab.config.options import meant
 from attittud_lab.config.schema import (
     AuxiliaryConfig,
     DataConfig,
     PrimaryConfig,
     SourceConfig,
     TableConfig,
-    check_sources,
 )
 from attittud_lab.data.features import Column, cells_are_text, is_numbered
 from attittud_lab.data.folder import ImageFolder, class_root
@@ -104,13 +103,12 @@ def propose(
     columns apply to the primary source, and to the other sources that have them. In a table, the
     input column is the only feature.
     """
-    check_sources(len(auxiliary), "--auxiliary")  # before any of them is read
     if kind == "table":
         table = TableConfig(columns=None if input_column is None else [input_column])
     else:
         table = None
     named: dict[str, Any] = {"input": None if table else input_column, "label": label_column}
-    source = PrimaryConfig(path=check_path(primary, typed=True), **named)
+    source = PrimaryConfig(path=primary, **named)
     try:
         first = look(source, table)
     except InputColumnError:
@@ -120,7 +118,7 @@ def propose(
         first = look(source, table)
     others = {
         name: look(AuxiliaryConfig(path=path, **named), table)
-        for name, path in _named([check_path(path, typed=True) for path in auxiliary]).items()
+        for name, path in _named(auxiliary).items()
     }
     kind = kind or first.listing.kind
     for opened in (first, *others.values()):

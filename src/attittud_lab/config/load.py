@@ -1,17 +1,15 @@
 """Turn YAML into a `Config`; every error names the file, the line and the path.
 
-A text becomes a tree that knows its lines. The trees of base files and overrides are merged into
-it. Scalars stay text until the type of their field reads them. No tag constructs an object, and
-size and depth are limited.
+A text becomes a tree of mappings, lists and texts that know their lines. The trees of base files
+and overrides are merged into it. Scalars stay text until the type of their field reads them. No tag
+constructs an object, and size and depth are limited.
 """
 
 from __future__ import annotations
 
 import re
-import stat
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from attittud_lab.config.options import TYPED, Scalar, got, meant
+from attittud_lab.config.options import Scalar, got, meant
 from attittud_lab.config.schema import CandidateConfig, Config, to_dict
 from attittud_lab.errors import InputError, nearest, one_line, short
 
@@ -28,17 +26,33 @@ Names = Mapping[str, Callable[[str], object]]
 
 It raises an error for an unknown name.
 """
+Tree = dict[Any, Any]
+"""A mapping of the configuration. Its keys are `Scalar`s."""
 
 _ADAPTER = TypeAdapter(Config)
-_EXPECTED = {
-    "string_type": "text",
-    "dict_type": "a mapping of names to values",
-    "list_type": "a list, such as [a, b]",
+_WHOLE = "expected a whole number"
+_NUMBER = "expected a number"
+_WORDS = {
+    "string_type": "expected text",
+    "dict_type": "expected a mapping of names to values",
+    "dataclass_type": "expected a mapping of names to values",
+    "list_type": "expected a list, such as [a, b]",
+    "bool_type": "expected true or false",
+    "bool_parsing": "expected true or false",
+    "int_type": _WHOLE,
+    "int_parsing": _WHOLE,
+    "int_parsing_size": "expected a smaller number",
+    "float_type": _NUMBER,
+    "float_parsing": _NUMBER,
+    "finite_number": "expected a finite number",
+    "greater_than": "must be above {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than_equal": "must be at most {le:g}",
 }
-# Bytes: a configuration is a page or two, and takes a few hundred times as much in memory.
+"""Our words for pydantic's kinds of errors."""
 _LARGEST = 100_000
+"""Bytes of a file. A configuration is a page or two, and takes some hundred times its size."""
 _DEEPEST = 20
-_MOST_OVERRIDES = 1000
 
 
 class ConfigError(InputError):
@@ -47,7 +61,7 @@ class ConfigError(InputError):
 
 def load(path: str | Path, overrides: Sequence[str] = (), names: Names | None = None) -> Config:
     """Read a configuration file, the files that it names by `base:`, and `key=value` overrides."""
-    return _build(overridden(inherited(Path(path)), overrides), names)
+    return _build(_overridden(_inherited(Path(path)), overrides), names)
 
 
 def loads(
@@ -57,12 +71,12 @@ def loads(
     names: Names | None = None,
 ) -> Config:
     """Read a configuration from text; `base:` is not followed."""
-    return _build(overridden(compose(text, name), overrides), names)
+    return _build(_overridden(_compose(text, name), overrides), names)
 
 
 def changed(config: Config, overrides: Sequence[str]) -> Config:
     """Return a configuration with some settings replaced."""
-    return _build(overridden(compose("", "settings"), overrides), None, config)
+    return loads(dump(config), overrides) if overrides else config
 
 
 def dump(config: Config) -> str:
@@ -79,19 +93,19 @@ def dump(config: Config) -> str:
     return yaml.safe_dump(plain, sort_keys=False, allow_unicode=False)
 
 
-def _build(tree: Branch, names: Names | None, base: Config | None = None) -> Config:
-    """Validate a tree; other settings come from `base` or have their defaults."""
+def _build(tree: Tree, names: Names | None) -> Config:
+    """Validate a tree; settings that are not in it have their defaults."""
     try:
-        return _ADAPTER.validate_python(_onto(base, tree), context=names)
+        return _ADAPTER.validate_python(tree, context=names)
     except ValidationError as error:
         raise _explained(error, tree) from None
     except InputError as error:  # about several settings: it begins with the path of the culprit
         culprit = str(error).split(maxsplit=1)[0].rstrip(":")
-        origin, _ = find(tree, culprit.split("."))
+        origin, _ = _find(tree, culprit.split("."))
         raise ConfigError(f"{origin}: {error}") from None
 
 
-def _explained(error: ValidationError, tree: Branch) -> ConfigError:
+def _explained(error: ValidationError, tree: Tree) -> ConfigError:
     """Return pydantic's first complaint with its file, line and path, in our words."""
     complaint = error.errors(include_url=False)[0]
     kind = complaint["type"]
@@ -99,15 +113,15 @@ def _explained(error: ValidationError, tree: Branch) -> ConfigError:
     context = complaint.get("ctx", {})
     if "key" in context:
         location += (context["key"],)
-    origin, value = find(tree, location)
+    origin, value = _find(tree, location)
     words = complaint["msg"]
     if kind == "literal_error":
         choices = re.findall(r"'(.*?)'", context["expected"])
         words = f"expected one of {', '.join(choices)}, got {got(value)}{meant(value, choices)}"
     elif kind == "missing":
         words = "is missing; add it"
-    elif kind in _EXPECTED:
-        words = f"expected {_EXPECTED[kind]}, got {got(value)}"
+    elif kind in _WORDS:
+        words = f"{_WORDS[kind].format(**context)}, got {got(value)}"
     return ConfigError(f"{origin}: {short(_dotted(location), 200)}: {words}")
 
 
@@ -119,30 +133,26 @@ def _dotted(location: Sequence[str | int]) -> str:
     return path.removeprefix(".")
 
 
-def _onto(base: Any, changes: Any) -> Any:
-    """Apply settings to `base`; settings that are not mentioned keep their value."""
-    if not isinstance(changes, dict) or not (is_dataclass(base) or isinstance(base, dict)):
-        return changes
-    if isinstance(base, dict):
-        old = base
-    else:
-        old = {entry.name: getattr(base, entry.name) for entry in fields(base)}
-    return old | {key: _onto(old.get(key), value) for key, value in changes.items()}
+def _find(tree: Any, location: Sequence[str | int]) -> tuple[str, Any]:
+    """Return the file and line, and the value, of a location.
+
+    Where a part of it does not exist, they are those of the last part that does.
+    """
+    origin = "settings"
+    for part in location:
+        if isinstance(tree, list) and isinstance(part, int):
+            tree = tree[part]
+        elif isinstance(tree, dict):
+            keys = {key: key for key in tree}
+            key = keys.get(part, keys.get(""))
+            if key is not None:
+                origin = key.origin
+                tree = tree[key]
+        origin = getattr(tree, "origin", origin)
+    return origin, tree
 
 
 # ----------------------------------------------------------------------------------------- the tree
-
-
-class Branch(dict[Any, Any]):
-    """A mapping; `origins` has the file and line of each key."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.origins: dict[Any, str] = {}
-
-    def put(self, key: Any, value: Any, origin: str) -> None:
-        self[key] = value
-        self.origins[key] = origin
 
 
 class _Composer(yaml.SafeLoader):
@@ -175,11 +185,8 @@ class _Composer(yaml.SafeLoader):
         return node
 
 
-def compose(text: str, name: str) -> Branch:
+def _compose(text: str, name: str) -> Tree:
     """Parse the mapping in a text; error messages call the text `name`."""
-    if len(text) > _LARGEST:
-        limit = f"a configuration may have at most {_LARGEST}"
-        raise ConfigError(f"{name}: {len(text)} characters are too many; {limit}")
     try:
         node = _Composer(text, name).get_single_node()
     except yaml.MarkedYAMLError as error:
@@ -190,7 +197,7 @@ def compose(text: str, name: str) -> Branch:
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         raise ConfigError(f"{name}: not valid YAML: {one_line(error, 200)}") from None
     if node is None:
-        return Branch()
+        return {}
     if not isinstance(node, MappingNode):
         expected = "a configuration is a mapping of keys to values, such as `seed: 1`"
         raise ConfigError(f"{_origin(node)}: {expected}")
@@ -200,8 +207,6 @@ def compose(text: str, name: str) -> Branch:
 def _origin(where: Any) -> str:
     """Return the file and line of a node or an event of PyYAML."""
     mark = where.start_mark
-    if mark.name.startswith(TYPED):
-        return str(mark.name)
     return f"{mark.name}:{mark.line + 1}"
 
 
@@ -215,20 +220,20 @@ def _tree(node: Node, path: str) -> Any:
     return _scalar(node.value, quoted, _origin(node))
 
 
-def _mapping(node: MappingNode, path: str) -> Branch:
+def _mapping(node: MappingNode, path: str) -> Tree:
     """Convert a mapping; a key may be given only once."""
-    branch = Branch()
+    tree: Tree = {}
     for key, value in node.value:
         origin = _origin(key)
         if not isinstance(key, ScalarNode):
             prefix = short(f"{path}: ") if path else ""
             raise ConfigError(f"{origin}: {prefix}a key must be plain text")
-        name = str(_scalar(key.value, True, origin))
-        full = f"{path}.{name}" if path else name
-        if name in branch:
+        name = _scalar(key.value, True, origin)
+        full = f"{path}.{name}" if path else str(name)
+        if name in tree:
             raise ConfigError(f"{origin}: {short(full)}: the key is given twice; keep one of them")
-        branch.put(name, _tree(value, full), origin)
-    return branch
+        tree[name] = _tree(value, full)
+    return tree
 
 
 def _scalar(text: str, quoted: bool, origin: str) -> Scalar | None:
@@ -240,58 +245,49 @@ def _scalar(text: str, quoted: bool, origin: str) -> Scalar | None:
     except UnicodeEncodeError:
         reason = "contains half of a character, which no file can store"
         raise ConfigError(f"{origin}: {short(ascii(text))} {reason}; correct the text") from None
-    return Scalar(text, origin=origin, quoted=quoted)
+    return Scalar(text, origin)
 
 
-def inherited(path: Path, earlier: tuple[Path, ...] = ()) -> Branch:
+def _inherited(path: Path, earlier: tuple[Path, ...] = ()) -> Tree:
     """Read the mapping in a file, merged into the mapping of its base.
 
     `earlier` are the files that led here.
     """
-    tree = compose(_read(path), short(str(path), 400))
+    tree = _compose(_read(path), short(str(path), 400))
+    origin, base = _find(tree, ["base"])
     if "base" not in tree:
         return tree
     files = (*earlier, path.resolve())
     if path.resolve() in earlier or len(earlier) > _DEEPEST:
         names = " -> ".join(short(file.name) for file in files[-5:])
         raise ConfigError(f"{path}: base: forms a circle, or leads through too many files: {names}")
-    origin = tree.origins["base"]
-    base = tree.pop("base")
     if not isinstance(base, str) or not base or Path(base).is_absolute():
         raise ConfigError(f"{origin}: base: expected the relative path of another configuration")
-    if ".." in Path(base).parts:
-        reason = "leaves its folder with '..', which a configuration file must not do"
-        cure = "move that file into this folder, or below it"
-        raise ConfigError(f"{origin}: base: {short(base)!r} {reason}; {cure}")
-    return _merged(inherited(path.parent / base, files), tree)
+    del tree["base"]
+    return _merged(_inherited(path.parent / base, files), tree)
 
 
 def _read(path: Path) -> str:
     """Read a file or a pipe of at most `_LARGEST` bytes."""
+    name = short(str(path), 400)
+    hint = "; check the path"
     try:
-        if stat.S_IFMT(path.stat().st_mode) not in (stat.S_IFREG, stat.S_IFIFO):
-            reason = "it is neither a file nor a pipe"
-            if path.is_dir():
-                reason += "; for a folder of data, `attittud init` writes a configuration"
-            raise OSError(0, reason)
         with path.open("rb") as file:
             content = file.read(_LARGEST + 1)
-        if len(content) > _LARGEST:
-            limit = f"the {_LARGEST} bytes that a configuration may have"
-            raise OSError(0, f"it is larger than {limit}")
-        return content.decode()
-    except (OSError, ValueError) as error:
-        if "\0" in str(path):
-            reason = "a path cannot contain a NUL character"
-        elif isinstance(error, OSError):
-            reason = str(error.strerror)
-        else:
-            reason = "it is not UTF-8 text"
-        hint = "; check the path"
-        if isinstance(error, FileNotFoundError):
+        text = content.decode()
+    except OSError as error:
+        reason = error.strerror
+        if path.is_dir():
+            hint = "; for a folder of data, `attittud init` writes a configuration"
+        elif isinstance(error, FileNotFoundError):
             hint = _near(path) or hint
-        name = short(str(path), 400)
-        raise ConfigError(f"{name}: cannot read the configuration: {reason}{hint}") from None
+    except ValueError as error:  # not UTF-8, or a NUL character in the path
+        reason = one_line(error)
+    else:
+        if len(content) <= _LARGEST:
+            return text
+        reason = f"it is larger than the {_LARGEST} bytes that a configuration may have"
+    raise ConfigError(f"{name}: cannot read the configuration: {reason}{hint}")
 
 
 def _near(path: Path) -> str:
@@ -308,38 +304,37 @@ def _near(path: Path) -> str:
     return f"; did you mean {names[near]!r}?" if near else ""
 
 
-def _merged(below: Branch, above: Branch) -> Branch:
-    """Merge two mappings key by key; `above` wins.
+def _merged(below: Tree, above: Tree) -> Tree:
+    """Merge two mappings key by key; `above` wins, keys stay in the order of `below`.
 
     Everything that is not a mapping is replaced. An empty mapping removes all keys, as in
     `data.auxiliary={}`.
     """
-    for key, value in above.items():
+    tree: Tree = {}
+    newest = {key: key for key in below} | {key: key for key in above}
+    for key in newest.values():
         old = below.get(key)
-        new = value
-        if isinstance(value, Branch) and value and old is not None:
-            if not isinstance(old, Branch):
+        new = above.get(key)
+        if key not in above:
+            new = old
+        elif isinstance(new, dict) and new and old is not None:
+            if not isinstance(old, dict):
                 # A shorthand such as `strategy: flip` has no name until the type says which field
                 # it stands for.
-                shorthand = Branch()
-                shorthand.put("", old, below.origins[key])
-                old = shorthand
-            new = _merged(old, value)
-        below.put(key, new, above.origins[key])
-    return below
+                old = {Scalar("", getattr(old, "origin", key.origin)): old}
+            new = _merged(old, new)
+        tree[key] = new
+    return tree
 
 
-def overridden(tree: Branch, overrides: Sequence[str]) -> Branch:
+def _overridden(tree: Tree, overrides: Sequence[str]) -> Tree:
     """Change the mapping by `key=value` texts, one after the other."""
-    if len(overrides) > _MOST_OVERRIDES:
-        limit = f"at most {_MOST_OVERRIDES} are allowed"
-        raise ConfigError(f"{len(overrides)} settings are given, but {limit}; write a file")
     for position, text in enumerate(overrides):
         tree = _merged(tree, _setting(text, overrides[:position]))
     return tree
 
 
-def _setting(text: str, earlier: Sequence[str]) -> Branch:
+def _setting(text: str, earlier: Sequence[str]) -> Tree:
     """Return the mapping that `a.b.c=value` stands for: {a: {b: {c: value}}}.
 
     A setting that would undo one of the `earlier` ones is refused.
@@ -350,18 +345,16 @@ def _setting(text: str, earlier: Sequence[str]) -> Branch:
     if not equals or not all(keys) or len(keys) > _DEEPEST:
         example = "write KEY=VALUE, such as training.guided.lr=1e-4"
         raise ConfigError(f"{shown!r} is not a setting; {example}")
-    origin = f"{TYPED} ({shown})"
+    origin = f"command line ({shown})"
     value = _value(value_text, origin)
-    merges = isinstance(value, Branch) and value
+    merges = isinstance(value, dict) and value
     undone = [short(other) for other in earlier if other.startswith(f"{path}.")]
     if undone and not merges:
         reason = f"replaces all of {short(path)}, including {undone[0]} before it"
         raise ConfigError(f"{shown} {reason}; write {shown} first")
     for key in reversed(keys):
-        branch = Branch()
-        branch.put(key, value, origin)
-        value = branch
-    tree: Branch = value
+        value = {Scalar(key, origin): value}
+    tree: Tree = value
     return tree
 
 
@@ -372,25 +365,8 @@ def _value(text: str, origin: str) -> Any:
     """
     text = text.strip()
     if text[:1] in ("[", "{", "'", '"'):
-        tree = compose(f"value: {text}", origin)
+        tree = _compose(f"value: {text}", origin)
         if len(tree) > 1:
             raise ConfigError(f"{origin}: not valid YAML: there is more text after the value")
         return tree["value"]
     return _scalar(text, not text, origin)
-
-
-def find(tree: Any, location: Sequence[str | int]) -> tuple[str, Any]:
-    """Return the file and line, and the value, of a location.
-
-    Where a part of it does not exist, they are those of the last part that does.
-    """
-    origin = "settings"
-    for part in location:
-        if isinstance(tree, list) and isinstance(part, int):
-            tree = tree[part]
-        elif isinstance(tree, Branch) and (part in tree or "" in tree):
-            key = part if part in tree else ""
-            origin = tree.origins[key]
-            tree = tree[key]
-        origin = getattr(tree, "origin", origin)
-    return origin, tree

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, TypeAdapter
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from attittud_lab.config import COMPARED
-from attittud_lab.config.options import Classes, Flag, Limits, PathText, Section, known
+from attittud_lab.config.options import PathText, Section, known
 from attittud_lab.errors import InputError, short
 
 LATER = {"later": True}
@@ -20,30 +20,30 @@ LATER = {"later": True}
 
 At their default they are not part of a run's fingerprint, so that those results still count.
 """
-_MOST = 100  # auxiliary sources, and tries of a comparison
-_OVERFLOW = "32-bit weights overflow not far above this limit"
-_IN_MEMORY = "the examples are in memory at once"
 
+
+def _whole(number: float) -> float:
+    """Return a number without a fraction as an int, which is a count."""
+    return int(number) if number.is_integer() else number
+
+
+# The largest numbers are far beyond any use, and keep 32-bit weights and memory from overflowing.
 Kind = Literal["image", "text", "table"]
 """What examples are."""
-Count = Annotated[int | float, Limits(0, 10**12)] | None
+Count = Annotated[float, Field(ge=0, le=10**12), AfterValidator(_whole)] | None
 """How many examples: a whole number is a count, a fraction below 1 a share, null all of them."""
-Steps = Annotated[int, Limits(1, 10**9, "no training needs more")]
-Batch = Annotated[int, Limits(1, 65_536, "the examples of a batch are in memory at once")]
-Weight = Annotated[float, Limits(0, 1e10, "32-bit gradients overflow not far above this limit")]
-Share = Annotated[float, Limits(0, 1)]
-Seed = Annotated[int, Limits(-(2**63), 2**63 - 1)]
-Part = Annotated[float, Limits(-1e10, 1e10, _OVERFLOW)]
-PositiveWeight = Annotated[
-    float,
-    Limits(0, 1e10, _OVERFLOW, above="0 would leave the auxiliary data out"),
-]
-Examples = Annotated[int, Limits(2, 65_536, "the gradients of these examples are needed at once")]
-Epochs = Annotated[float, Limits(0, 10**6, above="write null to count steps instead")]
-Clip = Annotated[float, Limits(0, 1e30, _OVERFLOW, above="write null to switch clipping off")]
-LearningRate = Annotated[float, Limits(0, 1e30, _OVERFLOW, above="a rate of 0 would train nothing")]
-Rate = Annotated[float, Limits(0, 1e30, _OVERFLOW)]
-Runs = Annotated[int, Limits(1, 1000, "every strategy is trained once for each")]
+Steps = Annotated[int, Field(ge=1, le=10**9)]
+Batch = Annotated[int, Field(ge=1, le=65_536)]
+Weight = Annotated[float, Field(ge=0, le=1e10)]
+PositiveWeight = Annotated[float, Field(gt=0, le=1e10)]
+Part = Annotated[float, Field(ge=-1e10, le=1e10)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+Positive = Annotated[float, Field(gt=0, le=1e30)]
+Rate = Annotated[float, Field(ge=0, le=1e30)]
+Runs = Annotated[int, Field(ge=1, le=1000)]
+Pixels = Annotated[int, Field(ge=4, le=4096)]
+Augment = list[Literal["flip", "shift"]]
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class SourceConfig(Section):
     use data.table instead"""
     label: str | None = None
     """column with the class or the list of 0/1 labels; null looks for label, labels, ..."""
-    classes: Classes | None = None
+    classes: Annotated[list[str], Field(min_length=1)] | None = None
     """keep only these classes; null keeps all"""
     exclude: list[str] = field(default_factory=list)
     """leave these classes out"""
@@ -120,7 +120,7 @@ class AuxiliaryConfig(SourceConfig):
     """how many to use: a count, a fraction below 1, or null for all"""
     objective: Annotated[str, known("objective")] = "classify"
     """classify: predict its labels; masked_lm: predict masked words of a text (needs no labels)"""
-    share_head: Flag = False
+    share_head: bool = False
     """predict with the primary task's head; the source must have the primary classes"""
     weight: Weight = 1.0
     """factor on this source's loss"""
@@ -128,15 +128,6 @@ class AuxiliaryConfig(SourceConfig):
     """examples of this source in each step; null uses training.guided.batch_size"""
     label_noise: LabelNoise | None = field(default=None, metadata=LATER)
     """replace some of its labels with wrong ones, to test a strategy"""
-
-
-def check_sources(count: int, where: str) -> None:
-    """Refuse more auxiliary sources than a step can have."""
-    if count > _MOST:
-        limit = f"at most {_MOST} are allowed"
-        why = "since each needs its own forward and backward pass in every step"
-        cure = "join similar sources"
-        raise InputError(f"{where}: {count} sources are given, but {limit}, {why}; {cure}")
 
 
 @dataclass(frozen=True)
@@ -168,15 +159,15 @@ class DataConfig(Section):
     table of features write table"""
     table: TableConfig = field(default_factory=TableConfig, metadata=LATER)
     """kind: table only: which columns are features"""
-    image_size: Annotated[int, Limits(4, 4096, _IN_MEMORY)] | None = None
+    image_size: Pixels | None = None
     """images are scaled to this height and width in pixels; null uses the most common shorter side
     in the primary source"""
-    max_length: Annotated[int, Limits(8, 131_072, _IN_MEMORY)] = 128
+    max_length: Annotated[int, Field(ge=8, le=131_072)] = 128
     """how many tokens of each text are read; also the length of a block for language modelling"""
-    buckets: Annotated[int, Limits(1, 131_072)] | None = field(default=32, metadata=LATER)
+    buckets: Annotated[int, Field(ge=1, le=131_072)] | None = field(default=32, metadata=LATER)
     """batches have texts of similar length, padded to a multiple of this many tokens; null pads
     all to the longest text"""
-    pack: Flag = field(default=True, metadata=LATER)
+    pack: bool = field(default=True, metadata=LATER)
     """hf: models only: a block for language modelling holds several texts, without attention
     between them; false: only one"""
     cache: PathText | None = field(default=None, metadata=LATER)
@@ -192,7 +183,6 @@ class DataConfig(Section):
 
     def check(self) -> None:
         """Refuse settings that contradict each other; a message begins with the culprit's path."""
-        check_sources(len(self.auxiliary), "data.auxiliary")
         for name in self.auxiliary:
             if not name.isidentifier():
                 words = "must consist of letters, digits and _, because it is part of metric names"
@@ -237,13 +227,13 @@ class StrategyConfig(Section):
     basis: Annotated[str, known("basis")] | None = None
     """subspace in which the tasks are compared: a name of attittud.bases(); null uses the
     strategy's own (sketch for most)"""
-    rank: Annotated[int, Limits(1, 4096, "each direction is a vector as long as the model")] = 10
+    rank: Annotated[int, Field(ge=1, le=4096)] = 10
     """number k of directions along which the tasks are compared: the dimension of the subspace"""
     refresh_every: Steps | None = None
     """recompute the basis every n-th step; null uses the strategy's own number (10 for most)"""
-    include_mean: Flag = False
+    include_mean: bool = False
     """append the current primary gradient as the last direction of the basis"""
-    basis_batch: Examples | None = None
+    basis_batch: Annotated[int, Field(ge=2, le=65_536)] | None = None
     """number m of separate primary examples that the basis is computed from; null uses the step's
     primary batch"""
     exclude: list[str] = field(default_factory=list, metadata=LATER)
@@ -270,20 +260,18 @@ class ModelConfig(Section):
 
     name: Annotated[PathText, known("model")] = "small-cnn"
     """a model's name (`attittud train --help` lists them)"""
-    width: Annotated[int, Limits(1, 4096, "the weights of a layer grow with its square")] = 64
+    width: Annotated[int, Field(ge=1, le=4096)] = 64
     """units or channels of a layer, in models whose description in `attittud train --help`
     mentions model.width"""
-    dropout: Annotated[float, Limits(0, 0.95)] = 0.0
+    dropout: Annotated[float, Field(ge=0, le=0.95)] = 0.0
     """share of activations dropped in training; with 0, hf: models keep their own dropout"""
     head_init: Literal["default", "kaiming", "zero"] = "default"
     """initialisation of the heads: PyTorch's, Kaiming-normal fan-out (large for few classes), or
     zero"""
-    image_size: Annotated[int, Limits(4, 4096, _IN_MEMORY)] | None = field(
-        default=None, metadata=LATER
-    )
+    image_size: Pixels | None = field(default=None, metadata=LATER)
     """the network scales images to this height and width in pixels; null leaves them at
     data.image_size"""
-    pretrained: Flag = True
+    pretrained: bool = True
     """networks of other libraries only: start from the stored weights"""
     weights: PathText | None = None
     """start from the weights.safetensors of an earlier run: the body, and the heads of sources
@@ -298,7 +286,7 @@ class PhaseConfig(Section):
 
     steps: Steps = 1000
     """updates, unless epochs is given"""
-    epochs: Epochs | None = None
+    epochs: Annotated[float, Field(gt=0, le=10**6)] | None = None
     """instead of steps: passes over the largest auxiliary source (guided) or the primary set
     (finetune)"""
     batch_size: Batch = 64
@@ -310,9 +298,9 @@ class PhaseConfig(Section):
     same"""
     optimizer: Literal["adam", "adamw", "sgd"] = "adam"
     """the optimizer"""
-    lr: LearningRate = 1e-3
+    lr: Positive = 1e-3
     """learning rate"""
-    weight_decay: Annotated[float, Limits(0, 10**6, _OVERFLOW)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, le=10**6)] = 0.0
     """weight decay of the optimizer"""
     momentum: Share = 0.9
     """momentum of sgd"""
@@ -321,9 +309,9 @@ class PhaseConfig(Section):
     down to lr_min"""
     lr_min: Rate = 1e-5
     """learning rate at which cosine, linear and plateau end"""
-    warmup: Annotated[int, Limits(0, 10**9)] = 0
+    warmup: Annotated[int, Field(ge=0, le=10**9)] = 0
     """steps in which the learning rate rises from 0"""
-    clip: Clip | None = 1.0
+    clip: Positive | None = 1.0
     """the combined gradient's norm is clipped to this; null does not clip"""
     patience: Steps | None = None
     """stop after this many evaluations without improvement; null never stops early"""
@@ -331,7 +319,7 @@ class PhaseConfig(Section):
     """how often the model is evaluated on validation examples, evenly over the phase"""
     select: Literal["best", "last"] = "best"
     """the model that the phase ends with: the best on validation, or the last one"""
-    seconds: Annotated[float, Limits(0, 10**9)] | None = None
+    seconds: Annotated[float, Field(ge=0, le=10**9)] | None = None
     """stop after this many seconds of training (the result then depends on the machine); null sets
     no limit"""
 
@@ -363,21 +351,21 @@ class TrainingConfig(Section):
     several labels at once"""
     precision: Literal["fp32", "bf16"] = "fp32"
     """bf16 runs the forward pass under autocast"""
-    channels_last: Flag = False
+    channels_last: bool = False
     """keep image networks in the memory layout that is fastest on GPUs in half precision"""
-    cuda_graph: Flag = False
+    cuda_graph: bool = False
     """replay steps as CUDA graphs, several times faster for small networks; no effect on other
     devices. Strategies with the same seed then share initialisation and batches, but not
     dropout masks"""
-    deterministic: Flag = False
+    deterministic: bool = False
     """repeated runs give the same bits on the same GPU (some operations are slower); on a CPU they
     always do"""
-    reset_head: Flag = False
+    reset_head: bool = False
     """start finetune with a fresh primary head"""
-    augment: list[Literal["flip", "shift"]] = field(default_factory=list, metadata=LATER)
+    augment: Augment = field(default_factory=list, metadata=LATER)
     """images only: how training examples are changed at random in each step. flip: mirror half of
     them; shift: move each by up to an eighth of its size"""
-    threads: Annotated[int, Limits(1, 1024)] | None = field(default=None, metadata=LATER)
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = field(default=None, metadata=LATER)
     """CPU threads of a run; the last digits of its results depend on them. null: torch's own
     number on the machine where the command is started, if a few timed steps are clearly faster
     with it, else 1; the folder of the run records the choice"""
@@ -398,9 +386,11 @@ class CompareConfig(Section):
     """strategies to compare with the one in `strategy`; primary_only and multitask always take
     part. An entry inherits rank, engine, exclude, refresh_every and basis_batch (pcgrad: only
     the first three) from `strategy` unless it sets them; other settings have their defaults"""
-    seeds: Annotated[int, Limits(2, 1000, "every strategy is trained once for each")] = 5
+    seeds: Annotated[int, Field(ge=2, le=1000)] = 5
     """runs of every strategy; all strategies use the same seeds: seed, seed + 1, ..."""
-    weights: list[PositiveWeight] = field(default_factory=lambda: [0.1, 0.3, 1.0])
+    weights: Annotated[list[PositiveWeight], Field(min_length=1)] = field(
+        default_factory=lambda: [0.1, 0.3, 1.0]
+    )
     """factors on the auxiliary losses; every strategy chooses one of them on validation"""
     space: dict[str, list[str]] = field(default_factory=dict)
     """further settings to tune, by path, such as training.guided.lr: [1e-4, 1e-3];
@@ -422,13 +412,6 @@ class CompareConfig(Section):
 
     def check(self) -> None:
         """Refuse settings that contradict each other; a message begins with the culprit's path."""
-        for name in ("strategies", "weights", "space"):
-            count = len(getattr(self, name))
-            if count > _MOST:
-                limit = f"at most {_MOST} are allowed, since each is tried by training"
-                raise InputError(f"compare.{name}: has {count} entries, but {limit}")
-        if not self.weights or min(self.weights) <= 0:
-            raise InputError(f"compare.weights: give weights above 0, got {self.weights}")
         if len(set(self.weights)) < 2 and not self.space:
             rule = "multitask has to be tuned, so give at least two different weights above 0"
             raise InputError(f"compare.weights: {rule}, got {self.weights}")
@@ -465,12 +448,12 @@ class FinetunedConfig(Section):
 
     steps: Steps = 300
     """updates of the guided phase; a quarter as many follow on primary data alone"""
-    lr: LearningRate | None = None
+    lr: Positive | None = None
     """learning rate; null takes 5e-4 for images, 1e-4 for texts"""
-    image_size: Annotated[int, Limits(4, 4096, _IN_MEMORY)] | None = 64
+    image_size: Pixels | None = 64
     """images only: the height and width in pixels that the network sees; null leaves images at
     data.image_size"""
-    augment: list[Literal["flip", "shift"]] = field(default_factory=lambda: ["flip", "shift"])
+    augment: Augment = field(default_factory=lambda: ["flip", "shift"])
     """images only: how training examples are changed, as in training.augment"""
 
 
@@ -495,14 +478,14 @@ class PortfolioConfig(Section):
     multitask with a separate output layer for it"""
     finetuned: FinetunedConfig = field(default_factory=FinetunedConfig, metadata=LATER)
     """how the learner finetuned trains"""
-    folds: Annotated[int, Limits(2, 20, "every candidate is trained once for each")] = 3
+    folds: Annotated[int, Field(ge=2, le=20)] = 3
     """number of parts of the training and validation labels; each part is held out once"""
-    one_split_above: Annotated[int, Limits(0, 10**12)] = 5000
+    one_split_above: Annotated[int, Field(ge=0, le=10**12)] = 5000
     """with more labels than this, only one part is held out, and the other labels are always used
     for training"""
-    looks: Annotated[int, Limits(1, 1000)] = 15
+    looks: Annotated[int, Field(ge=1, le=1000)] = 15
     """how often a run is evaluated on its held-out labels, evenly over its steps"""
-    averaging: Annotated[float, Limits(0, 1)] = 0.1
+    averaging: Annotated[float, Field(ge=0, le=1)] = 0.1
     """weights are averaged with an exponential mean over this share of the run; 0 does not
     average"""
     final: Literal["single", "ensemble"] = "ensemble"
@@ -511,7 +494,7 @@ class PortfolioConfig(Section):
     members: Literal["folds", "refit"] = "folds"
     """final: ensemble only: use the networks of the folds, or one network for each candidate,
     trained on all labels"""
-    picks: Annotated[int, Limits(1, 100)] = 12
+    picks: Annotated[int, Field(ge=1, le=100)] = 12
     """final: ensemble only: the mean is made of at most this many picks; a candidate that is
     picked twice counts twice"""
     budget: str | None = None
@@ -519,19 +502,12 @@ class PortfolioConfig(Section):
     time gets fewer steps, then fewer candidates; a plan that exceeds a number of runs gets
     fewer candidates. null: 30m on a CPU, no limit on other devices"""
 
-    def check(self) -> None:
-        """Refuse settings that contradict each other; a message begins with the culprit's path."""
-        count = len(self.candidates or ())
-        if count > _MOST:
-            limit = f"at most {_MOST} are allowed, since each is tried by training"
-            raise InputError(f"portfolio.candidates: has {count} entries, but {limit}")
-
 
 @dataclass(frozen=True)
 class Config(Section):
     """A whole job: data, model, training and the strategy."""
 
-    seed: Annotated[int, Limits(0, 2**63 - 1)] = 0
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0
     """seed of the initialisation and the order of examples; the same for every strategy"""
     output: PathText = "runs"
     """folder in which run folders are made"""
@@ -551,7 +527,7 @@ class Config(Section):
     """only for `attittud compare`"""
     log_every: Steps = 20
     """steps between two lines of metrics.jsonl (for each line, training waits for the device)"""
-    log_layers: Flag = True
+    log_layers: bool = True
     """at evaluations, also log the norms of the three parts layer by layer"""
     checkpoint_every: Steps | None = 200
     """steps between two checkpoints; evaluations also write one. null writes no checkpoints at
@@ -559,7 +535,6 @@ class Config(Section):
 
     def __post_init__(self) -> None:
         self.data.check()
-        self.portfolio.check()
         self.compare.check()
 
 
@@ -607,7 +582,7 @@ def json_schema() -> dict[str, Any]:
     """Return a JSON Schema (draft 2020-12) of configuration files."""
     root = TypeAdapter(Config).json_schema(schema_generator=_Schema)
     definitions = root.pop("$defs")
-    about = "another configuration to inherit from, relative to this file and without .."
+    about = "another configuration to inherit from, relative to this file"
     root["properties"]["base"] = {"type": "string", "description": about}
     link = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$ref": "#/$defs/Config"}
     return {**link, "$defs": {"Config": root, **definitions}}

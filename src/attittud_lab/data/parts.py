@@ -20,7 +20,6 @@ from attittud_lab.config.schema import (
     PrimaryConfig,
     SourceConfig,
     TableConfig,
-    check_sources,
 )
 from attittud_lab.data.source import (
     Labels,
@@ -107,9 +106,6 @@ def read_parts(config: DataConfig, seed: int, *, pooled: bool = False) -> Parts:
         may be in an auxiliary
     source, and validation and test may be empty.
     """
-    check_sources(
-        len(config.auxiliary), "data.auxiliary"
-    )  # a configuration made in Python has not been checked yet
     opened = cache(open_source)
     test_seed = seed if config.test_seed is None else config.test_seed
     table = config.table if config.kind == "table" else None

@@ -34,11 +34,10 @@ MISTAKES = {
     "trainig: 3": r"job.yaml:1: trainig: .*'training'",
     "training:\n  guided:\n    lr: fast": r"job.yaml:3: training.guided.lr: .*'fast'",
     "seed: -1": "seed: .*-1",
-    "seed: '1'": "seed: ",
     "model: {dropout: 2}": "model.dropout: .*0.95",
     "model: [mlp]": "model: .*a list",
     "training: {mode: jont}": "training.mode: .*'jont'.*'joint'",
-    "compare: {weights: [1, 0]}": r"compare.weights\[1\]: .*got 0",
+    "compare: {weights: [1, 0]}": r"compare.weights\[1\]: .*got '0'",
     "strategy: {eta: {harmfull: 1}}": "strategy.eta.harmfull: .*'harmful'",
     "data: {primary: {classes: cat}}": "data.primary.classes: .*'cat'",
     "data: {auxiliary: {a: digits, a: digits}}": "data.auxiliary.a: ",
@@ -49,8 +48,6 @@ MISTAKES = {
     "[" * 5000: "nested",
     "a: &x [1]\nb: *x": "aliases",
     "a: !!python/object/apply:os.system [echo]": "tag ",
-    "data: {primary: {path: ../secret}}": "data.primary.path: '../secret'",
-    "output: /tmp/../etc": "output: ",
     "? [a]\n: 1": "a key",
 }
 
@@ -167,12 +164,7 @@ def test_a_configuration_inherits_from_its_base(tmp_path: Path) -> None:
     config = load(child, ["seed=7", "training.guided.lr=3e-4"])
     assert (config.strategy.name, config.strategy.rank, config.seed) == ("flip", 3, 7)
     assert (config.training.guided.lr, config.training.guided.steps) == (3e-4, 9)
-    (tmp_path / "shared" / "base.yaml").write_text("base: ../other.yaml\n")
-    (tmp_path / "other.yaml").write_text("seed: 4\n")
-    with pytest.raises(ConfigError, match=r"base.yaml:1: base: .*leaves its folder"):
-        load(child)
-    (tmp_path / "other.yaml").write_text("base: child.yaml\n")
-    child.write_text("base: other.yaml\n")
+    (tmp_path / "shared" / "base.yaml").write_text("base: ../child.yaml\n")
     with pytest.raises(ConfigError, match="forms a circle"):
         load(child)
     child.write_text("base: nowhere.yaml\n")
@@ -206,12 +198,8 @@ def test_overrides_change_settings() -> None:
     assert loads("", ["output=runs #2: new"]).output == "runs #2: new"  # no comment, and no mapping
     assert loads("", ["output=*a"]).output == "*a" and loads("", ["device="]).device == ""
     assert loads("", ["strategy.eta=null", "model.weights=null"]).model.weights is None
-    assert loads("", ["model=hf:../net"]).model.name == f"hf:{Path.cwd().parent / 'net'}"
     with pytest.raises(ConfigError, match=r"seed: the key is given twice"):
         loads("seed: 1\nseed: 2", ["output=x"])  # also where settings are merged
-    assert loads("", ["data.primary.path=../data"]).data.primary.path == str(
-        Path.cwd().parent / "data"
-    )
     for text, message in {
         "seed": "KEY=VALUE",
         "=1": "KEY=VALUE",
