@@ -8,8 +8,7 @@ The judges' own forward and backward pass, without a guide, is measured too: ask
 less.
 
 The speed of a machine changes within seconds. So what judges add is divided by the multitask step
-of the same round, and the median over the rounds is taken. On a noisy machine, `--again` measures
-once more; pages show the mean of all runs at one revision.
+of the same round, and the median over the rounds is taken.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attittud import Eta, Guide
-from benchmarks.timing import captured, rounds
+from benchmarks.timing import CORES, captured, rounds
 from benchmarks.workloads import SPECS, Workload
 
-MODELS = ("wrn22",)
+JOB = "wrn22"
 JUDGES, JUDGE_EVERY = 16, 4
 ALONE = "judges alone"
 
@@ -79,37 +78,33 @@ def actions(work: Workload) -> dict[str, Callable[[], None]]:
     }
 
 
-def measure(name: str, *, device: str, quick: bool, seed: int, seconds: float) -> dict[str, Any]:
-    spec = SPECS[name].tiny() if quick else SPECS[name]
-    work = Workload(spec, m=spec.m, device=device, tiny=quick, seed=seed)
+def measure(*, device: str, quick: bool, limit: float) -> dict[str, Any]:
+    spec = SPECS[JOB].tiny() if quick else SPECS[JOB]
+    work = Workload(spec, device=device, tiny=quick)
     plain = actions(work)
     for action in (*plain.values(), *plain.values()):
         action()
-    ways = {"eager": plain}
+    # Eager steps depend on the processor, whose speed changes more than the GPU's.
+    repeats = 5 if quick else 500
+    times = {"eager": rounds(plain, work.device, repeats=repeats, limit=limit)}
     if work.device.type == "cuda":
         pool = torch.cuda.graph_pool_handle()
-        ways["graph"] = {
-            name: captured(action, work.device, pool) for name, action in plain.items()
-        }
-    # Eager steps depend on the processor, whose speed changes more than the GPU's.
-    most = {"eager": (5, seconds) if quick else (500, 6 * seconds), "graph": (100, seconds)}
-    times: dict[str, dict[str, list[float]]] = {}
-    for mode, actions_ in ways.items():
-        repeats, limit = most[mode]
-        times[mode] = rounds(actions_, work.device, repeats=repeats, limit=limit)
+        graphs = {name: captured(action, work.device, pool) for name, action in plain.items()}
+        times["graph"] = rounds(graphs, work.device, repeats=100, limit=limit)
     return {
         "judges": JUDGES,
         "judge_every": JUDGE_EVERY,
+        "slowest_core": round(CORES.spread, 2),
         "rounds": {mode: len(seconds_of["multitask"]) for mode, seconds_of in times.items()},
         "seconds": {
             mode: {name: statistics.median(of) for name, of in seconds_of.items()}
             for mode, seconds_of in times.items()
         },
-        "shares": {mode: _shares(seconds_of) for mode, seconds_of in times.items()},
+        "shares": {mode: shares(seconds_of) for mode, seconds_of in times.items()},
     }
 
 
-def _shares(times: Mapping[str, list[float]]) -> dict[str, float]:
+def shares(times: Mapping[str, list[float]]) -> dict[str, float]:
     """Medians over the rounds: what judges add on average, and the part of it that is their own
     pass.
     """
@@ -121,24 +116,3 @@ def _shares(times: Mapping[str, list[float]]) -> dict[str, float]:
         "alone": statistics.median(judging / multitask for judging, multitask in alone)
         / JUDGE_EVERY,
     }
-
-
-def overheads(point: Mapping[str, Any], mode: str) -> list[float]:
-    """What judges add to a step on average, as a share of a multitask step, in every run."""
-    return [shares["added"] for shares in _runs(point, mode)]
-
-
-def _runs(point: Mapping[str, Any], mode: str) -> list[dict[str, float]]:
-    runs = [run.get("shares", {}).get(mode) for run in point.get("runs", [point])]
-    return [shares for shares in runs if shares is not None]
-
-
-def overhead(point: Mapping[str, Any], mode: str) -> float | None:
-    """The mean of it over the runs."""
-    shares = overheads(point, mode)
-    return statistics.fmean(shares) if shares else None
-
-
-def floor(point: Mapping[str, Any], mode: str) -> float:
-    """The part of it that is the judges' own forward and backward pass."""
-    return statistics.fmean(shares["alone"] for shares in _runs(point, mode))

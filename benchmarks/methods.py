@@ -8,15 +8,14 @@ the two kinds of step.
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 import attittud
 from attittud import Eta
@@ -79,24 +78,6 @@ class TwoPasses(Method):
         auxiliary = self.work.losses("auxiliary").mean()
         primary.backward()
         auxiliary.backward()
-
-
-class MultitaskInOneThread(Multitask):
-    """Without the thread to which torch hands backward passes on a GPU, as a guide runs its own."""
-
-    name = "multitask, one thread"
-
-    def backward(self, refresh: bool) -> None:
-        with torch.autograd.set_multithreading_enabled(False):
-            super().backward(refresh)
-
-
-class TwoPassesInOneThread(TwoPasses):
-    name = "two passes, one thread"
-
-    def backward(self, refresh: bool) -> None:
-        with torch.autograd.set_multithreading_enabled(False):
-            super().backward(refresh)
 
 
 class Guided(Method):
@@ -251,95 +232,21 @@ class TorchJDLoop(TorchJD):
     name = "TorchJD sketch, one by one"
 
 
-class TorchJDPCGrad(Method):
-    """PCGrad through `mtl_backward`, a step without a basis."""
-
-    name = "TorchJD PCGrad"
-    has_refresh = False
-
-    def __init__(self, work: Workload, k: int) -> None:
-        super().__init__(work, k)
-        from torchjd.aggregation import PCGrad
-
-        self.aggregator = PCGrad()
-
-    def backward(self, refresh: bool) -> None:
-        from torchjd.autojac import jac_to_grad, mtl_backward
-
-        work, model = self.work, self.work.model
-        m = work.primary[1].shape[0]
-        with torch.autocast(
-            work.device.type, work.half or torch.bfloat16, enabled=work.half is not None
-        ):
-            # It wants the last features that the tasks share, so the body sees both batches at
-            # once.
-            features = model.body(torch.cat([work.primary[0], work.auxiliary[0]]))
-            logits = model.primary(features[:m]), model.auxiliary(features[m:])
-        labels = work.primary[1], work.auxiliary[1]
-        losses = [F.cross_entropy(x.float(), y) for x, y in zip(logits, labels, strict=True)]
-        shared = [
-            p
-            for name, p in model.named_parameters()
-            if name.startswith("body.") and p.requires_grad
-        ]
-        mtl_backward(losses, features=features, shared_params=shared, parallel_chunk_size=1)
-        jac_to_grad(shared, self.aggregator)
-        for parameter in shared:
-            # Its gradients are contiguous whatever the parameter is (channels_last), and fused
-            # optimizers insist on that.
-            if parameter.grad is not None and parameter.grad.stride() != parameter.stride():
-                parameter.grad = torch.empty_like(parameter).copy_(parameter.grad)
+ENGINES = ("loop", "hooks", "auto")
 
 
-class Opacus(Plain):
-    """Opacus' per-example gradients (m x D) and their top-k singular vectors, by the m x m Gram
-    matrix.
-    """
-
-    name = "Opacus + SVD"
-
-    def __init__(self, work: Workload, k: int) -> None:
-        super().__init__(work, k)
-        from opacus import GradSampleModule
-
-        # A copy, because its hooks would slow the other methods down; it shares the weights.
-        twin = copy.deepcopy(work.model)
-        for mine, theirs in zip(work.model.parameters(), twin.parameters(), strict=True):
-            theirs.data = mine.data
-        self.wrapped = GradSampleModule(twin, loss_reduction="sum")
-        names = work.shared().keys()
-        self.twins = [p for name, p in twin.named_parameters() if name in names]
-
-    def build(self, losses: Tensor) -> Tensor:
-        for parameter in self.wrapped.parameters():
-            parameter.grad_sample = None
-        self.work.losses("primary", self.wrapped).sum().backward()
-        m = losses.shape[0]
-        rows = torch.cat([p.grad_sample.reshape(m, -1).float() for p in self.twins], dim=1)
-        for parameter in self.wrapped.parameters():
-            parameter.grad = parameter.grad_sample = None
-        sizes, vectors = torch.linalg.eigh((rows @ rows.T).double())
-        top = (vectors / sizes.clamp(min=1e-12).sqrt()).T.flip(0)[: self.k]
-        return top.to(rows.dtype) @ rows
-
-
-def methods_for(work: Workload, k: int, engines: list[str]) -> dict[str, Callable[[], Method]]:
+def methods_for(work: Workload, k: int) -> dict[str, Callable[[], Method]]:
     """Makers of all methods for a workload, by name; a maker raises where a method is not
     available.
     """
-
-    def guided(engine: str, frozen: bool = False) -> Callable[[], Method]:
-        return lambda: Guided(work, k, engine, frozen=frozen)
-
-    normalises = any(isinstance(module, torch.nn.BatchNorm2d) for module in work.model.modules())
     makers: dict[str, Callable[[], Method]] = {
-        "multitask": lambda: Multitask(work, k),
-        "two passes": lambda: TwoPasses(work, k),
+        "multitask": partial(Multitask, work, k),
+        "two passes": partial(TwoPasses, work, k),
     }
-    for engine in engines:
-        makers[f"attittud {engine}"] = guided(engine)
-        if engine == "hooks" and normalises:
-            makers["attittud hooks, frozen BatchNorm"] = guided(engine, frozen=True)
-    for peer in (Authors, TorchJDLoop, TorchJD, TorchJDPCGrad, Opacus):
-        makers[peer.name] = lambda peer=peer: peer(work, k)
+    for engine in ENGINES:
+        makers[f"attittud {engine}"] = partial(Guided, work, k, engine)
+    if any(isinstance(module, torch.nn.BatchNorm2d) for module in work.model.modules()):
+        makers["attittud hooks, frozen BatchNorm"] = partial(Guided, work, k, "hooks", frozen=True)
+    for peer in (Authors, TorchJDLoop, TorchJD):
+        makers[peer.name] = partial(peer, work, k)
     return makers

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import math
 import re
 import shutil
 import statistics
@@ -23,15 +24,13 @@ import sys
 import tempfile
 import time
 import warnings
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.eager import median
 from benchmarks.methods import Guided, Method, Multitask, TorchJD, TorchJDLoop
-from benchmarks.results import Record, provenance
+from benchmarks.results import provenance, write
 from benchmarks.steps import CYCLE, note, warm_up
 from benchmarks.timing import CORES, seconds
 from benchmarks.workloads import SPECS, Workload
@@ -95,7 +94,7 @@ def measure(name: str, *, device: str, quick: bool, limit: float) -> dict[str, A
     """One model. After `limit` seconds no further round begins, the warm-up included."""
     start = time.perf_counter()
     spec = SPECS[name].tiny() if quick else SPECS[name]
-    work = Workload(spec, m=spec.m, device=device, tiny=quick, seed=0)
+    work = Workload(spec, device=device, tiny=quick)
     methods, notes = methods_of(work, spec.k)
     order = [label for label in ("now", "before", "before", "now") if label in methods]
     order += [label for label in methods if label not in order]
@@ -132,6 +131,19 @@ def measure(name: str, *, device: str, quick: bool, limit: float) -> dict[str, A
     }
 
 
+def median(values: list[float]) -> dict[str, float]:
+    """The median with a 95 % interval by order statistics."""
+    ordered = sorted(values)
+    n = len(values)
+    reach = 0.98 * math.sqrt(n)
+    return {
+        "median": statistics.median(ordered),
+        "low": ordered[max(0, math.floor(n / 2 - reach))],
+        "high": ordered[min(n - 1, math.ceil(n / 2 + reach))],
+        "n": n,
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.side_by_side", description=__doc__)
     parser.add_argument(
@@ -146,15 +158,17 @@ def main() -> None:
     options = parser.parse_args()
     warnings.filterwarnings("ignore", message=".*batching rule.*")
     quick = options.device == "cpu"
-    record = Record(options.out, "side_by_side", provenance(options.device, 0, quick))
+    limit = 2.0 if quick else options.seconds
+    models: dict[str, Any] = {}
+    record = {"provenance": provenance(options.device, quick), "models": models}
     with tempfile.TemporaryDirectory() as folder:
         renamed_copy(options.before, Path(folder))
         sys.path.insert(0, folder)
         for name in options.only:
-            limit = 2.0 if quick else options.seconds
-            action = partial(measure, name, device=options.device, quick=quick, limit=limit)
-            record.measure(name, action)
-            point = record.data["points"][name]
+            point = measure(name, device=options.device, quick=quick, limit=limit)
+            models[name] = point
+            if options.out is not None:
+                write(options.out / "side_by_side.json", record)
             print(name, "seconds", point["seconds"], flush=True)
             for label, ratio in point["now_over"].items():
                 print(f"    now over {label}: {ratio}", flush=True)

@@ -1,91 +1,93 @@
-"""Memory and CUDA graphs of one workload: all methods side by side in one process.
+"""Time and memory of the steps of one workload, all methods side by side in one process.
 
-`benchmarks/eager.py` measures the time of eager steps.
+Three things are measured:
+
+* the peak of memory in each kind of step;
+* the median time of each kind of eager step, where Python between the kernels counts, over rounds
+  in which every method has its turn: a plain step that is not timed, because it follows a step of
+  another method, then a refresh and three plain steps. What a refresh adds is its median difference
+  to the plain step that follows it. A multitask step comes before and after each turn, and both
+  kinds of step are also divided by the mean of these two, because the speed of a machine changes
+  within seconds;
+* on a GPU, the median time of each kind of step as a CUDA graph.
+
+The process stays on the fastest cores of the machine (`FastCores`), because on a shared machine
+cores differ.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from statistics import median
 from typing import Any
 
 import torch
 
 from benchmarks.methods import Method, methods_for
-from benchmarks.timing import Action, allocated, captured, copy_bandwidth, interleaved, peak_bytes
-from benchmarks.workloads import SPECS, Spec, Workload
+from benchmarks.timing import CORES, Action, allocated, captured, peak_bytes, rounds, seconds
+from benchmarks.workloads import SPECS, Workload
 
-ENGINES = ["loop", "hooks", "auto"]
 CYCLE = 10
-CYCLES = ("wrn22", "roberta512")
-"""Workloads of which whole cycles are timed."""
+"""Steps from refresh to refresh."""
+PLAIN = 3
+ROUNDS = 40
+FEWEST_ROUNDS = 9
 
 
 @dataclass(frozen=True)
-class Point:
-    """One setting. A `full` point has all methods, the others only those whose growth is of
-    interest.
+class Turn:
+    """Seconds of the steps of one method, and of the multitask steps next to them."""
+
+    plain: list[float]
+    refresh: float | None
+    multitask: float
+
+
+def summary(turns: Sequence[Turn]) -> dict[str, Any]:
+    """Medians over the turns of a method: seconds, and ratios to the multitask steps next to each
+    turn.
     """
-
-    k: int
-    m: int
-    full: bool = True
-
-    @property
-    def name(self) -> str:
-        return f"k={self.k} m={self.m}"
-
-
-def points(spec: Spec, quick: bool) -> Iterator[Point]:
-    """A base point, and from it one setting changed at a time."""
-    if quick:
-        spec = spec.tiny()
-    yield Point(spec.k, spec.m)
-    if quick:
-        return
-    yield from (Point(k, spec.m, full=False) for k in (5, 20) if k != spec.k)
-    yield from (Point(spec.k, m, full=False) for m in spec.sweep if m != spec.m)
+    times = {"step": median([seconds for turn in turns for seconds in turn.plain])}
+    over = {"step": median([x / turn.multitask for turn in turns for x in turn.plain])}
+    added = [
+        (turn.refresh - turn.plain[0], turn.multitask) for turn in turns if turn.refresh is not None
+    ]
+    if added:
+        times["refresh"] = times["step"] + median([more for more, _ in added])
+        over["refresh"] = over["step"] + median([more / beside for more, beside in added])
+    return {"eager": times, "over_multitask": over, "rounds": len(turns)}
 
 
 class Bench:
-    """Measures one point of one workload."""
+    """Measures one workload."""
 
-    def __init__(
-        self, spec: Spec, point: Point, *, device: str, quick: bool, seed: int, seconds: float
-    ) -> None:
-        self.point, self.quick, self.limit = point, quick, seconds
-        self.work = Workload(spec, m=point.m, device=device, tiny=quick, seed=seed)
+    def __init__(self, job: str, *, device: str, quick: bool, limit: float) -> None:
+        self.spec = SPECS[job].tiny() if quick else SPECS[job]
+        self.quick = quick
+        self.limit = limit
+        self.work = Workload(self.spec, device=device, tiny=quick)
         self.device = self.work.device
         self.rows: dict[str, dict[str, Any]] = {}
         self.ready: dict[str, Method] = {}
 
     def run(self) -> dict[str, Any]:
-        engines = ENGINES if self.point.full else ["loop", "hooks"]
-        makers = methods_for(self.work, self.point.k, engines)
-        if not self.point.full:
-            makers = {
-                name: make
-                for name, make in makers.items()
-                if name.startswith(("multitask", "attittud"))
-            }
-        bandwidth = copy_bandwidth(self.device, size=1 << (16 if self.quick else 28))
-        flops = self.work.flops()
         self.settle()
-        for name, make in makers.items():
+        for name, make in methods_for(self.work, self.spec.k).items():
             self.prepare(name, make)
+        self.time_eager()
         if self.device.type == "cuda":
-            self.graphs()
+            self.time_graphs()
         return {
-            "k": self.point.k,
-            "m": self.point.m,
-            "auxiliary": self.work.spec.auxiliary,
+            "k": self.spec.k,
+            "m": self.spec.m,
+            "auxiliary": self.spec.auxiliary,
             "D": sum(p.numel() for p in self.work.shared().values()),
-            "layers": sum(p.ndim > 1 for p in self.work.shared().values()),
             "parameters": sum(p.numel() for p in self.work.model.parameters()),
-            "forward_flops_per_example": flops,
-            "copy_bytes_per_second": bandwidth,
+            "slowest_core": round(CORES.spread, 2),
             "methods": self.rows,
         }
 
@@ -98,14 +100,13 @@ class Bench:
         self.work.optimizer.step()
         self.work.optimizer.zero_grad(set_to_none=True)
 
-    def prepare(self, name: str, make: Any) -> None:
+    def prepare(self, name: str, make: Callable[[], Method]) -> None:
         """Build a method, run each kind of its steps and note the memory; a method that cannot run
         is noted with the reason.
         """
         row = self.rows[name] = {}
-        self.work.optimizer.zero_grad(
-            set_to_none=True
-        )  # the gradients of an earlier method would count as memory
+        # The gradients of an earlier method would count as memory.
+        self.work.optimizer.zero_grad(set_to_none=True)
         base = allocated(self.device)
         try:
             method = make()
@@ -118,10 +119,8 @@ class Bench:
                 self.work.optimizer.zero_grad(set_to_none=True)
                 if peak is not None:
                     row["peak_refresh" if refresh else "peak_step"] = peak - base
-                    row["with_model"] = peak
-        except (
-            Exception
-        ) as error:  # a peer that is missing, refuses this model or breaks on it is a result
+        except Exception as error:
+            # A peer that is missing, refuses this model or breaks on it is a result.
             row["note"] = note(error)
             self.work.optimizer.zero_grad(set_to_none=True)
             error.__traceback__ = None
@@ -132,56 +131,50 @@ class Bench:
             return
         self.ready[name] = method
 
-    @staticmethod
-    def actions(method: Method) -> dict[str, Action]:
-        return {"refresh" if kind else "step": partial(method.step, kind) for kind in method.kinds}
+    def time_eager(self) -> None:
+        turns: dict[str, list[Turn]] = {name: [] for name in self.ready}
+        most, fewest = (2, 2) if self.quick else (ROUNDS, FEWEST_ROUNDS)
+        start = time.perf_counter()
+        for number in range(most):
+            if number >= fewest and time.perf_counter() - start > self.limit:
+                break
+            CORES.choose(self.device)
+            before = self.multitask()
+            for name, method in self.ready.items():
+                method.step(False)
+                refresh = self.time(method, True) if method.has_refresh else None
+                plain = [self.time(method, False) for _ in range(PLAIN)]
+                after = self.multitask()
+                turns[name].append(Turn(plain, refresh, (before + after) / 2))
+                before = after
+        for name, times in turns.items():
+            self.rows[name] |= summary(times)
 
-    def time(self, mode: str, actions: dict[str, dict[str, Action]]) -> None:
-        every = {
-            (name, kind): action
-            for name, kinds in actions.items()
-            for kind, action in kinds.items()
-        }
-        times = interleaved(
-            {f"{name}|{kind}": action for (name, kind), action in every.items()},
-            self.device,
-            repeats=3 if self.quick else 15,
-            limit=self.limit,
-        )
-        for key, value in times.items():
-            name, _, kind = key.rpartition("|")
-            self.rows[name].setdefault(mode, {})[kind] = value
+    def multitask(self) -> float:
+        """The seconds of a multitask step, after one that is not timed."""
+        self.ready["multitask"].step(False)
+        return self.time(self.ready["multitask"], False)
 
-    def graphs(self) -> None:
-        """Time the steps as CUDA graphs, and a whole cycle of one refresh and nine steps against
-        ten multitask steps.
-        """
-        actions: dict[str, dict[str, Action]] = {}
+    def time(self, method: Method, refresh: bool) -> float:
+        return seconds(partial(method.step, refresh), self.device)
+
+    def time_graphs(self) -> None:
+        actions: dict[tuple[str, str], Action] = {}
         pool = torch.cuda.graph_pool_handle()
         for name, method in self.ready.items():
-            if not method.in_graph:
-                continue
-            for kind, action in self.actions(method).items():
+            for refresh in method.kinds if method.in_graph else ():
+                kind = "refresh" if refresh else "step"
                 self.work.optimizer.zero_grad(set_to_none=True)
                 try:
-                    actions.setdefault(name, {})[kind] = captured(action, self.device, pool)
+                    action = captured(partial(method.step, refresh), self.device, pool)
+                    actions[name, kind] = action
                 except Exception as error:
                     self.rows[name].setdefault("graph_notes", {})[kind] = note(error)
                     print(f"    {name}, {kind} in a graph: {note(error)}", flush=True)
                     torch.cuda.synchronize(self.device)
-        self.time("graph", actions)
-        if self.point.full and self.work.spec.name in CYCLES:
-            ours = {
-                name: kinds
-                for name, kinds in actions.items()
-                if name.startswith(("multitask", "attittud"))
-            }
-            cycles = {
-                name: {"steps": partial(cycle, kinds)}
-                for name, kinds in ours.items()
-                if "step" in kinds
-            }
-            self.time("cycle", cycles)
+        times = rounds(actions, self.device, repeats=15, limit=self.limit)
+        for (name, kind), values in times.items():
+            self.rows[name].setdefault("graph", {})[kind] = median(values)
 
 
 def warm_up(method: Method) -> None:
@@ -196,15 +189,3 @@ def warm_up(method: Method) -> None:
 def note(error: Exception) -> str:
     """The first line of a message, to be printed instead of a figure."""
     return f"{type(error).__name__}: {error}".split("\n")[0][:300]
-
-
-def cycle(kinds: dict[str, Action]) -> None:
-    for number in range(CYCLE):
-        kinds["refresh" if number == 0 and "refresh" in kinds else "step"]()
-
-
-def measure(
-    job: str, point: Point, *, device: str, quick: bool, seed: int, seconds: float
-) -> dict[str, Any]:
-    spec = SPECS[job].tiny() if quick else SPECS[job]
-    return Bench(spec, point, device=device, quick=quick, seed=seed, seconds=seconds).run()

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import gc
 import os
-import statistics
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
 Action = Callable[[], object]
+Name = TypeVar("Name")
 
 
 class FastCores:
@@ -82,36 +83,24 @@ def seconds(action: Action, device: torch.device) -> float:
 
 
 def rounds(
-    actions: Mapping[str, Action], device: torch.device, *, repeats: int, limit: float
-) -> dict[str, list[float]]:
+    actions: Mapping[Name, Action], device: torch.device, *, repeats: int, limit: float
+) -> dict[Name, list[float]]:
     """Seconds of each action in every round; they take turns, so that a drift of the clock affects
     all of them.
 
     Stops before `repeats` rounds when `limit` seconds are over, but not before three.
     """
-    seconds_of: dict[str, list[float]] = {name: [] for name in actions}
+    seconds_of: dict[Name, list[float]] = {name: [] for name in actions}
     start = time.perf_counter()
     for done in range(repeats):
         CORES.choose(device)
         if done >= 3 and time.perf_counter() - start > limit:
             break
+        first = done % len(actions)
         names = list(actions)
-        for name in (
-            *names[done % len(names) :],
-            *names[: done % len(names)],
-        ):  # each is the first one in some rounds
+        for name in names[first:] + names[:first]:  # each is the first one in some rounds
             seconds_of[name].append(seconds(actions[name], device))
     return seconds_of
-
-
-def interleaved(
-    actions: Mapping[str, Action], device: torch.device, *, repeats: int, limit: float
-) -> dict[str, float]:
-    """Median seconds of each action, over `rounds`."""
-    return {
-        name: statistics.median(times)
-        for name, times in rounds(actions, device, repeats=repeats, limit=limit).items()
-    }
 
 
 def allocated(device: torch.device) -> int:
@@ -153,13 +142,3 @@ def captured(action: Action, device: torch.device, pool: tuple[int, int]) -> Act
     graph.replay()
     torch.cuda.synchronize(device)
     return graph.replay
-
-
-def copy_bandwidth(device: torch.device, *, size: int) -> float:
-    """Bytes read and written per second by a copy of `size` float32."""
-    source = torch.randn(size, device=device)
-    target = torch.empty_like(source)
-    for _ in range(3):
-        target.copy_(source)
-    times = [seconds(lambda: target.copy_(source), device) for _ in range(10)]
-    return 8 * size / statistics.median(times)

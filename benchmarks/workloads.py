@@ -33,8 +33,6 @@ class Spec:
     """Examples are token numbers below it; else images."""
     parameters: Callable[[str, nn.Parameter], bool] | None = None
     """Which parameters are decomposed, as `parameters=` of a Guide."""
-    sweep: tuple[int, ...] = (16, 64)
-    """Other values of m, to see how memory grows."""
 
     def tiny(self) -> Spec:
         return replace(self, k=2, m=4, auxiliary=4, vocabulary=self.vocabulary and 64)
@@ -65,8 +63,8 @@ class Pooled(nn.Module):
 class Workload:
     """A model on a device with its two batches and an optimizer that all methods share."""
 
-    def __init__(self, spec: Spec, *, m: int, device: str, tiny: bool, seed: int) -> None:
-        torch.manual_seed(seed)
+    def __init__(self, spec: Spec, *, device: str, tiny: bool) -> None:
+        torch.manual_seed(0)
         self.spec = spec
         self.device = torch.device(device)
         with self.device:  # drawing a billion weights takes a CPU half a minute
@@ -87,7 +85,7 @@ class Workload:
                 x = torch.randint(4, spec.vocabulary or 0, (count, *shape), device=self.device)
             return x, torch.randint(CLASSES, (count,), device=self.device)
 
-        self.primary, self.auxiliary = batch(m), batch(spec.auxiliary)
+        self.primary, self.auxiliary = batch(spec.m), batch(spec.auxiliary)
         cuda = self.device.type == "cuda"
         self.half = torch.bfloat16 if cuda else None
         # The step is so small that the weights stay finite however often it is repeated.
@@ -112,22 +110,6 @@ class Workload:
             for name, p in self.model.named_parameters()
             if name.startswith("body.") and p.requires_grad and allowed(name, p)
         }
-
-    def flops(self) -> int:
-        """FLOPs of the forward pass of one primary example."""
-        from torch.utils.flop_counter import FlopCounterMode
-
-        try:
-            with FlopCounterMode(display=False) as counter, torch.no_grad():
-                self.losses("primary")
-        except Exception:
-            # torch 2.11 cannot count attention with fewer key heads than query heads: two per
-            # weight and token then.
-            body = sum(
-                p.numel() for name, p in self.model.named_parameters() if name.startswith("body.")
-            )
-            return 2 * body * self.primary[0][0].numel()
-        return counter.get_total_flops() // self.primary[1].shape[0]
 
 
 def _wide_resnet(tiny: bool) -> tuple[nn.Module, tuple[int, ...], int]:
@@ -245,7 +227,6 @@ SPECS = {
             _decoder,
             f"{_DECODER}, LoRA of rank 16 on queries and values",
             vocabulary=32000,
-            sweep=(16,),
         ),
     )
 }

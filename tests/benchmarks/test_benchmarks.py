@@ -1,10 +1,6 @@
-"""The benchmarks run in their tiny version, resume, and their page is what the committed results
-give.
-"""
+"""The benchmarks run in their tiny version, and their page is what the committed results give."""
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,116 +10,64 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from attittud import Eta, Guide
-from benchmarks import eager, judges, methods, steps
+from benchmarks import judges, methods
 from benchmarks.__main__ import arguments as arguments_of_the_command
 from benchmarks.__main__ import main as command
-from benchmarks.figures import figures
-from benchmarks.page import FOLDER, PAGE, TABLES, page
+from benchmarks.figures import default, figures
+from benchmarks.page import PAGE, page
 from benchmarks.results import load
-from benchmarks.tables import PASSES, tables
+from benchmarks.steps import Bench, Turn, summary
 from benchmarks.workloads import SPECS, Workload
 
-ROOT = Path(__file__).parents[2]
+# Forward passes that a refresh is worth, from k and m, by what it is given.
+PASSES = {
+    "loop": lambda k, _: 2 * k,
+    "callable": lambda _, m: 1 if m.bit_count() == 1 else 2,
+    "basis_losses": lambda *_: 3,
+}
 
 
-def run(*arguments):
-    """In a process of its own, as people start it."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), *sys.path])}
-    words = [sys.executable, "-m", "benchmarks", "--quick", *map(str, arguments)]
-    return subprocess.run(
-        words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300, check=True
-    )
+def tiny(job):
+    return Workload(SPECS[job].tiny(), device="cpu", tiny=True)
 
 
-def plots():
-    return sorted(path.name for path in FOLDER.glob("*.svg"))
-
-
-def test_pages_are_what_the_results_give():
+def test_page_is_what_the_results_give():
     assert PAGE.read_text() == page(load()), "run `python -m benchmarks.page`"
-    assert TABLES.read_text() == tables(load(), plots()), "run `python -m benchmarks.page`"
 
 
-@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore:.*batching rule.*")
 def test_tiny_run_writes_results_and_resumes(tmp_path, monkeypatch, capsys):
-    jobs = ("passes", "judges", "wrn22")
-    run("--only", *jobs, "--out", tmp_path)
+    words = ["--quick", "--device", "cpu", "--only", "judges", "wrn22", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["benchmarks", *words])
+    command()
     result = json.loads((tmp_path / "wrn22.json").read_text())
-    (point,) = result["points"].values()
-    assert {"versions", "hardware", "seed", "revision"} <= result["provenance"].keys()
-    assert {"multitask", "two passes", "attittud loop", "authors' algorithm"} <= point[
-        "methods"
-    ].keys()
-    assert "note" not in point["methods"]["attittud loop"]
-    assert point["revision"] == result["provenance"]["revision"]
-    found = load(tmp_path)["judges"]["points"]["wrn22"]
-    assert found["seconds"]["eager"].keys() == {
-        "multitask",
-        "fixed",
-        "auto",
-        "auto, judges asked",
-        "judges alone",
-    }
-    assert judges.floor(found, "eager") > 0
-    later = load(tmp_path)
-    later["wrn22"]["points"]["k=2 m=4"]["revision"] = "zzz"
-    assert ", zzz." in tables(later, [])
+    assert {"versions", "hardware", "revision"} <= result["provenance"].keys()
+    rows = result["methods"]
+    measured = [row for row in rows.values() if not {"note", "same_as"} & row.keys()]
+    assert len(measured) > 4 and all(row["eager"]["step"] > 0 for row in measured)
+    assert {"multitask", "two passes", "authors' algorithm"} <= rows.keys()
+    assert rows["attittud auto"] == {"same_as": "attittud loop"}
+    assert {"step", "refresh"} == rows["attittud loop"]["eager"].keys()
+    assert default(result).method == "attittud loop"
+    found = load(tmp_path)["judges"]
+    assert found["shares"]["eager"]["alone"] > 0
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    monkeypatch.setattr(
-        sys, "argv", ["benchmarks", "--quick", "--only", *jobs, "--out", str(tmp_path)]
-    )
+    capsys.readouterr()
     command()
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-    assert "wrn22: k=2 m=4 (" not in capsys.readouterr().out
-
-
-@pytest.mark.nightly
-def test_tiny_eager_run_writes_every_model_and_resumes(tmp_path, monkeypatch, capsys):
-    counts, measure = [], eager.Pairs.measure
-    monkeypatch.setattr(
-        eager.Pairs, "measure", lambda self, pairs: counts.append(pairs) or measure(self, pairs)
-    )
-    monkeypatch.setattr(
-        sys,
-        "argv",
-        ["eager", "--quick", "--device", "cpu", "--only", "wrn22", "--out", str(tmp_path)],
-    )
-    eager.main()
-    assert counts == [3, 3, 0]  # pairs are spread over the two rounds
-    found = load(tmp_path)["eager"]["points"]["wrn22"]
-    measured = [row for row in found["methods"].values() if not {"note", "same_as"} & row.keys()]
-    assert len(measured) > 6 and all(row["eager"]["step"] > 0 for row in measured)
-    assert found["methods"]["attittud auto"] == {"same_as": "attittud loop"}
-    assert {"step", "refresh"} == found["methods"]["attittud loop"]["eager"].keys()
-    assert {"multitask, one thread", "two passes, one thread"} <= found["methods"].keys()
-    for key in ("plain_over_two_passes", "plain_over_two_passes_in_one_thread"):
-        ratio = found[key]["attittud loop"]
-        assert ratio["low"] <= ratio["median"] <= ratio["high"] and ratio["n"] == 6
-    before = (tmp_path / "eager.json").read_bytes()
-    monkeypatch.setattr(eager, "measure", None)
-    eager.main()
-    assert (tmp_path / "eager.json").read_bytes() == before
-    assert '"plain_over_two_passes"' in capsys.readouterr().out
-
-
-def test_the_interval_of_a_median_comes_from_its_order_statistics():
-    found = eager.median([float(value) for value in range(200)])
-    assert found == {"median": 99.5, "low": 86.0, "high": 114.0, "n": 200}
+    assert "is there already" in capsys.readouterr().out
 
 
 def test_steps_are_divided_by_the_multitask_steps_next_to_them():
     """A machine that becomes twice as slow in the second turn changes no ratio."""
-    turn = eager.Turn([1.1, 1.2, 1.3], 3.1, 1.0)
-    slow = eager.Turn([2.2, 2.4, 2.6], 6.2, 2.0)
-    found = eager.summary([turn, slow])
+    found = summary([Turn([1.1, 1.2, 1.3], 3.1, 1.0), Turn([2.2, 2.4, 2.6], 6.2, 2.0)])
     assert found["over_multitask"] == {"step": pytest.approx(1.2), "refresh": pytest.approx(3.2)}
-    assert (
-        found["eager"] == {"step": pytest.approx(1.75), "refresh": pytest.approx(4.75)}
-        and found["rounds"] == 2
-    )
-    data = rows(multitask={"eager": {"step": 1.0}}, ours=found)
-    (ours,) = [f for f in figures("wrn22", "k=5 m=64", data) if f.method == "ours"]
-    assert ours.over[1] == pytest.approx(3.2) and ours.over[10] == pytest.approx(1.4)
+    assert found["eager"] == {"step": pytest.approx(1.75), "refresh": pytest.approx(4.75)}
+    multitask = {"eager": {"step": 1.0}, "over_multitask": {"step": 1.0}, "peak_step": 1000}
+    ours = found | {"peak_step": 3000, "peak_refresh": 5000}
+    (_, row) = figures({"methods": {"multitask": multitask, "ours": ours}})
+    assert row.mean_over == pytest.approx(1.4) and row.refresh == pytest.approx(3.0)
+    assert (row.memory_step, row.memory_refresh) == (2000, 4000)
 
 
 @pytest.mark.parametrize(
@@ -141,13 +85,13 @@ def test_arguments_that_make_no_sense_are_named(arguments, culprit, monkeypatch,
     assert culprit in capsys.readouterr().err
 
 
-@pytest.mark.filterwarnings("ignore:.*batching rule.*", "ignore:.*backward hook is firing.*")
-@pytest.mark.parametrize("peer", ["Authors", "TorchJD", "TorchJDLoop", "Opacus"])
+@pytest.mark.filterwarnings("ignore:.*batching rule.*")
+@pytest.mark.parametrize("peer", ["Authors", "TorchJD", "TorchJDLoop"])
 def test_peers_span_the_rows_of_j(peer):
     if peer != "Authors":
-        pytest.importorskip(peer.removesuffix("Loop").lower(), reason="the peer is not installed")
+        pytest.importorskip("torchjd", reason="the peer is not installed")
     pytest.importorskip("transformers", reason="the extra transformers is not installed")
-    work = Workload(SPECS["roberta128"].tiny(), m=4, device="cpu", tiny=True, seed=0)
+    work = tiny("roberta128")
     method = getattr(methods, peer)(work, 2)
     rows = method.build(work.losses("primary")).double()
     torch.testing.assert_close(rows @ rows.T, torch.eye(2).double(), rtol=0, atol=1e-4)
@@ -162,31 +106,37 @@ def test_peers_span_the_rows_of_j(peer):
     torch.testing.assert_close(inside, rows, rtol=0, atol=1e-3)
 
 
-def rows(**methods_):
-    return {"k": 5, "m": 64, "D": 100, "methods": methods_}
+@pytest.mark.parametrize("name", ["multitask", "two passes", "attittud loop", "authors' algorithm"])
+def test_a_step_trains_the_model(name):
+    work = tiny("wrn22")
+    method = methods.methods_for(work, 2)[name]()
+    for refresh in method.kinds:
+        before = [p.clone() for p in work.model.parameters()]
+        method.step(refresh)
+        changed = [
+            not torch.equal(a, p) for a, p in zip(before, work.model.parameters(), strict=True)
+        ]
+        assert all(changed)
 
 
-def test_a_refresh_is_the_difference_of_two_steps():
-    data = rows(
-        multitask={"eager": {"step": 1.0}, "peak_step": 1000},
-        ours={"eager": {"step": 1.1, "refresh": 3.1}, "peak_step": 3000, "peak_refresh": 5000},
-    )
-    (_, ours) = figures("wrn22", "k=5 m=64", data)
-    assert ours.refresh == pytest.approx(2.0)
-    assert ours.over == pytest.approx({1: 3.1, 4: (3 * 1.1 + 3.1) / 4, 10: (9 * 1.1 + 3.1) / 10})
-    assert (ours.memory_step, ours.memory_refresh) == (5.0, 10.0)
+def test_two_passes_do_the_work_of_one():
+    grads = []
+    for kind in (methods.Multitask, methods.TwoPasses):
+        work = tiny("wrn22")
+        kind(work, 2).backward(False)
+        grads.append([p.grad for p in work.model.parameters()])
+    for one, two in zip(*grads, strict=True):
+        torch.testing.assert_close(one, two)
 
 
-def test_a_method_that_falls_back_to_another_is_not_measured():
-    bench = steps.Bench(
-        SPECS["wrn22"].tiny(), steps.Point(2, 4), device="cpu", quick=True, seed=0, seconds=0.1
-    )
-    for engine in ("loop", "auto"):
-        bench.prepare(
-            f"attittud {engine}", lambda engine=engine: methods.Guided(bench.work, 2, engine)
-        )
-    assert bench.rows["attittud auto"] == {"same_as": "attittud loop"}
-    assert list(bench.ready) == ["attittud loop"]
+def test_a_method_that_cannot_run_is_noted_with_the_reason():
+    bench = Bench("wrn22", device="cpu", quick=True, limit=0.1)
+
+    def refuse():
+        raise ImportError("no such peer")
+
+    bench.prepare("peer", refuse)
+    assert "no such peer" in bench.rows["peer"]["note"] and not bench.ready
 
 
 def test_judges_are_measured_by_what_they_add_to_a_step_on_average():
@@ -196,10 +146,9 @@ def test_judges_are_measured_by_what_they_add_to_a_step_on_average():
         name: [speed * time for speed in speeds]
         for name, time in {"multitask": 1.0, "auto": 1.0, "judges alone": 0.4}.items()
     }
-    shares = judges._shares(times | {"auto, judges asked": [1.46, 27.0, 9 * 1.46]})
-    point = {"judges": 16, "judge_every": 4, "shares": {"eager": shares}}
-    assert judges.overhead(point, "eager") == pytest.approx(0.46 / 4)
-    assert judges.floor(point, "eager") == pytest.approx(0.1)
+    shares = judges.shares(times | {"auto, judges asked": [1.46, 27.0, 9 * 1.46]})
+    assert shares["added"] == pytest.approx(0.46 / 4)
+    assert shares["alone"] == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("given", PASSES)

@@ -17,7 +17,7 @@ def test_another_revision_runs_beside_this_one(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["side_by_side", *map(str, words)])
     monkeypatch.setattr(sys, "path", list(sys.path))
     side_by_side.main()
-    point = json.loads((tmp_path / "side_by_side.json").read_text())["points"]["wrn22"]
+    point = json.loads((tmp_path / "side_by_side.json").read_text())["models"]["wrn22"]
     assert {"now", "before", "multitask"} <= point["seconds"].keys()
     assert point["now_over"]["before"]["n"] == len(point["rounds"]) >= 2
     other = sys.modules[side_by_side.RENAMED]
