@@ -327,14 +327,14 @@ class Task:
         way.
         """
         from attittud_lab.config.load import load
-        from attittud_lab.portfolio.trial import pooled_data
+        from attittud_lab.training.train import load_data
 
         from .shared import plan
 
         plans = []
         for name in (method, "default"):
             config = load(self.folder / "job.yaml", self.settings(name))
-            plans.append(plan(config, pooled_data(config)))
+            plans.append(plan(config, load_data(config, pooled=True)))
         return plans[0] == plans[1]
 
     def repeated(self, method: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -20,6 +21,7 @@ from attittud_lab.errors import InputError
 from attittud_lab.models.network import files_read
 from attittud_lab.output.progress import Progress
 from attittud_lab.placing.job import Here, InThisProcess, Job, Place
+from attittud_lab.placing.trials import Trial, results_of
 from attittud_lab.portfolio import budget, words
 from attittud_lab.portfolio.budget import Plan
 from attittud_lab.portfolio.candidates import (
@@ -36,6 +38,7 @@ from attittud_lab.portfolio.standing import Standing
 from attittud_lab.portfolio.trial import (
     TrialJob,
     TrialResult,
+    finished,
     look_file,
     look_steps,
     phase_lengths,
@@ -163,31 +166,17 @@ class Networks:
         return jobs
 
     def results(self, jobs: Sequence[TrialJob]) -> Iterator[TrialResult]:
-        """Run trials where they take place; yield each result as soon as all earlier ones are
-        known. Trials that an earlier process finished are only read.
-        """
+        """Yield the results of trials, in their order; finished ones are only read."""
         setting = self.setting
-        done = {job.folder for job in jobs if stored(job) is not None}
-        setting.progress.comparison(len(jobs))
-        setting.progress.skipped(len(done))
-        if done:
-            setting.progress.say(words.continuing(len(done), len(jobs)))
-        calls = [self.call(job) for job in jobs if job.folder not in done]
-        running = iter(setting.place.run(calls, setting.progress))
-        results: dict[Path, TrialResult] = {}
+        trials = []
         for job in jobs:
-            if job.folder in done:
-                result = stored(job)  # read again: all results at once would need much memory
-                assert result is not None
-                yield result
-                continue
-            while job.folder not in results:
-                call, result = next(running)
-                assert call.folder is not None
-                results[call.folder] = result
-            yield results.pop(job.folder)
-        for _ in running:  # the place ends its work
-            pass
+            read = partial(stored, job)
+            trials.append(Trial(job.folder, finished(job), read, partial(self.call, job)))
+        setting.progress.comparison(len(trials))
+        earlier = sum(trial.finished for trial in trials)
+        if earlier:
+            setting.progress.say(words.continuing(earlier, len(trials)))
+        return results_of(trials, setting.place, setting.progress)
 
     def call(self, job: TrialJob) -> Job:
         """Describe a trial to the place that runs it."""

@@ -36,12 +36,12 @@ from attittud_lab.portfolio.simple import SimpleCandidates, chosen_learners, few
 from attittud_lab.portfolio.standing import Standing, scores_of, usable
 from attittud_lab.portfolio.suspicious import suspicious
 from attittud_lab.portfolio.translations import translations
-from attittud_lab.portfolio.trial import phase_lengths, pooled_data
+from attittud_lab.portfolio.trial import phase_lengths
 from attittud_lab.portfolio.winner import choose_single
 from attittud_lab.runs.folder import RunFolder, trained_once
 from attittud_lab.runs.result import PhaseSummary, RunResult
 from attittud_lab.training.devices import choose_device, on_device
-from attittud_lab.training.train import chosen_metric, default_run_dir, read_again
+from attittud_lab.training.train import chosen_metric, default_run_dir, load_data, read_again
 
 MOST_TESTED = 20_000
 """So many test examples show whether a model is better than guessing; draws of more would take
@@ -70,7 +70,7 @@ def run(
 
     def train(folder: RunFolder) -> RunResult:
         device = choose_device(config.device)
-        pooled = pooled_data(config) if data is None else data
+        pooled = data or load_data(config, pooled=True)
         shown = progress or Progress()
         where = place or InThisProcess()
         return Portfolio(config, pooled, device, folder, shown, where, explain=explain).run()

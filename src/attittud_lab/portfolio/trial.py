@@ -8,7 +8,6 @@ look N, if an ensemble may need them.
 from __future__ import annotations
 
 import gc
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,22 +17,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attittud_lab.config.schema import Config, to_dict
+from attittud_lab.config.schema import Config
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import mix
-from attittud_lab.errors import InputError, one_line
 from attittud_lab.files import make_folder
 from attittud_lab.models.network import predicts, save_weights
 from attittud_lab.output.progress import Progress
 from attittud_lab.portfolio.candidates import PortfolioCandidate, config_for, data_for
 from attittud_lab.portfolio.folds import fold_data, make_folds
-from attittud_lab.runs.folder import check_like, load_checkpoint, save_checkpoint
+from attittud_lab.runs.folder import load_checkpoint, save_checkpoint
 from attittud_lab.runs.model import WEIGHTS
 from attittud_lab.training.devices import captures, choose_device, on_device
 from attittud_lab.training.evaluate import figures, outputs_of
 from attittud_lab.training.phase import DivergedError, Phase
+from attittud_lab.training.phases import Phases
 from attittud_lab.training.train import (
-    begin_phase,
     chosen_metric,
     conditions,
     load_data,
@@ -84,79 +82,75 @@ def look_steps(config: Config) -> list[int]:
 
 
 def second_phase(config: Config) -> int:
-    """The first look of the second phase, counted from 0."""
+    """Return the number of the first look of the second phase, counted from 0."""
     first = next(iter(phase_lengths(config).values()))
     return sum(step <= first for step in look_steps(config))
 
 
 def phase_lengths(config: Config) -> dict[str, int]:
+    """Return the steps of each phase."""
     return {name: getattr(config.training, name).steps for name in phase_names(config)}
 
 
 def look_file(folder: Path, look: int) -> Path:
-    """The averaged weights after a look, counted from 0."""
+    """Return the file of the averaged weights after a look, counted from 0."""
     return folder / f"look-{look}.safetensors"
 
 
 def run_trial(
-    job: TrialJob, data: Prepared | None = None, progress: Progress | None = None
+    job: TrialJob,
+    data: Prepared | None = None,
+    progress: Progress | None = None,
 ) -> TrialResult:
     """Run a trial, from its last checkpoint if there is one; a finished trial is only read."""
-    result = stored(job)
-    if result is not None:
-        return result
+    if finished(job):
+        return stored(job)
     make_folder(job.folder)
     device = choose_device(job.config.device)
-    data = on_device(pooled_data(job.config) if data is None else data, device)
+    data = on_device(data or load_data(job.config, pooled=True), device)
+    diverged = None
     with conditions(job.config, data, device):
-        trial = _Trial(job, data, device, progress or Progress())
+        trial = _Trial(job, data, device)
         try:
-            trial.run()
+            trial.run(progress or Progress())
         except DivergedError as error:
-            trial.diverged = str(error)
-        result = trial.result()
-        # they refer to the trial, which would otherwise stay in memory for a while
-        trial.phases.clear()
+            diverged = str(error)
+        result = trial.result(diverged)
+        # They refer to the trial, which would otherwise stay in memory for a while.
+        trial.phases.phases = ()
     if device.type == "cuda":
         del trial
         gc.collect()  # graphs hold as much memory as a step needs
-    outputs = torch.stack(result.outputs) if result.outputs else None
-    save_checkpoint(job.folder / RESULT, vars(result) | {"outputs": outputs})
+    save_checkpoint(job.folder / RESULT, vars(result) | {"outputs": _stacked(result.outputs)})
     (job.folder / CHECKPOINT).unlink(missing_ok=True)
     return result
 
 
-def stored(job: TrialJob) -> TrialResult | None:
+def finished(job: TrialJob) -> bool:
+    """Whether a trial has a result."""
+    return (job.folder / RESULT).exists()
+
+
+def stored(job: TrialJob) -> TrialResult:
     """Return the stored result of a finished trial."""
-    path = job.folder / RESULT
-    if not path.exists():
-        return None
-    state = load_checkpoint(path)
-    outputs = [] if state["outputs"] is None else list(state["outputs"])
-    return TrialResult(**state | {"outputs": outputs})
+    state = load_checkpoint(job.folder / RESULT)
+    return TrialResult(**state | {"outputs": _list(state["outputs"])})
 
 
-_DATA: dict[str, Prepared] = {}
+def _stacked(outputs: list[Tensor]) -> Tensor | None:
+    return torch.stack(outputs) if outputs else None
 
 
-def pooled_data(config: Config) -> Prepared:
-    """The data of a portfolio, read once in a process."""
-    key = json.dumps([to_dict(config.data), config.seed, to_dict(config.model)])
-    if key not in _DATA:
-        _DATA.clear()
-        _DATA[key] = load_data(config, pooled=True)
-    return _DATA[key]
+def _list(outputs: Tensor | None) -> list[Tensor]:
+    return [] if outputs is None else list(outputs)
 
 
 class _Trial:
-    """The phases of a trial, from the step that its checkpoint has."""
+    """A trial from the step that its checkpoint has."""
 
-    def __init__(
-        self, job: TrialJob, pooled: Prepared, device: torch.device, progress: Progress
-    ) -> None:
+    def __init__(self, job: TrialJob, pooled: Prepared, device: torch.device) -> None:
         self.job = job
         self.device = device
-        self.progress = progress
         folds = make_folds(pooled, job.config.portfolio, mix(job.config.seed, "folds"))
         self.data = data_for(job.candidate, fold_data(pooled, folds, job.fold))
         seed = job.config.seed if job.fold is None else mix(job.config.seed, "fold", job.fold)
@@ -165,25 +159,24 @@ class _Trial:
         torch.set_num_threads(self.config.training.threads or 1)
         self.outputs: list[Tensor] = []
         self.lines: list[dict[str, Any]] = []
-        self.finished: list[float] = []
-        """Seconds of each finished phase."""
-        self.diverged: str | None = None
         self.saved = time.monotonic()
-        self.starts: list[int] = []
-        """The step before each phase."""
-        self.phases: list[Phase] = []
+        phases = []
         start = 0
         for name, steps in phase_lengths(self.config).items():
-            self.starts.append(start)
-            self.phases.append(self.phase(name, start))
+            phases.append(self.phase(name, start))
             start += steps
+        self.phases = Phases(self.model, phases)
         self.path = job.folder / CHECKPOINT
         if self.path.exists():
-            self.restore(load_checkpoint(self.path))
+            saved = load_checkpoint(self.path)
+            self.phases.load_state_dict(saved, self.path)
+            self.outputs = _list(saved["outputs"])
+            self.lines = saved["lines"]
 
     def phase(self, name: str, start: int) -> Phase:
         """Build the phase that begins after step `start`."""
-        config, data = self.config, self.data
+        config = self.config
+        data = self.data
         looks: set[int] = set()
         if self.job.fold is not None:
             looks = {step - start for step in look_steps(config)}
@@ -201,28 +194,14 @@ class _Trial:
             window=config.portfolio.averaging * sum(phase_lengths(config).values()),
         )
 
-    @property
-    def number(self) -> int:
-        """The current phase."""
-        return len(self.finished)
-
-    def run(self) -> None:
+    def run(self, progress: Progress) -> None:
         """Train to the last step; a trial on all labels writes its weights."""
-        while True:
-            phase = self.phases[self.number]
-            until = self.job.until - self.starts[self.number]
-            begin_phase(phase)
-            self.progress.phase(phase.name, min(until, phase.steps), phase.state.step)
-            phase.run(self.record, self.checkpoint, self.progress.advance, until)
-            if until <= phase.steps:
-                break
-            phase.finish()
-            self.finished.append(phase.state.seconds)
+        for phase in self.phases.run(self.record, self.checkpoint, progress, self.job.until):
+            name = phase.name
         if self.job.fold is None:
-            phase.finish()
             if not all(bool(tensor.isfinite().all()) for tensor in self.model.parameters()):
                 raise DivergedError(
-                    f"training diverged in phase {phase.name}: weights are not finite; lower its lr"
+                    f"training diverged in phase {name}: weights are not finite; lower its lr"
                 )
             save_weights(self.job.folder / WEIGHTS, self.model.state_dict())
 
@@ -239,46 +218,16 @@ class _Trial:
 
     def record(self, values: Mapping[str, Any]) -> None:
         if self.job.fold is None:
-            self.lines.append({"phase": self.phases[self.number].name, **values})
+            self.lines.append({"phase": self.phases.current.name, **values})
 
-    def result(self) -> TrialResult:
-        state = self.phases[self.number].state
-        steps = self.starts[self.number] + state.step
-        seconds = sum(self.finished) + state.seconds
-        return TrialResult(steps, seconds, self.diverged, self.outputs, self.lines)
+    def result(self, diverged: str | None) -> TrialResult:
+        phases = self.phases.progress
+        steps = sum(phase["steps"] for phase in phases)
+        seconds = sum(phase["seconds"] for phase in phases)
+        return TrialResult(steps, seconds, diverged, self.outputs, self.lines)
 
     def checkpoint(self) -> None:
         if time.monotonic() - self.saved >= SAVED_EVERY:
-            self.save()
+            state = {"outputs": _stacked(self.outputs), "lines": self.lines}
+            save_checkpoint(self.path, self.phases.state_dict() | state)
             self.saved = time.monotonic()
-
-    def save(self) -> None:
-        state: dict[str, Any] = {
-            "finished": self.finished,
-            "lines": self.lines,
-            "model": self.model.state_dict(),
-            "outputs": torch.stack(self.outputs) if self.outputs else None,
-            "phase": self.phases[self.number].state_dict(),
-        }
-        save_checkpoint(self.path, state)
-
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        try:
-            self.finished = saved["finished"]
-            self.lines = saved["lines"]
-            self.outputs = [] if saved["outputs"] is None else list(saved["outputs"])
-            check_like(saved["model"], self.model.state_dict(), "model")
-            self.model.load_state_dict(saved["model"])
-            self.phases[self.number].load_state_dict(saved["phase"])
-        except (
-            ArithmeticError,
-            AttributeError,
-            LookupError,
-            RuntimeError,
-            TypeError,
-            ValueError,
-        ) as error:
-            reason = f"{self.path}: the checkpoint does not fit this trial ({one_line(error, 200)})"
-            raise InputError(
-                f"{reason}; delete the folder of the trial, or start over with --fresh"
-            ) from None

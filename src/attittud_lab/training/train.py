@@ -13,9 +13,8 @@ from torch import Tensor
 
 from attittud_lab.config.schema import Config, StrategyConfig, to_dict
 from attittud_lab.data.prepare import Prepared, encode, prepare
-from attittud_lab.data.tasks import mix
 from attittud_lab.data.texts import Reader
-from attittud_lab.errors import InputError, one_line
+from attittud_lab.errors import InputError
 from attittud_lab.models.network import (
     Network,
     build_model,
@@ -29,13 +28,12 @@ from attittud_lab.output.progress import Progress
 from attittud_lab.runs.folder import (
     REMARK,
     RunFolder,
-    check_like,
     load_checkpoint,
     save_checkpoint,
     trained_once,
 )
 from attittud_lab.runs.model import WEIGHTS, ModelFile
-from attittud_lab.runs.result import PhaseSummary, RunResult, typed
+from attittud_lab.runs.result import RunResult
 from attittud_lab.training.channels import Channels, estimate, translated, wants_channels
 from attittud_lab.training.devices import (
     captures,
@@ -56,6 +54,7 @@ from attittud_lab.training.evaluate import (
     seconds_each,
 )
 from attittud_lab.training.phase import DivergedError, Phase
+from attittud_lab.training.phases import Phases
 
 CHANNELS = "channels"
 """The entry of run.json with the openness of the label channel of each source."""
@@ -140,13 +139,6 @@ def chosen_metric(config: Config, data: Prepared, held_out: Tensor | None) -> st
         cure = "raise data.primary.validation, or use training.metric: macro_f1"
         raise InputError(f"{problem} that chooses the model is not defined; {cure}")
     return metric
-
-
-def begin_phase(phase: Phase) -> None:
-    """Prepare the model for the first step of a phase."""
-    if phase.name == "finetune" and phase.job.training.reset_head and phase.state.step == 0:
-        torch.manual_seed(mix(phase.job.seed, "head"))
-        phase.model.reset_head(phase.model.heads["primary"])  # type: ignore[arg-type]  # heads are linear
 
 
 def phase_names(config: Config) -> list[str]:
@@ -282,18 +274,16 @@ class _Job:
         self.logs: Sequence[Log] = ()
         self.model = new_model(config, data, device)
         self.metric = chosen_metric(config, data, data.validation.targets)
-        self.summaries: list[PhaseSummary] = []
-        self.validation: dict[str, float] = {}
         # Both are built before anything is written: a strategy that cannot be built makes no
         # folder.
         captured = captures(config, data, device)
         # The model has the output layers, and so the initial weights, of all strategies.
         learned = data if channels is None else translated(data, channels)
-        self.phases = [
-            Phase(name, config, learned, self.model, device, self.metric, captured=captured)
-            for name in phase_names(config)
-        ]
-        self.phase = self.phases[0]
+        phases = []
+        for name in phase_names(config):
+            phase = Phase(name, config, learned, self.model, device, self.metric, captured=captured)
+            phases.append(phase)
+        self.phases = Phases(self.model, phases)
 
     def run(self) -> RunResult:
         self.folder.begin(self.data.record, self.device, torch.get_num_threads())
@@ -306,28 +296,11 @@ class _Job:
         if saved is None:
             self.folder.truncate(0)
         else:
-            self.restore(saved)
-        for phase in self.phases[len(self.summaries) :]:
-            self.phase = phase
-            state = phase.state
-            begin_phase(phase)
-            self.progress.phase(phase.name, phase.steps, state.step)
-            phase.run(self.record, self.checkpoint, self.progress.advance)
+            self.phases.load_state_dict(saved, self.folder.checkpoint_path)
+            self.folder.truncate(saved["metrics_bytes"])
+        for phase in self.phases.run(self.record, self.checkpoint, self.progress):
             if remark := phase.strategy.remark():
                 self.folder.note(REMARK, remark)
-            self.validation = phase.finish()
-            name = phase.name
-            seconds = state.seconds
-            stopped = state.stopped
-            self.summaries.append(
-                PhaseSummary(
-                    name=name,
-                    steps=state.step,
-                    best_step=state.best_step,
-                    seconds=seconds,
-                    stopped=stopped,
-                )
-            )
         data = self.data
         test = evaluate(self.model, data.primary, data.test, self.device)
         save_weights(self.folder.path / WEIGHTS, self.model.state_dict())
@@ -341,9 +314,9 @@ class _Job:
             strategy=self.config.strategy.name,
             seed=self.config.seed,
             metric=self.metric,
-            validation=self.validation,
+            validation=self.phases.validation,
             test=test,
-            phases=self.summaries,
+            phases=self.phases.summaries,
             parameters=sum(parameter.numel() for parameter in self.model.parameters()),
             examples=examples
             | {f"auxiliary/{name}": len(task.examples) for name, task in data.auxiliary.items()},
@@ -370,38 +343,14 @@ class _Job:
             seconds=seconds_each(model, data.test, self.device, head="primary"),
         )
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        """Go back to a checkpoint."""
-        try:
-            results = {"phases": saved["summaries"], "validation": saved["validation"]}
-            self.summaries, self.validation = typed(RunResult, results).values()
-            self.phase = self.phases[len(self.summaries)]
-            check_like(saved["model"], self.model.state_dict(), "model")
-            self.model.load_state_dict(saved["model"])
-            self.phase.load_state_dict(saved["phase"])
-            size = saved["metrics_bytes"]
-            if type(size) is not int or size < 0:
-                raise ValueError("metrics_bytes is not a number of bytes")
-        except (
-            ArithmeticError,
-            AttributeError,
-            LookupError,
-            RuntimeError,
-            TypeError,
-            ValueError,
-        ) as error:
-            problem = f"{self.folder.checkpoint_path}: the checkpoint does not fit this run ({one_line(error, 200)})"
-            raise InputError(f"{problem}; delete it to start from the beginning") from None
-        self.folder.truncate(size)
-
     def record(self, values: Mapping[str, Any]) -> None:
         """Write a line of metrics to the file, the bar and the dashboards."""
-        self.folder.record({"phase": self.phase.name, **values})
+        self.folder.record({"phase": self.phases.current.name, **values})
         if f"validation/{self.metric}" in values:
             self.progress.evaluated(
                 {name: values[f"validation/{name}"] for name in (self.metric, "loss")}
             )
-        step = sum(summary["steps"] for summary in self.summaries) + values["step"]
+        step = sum(summary["steps"] for summary in self.phases.summaries) + values["step"]
         for log in self.logs:
             # A dashboard may hold other projects too, hence the prefix.
             named = {
@@ -412,9 +361,6 @@ class _Job:
             log.log(named, step)
 
     def checkpoint(self) -> None:
-        if not (self.phase.strategy.resumable or self.phase.done):
-            return
-        state = {"summaries": self.summaries, "validation": self.validation}
-        self.folder.save(
-            {**state, "model": self.model.state_dict(), "phase": self.phase.state_dict()}
-        )
+        phase = self.phases.current
+        if phase.strategy.resumable or phase.done:
+            self.folder.save(self.phases.state_dict())

@@ -18,6 +18,7 @@ from attittud_lab.files import write_atomically
 from attittud_lab.portfolio import trial
 from attittud_lab.portfolio.run import run
 from attittud_lab.runs.folder import load_checkpoint
+from attittud_lab.training.train import load_data
 from tests.helpers.portfolios import (
     SIMPLE,
     Told,
@@ -167,7 +168,7 @@ def test_several_labels_groups_and_sources(tmp_path: Path) -> None:
     assert content["metric"] == "auc"
     assert all(0 <= row["score"] <= 1 for row in content["candidates"])
     kept = load_checkpoint(tmp_path / "run" / "out_of_fold.safetensors")
-    groups = trial.pooled_data(loads(text)).groups
+    groups = load_data(loads(text), pooled=True).groups
     assert groups is not None
     homes: dict[str, set[int]] = {}
     for row, fold in zip(kept["rows"].tolist(), kept["folds"].tolist(), strict=True):
@@ -185,5 +186,5 @@ def test_held_out_texts_are_never_used_as_masked_texts(tmp_path: Path) -> None:
     ]
     with (tmp_path / "plain.jsonl").open("a") as file:
         file.writelines(json.dumps({"text": text}) + "\n" for text in own)
-    data = trial.pooled_data(load(path, ["strategy=portfolio"]))
+    data = load_data(load(path, ["strategy=portfolio"]), pooled=True)
     assert data.record["auxiliary"]["lm"]["left_out_as_primary"] == len(own)

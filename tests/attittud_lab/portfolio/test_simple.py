@@ -19,10 +19,10 @@ from torch.nn.functional import cross_entropy
 
 from attittud_lab.config.load import loads
 from attittud_lab.learners.linear import PENALTIES
-from attittud_lab.portfolio import trial
 from attittud_lab.portfolio.run import run
 from attittud_lab.predict.model import load
 from attittud_lab.runs.folder import load_checkpoint
+from attittud_lab.training.train import load_data
 from attittud_lab.uses.pooled import WEIGHTS
 from tests.helpers.portfolios import board
 from tests.helpers.simple_jobs import table_job, text_job
@@ -94,7 +94,7 @@ def assert_same(outputs: Any, expected: Numbers) -> None:
 def test_out_of_fold_scores_of_a_table_are_those_of_scikit_learn(tmp_path: Path) -> None:
     text = table_job(tmp_path)
     kept = trained(text, tmp_path / "run", "portfolio.uses=[pooled, stacked]")
-    data = trial.pooled_data(loads(text))
+    data = load_data(loads(text), pooled=True)
     features = data.primary.examples.inputs.numpy()[kept["rows"].numpy()]
     assert_same(
         kept["candidates"]["columns, linear, alone"], recomputed(kept, features, None, None)

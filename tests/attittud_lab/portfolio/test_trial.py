@@ -16,11 +16,11 @@ from attittud_lab.portfolio.trial import (
     TrialResult,
     look_file,
     look_steps,
-    pooled_data,
     run_trial,
 )
 from attittud_lab.training.phase import AveragedWeights, Phase
-from attittud_lab.training.train import begin_phase, build_model
+from attittud_lab.training.phases import begin_phase
+from attittud_lab.training.train import build_model, load_data
 from tests.helpers.portfolios import job
 
 CPU = torch.device("cpu")
@@ -71,7 +71,7 @@ def explicit(trial: TrialJob) -> list[torch.Tensor]:
     """Outputs for the held-out fold at each look, from a plain loop over the steps of both
     phases.
     """
-    data = pooled_data(trial.config)
+    data = load_data(trial.config, pooled=True)
     folds = make_folds(data, trial.config.portfolio, mix(trial.config.seed, "folds"))
     own = data_for(trial.candidate, fold_data(data, folds, trial.fold))
     config = config_for(
@@ -166,7 +166,7 @@ def test_a_checkpoint_of_another_trial_is_refused(
         patched.setattr(Phase, "finish", interrupt)
         with pytest.raises(KeyboardInterrupt):
             run_trial(a_job(tmp_path, 36))
-    with pytest.raises(InputError, match="the checkpoint does not fit this trial"):
+    with pytest.raises(InputError, match="the checkpoint does not fit"):
         run_trial(a_job(tmp_path, 36, "model.width=8"))
 
 
