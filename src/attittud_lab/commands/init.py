@@ -12,9 +12,11 @@ from typing import Annotated, get_args
 import typer
 
 from attittud_lab.commands import Auxiliary, InputColumn, LabelColumn, read_text
-from attittud_lab.errors import InputError, command
+from attittud_lab.errors import InputError, command, unknown
 from attittud_lab.files import write_atomically
 from attittud_lab.output.interrupts import starting
+
+OTHER_FILE = "choose another file with --output"
 
 
 def init(
@@ -39,15 +41,12 @@ def init(
     as an id; --input chooses a single column instead.
     """
     with starting():
-        from attittud_lab.commands.proposal import REFUSED, WARNING, propose
+        from attittud_lab.commands.proposal import WARNING, propose
         from attittud_lab.config.schema import Kind
         from attittud_lab.data.source import open_source
 
     if kind not in get_args(Kind):
-        expected = f"expected {', '.join(get_args(Kind))}"
-        raise InputError(
-            f"{kind!r}: {expected}, as in `attittud init image --primary PATH --auxiliary PATH`"
-        )
+        raise unknown("kind of data", kind, get_args(Kind))
     for name in (primary, *(auxiliary or ())):
         if not name.startswith("hf:"):  # opening these would download them
             open_source(name)
@@ -57,16 +56,14 @@ def init(
         )
     text = propose(kind, primary, auxiliary or [], input_column, label_column)
     read_text(text, [], str(output))  # it must be readable, whatever the paths are called
-    write_atomically(output, text.encode(), "choose another file with --output")
-    for line in takewhile(
-        lambda line: line.startswith("#"), text.splitlines()
-    ):  # what was found; the rest is in the file
+    write_atomically(output, text.encode(), OTHER_FILE)
+    # What was found; the rest is in the file.
+    for line in takewhile(lambda line: line.startswith("#"), text.splitlines()):
         if line.startswith(WARNING):
             typer.echo(f"attittud: {line.removeprefix('# ')}", err=True)
         else:
             typer.echo(line)
-    first = "heed the warning first, then:" if REFUSED in text else "next:"
-    typer.echo(f"# written to {output}; {first} {command('train', output)}")
+    typer.echo(f"# written to {output}; next: {command('train', output)}")
 
 
 def schema(
@@ -89,4 +86,4 @@ def schema(
     if output is None:
         typer.echo(text, nl=False)
     else:
-        write_atomically(output, text.encode(), "choose another file with --output")
+        write_atomically(output, text.encode(), OTHER_FILE)
