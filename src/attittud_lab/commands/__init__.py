@@ -5,9 +5,8 @@
 from __future__ import annotations
 
 import re
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import zip_longest
@@ -47,8 +46,6 @@ LabelColumn = Annotated[
 ]
 
 MOST_WORKERS = 1024
-SLOW = 2.0
-"""Seconds of silence after which a command says what it does."""
 _WORKERS = (
     "How many runs to train at the same time, each in its own process. A run may then take longer, but after the same number of "
     "steps its results are the same."
@@ -110,11 +107,11 @@ class Command(_Untyped, TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Let `--ray` stand alone: the next word is its address only if it looks like one."""
-        words = list[str]()
+        words = []
         for word, following in zip_longest(args, args[1:], fillvalue=""):
-            words += (
-                [word, "auto"] if word == "--ray" and not _ADDRESS.fullmatch(following) else [word]
-            )
+            words.append(word)
+            if word == "--ray" and not _ADDRESS.fullmatch(following):
+                words.append("auto")
         return super().parse_args(ctx, words)
 
 
@@ -131,30 +128,12 @@ def placed(workers: int, ray: str | None) -> AbstractContextManager[Place]:
     from attittud_lab.placing.processes import in_processes
 
     if not 1 <= workers <= MOST_WORKERS:
-        raise InputError(
-            f"--workers {workers}: give a number from 1 to {MOST_WORKERS}; each worker is a process on this machine"
-        )
+        raise InputError(f"--workers {workers}: give a number from 1 to {MOST_WORKERS}")
     if ray is not None and workers > 1:
-        raise InputError(
-            "--workers and --ray cannot be combined: Ray decides how many runs a machine takes; give only one of them"
-        )
+        raise InputError("--workers and --ray cannot be combined; give only one of them")
     if ray is not None:
         return on_ray(ray)
     return in_this_process() if workers == 1 else in_processes(workers)
-
-
-@contextmanager
-def told_if_slow(text: str) -> Iterator[None]:
-    """Show a line if the block takes long: importing torch on a busy machine may take half a
-    minute.
-    """
-    timer = threading.Timer(SLOW, typer.echo, (text,), {"err": True})
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def open_page(page: Path) -> None:

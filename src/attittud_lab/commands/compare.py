@@ -80,24 +80,24 @@ def compare(
         from attittud_lab.compare.table import show
         from attittud_lab.report import write_report
 
-    all_overrides = [*(overrides or []), *([] if budget is None else [f"compare.budget={budget}"])]
-    settings, name = _settings(
-        config, all_overrides, primary, auxiliary or [], (input_column, label_column)
-    )
-    options = [("--primary", primary), *(("--auxiliary", source) for source in auxiliary or ())]
-    options += [("--input", input_column), ("--label", label_column)]
-    options += [("--workers", str(workers) if workers > 1 else None), ("--ray", ray)]
-    typed: list[str] = []
+    changes = list(overrides or [])
+    if budget is not None:
+        changes.append(f"compare.budget={budget}")
+    columns = (input_column, label_column)
+    settings, name = _settings(config, changes, primary, auxiliary or [], columns)
+    typed = ["attittud", "compare", *([config] if config else [])]
+    options = [("--primary", primary)]
+    options += [("--auxiliary", source) for source in auxiliary or []]
+    options += [("--input", input_column), ("--label", label_column), ("--ray", ray)]
+    options.append(("--workers", str(workers) if workers > 1 else None))
     for option, value in options:
         if value is not None:
             typed += [option, value]
-    request = Request(
-        ("attittud", "compare", *([config] if config else []), *typed, *all_overrides)
-    )
+    request = Request((*typed, *changes))
     if quick:
-        whole = settings
-        settings, gave_up = _smaller(whole)
-        request = replace(request, whole=whole, gave_up=gave_up)
+        request = replace(request, whole=settings)
+        settings, gave_up = _smaller(settings)
+        request = replace(request, gave_up=gave_up)
     folder = Path(settings.output) / name / "compare"
     progress = display(Lines(), quiet=quiet)
     again = "the same command without --fresh" if fresh else "the same command"
@@ -132,7 +132,7 @@ from measured times. A run takes longer than it would alone, unless every run ha
 
 def _settings(
     config: str | None,
-    overrides: list[str],
+    changes: list[str],
     primary: str | None,
     auxiliary: list[str],
     columns: tuple[str | None, str | None],
@@ -142,23 +142,19 @@ def _settings(
 
     if primary is None:
         if config is None or auxiliary:
-            raise InputError(
-                "give a CONFIG, or both --primary PATH and --auxiliary PATH; `attittud init` writes a CONFIG"
-            )
-        return read(config, overrides), Path(config).stem
+            needed = "give a CONFIG, or both --primary PATH and --auxiliary PATH"
+            raise InputError(f"{needed}; `attittud init` writes a CONFIG")
+        return read(config, changes), Path(config).stem
     if config is not None and "=" not in config:
-        raise InputError(
-            f"give either a CONFIG ({config}) or --primary, not both; data.primary.path=PATH changes the data of a CONFIG"
-        )
+        cure = "data.primary.path=PATH changes the data of a CONFIG"
+        raise InputError(f"give either a CONFIG ({config}) or --primary, not both; {cure}")
     if not auxiliary:
-        raise InputError(
-            "--primary alone leaves nothing to compare; name the other data with --auxiliary PATH"
-        )
-    first = [] if config is None else [config]  # the first KEY=VALUE was read as CONFIG
+        raise InputError("--primary alone leaves nothing to compare; add --auxiliary PATH")
+    if config is not None:  # the first KEY=VALUE was read as CONFIG
+        changes = [config, *changes]
     text = propose(None, primary, auxiliary, *columns)
-    return read_text(text, [*first, *overrides], "the proposed configuration"), Path(
-        primary.rstrip("/")
-    ).stem
+    name = Path(primary.rstrip("/")).stem
+    return read_text(text, changes, "the proposed configuration"), name
 
 
 def _smaller(config: Config) -> tuple[Config, str]:
@@ -167,38 +163,33 @@ def _smaller(config: Config) -> tuple[Config, str]:
     """
     from attittud_lab.compare.candidates import candidates
 
-    section = config.compare
-    if section.budget is not None:
-        raise InputError(
-            "--quick trains no runs at equal seconds, so --budget (compare.budget) has no effect; leave one of them out"
-        )
-    seeds = section.seeds if "seeds" in section.given else min(section.seeds, QUICK_SEEDS)
-    compared = section.strategies
-    if "strategies" not in section.given:
+    whole = config.compare
+    if whole.budget is not None:
+        reason = "--quick trains no runs at equal seconds, so --budget has no effect"
+        raise InputError(f"{reason}; leave one of them out")
+    seeds = whole.seeds
+    if "seeds" not in whole.given:
+        seeds = min(seeds, QUICK_SEEDS)
+    compared = whole.strategies
+    if "strategies" not in whole.given:
         compared = [candidate for candidate in compared if candidate.name in QUICK_STRATEGIES]
-    small = replace(
-        config,
-        compare=replace(
-            section, strategies=compared, seeds=seeds, tuning_seeds=1, equal="steps", draws=1
-        ),
-    )
+    part = replace(whole, strategies=compared, seeds=seeds, tuning_seeds=1, equal="steps", draws=1)
+    small = replace(config, compare=part)
     labels = {candidate.label for candidate in candidates(small)}
     dropped = [candidate.label for candidate in candidates(config) if candidate.label not in labels]
-    lost = {
-        f"the strateg{'ies' if len(dropped) > 1 else 'y'} {joined(dropped)}": bool(dropped),
-        f"{section.seeds - seeds} of {section.seeds} seeds (only large differences can be shown)": section.seeds
-        > seeds,
-        "tuning on more than one seed": section.tuning_seeds > 1,
-        "the table at equal seconds (a gain may cost more time)": section.equal == "both",
-        "all but the first value of each setting in compare.space": bool(section.space)
-        and section.draws > 1,
-    }
-    words = ", ".join(text for text, given_up in lost.items() if given_up)
-    if words:
-        text = f"left out: {words}"
-    else:
-        text = "left out nothing, because the comparison is already that small"
-    return small, f"--quick {text}."
+    lost = []
+    if dropped:
+        lost.append(f"the strategies {joined(dropped)}")
+    if seeds < whole.seeds:
+        fewer = f"{whole.seeds - seeds} of {whole.seeds} seeds"
+        lost.append(f"{fewer} (only large differences can be shown)")
+    if whole.tuning_seeds > 1:
+        lost.append("tuning on more than one seed")
+    if whole.equal == "both":
+        lost.append("the table at equal seconds (a gain may cost more time)")
+    if whole.space and whole.draws > 1:
+        lost.append("all but the first value of each setting in compare.space")
+    return small, f"--quick left out: {', '.join(lost) or 'nothing'}."
 
 
 def report(

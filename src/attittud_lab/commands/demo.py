@@ -19,38 +19,27 @@ from attittud_lab.files import (
 from attittud_lab.output.interrupts import interruptible, starting
 from attittud_lab.output.progress import Lines, display
 
+_SEEDS = typer.Option(
+    metavar="N", min=2, help="Repetitions, each with other primary labels; fewer are faster."
+)
+_STEPS = typer.Option(metavar="N", min=2, help="Training steps of every run.")
+_WORKERS = typer.Option(metavar="N", min=1, help="Processes that share the runs.")
+_OUT = typer.Option(
+    metavar="FILE.json", dir_okay=False, help="Also write all figures and versions to this file."
+)
+_FOLDER = typer.Option(
+    metavar="FOLDER", file_okay=False, help="Write the HTML report and all runs to this folder."
+)
+_CURE = "choose another folder with --folder"
+_CURE_OUT = "choose another file with --out"
+
 
 def demo(
-    seeds: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            min=2,
-            help="Repetitions, each with other primary labels; fewer are faster.",
-        ),
-    ] = 6,
-    steps: Annotated[
-        int, typer.Option(metavar="N", min=2, help="Training steps of every run.")
-    ] = 200,
-    workers: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Processes that share the runs.")
-    ] = 2,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.json",
-            dir_okay=False,
-            help="Also write all figures and versions to this file.",
-        ),
-    ] = None,
-    folder: Annotated[
-        Path,
-        typer.Option(
-            metavar="FOLDER",
-            file_okay=False,
-            help="Write the HTML report and all runs to this folder.",
-        ),
-    ] = Path("runs/demo"),
+    seeds: Annotated[int, _SEEDS] = 6,
+    steps: Annotated[int, _STEPS] = 200,
+    workers: Annotated[int, _WORKERS] = 2,
+    out: Annotated[Path | None, _OUT] = None,
+    folder: Annotated[Path, _FOLDER] = Path("runs/demo"),
 ) -> None:
     """Show where auxiliary data help, where they do nothing and where they hurt.
 
@@ -66,30 +55,26 @@ def demo(
         from attittud_lab.report import write_report
 
     if out is not None and not out.absolute().parent.is_dir():
-        raise typer.BadParameter(
-            f"the folder {str(out.parent)!r} does not exist; create it first", param_hint="--out"
-        )
-    other = "choose another folder with --folder"
-    other_file = "choose another file with --out"
-    make_folder(folder, other)  # now, not after the runs
-    check_writable(folder / "report.html", other)
+        reason = f"the folder {str(out.parent)!r} does not exist; create it first"
+        raise typer.BadParameter(reason, param_hint="--out")
+    make_folder(folder, _CURE)  # now, not after the runs
+    check_writable(folder / "report.html", _CURE)
     if out is not None:
-        check_writable(out, other_file)
+        check_writable(out, _CURE_OUT)
     note = "the demo keeps nothing before its end, so the same command starts over"
     progress = display(Lines())
     try:
         with interruptible(lambda: note), progress:
             result = run_all(seeds, steps, workers, folder, progress)
     except InputError as error:  # runs name the option of other commands as the cure
-        raise InputError(str(error).replace(OTHER_FOLDER, other)) from None
+        raise InputError(str(error).replace(OTHER_FOLDER, _CURE)) from None
     if out is not None:
-        write_json(out, result, other_file)
-    write_atomically(folder / "config.yaml", CONFIG.read_bytes(), other)
-    write_json(folder / "comparison.json", result, other)
-    report = write_report(folder, cure=other)
-    console = (
-        Console() if sys.stdout.isatty() else Console(width=WIDE)
-    )  # a pipe has no width; rich would guess 80
+        write_json(out, result, _CURE_OUT)
+    write_atomically(folder / "config.yaml", CONFIG.read_bytes(), _CURE)
+    write_json(folder / "comparison.json", result, _CURE)
+    report = write_report(folder, cure=_CURE)
+    # A pipe has no width, and rich would guess 80.
+    console = Console(width=None if sys.stdout.isatty() else WIDE)
     console.print(rich_table(result))
     rows = [f"  {row:<16} {what}" for row, (what, _) in ROWS.items()]
     seconds = f"{result['took']['seconds']:.0f} s. What the table means: docs/appendix/demo.md, 'How to read it'."

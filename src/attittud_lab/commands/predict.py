@@ -5,7 +5,7 @@ run.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from attittud_lab.predict.inputs import Item
     from attittud_lab.predict.model import Batch, Model
+
+    Hashes = npt.NDArray[np.uint64]
 
 MOST_NAMED = 20
 """The most broken pictures that are named."""
@@ -92,48 +94,48 @@ def predict(
     `attittud_lab.load(RUN)` does the same.
     """
     if not inputs and export is None:
-        raise InputError(
-            "there is nothing to predict; name a folder or files after RUN, or - for standard input"
-        )
+        raise InputError("nothing to predict; name a folder or files after RUN, or - for stdin")
     if raw and output is not None and output.suffix.lower() != ".csv":
         raise InputError(f"--raw is for csv, but {output} is no csv file; leave it out")
     with starting():
-        from attittud_lab.predict.model import load
+        from attittud_lab.predict.model import THRESHOLD, load
 
     with interruptible(lambda: "no file is left half-written"):
         model = load(run, device)
-        if threshold is not None and not model.several:
-            raise InputError(
-                "--threshold is for several labels at once, but this model predicts one label per input; leave it out"
-            )
-        if skip_broken and model.about.kind != "image":
-            raise InputError(
-                f"--skip-broken is for pictures, but this model reads {model.about.kind}s; leave it out"
-            )
-        if input_column is not None and model.about.kind == "table":
-            raise InputError(
-                "--input names the column of an image or a text, but this model reads all columns of a table; leave it out"
-            )
+        _check_options(model, threshold, input_column, skip_broken=skip_broken)
         if export is not None:
             if export.suffix != ".pt2" or not export.parent.is_dir():
-                raise InputError(
-                    f"{export}: give a file that ends in .pt2, in a folder that exists"
-                )
+                raise InputError(f"{export}: give a file that ends in .pt2, in an existing folder")
             model.export(export)
             typer.echo(str(export))
         if model.note and not quiet:
             typer.echo(f"attittud: {model.note}", err=True)
         if inputs:
-            columns = (input_column, label_column)
-            flags = {"skip_broken": skip_broken, "quiet": quiet, "raw": raw}
             # With --quiet nothing shows the count, for which every picture is read once more.
             used = None if quiet else _used(run)
-            for line in _predict(model, inputs, output, threshold, columns, used, **flags):
-                if not quiet:
+            if threshold is None:
+                threshold = THRESHOLD
+            count = _Count(model, threshold, used, skip_broken=skip_broken)
+            _predict(count, inputs, output, (input_column, label_column), quiet=quiet, raw=raw)
+            if not quiet:
+                for line in count.lines(output):
                     typer.echo(line, err=True)
 
 
-def _used(run: Path) -> npt.NDArray[np.uint64] | None:
+def _check_options(
+    model: Model, threshold: float | None, input_column: str | None, *, skip_broken: bool
+) -> None:
+    """Refuse options that this model has no use for."""
+    kind = model.about.kind
+    if threshold is not None and not model.several:
+        raise InputError("--threshold is for models of several labels at once; leave it out")
+    if skip_broken and kind != "image":
+        raise InputError(f"--skip-broken is for pictures, not for {kind}s; leave it out")
+    if input_column is not None and kind == "table":
+        raise InputError("--input: this model reads all columns of a table; leave it out")
+
+
+def _used(run: Path) -> Hashes | None:
     """Read which examples the run has used; if that is damaged, a note says so, because no
     prediction depends on it.
     """
@@ -142,138 +144,149 @@ def _used(run: Path) -> npt.NDArray[np.uint64] | None:
     try:
         return used_examples(run)
     except InputError as error:
-        typer.echo(
-            f"attittud: cannot tell how many inputs were also in the training or validation data: {error}",
-            err=True,
-        )
+        reason = "cannot tell how many inputs were also in the training or validation data"
+        typer.echo(f"attittud: {reason}: {error}", err=True)
         return None
 
 
 def _predict(
-    model: Model,
+    count: _Count,
     names: list[str],
     output: Path | None,
-    threshold: float | None,
     columns: tuple[str | None, str | None],
-    used: npt.NDArray[np.uint64] | None,
     *,
-    skip_broken: bool,
     quiet: bool,
     raw: bool,
-) -> list[str]:
-    """Predict batch by batch, and return the lines to show at the end."""
+) -> None:
+    """Predict batch by batch, and write the predictions."""
     from attittud_lab.predict.inputs import Inputs
-    from attittud_lab.predict.model import AT_ONCE, THRESHOLD
+    from attittud_lab.predict.model import AT_ONCE
     from attittud_lab.predict.outputs import check_output, open_output
 
+    model = count.model
     check_output(output, names, model.classes, several=model.several)
     primary = model.config.data.primary
     chosen = (columns[0] or primary.input, columns[1] or primary.label)
-    options = [
-        option
-        for option, column in zip(("--input", "--label"), columns, strict=True)
-        if column is not None
-    ]
-    total, items = Inputs(model.about.kind, model.classes, model.several, *chosen, options).read(
-        names
-    )
+    options = []
+    for option, column in zip(("--input", "--label"), columns, strict=True):
+        if column is not None:
+            options.append(option)
+    inputs = Inputs(model.about.kind, model.classes, model.several, *chosen, options)
+    total, items = inputs.read(names)
     on_screen = output is None and sys.stdout.isatty()  # then the screen shows the predictions
     shown = display(Lines(unit="inputs"), quiet=quiet or on_screen)
-    count = labelled = right = trained_on = 0
     opened = open_output(output, model.classes, several=model.several, raw=raw)
-    with _broken_ones() as broken, shown, opened as write:
+    with _told(count.broken), shown, opened as write:
         shown.phase("predict", total, 0)
         while chunk := list(islice(items, AT_ONCE)):
-            batch, ready = _readable(model, chunk, broken)
-            count += len(chunk)
-            if broken and not skip_broken:
-                continue  # nothing is predicted any more, but all broken pictures are found
-            if batch:
-                scores = model.scores(ready)
-                labels = model.labels(scores, THRESHOLD if threshold is None else threshold)
-                write(batch, labels, model.probabilities(scores))
-                if used is not None:
-                    trained_on += model.count_used([item.raw for item in batch], ready, used)
-                for item, label in zip(batch, labels, strict=True):
-                    if item.truth is not None:
-                        labelled += len(model.classes) if model.several else 1
-                        predicted = {label} if isinstance(label, str) else {*label}
-                        wrong = len(item.truth ^ predicted)
-                        right += len(model.classes) - wrong if model.several else not wrong
+            count.predict(chunk, write)
             shown.advance(len(chunk), {})
-        _check_some(names, count, len(broken), skip_broken=skip_broken)
-    done = count - len(broken)
-    if model.several:
-        on = counted(labelled, "known label")
-    else:
-        on = f"{counted(labelled, 'input')} whose label is known"
-    accuracy = f", accuracy {right / labelled:.4f} on {on}" if labelled else ""
-    left = f", {counted(len(broken), 'input')} left out" if broken else ""
-    lines = [
-        f"{counted(done, 'prediction')}{'' if output is None else f' in {output}'}{left}{accuracy}"
-    ]
-    if trained_on:
-        lines.append(
-            f"{trained_on} of {counted(done, 'input')} {_also(trained_on, model.about.kind)}"
-        )
-    return lines
+        count.check(names)
 
 
-def _also(count: int, kind: str) -> str:
-    """Say what this many inputs have in common with the training data."""
-    if (
-        kind == "table"
-    ):  # independent rows of a table with few distinct values can be equal, so they are no copies
-        return f"{'has' if count == 1 else 'have'} the same features as training or validation rows of this run"
-    verb, them = ("is", "it") if count == 1 else ("are", "them")
-    return (
-        f"{verb} also in the training or validation data of this run; results on {them} say little"
-    )
+class _Count:
+    """Predicts batches, and counts what was predicted, right, broken or known from training."""
+
+    def __init__(
+        self, model: Model, threshold: float, used: Hashes | None, *, skip_broken: bool
+    ) -> None:
+        self.model = model
+        self.broken: list[str] = []
+        """What is wrong with broken pictures."""
+        self._threshold = threshold
+        self._used = used
+        self._skip_broken = skip_broken
+        self._inputs = 0
+        self._labelled = 0
+        self._right = 0
+        self._trained_on = 0
+
+    def predict(self, items: list[Item], write: Callable[..., None]) -> None:
+        """Predict one batch."""
+        model = self.model
+        readable, batch = self._readable(items)
+        self._inputs += len(items)
+        if self.broken and not self._skip_broken:
+            return  # nothing is predicted any more, but all broken pictures are found
+        if not readable:
+            return
+        scores = model.scores(batch)
+        labels = model.labels(scores, self._threshold)
+        write(readable, labels, model.probabilities(scores))
+        if self._used is not None:
+            raws = [item.raw for item in readable]
+            self._trained_on += model.count_used(raws, batch, self._used)
+        for item, label in zip(readable, labels, strict=True):
+            if item.truth is not None:
+                self._judge(item.truth, label)
+
+    def _judge(self, truth: Collection[str], label: str | Sequence[str]) -> None:
+        """Count whether a prediction is right; of several labels at once each counts."""
+        if isinstance(label, str):
+            self._labelled += 1
+            self._right += label in truth
+        else:
+            self._labelled += len(self.model.classes)
+            self._right += len(self.model.classes) - len({*truth} ^ {*label})
+
+    def _readable(self, items: list[Item]) -> tuple[list[Item], Batch]:
+        """Prepare a batch without its broken pictures."""
+        try:
+            return items, self._batch(items)
+        except InputError:
+            if self.model.about.kind != "image":
+                raise
+        whole = []
+        for item in items:
+            try:
+                self._batch([item])
+                whole.append(item)
+            except InputError as error:
+                self.broken.append(str(error))
+        return whole, self._batch(whole)
+
+    def _batch(self, items: list[Item]) -> Batch:
+        return self.model.batch([item.raw for item in items], [item.name for item in items])
+
+    def check(self, names: list[str]) -> None:
+        """Refuse broken pictures, unless they are skipped and others are left."""
+        if not self._inputs:
+            raise InputError(f"{listed(names, 3)}: there is nothing to predict; check the file")
+        broken = f"{len(self.broken)} of {counted(self._inputs, 'input')} cannot be read"
+        if len(self.broken) == self._inputs:
+            raise InputError(f"{broken}, so there is nothing to predict; check the files")
+        if self.broken and not self._skip_broken:
+            cure = "repair or remove them, or leave them out with --skip-broken"
+            raise InputError(f"{broken}; {cure}")
+
+    def lines(self, output: Path | None) -> list[str]:
+        """Return what to show at the end."""
+        done = self._inputs - len(self.broken)
+        text = counted(done, "prediction")
+        if output is not None:
+            text += f" in {output}"
+        if self.broken:
+            text += f", {counted(len(self.broken), 'input')} left out"
+        if self._labelled:
+            known = f"{counted(self._labelled, 'input')} whose label is known"
+            if self.model.several:
+                known = counted(self._labelled, "known label")
+            text += f", accuracy {self._right / self._labelled:.4f} on {known}"
+        if not self._trained_on:
+            return [text]
+        what = "are also in the training or validation data of this run; they say little"
+        if self.model.about.kind == "table":  # rows with few distinct values can be equal by chance
+            what = "have the same features as training or validation rows of this run"
+        return [text, f"{self._trained_on} of {counted(done, 'input')} {what}"]
 
 
 @contextmanager
-def _broken_ones() -> Iterator[list[str]]:
-    """Collect what is wrong with broken pictures, and show it at the end, even if another error
-    ends the command.
-    """
-    lines: list[str] = []
+def _told(broken: list[str]) -> Iterator[None]:
+    """Show what is wrong with broken pictures at the end, even if another error ends the block."""
     try:
-        yield lines
+        yield
     finally:
-        for line in lines[:MOST_NAMED]:
+        for line in broken[:MOST_NAMED]:
             typer.echo(f"attittud: {line}", err=True)
-        if len(lines) > MOST_NAMED:
-            typer.echo(f"attittud: and {len(lines) - MOST_NAMED} more", err=True)
-
-
-def _readable(model: Model, items: list[Item], broken: list[str]) -> tuple[list[Item], Batch]:
-    """Prepare a batch without its broken pictures, and add what is wrong with them to `broken`."""
-
-    def ready(some: list[Item]) -> Batch:
-        return model.batch([item.raw for item in some], [item.name for item in some])
-
-    try:
-        return items, ready(items)
-    except InputError:
-        if model.about.kind != "image":
-            raise
-    whole = []
-    for item in items:
-        try:
-            ready([item])
-            whole.append(item)
-        except InputError as error:
-            broken.append(str(error))
-    return whole, ready(whole)
-
-
-def _check_some(names: list[str], count: int, broken: int, *, skip_broken: bool) -> None:
-    """Refuse broken pictures, unless they are skipped and others are left."""
-    if not count:
-        raise InputError(f"{listed(names, 3)}: there is nothing to predict in it; check the file")
-    some = f"{broken} of {counted(count, 'input')} cannot be read"
-    if broken == count:
-        raise InputError(f"{some}, so there is nothing to predict; check the files")
-    if broken and not skip_broken:
-        them = "it" if broken == 1 else "them"
-        raise InputError(f"{some}; repair or remove {them}, or leave {them} out with --skip-broken")
+        if len(broken) > MOST_NAMED:
+            typer.echo(f"attittud: and {len(broken) - MOST_NAMED} more", err=True)

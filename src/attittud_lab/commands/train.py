@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,7 +18,6 @@ from attittud_lab.commands import (
     open_page,
     placed,
     read,
-    told_if_slow,
 )
 from attittud_lab.errors import InputError, command, counted
 from attittud_lab.models import names as models
@@ -63,7 +61,7 @@ def train(
     """Train a model: with one strategy, or with a portfolio that tries several strategies and keeps
     the best.
     """
-    with starting(), nullcontext() if quiet else told_if_slow("loading torch and other libraries"):
+    with starting():
         from attittud_lab.portfolio.run import run as run_portfolio
         from attittud_lab.report.outcome import outcome
         from attittud_lab.training.train import default_run_dir, run
