@@ -9,7 +9,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from attittud_lab.compare import words
@@ -48,14 +47,6 @@ class Pace:
     def of(self, runs: int) -> float:
         """Return the seconds of this many runs."""
         return runs * self.seconds / max(1, min(self.at_once, runs))
-
-
-def mean_seconds(result: Mapping[str, Any]) -> float:
-    """Return the mean of the seconds that the rows of a comparison say for a run."""
-    seconds = []
-    for table in result["tables"]:
-        seconds += [row["seconds"] for row in table["rows"]]
-    return fmean(seconds)
 
 
 def advice(

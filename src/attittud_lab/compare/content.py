@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean, median, median_low
@@ -16,7 +16,6 @@ from attittud_lab.compare import words
 from attittud_lab.compare.candidates import MULTITASK, PRIMARY_ONLY, Tuned, seeds
 from attittud_lab.compare.decide import Scores, decide
 from attittud_lab.config.schema import Config
-from attittud_lab.errors import InputError
 from attittud_lab.runs.result import RunResult, provenance
 from attittud_lab.statistics import LEVEL, PROPORTION, summarise
 
@@ -25,21 +24,6 @@ VERSION = 1
 
 ByLabel = dict[str, dict[int, RunResult]]
 """The finished runs of every strategy, by seed."""
-
-
-def checked(result: RunResult) -> RunResult:
-    """Refuse a result from a damaged file: it would stop the comparison hours later."""
-    figures = (result.validation[result.metric], result.test[result.metric])
-    try:
-        has_time = 0 < seconds_per_step(result) < math.inf
-    except (ValueError, ZeroDivisionError):  # it has no guided phase, or one without steps
-        has_time = False
-    outside = any(value < 0 or value > 1 for value in figures)
-    if has_time and not outside:
-        return result
-    cure = "delete this folder, and the same command trains the run again"
-    path = result.run_dir / "result.json"
-    raise InputError(f"{path}: is damaged, or was not written by a run; {cure}")
 
 
 def seconds_per_step(result: RunResult) -> float:
@@ -57,31 +41,18 @@ def costs(runs: Sequence[RunResult]) -> tuple[float, float]:
     These are medians, the lower of two in the middle: other work on the machine makes a run slower,
     never faster.
     """
-    step = median_low(map(seconds_per_step, runs))
-    return step, median_low(map(_finetune_seconds, runs))
+    finetune = []
+    for run in runs:
+        phases = [phase["seconds"] for phase in run.phases if phase["name"] == "finetune"]
+        finetune.append(sum(phases))
+    return median_low(map(seconds_per_step, runs)), median_low(finetune)
 
 
-def _finetune_seconds(run: RunResult) -> float:
-    """Return the seconds of fine-tuning; 0 where there is none."""
-    seconds = 0.0
-    for phase in run.phases:
-        if phase["name"] == "finetune":
-            seconds += phase["seconds"]
-    return seconds
-
-
-def slow(runs: Iterable[RunResult]) -> dict[Path, float]:
-    """Return the runs of the same work that were much slower than the fastest, with the factor.
-
-    Much slower is more than `words.SPREAD` times as long for a step.
-    """
-    seconds = {run.run_dir: seconds_per_step(run) for run in runs}
-    fastest = min(seconds.values(), default=0.0)
-    factors = {}
-    for path, each in seconds.items():
-        if fastest > 0 and each > words.SPREAD * fastest:
-            factors[path] = each / fastest
-    return factors
+def slow(runs: Sequence[RunResult]) -> dict[Path, float]:
+    """Return the runs of the same work that were much slower than the fastest, with the factor."""
+    fastest = min(map(seconds_per_step, runs))
+    factors = {run.run_dir: seconds_per_step(run) / fastest for run in runs}
+    return {path: factor for path, factor in factors.items() if factor > words.SPREAD}
 
 
 def content(
@@ -97,24 +68,14 @@ def content(
     """
     first = at_steps[PRIMARY_ONLY][seeds(config)[0]]
     multitask = next(row for row in rows if row.label == MULTITASK)
-    tables = [
-        {
-            "name": "Equal steps",
-            "about": words.equal_steps(_stopped(at_steps)),
-            **_table(config, folder, at_steps),
-        }
-    ]
+    about = words.equal_steps(_stopped(at_steps))
+    tables = [{"name": "Equal steps", "about": about, **_table(config, folder, at_steps)}]
     if at_seconds is not None:
-        seconds, runs = at_seconds
+        budget, runs = at_seconds
         by_budget = bool(config.compare.budget)
-        tables.append(
-            {
-                "name": "Equal seconds",
-                "about": words.equal_seconds(seconds, _stopped(runs), by_budget=by_budget),
-                "seconds": seconds,
-                **_table(config, folder, runs),
-            }
-        )
+        about = words.equal_seconds(budget, _stopped(runs), by_budget=by_budget)
+        named = {"name": "Equal seconds", "about": about, "seconds": budget}
+        tables.append({**named, **_table(config, folder, runs)})
     # A gain that vanishes when multitask has the same time is not a gain.
     deciding = tables[-1]
     return {
@@ -129,7 +90,6 @@ def content(
         "diverged": [],
         "costs": {row.label: _cost(row, multitask) for row in rows},
         "slow": {},
-        "at_once": 1,
         "tables": tables,
         "decision": {**deciding["decision"], "table": deciding["name"]},
         "made_with": provenance(("numpy", "scikit-learn", "scipy")),
@@ -147,15 +107,12 @@ def _cost(row: Tuned, multitask: Tuned) -> dict[str, float]:
 
 def _stopped(runs: ByLabel) -> str:
     """Say how many runs a limit ended before their last step; empty where none was."""
-    limits: list[set[str]] = []
+    limits = []
     for results in runs.values():
-        limits += [_limits(run) for run in results.values()]
+        for run in results.values():
+            stopped = {phase["stopped"] for phase in run.phases}
+            limits.append({limit for limit in stopped if limit is not None})
     return words.stopped_early(limits)
-
-
-def _limits(run: RunResult) -> set[str]:
-    """Return the limits that ended phases of a run."""
-    return {str(phase["stopped"]) for phase in run.phases if phase["stopped"]}
 
 
 def _tuning(config: Config, rows: Sequence[Tuned], tries: int) -> dict[str, Any]:
@@ -204,9 +161,9 @@ def _table(config: Config, folder: Path, runs: ByLabel) -> dict[str, Any]:
         row["values"] = {}
         row["runs"] = {}
         for seed, run in by_seed.items():
-            figures = {"validation": score.validation[seed], "test": score.test[seed]}
-            row["values"][str(seed)] = figures
-            row["runs"][str(seed)] = str(run.run_dir.relative_to(folder))
+            name = str(seed)
+            row["values"][name] = {"validation": score.validation[seed], "test": score.test[seed]}
+            row["runs"][name] = str(run.run_dir.relative_to(folder))
     return table
 
 

@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Any
 
 from attittud_lab.compare import words
-from attittud_lab.compare.advice import Pace, Request, advice, mean_seconds
+from attittud_lab.compare.advice import Pace, Request, advice
 from attittud_lab.compare.candidates import (
     MULTITASK,
     PRIMARY_ONLY,
@@ -29,17 +29,14 @@ from attittud_lab.compare.candidates import (
     seeds,
     variants,
 )
-from attittud_lab.compare.content import VERSION, ByLabel, content, costs
-from attittud_lab.compare.forecast import slowest_and_fastest, time_of_all
+from attittud_lab.compare.content import ByLabel, content, costs
 from attittud_lab.compare.runs import Run, Runs
 from attittud_lab.config.load import dump
 from attittud_lab.config.schema import Config
 from attittud_lab.data.parts import check_held_out
-from attittud_lab.errors import InputError
 from attittud_lab.files import (
     make_folder,
     only_one_process,
-    read_format,
     without_nan,
     write_atomically,
     write_json,
@@ -51,7 +48,7 @@ from attittud_lab.statistics import FEWEST
 from attittud_lab.strategies import find
 from attittud_lab.training.first_steps import FirstSteps, first_steps
 from attittud_lab.training.phase import DivergedError, phase_steps
-from attittud_lab.training.train import chosen_metric
+from attittud_lab.training.train import chosen_metric, phase_names
 
 NAME = "comparison.json"
 LONG = 600.0
@@ -123,18 +120,20 @@ class Comparison:
     def configured_budget(self) -> Budget:
         """Return the configured steps; the data are read only to convert epochs into steps."""
         training = self.config.training
-        phases = {"guided": training.guided}
-        if training.mode != "joint":
-            phases["finetune"] = training.finetune
-        steps = {name: phase.steps for name, phase in phases.items()}
-        if any(phase.epochs for phase in phases.values()):
-            data = self.runs.prepared(self.seeds[0])
-            batches = {}
-            for name, source in self.config.data.auxiliary.items():
-                batches[name] = source.batch_size or training.guided.batch_size
-            for name, phase in phases.items():
-                steps[name] = phase_steps(name, phase, data, batches)
-        return Budget(steps["guided"], steps.get("finetune", 0))
+        steps = {"finetune": 0}
+        for name in phase_names(self.config):
+            phase = getattr(training, name)
+            steps[name] = phase.steps
+            if phase.epochs:
+                data = self.runs.prepared(self.seeds[0])
+                steps[name] = phase_steps(name, phase, data, self._batches())
+        return Budget(**steps)
+
+    def _batches(self) -> dict[str, int]:
+        """Return the examples of each source in a step."""
+        usual = self.config.training.guided.batch_size
+        sources = self.config.data.auxiliary.items()
+        return {name: source.batch_size or usual for name, source in sources}
 
     def _announce(self, budget: Budget) -> None:
         """Say how many runs there are, and how long they will take."""
@@ -146,33 +145,51 @@ class Comparison:
         if find(configured).trains_others:
             self.progress.say(words.left_out(configured))
         self.progress.comparison(at_steps + at_seconds)
-        if type(self.progress) is not Progress:
+        begun = any(run_dir(self.folder, *run).exists() for run in self._tries(budget))
+        if type(self.progress) is not Progress and (self.runs.fresh or not begun):
             with suppress(DivergedError):  # the run itself will say that it diverged
                 self._forecast(budget)
 
     def _forecast(self, budget: Budget) -> None:
-        """Say a forecast from the first steps of every strategy, unless runs have begun."""
-        begun = any(run_dir(self.folder, *run).exists() for run in self._tries(budget))
-        if begun and not self.runs.fresh:
-            return
+        """Say a forecast from the first steps of every strategy."""
         data = self.runs.prepared(self.seeds[0])
-        metric = chosen_metric(self.config, data, None)
-        warning = words.few_examples(len(data.test), metric)
+        warning = words.few_examples(len(data.test), chosen_metric(self.config, data, None))
         if warning:
             self.progress.say(warning)
         timed: dict[str, FirstSteps] = {}
         for candidate in self.candidates:
-            first = self.variants[candidate.label][0]
-            config = job(self.config, candidate, first, budget)
+            config = job(self.config, candidate, self.variants[candidate.label][0], budget)
             timed[candidate.label] = first_steps(config, data, self.runs.threads_of(config, data))
-        tries = {label: len(several) for label, several in self.variants.items()}
-        seconds = time_of_all(self.config, budget, timed, tries, self.budget_seconds)
-        seconds /= self.place.at_once
-        self.progress.say(words.forecast_of_all(seconds, slowest_and_fastest(timed)))
+        seconds = self._seconds(budget, timed) / self.place.at_once
+        a_step = {label: times.steps["guided"] for label, times in timed.items()}
+        steps = words.range_of_steps(a_step)
+        self.progress.say(words.forecast_of_all(seconds, steps))
         if seconds >= LONG:
             shorter = self._ways_to_shorten()
             if shorter:
                 self.progress.say(shorter)
+
+    def _seconds(self, budget: Budget, timed: Mapping[str, FirstSteps]) -> float:
+        """Estimate the seconds of all runs, one after the other.
+
+        A strategy has one run for each seed, and for each further try one run for each tuning seed.
+        """
+        settings = self.config.compare
+        evaluations = 0
+        lengths = {}
+        for name in phase_names(self.config):
+            evaluations += getattr(self.config.training, name).evaluations
+            lengths[name] = getattr(budget, name)
+        total = 0.0
+        for label, times in timed.items():
+            run = times.setup + times.of_run(lengths, evaluations)
+            more_tries = len(self.variants[label]) - 1
+            total += run * (settings.seeds + more_tries * settings.tuning_seeds)
+            # Without a budget, multitask's runs at equal seconds are those at equal steps.
+            again = label != MULTITASK or self.budget_seconds is not None
+            if settings.equal == "both" and again:
+                total += settings.seeds * (self.budget_seconds or run)
+        return total
 
     def _ways_to_shorten(self) -> str:
         """Say how the comparison can be made shorter."""
@@ -233,28 +250,15 @@ class Comparison:
 
     def _result(self, figures: Mapping[str, Any]) -> dict[str, Any]:
         """Add notes on diverged and slow runs, and the advice what to do next."""
-        tuned = figures["costs"]
-        trained = self.runs.seconds
-        pace = Pace(fmean(trained) if trained else mean_seconds(figures), self.place.at_once)
+        pace = Pace(fmean(self.runs.seconds), self.place.at_once)
         finished = next(run for run in self.runs.results.values() if run is not None)
         notes = {
-            "diverged": [label for label in self.variants if label not in tuned],
-            "at_once": self._at_once(),
+            "diverged": [label for label in self.variants if label not in figures["costs"]],
             "slow": self.runs.slow(),
         }
         next_steps = advice(self.config, figures, self.request, pace, finished.run_dir)
         result: dict[str, Any] = without_nan({**figures, **notes, **next_steps})
         return result
-
-    def _at_once(self) -> int:
-        """Return how many runs were trained at the same time, now or in an earlier comparison."""
-        path = self.folder / NAME
-        at_once = self.place.at_once
-        if path.exists() and not self.runs.fresh:
-            # A damaged file is replaced soon.
-            with suppress(InputError, AttributeError, TypeError, ValueError):
-                return max(at_once, int(read_format(path, VERSION)["at_once"]))
-        return at_once
 
 
 def choose(

@@ -361,7 +361,7 @@ def notes(result: Mapping[str, Any], folder: Path) -> list[str]:
                 lines.append(words.lost_seeds(row["label"], lost, table["name"].lower()))
     slow = {str(folder / path): factor for path, factor in result["slow"].items()}
     timed = [table["name"].lower() for table in tables[1:]]
-    lines.append(words.slow_runs(slow, timed, several=result["at_once"] > 1))
+    lines.append(words.slow_runs(slow, timed))
     first = tables[0]["decision"]
     if (first["outcome"], first["strategy"]) != (decision["outcome"], decision["strategy"]):
         lines.append(f"At equal steps alone the decision would be: {first['text']}")

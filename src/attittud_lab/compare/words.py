@@ -242,10 +242,12 @@ def forecast_of_all(seconds: float, reason: str) -> str:
     return f"Forecast: {time_range(seconds, EARLY)} in all, because {reason}."
 
 
-def range_of_steps(low: tuple[str, float], high: tuple[str, float]) -> str:
+def range_of_steps(seconds: Mapping[str, float]) -> str:
     """Say how long steps take: the cheapest and the dearest strategy with their seconds."""
-    cheapest = f"{low[1]:.2g} s ({low[0]})"
-    return f"a step takes from {cheapest} to {high[1]:.2g} s ({high[0]})"
+    low = min(seconds, key=lambda label: seconds[label])
+    high = max(seconds, key=lambda label: seconds[label])
+    cheapest = f"{seconds[low]:.2g} s ({low})"
+    return f"a step takes from {cheapest} to {seconds[high]:.2g} s ({high})"
 
 
 def no_baseline(label: str, alternative: str) -> InputError:
@@ -349,11 +351,10 @@ def lost_seeds(label: str, seeds: Sequence[str], table: str) -> str:
     )
 
 
-def slow_runs(runs: Mapping[str, float], timed: Sequence[str], *, several: bool) -> str:
+def slow_runs(runs: Mapping[str, float], timed: Sequence[str]) -> str:
     """Warn of slow runs; empty if there are none.
 
-    `runs` has their factors by path. `timed` are the tables that depend on seconds. `several`: more
-    than one run was trained at a time.
+    `runs` has their factors by path. `timed` are the tables that depend on seconds.
     """
     if not runs:
         return ""
@@ -361,8 +362,6 @@ def slow_runs(runs: Mapping[str, float], timed: Sequence[str], *, several: bool)
         reason = "a step of the same strategy did not always take the same time"
         return f"The costs are not reliable: {reason}."
     wrong = joined(["the costs", *(f"the table at {name}" for name in timed)])
-    if several:
-        return f"Warning: several runs were trained at a time, so {wrong} are not reliable."
     named = [f"{path} ({factor:.1f}×)" for path, factor in islice(runs.items(), NAMED)]
     more = ""
     if len(runs) > NAMED:

@@ -122,9 +122,8 @@ def plan(
     def needed(count: int, share: float) -> float:
         """Seconds of the first candidates with a share of the steps."""
         some = [timed[entry.label] for entry in entries[:count]]
-        steps = fmean(times.of_steps(lengths) for times in some)
-        evaluations = fmean(times.evaluation for times in some) * looks
-        return (steps * share + evaluations) * expected_runs(count, folds, config)
+        run = fmean(times.of_run(lengths, looks, share) for times in some)
+        return run * expected_runs(count, folds, config)
 
     def fitting_share(count: int) -> float:
         """The share of the steps that fits into the budget."""

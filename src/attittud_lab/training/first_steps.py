@@ -30,9 +30,10 @@ class FirstSteps:
     setup: float = 0.0
     """Everything before the first timed step."""
 
-    def of_steps(self, lengths: Mapping[str, int]) -> float:
-        """Seconds of all steps of a run with these phases."""
-        return sum(self.steps[name] * count for name, count in lengths.items())
+    def of_run(self, lengths: Mapping[str, int], evaluations: int, share: float = 1.0) -> float:
+        """Return the seconds of a `share` of the steps of each phase, and of all evaluations."""
+        steps = sum(self.steps[name] * count for name, count in lengths.items())
+        return share * steps + evaluations * self.evaluation
 
 
 def first_steps(
