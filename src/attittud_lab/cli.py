@@ -8,30 +8,19 @@ command imports torch before it runs, so that `--help` is quick.
 from __future__ import annotations
 
 import errno
-import re
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 
-from attittud_lab.errors import InputError, nearest, short
+from attittud_lab.errors import InputError, short
 from attittud_lab.output.interrupts import INTERRUPTED, Interruption, signals, starting
 
 if TYPE_CHECKING:
     import typer
 
-EXTRA = "attittud[cli]"
 _LONGEST = 4000  # characters of a message
-_NO_INTEGER = "Input should be a valid integer, unable to parse string as an integer"
-_FULL = (
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EIO,
-)  # of standard output: files have messages of their own
-_UNUSABLE = {
-    errno.EACCES: "may not be read",
-    errno.EPERM: "may not be read",
-    errno.ENAMETOOLONG: "cannot be a path",
-}
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+_UNREADABLE = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 
 
 def build() -> typer.Typer:
@@ -82,18 +71,17 @@ def run_and_exit(
 
 
 def _run(build: Callable[[], typer.Typer], arguments: list[str], name: str) -> int:
+    """Run a command and return its exit code; errors of the input end the process."""
     try:
         with starting():
             app = build()
     except ModuleNotFoundError as error:
         if (error.name or "attittud").partition(".")[0] in ("attittud", "attittud_lab"):
             raise
-        cure = f"install its extra: pip install '{EXTRA}' (in a checkout: pip install '.[cli]')"
-        _end(f"the command line needs {error.name!r}, which is not installed; {cure}")
+        cure = "pip install 'attittud[cli]' (in a checkout: pip install '.[cli]')"
+        _end(f"the command line needs {error.name!r}, which is not installed; run: {cure}")
     import typer
 
-    if any("\0" in argument for argument in arguments):
-        _end("an argument contains a NUL character, which no path or setting may contain")
     try:
         code = app(arguments, prog_name=name, standalone_mode=False)
     except typer.Abort:  # an older typer's word for Ctrl-C; a newer one returns 130
@@ -101,40 +89,25 @@ def _run(build: Callable[[], typer.Typer], arguments: list[str], name: str) -> i
     except InputError as error:
         _end(str(error))
     except OSError as error:
-        if error.errno in _FULL and error.filename is None:
+        # Files have messages of their own where they are written, but not standard output, and not
+        # a path of a user that cannot be read.
+        if error.filename is None and error.errno in _FULL:
             sys.stdout = None  # Python would try once more at its end
-            _end(
-                f"the output cannot be written ({error.strerror}); free some space, or write it elsewhere"
-            )
-        # A user's path that cannot be read. (A path that cannot be written raises InputError.)
-        if error.errno not in _UNUSABLE or error.filename is None:
+            _end(f"the output cannot be written ({error.strerror}); write it elsewhere")
+        if error.filename is None or error.errno not in _UNREADABLE:
             raise
-        cure = "change its permissions, or name another file"
-        _end(
-            f"{short(str(error.filename), 300)}: {_UNUSABLE[error.errno]} ({error.strerror}); {cure}"
-        )
+        _end(f"{error.filename}: cannot be read ({error.strerror}); name another file")
     except Exception as error:
         # A newer typer has its own copy of Click, an older one uses Click itself; both have usage
         # errors with this method.
         if not hasattr(error, "format_message"):
             raise
         command = getattr(getattr(error, "ctx", None), "command_path", name)
-        message = error.format_message().replace(_NO_INTEGER, "it must be a whole number")
-        option, possible = (getattr(error, name, None) for name in ("option_name", "possibilities"))
-        if option and message.startswith("No such option"):
-            near = nearest(option, (name for name in possible or () if name != "--help"))
-            hint = (
-                f"did you mean {near}?"
-                if near
-                else "settings of a configuration are written KEY=VALUE, without dashes"
-            )
-            message = f"no such option: {option}; {hint}"
-        _end(f"{message} (`{command} --help` shows what is allowed)")
+        _end(f"{error.format_message()} (`{command} --help` shows what is allowed)")
     return code if isinstance(code, int) else 0
 
 
 def _end(message: str, code: int = 2) -> NoReturn:
-    """Print the message as one paragraph, cut where a value has thousands of characters."""
-    message = re.sub(r"\S{400,}", lambda match: short(match[0], 200), message[:100_000])
+    """Print the message as one paragraph, cut where it has thousands of characters."""
     sys.stderr.write(f"attittud: {short(' '.join(message.split()), _LONGEST)}\n")
     sys.exit(code)

@@ -24,11 +24,8 @@ def elsewhere(tmp_path, monkeypatch):
     ("arguments", "culprit"),
     [
         (["demo", "--seeds", "0"], "--seeds"),
-        (["demo", "--seed", "3"], "did you mean --seeds?"),
-        (
-            ["train", "job.yaml", "--steps", "3"],
-            "no such option: --steps; settings of a configuration are written KEY=VALUE",
-        ),
+        (["demo", "--seed", "3"], "--seeds"),
+        (["train", "job.yaml", "--steps", "3"], "--steps"),
         ([*QUICK, "--out", "no/such/folder/result.json"], "no/such/folder"),
     ],
 )
@@ -90,6 +87,3 @@ def test_sigterm_ends_a_command_with_143(monkeypatch, capsys):
         "attittud: terminated; no file is left half-written\n",
     )
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-
-
-LONG, NUL = "x" * 300, "a\0b"

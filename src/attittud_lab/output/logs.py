@@ -5,7 +5,6 @@ Training opens one with `open_log`, calls `log` with figures by name, and `close
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,21 +25,13 @@ class TensorBoard:
             raise needs("tensorboard", "tensorboard", "--log tensorboard") from None
         self._folder = run_dir / "tensorboard"
         self._writer: Any = self._call(SummaryWriter, str(self._folder))
-        self._usual_hook = threading.excepthook
-        threading.excepthook = self._died
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         for name, value in values.items():
             self._call(self._writer.add_scalar, name, value, step)
 
     def close(self) -> None:
-        threading.excepthook = self._usual_hook
         self._call(self._writer.close)
-
-    def _died(self, failure: threading.ExceptHookArgs) -> None:
-        """Keep a failing writer thread silent: the next call raises the same error as ours."""
-        if not issubclass(failure.exc_type, OSError):
-            self._usual_hook(failure)
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function of TensorBoard; a full disk is an input error that names the folder."""
