@@ -27,7 +27,7 @@ from .references import Problem
 from .write import ROOT, truth_file
 
 COMMON = ["training.threads=1", "strategy=portfolio"]
-NO_CLOCK = "portfolio.budget=100000 runs"
+NO_CLOCK = "portfolio.budget=100000d"
 """A busy machine must change no result."""
 SIMPLE = {"text": ["linear"], "image": ["linear"], "table": ["linear", "kernel", "boosting"]}
 """The simple learners that the product tries by default."""

@@ -498,9 +498,8 @@ class PortfolioConfig(Section):
     """final: ensemble only: the mean is made of at most this many picks; a candidate that is
     picked twice counts twice"""
     budget: str | None = None
-    """limit, as a time such as 30m or as a number of runs such as 12 runs. A plan that exceeds a
-    time gets fewer steps, then fewer candidates; a plan that exceeds a number of runs gets
-    fewer candidates. null: 30m on a CPU, no limit on other devices"""
+    """limit, as a time such as 30m. A plan that exceeds it gets fewer steps, then fewer candidates.
+    null: 30m on a CPU, no limit on other devices"""
 
 
 @dataclass(frozen=True)

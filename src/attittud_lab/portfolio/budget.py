@@ -4,7 +4,6 @@ allowed.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -63,14 +62,6 @@ class Plan:
             ) from None
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What a budget allows; None where it does not limit."""
-
-    seconds: float | None = None
-    runs: float | None = None
-
-
 def measure(
     entries: Sequence[PortfolioCandidate], config: Config, data: Prepared
 ) -> dict[str, FirstSteps]:
@@ -111,10 +102,10 @@ def plan(
     config: Config,
     folds: int,
     timed: Mapping[str, FirstSteps],
-    limits: Limits,
+    limit: float | None,
 ) -> Plan:
-    """Fit candidates into a budget: fewer steps first, then fewer candidates, then fewer steps
-    again. primary_only is never left out.
+    """Fit candidates into a budget in seconds: fewer steps first, then fewer candidates, then fewer
+    steps again. primary_only is never left out.
     """
     lengths = phase_lengths(config)
     looks = len(look_steps(config))
@@ -125,68 +116,46 @@ def plan(
         run = fmean(times.of_run(lengths, looks, share) for times in some)
         return run * expected_runs(count, folds, config)
 
-    def fitting_share(count: int) -> float:
+    def fitting_share(count: int, seconds: float) -> float:
         """The share of the steps that fits into the budget."""
-        assert limits.seconds is not None
         fixed = needed(count, 0.0)
-        share = (limits.seconds - fixed) / max(needed(count, 1.0) - fixed, 1e-9)
+        share = (seconds - fixed) / max(needed(count, 1.0) - fixed, 1e-9)
         return min(1.0, max(0.01, share))
 
     count = len(entries)
     share = 1.0
-    if limits.runs is not None:
-        while count > FEWEST and expected_runs(count, folds, config) > limits.runs:
+    if limit is not None and needed(count, share) > limit:
+        share = max(SHORTEST, fitting_share(count, limit))
+        while count > FEWEST and needed(count, share) > limit * (1 + _ROUNDING):
             count -= 1
-    if limits.seconds is not None and needed(count, share) > limits.seconds:
-        share = max(SHORTEST, fitting_share(count))
-        while count > FEWEST and needed(count, share) > limits.seconds * (1 + _ROUNDING):
-            count -= 1
-        share = min(share, fitting_share(count))
-    runs = expected_runs(count, folds, config)
+        share = min(share, fitting_share(count, limit))
     left_out = [entry.label for entry in entries[count:]]
+    changes = []
     steps = lengths
     if share < 1:
         steps = {name: max(1, round(length * share)) for name, length in lengths.items()}
-    too_many = count if limits.runs is not None and runs > limits.runs else 0
+        changes.append(f"steps are cut to {share:.0%} of the configured number")
+    if left_out:
+        changes.append(f"candidates are left out: {', '.join(left_out)}")
     return Plan(
         steps=steps,
         candidates=[entry.label for entry in entries[:count]],
         threads=config.training.threads or 1,
-        runs=runs,
+        runs=expected_runs(count, folds, config),
         seconds=needed(count, share),
         left_out=left_out,
-        decided=_decided(share, left_out, too_many, runs),
+        decided=f"to fit into portfolio.budget, {'; '.join(changes)}" if changes else "",
     )
 
 
-def _decided(share: float, left_out: Sequence[str], too_many: int, runs: float) -> str:
-    """Say what the budget changed; `too_many` candidates take more runs than it allows."""
-    parts = []
-    if share < 1:
-        parts.append(f"to fit into it, steps are cut to {share:.0%} of the configured number")
-    if left_out:
-        parts.append(f"candidates left out: {', '.join(left_out)}")
-    if too_many:
-        parts.append(
-            f"a portfolio needs at least {too_many} candidates, which take {runs:.0f} runs; to cut the steps too, "
-            "give a time, such as 10m"
-        )
-    return f"portfolio.budget: {'; '.join(parts)}" if parts else ""
-
-
-def allowed(config: Config, device: torch.device, part: float = 1.0) -> Limits:
-    """Return what a part of the budget allows."""
+def allowed(config: Config, device: torch.device, part: float = 1.0) -> float | None:
+    """Return the seconds that a part of the budget allows; None where it does not limit."""
     text = config.portfolio.budget
     if text is None:
-        return Limits(seconds=part * parse_duration(ON_CPU)) if device.type == "cpu" else Limits()
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*runs?\s*", text)
-    if match and float(match[1]) > 0:
-        return Limits(runs=part * float(match[1]))
-    try:
-        return Limits(seconds=part * parse_duration(text))
-    except InputError:
-        reason = f"portfolio.budget: {text[:40]!r} is neither a time nor a number of runs above 0"
-        raise InputError(f"{reason}; write for example 30m, 1h30m or 12 runs") from None
+        if device.type != "cpu":
+            return None
+        text = ON_CPU
+    return part * parse_duration(text)
 
 
 def forecast(plan: Plan, folds: int, at_once: int = 1) -> str:

@@ -118,8 +118,8 @@ class Networks:
             lengths = phase_lengths(self.config)
             config = fitted(self.config, setting.folds.smallest, lengths, threads)
             timed = budget.measure(self.entries, config, fold)
-            limits = budget.allowed(config, setting.device, self.part)
-            plan = budget.plan(self.entries, config, setting.folds.count, timed, limits)
+            limit = budget.allowed(config, setting.device, self.part)
+            plan = budget.plan(self.entries, config, setting.folds.count, timed, limit)
             plan.write(path)
         setting.folder.note("threads", plan.threads)
         self.entries = [entry for entry in self.entries if entry.label in plan.candidates]

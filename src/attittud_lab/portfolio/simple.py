@@ -173,7 +173,7 @@ class SimpleCandidates:
         long.
         """
         seconds = seconds_for(feature_map, rows, cache, device)
-        allowed = budget.allowed(self.setting.config, self.setting.device).seconds
+        allowed = budget.allowed(self.setting.config, self.setting.device)
         if allowed is not None and seconds > SHARE_FOR_FEATURES * allowed:
             limit = readable(allowed)
             self.say(

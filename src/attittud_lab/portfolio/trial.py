@@ -121,7 +121,7 @@ def run_trial(
     if device.type == "cuda":
         del trial
         gc.collect()  # graphs hold as much memory as a step needs
-    save_checkpoint(job.folder / RESULT, vars(result) | {"outputs": _stacked(result.outputs)})
+    save_checkpoint(job.folder / RESULT, vars(result))
     (job.folder / CHECKPOINT).unlink(missing_ok=True)
     return result
 
@@ -133,16 +133,7 @@ def finished(job: TrialJob) -> bool:
 
 def stored(job: TrialJob) -> TrialResult:
     """Return the stored result of a finished trial."""
-    state = load_checkpoint(job.folder / RESULT)
-    return TrialResult(**state | {"outputs": _list(state["outputs"])})
-
-
-def _stacked(outputs: list[Tensor]) -> Tensor | None:
-    return torch.stack(outputs) if outputs else None
-
-
-def _list(outputs: Tensor | None) -> list[Tensor]:
-    return [] if outputs is None else list(outputs)
+    return TrialResult(**load_checkpoint(job.folder / RESULT))
 
 
 class _Trial:
@@ -170,7 +161,7 @@ class _Trial:
         if self.path.exists():
             saved = load_checkpoint(self.path)
             self.phases.load_state_dict(saved, self.path)
-            self.outputs = _list(saved["outputs"])
+            self.outputs = saved["outputs"]
             self.lines = saved["lines"]
 
     def phase(self, name: str, start: int) -> Phase:
@@ -228,6 +219,6 @@ class _Trial:
 
     def checkpoint(self) -> None:
         if time.monotonic() - self.saved >= SAVED_EVERY:
-            state = {"outputs": _stacked(self.outputs), "lines": self.lines}
+            state = {"outputs": self.outputs, "lines": self.lines}
             save_checkpoint(self.path, self.phases.state_dict() | state)
             self.saved = time.monotonic()

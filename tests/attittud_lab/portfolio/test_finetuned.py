@@ -15,7 +15,8 @@ import attittud_lab
 from attittud_lab.config.load import load
 from attittud_lab.config.schema import CandidateConfig
 from attittud_lab.errors import InputError
-from attittud_lab.portfolio import candidates, finetuned, networks, trial
+from attittud_lab.portfolio import budget, candidates, finetuned, networks, trial
+from attittud_lab.portfolio.budget import plan
 from attittud_lab.portfolio.run import run
 from attittud_lab.training.train import load_data
 from tests.helpers.commands import call
@@ -254,12 +255,11 @@ def test_only_images_on_a_gpu_are_fine_tuned_by_default() -> None:
     assert not finetuned.by_default(texts, load_data(texts, pooled=True), gpu)
 
 
-def test_the_budget_is_divided_among_learners_of_networks() -> None:
+def test_the_budget_is_divided_among_learners_of_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     write_texts()
-    changes = ["portfolio.learners=[network, finetuned]", "portfolio.candidates=null"]
-    train("folder", *changes, "portfolio.budget=12 runs")
-    plans = [about["plan"] for about in board(Path("folder"))["networks"].values()]
-    assert len(plans) == 2
-    for plan in plans:
-        assert plan["left_out"]
-        assert plan["runs"] <= 6
+    limits: list[Any] = []
+    monkeypatch.setattr(
+        budget, "plan", lambda *arguments: plan(*arguments[:-1], limits.append(arguments[-1]))
+    )
+    train("folder", "portfolio.learners=[network, finetuned]", "portfolio.budget=1h")
+    assert limits == [1800, 1800]
