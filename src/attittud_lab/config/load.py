@@ -1,25 +1,22 @@
 """Turn YAML into a `Config`; every error names the file, the line and the path.
 
 A text becomes a tree of mappings, lists and texts that know their lines. The trees of base files
-and overrides are merged into it. Scalars stay text until the type of their field reads them. No tag
-constructs an object, and size and depth are limited.
+and overrides are merged into it. Scalars stay text until the type of their field reads them.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import TypeAdapter, ValidationError
-from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from yaml.nodes import MappingNode, Node, ScalarNode
 
-from attittud_lab.config.options import Scalar, got, meant
+from attittud_lab.config.options import Scalar
 from attittud_lab.config.schema import CandidateConfig, Config, to_dict
-from attittud_lab.errors import InputError, nearest, one_line, short
+from attittud_lab.errors import InputError, one_line, short
 
 Names = Mapping[str, Callable[[str], object]]
 """A check for each kind of name (strategy, model, basis, engine).
@@ -30,29 +27,7 @@ Tree = dict[Any, Any]
 """A mapping of the configuration. Its keys are `Scalar`s."""
 
 _ADAPTER = TypeAdapter(Config)
-_WHOLE = "expected a whole number"
-_NUMBER = "expected a number"
-_WORDS = {
-    "string_type": "expected text",
-    "dict_type": "expected a mapping of names to values",
-    "dataclass_type": "expected a mapping of names to values",
-    "list_type": "expected a list, such as [a, b]",
-    "bool_type": "expected true or false",
-    "bool_parsing": "expected true or false",
-    "int_type": _WHOLE,
-    "int_parsing": _WHOLE,
-    "int_parsing_size": "expected a smaller number",
-    "float_type": _NUMBER,
-    "float_parsing": _NUMBER,
-    "finite_number": "expected a finite number",
-    "greater_than": "must be above {gt:g}",
-    "greater_than_equal": "must be at least {ge:g}",
-    "less_than_equal": "must be at most {le:g}",
-}
-"""Our words for pydantic's kinds of errors."""
-_LARGEST = 100_000
-"""Bytes of a file. A configuration is a page or two, and takes some hundred times its size."""
-_DEEPEST = 20
+_NULL = ("", "~", "null", "Null", "NULL")
 
 
 class ConfigError(InputError):
@@ -106,22 +81,16 @@ def _build(tree: Tree, names: Names | None) -> Config:
 
 
 def _explained(error: ValidationError, tree: Tree) -> ConfigError:
-    """Return pydantic's first complaint with its file, line and path, in our words."""
+    """Return pydantic's first complaint with its file, line, path and value."""
     complaint = error.errors(include_url=False)[0]
-    kind = complaint["type"]
     location = complaint["loc"]
     context = complaint.get("ctx", {})
     if "key" in context:
         location += (context["key"],)
     origin, value = _find(tree, location)
     words = complaint["msg"]
-    if kind == "literal_error":
-        choices = re.findall(r"'(.*?)'", context["expected"])
-        words = f"expected one of {', '.join(choices)}, got {got(value)}{meant(value, choices)}"
-    elif kind == "missing":
-        words = "is missing; add it"
-    elif kind in _WORDS:
-        words = f"{_WORDS[kind].format(**context)}, got {got(value)}"
+    if complaint["type"] != "refused":
+        words += f", got {short(repr(value))}"
     return ConfigError(f"{origin}: {short(_dotted(location), 200)}: {words}")
 
 
@@ -155,96 +124,61 @@ def _find(tree: Any, location: Sequence[str | int]) -> tuple[str, Any]:
 # ----------------------------------------------------------------------------------------- the tree
 
 
-class _Composer(yaml.SafeLoader):
-    """Composes nodes without aliases.
-
-    So there are no cycles, and no small files that grow to gigabytes.
-    """
-
-    depth = 0
-
-    def __init__(self, text: str, name: str) -> None:
-        super().__init__(text)
-        self.name = name  # PyYAML's marks take it for the name of the file
-
-    def compose_node(self, parent: Node | None, index: Any) -> Node | None:
-        """Compose a node; refuse aliases, tags and deep nesting."""
-        event = self.peek_event()  # type: ignore[no-untyped-call]  # PyYAML has no types here
-        if isinstance(event, yaml.AliasEvent):
-            cure = "write the value again, or put it into a base: file"
-            raise ConfigError(f"{_origin(event)}: aliases (*name) are not supported; {cure}")
-        if getattr(event, "tag", None) is not None:
-            reason = f"the tag {short(event.tag)} is not supported"
-            raise ConfigError(f"{_origin(event)}: {reason}; write plain YAML")
-        self.depth += 1
-        if self.depth > _DEEPEST:
-            reason = "nested too deeply for a configuration"
-            raise ConfigError(f"{_origin(event)}: {reason}; remove some levels")
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        return node
-
-
 def _compose(text: str, name: str) -> Tree:
     """Parse the mapping in a text; error messages call the text `name`."""
     try:
-        node = _Composer(text, name).get_single_node()
+        loader = yaml.BaseLoader(text)
+        loader.name = name  # PyYAML's marks take it for the name of the file
+        node = loader.get_single_node()
+        tree = {} if node is None else _tree(node)
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         reason = error.problem or error.context
         raise ConfigError(f"{name}{line}: not valid YAML: {reason}") from None
-    # The last two: a character beyond Unicode.
-    except (yaml.YAMLError, ValueError, OverflowError) as error:
+    # The last three: a character beyond Unicode, and thousands of levels.
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         raise ConfigError(f"{name}: not valid YAML: {one_line(error, 200)}") from None
-    if node is None:
-        return {}
-    if not isinstance(node, MappingNode):
+    if not isinstance(tree, dict):
         expected = "a configuration is a mapping of keys to values, such as `seed: 1`"
         raise ConfigError(f"{_origin(node)}: {expected}")
-    return _mapping(node, "")
+    return tree
 
 
-def _origin(where: Any) -> str:
-    """Return the file and line of a node or an event of PyYAML."""
-    mark = where.start_mark
-    return f"{mark.name}:{mark.line + 1}"
+def _origin(node: Any) -> str:
+    """Return the file and line of a node of PyYAML."""
+    return f"{node.start_mark.name}:{node.start_mark.line + 1}"
 
 
-def _tree(node: Node, path: str) -> Any:
-    """Convert a node; `path` is where it is in the configuration."""
+def _tree(node: Node) -> Any:
+    """Convert a node to mappings, lists, texts and None."""
+    if node.tag.partition("2002:")[2] not in ("str", "seq", "map"):
+        tag = short(node.tag)
+        raise ConfigError(f"{_origin(node)}: the tag {tag} is not supported; write plain YAML")
     if isinstance(node, MappingNode):
-        return _mapping(node, path)
-    if isinstance(node, SequenceNode):
-        return [_tree(item, path) for item in node.value]
-    quoted = isinstance(node, ScalarNode) and node.style in ("'", '"')
-    return _scalar(node.value, quoted, _origin(node))
+        return _mapping(node)
+    if isinstance(node, ScalarNode):
+        return _scalar(node.value, _origin(node), quoted=node.style is not None)
+    return [_tree(item) for item in node.value]
 
 
-def _mapping(node: MappingNode, path: str) -> Tree:
+def _mapping(node: MappingNode) -> Tree:
     """Convert a mapping; a key may be given only once."""
     tree: Tree = {}
     for key, value in node.value:
         origin = _origin(key)
         if not isinstance(key, ScalarNode):
-            prefix = short(f"{path}: ") if path else ""
-            raise ConfigError(f"{origin}: {prefix}a key must be plain text")
-        name = _scalar(key.value, True, origin)
-        full = f"{path}.{name}" if path else str(name)
-        if name in tree:
-            raise ConfigError(f"{origin}: {short(full)}: the key is given twice; keep one of them")
-        tree[name] = _tree(value, full)
+            raise ConfigError(f"{origin}: a key must be plain text")
+        if key.value in tree:
+            reason = "the key is given twice; keep one of them"
+            raise ConfigError(f"{origin}: {short(key.value)}: {reason}")
+        tree[Scalar(key.value, origin)] = _tree(value)
     return tree
 
 
-def _scalar(text: str, quoted: bool, origin: str) -> Scalar | None:
+def _scalar(text: str, origin: str, *, quoted: bool) -> Scalar | None:
     """Return a text that knows where it stands; None for an unquoted null."""
-    if text in ("", "~", "null", "Null", "NULL") and not quoted:
+    if text in _NULL and not quoted:
         return None
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        reason = "contains half of a character, which no file can store"
-        raise ConfigError(f"{origin}: {short(ascii(text))} {reason}; correct the text") from None
     return Scalar(text, origin)
 
 
@@ -253,55 +187,31 @@ def _inherited(path: Path, earlier: tuple[Path, ...] = ()) -> Tree:
 
     `earlier` are the files that led here.
     """
-    tree = _compose(_read(path), short(str(path), 400))
-    origin, base = _find(tree, ["base"])
+    tree = _compose(_read(path), str(path))
     if "base" not in tree:
         return tree
-    files = (*earlier, path.resolve())
-    if path.resolve() in earlier or len(earlier) > _DEEPEST:
-        names = " -> ".join(short(file.name) for file in files[-5:])
-        raise ConfigError(f"{path}: base: forms a circle, or leads through too many files: {names}")
+    origin, base = _find(tree, ["base"])
+    if path.resolve() in earlier:
+        names = " -> ".join(file.name for file in earlier)
+        raise ConfigError(f"{path}: base: forms a circle: {names}")
     if not isinstance(base, str) or not base or Path(base).is_absolute():
         raise ConfigError(f"{origin}: base: expected the relative path of another configuration")
     del tree["base"]
-    return _merged(_inherited(path.parent / base, files), tree)
+    return _merged(_inherited(path.parent / base, (*earlier, path.resolve())), tree)
 
 
 def _read(path: Path) -> str:
-    """Read a file or a pipe of at most `_LARGEST` bytes."""
-    name = short(str(path), 400)
-    hint = "; check the path"
+    """Read a file of UTF-8 text."""
+    cure = "check the path"
     try:
-        with path.open("rb") as file:
-            content = file.read(_LARGEST + 1)
-        text = content.decode()
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         reason = error.strerror
         if path.is_dir():
-            hint = "; for a folder of data, `attittud init` writes a configuration"
-        elif isinstance(error, FileNotFoundError):
-            hint = _near(path) or hint
+            cure = "for a folder of data, `attittud init` writes a configuration"
     except ValueError as error:  # not UTF-8, or a NUL character in the path
         reason = one_line(error)
-    else:
-        if len(content) <= _LARGEST:
-            return text
-        reason = f"it is larger than the {_LARGEST} bytes that a configuration may have"
-    raise ConfigError(f"{name}: cannot read the configuration: {reason}{hint}")
-
-
-def _near(path: Path) -> str:
-    """Return a hint at a configuration in the same folder with a similar name.
-
-    Names are compared without their suffixes, which would make all of them similar.
-    """
-    names = {}
-    with suppress(OSError):  # the folder does not exist either
-        for other in path.parent.iterdir():
-            if other.suffix in (".yaml", ".yml"):
-                names[other.stem] = other.name
-    near = nearest(path.stem, names)
-    return f"; did you mean {names[near]!r}?" if near else ""
+    raise ConfigError(f"{short(str(path), 400)}: cannot read the configuration: {reason}; {cure}")
 
 
 def _merged(below: Tree, above: Tree) -> Tree:
@@ -342,7 +252,7 @@ def _setting(text: str, earlier: Sequence[str]) -> Tree:
     path, equals, value_text = text.partition("=")
     keys = path.split(".")
     shown = short(text)
-    if not equals or not all(keys) or len(keys) > _DEEPEST:
+    if not equals or not all(keys):
         example = "write KEY=VALUE, such as training.guided.lr=1e-4"
         raise ConfigError(f"{shown!r} is not a setting; {example}")
     origin = f"command line ({shown})"
@@ -369,4 +279,4 @@ def _value(text: str, origin: str) -> Any:
         if len(tree) > 1:
             raise ConfigError(f"{origin}: not valid YAML: there is more text after the value")
         return tree["value"]
-    return _scalar(text, not text, origin)
+    return _scalar(text, origin, quoted=not text)

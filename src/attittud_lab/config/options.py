@@ -34,20 +34,6 @@ def refusal(words: str, **more: str) -> PydanticCustomError:
     return PydanticCustomError("refused", "{words}", {"words": words, **more})
 
 
-def got(value: Any) -> str:
-    """Describe a value as a message shows it."""
-    if isinstance(value, dict):
-        return "a mapping"
-    if isinstance(value, list):
-        return "a list"
-    if value is None:
-        return "nothing (null)"
-    text = repr(short(str(value)))
-    if str(value).lower() == "none":
-        text += ", which is read as text; write null for nothing"
-    return text
-
-
 def meant(word: Any, choices: Sequence[str], cutoff: float = 0.6) -> str:
     """Return a hint at the choice that a misspelt word probably means; empty if there is none."""
     if not isinstance(word, str):
@@ -57,25 +43,13 @@ def meant(word: Any, choices: Sequence[str], cutoff: float = 0.6) -> str:
 
 
 def as_path(text: str) -> Path:
-    """Return the path that a text names, with ~ replaced by the home folder.
-
-    It refuses a text that cannot be a file name.
-    """
-    name = repr(short(text))
-    path = Path(text)
-    if text == "":
-        raise InputError("expected a path or name, got an empty text")
-    if "\0" in text:
-        raise InputError(f"{name} contains a NUL character, which no path can")
-    longest_part = max((len(part.encode(errors="replace")) for part in path.parts), default=0)
-    if len(text) > 4000 or longest_part > 255:
-        limit = "file systems allow 255 bytes between two slashes"
-        raise InputError(f"{name} is too long for a path: {limit}")
+    """Return the path that a text names, with ~ replaced by the home folder."""
+    if text == "" or "\0" in text:
+        raise InputError(f"expected a path or name, got {short(repr(text))}")
     try:
-        return path.expanduser()
-    except RuntimeError:
-        cure = "write the whole path"
-        raise InputError(f"{name}: no user of this name has a home folder; {cure}") from None
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise InputError(f"{short(text)!r}: {error}; write the whole path") from None
 
 
 def _path_text(text: str) -> str:

@@ -61,7 +61,7 @@ def test_joint_training_has_one_phase(capsys: pytest.CaptureFixture[str]) -> Non
 
 MISTAKES = {
     (): "CONFIG",
-    ("jop.yaml",): "did you mean 'job.yaml'?",
+    ("jop.yaml",): "jop.yaml",
     ("job.yaml", "traning.mode=joint"): "'training'",
     ("job.yaml", "strategy=drop_harmfull"): "'drop_harmful'",
     ("job.yaml", "compare.strategies=[flip, {name: flop}]"): "compare.strategies[1].name",

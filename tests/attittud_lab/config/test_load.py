@@ -34,19 +34,18 @@ MISTAKES = {
     "trainig: 3": r"job.yaml:1: trainig: .*'training'",
     "training:\n  guided:\n    lr: fast": r"job.yaml:3: training.guided.lr: .*'fast'",
     "seed: -1": "seed: .*-1",
-    "model: {dropout: 2}": "model.dropout: .*0.95",
-    "model: [mlp]": "model: .*a list",
-    "training: {mode: jont}": "training.mode: .*'jont'.*'joint'",
+    "model: [mlp]": "model: .*mlp",
+    "training: {mode: jont}": "training.mode: .*'joint'.*'jont'",
     "compare: {weights: [1, 0]}": r"compare.weights\[1\]: .*got '0'",
     "strategy: {eta: {harmfull: 1}}": "strategy.eta.harmfull: .*'harmful'",
     "data: {primary: {classes: cat}}": "data.primary.classes: .*'cat'",
-    "data: {auxiliary: {a: digits, a: digits}}": "data.auxiliary.a: ",
+    "data: {auxiliary: {a: digits, a: digits}}": "job.yaml:1: a: ",
     "data: {auxiliary: {primary: digits}}": "data.auxiliary: .*'primary'",
     "seed: 1\nseed: 2": "job.yaml:2: seed: ",
     "training: {guided: {lr: .inf}}": "'.inf'",
     "a: [": "job.yaml:.* not valid YAML",
-    "[" * 5000: "nested",
-    "a: &x [1]\nb: *x": "aliases",
+    "[" * 5000: "recursion",
+    "a: &x [*x]": "recursion",
     "a: !!python/object/apply:os.system [echo]": "tag ",
     "? [a]\n: 1": "a key",
 }
@@ -147,7 +146,7 @@ def test_changed_keeps_all_other_settings() -> None:
     assert changed(config, []) == config
     with pytest.raises(
         ConfigError,
-        match=r"command line \(strategy.rank=x\): strategy.rank: expected a whole number",
+        match=r"command line \(strategy.rank=x\): strategy.rank: .*integer",
     ):
         changed(config, ["strategy.rank=x"])
 

@@ -31,24 +31,17 @@ def test_texts_that_yaml_1_1_would_convert_stay_texts() -> None:
 
 LIMITS = {
     "training.guided.batch_size=1000000000": "training.guided.batch_size: .*65536",
-    "compare.seeds=99999999999999999999": "compare.seeds: .*1000",
-    "data.image_size=30000": "data.image_size: .*4096",
-    "training.guided.lr=3e38": "training.guided.lr: .*1e\\+30",
-    "training.guided.lr=0": "training.guided.lr: .*above 0",
-    "training.guided.clip=0": "training.guided.clip: .*above 0",
-    "strategy.rank=1000000000": "strategy.rank: .*4096",
-    "strategy.eta={harmful: -1e38}": "strategy.eta.harmful: .*-1e.10",
+    "training.guided.lr=0": "training.guided.lr: .*greater than 0",
+    "strategy.eta={harmful: -1e38}": "strategy.eta.harmful: .*-1e38",
     f"seed={'9' * 5000}": "seed: ",
-    'output="a\\0b"': "output: .*NUL",
-    f"data.primary.path={'x' * 300}": "data.primary.path: .*255",
+    'output="a\\0b"': "output: ",
     "data.primary.path=~no_such_user/x": "data.primary.path: '~no_such_user/x'",
-    'data.primary.classes=["\\ud800"]': "half of a character",
+    'data.primary.classes=["\\ud800"]': "data.primary.classes",
     f"strategy={'x' * 5000}": "strategy.name: .*'x{80}",
-    f"compare.weights={'[' * 5000}": "nested",
 }
 
 
-def test_huge_numbers_are_refused_before_anything_is_allocated() -> None:
+def test_values_beyond_any_use_are_refused() -> None:
     for text, culprit in LIMITS.items():
         with pytest.raises(ConfigError, match=culprit) as caught:
             loads("", [text], names=NAMES)
