@@ -121,7 +121,7 @@ def reproduce(
 
     from attittud_lab.errors import InputError
     from attittud_lab.output.interrupts import interruptible
-    from attittud_lab.output.progress import Lines, display, parse_duration
+    from attittud_lab.output.progress import display, parse_duration
     from experiments.reproduce.experiments import EXPERIMENTS
     from experiments.reproduce.run import reproduce as run
     from experiments.reproduce.run import side_by_side
@@ -171,7 +171,7 @@ def reproduce(
         if workers > 1:
             outcome = side_by_side(workers, names, data, quiet=quiet or quick, **settings)
         else:
-            progress = stack.enter_context(display(Lines(), quiet=quiet))
+            progress = stack.enter_context(display(quiet=quiet))
             outcome = run(names, data, progress=progress, **settings)
     if outcome.missing:
         console.print(

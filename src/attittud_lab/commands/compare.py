@@ -26,7 +26,7 @@ from attittud_lab.commands import (
 from attittud_lab.config import COMPARED
 from attittud_lab.errors import InputError, joined
 from attittud_lab.output.interrupts import interruptible, starting
-from attittud_lab.output.progress import Lines, display
+from attittud_lab.output.progress import display
 
 if TYPE_CHECKING:
     from attittud_lab.config.schema import Config
@@ -99,7 +99,7 @@ def compare(
         settings, gave_up = _smaller(settings)
         request = replace(request, gave_up=gave_up)
     folder = Path(settings.output) / name / "compare"
-    progress = display(Lines(), quiet=quiet)
+    progress = display(quiet=quiet)
     again = "the same command without --fresh" if fresh else "the same command"
     note = f"finished runs are kept in {folder}, and {again} continues with the rest"
     with interruptible(lambda: note), progress, placed(workers, ray) as place:

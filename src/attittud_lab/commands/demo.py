@@ -17,7 +17,7 @@ from attittud_lab.files import (
     write_json,
 )
 from attittud_lab.output.interrupts import interruptible, starting
-from attittud_lab.output.progress import Lines, display
+from attittud_lab.output.progress import display
 
 _SEEDS = typer.Option(
     metavar="N", min=2, help="Repetitions, each with other primary labels; fewer are faster."
@@ -62,7 +62,7 @@ def demo(
     if out is not None:
         check_writable(out, _CURE_OUT)
     note = "the demo keeps nothing before its end, so the same command starts over"
-    progress = display(Lines())
+    progress = display()
     try:
         with interruptible(lambda: note), progress:
             result = run_all(seeds, steps, workers, folder, progress)

@@ -16,7 +16,7 @@ import typer
 from attittud_lab.commands import LabelColumn
 from attittud_lab.errors import InputError, counted, listed
 from attittud_lab.output.interrupts import interruptible, starting
-from attittud_lab.output.progress import Lines, display
+from attittud_lab.output.progress import display
 
 if TYPE_CHECKING:
     import numpy as np
@@ -174,7 +174,7 @@ def _predict(
     inputs = Inputs(model.about.kind, model.classes, model.several, *chosen, options)
     total, items = inputs.read(names)
     on_screen = output is None and sys.stdout.isatty()  # then the screen shows the predictions
-    shown = display(Lines(unit="inputs"), quiet=quiet or on_screen)
+    shown = display(unit="inputs", quiet=quiet or on_screen)
     opened = open_output(output, model.classes, several=model.several, raw=raw)
     with _told(count.broken), shown, opened as write:
         shown.phase("predict", total, 0)

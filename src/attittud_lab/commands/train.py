@@ -23,7 +23,7 @@ from attittud_lab.errors import InputError, command, counted
 from attittud_lab.models import names as models
 from attittud_lab.output.interrupts import interruptible, starting
 from attittud_lab.output.logs import CHOICES
-from attittud_lab.output.progress import Lines, display
+from attittud_lab.output.progress import display
 from attittud_lab.strategies import find
 from attittud_lab.strategies import names as strategies
 
@@ -79,7 +79,7 @@ def train(
         cure = "leave it out, or use strategy=portfolio or `attittud compare`"
         raise InputError(f"{option}: strategy {strategy} trains a single run; {cure}")
     run_dir = default_run_dir(settings, config.stem)
-    progress = display(Lines(noun="trial"), quiet=quiet)
+    progress = display(noun="trial", quiet=quiet)
     with interruptible(lambda: _kept(run_dir, fresh=fresh)), progress:
         if several:
             with placed(workers, ray) as place:

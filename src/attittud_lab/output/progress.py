@@ -10,7 +10,9 @@ import math
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
@@ -20,11 +22,12 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-
 EARLY = (0.8, 2.0)
 """A forecast from a few timed steps: the outcome mostly lies between these multiples of it."""
 MEASURED = (0.8, 1.4)
 """A forecast from finished runs: the outcome mostly lies between these multiples of it."""
+SILENT = 10.0
+"""Seconds after which a line says how far a phase is."""
 
 
 class Progress:
@@ -71,48 +74,52 @@ class Progress:
         pass
 
 
-def display(lines: Lines, *, quiet: bool = False) -> Progress:
-    """Choose what a command shows: nothing if `quiet`, bars on a terminal, `lines` elsewhere."""
+def display(noun: str = "run", unit: str = "steps", *, quiet: bool = False) -> Progress:
+    """Choose what a command shows: nothing if `quiet`, bars on a terminal, lines elsewhere."""
     if quiet:
         return Progress()
-    return Bars() if sys.stderr.isatty() else lines
-
-
-class _Display(Progress):
-    """Shows several runs. Its own phases are those of a run without a name."""
-
-    alone: Progress
-
-    def phase(self, name: str, steps: int | None, done: int) -> None:
-        self.alone.phase(name, steps, done)
-
-    def advance(self, steps: int, values: Mapping[str, float]) -> None:
-        self.alone.advance(steps, values)
-
-    def evaluated(self, values: Mapping[str, float]) -> None:
-        self.alone.evaluated(values)
+    return Bars() if sys.stderr.isatty() else Lines(noun, unit)
 
 
 # -------------------------------------------------------------------------------------------- lines
 
-SILENT = 10.0
-"""Seconds without an evaluation after which a line says how far a phase is."""
+
+@dataclass
+class Tally:
+    """The runs of a stage: how many are planned and finished, and how long one takes."""
+
+    stage: str = ""
+    planned: int = 0
+    finished: int = 0
+    trained: int = 0
+    """Those of the finished runs that say how long a run takes."""
+    began: float = math.inf
+    """When the first of these runs began."""
+
+    def time_left(self, now: float) -> str:
+        """Return the time left in words; empty where no run has been timed."""
+        if not self.trained or self.finished >= self.planned:
+            return ""
+        seconds = (now - self.began) / self.trained * (self.planned - self.finished)
+        return f", {time_range(seconds, MEASURED)} left"
 
 
-class Lines(_Display):
+class Lines(Progress):
     """Lines on standard error: one for each evaluation, and a numbered one for each finished run.
 
-    `noun` is what a run is called, `unit` what a phase counts; lines begin with `prefix`.
+    `noun` is what a run is called, `unit` what a phase counts; lines begin with `prefix`. Of a run
+    among others, only the last line has its evaluation.
     """
 
     def __init__(self, noun: str = "run", unit: str = "steps", prefix: str = "") -> None:
-        self.unit = unit
-        self.last_line = -math.inf
-        self.tally = _Tally()
-        self.alone = _RunLines(self, "")
+        self.tally = Tally()
+        self._opened = time.monotonic()
         self._noun = noun
+        self._unit = unit
         self._prefix = prefix
-        self._began = time.monotonic()
+        self._name = ""
+        self._figures = ""
+        self.phase("", None, 0)
 
     def comparison(self, runs: int) -> None:
         self.tally.planned = runs
@@ -121,176 +128,106 @@ class Lines(_Display):
         self.tally.finished += runs
 
     def stage(self, name: str) -> None:
-        self.tally = _Tally(f"{name}, ")
+        self.tally = Tally(f"{name}, ")
+
+    def begin(self, what: str) -> Progress:
+        run = copy(self)
+        run._name = what
+        run.phase("", None, 0)
+        self.tally.began = min(self.tally.began, time.monotonic())
+        return run
 
     def say(self, text: str) -> None:
-        self.last_line = time.monotonic()
         sys.stderr.write(f"{self._prefix}{text}\n")
         sys.stderr.flush()
 
-    def begin(self, what: str) -> Progress:
-        return _RunLines(self, what)
-
-    def finish(self, what: str, *, trained: bool) -> None:
-        """Show the numbered line of a finished run, with the seconds so far and the time left."""
-        number = self.tally.finish(trained=trained)
-        now = time.monotonic()
-        place = ""
-        if self.tally.planned:
-            left = self.tally.time_left(now)
-            place = f"{self.tally.name}{self._noun} {number} of {self.tally.planned}{left}: "
-        self.say(f"{now - self._began:7.1f} s  {place}{what}")
-
-
-class _RunLines(Progress):
-    """The lines of one run, which begin with its name."""
-
-    def __init__(self, lines: Lines, name: str) -> None:
-        self._lines = lines
-        self._name = name
-        self._phase: _Phase | None = None
-        self._figures = ""
-        """The last evaluation."""
-
-    def say(self, text: str) -> None:
-        self._lines.say(f"{self._name}: {text}" if self._name else text)
-
     def phase(self, name: str, steps: int | None, done: int) -> None:
-        self._phase = _Phase(name, steps, done, self._lines.unit)
-        self._lines.tally.began(self._phase.began)
+        self._phase = name
+        self._steps = steps
+        self._done = done
+        self._done_before = done  # in another process, whose time is unknown
+        self._began = time.monotonic()
+        self._told = self._began
 
     def advance(self, steps: int, values: Mapping[str, float]) -> None:
-        if self._phase is not None and self._phase.advance(steps):
-            self.say(self._phase.words())
+        self._done += steps
+        now = time.monotonic()
+        pause = max(SILENT, (now - self._began) / 20)  # pauses grow with the phase
+        if self._done != self._steps and now - self._told >= pause:
+            self._tell()
 
     def evaluated(self, values: Mapping[str, float]) -> None:
         self._figures = f"validation {_named(values)}"
-        # Many quick runs would fill the screen; the last line of a named run repeats its figures.
-        crowded = self._name and time.monotonic() - self._lines.last_line < 1
-        if self._phase is not None and not crowded:
-            self.say(f"{self._phase.words()}, {self._figures}")
+        if not self._name:
+            self._tell(f", {self._figures}")
+
+    def _tell(self, more: str = "") -> None:
+        """Say the steps done and the time left."""
+        self._told = time.monotonic()
+        text = f"{self._phase} {self._done}"
+        if self._steps is None:
+            text += f" {self._unit}"
+        else:
+            per_step = (self._told - self._began) / max(1, self._done - self._done_before)
+            left = timedelta(seconds=round(per_step * (self._steps - self._done)))
+            text += f"/{self._steps} {self._unit}, {left} left"
+        run = f"{self._name}: " if self._name else ""
+        self.say(f"{run}{text}{more}")
 
     def end(self) -> None:
-        what = self._name
-        if self._figures:
-            what = f"{self._name}: {self._figures}"
-        self._lines.finish(what, trained=self._phase is not None)
-
-
-class _Phase:
-    """How far a phase is and how long it will take, in words."""
-
-    def __init__(self, name: str, steps: int | None, done: int, unit: str) -> None:
-        self.name = name
-        self.steps = steps
-        self.done = done
-        self.unit = unit
-        self._done_before = done  # in another process, whose time is unknown
-        self.began = time.monotonic()
-        self.told = self.began
-
-    def advance(self, steps: int) -> bool:
-        """Count steps; True if a line is due because nothing was shown for long.
-
-        Pauses grow with the phase.
-        """
-        self.done += steps
+        """Show the numbered line of a finished run, with the seconds so far and the time left."""
+        tally = self.tally
+        tally.finished += 1
+        tally.trained += 1
         now = time.monotonic()
-        pause = max(SILENT, (now - self.began) / 20)
-        return self.done != self.steps and now - self.told >= pause
-
-    def words(self) -> str:
-        """Return the steps done and the time left."""
-        self.told = time.monotonic()
-        if self.steps is None:
-            return f"{self.name} {self.done} {self.unit}"
-        per_step = (self.told - self.began) / max(1, self.done - self._done_before)
-        left = timedelta(seconds=round(per_step * (self.steps - self.done)))
-        return f"{self.name} {self.done}/{self.steps} {self.unit}, {left} left"
-
-
-class _Tally:
-    """The runs of a stage: how many are planned and finished, and how long one takes."""
-
-    def __init__(self, name: str = "") -> None:
-        self.name = name
-        self.planned = 0
-        self.finished = 0
-        self._trained = 0
-        self._since = math.inf
-        """When the first run that had to be trained began."""
-
-    def began(self, moment: float) -> None:
-        """Note that a run is trained since `moment`."""
-        self._since = min(self._since, moment)
-
-    def finish(self, *, trained: bool) -> int:
-        """Count a finished run and return its number.
-
-        Only a run that was `trained` now says how long the others take.
-        """
-        self.finished += 1
-        self._trained += trained
-        return self.finished
-
-    def time_left(self, now: float) -> str:
-        """Return the time left in words; empty where no run has been timed."""
-        if not self._trained:
-            return ""
-        each = (now - self._since) / self._trained
-        seconds = each * (self.planned - self.finished)
-        if not seconds:
-            return ""
-        return f", {time_range(seconds, MEASURED)} left"
+        place = ""
+        if tally.planned:
+            left = tally.time_left(now)
+            place = f"{tally.stage}{self._noun} {tally.finished} of {tally.planned}{left}: "
+        figures = f": {self._figures}" if self._figures else ""
+        self.say(f"{now - self._opened:7.1f} s  {place}{self._name}{figures}")
 
 
 # --------------------------------------------------------------------------------------------- bars
 
 
-class Bars(_Display):
-    """A bar for all runs, and one for each run in progress; lines appear above them."""
+class Bars(Progress):
+    """A bar for all runs, and one for each run in progress; lines appear above them.
+
+    The bar of a run has the losses, the three shares and the latest validation figures.
+    """
 
     def __init__(self) -> None:
-        self.bars = _rich_bars()
-        self.runs = self.bars.add_task("runs", visible=False, figures="")
-        self.alone = _RunBar(self, "")
-
-    def __enter__(self) -> Self:
-        self.bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.bars.stop()
-
-    def say(self, text: str) -> None:
-        self.bars.console.print(text, highlight=False, markup=False)
-
-    def comparison(self, runs: int) -> None:
-        self.bars.update(self.runs, total=runs, visible=True)
-
-    def skipped(self, runs: int) -> None:
-        # The first update of a stage only starts the clock of its pace.
-        self.bars.update(self.runs, advance=runs)
-
-    def stage(self, name: str) -> None:
-        self.bars.reset(self.runs, description=name)
-
-    def begin(self, what: str) -> Progress:
-        return _RunBar(self, what)
-
-
-class _RunBar(Progress):
-    """The bar of one run: the losses, the three shares and the latest validation figures."""
-
-    def __init__(self, bars: Bars, name: str) -> None:
-        self._all = bars
-        self._bars = bars.bars
-        self._name = name
+        self._bars = _rich_bars()
+        self._runs = self._bars.add_task("runs", visible=False, figures="")
+        self._name = ""
         self._validation = ""
         self._task: TaskID | None = None
 
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
     def say(self, text: str) -> None:
-        self._all.say(text)
+        self._bars.console.print(text, highlight=False, markup=False)
+
+    def comparison(self, runs: int) -> None:
+        self._bars.update(self._runs, total=runs, visible=True)
+
+    def skipped(self, runs: int) -> None:
+        # The first update of a stage only starts the clock of its pace.
+        self._bars.update(self._runs, advance=runs)
+
+    def stage(self, name: str) -> None:
+        self._bars.reset(self._runs, description=name)
+
+    def begin(self, what: str) -> Progress:
+        run = copy(self)
+        run._name = what
+        return run
 
     def phase(self, name: str, steps: int | None, done: int) -> None:
         title = name
@@ -308,7 +245,7 @@ class _RunBar(Progress):
         self._validation = f"  validation {_named(values)}"
 
     def end(self) -> None:
-        self._bars.advance(self._all.runs)
+        self._bars.advance(self._runs)
         self._remove()
 
     def _remove(self) -> None:
@@ -375,10 +312,8 @@ def _figures(values: Mapping[str, float]) -> str:
 
 # ---------------------------------------------------------------------------------------- durations
 
-_GRAINS = ((10, 1), (60, 5), (120, 10), (1200, 60), (7200, 300), (math.inf, 1800))
-"""Up to how many seconds a range is rounded to how many."""
-_SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
-_PART = r"(\d+(?:\.\d+)?)\s*([dhms])\s*"
+_UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
+_DURATION = "".join(rf"(?:(\d+(?:\.\d+)?){unit})?" for unit in _UNITS)
 
 
 def parse_duration(text: str) -> float:
@@ -387,16 +322,16 @@ def parse_duration(text: str) -> float:
     >>> parse_duration("1h30m"), parse_duration("45")
     (5400.0, 45.0)
     """
-    plain = text.strip().lower()
-    if re.fullmatch(r"\d+(\.\d+)?", plain):
+    plain = "".join(text.lower().split())
+    if re.fullmatch(r"[\d.]+", plain):
         plain += "s"
-    parts = re.findall(_PART, plain)
-    seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
-    whole = re.fullmatch(f"({_PART})+", plain)
-    units = {unit for _, unit in parts}
-    if not whole or len(units) < len(parts) or not seconds > 0:
-        example = "write for example 90s, 30m, 2h or 1h30m"
-        raise InputError(f"budget: {text!r} is not a duration; {example}")
+    match = re.fullmatch(_DURATION, plain)
+    seconds = 0.0
+    if match:
+        for number, size in zip(match.groups("0"), _UNITS.values(), strict=True):
+            seconds += float(number) * size
+    if not seconds:
+        raise InputError(f"budget: {text!r} is not a duration; write for example 90s or 1h30m")
     return seconds
 
 
@@ -408,48 +343,32 @@ def readable(seconds: float) -> str:
     """
     if seconds < 10:
         return f"{seconds:.2g} s"
-    whole = round(seconds)
-    if whole < 120:
-        return f"{whole} s"
-    if whole < 3600:
-        return _two_units(whole, "min", "s")
-    return _two_units(round(whole / 60), "h", "min")
+    if seconds < 119.5:
+        return f"{seconds:.0f} s"
+    if seconds < 3599.5:
+        large, small = divmod(round(seconds), 60)
+        return f"{large} min {small} s" if small else f"{large} min"
+    large, small = divmod(round(seconds / 60), 60)
+    return f"{large} h {small} min" if small else f"{large} h"
 
 
 def readable_range(low: float, high: float) -> str:
-    """Return a range of durations, rounded outwards, which follows "about" or begins with it.
+    """Return a range of durations, rounded outwards to the unit of its higher end.
 
     >>> readable_range(170, 290), readable_range(42, 130), readable_range(0.2, 7)
-    ('about 2 to 5 min', 'about 40 s to 3 min', 'less than 7 s')
+    ('about 2 to 5 min', 'less than 3 min', 'less than 7 s')
     """
-    least = _rounded(low, math.floor)
-    most = max(1, _rounded(high, math.ceil))
-    if least == 0:
-        return f"less than {readable(most)}"
-    if least == most:
-        return f"about {readable(most)}"
-    first, last = readable(least), readable(most)
-    number, *units = first.split()
-    if len(units) == 1 and last.split()[1:] == units:
-        first = number
-    return f"about {first} to {last}"
+    size, unit = 3600, "h"
+    if high < 120:
+        size, unit = 1, "s"
+    elif high < 7200:
+        size, unit = 60, "min"
+    least = math.floor(low / size)
+    most = max(1, math.ceil(high / size))
+    return f"about {least} to {most} {unit}" if least else f"less than {most} {unit}"
 
 
 def time_range(seconds: float, factors: tuple[float, float]) -> str:
     """Return a forecast in words; `factors` are EARLY or MEASURED."""
     low, high = factors
     return readable_range(low * seconds, high * seconds)
-
-
-def _rounded(seconds: float, to_whole: Callable[[float], int]) -> int:
-    """Round seconds to what is worth saying about a time that is not known exactly."""
-    grain = next(grain for below, grain in _GRAINS if seconds < below)
-    return to_whole(seconds / grain) * grain
-
-
-def _two_units(count: int, large_unit: str, small_unit: str) -> str:
-    """Return a count of the small unit in both units; 60 of the small are one large."""
-    large, small = divmod(count, 60)
-    if not small:
-        return f"{large} {large_unit}"
-    return f"{large} {large_unit} {small} {small_unit}"
