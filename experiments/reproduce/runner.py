@@ -15,8 +15,8 @@ from attittud_lab.compare.candidates import Budget
 from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.data.prepare import Prepared, split_seed
 from attittud_lab.output.progress import Progress
-from attittud_lab.training.phase import DivergedError, phase_steps
-from attittud_lab.training.train import load_data
+from attittud_lab.training.phase import DivergedError
+from attittud_lab.training.train import load_data, phase_names, steps_of_phases
 from attittud_lab.training.train import run as train
 from experiments.reproduce.fingerprint import fingerprint
 from experiments.reproduce.plan import Plan
@@ -156,18 +156,10 @@ class Runner:
 
     def steps(self, config: Config) -> Budget:
         """Return the updates of the two phases; only epochs need the data for that."""
-        training, sources = config.training, config.data.auxiliary
-        guided = training.guided
-        finetune = None if training.mode == "joint" else training.finetune
-        counts = [phase.steps for phase in (guided, finetune) if phase is not None]
-        if any(phase is not None and phase.epochs is not None for phase in (guided, finetune)):
-            data = self._prepared(config)
-            batches = {
-                name: source.batch_size or guided.batch_size for name, source in sources.items()
-            }
-            phases = {"guided": guided} | ({} if finetune is None else {"finetune": finetune})
-            counts = [phase_steps(name, phase, data, batches) for name, phase in phases.items()]
-        return Budget(counts[0], counts[1] if finetune is not None else 0)
+        phases = [getattr(config.training, name) for name in phase_names(config)]
+        if not any(phase.epochs for phase in phases):
+            return Budget(*(phase.steps for phase in phases))
+        return Budget(**steps_of_phases(config, self._prepared(config)))
 
     def started(self, experiment: str, start: Config, config: Config) -> Config:
         """Return a configuration whose runs start from the weights of `start`, seed by seed, if it

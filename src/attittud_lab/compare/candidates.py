@@ -51,7 +51,7 @@ class Budget:
     """Updates of the two phases; finetune is 0 in joint training."""
 
     guided: int
-    finetune: int
+    finetune: int = 0
 
 
 @dataclass

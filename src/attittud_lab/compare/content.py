@@ -19,7 +19,7 @@ from attittud_lab.config.schema import Config
 from attittud_lab.runs.result import RunResult, provenance
 from attittud_lab.statistics import LEVEL, PROPORTION, summarise
 
-VERSION = 1
+VERSION = 2
 """The format of comparison.json."""
 
 ByLabel = dict[str, dict[int, RunResult]]
@@ -48,13 +48,6 @@ def costs(runs: Sequence[RunResult]) -> tuple[float, float]:
     return median_low(map(seconds_per_step, runs)), median_low(finetune)
 
 
-def slow(runs: Sequence[RunResult]) -> dict[Path, float]:
-    """Return the runs of the same work that were much slower than the fastest, with the factor."""
-    fastest = min(map(seconds_per_step, runs))
-    factors = {run.run_dir: seconds_per_step(run) / fastest for run in runs}
-    return {path: factor for path, factor in factors.items() if factor > words.SPREAD}
-
-
 def content(
     config: Config,
     folder: Path,
@@ -62,7 +55,7 @@ def content(
     at_steps: ByLabel,
     at_seconds: tuple[float, ByLabel] | None = None,
 ) -> dict[str, Any]:
-    """Return comparison.json without notes on diverged or slow runs.
+    """Return comparison.json without a note on diverged runs.
 
     `at_seconds` has the equal seconds and their runs.
     """
@@ -89,7 +82,6 @@ def content(
         "tuning": _tuning(config, rows, len(multitask.validation)),
         "diverged": [],
         "costs": {row.label: _cost(row, multitask) for row in rows},
-        "slow": {},
         "tables": tables,
         "decision": {**deciding["decision"], "table": deciding["name"]},
         "made_with": provenance(("numpy", "scikit-learn", "scipy")),

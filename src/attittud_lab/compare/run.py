@@ -44,15 +44,12 @@ from attittud_lab.files import (
 from attittud_lab.output.progress import Progress, parse_duration
 from attittud_lab.placing.job import InThisProcess, Place
 from attittud_lab.runs.result import RunResult
-from attittud_lab.statistics import FEWEST
 from attittud_lab.strategies import find
-from attittud_lab.training.first_steps import FirstSteps, first_steps
-from attittud_lab.training.phase import DivergedError, phase_steps
-from attittud_lab.training.train import chosen_metric, phase_names
+from attittud_lab.training.first_steps import first_steps
+from attittud_lab.training.phase import DivergedError
+from attittud_lab.training.train import phase_names, steps_of_phases
 
 NAME = "comparison.json"
-LONG = 600.0
-"""Seconds from which a forecast says how to shorten the comparison."""
 
 
 class Comparison:
@@ -119,21 +116,10 @@ class Comparison:
 
     def configured_budget(self) -> Budget:
         """Return the configured steps; the data are read only to convert epochs into steps."""
-        training = self.config.training
-        steps = {"finetune": 0}
-        for name in phase_names(self.config):
-            phase = getattr(training, name)
-            steps[name] = phase.steps
-            if phase.epochs:
-                data = self.runs.prepared(self.seeds[0])
-                steps[name] = phase_steps(name, phase, data, self._batches())
-        return Budget(**steps)
-
-    def _batches(self) -> dict[str, int]:
-        """Return the examples of each source in a step."""
-        usual = self.config.training.guided.batch_size
-        sources = self.config.data.auxiliary.items()
-        return {name: source.batch_size or usual for name, source in sources}
+        phases = [getattr(self.config.training, name) for name in phase_names(self.config)]
+        if not any(phase.epochs for phase in phases):
+            return Budget(*(phase.steps for phase in phases))
+        return Budget(**steps_of_phases(self.config, self.runs.prepared(self.seeds[0])))
 
     def _announce(self, budget: Budget) -> None:
         """Say how many runs there are, and how long they will take."""
@@ -148,59 +134,25 @@ class Comparison:
         begun = any(run_dir(self.folder, *run).exists() for run in self._tries(budget))
         if type(self.progress) is not Progress and (self.runs.fresh or not begun):
             with suppress(DivergedError):  # the run itself will say that it diverged
-                self._forecast(budget)
+                self._forecast(budget, at_steps, at_seconds)
 
-    def _forecast(self, budget: Budget) -> None:
-        """Say a forecast from the first steps of every strategy."""
+    def _forecast(self, budget: Budget, at_steps: int, at_seconds: int) -> None:
+        """Say how long all runs will take, from the first steps of every strategy."""
         data = self.runs.prepared(self.seeds[0])
-        warning = words.few_examples(len(data.test), chosen_metric(self.config, data, None))
-        if warning:
-            self.progress.say(warning)
-        timed: dict[str, FirstSteps] = {}
+        names = phase_names(self.config)
+        lengths = {name: getattr(budget, name) for name in names}
+        evaluations = sum(getattr(self.config.training, name).evaluations for name in names)
+        steps = {}
+        seconds = []
         for candidate in self.candidates:
             config = job(self.config, candidate, self.variants[candidate.label][0], budget)
-            timed[candidate.label] = first_steps(config, data, self.runs.threads_of(config, data))
-        seconds = self._seconds(budget, timed) / self.place.at_once
-        a_step = {label: times.steps["guided"] for label, times in timed.items()}
-        steps = words.range_of_steps(a_step)
-        self.progress.say(words.forecast_of_all(seconds, steps))
-        if seconds >= LONG:
-            shorter = self._ways_to_shorten()
-            if shorter:
-                self.progress.say(shorter)
-
-    def _seconds(self, budget: Budget, timed: Mapping[str, FirstSteps]) -> float:
-        """Estimate the seconds of all runs, one after the other.
-
-        A strategy has one run for each seed, and for each further try one run for each tuning seed.
-        """
-        settings = self.config.compare
-        evaluations = 0
-        lengths = {}
-        for name in phase_names(self.config):
-            evaluations += getattr(self.config.training, name).evaluations
-            lengths[name] = getattr(budget, name)
-        total = 0.0
-        for label, times in timed.items():
-            run = times.setup + times.of_run(lengths, evaluations)
-            more_tries = len(self.variants[label]) - 1
-            total += run * (settings.seeds + more_tries * settings.tuning_seeds)
-            # Without a budget, multitask's runs at equal seconds are those at equal steps.
-            again = label != MULTITASK or self.budget_seconds is not None
-            if settings.equal == "both" and again:
-                total += settings.seeds * (self.budget_seconds or run)
-        return total
-
-    def _ways_to_shorten(self) -> str:
-        """Say how the comparison can be made shorter."""
-        settings = self.config.compare
-        fewest = max(FEWEST, settings.tuning_seeds)
-        return words.ways_to_shorten(
-            quick=self.request.whole is None and settings.budget is None,
-            seeds=fewest if settings.seeds > fewest else None,
-            strategies=len(settings.strategies) > 1,
-            workers=self.place.at_once == 1,
-        )
+            times = first_steps(config, data, self.runs.threads_of(config, data))
+            steps[candidate.label] = times.steps["guided"]
+            seconds.append(times.setup + times.of_run(lengths, evaluations))
+        each = fmean(seconds)
+        total = at_steps * each + at_seconds * (self.budget_seconds or each)
+        reason = words.range_of_steps(steps)
+        self.progress.say(words.forecast_of_all(total / self.place.at_once, reason))
 
     def _tries(self, budget: Budget) -> Iterator[Run]:
         """Yield all tries on the tuning seeds.
@@ -249,12 +201,11 @@ class Comparison:
         return by_label
 
     def _result(self, figures: Mapping[str, Any]) -> dict[str, Any]:
-        """Add notes on diverged and slow runs, and the advice what to do next."""
+        """Add a note on diverged runs, and the advice what to do next."""
         pace = Pace(fmean(self.runs.seconds), self.place.at_once)
         finished = next(run for run in self.runs.results.values() if run is not None)
         notes = {
             "diverged": [label for label in self.variants if label not in figures["costs"]],
-            "slow": self.runs.slow(),
         }
         next_steps = advice(self.config, figures, self.request, pace, finished.run_dir)
         result: dict[str, Any] = without_nan({**figures, **notes, **next_steps})

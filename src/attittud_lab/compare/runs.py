@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from attittud_lab.compare.candidates import Budget, Candidate, Variant, job, run_dir
-from attittud_lab.compare.content import slow
 from attittud_lab.compare.words import run_name
 from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.data.prepare import Prepared, split_seed
@@ -56,8 +55,6 @@ class Runs:
         """Results by folder; None where the run diverged."""
         self.seconds: list[float] = []
         """Seconds of each run, including evaluations and set-up if it was trained now."""
-        self._work: dict[Path, tuple[str, tuple[str, ...], Budget]] = {}
-        """What determines the time of a run: its strategy, its settings but the weight, its steps."""
         self._data: dict[str, Prepared] = {}
         self._threads: int | None = None
 
@@ -80,7 +77,6 @@ class Runs:
             path = run_dir(self.folder, *run)
             if path not in self.results and path not in trials:
                 trials[path] = self._trial(run, path)
-                self._work[path] = (run.candidate.label, run.variant.changes, run.budget)
         results = results_of([*trials.values()], self.place, progress)
         for path, (result, seconds) in zip(trials, results, strict=True):
             # A job on another machine has another folder.
@@ -127,21 +123,6 @@ class Runs:
     def result(self, run: Run) -> RunResult | None:
         """Return the result of a finished run; None where it diverged."""
         return self.results[run_dir(self.folder, *run)]
-
-    def slow(self) -> dict[str, float]:
-        """Return runs that were much slower than others with the same work, the slowest first.
-
-        They are named by their path in the folder of the comparison; the values are factors.
-        """
-        same_work: dict[tuple[str, tuple[str, ...], Budget], list[RunResult]] = {}
-        for path, result in self.results.items():
-            if result is not None:
-                same_work.setdefault(self._work[path], []).append(result)
-        factors: dict[Path, float] = {}
-        for results in same_work.values():
-            factors |= slow(results)
-        slowest_first = sorted(factors, key=lambda path: -factors[path])
-        return {str(path.relative_to(self.folder)): factors[path] for path in slowest_first}
 
 
 def read_one(config: Config, path: Path) -> tuple[RunResult, float]:

@@ -91,7 +91,7 @@ def show(result: Mapping[str, Any], console: Console, page: Path | None = None) 
         typed = f"`{step['command']}` " if "command" in step else ""
         screen.say(f"Next: {typed}{step['why']}.", wrap=False)
     screen.say("")
-    for line in notes(result, folder):
+    for line in notes(result):
         screen.say(line, wrap="`attittud" not in line)
     if hidden:
         names = ", ".join(left_out)
@@ -338,8 +338,8 @@ def _mark(difference: Mapping[str, Any]) -> str:
 # ---------------------------------------------------------------------------------------- the notes
 
 
-def notes(result: Mapping[str, Any], folder: Path) -> list[str]:
-    """Return the notes that are needed to read the tables; `folder` is where the comparison is."""
+def notes(result: Mapping[str, Any]) -> list[str]:
+    """Return the notes that are needed to read the tables."""
     tuning = result["tuning"]
     tables = result["tables"]
     decision = result["decision"]
@@ -359,9 +359,6 @@ def notes(result: Mapping[str, Any], folder: Path) -> list[str]:
             lost = [str(seed) for seed in result["seeds"] if str(seed) not in row["values"]]
             if lost:
                 lines.append(words.lost_seeds(row["label"], lost, table["name"].lower()))
-    slow = {str(folder / path): factor for path, factor in result["slow"].items()}
-    timed = [table["name"].lower() for table in tables[1:]]
-    lines.append(words.slow_runs(slow, timed))
     first = tables[0]["decision"]
     if (first["outcome"], first["strategy"]) != (decision["outcome"], decision["strategy"]):
         lines.append(f"At equal steps alone the decision would be: {first['text']}")

@@ -7,20 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 from attittud_lab.compare.candidates import PRIMARY_ONLY, Candidate, Variant
-from attittud_lab.errors import InputError, counted, joined
+from attittud_lab.errors import InputError, counted
 from attittud_lab.output.progress import EARLY, readable, time_range
 from attittud_lab.statistics import FEWEST, POWER, ROUNDING, Difference
 
 FEW_EXAMPLES = 100
 """With fewer test examples a single one is more than a point of accuracy."""
-SPREAD = 2.0
-"""On an idle machine the times of runs with the same work differ by less than this factor."""
-NAMED = 3
-"""Slow runs that a warning names."""
 _MEANINGS = {
     "▲": f"shown to be better than {PRIMARY_ONLY} (Holm-corrected p below 0.05)",
     "▼": f"shown to be worse than {PRIMARY_ONLY} (Holm-corrected p below 0.05)",
@@ -219,24 +214,6 @@ def left_out(strategy: str) -> str:
     )
 
 
-def ways_to_shorten(*, quick: bool, seeds: int | None, strategies: bool, workers: bool) -> str:
-    """Say how a comparison can be made shorter; empty if there is no way.
-
-    The arguments are the possible ways: --quick, a smaller number of seeds (None: there is none),
-    fewer strategies, several runs at a time.
-    """
-    ways = []
-    if quick:
-        ways.append("--quick (a smaller comparison)")
-    if seeds is not None:
-        ways.append(f"fewer seeds (compare.seeds={seeds})")
-    if strategies:
-        ways.append("fewer strategies ('compare.strategies=[auto]')")
-    if workers:
-        ways.append("several runs at a time (--workers 2)")
-    return f"To shorten it: {', '.join(ways)}. Finished runs are kept." if ways else ""
-
-
 def forecast_of_all(seconds: float, reason: str) -> str:
     """Forecast all runs before the first one."""
     return f"Forecast: {time_range(seconds, EARLY)} in all, because {reason}."
@@ -348,27 +325,4 @@ def lost_seeds(label: str, seeds: Sequence[str], table: str) -> str:
     return (
         f"{label} diverged with seed {', '.join(seeds)} at {table}: its row has only the "
         "other seeds, and it is not recommended."
-    )
-
-
-def slow_runs(runs: Mapping[str, float], timed: Sequence[str]) -> str:
-    """Warn of slow runs; empty if there are none.
-
-    `runs` has their factors by path. `timed` are the tables that depend on seconds.
-    """
-    if not runs:
-        return ""
-    if not timed:
-        reason = "a step of the same strategy did not always take the same time"
-        return f"The costs are not reliable: {reason}."
-    wrong = joined(["the costs", *(f"the table at {name}" for name in timed)])
-    named = [f"{path} ({factor:.1f}×)" for path, factor in islice(runs.items(), NAMED)]
-    more = ""
-    if len(runs) > NAMED:
-        more = f" and {len(runs) - NAMED} more (`slow` in comparison.json)"
-    return (
-        f"Warning: in some runs a step took more than {SPREAD:g} times as long as in others of the "
-        "same strategy and length, perhaps because the machine was busy. So "
-        f"{wrong} are not reliable. Delete the folders of the slow runs, and give the same command "
-        f"again while nothing else runs: {', '.join(named)}{more}."
     )

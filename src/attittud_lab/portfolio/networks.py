@@ -47,8 +47,7 @@ from attittud_lab.portfolio.trial import (
     stored,
 )
 from attittud_lab.runs.folder import RunFolder
-from attittud_lab.training.phase import phase_steps
-from attittud_lab.training.train import phase_names, threads_of
+from attittud_lab.training.train import steps_of_phases, threads_of
 
 NETWORK = "network"
 """The name of the learner that trains the network of `model:`."""
@@ -86,7 +85,7 @@ class Networks:
         if learner != NETWORK:
             entries = [replace(entry, label=f"{learner}, {entry.label}") for entry in entries]
         self.entries = smaller_basis(entries, setting.folds.smallest)
-        steps = _steps(setting.config, setting.data)
+        steps = steps_of_phases(setting.config, setting.data)
         threads = setting.config.training.threads
         self.config = fitted(setting.config, setting.folds.smallest, steps, threads)
         self.standings: dict[str, Standing] = {}
@@ -265,18 +264,6 @@ def plan_file(learner: str) -> str:
     if learner == NETWORK:
         return "plan.json"
     return f"plan-{safe_name(learner)}.json"
-
-
-def _steps(config: Config, data: Prepared) -> dict[str, int]:
-    """The steps of each phase, from all labels."""
-    guided = config.training.guided
-    batches = {}
-    for name in data.auxiliary:
-        batches[name] = config.data.auxiliary[name].batch_size or guided.batch_size
-    steps = {}
-    for name in phase_names(config):
-        steps[name] = phase_steps(name, getattr(config.training, name), data, batches)
-    return steps
 
 
 def safe_name(label: str) -> str:

@@ -72,7 +72,7 @@ def _comparison(folder: Path, points: int) -> dict[str, Any]:
         "metric": result["metric"],
         "decision": asdict(outcome(folder)),
         "pictures": _pictures(result),
-        "notes": notes(result, folder),
+        "notes": notes(result),
         "tables": [_table(result, number) for number in range(len(result["tables"]))],
         "open": deciding(result),
         "details": _details(result),

@@ -53,7 +53,7 @@ from attittud_lab.training.evaluate import (
     outputs_of,
     seconds_each,
 )
-from attittud_lab.training.phase import DivergedError, Phase
+from attittud_lab.training.phase import DivergedError, Phase, phase_steps
 from attittud_lab.training.phases import Phases
 
 CHANNELS = "channels"
@@ -143,6 +143,18 @@ def chosen_metric(config: Config, data: Prepared, held_out: Tensor | None) -> st
 
 def phase_names(config: Config) -> list[str]:
     return ["guided"] if config.training.mode == "joint" else ["guided", "finetune"]
+
+
+def steps_of_phases(config: Config, data: Prepared) -> dict[str, int]:
+    """Return the steps of each phase; epochs need the number of examples."""
+    usual = config.training.guided.batch_size
+    batches = {}
+    for name in data.auxiliary:
+        batches[name] = config.data.auxiliary[name].batch_size or usual
+    steps = {}
+    for name in phase_names(config):
+        steps[name] = phase_steps(name, getattr(config.training, name), data, batches)
+    return steps
 
 
 def run(

@@ -143,10 +143,10 @@ def test_strategies_that_diverge_are_left_out_and_tried_again(
 
     monkeypatch.setattr(runs, "train", diverge)
     result = compare(config(), tmp_path)
-    assert "flip diverged with seed 1 at equal steps" in " ".join(notes(result, tmp_path))
+    assert "flip diverged with seed 1 at equal steps" in " ".join(notes(result))
     assert result["diverged"] == []
     unlucky.clear()  # say, with another version of torch
-    assert "flip diverged" not in " ".join(notes(compare(config(), tmp_path), tmp_path))
+    assert "flip diverged" not in " ".join(notes(compare(config(), tmp_path)))
     unlucky.add(("flip", None))
     result = compare(config(), tmp_path / "always")
     assert result["diverged"] == ["flip"]

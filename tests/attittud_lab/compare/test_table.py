@@ -102,4 +102,4 @@ def test_a_row_that_lost_seeds_shows_the_remaining_seeds(tmp_path: Path) -> None
         and cells["p"] == "–"
     )
     assert row_of(shown(result), "multitask", 0)["95 %"].count(" to ") == 1
-    assert any("flip diverged with seed 2, 3" in note for note in notes(result, tmp_path))
+    assert any("flip diverged with seed 2, 3" in note for note in notes(result))
