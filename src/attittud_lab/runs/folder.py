@@ -304,19 +304,6 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return state
 
 
-def check_like(value: Any, like: Any, name: str) -> None:
-    """Raise ValueError unless a value has the same keys, shapes and types as another value."""
-    if isinstance(like, Mapping):
-        if not isinstance(value, Mapping) or value.keys() != like.keys():
-            raise ValueError(f"{name} has other entries than this run")
-        for key, item in like.items():
-            check_like(value[key], item, f"{name}/{key}")
-    elif not isinstance(value, Tensor) or (value.shape, value.dtype) != (like.shape, like.dtype):
-        raise ValueError(
-            f"{name} is not a tensor of shape {tuple(like.shape)} and type {like.dtype}"
-        )
-
-
 def _flatten(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     """Return a value as JSON, with tensors replaced by their names in `tensors`."""
     if isinstance(value, Tensor):

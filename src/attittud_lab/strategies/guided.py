@@ -6,9 +6,7 @@ listed without them.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -43,10 +41,9 @@ class Guided(Strategy):
     ) -> None:
         from attittud import Guide
 
-        arguments = guide_arguments(config, weights, seed, preset)
+        arguments = _guide_arguments(config, weights, seed, preset)
         try:
-            with _unused_rank():
-                self.guide = Guide(model, **arguments)
+            self.guide = Guide(model, **arguments)
         # Settings that do not go together, or an engine that does not exist.
         except ValueError as error:
             raise InputError(f"strategy: {error}") from None
@@ -84,8 +81,6 @@ class Guided(Strategy):
                 report = self._backward(losses)
             else:
                 report = self._accumulated(losses)
-        except MemoryError as error:  # says which settings of a `Guide` fit
-            raise InputError(f"strategy: {error}") from None
         except UnsupportedError as error:
             engine = f"strategy.engine={self.config.engine}"
             raise InputError(f"{engine} cannot be used with this model: {error}") from None
@@ -137,31 +132,7 @@ class Guided(Strategy):
         return self.guide.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state; its counters are checked, since they are read from a file."""
-        judges = state.get("judges") or {}
-        counts = [state[name] for name in ("since_refresh", "refreshes", "skipped_refreshes")]
-        counts += [judges.get(name, 0) for name in ("age", "count")]
-        if not all(type(count) is int and 0 <= count < 1 << 62 for count in counts):
-            raise ValueError("a guide counts in whole numbers")
         self.guide.load_state_dict(state)
-
-
-@contextmanager
-def _unused_rank() -> Iterator[None]:
-    """Silence the library's warning about an unused rank.
-
-    Strategies of a comparison share one rank, which only some bases need.
-    """
-    logger = logging.getLogger("attittud")
-
-    def others(record: logging.LogRecord) -> bool:
-        return "rank=%d is not used" not in str(record.msg)
-
-    logger.addFilter(others)
-    try:
-        yield
-    finally:
-        logger.removeFilter(others)
 
 
 class AutoGuided(Guided):
@@ -211,11 +182,11 @@ _PCGRAD = "one-sided PCGrad: drop what opposes the current mean primary gradient
 register("pcgrad", _PCGRAD, Guided, inherits=SETTINGS[:3])
 
 
-def guide_arguments(
+def _guide_arguments(
     config: StrategyConfig,
     weights: Mapping[str, float],
     seed: int,
-    settings: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the keyword arguments of a `Guide`.
 
@@ -224,7 +195,7 @@ def guide_arguments(
     from attittud import Eta, preset, presets
     from attittud_lab.models.network import matches
 
-    arguments = dict(settings or {})
+    arguments = dict(settings)
     if not arguments and config.name in presets():
         arguments = dict(preset(config.name))
     if config.eta is not None:

@@ -169,9 +169,6 @@ class Mixed(Strategy):
         primary, auxiliary, *others = rows
         for row in others:
             auxiliary = auxiliary + row
-        if any(vector.shape != primary.shape for vector in self.memory.values()):
-            cure = "delete it to start from the beginning"
-            raise InputError(f"strategy: the checkpoint comes from another model; {cure}")
         weight = self.config.ratio if self.replay else self.primary_weight
         write(self.formula(self, primary, auxiliary) + primary * weight, shared)
         similarity = _cosine(primary, auxiliary)
@@ -205,10 +202,6 @@ class Mixed(Strategy):
         return {name: tensor.clone() for name, tensor in self.memory.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state, whose values are checked, since they are read from a file."""
-        for value in state.values():
-            if getattr(value, "ndim", 0) != 1 or not value.is_floating_point():
-                raise ValueError("what the strategy keeps are vectors")
         self.memory = dict(state)
 
 

@@ -33,7 +33,7 @@ Record = Callable[[Callable[[], T]], tuple[T, Replay]]
 device.
 """
 
-_LESS = "lower training.guided.batch_size and primary_batch, raise training.guided.accumulate, or choose a smaller model"
+_LESS = "raise training.guided.accumulate, lower the batch sizes, or choose a smaller model"
 CLEARLY_FASTER = 0.9
 """Several threads are used if they take at most this share of the time that one thread takes."""
 MEASURED_STEPS = 5
@@ -140,10 +140,7 @@ def repeatable(active: bool, device: torch.device) -> Iterator[None]:
         return
     # cuBLAS reads it when it is first used.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    before = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
+    before = torch.get_deterministic_debug_mode()
     settings: Any = torch.utils.deterministic
     filling = settings.fill_uninitialized_memory
     torch.use_deterministic_algorithms(True)
@@ -152,26 +149,21 @@ def repeatable(active: bool, device: torch.device) -> Iterator[None]:
         with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
             yield
     finally:
-        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        torch.set_deterministic_debug_mode(before)
         settings.fill_uninitialized_memory = filling
 
 
 @contextmanager
 def enough_memory(device: torch.device, cure: str = _LESS) -> Iterator[None]:
-    """If memory runs out, raise an error with a cure; by default, settings that need less
-    memory.
-    """
+    """If memory runs out, raise an error with a cure."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        full = isinstance(
-            error, (MemoryError, torch.OutOfMemoryError)
-        ) or "can't allocate memory" in str(error)
-        if not full:
+        full = isinstance(error, (MemoryError, torch.OutOfMemoryError))
+        if not full and "can't allocate memory" not in str(error):
             raise
-        raise InputError(
-            f"the memory of {device} is not enough ({one_line(error, 160)}); {cure}"
-        ) from None
+        problem = f"the memory of {device} is not enough ({one_line(error, 160)})"
+        raise InputError(f"{problem}; {cure}") from None
 
 
 class CapturedSteps(Generic[T]):

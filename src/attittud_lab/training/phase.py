@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Container, Iterator, Mapping, Set
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -21,8 +21,6 @@ from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import Examples, mix
 from attittud_lab.errors import InputError, one_line
 from attittud_lab.models.network import Network, check_shared, matching
-from attittud_lab.runs.folder import check_like
-from attittud_lab.runs.result import typed
 from attittud_lab.strategies import Strategy, Telemetry, make_strategy
 from attittud_lab.training.devices import CapturedSteps, CudaRecorder
 from attittud_lab.training.evaluate import evaluate
@@ -32,12 +30,6 @@ logger = logging.getLogger("attittud")
 
 FEW_JUDGES = 8
 """The fewest validation examples without a warning from strategies that rely on them."""
-MOMENTS = {
-    "sgd": ("momentum_buffer",),
-    "adam": ("exp_avg", "exp_avg_sq"),
-    "adamw": ("exp_avg", "exp_avg_sq"),
-}
-"""State that optimizers keep for each parameter, in addition to the number of the step."""
 PLATEAU = 4
 """Evaluations without improvement after which schedule `plateau` halves the learning rate (the
 paper's choice).
@@ -73,18 +65,6 @@ class PhaseState:
     scale: float = 1.0
     seconds: float = 0.0
     stopped: Literal["patience", "seconds"] | None = None
-
-    def possible(self, steps: int, figures: Set[str]) -> bool:
-        """Whether a phase of this many steps can have this state; an evaluation has at least these
-        figures.
-        """
-        has_figures = figures <= self.best_values.keys() & self.last_values.keys()
-        counts = 0 <= self.best_step <= self.step <= steps and min(self.worse, self.plateau) >= 0
-        # A metric that a fold leaves undefined is -inf; NaN is not below infinity.
-        evaluated = self.best is None or (
-            has_figures and len(self.best) == 2 and all(v < math.inf for v in self.best)
-        )
-        return evaluated and counts and 0 < self.scale <= 1 and 0 <= self.seconds < math.inf
 
 
 class AveragedWeights:
@@ -315,13 +295,13 @@ class Phase:
         """An update; if it fails because numbers are no longer finite, the error says so."""
         try:
             return self._update()
-        except (
-            RuntimeError
-        ) as error:  # a decomposition that does not converge, a learning rate beyond 32 bits
+        # A decomposition that does not converge, or a learning rate beyond 32 bits.
+        except RuntimeError as error:
             tensors = (*self.streams.values.values(), *self.model.parameters())
+            finite = all(bool(tensor.isfinite().all()) for tensor in tensors)
             # Products of gradients may be infinite while losses and weights are not.
-            numeric = isinstance(error, torch.linalg.LinAlgError) or "overflow" in str(error)  # type: ignore[attr-defined]  # public, but torch does not list it
-            if not numeric and all(bool(tensor.isfinite().all()) for tensor in tensors):
+            numeric = type(error).__name__ == "LinAlgError" or "overflow" in str(error)
+            if finite and not numeric:
                 raise
             raise self._diverged(one_line(error, 120)) from None
 
@@ -401,49 +381,37 @@ class Phase:
         return state if self.average is None else state | {"average": self.average.values}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Continue from a `state_dict`; raises ValueError, KeyError or TypeError if it is not from
-        this phase.
-        """
-        device = self.streams.device
-        self.state = PhaseState(**typed(PhaseState, saved["state"]))
-        best = saved["best"]
-        if saved["state"].keys() != vars(self.state).keys() or not self.state.possible(
-            self.steps, {self.metric, "loss"}
-        ):
-            raise ValueError("phase/state has values that no run writes")
-        if self.config.select == "best" and self.state.best is not None:
-            check_like(best, self.model.state_dict(), "best")
-            self.best_weights = _laid_out(best, self.model.state_dict())
-        if self.average is not None and self.state.step:
-            check_like(saved["average"], self.model.state_dict(), "average")
-            self.average.values = _laid_out(saved["average"], self.model.state_dict())
+        """Continue from a `state_dict`."""
+        self.state = PhaseState(**saved["state"])
+        weights = self.model.state_dict()
+        if saved["best"] is not None:
+            self.best_weights = _laid_out(saved["best"], weights)
+        if self.average is not None:
+            self.average.values = _laid_out(saved["average"], weights)
         # Groups hold only settings, which come from this run, and the learning rate, which every
         # step sets.
-        moments = dict(saved["optimizer"]["state"])
         groups = self.optimizer.state_dict()["param_groups"]
         parameters: list[Tensor] = []
         for group in self.optimizer.param_groups:
             parameters += group["params"]
-        for number, tensors in moments.items():
-            like = dict.fromkeys(MOMENTS[self.config.optimizer], parameters[number])
-            check_like(
-                tensors,
-                like | {"step": torch.zeros(())} if "step" in tensors else like,
-                f"optimizer/{number}",
-            )
-            if not 0 <= float(tensors.get("step", 0)) < math.inf:
-                raise ValueError(f"optimizer/{number}/step is not a number of steps")
-            moments[number] = tensors | _laid_out({name: tensors[name] for name in like}, like)
+        moments = {}
+        for number, tensors in saved["optimizer"]["state"].items():
+            like = dict.fromkeys(tensors, parameters[number])
+            if "step" in tensors:
+                like["step"] = tensors["step"]
+            moments[number] = _laid_out(tensors, like)
         self.optimizer.load_state_dict({"state": moments, "param_groups": groups})
-        entries = saved["strategy"].items()
-        self.strategy.load_state_dict(
-            {key: v.to(device) if isinstance(v, Tensor) else v for key, v in entries}
-        )
+        strategy = {}
+        for name, value in saved["strategy"].items():
+            on_device = isinstance(value, Tensor)
+            strategy[name] = value.to(self.streams.device) if on_device else value
+        self.strategy.load_state_dict(strategy)
 
 
 def _laid_out(values: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return values on the device and with the strides of others; a fused optimizer needs both, and
-    files store neither.
+    """Return values on the device and with the strides of others.
+
+    A fused optimizer needs both, and files store neither.
     """
     with torch.no_grad():
         return {name: torch.empty_like(like[name]).copy_(value) for name, value in values.items()}
@@ -503,9 +471,8 @@ def _check(
         problem = f"strategy {chosen.name!r} needs auxiliary data, but data.auxiliary is empty"
         raise InputError(f"{problem}; name a source there, or use strategy: primary_only")
     if strategy.uses_held_out and judges < FEW_JUDGES:
-        problem = f"strategy {chosen.name}: the validation examples decide the weights, and there are only"
-        cure = "Raise data.primary.validation, or use strategy: primary_only or multitask"
-        logger.warning("%s %d, too few to show reliably what helps. %s", problem, judges, cure)
+        problem = f"only {judges} validation examples decide the weights of strategy {chosen.name}"
+        logger.warning("%s; raise data.primary.validation", problem)
     strategy.check_batches(name, config)
     primary = f"training.{name}.primary_batch"
     available = len(data.primary.examples)
@@ -514,19 +481,16 @@ def _check(
         "strategy.basis_batch": chosen.basis_batch or 0,
     }.items():
         if size > available:
-            problem = f"{key} asks for {size} primary examples at once, but the primary training set has only {available}"
-            raise InputError(
-                f"{problem}; lower {key} to at most {available}, or raise data.primary.train"
-            )
+            problem = f"{key} is {size}, but there are only {available} primary training examples"
+            raise InputError(f"{problem}; lower it, or raise data.primary.train")
     sizes = {primary: config.primary_batch}
     if strategy.needs_auxiliary:
-        sizes |= {
-            f"the batch size of auxiliary source {source}": size for source, size in batches.items()
-        }
+        for source, size in batches.items():
+            sizes[f"the batch size of auxiliary source {source}"] = size
     for key, size in sizes.items():
         if size % config.accumulate:
-            problem = f"training.{name}.accumulate: {key} is {size}, which cannot be divided into {config.accumulate} equal"
-            raise InputError(f"{problem} micro-batches; make it a multiple of {config.accumulate}")
+            problem = f"training.{name}.accumulate: {key} is {size}"
+            raise InputError(f"{problem}; make it a multiple of {config.accumulate}")
 
 
 def phase_steps(

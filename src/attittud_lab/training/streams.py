@@ -229,7 +229,7 @@ class Streams:
         targets = None if targets is None else targets.to(self.device, non_blocking=True)
         if self.augment and stream != JUDGES:
             inputs = augmented(inputs, self.augment)
-        with _enough(stream, f"training.{self.name}", self.accumulate), self.autocast():
+        with _enough(stream, f"training.{self.name}"), self.autocast():
             return per_example_losses(self.model, task, inputs, targets, detach=detach)
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -237,23 +237,20 @@ class Streams:
 
 
 @contextmanager
-def _enough(stream: str, phase: str, accumulate: int) -> Iterator[None]:
-    """If BatchNorm gets a single example, raise an error that names the setting to change."""
+def _enough(stream: str, phase: str) -> Iterator[None]:
+    """If BatchNorm gets a single example, raise an error that names the batch."""
     try:
         yield
     except ValueError as error:
         if "more than 1 value per channel" not in str(error):
             raise
-        settings = {"basis": "strategy.basis_batch", JUDGES: "data.primary.validation"}
-        if accumulate > 1 and stream not in settings:
-            fewer = f", or lower {phase}.accumulate"
-        else:
-            fewer = ""
-        settings["primary"] = f"{phase}.primary_batch"
-        setting = settings.get(
-            stream, f"{phase}.batch_size (or data.auxiliary.{stream}.batch_size)"
-        )
-        problem = f"{setting}: BatchNorm cannot compute batch statistics from one example"
-        raise InputError(
-            f"{problem}; raise it{fewer}, or choose a model without BatchNorm"
-        ) from error
+        setting = f"{phase}.batch_size"
+        if stream == "primary":
+            setting = f"{phase}.primary_batch"
+        elif stream == "basis":
+            setting = "strategy.basis_batch"
+        elif stream == JUDGES:
+            setting = "data.primary.validation"
+        problem = "BatchNorm cannot compute statistics from one example"
+        cure = "raise it, or choose a model without BatchNorm"
+        raise InputError(f"{setting}: {problem} of {stream.strip()}; {cure}") from error
