@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.utils.data import Sampler
 
 from attittud.guide import SINGLE
@@ -29,8 +28,8 @@ JUDGES = "judge_dataset"
 class AuxiliaryData:
     """Makes a data loader for every auxiliary dataset and draws batches from it.
 
-    It takes the arguments of `AttittudMixin`; `known` are the names that the mixin's other
-    arguments use.
+    It takes the arguments of `AttittudMixin`; `others` are the names that its further arguments
+    use.
     """
 
     def __init__(
@@ -38,7 +37,7 @@ class AuxiliaryData:
         trainer: Any,
         data: Any,
         collators: Mapping[str, Any],
-        size: int | None,
+        batch_size: int | None,
         judges: Any,
         others: Iterable[str],
     ) -> None:
@@ -48,9 +47,11 @@ class AuxiliaryData:
                 raise ValueError(
                     f"there is no auxiliary dataset {name!r}, only {', '.join(map(repr, named))}"
                 )
-        self.trainer, self.collators, self.batch_size = trainer, dict(collators), size
         if judges is not None:
             named[JUDGES] = judges
+        self.trainer = trainer
+        self.collators = dict(collators)
+        self.batch_size = batch_size
         self.datasets = {name: self._prepared(name, dataset) for name, dataset in named.items()}
         self.streams: dict[str, Stream] = {}
 
@@ -64,13 +65,12 @@ class AuxiliaryData:
         self.streams = {name: self._stream(name, drawn.get(name, 0)) for name in self.datasets}
 
     def draw(self, count: int, device: Any) -> Window:
-        drawn = {
-            n: [s.draw() for _ in range(count)] for n, s in self.streams.items() if n != JUDGES
-        }
-        return {
-            n: (batches, self.trainer._get_num_items_in_batch(batches, device))
-            for n, batches in drawn.items()
-        }
+        window: Window = {}
+        for name, stream in self.streams.items():
+            if name != JUDGES:
+                batches = [stream.draw() for _ in range(count)]
+                window[name] = batches, self.trainer._get_num_items_in_batch(batches, device)
+        return window
 
     def _prepared(self, name: str, data: Any) -> Any:
         """Prepare an auxiliary dataset as TRL prepares its own dataset, because TRL tokenizes
@@ -80,13 +80,14 @@ class AuxiliaryData:
         prepare = getattr(trainer, "_prepare_dataset", None)
         options = getattr(trainer.args, "dataset_kwargs", None) or {}
         # TRL leaves these data as they are, and images, which its collator prepares.
-        skips = options.get("skip_prepare_dataset", False) or getattr(
+        is_ready = options.get("skip_prepare_dataset") or getattr(
             trainer, "_is_vision_dataset", False
         )
-        if prepare is None or skips or name in self.collators:
+        if prepare is None or is_ready or name in self.collators:
             return data
-        has_format = hasattr(trainer, "_formatting_func")
-        more = {"packing": False, "formatting_func": trainer._formatting_func} if has_format else {}
+        more = {}
+        if hasattr(trainer, "_formatting_func"):
+            more = {"packing": False, "formatting_func": trainer._formatting_func}
         try:
             return prepare(
                 data,
@@ -95,21 +96,24 @@ class AuxiliaryData:
                 dataset_name=name,
                 **more,
             )
-        except Exception as error:  # it looks at the data without a check, so any error may come
-            reason = f"{type(error).__name__}: {error}"
-            raise ValueError(
-                f"{trainer.argument_of(name)} cannot be prepared like train_dataset ({reason}); {_cure(data)}"
-            ) from error
+        except Exception as error:
+            error.add_note(
+                f"{trainer.argument_of(name)} is prepared like train_dataset: give it the same type and columns"
+            )
+            raise
 
     def _stream(self, name: str, drawn: int) -> Stream:
-        from accelerate import skip_first_batches
-
-        data, args = self.datasets[name], self.trainer.args
+        data = self.datasets[name]
+        args = self.trainer.args
         seed = args.seed if args.data_seed is None else args.data_seed
         size = self.trainer._train_batch_size if self.batch_size is None else self.batch_size
-        whole = size * self.trainer.accelerator.num_processes if self.trainer.full_batches else 1
-        shuffled = Shuffled(data, seed, name, whole) if hasattr(data, "__len__") else None
-        with self.own_collator(name, trains=True):
+        shuffled = None
+        if hasattr(data, "__len__"):
+            whole = 1
+            if self.trainer.full_batches:
+                whole = size * self.trainer.accelerator.num_processes
+            shuffled = Shuffled(data, seed, name, whole)
+        with self.using_collator(name):
             loader = self.trainer._get_dataloader(
                 data,
                 description=f"auxiliary {name!r}",
@@ -117,58 +121,27 @@ class AuxiliaryData:
                 sampler_fn=lambda _: shuffled,
                 is_training=True,
             )
-        return Stream(loader, self.trainer.argument_of(name), shuffled, skip_first_batches, drawn)
+        return Stream(loader, self.trainer.argument_of(name), shuffled, drawn)
 
     @contextmanager
-    def own_collator(self, name: str, *, trains: bool = False) -> Iterator[None]:
+    def using_collator(self, name: str) -> Iterator[None]:
         """Use the dataset's own collator, if it has one. Such a dataset keeps all its columns,
         which the Trainer might drop.
-
-        `trains`: the batches train the model, and are not only measured.
         """
-        trainer, args = self.trainer, self.trainer.args
+        trainer = self.trainer
+        args = trainer.args
         previous = trainer.data_collator, args.remove_unused_columns
         if name in self.collators:
             trainer.data_collator = self.collators[name]
             args.remove_unused_columns = False
-        trainer.data_collator = trainer.collator_of(name, trainer.data_collator, trains=trains)
+        trainer.data_collator = trainer.checked_collator(name, trainer.data_collator)
         try:
             yield
         except ValueError as error:  # of transformers, about columns
-            raise ValueError(f"{trainer.argument_of(name)}: {error}") from error
+            error.add_note(f"the error is about {trainer.argument_of(name)}")
+            raise
         finally:
             trainer.data_collator, args.remove_unused_columns = previous
-
-
-def _cure(data: Any) -> str:
-    if not hasattr(data, "column_names"):
-        return f"it must be a datasets.Dataset, not a {type(data).__name__}: write datasets.Dataset.from_list(rows)"
-    return f"give it the columns of train_dataset; it has {', '.join(map(repr, data.column_names or ()))}"
-
-
-class CheckedLabels:
-    """A collator that refuses labels for which the model has no output.
-
-    The model's own error would not name the dataset, and on a GPU not even the label.
-    """
-
-    def __init__(self, collator: Any, what: str, classes: int) -> None:
-        self.collator = collator
-        self.what = what
-        self.classes = classes
-
-    def __call__(self, features: Any) -> Any:
-        batch = self.collator(features)
-        labels = batch.get("labels") if isinstance(batch, Mapping) else None
-        if isinstance(labels, Tensor) and not labels.is_floating_point():
-            wrong = labels[(labels >= self.classes) | ((labels < 0) & (labels != -100))]
-            if wrong.numel():
-                raise ValueError(
-                    f"{self.what} has the label {int(wrong[0])}, but the model has {self.classes} outputs, for labels from 0 to "
-                    f"{self.classes - 1}; correct the labels, make the model with a larger num_labels, or pass "
-                    "auxiliary_losses= with a function for labels of another kind"
-                )
-        return batch
 
 
 class Shuffled(Sampler[int]):
@@ -181,7 +154,8 @@ class Shuffled(Sampler[int]):
     """
 
     def __init__(self, data: Sized, seed: int, name: str, whole: int = 1) -> None:
-        self.size, self.whole = len(data), whole
+        self.size = len(data)
+        self.whole = whole
         # Without the name, two datasets of the same length would be drawn in the same order.
         self.seed = seed + zlib.crc32(name.encode())
         self.epoch = 0
@@ -190,13 +164,15 @@ class Shuffled(Sampler[int]):
         return math.ceil(self.size / self.whole) * self.whole
 
     def __iter__(self) -> Iterator[int]:
-        left, position = len(self), self.epoch * len(self)
-        while left:
+        position = self.epoch * len(self)
+        end = position + len(self)
+        while position < end:
             epoch, first = divmod(position, self.size)
             generator = torch.Generator().manual_seed(self.seed + epoch)
-            part = torch.randperm(self.size, generator=generator)[first : first + left].tolist()
+            order = torch.randperm(self.size, generator=generator)
+            part = order[first : first + end - position].tolist()
             yield from part
-            left, position = left - len(part), position + len(part)
+            position += len(part)
 
 
 @dataclass
@@ -204,11 +180,8 @@ class Stream:
     """Draws from a data loader over and over."""
 
     loader: Any  # prepared for this worker
-    what: str  # the dataset's name in messages
-    shuffled: (
-        Shuffled | None
-    )  # the sampler of the loader, if it has one; its epoch is a pass of the loader
-    skip: Callable[[Any, int], Any]  # returns a loader that leaves out the first batches
+    label: str  # the dataset's name in messages
+    shuffled: Shuffled | None  # the sampler of the loader, if the dataset has a length
     drawn: int = 0  # how many batches were drawn before; nothing else has to be saved
 
     def __post_init__(self) -> None:
@@ -222,21 +195,29 @@ class Stream:
             return next(self._batches)
 
     def _endless(self) -> Iterator[Any]:
-        sized = self.shuffled is not None
-        epoch, start = divmod(self.drawn, max(1, len(self.loader))) if sized else (0, self.drawn)
+        from accelerate import skip_first_batches
+
+        # If the length is unknown, a resumed run must go through the data to find where it stopped.
+        unread = self.drawn
+        epoch = 0
+        if self.shuffled is not None:
+            epoch, unread = divmod(self.drawn, max(1, len(self.loader)))
         while True:
+            position = 0
+            loader = self.loader
             if self.shuffled is not None:
                 self.shuffled.epoch = epoch
-            position = start if sized else 0
-            for batch in self.skip(self.loader, start) if sized and start else self.loader:
+                if unread:
+                    loader = skip_first_batches(loader, unread)
+                    position = unread
+            for batch in loader:
                 position += 1
-                if position > start:
+                if position > unread:
                     self.drawn += 1
                     yield batch
             if position == 0:
                 raise ValueError(
-                    f"{self.what} yields no batch; it is empty, or drop_last drops its only batch"
+                    f"{self.label} yields no batch; it is empty, or drop_last drops its only batch"
                 )
-            # If the length is unknown, a resumed run must go through the data to find where it
-            # stopped.
-            epoch, start = epoch + 1, max(0, start - position)
+            epoch += 1
+            unread = max(0, unread - position)

@@ -25,10 +25,9 @@ from torch import Tensor, nn
 
 from attittud._checks import check_choice, check_count, check_weight
 from attittud.autograd.average import interpolate, placed, reshard, weights_of
-from attittud.autograd.layout import walk
 from attittud.eta import preset
-from attittud.integrations.objective import check_logits
-from attittud.integrations.transformers import AttittudMixin, check_arguments
+from attittud.integrations.objective import check_logits, shifts_labels
+from attittud.integrations.transformers import AttittudMixin
 from attittud.losses import per_sequence, per_sequence_kl
 
 GUARDS = ("none", "kl", "a_gem")
@@ -73,12 +72,9 @@ class GuardMixin(AttittudMixin):
         protect_eval_dataset: Any = None,
         **kwargs: Any,
     ) -> None:
-        check_arguments(type(self), kwargs)
         check_choice("guard", guard, GUARDS)
         if check_weight("protect_weight", protect_weight) < 0:
-            raise ValueError(
-                f"protect_weight must not be negative, got {protect_weight!r}: the model would learn to forget"
-            )
+            raise ValueError(f"protect_weight must not be negative, got {protect_weight!r}")
         if protect_batch_size is not None:
             check_count("protect_batch_size", protect_batch_size)
         self.guard = guard
@@ -90,33 +86,29 @@ class GuardMixin(AttittudMixin):
             datasets[HELD_OUT] = protect_eval_dataset
         for name, data in datasets.items():
             if data is None or (hasattr(data, "__len__") and len(data) == 0):
-                raise ValueError(
-                    f"guard={guard!r} needs examples: {self.argument_of(name)} is {data!r:.40}; pass a dataset"
-                )
+                raise ValueError(f"{self.argument_of(name)} has no examples; pass a dataset")
+        collators = {}
+        if protect_collator is not None:
+            collators = dict.fromkeys(datasets, protect_collator)
         super().__init__(
             *args,
             auxiliary_datasets=datasets,
             guide=A_GEM,
-            auxiliary_collators={}
-            if protect_collator is None
-            else dict.fromkeys(datasets, protect_collator),
+            auxiliary_collators=collators,
             auxiliary_batch_size=protect_batch_size,
             **kwargs,
         )
+        check_model_and_settings(self)
         self._held_out = self.auxiliary.datasets.pop(HELD_OUT, None)
         self._start = weights_of(self.model) if guard == "kl" else {}
         self._start_loss: float | None = None  # on the held-out data
         self._window_begins = False
 
-    def check(self) -> None:
-        super().check()
-        check_trainer(self)
-
     def argument_of(self, name: str) -> str:
         return "protect_eval_dataset=" if name == HELD_OUT else "protect_dataset="
 
-    def collator_of(self, name: str, collator: Any, *, trains: bool) -> Any:
-        return partial(collate, collator, self.argument_of(name), int(self._shifts))
+    def checked_collator(self, name: str, collator: Any) -> Any:
+        return partial(collate, collator, self.argument_of(name), int(shifts_labels(self)))
 
     # --------------------------------------------------------------------------------------- a step
 
@@ -159,7 +151,7 @@ class GuardMixin(AttittudMixin):
         if begins:
             batch, labels = self._protected_batch()
             with self.compute_loss_context_manager():
-                losses = per_sequence(self._logits(model, batch), labels, shift=self._shifts)
+                losses = per_sequence(self._logits(model, batch), labels, shift=shifts_labels(self))
             guide.primary(self._scaled(losses))
             self._latest.add(PROTECTED, losses.detach().mean())
         with self.compute_loss_context_manager():
@@ -181,10 +173,8 @@ class GuardMixin(AttittudMixin):
             with torch.no_grad(), interpolate(bare, self._start, 0.0):
                 start = self._logits(bare, batch)
             loss = per_sequence_kl(
-                self._logits(model, batch), start, labels, shift=self._shifts
+                self._logits(model, batch), start, labels, shift=shifts_labels(self)
             ).mean()
-            if self.state.global_step == 0 and self.accelerator.num_processes == 1:
-                check_reach(loss, bare)
             # Accelerate divides every loss by the number of micro-batches, but there is one
             # protected batch in a step.
             self.accelerator.backward(
@@ -199,11 +189,6 @@ class GuardMixin(AttittudMixin):
 
     def _logits(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         return check_logits(model(**inputs), self.model)
-
-    @property
-    def _shifts(self) -> bool:
-        """Whether token t is predicted at position t - 1, as in causal language models."""
-        return bool(self._loss_shifts_labels or getattr(self.model, "loss_type", None) is None)
 
     # ---------------------------------------------------------------------------------------- a run
 
@@ -240,35 +225,31 @@ class GuardMixin(AttittudMixin):
             raise RuntimeError(
                 "forgetting is not known: pass protect_eval_dataset=, and call train() first"
             )
-        return (
-            self._held_out_loss(self.accelerator.unwrap_model(self.model_wrapped))
-            - self._start_loss
-        )
+        model = self.accelerator.unwrap_model(self.model_wrapped)
+        return self._held_out_loss(model) - self._start_loss
 
     @torch.no_grad()
     def _held_out_loss(self, model: nn.Module) -> float:
         was_training = model.training
         device = next(model.parameters()).device
-        with self.auxiliary.own_collator(HELD_OUT):
-            size = self.args.eval_batch_size
+        with self.auxiliary.using_collator(HELD_OUT):
             loader = self._get_dataloader(
-                self._held_out, description="held-out protected data", batch_size=size
+                self._held_out,
+                description="held-out protected data",
+                batch_size=self.args.eval_batch_size,
             )
         total = torch.zeros(2, dtype=torch.float64, device=self.accelerator.device)
         model.eval()
         for batch in loader:
-            inputs = {
-                name: x.to(device)
-                for name, x in self._prepare_inputs(batch).items()
-                if isinstance(x, Tensor)
-            }
+            prepared = self._prepare_inputs(batch)
+            inputs = {name: x.to(device) for name, x in prepared.items() if isinstance(x, Tensor)}
             labels = inputs.pop("labels")
             # Before and after training the precision must be the same, so autocast is entered here.
             with self.compute_loss_context_manager(), self.accelerator.autocast():
                 losses = per_sequence(
-                    self._logits(model, inputs), labels, shift=self._shifts, reduction="sum"
+                    self._logits(model, inputs), labels, shift=shifts_labels(self), reduction="sum"
                 )
-            counts = (labels[:, int(self._shifts) :] != -100).sum(1)
+            counts = (labels[:, int(shifts_labels(self)) :] != -100).sum(1)
             # Leaves out the examples that Accelerate repeats to fill the last batch of all workers.
             losses, counts = self.accelerator.gather_for_metrics(
                 (losses.to(total.device), counts.to(total.device))
@@ -279,20 +260,21 @@ class GuardMixin(AttittudMixin):
         return float(total[0] / total[1])
 
 
-def check_trainer(trainer: Any) -> None:
+def check_model_and_settings(trainer: Any) -> None:
     """Refuse models and settings whose outputs do not belong to the tokens of a protected batch."""
     model = trainer.model
+    config = getattr(model, "config", None)
+    peft = getattr(model, "active_peft_config", None)
     plugin = getattr(trainer.accelerator.state, "fsdp_plugin", None)
-    best = getattr(trainer.args, "metric_for_best_model", None) or ""
+    metric = trainer.args.metric_for_best_model or ""
     refusals = {
         f"{type(model).__name__} is an encoder-decoder model, whose losses need labels as input; use a model without an "
-        "encoder": getattr(getattr(model, "config", None), "is_encoder_decoder", False),
-        "prompt learning (PEFT) adds virtual tokens, so outputs are longer than labels; train LoRA adapters instead: "
-        "peft_config=LoraConfig(...)": getattr(
-            getattr(model, "active_peft_config", None), "is_prompt_learning", False
+        "encoder": getattr(config, "is_encoder_decoder", False),
+        "prompt learning (PEFT) adds virtual tokens, so outputs are longer than labels; use LoRA": (
+            getattr(peft, "is_prompt_learning", False)
         ),
-        f"metric_for_best_model={best!r} needs greater_is_better=False, because less forgetting is better": (
-            "forgetting" in best and trainer.args.greater_is_better
+        f"metric_for_best_model={metric!r} needs greater_is_better=False": (
+            "forgetting" in metric and trainer.args.greater_is_better
         ),
         "fsdp_cpu_ram_efficient_loading gives the start model to the first worker alone; set it to false": (
             trainer.accelerator.num_processes > 1
@@ -304,18 +286,7 @@ def check_trainer(trainer: Any) -> None:
             raise ValueError(message)
 
 
-def check_reach(loss: Tensor, model: nn.Module) -> None:
-    """Refuse a model whose forward pass runs another model: a copy.deepcopy of a model that TRL
-    trained does so.
-    """
-    if walk(loss).leaves.isdisjoint(map(id, model.parameters())):
-        raise ValueError(
-            f"the protected loss reaches no parameter of the model: the forward pass of this {type(model).__name__} belongs to "
-            "another model, of which it is a copy. Load the model again with from_pretrained"
-        )
-
-
-def collate(collator: Callable[[Any], Any], what: str, first: int, rows: Any) -> Any:
+def collate(collator: Callable[[Any], Any], argument: str, first: int, rows: Any) -> Any:
     """Make a batch that has a label for each token. `first`: the position of the first label that
     can count.
     """
@@ -323,8 +294,7 @@ def collate(collator: Callable[[Any], Any], what: str, first: int, rows: Any) ->
     labels = batch.get("labels")
     if labels is None or labels.ndim != 2 or not bool((labels[:, first:] != -100).any()):
         raise ValueError(
-            f"{what}: a batch has no labels of tokens that count (its columns are {', '.join(sorted(batch))}); give texts with "
-            "labels, or pass a protect_collator= that makes them, such as transformers' "
+            f"{argument}: a batch has no labels of tokens that count; pass a protect_collator= that makes them, such as "
             "DataCollatorForLanguageModeling(tokenizer, mlm=False)"
         )
     return batch

@@ -14,6 +14,7 @@ class Mine(AttittudMixin, LightningModule):
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from attittud import checkpoint as files
 from attittud.guide import SINGLE, Guide
-from attittud.integrations import Latest, check_settings
+from attittud.integrations import Latest
 from attittud.report import Report
 
 try:
@@ -40,11 +41,11 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # mypy skips lightni
     checkpoints stay Lightning's.
 
     `guide_settings`, a class attribute or set in `__init__`, holds the keyword arguments of a
-    `Guide`. If a module overrides `on_save_checkpoint`, `on_load_checkpoint` or `on_train_end`, it
-    must call `super()` there.
+    `Guide`. If a module overrides `on_save_checkpoint` or `on_load_checkpoint`, it must call
+    `super()` there.
     """
 
-    guide_settings: Mapping[str, Any]
+    guide_settings: Mapping[str, Any] = MappingProxyType({})
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -59,26 +60,19 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # mypy skips lightni
         parameters.
         """
         if self._guide is None:
-            if not hasattr(self, "guide_settings"):
-                # not AttributeError, which nn.Module would report as a missing `guide`
-                raise TypeError(
-                    f"{type(self).__name__} has no guide_settings; set for example "
-                    "guide_settings = {'eta': Eta(neutral=1, helpful=1, harmful=-1)}"
-                )
             for base in type(self.trainer.strategy).__mro__:
                 if base.__name__ in ("DeepSpeedStrategy", "FSDPStrategy"):
                     raise ValueError(
-                        f"{base.__name__} keeps parameters and gradients in its own buffers, which cannot be decomposed; "
-                        "use ModelParallelStrategy (FSDP2) and call fully_shard in configure_model"
+                        f"{base.__name__} hides gradients in its own buffers; use ModelParallelStrategy (FSDP2) and call "
+                        "fully_shard in configure_model"
                     )
             group = torch.distributed.group.WORLD if self.trainer.world_size > 1 else None
-            settings = check_settings(self.guide_settings, "guide_settings")
-            guide = Guide(self, process_group=group, **settings)
+            guide = Guide(self, process_group=group, **self.guide_settings)
             if self._saved is not None:
-                files.restore(
-                    guide, self._saved, f"the entry {STATE_KEY!r} of Lightning's checkpoint"
-                )
-            self._guide, self._saved = guide, None
+                entry = f"the entry {STATE_KEY!r} of Lightning's checkpoint"
+                files.restore(guide, self._saved, entry)
+            self._guide = guide
+            self._saved = None
         return self._guide
 
     def guided_backward(
@@ -100,19 +94,16 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # mypy skips lightni
                 Trainer's logging steps.
             more: other arguments of `Guide.backward`.
         """
-        several = auxiliary if isinstance(auxiliary, Mapping) else {SINGLE: auxiliary}
-        tasks = {name: self.scaled(loss) for name, loss in several.items()}
-        if (judge := more.get("judge")) is not None:
+        named = auxiliary if isinstance(auxiliary, Mapping) else {SINGLE: auxiliary}
+        tasks = {name: self.scaled(loss) for name, loss in named.items()}
+        judge = more.get("judge")
+        if judge is not None:
             more["judge"] = lambda: self.scaled(judge())
         losses = None if primary is None else self.scaled(primary)
         report = self._latest.take(self.guide.backward(losses, tasks, **more))
         self.finish_backward(None if primary is None else primary.detach().mean())
-        if (
-            log
-            and (self.trainer.fit_loop.epoch_loop.total_batch_idx + 1)
-            % self.trainer.log_every_n_steps
-            == 0
-        ):
+        steps = self.trainer.fit_loop.epoch_loop.total_batch_idx + 1
+        if log and steps % self.trainer.log_every_n_steps == 0:
             self.log_dict(self._latest.numbers())
         return report
 
@@ -137,11 +128,6 @@ class AttittudMixin(LightningModule):  # type: ignore[misc] # mypy skips lightni
             torch.zeros(()) if loss is None else loss, self
         )
         strategy.post_backward(loss)
-
-    def on_train_end(self) -> None:
-        super().on_train_end()
-        if self.trainer.is_global_zero:
-            self._latest.warn_if_dropped()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         super().on_save_checkpoint(checkpoint)

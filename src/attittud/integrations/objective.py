@@ -23,23 +23,17 @@ from attittud.autograd.layout import walk
 from attittud.losses import per_example, per_sequence
 
 LossFunction = Callable[[nn.Module, dict[str, Any]], Tensor]
-CLASSIFIERS = [
-    f"For{kind}Classification" for kind in ("Sequence", "Token", "Image", "Video", "Audio")
-]
-"""Values of `loss_type` in transformers for models whose labels are classes."""
-OUTPUTS = (
-    "logits",
-    "log_probs",
-)  # outputs that transformers' models and TRL's fused heads pass to a loss function
+# outputs that transformers' models and TRL's fused heads pass to a loss function
+OUTPUTS = ("logits", "log_probs")
 
 
 class TrainerLoss:
     """The loss of a micro-batch, as it is added to the loss of a step: the Trainer's own loss, or a
     user's function.
 
-    The Trainer's rules for accumulation apply to the auxiliary losses too. `own`: whether
-    `compute_loss` differs from `Trainer.compute_loss`. A user's functions (for auxiliary losses: a
-    dict by name) take (model, inputs).
+    The Trainer's rules for accumulation apply to the auxiliary losses too. `overrides_loss`:
+    whether `compute_loss` differs from `Trainer.compute_loss`. A user's functions (for auxiliary
+    losses: a dict by name) take (model, inputs).
     """
 
     def __init__(
@@ -66,16 +60,13 @@ class TrainerLoss:
     def primary(self, model: nn.Module, inputs: dict[str, Any], items: Any) -> Tensor:
         """Per-example losses. Their mean is the loss that the micro-batch adds to the step."""
         if self.primary_losses is not None:
-            return self.primary_losses(model, inputs) / int(
-                self.trainer.current_gradient_accumulation_steps
-            )
+            return self.primary_losses(model, inputs) / self._micro_batches
         check_batch(inputs)
         if self.from_outputs:
             cut = Cut(model)
-            loss: Tensor = self.trainer.compute_loss(cut, inputs, num_items_in_batch=items)
-            losses = cut.per_example(
-                loss, self.rows_per_example, f"{type(self.trainer).__name__}.compute_loss"
-            )
+            loss = self.trainer.compute_loss(cut, inputs, num_items_in_batch=items)
+            name = f"{type(self.trainer).__name__}.compute_loss"
+            losses = cut.per_example(loss, self.rows_per_example, name)
         else:
             if self._model_loss is None:
                 self._model_loss = ModelLoss(self.trainer, model, inputs)
@@ -84,54 +75,39 @@ class TrainerLoss:
 
     def auxiliary(self, name: str, model: nn.Module, inputs: dict[str, Any], items: Any) -> Tensor:
         if name in self.auxiliary_losses:
-            return self.auxiliary_losses[name](model, inputs) / int(
-                self.trainer.current_gradient_accumulation_steps
-            )
+            return self.auxiliary_losses[name](model, inputs) / self._micro_batches
         loss: Tensor = self.trainer.compute_loss(model, inputs, num_items_in_batch=items)
         return loss / self.divisor(items)
 
-    def classes(self, name: str) -> int | None:
-        """Return how many classes the labels of an auxiliary dataset can have; None if only its
-        loss knows.
-        """
-        model = self.trainer.model
-        kind = getattr(model, "loss_type", None)
-        config = getattr(model, "config", None)
-        if name in self.auxiliary_losses or self.from_outputs or kind not in CLASSIFIERS:
-            return None
-        if not type(model).__module__.startswith("transformers."):
-            return None  # a class of the user may have an output layer for each dataset
-        single = getattr(config, "problem_type", None) in (None, "single_label_classification")
-        count = getattr(config, "num_labels", 1)
-        return count if single and count > 1 else None
+    @property
+    def _micro_batches(self) -> int:
+        return int(self.trainer.current_gradient_accumulation_steps)
 
     def divisor(self, items: Any) -> int:
         """The number by which the Trainer divides a loss under accumulation; 1 if the loss is
         already divided.
         """
-        trainer, scaled = (
-            self.trainer,
-            getattr(self.trainer, "loss_is_scaled_for_ga", None),
-        )  # since transformers 5.19
-        if scaled is None:
-            scaled = (
-                trainer.model_accepts_loss_kwargs and items is not None
-            ) or trainer.compute_loss_func is not None
-        return 1 if scaled else trainer.current_gradient_accumulation_steps
+        trainer = self.trainer
+        is_divided = getattr(trainer, "loss_is_scaled_for_ga", None)  # since transformers 5.19
+        if is_divided is None:
+            counts_items = trainer.model_accepts_loss_kwargs and items is not None
+            is_divided = counts_items or trainer.compute_loss_func is not None
+        return 1 if is_divided else self._micro_batches
+
+
+def shifts_labels(trainer: Any) -> bool:
+    """Whether token t is probably predicted at position t - 1, as in causal language models."""
+    return bool(trainer._loss_shifts_labels or getattr(trainer.model, "loss_type", None) is None)
 
 
 def check_batch(inputs: Any) -> None:
     """Refuse a primary batch in which rows are not examples."""
-    packed = [name for name in ("cu_seq_lens_q", "seq_idx", "seq_lengths") if name in inputs]
-    if packed or (
-        "position_ids" in inputs
-        and "attention_mask" not in inputs
-        and inputs["input_ids"].shape[0] == 1
-    ):
+    packed = any(name in inputs for name in ("cu_seq_lens_q", "seq_idx", "seq_lengths"))
+    has_positions_alone = "position_ids" in inputs and "attention_mask" not in inputs
+    if packed or (has_positions_alone and inputs["input_ids"].shape[0] == 1):
         raise ValueError(
-            f"the primary batch is packed or padding-free (it has {packed[0] if packed else 'position_ids'!r} and no padding): "
-            "its examples have no losses of their own. Use a padding collator for train_dataset; auxiliary datasets may "
-            "have a collator without padding, in auxiliary_collators"
+            "the primary batch is packed or padding-free, so its examples have no losses of their own; use a padding collator "
+            "for train_dataset"
         )
 
 
@@ -140,9 +116,8 @@ def check_logits(outputs: Any, model: Any) -> Tensor:
     logits = getattr(outputs, "logits", None)
     if not isinstance(logits, Tensor):
         raise ValueError(
-            f"{type(model).__name__} returned no logits for a primary batch, as fused losses do (use_liger_kernel=True with "
-            "fused_linear_cross_entropy). Set liger_kernel_config={'fused_linear_cross_entropy': False}, or pass "
-            "primary_losses=, a function of (model, inputs); the auxiliary side may keep its fused loss"
+            f"{type(model).__name__} returned no logits for a primary batch, as fused losses do; set "
+            "liger_kernel_config={'fused_linear_cross_entropy': False}, or pass primary_losses="
         )
     return logits
 
@@ -161,8 +136,7 @@ class ModelLoss:
         self.trainer = trainer
         if "labels" not in inputs:
             raise ValueError(
-                f"the primary batch has no 'labels' (it has {', '.join(sorted(inputs))}); pass primary_losses=, a function of "
-                "(model, inputs) that returns one loss per example"
+                f"the primary batch has no 'labels' (it has {', '.join(sorted(inputs))}); pass primary_losses="
             )
         self.shift, self.divides_by_items = self._compare(model, inputs)
 
@@ -175,11 +149,9 @@ class ModelLoss:
         if self.divides_by_items and num_items_in_batch is not None:
             # The Trainer divides by the tokens of all micro-batches on all workers, whose gradients
             # DDP then averages.
+            total = num_items_in_batch
             if self.trainer.args.average_tokens_across_devices:
-                workers = self.trainer.accelerator.num_processes
-            else:
-                workers = 1
-            total = num_items_in_batch / workers
+                total = total / self.trainer.accelerator.num_processes
         return losses * (losses.shape[0] / total)
 
     def _sums(self, logits: Tensor, labels: Tensor, shift: bool) -> tuple[Tensor, Tensor | int]:
@@ -205,21 +177,16 @@ class ModelLoss:
                 many = labels.new_tensor(1 << 20, dtype=torch.int64)
                 divides = float(model(**inputs, num_items_in_batch=many).loss) < model_loss / 2
         model.train()
-        causal = (
-            self.trainer._loss_shifts_labels
-            or getattr(self.trainer.model, "loss_type", None) is None
-        )
+        causal = shifts_labels(self.trainer)
         sums = {shift: self._sums(logits, labels, shift) for shift in (causal, not causal)}
         means = {shift: float(losses.sum() / total) for shift, (losses, total) in sums.items()}
-        best = min(
-            means, key=lambda shift: abs(means[shift] - model_loss)
-        )  # on a tie the first, more likely form
+        # on a tie the first, more likely form
+        best = min(means, key=lambda shift: abs(means[shift] - model_loss))
         tolerance = 1e-4 if logits.dtype.itemsize >= 4 else 1e-2
         if not abs(means[best] - model_loss) <= tolerance * abs(model_loss):
             raise ValueError(
                 f"the loss of {type(self.trainer.model).__name__} ({model_loss:.5g}) is not what its logits and labels give "
-                f"({means[best]:.5g}): it has further terms or another form. Pass primary_losses=, a function of (model, "
-                "inputs) that returns one loss per example"
+                f"({means[best]:.5g}); pass primary_losses=, a function of (model, inputs) that returns one loss per example"
             )
         return best, divides
 
@@ -265,9 +232,8 @@ class Cut:
         if not leaves or not walk(loss).leaves <= {id(leaf) for leaf in leaves}:
             raise ValueError(
                 f"the loss of {whose} is not a function of the model's {' or '.join(OUTPUTS)} alone, so it cannot be divided "
-                "among the examples. Perhaps the model computes a part of the loss itself (a fused loss without logits, or the "
-                "router loss of a mixture of experts). Turn that off (use_liger_kernel=False, router_aux_loss_coef=0), or "
-                "pass primary_losses=, a function of (model, inputs) that returns one loss per example"
+                "among the examples; turn off losses inside the model (use_liger_kernel=False, router_aux_loss_coef=0), or "
+                "pass primary_losses="
             )
         gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
         shares = torch.zeros((), dtype=loss.dtype, device=loss.device)

@@ -63,8 +63,7 @@ class Attittud(Aggregator):  # type: ignore[misc] # mypy skips torchjd, see pypr
         auxiliary = matrix[self.primary_rows :]
         if len(auxiliary) == 0:
             raise ValueError(
-                f"the Jacobian has {len(matrix)} rows and primary_rows={self.primary_rows}, so none is auxiliary; give the "
-                "primary losses first, then at least one auxiliary loss"
+                f"the Jacobian has {len(matrix)} rows and primary_rows={self.primary_rows}, so none is auxiliary"
             )
         etas = [self.eta] * len(auxiliary) if isinstance(self.eta, Eta) else self.eta
         if len(etas) != len(auxiliary):

@@ -11,9 +11,9 @@ class GuidedSFTTrainer(AttittudMixin, SFTTrainer): ...
 
 from __future__ import annotations
 
-import inspect
+import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from attittud import checkpoint
 from attittud.guide import Guide
-from attittud.integrations import Latest, check_settings, meant
-from attittud.integrations.auxiliary import JUDGES, AuxiliaryData, CheckedLabels, Window
+from attittud.integrations import Latest
+from attittud.integrations.auxiliary import JUDGES, AuxiliaryData, Window
 from attittud.integrations.objective import LossFunction, TrainerLoss
 from attittud.report import Report
 
@@ -76,8 +76,8 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
     def __init__(
         self,
         *args: Any,
-        auxiliary_datasets: Any = None,
-        guide: Mapping[str, Any] | None = None,
+        auxiliary_datasets: Any,
+        guide: Mapping[str, Any],
         auxiliary_collators: Mapping[str, Any] | None = None,
         auxiliary_batch_size: int | None = None,
         primary_losses: LossFunction | None = None,
@@ -85,47 +85,36 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
         judge_dataset: Any = None,
         **kwargs: Any,
     ) -> None:
-        check_arguments(type(self), kwargs)
-        if auxiliary_datasets is None:
-            raise TypeError(
-                f"{type(self).__name__} needs auxiliary_datasets=, one dataset or a dict of named datasets"
-            )
-        settings = check_settings(guide, "guide")
         super().__init__(*args, **kwargs)
-        self.guide_settings = settings
-        self.check()
+        check_trainer(self)
+        self.guide_settings = guide
         self.guide: Guide | None = None
         # Wrong settings are refused before any data is prepared.
-        check_judges(self.make_guide(self.model), judge_dataset)
-        collators = auxiliary_collators or {}
-        own_losses = dict(auxiliary_losses or {})
+        if self.make_guide(self.model).judge_due != (judge_dataset is not None):
+            raise ValueError(
+                "eta='auto' and judge_dataset=, primary examples that are not in train_dataset, need each other"
+            )
+        losses = dict(auxiliary_losses or {})
         self.auxiliary = AuxiliaryData(
             self,
             auxiliary_datasets,
-            collators,
+            auxiliary_collators or {},
             auxiliary_batch_size,
             judge_dataset,
-            others=own_losses,
+            others=losses,
         )
         overridden = type(self).compute_loss is not Trainer.compute_loss
-        self.objective = TrainerLoss(self, primary_losses, own_losses, overrides_loss=overridden)
+        self.objective = TrainerLoss(self, primary_losses, losses, overrides_loss=overridden)
         self._latest = Latest()
         self._window: Window = {}
-
-    def check(self) -> None:
-        """Refuse settings of the Trainer that do not work, before any data is prepared."""
-        check_trainer(self)
 
     def argument_of(self, name: str) -> str:
         """How messages call a dataset."""
         return f"{JUDGES}=" if name == JUDGES else f"the auxiliary dataset {name!r}"
 
-    def collator_of(self, name: str, collator: Any, *, trains: bool) -> Any:
-        """Return the collator of a dataset, in place of the one that it would have."""
-        classes = self.objective.classes(name)
-        if classes is None:
-            return collator
-        return CheckedLabels(collator, self.argument_of(name), classes)
+    def checked_collator(self, name: str, collator: Any) -> Any:
+        """Return the collator of a dataset; a subclass may wrap it."""
+        return collator
 
     def make_guide(self, model: nn.Module) -> Guide:
         """Make the guide of a model."""
@@ -190,26 +179,20 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
         self.guide = self.make_guide(prepared[0])
         # The guide sums micro-batches itself, and under FSDP2 every micro-batch must be reduced.
         self.accelerator.gradient_state.plugin_kwargs["sync_each_batch"] = True
-        resumed = resume_from_checkpoint is not None
-        self.auxiliary.begin(
-            load_guide(self.guide, Path(resume_from_checkpoint)) if resumed else {}
-        )
+        drawn: dict[str, int] = {}
+        if resume_from_checkpoint is not None:
+            drawn = load_guide(self.guide, Path(resume_from_checkpoint))
+        self.auxiliary.begin(drawn)
         self._latest = Latest()
         return prepared
-
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        output = super().train(*args, **kwargs)
-        if self.is_world_process_zero():
-            self._latest.warn_if_dropped()
-        return output
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
         assert self.guide is not None
-        drawn = {AUXILIARY: {"drawn": self.auxiliary.drawn}}
-        checkpoint.save(
-            self.guide, Path(output_dir, FOLDER), writes=self.args.should_save, files=drawn
-        )
+        folder = Path(output_dir, FOLDER)
+        checkpoint.save(self.guide, folder, writes=self.args.should_save)
+        if self.args.should_save:
+            (folder / AUXILIARY).write_text(json.dumps({"drawn": self.auxiliary.drawn}))
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         if "loss" in logs:
@@ -231,129 +214,36 @@ def load_guide(guide: Guide, folder: Path) -> dict[str, int]:
     these files.
     """
     saved = folder / FOLDER
+    if not any(checkpoint.gather(guide, saved.exists())):
+        logger.warning(
+            "%s is missing: the guide and the auxiliary data start from the beginning", saved
+        )
+        return {}
     with checkpoint.together(guide):
-        if len(set(checkpoint.gather(guide, str(saved.exists())))) > 1:
-            raise FileNotFoundError(
-                f"{saved}: not all workers find this folder; copy the checkpoint to all of them"
-            )
-        if not saved.exists():
-            logger.warning(
-                "%s is missing: the guide and the auxiliary data start from the beginning", saved
-            )
-            return {}
         content = checkpoint.read_json(saved / AUXILIARY)
         with checkpoint.reading(saved / AUXILIARY):
-            drawn = _check_drawn(content["drawn"])
+            drawn = {str(name): int(count) for name, count in content["drawn"].items()}
     checkpoint.load(guide, saved)
     return drawn
-
-
-def _check_drawn(drawn: Any) -> dict[str, int]:
-    if not isinstance(drawn, dict) or not all(
-        type(count) is int and count >= 0 for count in drawn.values()
-    ):
-        raise TypeError(
-            "'drawn' must hold the number of batches that were drawn from each auxiliary dataset"
-        )
-    return drawn
-
-
-# ----------------------------------------------------------------------------------------- refusals
-
-FSDP2 = """\
-distributed_type: FSDP
-mixed_precision: bf16
-num_machines: 1
-num_processes: 8  # GPUs
-fsdp_config:
-  fsdp_version: 2
-  fsdp_reshard_after_forward: true
-  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
-  fsdp_state_dict_type: SHARDED_STATE_DICT
-  fsdp_cpu_ram_efficient_loading: false
-"""
 
 
 def check_trainer(trainer: Any) -> None:
     """Refuse settings of a Trainer under which there are no per-example primary gradients."""
     args = trainer.args
-    accelerator = trainer.accelerator
-    launch = f"with `accelerate launch --config_file fsdp2.yaml`, where fsdp2.yaml is:\n{FSDP2}"
-    if trainer.is_deepspeed_enabled:
-        raise ValueError(
-            "DeepSpeed is not supported: its engine keeps gradients in its own buffers, hides .grad and allows one backward "
-            "pass per forward pass, so nothing can be decomposed. FSDP2 shards parameters, gradients and optimizer state as "
-            f"ZeRO-3 does. Drop deepspeed= and launch {launch}"
-        )
-    if trainer.is_fsdp_enabled and getattr(accelerator.state.fsdp_plugin, "fsdp_version", 1) != 2:
-        raise ValueError(
-            "FSDP of version 1 keeps parameters in its own flat buffers, which cannot be decomposed; FSDP2 works. Launch "
-            f"{launch}"
-        )
-    if not trainer.packs:
-        for name, holder in {"packing": args, "padding_free": trainer}.items():
-            if getattr(holder, name, False):
-                raise ValueError(
-                    f"{name}=True does not work for the primary data: primary examples that share a row have no losses of "
-                    f"their own. Set {name}=False; auxiliary datasets may be packed (trl.pack_dataset, with "
-                    "DataCollatorForLanguageModeling(padding_free=True) in auxiliary_collators)"
-                )
-    if args.n_gpu > 1:
-        raise ValueError(
-            "several GPUs are visible to one process, so the Trainer would use nn.DataParallel, which is not supported; launch "
-            "one process per GPU (`accelerate launch` or `torchrun`), or set CUDA_VISIBLE_DEVICES"
-        )
-    if getattr(args, "activation_offloading", False):
-        raise ValueError(
-            "activation_offloading=True frees activations after one backward pass, but a refresh needs several; use "
-            "gradient_checkpointing=True instead"
-        )
-    if "lomo" in str(args.optim).lower():
-        raise ValueError(
-            f"optim={args.optim!r} updates parameters during the backward pass, before gradients can be decomposed; use "
-            "optim='adamw_torch'"
-        )
-    mesh = getattr(accelerator, "parallelism_config", None)
-    for name in ("tp_size", "cp_size", "sp_size"):
-        size = getattr(mesh, name, None) or 1
-        if size > 1:
-            raise ValueError(
-                f"{name}={size}: tensor, context and sequence parallelism are not supported; use FSDP2"
-            )
-
-
-def check_arguments(trainer: type[AttittudMixin], others: Iterable[str]) -> None:
-    """Refuse a misspelt argument of the mixin; `others` are the arguments that would go to the
-    Trainer.
-    """
-    mixed = [base for base in trainer.__mro__ if issubclass(base, AttittudMixin)]
-    of_mixin = {name for base in mixed for name in _arguments(base)}
-    possible = of_mixin.union(*(_arguments(base) for base in trainer.__mro__ if base not in mixed))
-    for name in others:
-        if name not in possible and (hint := meant(name, of_mixin)):
-            raise TypeError(
-                f"{trainer.__name__} has no argument {name!r}{hint}; correct its spelling"
-            )
-
-
-def _arguments(base: type) -> Iterator[str]:
-    """The names of the arguments that the constructor of this class itself has."""
-    if base is not object and "__init__" in vars(base):
-        for name, argument in inspect.signature(base.__init__).parameters.items():  # type: ignore[misc]  # of this very class
-            if (
-                argument.kind not in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD)
-                and name != "self"
-            ):
-                yield name
-
-
-def check_judges(guide: Guide, judge_dataset: Any) -> None:
-    """Refuse eta="auto" without judges, and judges without eta="auto"."""
-    if guide.judge_due and judge_dataset is None:
-        raise ValueError(
-            "eta='auto' needs judges: pass judge_dataset=, primary examples that are not in train_dataset"
-        )
-    if not guide.judge_due and judge_dataset is not None:
-        raise ValueError(
-            "judge_dataset= is only used with eta='auto', but every eta of this guide is fixed; leave it out"
-        )
+    mesh = getattr(trainer.accelerator, "parallelism_config", None)
+    packed = any(getattr(args, name, False) for name in ("packing", "padding_free"))
+    refusals = {
+        "packing=True and padding_free=True join primary examples, which then have no losses of their own; set both to False. "
+        "Auxiliary datasets may be packed": packed and not trainer.packs,
+        "several GPUs are visible to one process, but nn.DataParallel is not supported; launch one process per GPU (`torchrun`) "
+        "or set CUDA_VISIBLE_DEVICES": args.n_gpu > 1,
+        "activation_offloading=True frees activations that a refresh needs again; use gradient_checkpointing=True": getattr(
+            args, "activation_offloading", False
+        ),
+        "tp_size, cp_size and sp_size must be 1: tensor, context and sequence parallelism are not supported; use FSDP2": any(
+            (getattr(mesh, name, None) or 1) > 1 for name in ("tp_size", "cp_size", "sp_size")
+        ),
+    }
+    for message, applies in refusals.items():
+        if applies:
+            raise ValueError(message)

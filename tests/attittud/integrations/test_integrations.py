@@ -14,9 +14,7 @@ pytest.importorskip("accelerate", reason="needs the extra 'transformers'")
 
 import transformers
 
-from attittud import Eta, preset
-from attittud.decompose import Weights
-from attittud.integrations import Latest, check_settings
+from attittud.integrations import Latest
 from attittud.integrations.transformers import AttittudTrainer
 from tests.helpers.trainers import SUM, WARNINGS, arguments, llama, sequences
 
@@ -63,35 +61,3 @@ def test_a_logged_loss_is_averaged_over_the_steps_that_computed_it() -> None:
         "loss_new": 2,
     }
     assert latest.losses() == {}
-
-
-def report(**weights: tuple[float, float, float] | None) -> Mock:
-    """A report with these weights of auxiliary tasks; None for fixed ones."""
-    made = {name: given and Weights(*map(torch.tensor, given)) for name, given in weights.items()}
-    return Mock(
-        tasks={name: Mock(earned=given and Mock(weights=given)) for name, given in made.items()}
-    )
-
-
-def test_the_end_of_training_says_if_auto_dropped_everything(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    latest, nothing = Latest(), (0.0, 0.0, 0.0)
-    latest.warn_if_dropped()  # no step was made
-    for kept in ({"a": nothing, "b": (0.0, 0.1, 0.0)}, {"a": None}, {"a": nothing, "b": None}, {}):
-        latest.take(report(**kept))
-        latest.warn_if_dropped()
-    assert not caplog.messages
-    latest.take(report(a=nothing, b=nothing))
-    latest.warn_if_dropped()
-    assert caplog.messages[0].startswith("eta='auto' ended with weight 0 for every auxiliary part")
-
-
-def test_a_misspelt_setting_of_a_guide_is_named() -> None:
-    assert check_settings(preset("flip"), "guide") == preset("flip")
-    with pytest.raises(TypeError, match="'rnk'"):
-        check_settings({"eta": Eta(1, 1, 0), "rnk": 5}, "guide")
-    with pytest.raises(TypeError, match="'eta'"):
-        check_settings({"rank": 5}, "guide")
-    with pytest.raises(TypeError, match="'flip'"):
-        check_settings("flip", "guide")

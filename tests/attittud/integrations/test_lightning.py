@@ -220,7 +220,7 @@ class Judged(Closer):
         self.log_dict({"loss_primary": primary.detach().mean()})
 
 
-def test_eta_auto_works_with_judges(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_eta_auto_works_with_judges(tmp_path: Path) -> None:
     auto = {"eta": "auto", "judge_every": 1}
     run(tmp_path, closer(Judged, **auto), max_epochs=3)
     resumed = run(tmp_path, closer(Judged, **auto), resume=True, max_epochs=4)
@@ -232,10 +232,6 @@ def test_eta_auto_works_with_judges(tmp_path: Path, caplog: pytest.LogCaptureFix
         for part in ("neutral", "helpful", "harmful")
     ]
     assert all(0 <= weight <= 1 for weight in weights) and weights[0] == 0 and any(weights)
-    dropped = "ended with weight 0 for every auxiliary part"
-    assert dropped not in caplog.text
-    run(tmp_path / "short", closer(Judged, **auto), max_epochs=1, limit_train_batches=1)
-    assert caplog.text.count(dropped) == 1
 
 
 @pytest.mark.parametrize("name", ["FSDPStrategy", "DeepSpeedStrategy"])
