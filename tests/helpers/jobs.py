@@ -40,7 +40,7 @@ def double(here: Here, number: int) -> tuple[int, int]:
     here.progress.phase("work", 2, 0)
     here.progress.advance(2, {"loss/primary": 0.5})
     before = here.folder / "before.txt"
-    total = 0 if here.data is None else int(here.data["numbers"].sum())
+    total = 0 if here.data is None else int(here.data.sum())
     text = before.read_text() if before.exists() else ""
     (here.folder / "inner").mkdir(parents=True, exist_ok=True)
     (here.folder / "inner" / "out.txt").write_text(f"{text}{total}")

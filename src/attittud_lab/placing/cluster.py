@@ -1,39 +1,47 @@
 """Run jobs on a cluster through Ray: `--ray`.
 
-Ray decides where a job runs, and moves it when a node is lost. Nodes need no common file system:
-data, other files and the files of a job's folder travel through Ray's object store.
+Ray decides where a job runs. Nodes need no common file system: data, other files and the files of a
+job's folder travel through Ray's object store.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import runpy
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from itertools import count, islice
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from attittud_lab.errors import InputError, one_line, optional
 from attittud_lab.files import COPIES, make_folder, scratch_folder, write_atomically
 from attittud_lab.output.progress import Progress
-from attittud_lab.placing.job import Event, Handed, Job, Outcome, Place, Reports, perform, replay
+from attittud_lab.placing.job import (
+    Event,
+    Job,
+    Lost,
+    Message,
+    OtherProcesses,
+    Outcome,
+    Place,
+    Reports,
+    perform,
+)
 
 Files = dict[str, bytes]
 """The content of files, by their path in a folder."""
-RETRIES = 3
-"""How often Ray begins a job again after its process or its node was lost."""
 EVERY = 1.0
 """Seconds between two checks of what the jobs report."""
-KEEP_EVERY = 20.0
-"""Seconds between two checks on a node for something new to continue from, such as a checkpoint."""
-_KEPT = "then give the same command again: finished runs are kept"
+SENT_EVERY = 20.0
+"""Seconds after which a node sends a new checkpoint, to continue from if the node is lost."""
+_AGAIN = "then give the same command again"
 
 
 def pack(path: Path) -> Files:
@@ -70,60 +78,23 @@ def _code() -> str:
     """
     import torch
 
+    import attittud
+
     digest = hashlib.sha256(torch.__version__.encode())
-    for package in ("attittud", "attittud_lab"):
-        spec = importlib.util.find_spec(package)
-        folders = spec.submodule_search_locations if spec is not None else None
-        for folder in folders or ():
-            for path in sorted(Path(folder).rglob("*.py")):
-                name = path.relative_to(folder).as_posix()
-                digest.update(name.encode() + path.read_bytes())
+    for package in (Path(attittud.__file__).parent, Path(__file__).parents[1]):
+        for path in sorted(package.rglob("*.py")):
+            digest.update(path.relative_to(package).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()
 
 
 # ---------------------------------------------------------------------------------------- on a node
 
-
-class _Home:
-    """Runs in a process on the machine of the command, and keeps what jobs send before they end."""
-
-    def __init__(self) -> None:
-        self._events: list[tuple[int, list[Event]]] = []
-        self._files: dict[int, Files] = {}
-        self._begun: dict[int, int] = {}
-
-    def begin(self, number: int) -> tuple[int, Files | None]:
-        """Return how often this job has been begun, and the files that it sent last."""
-        self._begun[number] = self._begun.get(number, 0) + 1
-        return self._begun[number], self._files.get(number)
-
-    def tell(self, number: int, events: list[Event]) -> None:
-        self._events.append((number, events))
-
-    def keep(self, number: int, files: Files) -> None:
-        self._files[number] = files
-
-    def latest(self, number: int) -> Files | None:
-        return self._files.get(number)
-
-    def forget(self, number: int) -> None:
-        self._files.pop(number, None)
-
-    def take(self) -> list[tuple[int, list[Event]]]:
-        events = self._events
-        self._events = []
-        return events
-
-
 _cached: dict[str, Any] = {}
-"""What this process of a node has for its next job.
-
-These are the data of its latest job, and the script that it has run.
-"""
+"""The data of the latest job of this process, with their reference."""
 
 
 def _on_node(
-    number: int, job: Job, files: Files, refs: Mapping[str, Any], home: Any, command: _Command
+    number: int, job: Job, files: Files, refs: Mapping[str, Any], queue: Any, command: Command
 ) -> tuple[Outcome, Files]:
     """Run a job on a node, and return its result with the files of its folder.
 
@@ -132,33 +103,28 @@ def _on_node(
     """
     import ray
 
-    try:
-        command.check()
-    except InputError as error:
-        return Outcome(None, error, []), {}
-    begun, sent = ray.get(home.begin.remote(number))
-    reports = Reports(lambda events: home.tell.remote(number, events), EVERY)
+    code, script = command
+    if code != _code():
+        node = ray.util.get_node_ip_address()
+        reason = f"the node {node} has other code than this machine, so results would differ"
+        cure = "install the same versions of attittud and torch on all nodes"
+        return Outcome(None, InputError(f"--ray: {reason}; {cure}"), []), {}
+    if script is not None:
+        _run_script(*script)
     with scratch_folder() as scratch:
         folder = scratch / "run"
         copies = {key: scratch / str(position) for position, key in enumerate(job.reads)}
         for key, path in copies.items():
             unpack(ray.get(refs[key][0]), path)
         folder.mkdir()
-        unpack(files if sent is None else sent, folder)
-        if begun > 1:
-            news = "its process or its node was lost. It continues elsewhere."
-            reports.tell("say", f"{job.name}: {news}")
-        over = threading.Event()
-        arguments = (number, folder, home, over, command.keep_every)
-        sender = threading.Thread(target=_send_news, args=arguments, daemon=True)
-        sender.start()
+        unpack(files, folder)
+        news = _News(folder)
+        reports = Reports(lambda events: queue.put((number, events, news.files())), EVERY)
+        COPIES.update(copies)
         try:
-            COPIES.update(copies)
             outcome = perform(job, folder, _data_of(refs[""]), reports)
         finally:
             COPIES.clear()
-            over.set()
-            sender.join()
         if isinstance(outcome.error, InputError):
             names = {**copies, str(job.folder or "."): folder}
             words = str(outcome.error)
@@ -168,18 +134,23 @@ def _on_node(
         return outcome, pack(folder) if job.folder is not None else {}
 
 
-def _send_news(number: int, folder: Path, home: Any, over: threading.Event, every: float) -> None:
-    """Send the files of a folder back when there is a new checkpoint.
+class _News:
+    """The files of a job's folder whenever it has a new checkpoint, but not too often."""
 
-    So little is lost with the node.
-    """
-    before: set[tuple[str, int]] = set()
-    while not over.wait(every):
-        with suppress(OSError):  # a file that is just being replaced: the next check has it
-            now = {(str(path), path.stat().st_mtime_ns) for path in folder.rglob("checkpoint*")}
-            if now - before:
-                home.keep.remote(number, pack(folder))
-                before = now
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._sent = time.time()
+
+    def files(self) -> Files:
+        """Return all files to send now; none if there is no new checkpoint."""
+        now = time.time()
+        if now - self._sent < SENT_EVERY:
+            return {}
+        written = [path.stat().st_mtime for path in self._folder.rglob("checkpoint*")]
+        if max(written, default=0.0) < self._sent:
+            return {}
+        self._sent = now
+        return pack(self._folder)
 
 
 def _data_of(boxed: list[Any]) -> Any:
@@ -192,64 +163,44 @@ def _data_of(boxed: list[Any]) -> Any:
     if not boxed:
         return None
     reference = boxed[0].hex()
-    if _cached.get("reference") != reference:
-        _cached.pop("data", None)  # not two at the same time
-        _cached["data"] = ray.get(boxed[0])
-        _cached["reference"] = reference
-    return _cached["data"]
+    if reference not in _cached:
+        _cached.clear()  # not two at the same time
+        _cached[reference] = ray.get(boxed[0])
+    return _cached[reference]
 
 
-@dataclass(frozen=True)
-class _Command:
-    """What nodes must know about the command."""
-
-    code: str
-    script: tuple[str, bytes] | None
-    """The name and the text of a person's own script.
-
-    Its strategies and models register themselves when it runs.
-    """
-    keep_every: float
-
-    @classmethod
-    def this(cls) -> _Command:
-        """Return the running command; a script is a main module without a specification."""
-        main = sys.modules["__main__"]
-        script = None
-        if main.__spec__ is None and getattr(main, "__file__", None) is not None:
-            path = Path(main.__file__ or "")
-            script = (path.name, path.read_bytes())
-        return cls(_code(), script, KEEP_EVERY)
-
-    def check(self) -> None:
-        """Refuse a node with other code, and run the script once in this process."""
-        if self.code != _code():
-            import ray
-
-            node = ray.util.get_node_ip_address()
-            cure = "install the same versions of attittud and torch on all nodes"
-            reason = f"the node {node} has other code than this machine, so results would differ"
-            raise InputError(f"--ray: {reason}; {cure}")
-        if self.script is None or _cached.get("script") == self.script:
-            return
-        name, content = self.script
-        with scratch_folder() as folder:
-            path = folder / name
-            path.write_bytes(content)
-            try:
-                runpy.run_path(str(path), run_name="__mp_main__")
-            except ImportError as error:
-                reason = f"{name} cannot be run on a node ({one_line(error, 200)})"
-                cure = "install what it imports on all nodes"
-                raise InputError(f"--ray: {reason}; {cure}") from None
-        _cached["script"] = self.script
+@cache
+def _run_script(name: str, content: bytes) -> None:
+    """Run a person's own script once in this process: it registers strategies and models."""
+    with scratch_folder() as folder:
+        path = folder / name
+        path.write_bytes(content)
+        runpy.run_path(str(path), run_name="__mp_main__")
 
 
 # ----------------------------------------------------------------------------- where the command is
 
+Command = tuple[str, tuple[str, bytes] | None]
+"""What nodes must know about the command: its code, and the name and text of its own script."""
 
-class _Cluster(Place):
+
+def _this_command() -> Command:
+    """Describe the running command; a script is a main module without a specification."""
+    main = sys.modules["__main__"]
+    if main.__spec__ is not None or getattr(main, "__file__", None) is None:
+        return _code(), None
+    path = Path(main.__file__ or "")
+    return _code(), (path.name, path.read_bytes())
+
+
+class _Cluster(OtherProcesses):
+    """The key of a job is a number, since its messages come through a queue."""
+
+    tries = 4
+    cure = f"check the cluster, {_AGAIN}"
+
     def __init__(self, ray: Any) -> None:
+        super().__init__()
         self._ray = ray
         self._numbers = count()
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -259,54 +210,29 @@ class _Cluster(Place):
         # such a node for ever.
         self._cores = max(1, *(int(node.get("CPU", 0)) for node in nodes))
         self._function = ray.remote(_on_node)
-        # On this node, so that what it keeps is lost only with the command itself.
+        # On this node, so that messages are lost only with the command itself.
         node = ray.get_runtime_context().get_node_id()
         affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
-        self._home = ray.remote(_Home).options(num_cpus=0, scheduling_strategy=affinity).remote()
-        self._data = Handed(ray.put)
+        options = {"num_cpus": 0, "scheduling_strategy": affinity}
+        self._queue = ray.util.queue.Queue(actor_options=options)
+        self._running: dict[Any, int] = {}
         self._files: dict[Path, Any] = {}
-        self._command = _Command.this()
+        self._command = _this_command()
+
+    @property
+    def most(self) -> int:
+        """Some more than run at once, so that no node waits for the next job."""
+        return 2 * self.at_once
 
     def run(self, jobs: Iterable[Job], progress: Progress) -> Iterator[tuple[Job, Any]]:
-        """Submit jobs to Ray and yield their results.
-
-        Once in `EVERY` seconds it shows what the jobs have reported. If it ends early, it fetches
-        the checkpoints that unfinished jobs have sent.
-        """
-        ray = self._ray
-        todo = iter(jobs)
-        busy: dict[Any, tuple[int, Job, Progress]] = {}
         try:
-            while True:
-                # Some more than run at once, so that no node waits for the next job.
-                for job in islice(todo, max(0, 2 * self.at_once - len(busy))):
-                    number = next(self._numbers)
-                    needed = [other.data for _, other, _ in busy.values()]
-                    reference = self._submit(number, job, needed)
-                    busy[reference] = (number, job, progress.begin(job.name))
-                if not busy:
-                    return
-                done, _ = ray.wait([*busy], num_returns=1, timeout=EVERY)
-                self._show(busy.values())
-                for reference in done:
-                    number, job, shown = busy[reference]
-                    outcome = self._outcome(reference, job)
-                    del busy[reference]
-                    self._home.forget.remote(number)
-                    replay(shown, outcome.events)
-                    if outcome.error is not None:
-                        raise outcome.error
-                    shown.end()
-                    yield job, outcome.result
-        except ray.exceptions.RayError as error:  # of a job it is caught above
-            why = f"{type(error).__name__}: {one_line(error, 300)}"
-            reason = f"the cluster was lost ({why})"
-            raise InputError(f"--ray: {reason}; start it again, {_KEPT}") from None
-        finally:
-            self._keep(busy)
+            yield from super().run(jobs, progress)
+        except self._ray.exceptions.RayError as error:
+            reason = f"the cluster was lost ({type(error).__name__}: {one_line(error, 300)})"
+            raise InputError(f"--ray: {reason}; start it again, {_AGAIN}") from None
 
-    def _submit(self, number: int, job: Job, needed: Iterable[Any]) -> Any:
-        """Hand a job to Ray and return its reference; `needed` are the data of unfinished jobs."""
+    def start(self, job: Job) -> int:
+        """Hand a job to Ray."""
         if job.device.startswith("cuda:"):
             name = f"{job.device!r} names a GPU of one machine"
             cure = "use device=cuda or device=auto"
@@ -318,66 +244,77 @@ class _Cluster(Place):
         # References are in lists: Ray would fetch bare ones before it starts a job, for each again.
         refs: dict[str, list[Any]] = {"": []}
         if job.data is not None:
-            refs[""].append(self._data.over(job.data, needed))
+            refs[""].append(self.form(job.data))
         for name, path in job.reads.items():
             if path not in self._files:
                 self._files[path] = self._ray.put(pack(path))
             refs[name] = [self._files[path]]
         files = pack(job.folder) if job.folder is not None and job.folder.is_dir() else {}
+        # A lost job is started again here, with the files that it has sent.
         function = self._function.options(
             num_cpus=min(job.threads, self._cores),
             num_gpus=int(on_gpu),
-            max_retries=RETRIES,
+            max_retries=0,
             name=job.name,
         )
-        without_data = replace(job, data=None)
-        return function.remote(number, without_data, files, refs, self._home, self._command)
+        number = next(self._numbers)
+        alone = replace(job, data=None)
+        reference = function.remote(number, alone, files, refs, self._queue, self._command)
+        self._running[reference] = number
+        return number
 
-    def _show(self, busy: Iterable[tuple[int, Job, Progress]]) -> None:
-        """Show what the jobs have reported."""
-        shown = {number: progress for number, _, progress in busy}
-        for number, events in self._ray.get(self._home.take.remote()):
-            if number in shown:
-                replay(shown[number], events)
+    def messages(self, jobs: Mapping[Any, Job]) -> Iterator[tuple[Any, Message]]:
+        """Wait for a job to end, but no longer than `EVERY` seconds; events come first."""
+        done, _ = self._ray.wait([*self._running], num_returns=1, timeout=EVERY)
+        yield from self._events(jobs)
+        for reference in done:
+            number = self._running.pop(reference)
+            yield number, self._ended(reference, jobs[number])
 
-    def _outcome(self, reference: Any, job: Job) -> Outcome:
-        """Fetch the outcome of a finished job, and write its files."""
+    def _events(self, jobs: Mapping[Any, Job]) -> Iterator[tuple[int, list[Event]]]:
+        """Yield what jobs have reported, and write the files that they have sent."""
+        for number, events, files in self._queue.get_nowait_batch(self._queue.qsize()):
+            if number in jobs:
+                folder = jobs[number].folder
+                if folder is not None:
+                    unpack(files, folder)
+                yield number, events
+
+    def _ended(self, reference: Any, job: Job) -> Outcome | Lost:
+        """Return the outcome of a job, and write its files."""
         outcome: Outcome
         try:
             outcome, files = self._ray.get(reference)
+        except self._ray.exceptions.RayTaskError as error:  # before the job began
+            reason = f"a node cannot run it ({one_line(error.cause, 300)})"
+            cure = "install the same packages on all nodes"
+            raise InputError(f"--ray: {job.name}: {reason}; {cure}, {_AGAIN}") from None
         except self._ray.exceptions.RayError as error:
-            cause = getattr(error, "cause", None)
-            if isinstance(cause, ModuleNotFoundError):
-                reason = f"a node of the cluster lacks the package {cause.name!r}"
-                cure = f"install the same packages on all nodes, {_KEPT}"
-                raise InputError(f"--ray: {reason}; {cure}") from None
-            why = f"{type(error).__name__}: {one_line(error, 300)}"
-            reason = f"Ray could not finish it ({why}); check the cluster, {_KEPT}"
-            raise InputError(f"{job.name} ({job.folder}): {reason}") from None
+            return Lost(f"was lost ({type(error).__name__})")
         if job.folder is not None:
             make_folder(job.folder)
             unpack(files, job.folder, whole=outcome.error is None)
         return outcome
 
-    def _keep(self, busy: Mapping[Any, tuple[int, Job, Progress]]) -> None:
-        """Fetch what unfinished jobs have sent back, so that they can continue from there.
+    def stop(self, jobs: Mapping[Any, Job]) -> None:
+        """Keep what unfinished jobs have sent; they end with the connection.
 
-        They end with the connection. Ray (2.60) could cancel them, but it aborts this process if
-        one ends at the same moment.
+        Ray (2.60) could cancel them, but it aborts this process if one ends at the same moment.
         """
-        for number, job, _ in busy.values():
+        if jobs:
             with suppress(self._ray.exceptions.RayError):
-                files = self._ray.get(self._home.latest.remote(number), timeout=10)
-                if files is not None and job.folder is not None:
-                    make_folder(job.folder)
-                    unpack(files, job.folder)
+                list(self._events(jobs))
+
+    def hand_over(self, data: Any) -> Any:
+        return self._ray.put(data)
 
 
 @contextmanager
 def on_ray(address: str = "auto") -> Iterator[Place]:
     """Use the cluster at an address; `auto` is the cluster that this machine is part of."""
     ray = optional("ray", "ray", "--ray")
-    optional("ray.util.scheduling_strategies", "ray", "--ray")
+    for module in ("queue", "scheduling_strategies"):
+        optional(f"ray.util.{module}", "ray", "--ray")
     before = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address=address, log_to_driver=False, logging_level="CRITICAL")

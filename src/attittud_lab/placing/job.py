@@ -11,10 +11,9 @@ from __future__ import annotations
 import logging
 import math
 import pickle
-import sys
 import time
 import traceback
-import warnings
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ from attittud_lab.output.progress import Progress
 logger = logging.getLogger("attittud")
 
 Event = tuple[Any, ...]
-"""The name of a method of `Progress`, or "log" or "warning", and its arguments."""
+"""The name of a method of `Progress`, or "log", and its arguments."""
 
 
 @dataclass(frozen=True)
@@ -162,30 +161,19 @@ class _Forward(logging.Handler):
 @contextmanager
 def _forwarded(reports: Reports) -> Iterator[None]:
     """Turn logged lines and warnings of this process into reports inside the block."""
-
-    def show(
-        message: Any,
-        category: Any,
-        filename: Any,
-        lineno: Any,
-        file: Any = None,  # noqa: ARG001 - it is called with it
-        line: Any = None,
-    ) -> None:
-        text = warnings.formatwarning(message, category, filename, lineno, line)
-        reports.tell("warning", text)
-
     handler = _Forward(reports)
-    usual_show = warnings.showwarning
-    usual_propagate = logger.propagate
-    logger.addHandler(handler)
-    warnings.showwarning = show
-    logger.propagate = False
+    loggers = (logger, logging.getLogger("py.warnings"))
+    logging.captureWarnings(True)
+    for source in loggers:
+        source.addHandler(handler)
+        source.propagate = False
     try:
         yield
     finally:
-        logger.removeHandler(handler)
-        warnings.showwarning = usual_show
-        logger.propagate = usual_propagate
+        logging.captureWarnings(False)
+        for source in loggers:
+            source.removeHandler(handler)
+            source.propagate = True
 
 
 def perform(job: Job, folder: Path, data: Any, reports: Reports) -> Outcome:
@@ -217,37 +205,102 @@ def replay(progress: Progress, events: Sequence[Event]) -> None:
     for kind, *values in events:
         if kind == "log":
             logger.log(*values)
-        elif kind == "warning":
-            sys.stderr.write(*values)
         else:
             getattr(progress, kind)(*values)
 
 
-class Handed:
-    """Large objects in the form that other processes get.
+@dataclass(frozen=True)
+class Lost:
+    """The process of a job ended without an outcome."""
 
-    `make` turns an object into this form, such as a path or a reference of Ray. `drop` removes it
-    when no job needs the object any more.
+    reason: str
+
+
+Message = list[Event] | Outcome | Lost
+
+
+class OtherProcesses(Place):
+    """Runs several jobs at once, each in another process; a job whose process is lost is repeated.
+
+    A key names a job from its start to its end.
     """
 
-    def __init__(
-        self,
-        make: Callable[[Any], Any],
-        drop: Callable[[Any], object] = lambda _: None,
-    ) -> None:
-        self._make = make
-        self._drop = drop
-        self._forms: dict[int, tuple[Any, Any]] = {}
-        """Objects with their forms, by `id`; the objects are held, so that no `id` is reused."""
+    tries: int
+    """How often a job is started if its process is lost."""
+    cure: str
+    """What a person can do if a job is lost every time."""
 
-    def over(self, thing: Any, needed: Iterable[Any]) -> Any:
-        """Return the form of an object; `needed` are the objects of unfinished jobs."""
-        if id(thing) in self._forms:
-            return self._forms[id(thing)][1]
-        still_needed = {id(other) for other in needed}
-        for key in self._forms.keys() - still_needed:
-            _, form = self._forms.pop(key)
-            self._drop(form)
-        form = self._make(thing)
-        self._forms[id(thing)] = (thing, form)
-        return form
+    def __init__(self) -> None:
+        self._forms: dict[int, Any] = {}
+
+    @property
+    def most(self) -> int:
+        """How many jobs are started before one of them has ended."""
+        return self.at_once
+
+    @abstractmethod
+    def start(self, job: Job) -> Any:
+        """Start a job and return its key."""
+
+    @abstractmethod
+    def messages(self, jobs: Mapping[Any, Job]) -> Iterator[tuple[Any, Message]]:
+        """Wait for messages of started jobs, and yield them with their keys."""
+
+    @abstractmethod
+    def stop(self, jobs: Mapping[Any, Job]) -> None:
+        """Stop jobs after an error."""
+
+    @abstractmethod
+    def hand_over(self, data: Any) -> Any:
+        """Turn data into the form that other processes get, such as a path."""
+
+    def drop(self, form: Any) -> None:
+        """Remove a form when nobody has the data any more."""
+
+    def form(self, data: Any) -> Any:
+        """Return data in the form that other processes get; it is made once."""
+        key = id(data)
+        if data is not None and key not in self._forms:
+            self._forms[key] = self.hand_over(data)
+            weakref.finalize(data, lambda: self.drop(self._forms.pop(key)))
+        return self._forms.get(key)
+
+    def run(self, jobs: Iterable[Job], progress: Progress) -> Iterator[tuple[Job, Any]]:
+        todo = iter(jobs)
+        lost: list[Job] = []
+        busy: dict[Any, Job] = {}
+        shown: dict[Job, Progress] = {}
+        tries: dict[Job, int] = {}
+        try:
+            while True:
+                while len(busy) < self.most:
+                    job = lost.pop() if lost else next(todo, None)
+                    if job is None:
+                        break
+                    if job not in shown:
+                        shown[job] = progress.begin(job.name)
+                    tries[job] = tries.get(job, 0) + 1
+                    busy[self.start(job)] = job
+                if not busy:
+                    return
+                for key, message in self.messages(busy):
+                    job = busy[key]
+                    if isinstance(message, list):  # reports, while the job goes on
+                        replay(shown[job], message)
+                        continue
+                    del busy[key]
+                    if isinstance(message, Lost):
+                        where = f"{job.name}: its process {message.reason}"
+                        if tries[job] == self.tries:
+                            failure = f"{where}, the {self.tries}. time, in {job.folder}"
+                            raise InputError(f"{failure}; {self.cure}: finished runs are kept")
+                        progress.say(f"{where}. It starts again.")
+                        lost.append(job)
+                        continue
+                    replay(shown[job], message.events)
+                    if message.error is not None:
+                        raise message.error
+                    shown.pop(job).end()
+                    yield job, message.result
+        finally:
+            self.stop(busy)

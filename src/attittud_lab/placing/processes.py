@@ -9,7 +9,7 @@ import os
 import pickle
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import count
@@ -18,21 +18,24 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from attittud_lab.errors import InputError
+from attittud_lab.errors import one_line
 from attittud_lab.files import cannot_write, scratch_folder
-from attittud_lab.output.progress import Progress
-from attittud_lab.placing.job import Handed, Job, Outcome, Place, Reports, perform, replay
+from attittud_lab.placing.job import (
+    Job,
+    Lost,
+    Message,
+    OtherProcesses,
+    Outcome,
+    Place,
+    Reports,
+    perform,
+)
 
-TRIES = 2
-"""How often a job is started if its process dies."""
 _EVERY = 0.1  # seconds between two reports of a process
 
 
 class _Worker:
-    """A process, and its current job."""
-
-    job: Job
-    progress: Progress
+    """A process that runs one job after the other."""
 
     def __init__(self) -> None:
         # Not forked: neither torch's threads nor CUDA survive a fork.
@@ -43,115 +46,77 @@ class _Worker:
             self.process.start()
         other.close()
 
-    def give(self, job: Job, stored: Path | None, progress: Progress) -> None:
-        self.job, self.progress = job, progress
-        with suppress(OSError):  # it is dead: that shows when its answer is read
-            self.connection.send((replace(job, data=None), stored))
-
     def end(self) -> None:
         self.process.kill()  # not terminate, which the process may have been started to ignore
         self.process.join()
         self.connection.close()
 
 
-class _Processes(Place):
+class _Processes(OtherProcesses):
+    """Each process has one job at a time and answers through its connection, the key of the job.
+
+    While the job goes on, the answers are lists of events; an `Outcome` is the last one. A
+    connection that is closed instead means that the process died.
+    """
+
+    tries = 2
+    cure = "use fewer --workers or a smaller batch, then give the same command again"
+
     def __init__(self, at_once: int, folder: Path) -> None:
+        super().__init__()
         self.at_once = at_once
-        self.workers: list[_Worker] = []
-        names = (folder / f"{number}.data" for number in count())
-        self._stored = Handed(
-            lambda data: _store(data, next(names)),
-            lambda path: path.unlink(missing_ok=True),
-        )
+        self.idle: list[_Worker] = []
+        self.busy: dict[Any, _Worker] = {}
+        self._names = (folder / f"{number}.data" for number in count())
 
-    def run(self, jobs: Iterable[Job], progress: Progress) -> Iterator[tuple[Job, Any]]:
-        """Run jobs in processes and yield their results.
+    def start(self, job: Job) -> Connection:
+        worker = self.idle.pop() if self.idle else _Worker()
+        self.busy[worker.connection] = worker
+        with suppress(OSError):  # it is dead: that shows when its answer is read
+            worker.connection.send((replace(job, data=None), self.form(job.data)))
+        return worker.connection
 
-        Each process has one job at a time and answers through its connection: lists of events while
-        the job goes on, and an `Outcome` at its end. A connection that is closed instead means that
-        the process died; its job starts again in another one.
-        """
-        todo = ((job, progress.begin(job.name)) for job in jobs)
-        again: list[tuple[Job, Progress]] = []  # jobs whose process died
-        busy: dict[Connection, _Worker] = {}
-        tries: dict[Job, int] = {}
-        try:
-            while True:
-                while len(busy) < self.at_once:
-                    waiting = again.pop() if again else next(todo, None)
-                    if waiting is None:
-                        break
-                    worker = self._begin(*waiting, busy)
-                    busy[worker.connection] = worker
-                if not busy:
-                    return
-                for connection in wait([*busy]):
-                    assert isinstance(connection, Connection)
-                    worker = busy[connection]
-                    try:
-                        message: Outcome | list[Any] = connection.recv()
-                    except (EOFError, OSError, pickle.UnpicklingError):
-                        del busy[connection]
-                        self._died(worker, progress, tries)
-                        again.append((worker.job, worker.progress))
-                        continue
-                    if isinstance(message, list):  # reports, while the job goes on
-                        replay(worker.progress, message)
-                        continue
-                    del busy[connection]
-                    replay(worker.progress, message.events)
-                    if message.error is not None:
-                        raise message.error
-                    worker.progress.end()
-                    yield worker.job, message.result
-        finally:
-            for worker in busy.values():  # after an error
-                worker.end()
-                self.workers.remove(worker)
+    def messages(self, jobs: Mapping[Any, Job]) -> Iterator[tuple[Any, Message]]:
+        for connection in wait([*jobs]):
+            assert isinstance(connection, Connection)
+            message: Message
+            try:
+                message = connection.recv()
+            except (EOFError, OSError, pickle.UnpicklingError):
+                message = self._died(self.busy.pop(connection))
+            if isinstance(message, Outcome):
+                self.idle.append(self.busy.pop(connection))
+            yield connection, message
 
-    def _begin(self, job: Job, progress: Progress, busy: dict[Connection, _Worker]) -> _Worker:
-        """Give a job to an idle process; its data are stored once for all jobs that share them."""
-        others = [worker.job.data for worker in busy.values()]
-        stored = None if job.data is None else self._stored.over(job.data, others)
-        worker = self._idle(busy)
-        worker.give(job, stored, progress)
-        return worker
-
-    def _idle(self, busy: dict[Connection, _Worker]) -> _Worker:
-        """Return a process without a job; it is started if all are busy."""
-        for worker in self.workers:
-            if worker.connection not in busy:
-                return worker
-        self.workers.append(_Worker())
-        return self.workers[-1]
-
-    def _died(self, worker: _Worker, progress: Progress, tries: dict[Job, int]) -> None:
-        """Continue with one process fewer, since memory may be short.
-
-        A job that has died `TRIES` times is an error.
-        """
-        self.workers.remove(worker)
+    def _died(self, worker: _Worker) -> Lost:
+        """Continue with one process fewer, since memory may be short."""
         worker.process.join()
         worker.connection.close()
-        job = worker.job
-        code = worker.process.exitcode or 0
-        if code < 0:
-            reason = f"was killed by signal {-code}"
-        else:
-            reason = f"ended with code {code}"
-        if -code == signal.SIGKILL:
-            reason += ", which the system does when memory is short"
-        tries[job] = tries.get(job, 1) + 1
-        if tries[job] > TRIES:
-            name = f"{job.name} ({job.folder or 'no folder'})"
-            failure = f"failed {TRIES} times; the last time its process {reason}"
-            cure = "use fewer --workers or a smaller batch, then give the same command again"
-            raise InputError(f"{name}: {failure}; {cure}: finished runs are kept")
         self.at_once = max(1, self.at_once - 1)
-        others = f"{self.at_once} processes are left"
-        if self.at_once == 1:
-            others = "one process is left"
-        progress.say(f"{job.name}: its process {reason}. It starts again, and {others}.")
+        code = worker.process.exitcode or 0
+        if -code == signal.SIGKILL:
+            return Lost("was killed by signal 9, which the system does when memory is short")
+        return Lost(f"ended with code {code}")
+
+    def stop(self, jobs: Mapping[Any, Job]) -> None:
+        for connection in jobs:
+            self.busy.pop(connection).end()
+
+    def hand_over(self, data: Any) -> Path:
+        """Write data into a file that all processes read through the same memory."""
+        import torch
+
+        path = next(self._names)
+        try:
+            torch.save(data, path)
+        except (OSError, RuntimeError) as error:  # the latter is torch's word for a full disk
+            reason = OSError(0, one_line(error))
+            cure = "set TMPDIR to another folder, or leave --workers out"
+            raise cannot_write(path, reason, cure) from None
+        return path
+
+    def drop(self, form: Path) -> None:
+        form.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -162,24 +127,8 @@ def in_processes(at_once: int) -> Iterator[Place]:
         try:
             yield place
         finally:
-            for worker in place.workers:
+            for worker in place.idle:
                 worker.end()
-
-
-def _store(data: Any, path: Path) -> Path:
-    """Write data into a file that all processes read through the same memory."""
-    import torch
-
-    try:
-        torch.save(data, path)
-    except (OSError, RuntimeError) as error:  # the latter is torch's word for a full disk
-        if isinstance(error, OSError):
-            reason = error
-        else:
-            reason = OSError(0, str(error).splitlines()[0])
-        cure = "set TMPDIR to another folder, or leave --workers out"
-        raise cannot_write(path, reason, cure) from None
-    return path
 
 
 @contextmanager

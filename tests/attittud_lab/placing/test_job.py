@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from attittud_lab.errors import InputError
-from attittud_lab.placing.job import Handed, Job, Reports, in_this_process, perform, replay
+from attittud_lab.placing.job import Job, Reports, in_this_process, perform, replay
 from tests.helpers.jobs import Seen, broken, double, doubles, refused, talkative
 
 
@@ -17,7 +17,7 @@ def test_jobs_in_this_process_run_one_after_the_other(tmp_path: Path) -> None:
     taken: list[str] = []
 
     def jobs():
-        for job in doubles(tmp_path, 3, {"numbers": torch.arange(4)}):
+        for job in doubles(tmp_path, 3, torch.arange(4)):
             taken.append(job.name)
             yield job
 
@@ -52,15 +52,14 @@ def test_reports_wait_for_each_other_and_none_is_lost(
 def test_logged_lines_and_warnings_are_shown_where_the_command_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    usual = warnings.showwarning
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         outcome = perform(Job("a", talkative), tmp_path, None, Reports(lambda _: None, every=1000))
         assert not caplog.records and capsys.readouterr().err == ""
-    assert logging.getLogger("attittud").propagate and warnings.showwarning is usual
+    assert logging.getLogger("attittud").propagate
     first = ("log", logging.WARNING, "a logged line")  # sent at once
     replay(Seen(), [first, *outcome.events])
-    assert "a logged line" in caplog.text and "UserWarning: a warning" in capsys.readouterr().err
+    assert "a logged line" in caplog.text and "UserWarning: a warning" in caplog.text
 
 
 def test_an_unexpected_error_says_where_it_was(tmp_path: Path) -> None:
@@ -68,13 +67,3 @@ def test_an_unexpected_error_says_where_it_was(tmp_path: Path) -> None:
     assert type(error) is ZeroDivisionError and "in broken" in "".join(
         [str(error), *getattr(error, "__notes__", [])]
     )
-
-
-def test_shared_data_are_prepared_once_and_dropped_when_no_job_needs_them() -> None:
-    made, dropped = [], []
-    handed = Handed(lambda thing: made.append(thing) or f"made {len(made)}", dropped.append)
-    one, two, three = [1], [1], [1]  # equal, but not the same
-    assert [handed.over(one, []), handed.over(one, [one])] == ["made 1", "made 1"]
-    assert handed.over(two, [one]) == "made 2" and dropped == []
-    assert handed.over(three, [two]) == "made 3" and dropped == ["made 1"]
-    assert handed.over(two, []) == "made 2" and len(made) == 3
