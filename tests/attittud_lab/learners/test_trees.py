@@ -1,11 +1,9 @@
 """Trees: our walk through their arrays gives scikit-learn's numbers."""
 
 import numpy as np
-import pytest
-from sklearn.ensemble import ExtraTreesClassifier, GradientBoostingClassifier
+from sklearn.ensemble import GradientBoostingClassifier
 
-from attittud_lab.learners.base import LOWEST
-from attittud_lab.learners.trees import Boosting, ExtraTrees, hardened
+from attittud_lab.learners.trees import Boosting, hardened
 
 
 def example(classes, rows=80):
@@ -16,22 +14,6 @@ def example(classes, rows=80):
     new = generator.normal(size=(300, 6)).astype(np.float32)
     new[:, 3] = np.round(new[:, 3])
     return features, labels, generator.uniform(0.5, 2.0, rows), new
-
-
-@pytest.mark.parametrize("leaf", [1, 3])
-def test_extra_trees_predict_as_scikit_learn_does(leaf):
-    classes = 3
-    features, labels, weights, new = example(classes)
-    fitted = ExtraTrees().fit(
-        features, np.eye(classes)[labels], weights, False, {"smallest_leaf": leaf}, seed=3
-    )
-    oracle = ExtraTreesClassifier(
-        n_estimators=ExtraTrees.trees, min_samples_leaf=leaf, random_state=3
-    )
-    oracle.fit(features, labels, sample_weight=weights)
-    np.testing.assert_allclose(
-        np.exp(fitted.scores(new)), oracle.predict_proba(new), atol=2 * LOWEST
-    )
 
 
 def test_boosting_predicts_as_scikit_learn_does():
@@ -50,8 +32,8 @@ def test_boosting_predicts_as_scikit_learn_does():
         )
 
 
-@pytest.mark.parametrize("learner", [ExtraTrees(), Boosting()], ids=["extra trees", "boosting"])
-def test_classes_and_labels_without_a_choice_are_constant(learner):
+def test_classes_and_labels_without_a_choice_are_constant():
+    learner = Boosting()
     features, labels, weights, new = example(2)
     setting = learner.settings(several=False)[0]
     targets = np.eye(4)[np.array([1, 3])[labels]]

@@ -10,9 +10,9 @@ from safetensors.torch import load, save
 from attittud_lab.errors import InputError
 from attittud_lab.learners import find_learner, learners
 from attittud_lab.learners.base import log_softmax
-from attittud_lab.learners.trees import ExtraTrees
 from attittud_lab.uses import find_use, translated, uses
 from attittud_lab.uses.base import SOURCE_LEARNER
+from attittud_lab.uses.candidates import default_candidates
 from attittud_lab.uses.evaluate import SimpleModel, best_temperature, cooled, evaluate, fit_final
 from attittud_lab.uses.problem import Problem, SimpleCandidate, SourceData, log_loss
 
@@ -22,7 +22,6 @@ FAST = {"boosting": {"rounds": 8}}
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(ExtraTrees, "trees", 10)
     monkeypatch.setattr(translated, "ROUNDS", 2)
 
 
@@ -51,20 +50,9 @@ def problem(seed=0, rows=60, random=False, several=False):
     return Problem(features, labels, CLASSES, several, {one.name: one for one in sources})
 
 
-def candidates(names=("linear",), whole=None):
-    """Every learner with every use, and the sources that it can take."""
-    whole = whole or problem()
-    result = []
-    for learner in names:
-        for use in uses():
-            choices = (
-                [("same",), ("other",), ("same", "other")] if find_use(use).needs_sources else [()]
-            )
-            for choice in choices:
-                sources = [whole.sources[name] for name in choice]
-                if find_use(use).objection(whole, sources) is None:
-                    result.append(SimpleCandidate("numbers", learner, use, choice))
-    return result
+def candidates(learner="linear"):
+    """A learner with every use."""
+    return default_candidates(problem(), "numbers", {learner: tuple(uses())})
 
 
 def folds(rows, seed=0, count=3):
@@ -94,7 +82,7 @@ def test_scores_of_a_fold_do_not_depend_on_its_labels(learner, several, monkeypa
     held_out = of == 1
     labels = whole.labels.copy()
     labels[held_out] = (labels[held_out] + 1) % (2 if several else 3)
-    entries = candidates([learner], whole)
+    entries = candidates(learner)
     first = evaluate(whole, of, entries)
     second = evaluate(replace(whole, labels=labels), of, entries)
     changed_others = 0
@@ -119,7 +107,7 @@ def test_random_labels_are_predicted_as_well_as_chance(learner, monkeypatch):
     accuracies = {}
     for seed in range(draws):
         whole = problem(seed, rows=150, random=True)
-        for evaluation in evaluate(whole, folds(150, seed), candidates([learner], whole), seed):
+        for evaluation in evaluate(whole, folds(150, seed), candidates(learner), seed):
             right = evaluation.outputs.argmax(axis=1) == whole.labels
             accuracies.setdefault(evaluation.candidate.label, []).append(right.mean())
     means = {label: float(np.mean(values)) for label, values in accuracies.items()}
@@ -131,7 +119,7 @@ def test_random_labels_are_predicted_as_well_as_chance(learner, monkeypatch):
 def test_the_final_model_predicts_new_rows_and_survives_json_and_safetensors(several):
     whole = problem(several=several)
     new = problem(seed=5, rows=300, several=several)
-    for evaluation in evaluate(whole, folds(60), candidates(whole=whole)):
+    for evaluation in evaluate(whole, folds(60), candidates()):
         final = fit_final(whole, evaluation.candidate, evaluation.setting, evaluation.temperature)
         scores = final.scores(new.features)
         predicted = (scores > 0).astype(int) if several else scores.argmax(axis=1)
@@ -173,8 +161,7 @@ def test_the_temperature_undoes_a_factor(several):
 def test_candidates_that_do_not_fit_are_refused_by_name():
     whole = problem()
     for candidate, culprit in [
-        (SimpleCandidate("numbers", "linear", "pooled", ("nothing",)), "nothing"),
-        (SimpleCandidate("numbers", "linear", "pooled", ("other",)), "other"),
+        (SimpleCandidate("numbers", "linear", "stacked", ("nothing",)), "nothing"),
         (SimpleCandidate("numbers", "linear", "alone", ("same",)), "alone"),
         (SimpleCandidate("numbers", "linear", "stacked"), "stacked"),
     ]:
