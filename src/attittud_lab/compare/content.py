@@ -61,12 +61,11 @@ def content(
     """
     first = at_steps[PRIMARY_ONLY][seeds(config)[0]]
     multitask = next(row for row in rows if row.label == MULTITASK)
-    about = words.equal_steps(_stopped(at_steps))
-    tables = [{"name": "Equal steps", "about": about, **_table(config, folder, at_steps)}]
+    at_equal_steps = _table(config, folder, at_steps)
+    tables = [{"name": "Equal steps", "about": words.EQUAL_STEPS, **at_equal_steps}]
     if at_seconds is not None:
         budget, runs = at_seconds
-        by_budget = bool(config.compare.budget)
-        about = words.equal_seconds(budget, _stopped(runs), by_budget=by_budget)
+        about = words.equal_seconds(budget, by_budget=bool(config.compare.budget))
         named = {"name": "Equal seconds", "about": about, "seconds": budget}
         tables.append({**named, **_table(config, folder, runs)})
     # A gain that vanishes when multitask has the same time is not a gain.
@@ -95,16 +94,6 @@ def _cost(row: Tuned, multitask: Tuned) -> dict[str, float]:
         "seconds_per_step": seconds,
         "to_multitask": seconds / multitask.seconds_per_step,
     }
-
-
-def _stopped(runs: ByLabel) -> str:
-    """Say how many runs a limit ended before their last step; empty where none was."""
-    limits = []
-    for results in runs.values():
-        for run in results.values():
-            stopped = {phase["stopped"] for phase in run.phases}
-            limits.append({limit for limit in stopped if limit is not None})
-    return words.stopped_early(limits)
 
 
 def _tuning(config: Config, rows: Sequence[Tuned], tries: int) -> dict[str, Any]:

@@ -63,8 +63,6 @@ class Decision:
     """The row to look at: the strategy's row, or the best row on validation if unclear."""
     seeds_needed: int | None = None
     """Seeds that would be needed if the outcome is unclear; None if no practical number does."""
-    few_examples: bool = False
-    """Whether more test examples are needed to tell, rather than more seeds."""
 
 
 @dataclass(frozen=True)
@@ -112,26 +110,21 @@ def _decision(rows: Sequence[ComparedRow], worthwhile: float, example: float) ->
         text = words.no_help(best.label, gain, worthwhile)
         return Decision("no_help", PRIMARY_ONLY, text, PRIMARY_ONLY)
     if not better(gain):
-        more = _more(gain, worthwhile, len(candidates), example)
-        text = words.unclear(best.label, gain, more.text)
-        return Decision("unclear", None, text, best.label, more.seeds, more.few_examples)
+        advice, seeds = _more(gain, worthwhile, len(candidates), example)
+        return Decision("unclear", None, words.unclear(best.label, gain, advice), best.label, seeds)
     extra = best.to_multitask
-    if extra is None:  # it is multitask itself
-        return Decision("use", MULTITASK, words.use_best_multitask(gain), MULTITASK)
-    if better(extra):
-        text = words.use_better(best.label, gain, extra)
-        return Decision("use", best.label, text, best.label)
+    if extra is None or better(extra):
+        return Decision("use", best.label, words.use(best.label, gain, extra), best.label)
     # The auxiliary data help, but nothing shows that more than the simple sum is needed.
+    strategy = best.label
     simple = next(row.to_primary_only for row in rows if row.label == MULTITASK)
     if simple is not None and better(simple):
         strategy = MULTITASK
-        text = words.use_simple(simple)
-    else:
-        strategy = best.label
-        text = words.use_unshown(best.label, gain)
+        gain = simple
     versus = words.difference_of_best(best.label, "tuned multitask", extra)
-    more = _more(extra, worthwhile, len(candidates) - 1, example)
-    return Decision("use", strategy, f"{text} {versus}. {more.text}", strategy)
+    advice, _ = _more(extra, worthwhile, len(candidates) - 1, example)
+    text = f"{words.use(strategy, gain)} {versus}. {advice}"
+    return Decision("use", strategy, text, strategy)
 
 
 def _candidates(rows: Sequence[ComparedRow]) -> list[ComparedRow]:
@@ -161,24 +154,15 @@ def ruled_out(difference: Difference, worthwhile: float) -> bool:
     return difference.high < worthwhile and enough
 
 
-@dataclass(frozen=True)
-class _More:
-    """What would answer an open question."""
-
-    text: str
-    seeds: int | None = None
-    """The number of seeds; None if no practical number would do."""
-    few_examples: bool = False
-    """Whether the test set is too small for any number of seeds."""
-
-
-def _more(difference: Difference, worthwhile: float, tests: int, example: float) -> _More:
-    """Estimate how many seeds would show a gain, or rule out a worthwhile gain.
+def _more(
+    difference: Difference, worthwhile: float, tests: int, example: float
+) -> tuple[str, int | None]:
+    """Say what would show a gain, or rule out a worthwhile gain; and the seeds if more would do.
 
     The question is the one that needs fewer seeds. `tests` are the rows that are tested at once.
     """
     if math.isnan(difference.p):
-        return _More(words.too_few_seeds(ENOUGH), ENOUGH)
+        return words.too_few_seeds(ENOUGH), ENOUGH
     shows_gain = difference.mean >= worthwhile / 2
     if shows_gain:
         size = difference.mean
@@ -189,10 +173,10 @@ def _more(difference: Difference, worthwhile: float, tests: int, example: float)
         corrected = 1
         question = words.rule_out_gain(worthwhile)
     if example > size + ROUNDING:
-        return _More(words.too_few_examples(example, question), few_examples=True)
+        return words.too_few_examples(example, question), None
     needed = seeds_needed(difference.std, size, tests=corrected)
     if needed is None:
-        return _More(words.no_number_of_seeds(question))
+        return words.no_number_of_seeds(question), None
     # The estimate comes from these seeds, so fewer cannot be enough.
     needed = max(needed, difference.n + 1)
     text = words.seeds_would(
@@ -201,4 +185,4 @@ def _more(difference: Difference, worthwhile: float, tests: int, example: float)
         as_measured=not shows_gain,
         coarse=difference.std <= ROUNDING,
     )
-    return _More(text, needed)
+    return text, needed

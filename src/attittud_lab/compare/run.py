@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Any
 
 from attittud_lab.compare import words
-from attittud_lab.compare.advice import Pace, Request, advice
+from attittud_lab.compare.advice import Request, advice
 from attittud_lab.compare.candidates import (
     MULTITASK,
     PRIMARY_ONLY,
@@ -202,13 +202,10 @@ class Comparison:
 
     def _result(self, figures: Mapping[str, Any]) -> dict[str, Any]:
         """Add a note on diverged runs, and the advice what to do next."""
-        pace = Pace(fmean(self.runs.seconds), self.place.at_once)
-        finished = next(run for run in self.runs.results.values() if run is not None)
-        notes = {
-            "diverged": [label for label in self.variants if label not in figures["costs"]],
-        }
-        next_steps = advice(self.config, figures, self.request, pace, finished.run_dir)
-        result: dict[str, Any] = without_nan({**figures, **notes, **next_steps})
+        diverged = [label for label in self.variants if label not in figures["costs"]]
+        each = fmean(self.runs.seconds) / self.place.at_once
+        next_steps = advice(self.config, figures, self.request, each)
+        result: dict[str, Any] = without_nan({**figures, "diverged": diverged, **next_steps})
         return result
 
 

@@ -43,27 +43,17 @@ class Screen:
         styled = Text(text, style="" if self.plain else style)
         self.console.print(styled, soft_wrap=self.plain or not wrap)
 
-    def table(
-        self,
-        rows: Sequence[Mapping[str, str]],
-        left: int = 1,
-        *,
-        tight: bool = False,
-    ) -> None:
-        """Show rows of texts by column.
-
-        The first columns are aligned to the left; a `tight` table wraps only these.
-        """
+    def table(self, rows: Sequence[Mapping[str, str]]) -> None:
+        """Show rows of texts by column; only the first column is wrapped."""
         table = Table(
             box=box.MARKDOWN if self.plain else box.SIMPLE_HEAD,
-            padding=(0, 0 if tight and not self.plain else 1),
+            padding=(0, 1 if self.plain else 0),
             pad_edge=self.plain,
         )
-        for position, name in enumerate(rows[0]):
-            if position < left:
-                table.add_column(name, justify="left", overflow="fold")
-            else:
-                table.add_column(name, justify="right", no_wrap=tight, overflow="fold")
+        first, *others = rows[0]
+        table.add_column(first, overflow="fold")
+        for name in others:
+            table.add_column(name, justify="right", no_wrap=True, overflow="fold")
         for row in rows:
             table.add_row(*map(Text, row.values()))  # names of strategies and sources are no markup
         self.console.print(table)
@@ -120,11 +110,11 @@ def _show_table(
         for name in left_out:
             del texts[name]
         rows.append(texts)
-    screen.table(rows, tight=True)
+    screen.table(rows)
     labels = by_label(table)
     if labels:
         screen.say(f"{result['metric']} by label, {table['name'].lower()}, test %:")
-        screen.table(labels, tight=True)
+        screen.table(labels)
     return left_out
 
 
@@ -344,9 +334,7 @@ def notes(result: Mapping[str, Any]) -> list[str]:
     tables = result["tables"]
     decision = result["decision"]
     lines = []
-    # A decision that asks for more test examples has said that they are few.
-    if not decision["few_examples"]:
-        lines.append(words.few_examples(result["examples"]["test"], result["metric"]))
+    lines.append(words.few_examples(result["examples"]["test"], result["metric"]))
     lines.append(_left_out_by_quick(result))
     lines.append(_figures(result))
     lines.append(words.tuned(tuning) + _edge(tuning))
@@ -375,14 +363,9 @@ def _left_out_by_quick(result: Mapping[str, Any]) -> str:
 
 
 def _figures(result: Mapping[str, Any]) -> str:
-    """Explain the figures and only those marks that are shown."""
-    marks = set()
-    for table in result["tables"]:
-        for row in table["rows"]:
-            if row["to_primary_only"]:
-                marks.add(_mark(row["to_primary_only"]))
+    """Explain the figures and marks of the tables."""
     seeds = len(result["seeds"])
-    text = words.figures(result["metric"], seeds, marks)
+    text = words.figures(result["metric"], seeds)
     if decided_row(result, deciding(result)) is not None:
         decided = result["decision"]["outcome"] != "unclear"
         text += words.arrow(DECIDED, decided=decided)
@@ -390,14 +373,9 @@ def _figures(result: Mapping[str, Any]) -> str:
 
 
 def _edge(tuning: Mapping[str, Any]) -> str:
-    """Say if multitask was best with the smallest or the largest weight, and with no other."""
+    """Say if multitask chose the smallest or the largest weight."""
     chosen = tuning["chosen"][MULTITASK]
     weights = tuning["weights"]
-    means: dict[float, list[float]] = {}
-    for tried in tuning["validation"].get(MULTITASK, ()):
-        if tried["mean"] is not None:
-            means.setdefault(tried["mean"], []).append(tried["weight"])
-    best = set(means[max(means)]) if means else set()
-    if len(weights) < 2 or chosen not in (weights[0], weights[-1]) or best != {chosen}:
+    if len(weights) < 2 or chosen not in (weights[0], weights[-1]):
         return ""
     return words.wider_range(chosen, smallest=chosen == weights[0])

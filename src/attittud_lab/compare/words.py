@@ -6,7 +6,7 @@ The other files of this room compute, and call these functions with what they ha
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attittud_lab.compare.candidates import PRIMARY_ONLY, Candidate, Variant
@@ -22,7 +22,6 @@ _MEANINGS = {
     "=": "no difference shown",
     "?": "too few seeds to tell",
 }
-_LIMITS = {"patience": "early stopping (patience)", "seconds": "the limit of seconds"}
 _COARSE = "Equal differences can come from a small test set: more test examples would tell more."
 
 
@@ -68,34 +67,12 @@ def unclear(best: str, gain: Difference, advice: str) -> str:
     return f"Cannot tell with {counted(gain.n, 'seed')}: {about}. {advice}"
 
 
-def use_best_multitask(gain: Difference) -> str:
-    """Say that multitask gains, and that no other strategy is better on validation."""
-    return (
-        f"Use multitask: it gains {points(gain)} over primary_only, and of the strategies with "
-        "auxiliary data it is the best on validation."
-    )
-
-
-def use_better(label: str, gain: Difference, extra: Difference) -> str:
-    """Say that a strategy gains over both baselines."""
-    gains = f"{points(gain)} over primary_only, and {points(extra)} over tuned multitask"
+def use(label: str, gain: Difference, over_multitask: Difference | None = None) -> str:
+    """Say that a strategy gains, and perhaps that it also gains over multitask."""
+    gains = f"{points(gain)} over primary_only"
+    if over_multitask is not None:
+        gains += f", and {points(over_multitask)} over tuned multitask"
     return f"Use {label}: it gains {gains}."
-
-
-def use_simple(gain: Difference) -> str:
-    """Say that multitask gains, and that the best strategy is not shown to be better."""
-    return (
-        f"Use multitask: it gains {points(gain)} over primary_only. "
-        "The strategy that is best on validation is not shown to be better."
-    )
-
-
-def use_unshown(label: str, gain: Difference) -> str:
-    """Say that a strategy gains, although it is not shown to beat multitask."""
-    return (
-        f"Use {label}: it gains {points(gain)} over primary_only. Tuned multitask is not shown to "
-        f"gain, and {label} is not shown to beat tuned multitask."
-    )
 
 
 def too_few_seeds(enough: int) -> str:
@@ -151,34 +128,14 @@ def few_examples(count: int, metric: str) -> str:
 # --------------------------------------------------------------------------------------- the tables
 
 
-def stopped_early(limits: Sequence[set[str]]) -> str:
-    """Say how many runs a limit ended before their last step; empty where none was.
-
-    `limits` has the names of the limits that ended each run.
-    """
-    names = sorted(set().union(*limits))
-    if not names:
-        return ""
-    ended = sum(1 for limit in limits if limit)
-    reasons = " or ".join(_LIMITS.get(name, name) for name in names)
-    return f"{reasons} ended {ended} of {len(limits)} runs earlier"
+EQUAL_STEPS = "every strategy makes at most the configured number of updates"
 
 
-def equal_steps(early: str) -> str:
-    """Say what a table at equal steps compares; `early` is the sentence about runs that ended."""
-    if early:
-        return f"every run makes at most the configured number of updates; {early}"
-    return "every strategy makes the configured number of updates"
-
-
-def equal_seconds(seconds: float, early: str, *, by_budget: bool) -> str:
+def equal_seconds(seconds: float, *, by_budget: bool) -> str:
     """Say what a table at equal seconds compares."""
+    why = "the time that multitask needs for the configured updates"
     if by_budget:
         why = "as the budget says"
-    else:
-        why = "the time that multitask needs for the configured updates"
-    if early:
-        return f"every run trains for at most about {readable(seconds)}, {why}; {early}"
     return f"every run trains for about {readable(seconds)}, {why}"
 
 
@@ -247,33 +204,16 @@ def whole_comparison(runs: int, seconds: float) -> str:
     return f"trains up to {more}, which take about {readable(seconds)}"
 
 
-def new_splits(seconds: float) -> str:
-    """Say what a command with another split for every seed does."""
-    return (
-        f"gives every seed its own test examples and takes about {readable(seconds)}; "
-        "a larger data.primary.test helps too"
-    )
-
-
-def more_test_labels(*, raise_test: bool) -> str:
-    """Say that only more labels help; `raise_test`: the setting does not use all examples."""
-    setting = ", or raise data.primary.test" if raise_test else ""
-    return f"label more test examples{setting}"
-
-
 # ---------------------------------------------------------------------------------------- the notes
 
 
-def figures(metric: str, seeds: int, marks: Collection[str]) -> str:
-    """Say what the figures of a table are, and explain the marks in it."""
-    text = (
+def figures(metric: str, seeds: int) -> str:
+    """Say what the figures of a table are, and explain the marks."""
+    marks = " ".join(f"{sign} {meaning}." for sign, meaning in _MEANINGS.items())
+    return (
         f"Figures are means of the test {metric} over {counted(seeds, 'seed')}. Differences are in "
-        "points; each compares runs with the same seed."
+        f"points; each compares runs with the same seed. {marks}"
     )
-    for sign, meaning in _MEANINGS.items():
-        if sign in marks:
-            text += f" {sign} {meaning}."
-    return text
 
 
 def arrow(sign: str, *, decided: bool) -> str:
