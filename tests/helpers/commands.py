@@ -12,7 +12,7 @@ model: {name: mlp, width: 8}
 training:
   guided: {steps: 6, evaluations: 1, primary_batch: 16, batch_size: 16}
   finetune: {steps: 4, evaluations: 1, primary_batch: 16}
-strategy: {rank: 3}
+strategy: {name: auto, rank: 3}
 """
 
 

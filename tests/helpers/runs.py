@@ -16,7 +16,7 @@ training:
   guided: {steps: 12, evaluations: 3, primary_batch: 16, batch_size: 16, lr: 0.02}
   finetune: {steps: 6, evaluations: 2, primary_batch: 16, lr: 0.01}
 log_every: 4
-strategy: {rank: 3, refresh_every: 4}
+strategy: {name: auto, rank: 3, refresh_every: 4}
 """
 
 

@@ -76,7 +76,7 @@ class Comparison:
         self.tuning_seeds = self.seeds[: settings.tuning_seeds]
         self.budget_seconds: float | None = None
         if settings.budget is not None:
-            self.budget_seconds = parse_duration(settings.budget)
+            self.budget_seconds = parse_duration(settings.budget, "compare.budget")
         self.candidates = candidates(config)
         self.variants: dict[str, list[Variant]] = {}
         for candidate in self.candidates:

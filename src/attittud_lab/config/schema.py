@@ -211,11 +211,11 @@ class EtaWeights(Section):
 class StrategyConfig(Section):
     """How the gradients of the two tasks become one update.
 
-    A bare name is enough: `strategy: auto`.
+    A bare name is enough: `strategy: portfolio`.
     """
 
     shorthand = "name"
-    name: Annotated[str, known("strategy")] = "auto"
+    name: Annotated[str, known("strategy")] = "portfolio"
     """a strategy's name (`attittud train --help` lists them), or custom with eta below"""
     eta: EtaWeights | None = None
     """weights of the three parts; null uses the weights of the named strategy"""

@@ -316,8 +316,8 @@ _UNITS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _DURATION = "".join(rf"(?:(\d+(?:\.\d+)?){unit})?" for unit in _UNITS)
 
 
-def parse_duration(text: str) -> float:
-    """Return the seconds of a duration as people write it.
+def parse_duration(text: str, setting: str = "budget") -> float:
+    """Return the seconds of a duration as people write it in a setting.
 
     >>> parse_duration("1h30m"), parse_duration("45")
     (5400.0, 45.0)
@@ -331,7 +331,7 @@ def parse_duration(text: str) -> float:
         for number, size in zip(match.groups("0"), _UNITS.values(), strict=True):
             seconds += float(number) * size
     if not seconds:
-        raise InputError(f"budget: {text!r} is not a duration; write for example 90s or 1h30m")
+        raise InputError(f"{setting}: {text!r} is not a duration; write for example 90s or 1h30m")
     return seconds
 
 

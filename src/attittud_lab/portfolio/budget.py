@@ -155,7 +155,7 @@ def allowed(config: Config, device: torch.device, part: float = 1.0) -> float | 
         if device.type != "cpu":
             return None
         text = ON_CPU
-    return part * parse_duration(text)
+    return part * parse_duration(text, "portfolio.budget")
 
 
 def forecast(plan: Plan, folds: int, at_once: int = 1) -> str:
