@@ -2,8 +2,8 @@
 in prediction.
 
 A picture is turned as its EXIF orientation says, cut to the middle square and scaled. Transparent
-pixels are laid on white. Pictures with more than 8 bits per pixel are refused: nothing in the file
-says which value is white.
+pixels are laid on white. Nothing in a file says which value is white in a grey picture of more than
+8 bits, so that is decided once for each source.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,7 @@ from PIL import Image
 from torch import Tensor
 
 from attittud_lab.data.parts import Part
-from attittud_lab.data.source import Raw, Rows, check_memory
+from attittud_lab.data.source import Deep, Raw, Rows, check_memory, warn_once
 from attittud_lab.data.splits import strata
 from attittud_lab.errors import InputError, one_line
 
@@ -31,7 +32,9 @@ LARGEST = 64_000_000
 """The most pixels of an image that is decoded; a file of a few kB can declare billions."""
 LOOKED_AT = 256
 """About how many pictures of a part are looked at, the same number of every class."""
-_WHITE = (255, 255, 255, 255)
+WHITES = (255, 1023, 4095, 16383, 65535)
+"""The largest grey values of cameras and scanners, with 8 to 16 bits."""
+_GROUND = (255, 255, 255, 255)  # transparent pixels are laid on white
 _GREY = ("1", "L", "LA", "La")
 _AT_ONCE = 64  # images per task of a thread: decoding a small one is as fast as handing it out
 _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
@@ -76,11 +79,70 @@ def _sample(part: Part) -> Rows:
     return np.sort(np.concatenate(drawn))
 
 
-def _look(raw: Raw, where: str) -> tuple[int, bool]:
+def white_of(part: Part) -> int | None:
+    """Return the grey value that counts as white in a source, and say it once; None without grey
+    pictures of more than 8 bits.
+
+    It is the smallest of `WHITES` that none of the pictures that are looked at exceeds.
+    """
+    where = part.listing.where
+    brightest = 0
+    for raw in part.listing.fetch(part.rows[_sample(part)]):
+        if isinstance(raw, (bytes, Path)):
+            with _open(raw, where) as image:
+                if is_deep(image):
+                    brightest = max(brightest, int(_levels(image, _name(raw, where)).max()))
+    if brightest == 0:
+        return None
+    white = next((level for level in WHITES if brightest <= level), WHITES[-1])
+    warn_once(f"{where}: grey pictures of more than 8 bits; {white} counts as white")
+    return white
+
+
+def with_white(part: Part, white: int | None) -> Part:
+    """Return a part whose grey pictures of more than 8 bits are read with a value of white."""
+    if white is None:
+        return part
+    fetch = part.listing.fetch
+    listing = replace(part.listing, fetch=lambda rows: deep(fetch(rows), white))
+    return replace(part, listing=listing)
+
+
+def deep(raws: Sequence[Any], white: int | None) -> list[Any]:
+    """Return inputs with the value that is white in grey pictures of more than 8 bits."""
+    if white is None:
+        return list(raws)
+    return [raw if isinstance(raw, np.ndarray) else Deep(raw, white) for raw in raws]
+
+
+def is_deep(image: Image.Image) -> bool:
+    """Whether this is a grey picture whose pixels may be above 255."""
+    return image.mode in ("I", "F") or image.mode.startswith("I;16")
+
+
+def _levels(image: Image.Image, name: str) -> npt.NDArray[np.float64]:
+    """Return the values of a grey picture of more than 8 bits."""
+    try:
+        levels = np.asarray(image).astype(np.float64)
+    except Exception as error:  # every format raises its own errors
+        raise _damaged(name, error) from None
+    if not np.isfinite(levels).all() or levels.min() < 0 or (levels != np.rint(levels)).any():
+        problem = f"{name} has grey levels that are no whole numbers from 0 to {WHITES[-1]}"
+        raise InputError(f"{problem}; save such pictures with 8 or 16 bits")
+    return levels
+
+
+def _damaged(name: str, error: Exception) -> InputError:
+    return InputError(f"{name} is damaged ({one_line(error, 200)}); repair or remove it")
+
+
+def _look(raw: Raw | Deep, where: str) -> tuple[int, bool]:
+    if isinstance(raw, Deep):
+        return _look(raw.picture, where)
     if isinstance(raw, np.ndarray):
         return min(raw.shape[1:]), raw.shape[0] == 1
     with _open(raw, where) as image:
-        return min(image.size), image.mode in _GREY
+        return min(image.size), image.mode in _GREY or is_deep(image)
 
 
 def _open(raw: Raw, where: str) -> Image.Image:
@@ -107,10 +169,14 @@ def _name(raw: Raw | Image.Image, where: str) -> str:
     return str(raw) if isinstance(raw, Path) else f"{where}: an image"
 
 
-def decode(raw: Raw | Image.Image, pixels: Pixels, where: str) -> npt.NDArray[np.uint8]:
+def decode(
+    raw: Raw | Image.Image | Deep, pixels: Pixels, where: str, white: int = WHITES[-1]
+) -> npt.NDArray[np.uint8]:
     """Return one image as C x H x W. An image that a caller has opened stays open and as it is."""
     shape = (pixels.size, pixels.size)
     mode = "L" if pixels.channels == 1 else "RGB"
+    if isinstance(raw, Deep):
+        return decode(raw.picture, pixels, where, raw.white)
     if isinstance(raw, np.ndarray):
         if raw.shape == (pixels.channels, *shape):
             return raw
@@ -123,12 +189,11 @@ def decode(raw: Raw | Image.Image, pixels: Pixels, where: str) -> npt.NDArray[np
                 # JPEG can be decoded at a half, a quarter or an eighth of its size.
                 file.draft(mode, shape)
             file.load()
-            image = _upright(_eight_bits(file, _name(raw, where)).convert(mode), file)
+            image = _upright(_eight_bits(file, _name(raw, where), white).convert(mode), file)
         except InputError:
             raise
         except Exception as error:  # every format raises its own errors
-            problem = f"{_name(raw, where)} is damaged ({one_line(error, 200)})"
-            raise InputError(f"{problem}; repair or remove it") from None
+            raise _damaged(_name(raw, where), error) from None
         finally:
             if file is not raw:
                 file.close()
@@ -161,20 +226,26 @@ def _upright(image: Image.Image, file: Image.Image) -> Image.Image:
     return image if turn is None else image.transpose(turn)
 
 
-def _eight_bits(image: Image.Image, name: str) -> Image.Image:
-    """Return an image of 8 bits without transparency."""
-    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
-        problem = f"{name} has grey levels of more than 8 bits, and its white is not known"
-        raise InputError(f"{problem}; save such pictures with 8 bits")
+def _eight_bits(image: Image.Image, name: str, white: int) -> Image.Image:
+    """Return an image of 8 bits without transparency. Levels above white are cut."""
+    if is_deep(image):
+        levels = _levels(image, name)
+        if levels.max() > white:
+            warn_once(f"{name}: has grey levels above {white}, which counts as white; they are cut")
+        scaled = np.rint(np.minimum(levels, white) * (255 / white))
+        transparent = image.info.get("transparency")
+        if isinstance(transparent, int):
+            scaled[levels == transparent] = 255
+        return Image.fromarray(scaled.astype(np.uint8))
     if image.has_transparency_data:
         image = image.convert("RGBA")
-        ground = Image.new("RGBA", image.size, _WHITE)
+        ground = Image.new("RGBA", image.size, _GROUND)
         return Image.alpha_composite(ground, image).convert("RGB")
     return image.convert("RGB") if image.mode == "CMYK" else image
 
 
 def decode_all(
-    raws: Sequence[Raw | Image.Image], pixels: Pixels, where: str | Sequence[str]
+    raws: Sequence[Raw | Image.Image | Deep], pixels: Pixels, where: str | Sequence[str]
 ) -> Tensor:
     """Decode n x C x H x W in a few threads (pillow works outside of Python's lock). Error messages
     begin with `where`.

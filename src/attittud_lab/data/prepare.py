@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from attittud_lab.config.schema import DataConfig, Kind
 from attittud_lab.data.features import Features, taken
-from attittud_lab.data.images import Pixels, decode_all, look_at
+from attittud_lab.data.images import Pixels, decode_all, look_at, white_of, with_white
 from attittud_lab.data.parts import Part, Parts, read_parts
 from attittud_lab.data.source import Raw
 from attittud_lab.data.splits import packed, words_of
@@ -27,6 +27,10 @@ from attittud_lab.errors import InputError, listed
 DIGESTS = "digests"
 """The entry of a record with digests of the examples for training and validation."""
 PRIMARY = "primary"
+WHITE = "white"
+"""The entry of a record with the grey value that counts as white, by source, where grey pictures
+have more than 8 bits.
+"""
 
 
 @dataclass
@@ -122,11 +126,16 @@ def encode(
     """Turn the parts of all sources into tensors, as `prepare` does; `seed` is that of the
     split.
     """
+    whites: dict[str, int] = {}
+    if parts.primary["train"].listing.kind == "image":
+        parts, whites = _whitened(parts)
     train, held_out = parts.primary["train"], parts.primary["validation"]
     encoder = _Encoder.of(config, parts, reader, pooled=pooled)
     objective = objective_for(several=train.listing.multi_label)
     record: dict[str, Any] = {"kind": train.listing.kind, "seed": seed, "classes": train.classes}
     record |= _record(config, parts, encoder)
+    if whites:
+        record[WHITE] = whites
     primary = Task("primary", objective, train.classes, encoder.examples(train))
     if encoder.pixels is not None:
         _check_pictures(primary.examples, train.listing.where)
@@ -235,6 +244,20 @@ class _Encoder:
         return sharing(task, primary)
 
 
+def _whitened(parts: Parts) -> tuple[Parts, dict[str, int]]:
+    """Decide for each source which grey value is white, where grey pictures have more than 8
+    bits.
+    """
+    sources = {PRIMARY: parts.primary["train"], **parts.auxiliary}
+    found = {name: white_of(part) for name, part in sources.items()}
+    whites = {name: white for name, white in found.items() if white is not None}
+    primary = {
+        split: with_white(part, whites.get(PRIMARY)) for split, part in parts.primary.items()
+    }
+    auxiliary = {name: with_white(part, whites.get(name)) for name, part in parts.auxiliary.items()}
+    return replace(parts, primary=primary, auxiliary=auxiliary), whites
+
+
 def _check_pictures(examples: Examples, where: str) -> None:
     """Refuse pictures that all show the same, such as a single colour."""
     pixels = examples.inputs
@@ -299,7 +322,7 @@ def _decoded(others: Sequence[Prepared], part: Part, record: Mapping[str, Any]) 
         return None
     rows = _rows(part)
     for other in others:
-        if other.record.get("image_size") != record["image_size"]:
+        if any(other.record.get(entry) != record.get(entry) for entry in ("image_size", WHITE)):
             continue
         for name, task in other.auxiliary.items():
             same = all(other.record["auxiliary"][name][key] == rows[key] for key in rows)

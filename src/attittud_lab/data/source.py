@@ -24,6 +24,17 @@ from attittud_lab.errors import InputError
 
 logger = logging.getLogger("attittud")
 
+
+@dataclass(frozen=True)
+class Deep:
+    """A picture of a source that has grey pictures of more than 8 bits."""
+
+    picture: Any
+    """A file, its bytes, or an image that a caller has opened."""
+    white: int
+    """The value of a white pixel, if this is such a grey picture."""
+
+
 Raw = bytes | Path | str | npt.NDArray[np.uint8]
 """An encoded image, an image file, a text, pixels (C x H x W), or the cells of a row as bytes that
 are only compared.

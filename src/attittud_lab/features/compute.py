@@ -19,6 +19,7 @@ import numpy.typing as npt
 import torch
 
 from attittud_lab.data.arrays import read_arrays, write_arrays
+from attittud_lab.data.source import Deep
 from attittud_lab.errors import InputError, one_line
 from attittud_lab.features.base import FeatureMap, Matrix
 from attittud_lab.output.progress import Progress
@@ -109,7 +110,9 @@ def _folder(feature_map: FeatureMap, cache_folder: Path) -> Path:
 
 def _digest(example: Any) -> bytes:
     """Return a checksum of a text, of an encoded image or its file, or of pixels."""
-    if isinstance(example, str):
+    if isinstance(example, Deep):
+        content = f"white {example.white}".encode() + _digest(example.picture)
+    elif isinstance(example, str):
         content = b"text" + example.encode("utf-8", "surrogatepass")
     elif isinstance(example, bytes):
         content = b"file" + example

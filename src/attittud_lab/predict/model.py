@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from attittud_lab import features
 from attittud_lab.config.schema import Config, ModelConfig
 from attittud_lab.data.features import Features
-from attittud_lab.data.images import Pixels, decode_all
+from attittud_lab.data.images import Pixels, decode_all, deep
 from attittud_lab.data.prepare import DIGESTS, rows_bytes
 from attittud_lab.data.splits import are_in, unpacked, words_of
 from attittud_lab.data.tasks import Examples
@@ -201,6 +201,8 @@ class Model:
 
     def batch(self, raws: Sequence[Any], names: Sequence[str]) -> Batch:
         """Prepare some inputs as in training; error messages use these names for the inputs."""
+        if self.about.kind == "image":
+            raws = deep(raws, self.about.white)
         examples = None
         as_trained = any(group.reader is None for group in self.networks)
         if as_trained or self.about.kind == "table":

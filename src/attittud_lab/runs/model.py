@@ -55,6 +55,8 @@ class ModelFile:
     classes: list[str]
     several: bool
     """Whether an example may have several of the classes at once."""
+    white: int | None = None
+    """The value of white in grey pictures of more than 8 bits; None without such pictures."""
     members: list[Member] = field(
         default_factory=lambda: [Member(kind="network", weights=WEIGHTS, share=1.0)]
     )

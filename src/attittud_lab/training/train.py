@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from attittud_lab.config.schema import Config, StrategyConfig, to_dict
-from attittud_lab.data.prepare import Prepared, encode, prepare
+from attittud_lab.data.prepare import PRIMARY, WHITE, Prepared, encode, prepare
 from attittud_lab.data.texts import Reader
 from attittud_lab.errors import InputError
 from attittud_lab.models.network import (
@@ -260,6 +260,7 @@ def model_file(config: Config, data: Prepared, folder: Path, **figures: Any) -> 
         shape=list(data.primary.examples.inputs.shape[1:]),
         classes=data.primary.classes,
         several=data.primary.several,
+        white=data.record.get(WHITE, {}).get(PRIMARY),
         network=keep_description(config.model, folder),
         **figures,
     )

@@ -15,7 +15,8 @@ from PIL import Image
 import attittud_lab
 from attittud_lab import cli
 from attittud_lab.config.load import loads
-from attittud_lab.data.images import Pixels, decode
+from attittud_lab.data.images import WHITES, Pixels, decode
+from attittud_lab.data.source import Deep
 from attittud_lab.errors import InputError
 from attittud_lab.training.train import load_data
 from tests.helpers.data_files import CASES, damaged
@@ -38,7 +39,7 @@ def stored(image: Image.Image, form: str, **options: Any) -> bytes:
     return file.getvalue()
 
 
-def pixels_of(content: bytes | Image.Image, channels: int = 3) -> npt.NDArray[np.int64]:
+def pixels_of(content: bytes | Image.Image | Deep, channels: int = 3) -> npt.NDArray[np.int64]:
     """Return H x W for a grey picture, else H x W x 3."""
     found = decode(content, Pixels(channels, 24), "here").astype(np.int64)
     return found[0] if channels == 1 else found.transpose(1, 2, 0)
@@ -105,11 +106,17 @@ def test_a_picture_is_turned_as_its_exif_orientation_says(orientation: int) -> N
 @pytest.mark.parametrize(
     ("kind", "form"), [(np.uint16, "PNG"), (np.int32, "TIFF"), (np.float32, "TIFF")]
 )
-def test_pictures_of_more_than_8_bits_are_refused(kind: Any, form: str) -> None:
-    """Read as they are, their bright half would become white without a word."""
-    image = Image.fromarray((GREY.astype(np.int64) * 16).astype(kind))
-    with pytest.raises(InputError, match="8 bits"):
-        pixels_of(stored(image, form), 1)
+@pytest.mark.parametrize("white", WHITES)
+def test_deep_pictures_keep_their_levels(kind: Any, form: str, white: int) -> None:
+    image = Image.fromarray(np.rint(GREY / 255 * white).astype(kind))
+    assert np.array_equal(pixels_of(Deep(stored(image, form), white), 1), GREY)
+
+
+@pytest.mark.parametrize("level", [-1, 0.5, np.nan])
+def test_grey_levels_without_a_meaning_are_refused(level: float) -> None:
+    image = Image.fromarray(np.full((24, 24), level, dtype=np.float32))
+    with pytest.raises(InputError, match="grey levels"):
+        pixels_of(stored(image, "TIFF"), 1)
 
 
 # ------------------------------------------------------------------------------------- one decision
@@ -131,13 +138,13 @@ def test_size_and_colour_are_decided_from_all_classes(tmp_path: Path) -> None:
 def test_prediction_sees_the_pixels_of_training(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Turned and transparent pictures too."""
+    """Deep, turned and transparent pictures too: the run folder says how they were read."""
     folder = tmp_path / "own"
     random_ = np.random.default_rng(0)
     for name in "ab":
         (folder / name).mkdir(parents=True)
         for number in range(12):
-            values = random_.integers(0, 256, (16, 16), dtype=np.uint8)
+            values = random_.integers(0, 200 + 300 * number, (16, 16), dtype=np.uint16)
             Image.fromarray(values).save(folder / name / f"{number}.png")
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -161,6 +168,7 @@ def test_prediction_sees_the_pixels_of_training(
     (result,) = (tmp_path / "runs").rglob("result.json")
     data = load_data(loads(job))
     model = attittud_lab.load(result.parent)
+    assert model.about.white == 4095
     paths = sorted(folder.rglob("*.*"))
     rows = data.record["primary"]["test"]["rows"]
     batch = model.batch([paths[row] for row in rows], [str(row) for row in rows])
