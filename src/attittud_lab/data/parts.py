@@ -4,10 +4,11 @@ anything is decoded.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import combinations
+from itertools import chain, combinations
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +33,7 @@ from attittud_lab.data.source import (
     renumber,
     warn_once,
 )
-from attittud_lab.data.splits import Digests, amount, check_copies, copies, digests, stratified
+from attittud_lab.data.splits import Digests, amount, check_copies, digests, stratified
 from attittud_lab.data.tasks import find_objective, mix
 from attittud_lab.errors import InputError, counted, listed, loose, nearest, short, spellings
 
@@ -92,10 +93,8 @@ class Parts:
     auxiliary: dict[str, Part]
     copied: dict[str, int]
     """How many primary examples are in two parts, such as `test in train`."""
-    used: list[npt.NDArray[np.bytes_]]
-    """Digests (`Digests.words`) of the examples for training and validation, primary and auxiliary
-    ones.
-    """
+    used: list[Digests]
+    """Digests of the examples for training and validation, primary and auxiliary ones."""
 
 
 def read_parts(config: DataConfig, seed: int, *, pooled: bool = False) -> Parts:
@@ -117,10 +116,6 @@ def read_parts(config: DataConfig, seed: int, *, pooled: bool = False) -> Parts:
         raise InputError(
             f"data.kind is {config.kind}, but {config.primary.path} holds {kind}s; set data.kind: {kind} or auto"
         )
-    if table is not None:
-        _check_excluded(
-            table, [opened(source.path) for source in (config.primary, *config.auxiliary.values())]
-        )
     digests_of = {name: digests(part.listing, part.rows) for name, part in primary.items()}
     copied = check_copies(digests_of, config.primary.path, config.primary.overlap)
     if pooled and config.primary.overlap != "allow":
@@ -128,73 +123,63 @@ def read_parts(config: DataConfig, seed: int, *, pooled: bool = False) -> Parts:
             [digests_of["train"], digests_of["validation"]], primary, config.primary.path
         )
     auxiliary = {}
-    used = [digests_of["train"].words, digests_of["validation"].words]
+    used = [digests_of["train"], digests_of["validation"]]
     for name, source in config.auxiliary.items():
         part = _auxiliary_part(
             source, opened(source.path), name, mix(seed, name), table, config.primary.group
         )
         if part.listing.kind != kind:
-            raise InputError(
-                f"data.auxiliary.{name}: holds {part.listing.kind}s, but the primary source holds {kind}s; name a "
-                f"source of {kind}s"
-            )
+            problem = f"data.auxiliary.{name}: holds {part.listing.kind}s"
+            raise InputError(f"{problem}, but the primary source holds {kind}s")
         _check_columns(part, name, primary["train"])
         _check_one_class(part, name, primary["train"])
-        part, words = _without_primary(part, name, primary, digests_of, pooled=pooled)
+        part, own_digests = _without_primary(part, name, primary, digests_of, pooled=pooled)
         auxiliary[name] = part
-        used.append(words)
+        used.append(own_digests)
         _warn_of_spelling(part, name, primary["train"])
         if source.label_noise is not None:
             noise_seed = mix(seed, name, "noise")
             part.labels = with_noise(
                 part.labels, len(part.classes), source.label_noise, noise_seed, name
             )
+    if table is not None:
+        _check_excluded(table, [*primary.values(), *auxiliary.values()])
     return Parts(primary, auxiliary, copied, used)
 
 
 def _warn_of_copies(pooled: Sequence[Digests], primary: Mapping[str, Part], where: str) -> None:
     """Warn about pooled examples that may be held out while copies of them are trained on."""
-    words = np.concatenate([part.words for part in pooled]).tolist()
+    found = np.concatenate(pooled).tolist()
     groups = [*(primary["train"].groups or ()), *(primary["validation"].groups or ())]
     # Copies in one group stay together.
-    pairs = {
-        (word, group)
-        for word, group in zip(words, groups or range(len(words)), strict=True)
-        if word
-    }
-    count = len(pairs) - len({word for word, _ in pairs})
+    pairs = set(zip(found, groups or range(len(found)), strict=True))
+    copied = Counter(copy for copy, _ in pairs if copy)
+    count = copied.total() - len(copied)
     if count:
-        problem = f"{where}: {count} of {len(words)} labelled examples are copies of others. If one copy is held out while"
+        problem = f"{where}: {count} of {len(found)} labelled examples are copies of others. If one copy is held out while"
         cure = "remove the copies, or give them the same data.primary.group"
         warn_once(f"{problem} another is trained on, out-of-fold scores are too good; {cure}")
 
 
-def _check_excluded(table: TableConfig, sources: Sequence[Source]) -> None:
-    """Refuse a column that no source has: it is misspelt, and the intended column would become a
-    feature.
-    """
-    columns = list[str]()
-    for source in sources:
-        split = "train" if "train" in source.splits else None
-        columns += source.columns(split or next(iter(source.splits), None))
+def _check_excluded(table: TableConfig, parts: Sequence[Part]) -> None:
+    """Refuse a column that no source has: the column that was meant would become a feature."""
+    columns = list(chain.from_iterable(part.listing.columns for part in parts))
     for name in table.exclude:
         if name not in columns:
-            raise InputError(
-                f"data.table.exclude: no source has a column {short(name)!r}{meant(name, columns)}"
-            )
+            hint = meant(name, columns)
+            raise InputError(f"data.table.exclude: no source has a column {short(name)!r}{hint}")
 
 
 def _check_columns(part: Part, name: str, primary: Part) -> None:
     """Refuse an auxiliary table that does not have the feature columns of the primary table."""
-    names = [
-        {*table.column_names} for table in (*primary.listing.tables[:1], *part.listing.tables[:1])
-    ]
-    if names and names[0] != names[1]:
-        differing = listed(sorted(names[0] ^ names[1]))
+    differing = set[str]()
+    for own, other in zip(primary.listing.tables[:1], part.listing.tables[:1], strict=True):
+        differing = {*own.column_names} ^ {*other.column_names}
+    if differing:
+        cure = "list them in data.table.exclude, or rename columns that mean the same"
         raise InputError(
-            f"data.auxiliary.{name}: has other features than the primary source; list the columns that only one of them has "
-            f"({differing}) in data.table.exclude, or rename columns that mean the same. The primary source has "
-            f"{listed(sorted(names[0]))}; {name} has {listed(sorted(names[1]))}"
+            f"data.auxiliary.{name}: has other features than the primary source; only one of them "
+            f"has {listed(sorted(differing))}; {cure}"
         )
 
 
@@ -205,17 +190,9 @@ def _check_one_class(part: Part, name: str, primary: Part) -> None:
     if part.labels is None or part.labels.ndim > 1 or len(np.unique(part.labels)) > 1:
         return
     only = part.classes[part.labels[0]]
-    problem = (
-        f"data.auxiliary.{name}: all its {len(part.rows)} examples have the class {short(only)!r}"
-    )
     if only not in primary.classes:
-        cure = "give a source of several classes, name another column with label:, or leave the source out"
-        raise InputError(
-            f"{problem}, which the primary data do not have, so there is nothing to learn; {cure}"
-        )
-    warn_once(
-        f"{problem}; they help only where they join the primary examples, since an output layer of their own learns nothing"
-    )
+        problem = f"data.auxiliary.{name}: all its {len(part.rows)} examples have the class {short(only)!r}"
+        raise InputError(f"{problem}, so there is nothing to learn; check its label:")
 
 
 def _warn_of_spelling(part: Part, name: str, primary: Part) -> None:
@@ -239,7 +216,7 @@ def _without_primary(
     digests_of: Mapping[str, Digests],
     *,
     pooled: bool,
-) -> tuple[Part, npt.NDArray[np.bytes_]]:
+) -> tuple[Part, Digests]:
     """Leave out the examples that the primary task has, and those whose groups it holds out.
 
     Returns the others, and their digests. A labelled example that the primary task has adds
@@ -248,47 +225,32 @@ def _without_primary(
     """
     here = digests(part.listing, part.rows)
     held_outs = ("train", "validation", "test")[not pooled :]
-    if part.groups is None and any(primary[held_out].groups for held_out in held_outs):
+    if part.groups is None and primary["train"].groups is not None:
+        reason = "has no column for data.primary.group"
         warn_once(
-            f"data.auxiliary.{name}: has no column for data.primary.group, so its examples that belong to held-out primary "
-            "groups cannot be found and removed; add the column, unless the source shares no group with the primary data"
+            f"data.auxiliary.{name}: {reason}, so examples of held-out groups are not removed"
         )
-    forbidden = [
-        digests_of["validation"],
-        digests_of["test"],
-        *([digests_of["train"]] if pooled or part.labels is not None else []),
-    ]
-    copied = np.isin(here.exact, np.concatenate([other.exact for other in forbidden]))
+    forbidden = [digests_of["validation"], digests_of["test"]]
+    if pooled or part.labels is not None:
+        forbidden.append(digests_of["train"])
+    copied = np.isin(here, np.concatenate(forbidden)) & (here != b"")
     grouped = ~copied & _of_groups(part, [primary[held_out] for held_out in held_outs])
     remaining = ~copied & ~grouped
-    for held_out in held_outs:
-        count, _ = copies(
-            Digests(here.exact[remaining], here.words[remaining]), digests_of[held_out]
-        )
-        if count:
-            problem = f"data.auxiliary.{name}: {count} of its texts are also in the primary {held_out} set"
-            but = "except for case, white space or punctuation"
-            warn_once(f"{problem}, {but}; remove them, because results on them say little")
-    if grouped.any():
-        left_out = part.take(np.flatnonzero(grouped))
-        _tell_of_groups(
-            left_out,
-            name,
-            len(remaining),
-            int(copied.sum()),
-            some_left=bool(remaining.any()),
-            pooled=pooled,
-        )
+    left_out = int(copied.sum())
+    left_out_groups = int(grouped.sum())
+    problem = f"data.auxiliary.{name}: of its {len(here)} examples, {left_out} are also in the primary data"
+    if left_out_groups:
+        problem += f" and {left_out_groups} others belong to held-out groups"
     if not remaining.any():
-        problem = f"data.auxiliary.{name}: all its examples are also in the primary data"
-        raise InputError(
-            f"{problem}; name other data, or lower data.primary.train so that some are left"
-        )
-    of_groups = int(grouped.sum())
-    left = replace(
-        part.take(np.flatnonzero(remaining)), left_out=int(copied.sum()), left_out_groups=of_groups
+        less = "a strategy that holds out fewer groups (such as strategy=auto), " if pooled else ""
+        cure = f"name other data, {less}or lower data.primary.train"
+        raise InputError(f"{problem}, and no example is left; {cure}")
+    if left_out_groups:
+        warn_once(f"{problem}; they are left out")
+    kept = replace(
+        part.take(np.flatnonzero(remaining)), left_out=left_out, left_out_groups=left_out_groups
     )
-    return left, here.words[remaining]
+    return kept, here[remaining]
 
 
 def _of_groups(part: Part, held_out: Sequence[Part]) -> npt.NDArray[np.bool_]:
@@ -297,36 +259,6 @@ def _of_groups(part: Part, held_out: Sequence[Part]) -> npt.NDArray[np.bool_]:
     for other in held_out:
         names.update(other.groups or ())
     return np.array([group in names for group in part.groups or [""] * len(part.rows)], dtype=bool)
-
-
-def _tell_of_groups(
-    left_out: Part, name: str, total: int, copied: int, *, some_left: bool, pooled: bool
-) -> None:
-    """Say how many auxiliary rows have groups that are held out; refuse the source if no row is
-    left.
-    """
-    if pooled:
-        where = "the primary data, all of which a portfolio holds out in turn"
-    else:
-        where = "primary validation or test"
-    problem = f"data.auxiliary.{name}: {len(left_out.rows)} of its {total} examples belong to groups of {where}"
-    problem += f" (for example {(left_out.groups or [''])[0]!r})"
-    problem += f", {copied} others are also in the primary data" if copied else ""
-    if some_left:
-        warn_once(f"{problem}; they are left out, since results on these groups would be too good")
-        return
-    less = ", choose a strategy that holds out fewer (such as strategy=auto)" if pooled else ""
-    cure = (
-        f"name data of other groups{less}, or rename groups that only happen to have the same names"
-    )
-    raise InputError(f"{problem}, and no example is left; {cure}")
-
-
-def _fit_together(config: PrimaryConfig, total: int) -> bool:
-    """Whether the three parts are at most all examples, before they are rounded."""
-    parts = (config.train, config.validation, config.test)
-    shares = [part if isinstance(part, float) else (part or 0) / max(1, total) for part in parts]
-    return all(0 <= share < 1 for share in shares) and sum(shares) < 1 + 1e-9
 
 
 def _primary_parts(
@@ -350,7 +282,7 @@ def _primary_parts(
         ("validation", config.validation, seed),
     ):
         what, split = f"data.primary.{name}", splits[name]
-        if setting == 0 and isinstance(setting, int) and pooled:
+        if setting == 0 and pooled:
             parts[name] = left.take(np.arange(0))
             continue
         if split not in (None, train_split):
@@ -364,27 +296,23 @@ def _primary_parts(
         else:
             size = amount(setting, len(left.rows), what, total)
             parts[name], left = left.drawn(size, mix(first, name), left.groups)
-    wanted = config.train
-    if isinstance(wanted, float) and _fit_together(config, total):
-        # The other parts were rounded, which may leave fewer examples than this share.
-        wanted = min(max(1, round(wanted * total)), len(left.rows))
-    size = amount(wanted, len(left.rows), "data.primary.train", total)
+    # Three fractions that add up to 1 may be rounded to one example too many.
+    spare = isinstance(config.train, float)
+    size = amount(config.train, len(left.rows) + spare, "data.primary.train", total)
+    size = min(size, len(left.rows))
     # Pooled rows are held out in turn, so the others of their groups are lost for auxiliary data:
     # draw whole groups.
     parts["train"], _ = left.drawn(size, mix(seed, "train"), left.groups if pooled else None)
     for name, part in parts.items():
-        if not len(part.rows) and not (pooled and name != "train" and getattr(config, name) == 0):
-            whole = "" if part.groups is None else " (groups stay whole, and none is small enough)"
-            raise InputError(
-                f"data.primary: no example is left for {name}{whole}; raise data.primary.{name}, lower the others, or give more "
-                "data"
-            )
+        if not len(part.rows) and not (pooled and getattr(config, name) == 0):
+            cure = f"raise data.primary.{name}, lower the others, or give more data"
+            if part.groups is not None:
+                cure += " (groups stay whole, and none is small enough)"
+            raise InputError(f"data.primary: no example is left for {name}; {cure}")
     if len(parts["train"].rows) < ENOUGH * size:
         count = len({*(parts["train"].groups or ())})
-        warn_once(
-            f"data.primary.train: {counted(len(parts['train'].rows), 'example')} of {counted(count, 'group')} can be used "
-            f"instead of {size}, since groups stay whole; raise data.primary.train if they are too few"
-        )
+        have = f"{counted(len(parts['train'].rows), 'example')} of {counted(count, 'group')}"
+        warn_once(f"data.primary.train: {have} instead of {size}, since groups stay whole")
     _check_classes(parts["train"], config.path)
     _check_groups(parts, config.path)
     return parts
@@ -392,17 +320,10 @@ def _primary_parts(
 
 def check_held_out(config: PrimaryConfig) -> None:
     """Refuse a test or validation set of 0 examples, which only a portfolio can do without."""
-    purposes = {
-        "test": "give the final score",
-        "validation": "choose the model (and the weights of strategy auto)",
-    }
-    for name, purpose in purposes.items():
-        count = getattr(config, name)
-        if count == 0 and isinstance(count, int):
-            what = f"data.primary.{name}"
-            raise InputError(
-                f"{what}: is 0, but {name} examples {purpose}; give a count or a fraction, such as 0.2"
-            )
+    for name in ("test", "validation"):
+        if getattr(config, name) == 0:
+            problem = f"data.primary.{name}: is 0, which only strategy portfolio can do without"
+            raise InputError(f"{problem}; give a count or a fraction, such as 0.2")
 
 
 def _own_splits(
@@ -438,11 +359,6 @@ def _own_splits(
             raise InputError(
                 f"{config.path}: the split {min(both)} is in {first} and in {second}; {cure}"
             )
-    for name in set(available).difference(*used.values()):
-        if name.lower() in ("train", "test", *VALIDATION) and not name.islower():
-            warn_once(
-                f"{config.path}: the split {name} is ignored, since its name has capitals; data.primary.split can name it"
-            )
     return train, splits
 
 
@@ -457,19 +373,15 @@ def chosen(listing: Listing, config: SourceConfig, *, labelled: bool = True) -> 
     if not listing.classes:
         reason = "no example has a label (empty cells and negative numbers count as none)"
         raise InputError(f"{where}: {reason}; name another column with label:")
-    named, existing = config.classes or [], {*listing.classes}
+    named = config.classes or []
     for name in [*named, *config.exclude]:
-        if named.count(name) > 1:
-            raise InputError(f"{where}: classes: names {name!r} twice; name it once")
-        if name not in existing:
+        if name not in listing.classes:
             hint = meant(name, listing.classes) or "."
             raise InputError(
                 f"{where}: there is no class {name!r}{hint} Its classes are {listed(listing.classes)}"
             )
-    classes = [name for name in (named or listing.classes) if name not in config.exclude]
-    if not classes:
-        raise InputError(f"{where}: exclude: leaves none of its classes; exclude fewer")
-    return _numbered(listing, classes)
+    kept = dict.fromkeys(named or listing.classes)
+    return _numbered(listing, [name for name in kept if name not in config.exclude])
 
 
 def _check_labels(listing: Listing) -> Labels:
@@ -493,8 +405,9 @@ def _numbered(listing: Listing, classes: list[str]) -> Part:
         )
     without = int((labels < 0).sum())
     if without:
-        lack = "has no label and is" if without == 1 else "have no label and are"
-        warn_once(f"{listing.where}: {without} of {listing.count} examples {lack} left out")
+        warn_once(
+            f"{listing.where}: {without} of {listing.count} examples without a label, left out"
+        )
     numbers = renumber(listing, labels, classes)
     return Part(listing, rows[numbers >= 0], numbers[numbers >= 0], classes)
 
@@ -504,12 +417,8 @@ def _own_part(config: PrimaryConfig, listing: Listing, train: Part) -> Part:
     must agree.
     """
     labels = _check_labels(listing)
-    kinds = [
-        f"{rows.kind}s with {'several labels' if rows.multi_label else 'one label'} each"
-        for rows in (listing, train.listing)
-    ]
-    if kinds[0] != kinds[1]:
-        problem = f"{listing.where}: holds {kinds[0]}, but {train.listing.where} holds {kinds[1]}"
+    if (listing.kind, listing.multi_label) != (train.listing.kind, train.listing.multi_label):
+        problem = f"{listing.where} and {train.listing.where}: hold different kinds of examples"
         raise InputError(f"{problem}; give splits of the same kind")
     unseen = _unseen(listing, labels, train, config)
     missing = [name for name in train.classes if name not in listing.classes]
@@ -532,21 +441,21 @@ def _unseen(listing: Listing, labels: Labels, train: Part, config: PrimaryConfig
         counts = np.bincount(labels[labels >= 0], minlength=len(listing.classes))
     left_out = {*train.listing.classes, *config.exclude}
     trained = spellings(train.classes)
-    unseen = {
-        name: int(count)
-        for name, count in zip(listing.classes, counts, strict=True)
-        if count and name not in left_out and (config.classes is None or loose(name) in trained)
-    }
+    unseen = {}
+    for name, count in zip(listing.classes, counts.tolist(), strict=True):
+        meant_to_be_kept = config.classes is None or loose(name) in trained
+        if count and name not in left_out and meant_to_be_kept:
+            unseen[name] = count
     if not unseen:
         return {}
     words = []
-    for name, count in list(unseen.items())[:5]:
+    for name, count in unseen.items():
         near = nearest(name, train.classes)
-        words.append(f"{name!r} ({count}{f'; did you mean {near!r}?' if near else ''})")
-    more = f" and {len(unseen) - 5} more" if len(unseen) > 5 else ""
+        hint = f"; did you mean {near!r}?" if near else ""
+        words.append(f"{name!r} ({count}{hint})")
     what = "labels" if listing.multi_label else f"of {listing.count} examples"
     problem = f"{listing.where}: {sum(unseen.values())} {what} belong to classes that the training split lacks"
-    problem += f": {', '.join(words)}{more}"
+    problem += f": {', '.join(words[:5])}"
     if config.unseen == "refuse":
         cure = "correct their labels, name the classes to keep with data.primary.classes"
         raise InputError(

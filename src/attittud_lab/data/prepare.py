@@ -19,7 +19,7 @@ from attittud_lab.data.features import Features, taken
 from attittud_lab.data.images import Pixels, decode_all, look_at, white_of, with_white
 from attittud_lab.data.parts import Part, Parts, read_parts
 from attittud_lab.data.source import Raw
-from attittud_lab.data.splits import packed, words_of
+from attittud_lab.data.splits import digests_of, packed
 from attittud_lab.data.tasks import OBJECTIVES, Examples, Task, can_share, objective_for, sharing
 from attittud_lab.data.texts import Reader, check_texts
 from attittud_lab.errors import InputError, listed
@@ -351,7 +351,7 @@ def _digests(data: Prepared, parts: Parts) -> str:
     # Files spell the same row in different ways, so its features are compared.
     trained = [data.primary.examples, data.validation]
     trained += [task.examples for task in data.auxiliary.values()]
-    return packed([words_of(rows_bytes(examples)) for examples in trained])
+    return packed([digests_of(rows_bytes(examples)) for examples in trained])
 
 
 def rows_bytes(examples: Examples) -> Iterator[Raw]:

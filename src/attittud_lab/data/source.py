@@ -69,6 +69,7 @@ class Listing:
     kind: Kind
     count: int
     fetch: Callable[[Rows], Sequence[Raw]]
+    """Returns some of the inputs; the rows are sorted."""
     labels: Labels | None
     classes: list[str]
     groups: list[str] | None = None
@@ -145,16 +146,20 @@ def open_source(name: str) -> Source:
             opened = source.open(name)
             if opened is not None:
                 return opened
-        path = as_path(name)
-        if path.parent.is_dir():
-            hint = meant(path.name, [other.name for other in path.parent.iterdir()])
-        else:
-            hint = ""
     except OSError as error:
         raise InputError(
             f"{name}: cannot be opened ({error.strerror}); check the path and its permissions"
         ) from None
-    raise InputError(f"{name}: there is no such file or folder (looked in {Path.cwd()}){hint}")
+    raise not_found(name)
+
+
+def not_found(name: str) -> InputError:
+    """Return the error for a path that does not exist."""
+    path = as_path(name)
+    hint = ""
+    if path.parent.is_dir():
+        hint = meant(path.name, [other.name for other in path.parent.iterdir()])
+    return InputError(f"{name}: there is no such file or folder (looked in {Path.cwd()}){hint}")
 
 
 @cache
@@ -169,9 +174,10 @@ def check_memory(size: int, what: str, cure: str = "give fewer examples") -> Non
     """
     free = free_memory()
     if size > free / 2:
+        problem = f"{what} would take {size / 2**30:.1f} GiB of memory"
+        half = f"at most half of the {free / 2**30:.1f} GiB that are free"
         raise InputError(
-            f"{what} would take {size / 2**30:.1f} GiB of memory, but at most half of the {free / 2**30:.1f} GiB that are "
-            f"free may be used, because training needs some too; {cure}"
+            f"{problem}, but {half} may be used, because training needs some too; {cure}"
         )
 
 
@@ -192,17 +198,6 @@ def free_memory() -> float:
     return min(limits)
 
 
-def inside(root: Path, path: Path) -> Path:
-    """Return `path` if it really lies below `root`; a link out of the folder could read files that
-    are not meant to be read.
-    """
-    if not path.resolve().is_relative_to(root.resolve()):
-        raise InputError(
-            f"{path}: is a link out of {root}; copy the file into the folder, or remove the link"
-        )
-    return path
-
-
 def open_listing(
     config: SourceConfig,
     source: Source,
@@ -215,15 +210,13 @@ def open_listing(
     `table` names the columns of a table of features. `primary_group` is the primary data's column
     of groups, which an auxiliary source may have too.
     """
-    names: list[str | None] = [None] if split is None else [*split.split("+")]
+    names: list[str | None] = [None]
+    if split is not None:
+        names = list(dict.fromkeys(split.split("+")))
     columns = Columns(
         config.input, config.label, getattr(config, "group", None), config.where, table
     )
     for name in names:
-        if names.count(name) > 1:
-            raise InputError(
-                f"{config.path}: the split {name} is named twice in {split}; name it once"
-            )
         if name is not None and name not in source.splits:
             splits = ", ".join(source.splits) or "none"
             raise InputError(f"{config.path}: there is no split {name!r}; the source has {splits}")
@@ -249,17 +242,12 @@ def joined(parts: Sequence[Listing]) -> Listing:
     first = parts[0]
     ends = np.cumsum([part.count for part in parts])
 
-    def collected(rows: Rows, of: Callable[[Listing, Rows], Sequence[Any]]) -> list[Any]:
-        owners = np.searchsorted(ends, rows, side="right")
-        item_at = dict[int, Any]()
-        for number, part in enumerate(parts):
-            positions = np.flatnonzero(owners == number)
-            item_at |= zip(
-                positions.tolist(),
-                of(part, rows[positions] - (ends[number] - part.count)),
-                strict=True,
-            )
-        return [item_at[position] for position in range(len(rows))]
+    def collected(rows: Rows, read: Callable[[Listing, Rows], Sequence[Any]]) -> list[Any]:
+        items: list[Any] = []
+        for part, end in zip(parts, ends, strict=True):
+            own = rows - (end - part.count)
+            items += read(part, own[(own >= 0) & (own < part.count)])
+        return items
 
     classes = list(dict.fromkeys(chain.from_iterable(part.classes for part in parts)))
     labels = []
@@ -276,8 +264,8 @@ def joined(parts: Sequence[Listing]) -> Listing:
         first,
         where=" + ".join(part.where for part in parts),
         count=int(ends[-1]),
-        fetch=lambda rows: collected(rows, lambda part, inside: part.fetch(inside)),
-        names=lambda rows: collected(rows, lambda part, inside: part.named(inside)),
+        fetch=lambda rows: collected(rows, lambda part, own: part.fetch(own)),
+        names=lambda rows: collected(rows, Listing.named),
         labels=np.concatenate(labels) if whole else None,
         classes=classes if whole else [],
         tables=list(chain.from_iterable(part.tables for part in parts)),

@@ -9,7 +9,6 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -17,11 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from attittud_lab.config.schema import Count
-from attittud_lab.data.source import Labels, Listing, Raw, Rows, warn_once
+from attittud_lab.data.source import Deep, Labels, Listing, Raw, Rows, warn_once
 from attittud_lab.errors import InputError, counted
 
 MOST_COPIED = 0.1
 """The largest share of a part that may also be in another part."""
+DIGEST_SIZE = 16
+Digests = npt.NDArray[np.bytes_]
 _AT_ONCE = 4096  # examples whose inputs are in memory while they are hashed
 
 
@@ -114,141 +115,99 @@ def _whole_groups(
     return chosen[number]
 
 
-@dataclass(frozen=True)
-class Digests:
-    """Two digests of 16 bytes for each example: of its content, and of its words alone.
-
-    For an image both are the same. Texts are compared in their `normal_form`.
-    """
-
-    exact: npt.NDArray[np.bytes_]
-    words: npt.NDArray[np.bytes_]
-    """Empty for a blank text: two blank texts are not copies."""
-
-
 def digests(listing: Listing, rows: Rows) -> Digests:
-    """The digests of some examples. Few inputs are in memory at a time."""
-    exact, words = list[bytes](), list[bytes]()
+    """Return 16 bytes for each example, equal for copies. Few inputs are in memory at a time."""
+    parts = [np.array([], dtype="S16")]
     for start in range(0, len(rows), _AT_ONCE):
-        for raw in listing.fetch(rows[start : start + _AT_ONCE]):
-            exact.append(_digest(raw))
-            words.append(_words_digest(raw) if isinstance(raw, str) else exact[-1])
-    return Digests(np.array(exact, dtype="S16"), np.array(words, dtype="S16"))
+        parts.append(digests_of(listing.fetch(rows[start : start + _AT_ONCE])))
+    return np.concatenate(parts)
 
 
-def words_of(raws: Iterable[Raw]) -> npt.NDArray[np.bytes_]:
-    """The `Digests.words` of examples that are in no listing."""
-    return np.array(
-        [_words_digest(raw) if isinstance(raw, str) else _digest(raw) for raw in raws], dtype="S16"
-    )
+def digests_of(raws: Iterable[Raw]) -> Digests:
+    """Return the digests of inputs: of the `words` of a text, else of the content.
+
+    Empty for a blank text: two blank texts are not copies.
+    """
+    found = []
+    for raw in raws:
+        if not isinstance(raw, str):
+            found.append(digest(raw))
+        else:
+            text = words(raw)
+            found.append(digest(text) if text else b"")
+    return np.array(found, dtype="S16")
 
 
-def packed(words: Sequence[npt.NDArray[np.bytes_]]) -> str:
+def packed(parts: Sequence[Digests]) -> str:
     """Write the digests of several sets of examples as a short text: sorted, each once, without
     blank texts.
     """
-    distinct = np.unique(np.concatenate([_numbers(some[some != b""]) for some in words]))
+    distinct = np.unique(np.concatenate([_numbers(part[part != b""]) for part in parts]))
     return base64.b64encode(distinct.tobytes()).decode("ascii")
 
 
 def unpacked(text: str) -> npt.NDArray[np.uint64]:
-    """Read what `packed` wrote; raises ValueError for anything else."""
-    numbers = np.frombuffer(base64.b64decode(text, validate=True), dtype="<u8")
-    if (numbers[1:] <= numbers[:-1]).any():  # `are_in` would miss some without a word
-        raise ValueError("they are not in order")
-    return numbers
+    """Read what `packed` wrote."""
+    return np.frombuffer(base64.b64decode(text), dtype="<u8")
 
 
-def are_in(words: npt.NDArray[np.bytes_], others: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+def are_in(part: Digests, others: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
     """Find the digests that are among the `unpacked` ones; a blank text never is."""
-    if not len(others):
-        return np.zeros(len(words), dtype=bool)
-    numbers = _numbers(words)
+    numbers = _numbers(part)
     # `others` is sorted; np.isin would sort it again for every batch.
-    nearest = others[np.minimum(np.searchsorted(others, numbers), len(others) - 1)]
-    used: npt.NDArray[np.bool_] = (nearest == numbers) & (words != b"")
+    positions = np.searchsorted(others, numbers, side="right")
+    used: npt.NDArray[np.bool_] = (positions > np.searchsorted(others, numbers)) & (part != b"")
     return used
 
 
-def _numbers(words: npt.NDArray[np.bytes_]) -> npt.NDArray[np.uint64]:
+def _numbers(part: Digests) -> npt.NDArray[np.uint64]:
     """Return half of each digest, which still tells millions of examples apart."""
-    return np.frombuffer(words.astype("S16").tobytes(), dtype="<u8").reshape(-1, 2)[:, 0]
+    return np.frombuffer(part.astype("S16").tobytes(), dtype="<u8").reshape(-1, 2)[:, 0]
 
 
-def _digest(raw: Raw) -> bytes:
-    try:
-        content = raw.read_bytes() if isinstance(raw, Path) else raw
-    except OSError as error:
-        raise InputError(
-            f"{error.filename}: cannot be read ({error.strerror}); repair or remove it"
-        ) from None
-    if isinstance(content, str):
-        content = normal_form(content).encode("utf-8", "surrogatepass")
-    elif not isinstance(content, bytes):
-        content = content.tobytes()
-    return hashlib.blake2b(content, digest_size=16).digest()
+def digest(raw: Raw | Deep) -> bytes:
+    """Return 16 bytes that differ between inputs of different content."""
+    if isinstance(raw, Deep):
+        return digest(f"white {raw.white}".encode() + digest(raw.picture))
+    if isinstance(raw, Path):
+        try:
+            raw = raw.read_bytes()
+        except OSError as error:
+            problem = f"{error.filename}: cannot be read ({error.strerror})"
+            raise InputError(f"{problem}; repair or remove it") from None
+    if isinstance(raw, str):
+        raw = raw.encode("utf-8", "surrogatepass")
+    elif not isinstance(raw, bytes):
+        raw = raw.tobytes()
+    return hashlib.blake2b(raw, digest_size=DIGEST_SIZE).digest()
 
 
-def normal_form(text: str) -> str:
-    """Return one form for all texts that look the same: for comparison only, since the text that
-    trains stays as it is.
+def words(text: str) -> str:
+    """Return what all texts that say the same have in common; empty for a blank text.
 
-    Composed and decomposed letters become equal (NFKC), and so do typographic and plain quotes and
-    dashes. Characters without a width are left out.
+    Case, white space and punctuation do not count, nor does the Unicode form (NFKC), nor do
+    characters without a width. Only a text of nothing but punctuation keeps it.
     """
-    if text.isascii():
-        return text
-    plain = unicodedata.normalize("NFKC", text).translate(_plain_characters())
-    return unicodedata.normalize(
-        "NFKC", plain
-    )  # letters that a character without a width kept apart
-
-
-@cache
-def _plain_characters() -> dict[int, str]:
-    """What replaces the characters that `normal_form` changes after NFKC; nothing replaces those
-    without a width.
-    """
-    characters = dict.fromkeys([0x034F, *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)], "")
-    for code in [*range(0x20000), *range(0xE0000, 0xE0080)]:
-        category = unicodedata.category(chr(code))
-        if category == "Cf":
-            characters[code] = ""
-        elif category == "Pd":
-            characters[code] = "-"
-    characters |= dict.fromkeys(map(ord, "\u2043\u2212"), "-")
-    characters |= dict.fromkeys(map(ord, "\u2018\u2019\u201a\u201b\u2032\u2039\u203a"), "'")
-    characters |= dict.fromkeys(
-        map(ord, "\u201c\u201d\u201e\u201f\u00ab\u00bb\u301d\u301e\u301f"), '"'
-    )
-    return characters
-
-
-def _words_digest(text: str) -> bytes:
-    """The digest of a text without case, white space and punctuation, if anything is left."""
-    text = normal_form(normal_form(text).casefold())
-    words = " ".join(_punctuation().sub(" ", text).split()) or text.strip()
-    return _digest(words) if words else b""
+    plain = unicodedata.normalize("NFKC", text).casefold()
+    if not plain.isascii():
+        visible = (letter for letter in plain if unicodedata.category(letter) != "Cf")
+        plain = unicodedata.normalize("NFKC", "".join(visible))
+    return " ".join(_punctuation().sub(" ", plain).split()) or plain.strip()
 
 
 @cache
 def _punctuation() -> re.Pattern[str]:
-    marks = [
-        chr(code) for code in range(0x10000) if unicodedata.category(chr(code)).startswith("P")
-    ]
-    # Signs for calculations and addresses do not count as punctuation: 3*4 and 3/4 are different
-    # texts.
-    return re.compile(
-        "[" + re.escape("".join(mark for mark in marks if mark not in "*/%&#@\\")) + "]+"
-    )
+    marks = "\u2212"  # a minus sign, which some write for a dash
+    for code in range(0x10000):
+        # Signs for calculations and addresses do not count: 3*4 and 3/4 are different texts.
+        if unicodedata.category(chr(code)).startswith("P") and chr(code) not in "*/%&#@\\":
+            marks += chr(code)
+    return re.compile(f"[{re.escape(marks)}]+")
 
 
-def copies(part: Digests, other: Digests) -> tuple[int, int]:
-    """Count the examples of `part` that are also in `other`, and how many of these have only their
-    words in common.
-    """
-    shared = np.isin(part.words, other.words) & (part.words != b"")
-    return int(shared.sum()), int((shared & ~np.isin(part.exact, other.exact)).sum())
+def count_copies(part: Digests, other: Digests) -> int:
+    """Count the examples of `part` that are also in `other`."""
+    return int((np.isin(part, other) & (part != b"")).sum())
 
 
 def check_copies(parts: Mapping[str, Digests], where: str, overlap: str) -> dict[str, int]:
@@ -259,13 +218,13 @@ def check_copies(parts: Mapping[str, Digests], where: str, overlap: str) -> dict
     """
     counts = {}
     for part, other in (("test", "train"), ("validation", "train"), ("test", "validation")):
-        count, loose = copies(parts[part], parts[other])
+        count = count_copies(parts[part], parts[other])
         if not count:
             continue
         counts[f"{part} in {other}"] = count
-        total = len(parts[part].exact)
-        but = f" ({loose} of them except for case, white space or punctuation)" if loose else ""
-        problem = f"{where}: {count} of the {total} {part} examples are also in {other}{but}; results on them say little"
+        total = len(parts[part])
+        problem = f"{where}: {count} of the {total} {part} examples are also in {other}"
+        problem += "; results on them say little"
         if overlap == "refuse" and count > MOST_COPIED * total:
             cure = "remove the copies from one of the two, or set data.primary.overlap: warn to continue"
             raise InputError(f"{problem}; {cure}. At most {MOST_COPIED:.0%} may be copies")

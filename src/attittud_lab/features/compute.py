@@ -19,16 +19,14 @@ import numpy.typing as npt
 import torch
 
 from attittud_lab.data.arrays import read_arrays, write_arrays
-from attittud_lab.data.source import Deep
-from attittud_lab.errors import InputError, one_line
+from attittud_lab.data.splits import DIGEST_SIZE, digest
 from attittud_lab.features.base import FeatureMap, Matrix
 from attittud_lab.output.progress import Progress
 
 CHUNK = 256
 """Rows in a file. Texts of a chunk are sorted by length, so few tokens are padding."""
-_FORMAT = "features-2"
+_FORMAT = "features-3"
 _TRIED = 32
-_DIGEST = 16
 _CURE = "choose another folder for the cache"
 Rows = npt.NDArray[np.float32]
 
@@ -55,7 +53,7 @@ def compute(
         progress.phase(name, len(inputs), 0)
         return feature_map.transform(inputs, progress)
     folder = _folder(feature_map, cache_folder)
-    digests = [_digest(example) for example in inputs]
+    digests = [digest(example) for example in inputs]
     rows = _stored(folder, set(digests))
     missing = _missing(digests, rows)
     progress.phase(name, len(inputs), len(inputs) - len(missing))
@@ -84,7 +82,7 @@ def seconds_for(
     feature_map.to(str(device))
     positions = list(range(len(inputs)))
     if cache_folder is not None and feature_map.worth_keeping:
-        digests = [_digest(example) for example in inputs]
+        digests = [digest(example) for example in inputs]
         rows = _stored(_folder(feature_map, cache_folder), set(digests))
         positions = _missing(digests, rows)
     if not positions:
@@ -108,33 +106,10 @@ def _folder(feature_map: FeatureMap, cache_folder: Path) -> Path:
     return cache_folder / f"{safe_name}-{digest.hexdigest()[:16]}"
 
 
-def _digest(example: Any) -> bytes:
-    """Return a checksum of a text, of an encoded image or its file, or of pixels."""
-    if isinstance(example, Deep):
-        content = f"white {example.white}".encode() + _digest(example.picture)
-    elif isinstance(example, str):
-        content = b"text" + example.encode("utf-8", "surrogatepass")
-    elif isinstance(example, bytes):
-        content = b"file" + example
-    elif isinstance(example, Path):
-        try:
-            content = b"file" + example.read_bytes()
-        except OSError as error:
-            problem = f"{example}: cannot be read ({one_line(error, 200)})"
-            raise InputError(f"{problem}; repair or remove it") from None
-    else:
-        pixels = np.asarray(example)
-        content = f"{pixels.shape} {pixels.dtype}".encode() + pixels.tobytes()
-    return hashlib.sha256(content).digest()[:_DIGEST]
-
-
 def _missing(digests: Sequence[bytes], rows: dict[bytes, Rows]) -> list[int]:
     """Return the position of each input that has no row yet; of equal inputs the first."""
-    first: dict[bytes, int] = {}
-    for position, digest in enumerate(digests):
-        if digest not in rows:
-            first.setdefault(digest, position)
-    return list(first.values())
+    first = {name: position for position, name in reversed([*enumerate(digests)])}
+    return sorted(position for name, position in first.items() if name not in rows)
 
 
 def _stored(folder: Path, checksums: set[bytes]) -> dict[bytes, Rows]:
@@ -155,6 +130,6 @@ def _write(folder: Path, names: Sequence[bytes], features: Rows) -> None:
     """Write a chunk. The same rows have the same name, so workers that compute them at the same
     time do not disturb each other.
     """
-    keys = np.frombuffer(b"".join(names), dtype=np.uint8).reshape(len(names), _DIGEST)
+    keys = np.frombuffer(b"".join(names), dtype=np.uint8).reshape(len(names), DIGEST_SIZE)
     name = hashlib.sha256(keys.tobytes()).hexdigest()[:32]
     write_arrays(folder / f"{name}.safetensors", {"inputs": keys, "features": features}, _CURE)

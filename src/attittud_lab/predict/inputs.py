@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
-from attittud_lab.config.options import as_path, meant
+from attittud_lab.config.options import as_path
 from attittud_lab.config.schema import Kind
 from attittud_lab.data.features import other_separator
 from attittud_lab.data.folder import SUFFIXES as IMAGES
@@ -34,7 +34,7 @@ from attittud_lab.data.rows import (
     objects,
 )
 from attittud_lab.data.rows import SUFFIXES as TABLES
-from attittud_lab.data.source import Raw, inside, warn_once
+from attittud_lab.data.source import Raw, not_found, warn_once
 from attittud_lab.errors import InputError, counted, listed, loose, short, spellings
 from attittud_lab.predict.rows import Row, rows_of
 
@@ -94,13 +94,7 @@ class Inputs:
         if path.is_dir():
             return self._folder(path)
         if not path.exists():
-            if path.parent.is_dir():
-                hint = meant(path.name, [other.name for other in path.parent.iterdir()])
-            else:
-                hint = ""
-            raise InputError(
-                f"{name}: there is no such file or folder (looked in {Path.cwd()}){hint}"
-            )
+            raise not_found(name)
         return self._file(path, None)
 
     def _file(self, path: Path, root: Path | None) -> tuple[int | None, Iterator[Item]]:
@@ -128,7 +122,8 @@ class Inputs:
         """Read images, or tables if there are none or the model reads no images, by name and folder
         by folder.
         """
-        counts = Counter(path.suffix.lower() for path in files_in(root))
+        files = files_in(root)
+        counts = Counter(path.suffix.lower() for path in files)
         readable: Sequence[str] = TABLES
         suffixes: Sequence[str] = TABLES
         if self.kind == "image":
@@ -144,7 +139,7 @@ class Inputs:
             warn_once(
                 f"{root}: {left} left out, because only {', '.join(suffixes)} can be read here"
             )
-        paths = (inside(root, path) for path in files_in(root) if path.suffix.lower() in suffixes)
+        paths = [path for path in files if path.suffix.lower() in suffixes]
         if suffixes is IMAGES:
             return count, (self._image(path, root) for path in paths)
         return _joined([self._file(path, root) for path in paths])

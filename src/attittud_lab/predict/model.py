@@ -26,7 +26,7 @@ from attittud_lab.config.schema import Config, ModelConfig
 from attittud_lab.data.features import Features
 from attittud_lab.data.images import Pixels, decode_all, deep
 from attittud_lab.data.prepare import DIGESTS, rows_bytes
-from attittud_lab.data.splits import are_in, unpacked, words_of
+from attittud_lab.data.splits import are_in, digests_of, unpacked
 from attittud_lab.data.tasks import Examples
 from attittud_lab.data.texts import Reader
 from attittud_lab.errors import InputError, one_line
@@ -256,10 +256,8 @@ class Model:
         """
         if self.about.kind == "table":
             assert batch.examples is not None
-            words = words_of(rows_bytes(batch.examples))
-        else:
-            words = words_of(raws)
-        return int(are_in(words, used).sum())
+            raws = list(rows_bytes(batch.examples))
+        return int(are_in(digests_of(raws), used).sum())
 
     def scores(self, batch: Batch) -> Tensor:
         """Return the raw scores of a batch, n x classes: before they are divided by the

@@ -1,6 +1,5 @@
-"""How a path finds its source, a source from outside, and what does not fit into memory."""
+"""A source of data from outside of the package."""
 
-from pathlib import Path
 from typing import ClassVar, Self
 
 import numpy as np
@@ -8,13 +7,7 @@ import pytest
 
 from attittud_lab.data import source as sources
 from attittud_lab.data.source import Columns, Listing, register_source
-from attittud_lab.errors import InputError
-from tests.helpers.data_sets import encoded, pictures, read_configuration
-
-__all__ = ["pictures"]  # fixtures
-
-
-# ------------------------------------------------------------------------------------- from outside
+from tests.helpers.data_sets import read_configuration
 
 
 def test_a_source_can_be_registered_from_outside_of_the_package(
@@ -52,23 +45,3 @@ def test_a_source_can_be_registered_from_outside_of_the_package(
     rows = data.record["primary"]["test"]["rows"]
     assert data.test.inputs.numpy().tolist() == pixels[rows].tolist()
     assert len(data.auxiliary["digits"].examples) == 1797
-
-
-def test_links_out_of_the_folder_are_refused(pictures: Path, tmp_path: Path) -> None:
-    secret = tmp_path / "secret.png"
-    secret.write_bytes(encoded(200))
-    link = pictures / "cat" / "link.png"
-    link.symlink_to(secret)
-    with pytest.raises(InputError, match=r"link\.png: is a link out of"):
-        read_configuration(f"data: {{primary: {pictures}}}")
-    link.unlink()
-    (tmp_path / "elsewhere").mkdir()
-    (pictures / "linked").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(InputError, match="linked: is a link out of"):
-        read_configuration(f"data: {{primary: {pictures}}}")
-    tables = tmp_path / "tables"
-    tables.mkdir()
-    (tmp_path / "private.csv").write_text("text,label\none,a\ntwo,b\n")
-    (tables / "train.csv").symlink_to(tmp_path / "private.csv")
-    with pytest.raises(InputError, match=r"train\.csv: is a link out of"):
-        read_configuration(f"data: {{primary: {tables}}}")

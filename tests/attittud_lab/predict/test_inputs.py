@@ -134,19 +134,6 @@ def test_a_folder_is_read_with_all_folders_in_it(caplog: pytest.LogCaptureFixtur
     assert "1 file is left out" in caplog.text
 
 
-def test_linked_folders_are_skipped_with_a_message_and_links_out_of_the_folder_refused(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    picture("there/1.png")
-    picture("here/1.png")
-    Path("here/folder").symlink_to(Path("there").resolve())
-    assert len(read(IMAGES, "here")) == 1 and "is a link to a folder" in caplog.text
-    Path("here/2.png").symlink_to(Path("there/1.png").resolve())
-    with pytest.raises(InputError, match="is a link out of here"):
-        read(IMAGES, "here")
-    assert len(read(IMAGES, "here/2.png")) == 1  # it was named itself
-
-
 # ----------------------------------------------------------------------------------- standard input
 
 
