@@ -219,4 +219,4 @@ def _plain(config: Config) -> dict[str, Any]:
     from attittud_lab.config.schema import to_dict
 
     plain = to_dict(config)
-    return {"data": plain["data"], "model": plain["model"]}
+    return {"data": plain["data"], "model": plain["model"], "strategy": "auto"}

@@ -47,9 +47,9 @@ def test_rows_are_named_as_in_the_file(tmp_path: Path) -> None:
         (tmp_path / "splits").mkdir(exist_ok=True)
         write_csv(tmp_path / "splits" / f"{name}.csv", [f"{name} a", f"{name} b"], ["x", "y"])
     two = read_path(tmp_path / "splits", "train+more")
-    assert two.named(np.array([3, 0])) == [
-        f"{tmp_path}/splits (more), row 2",
+    assert two.named(np.array([0, 3])) == [
         f"{tmp_path}/splits (train), row 1",
+        f"{tmp_path}/splits (more), row 2",
     ]
 
 
