@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
-from attittud._torch import DisableTorchFunction, add_hook, packs_saved_tensors
-from attittud.autograd.forward import all_modules
+from attittud._torch import DisableTorchFunction, packs_saved_tensors
 from attittud.engine.attention import MULTI_HEAD_ATTENTION, arguments_of, attend
 from attittud.engine.base import UnsupportedError
 from attittud.engine.rules import EXPANSION, Function, Rule, Use, rule_for
@@ -138,7 +137,7 @@ class SharedTensors:
     @classmethod
     def of(cls, model: nn.Module) -> SharedTensors:
         shared = cls()
-        for module in all_modules(model):
+        for module in model.modules():
             for tensor in (*module._buffers.values(), *module._parameters.values()):
                 if tensor is not None:
                     shared.tensors[id(tensor)] = tensor
@@ -314,7 +313,7 @@ class Recorder(TorchFunctionMode):
                     gradient = gradient.reshape(call.shape)
                 self._on_call(call, gradient)
 
-        self._removals.append(add_hook(whole, arrived))
+        self._removals.append(whole.register_hook(arrived).remove)
 
 
 @contextmanager
