@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-import attittud.step.refresh
 from attittud import Eta, Guide
 from tests.helpers.zoo import problem
 

@@ -1,5 +1,4 @@
-"""How many vectors of the size of the model a step allocates.
-"""
+"""How many vectors of the size of the model a step allocates."""
 
 from functools import partial
 
