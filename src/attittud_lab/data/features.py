@@ -131,17 +131,11 @@ class Column:
         """
         return "" in self.levels if self.kind == "category" else self.indicator
 
-    def encode(self, values: Any, where: str, warned: set[str]) -> npt.NDArray[np.float32]:
-        """The features of some rows, n x `width`. `warned`: the columns whose new texts were already
-        warned about.
-        """
+    def encode(self, values: Any, where: str) -> npt.NDArray[np.float32]:
+        """Return the features of some rows, n x `width`."""
         culprit = f"{where}: column {self.name!r}"
         if self.kind == "category":
-            cells = texts(values, culprit)
-            chosen = self._chosen(cells)
-            if self.name not in warned and self._warned(cells, chosen, culprit):
-                warned.add(self.name)
-            return np.eye(self.width, dtype=np.float32)[chosen]
+            return self._encode_texts(texts(values, culprit))
         if self.kind == "list":
             rows = _lists(values, len(self.mean), culprit)
         else:
@@ -167,33 +161,21 @@ class Column:
             [standard, gaps] if self.indicator else [standard], axis=1, dtype=np.float32
         )
 
-    def _chosen(self, cells: Sequence[str]) -> list[int]:
-        """Return the feature of each text, in whatever spelling."""
+    def _encode_texts(self, cells: Sequence[str]) -> npt.NDArray[np.float32]:
         numbered = {folded(text): number for number, text in enumerate(self.levels)}
-        feature_of = {text: numbered.get(folded(text), len(self.levels)) for text in {*cells}}
-        return [feature_of[text] for text in cells]
-
-    def _warned(self, cells: Sequence[str], chosen: Sequence[int], culprit: str) -> bool:
-        """Warn if most texts have no feature of their own: they may be spelt in another way than in
-        training.
-        """
-        filled = [number for text, number in zip(cells, chosen, strict=True) if text]
-        new = [
-            text
-            for text, number in zip(cells, chosen, strict=True)
-            if text and number == len(self.levels)
-        ]
-        # A full column says less: texts that training knows, but that are too rare for a feature,
-        # look the same.
-        limit = len(filled) - 1 if len(self.levels) >= MOST_LEVELS else len(filled) / 2
-        if not filled or len(new) <= limit:
-            return False
-        examples = listed([repr(short(text, 40)) for text in self.levels if text], 3)
-        problem = f"{culprit}: {len(new)} of {len(filled)} texts, such as {short(new[0], 40)!r}, have no feature of their own"
-        warn_once(
-            f"{problem} (texts that have one: {examples}); check that they are spelt as in training"
-        )
-        return True
+        others = len(self.levels)
+        chosen = np.array([numbered.get(folded(text), others) for text in cells], dtype=np.int64)
+        filled = np.array([bool(text) for text in cells], dtype=bool)
+        new = (chosen == others) & filled
+        # In a full column they may be texts of training that are too rare for a feature.
+        usual = filled.sum() - 1 if others >= MOST_LEVELS else filled.sum() / 2
+        if new.any() and new.sum() > usual:
+            examples = listed(filter(None, self.levels), 3)
+            warn_once(
+                f"column {self.name!r}: most texts have no feature of their own, unlike {examples}; "
+                "check that they are spelt as in training"
+            )
+        return np.eye(self.width, dtype=np.float32)[chosen]
 
 
 @dataclass(frozen=True)
@@ -252,81 +234,58 @@ class Features:
             count * (4 * self.width + 24 * widest), what, "leave columns out, or give fewer rows"
         )
 
-    def encode(
-        self, table: pa.Table, where: str, warned: set[str] | None = None
-    ) -> npt.NDArray[np.float32]:
-        """Return the features of rows, n x `width`. Columns that are not features are ignored.
-
-        A column whose texts are mostly new causes a warning, unless it is in `warned`, and is then
-        added to it.
-        """
-        missing = [
-            column.name for column in self.columns if table.column_names.count(column.name) != 1
-        ]
-        if missing:
-            raise self._lacking(missing, table.column_names, where)
-        warned = set() if warned is None else warned
+    def encode(self, table: pa.Table, where: str) -> npt.NDArray[np.float32]:
+        """Return the features of rows, n x `width`. Columns that are not features are ignored."""
+        for column in self.columns:
+            if table.column_names.count(column.name) != 1:
+                raise self._lacking(column, table.column_names, where)
         out = np.empty((table.num_rows, self.width), dtype=np.float32)
         start = 0
         for column in self.columns:
-            out[:, start : start + column.width] = column.encode(
-                plain(table[column.name]), where, warned
-            )
+            values = plain(table[column.name])
+            out[:, start : start + column.width] = column.encode(values, where)
             start += column.width
         return out
 
     def encode_rows(
-        self, rows: Sequence[Mapping[str, Any]], where: str, warned: set[str] | None = None
+        self, rows: Sequence[Mapping[str, Any]], names: Sequence[str]
     ) -> npt.NDArray[np.float32]:
-        """Return the features of rows that map columns to cells.
+        """Return the features of rows that map columns to cells; error messages name the row.
 
         A row may lack a cell only if cells of its column were missing in training too. So each row
         is accepted or refused for itself, whatever rows come with it, and a misspelt name is
         noticed.
         """
-        for row in rows:
-            lacking = [column for column in self.columns if column.name not in row]
-            needed = [column.name for column in lacking if not column.has_gaps]
-            if needed:
-                error = self._lacking(needed, list(row), where)
-                raise InputError(f"{error}; write null (in Python None) where a cell is missing")
-            for column in lacking:
-                warn_once(
-                    f"rows without the column {column.name!r} are read as if this cell were missing"
-                )
+        for row, name in zip(rows, names, strict=True):
+            for column in self.columns:
+                if column.name not in row and not column.has_gaps:
+                    error = self._lacking(column, list(row), name)
+                    raise InputError(
+                        f"{error}; write null (in Python None) where a cell is missing"
+                    )
         cells = {
             column.name: array([row.get(column.name) for row in rows]) for column in self.columns
         }
-        return self.encode(pa.table(cells), where, warned)
+        try:
+            return self.encode(pa.table(cells), listed(names, 1))
+        except InputError:
+            if len(rows) > 1:
+                for row, name in zip(rows, names, strict=True):
+                    self.encode_rows([row], [name])
+            raise
 
-    def _lacking(self, missing: Sequence[str], present: Sequence[str], where: str) -> InputError:
-        problem = f"{where}: needs the columns {listed(missing)} once each; its columns are {listed(present) or 'none'}"
-        blanks = [repr(name) for name in present if str(name) != str(name).strip() in missing]
-        if blanks:
-            hint = f" (remove the blanks around {listed(blanks)})"
-        else:
-            hint = other_separator(present)
-        return InputError(
-            f"{problem}, and the training data had {listed([column.name for column in self.columns])}{hint}"
-        )
+    def _lacking(self, column: Column, present: Sequence[str], where: str) -> InputError:
+        problem = f"{where}: needs one column {column.name!r}; its columns are {listed(present) or 'none'}"
+        names = listed(column.name for column in self.columns)
+        return InputError(f"{problem}, and the training data had {names}{other_separator(present)}")
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> Features:
-        """Read what `plain` returned, even after a round trip through JSON; raises ValueError for
-        anything else.
-        """
-        features = TypeAdapter(Features).validate_python(stored)
-        for column in features.columns:
-            if len(column.mean) != len(column.scale) or (
-                column.kind == "number" and len(column.mean) != 1
-            ):
-                raise ValueError(
-                    f"column {column.name!r} has no mean and scale that belong together"
-                )
-        return features
+        """Read what `plain` returned, even after a round trip through JSON."""
+        return TypeAdapter(Features).validate_python(stored)
 
 
 def counts_by_spelling(cells: Sequence[str]) -> dict[str, int]:
@@ -347,36 +306,23 @@ def other_separator(names: Sequence[str]) -> str:
     """Return a hint for a message about missing columns, if a single name looks like a heading with
     another separator.
     """
-    marks = {
-        ";": "semicolons; write commas",
-        "\t": "tabs; give the file the suffix .tsv",
-        "|": "bars; write commas",
-    }
-    used = next(
-        (words for mark, words in marks.items() if len(names) == 1 and mark in str(names[0])), None
-    )
-    return "" if used is None else f" (its cells seem to be separated by {used})"
+    marks = {";": "semicolons", "\t": "tabs", "|": "bars"}
+    for mark, word in marks.items():
+        if len(names) == 1 and mark in names[0]:
+            return f" (its cells seem to be separated by {word}; write commas, or tabs in a .tsv)"
+    return ""
 
 
 def array(values: Sequence[Any]) -> Any:
-    """Return cells as a column of pyarrow. A column of pandas keeps its type."""
+    """Return cells as a column of pyarrow; cells of several types become text, as in a csv file."""
     try:
-        column = pa.array(values, from_pandas=True)  # NaN stands for a gap among texts too
-        return column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
-    except (
-        pa.ArrowException,
-        OverflowError,
-        ValueError,
-    ):  # cells of several types become text, as in a csv file
-        return pa.chunked_array([pa.array(map(_cell, values), pa.string())])
+        return pa.array(values, from_pandas=True)  # NaN stands for a gap among texts too
+    except (pa.ArrowException, OverflowError, ValueError):
+        return pa.array(map(_cell, values), pa.string())
 
 
 def _cell(value: Any) -> str | None:
-    if isinstance(value, (float, np.floating)):
-        value = (
-            None if np.isnan(value) else pa.scalar(value).cast(pa.string())
-        )  # 1.0 becomes 1, as in `texts`
-    return None if value is None else str(value).encode(errors="replace").decode()
+    return None if value is None or value != value else str(value)
 
 
 def taken(tables: Sequence[pa.Table], rows: Rows, where: str) -> pa.Table:

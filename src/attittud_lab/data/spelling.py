@@ -28,10 +28,3 @@ def folded(text: str) -> str:
     if text[:1] in "tTfF":
         return _TRUTH.get(text.casefold(), text)
     return _NO_FRACTION.sub(r"\1", text)
-
-
-def number_in(text: str) -> float | None:
-    """Return the number that a text is, NaN for an empty text; None for other texts."""
-    if not text:
-        return np.nan
-    return float(text) if re.match(NUMBER, text) else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -16,7 +16,6 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyarrow import compute
 
 from attittud_lab.config.options import as_path
 from attittud_lab.config.schema import Kind
@@ -24,7 +23,7 @@ from attittud_lab.data.features import cells_are_text, is_list, is_text, numbers
 from attittud_lab.data.labels import labels_of
 from attittud_lab.data.rows import INPUTS, LABELS, SUFFIXES, content, find_column, read_file
 from attittud_lab.data.source import Columns, Listing, Raw, Rows, warn_once
-from attittud_lab.data.spelling import folded, number_in
+from attittud_lab.data.spelling import folded
 from attittud_lab.errors import InputColumnError, InputError, listed, one_line
 
 _SHARD = re.compile(r"(?P<split>[^.].*?)(-\d{5}-of-(?P<of>\d{5}))?\.(parquet|csv|tsv|jsonl)")
@@ -69,13 +68,10 @@ class Tables:
             return cls(path, files) if files else None
         if not path.exists():
             return None
-        if not path.is_file():
-            what = f"is neither a file nor a folder; give one of {', '.join(SUFFIXES)}, or a folder of images"
-        elif path.suffix.lower() not in SUFFIXES:
-            what = f"cannot read a {path.suffix or 'file without a suffix'}; give one of {', '.join(SUFFIXES)}"
-        else:
-            return cls(path, {None: [path]})
-        raise InputError(f"{name}: {what}")
+        if path.suffix.lower() not in SUFFIXES:
+            suffix = path.suffix or "file without a suffix"
+            raise InputError(f"{name}: cannot read a {suffix}; give one of {', '.join(SUFFIXES)}")
+        return cls(path, {None: [path]})
 
     @property
     def splits(self) -> list[str]:
@@ -94,14 +90,10 @@ class Tables:
             names = [split] if split in self.files else list(self.files)
             tables = [read_file(path) for name in names for path in self.files[name]]
             try:
-                self._read[split] = (
-                    pa.concat_tables(tables, promote_options="permissive")
-                    if tables[1:]
-                    else tables[0]
-                )
+                self._read[split] = pa.concat_tables(tables, promote_options="permissive")
             except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
                 reason = f"the files have different columns ({one_line(error, 200)})"
-                raise InputError(f"{self.files[names[0]][0].parent}: {reason}") from None
+                raise InputError(f"{self.path}: {reason}") from None
         return self._read[split]
 
 
@@ -118,17 +110,22 @@ def table_listing(table: pa.Table, where: str, columns: Columns) -> Listing:
     else:
         features = _features(table, where, columns, {label, group, *columns.where})
         kind = "table"
-        fetch = partial(_cells, features)
+        fetch = partial(_cells, features, where)
         tables = [features]
-    labels, classes = (
-        (None, []) if label is None else labels_of(table, label, f"{where}: column {label!r}")
-    )
+    labels = None
+    classes: list[str] = []
+    if label is not None:
+        labels, classes = labels_of(table, label, f"{where}: column {label!r}")
     groups = None if group is None else _groups(table[group], row_numbers.tolist(), where, group)
-    listing = Listing(
-        where, kind, table.num_rows, fetch, labels, classes, groups=groups, tables=tables
-    )
-    return replace(
-        listing,
+    return Listing(
+        where,
+        kind,
+        table.num_rows,
+        fetch,
+        labels,
+        classes,
+        groups=groups,
+        tables=tables,
         names=lambda rows: [f"{where}, row {number}" for number in row_numbers[rows]],
         columns=list(table.column_names),
     )
@@ -147,11 +144,8 @@ def _groups(values: Any, numbers: Sequence[int], where: str, column: str) -> lis
             group = f"{where}, row {number}"  # unlike any group of this or another file
         groups.append(group)
     if empty:
-        have = "has" if empty == 1 else "have"
-        what = f"{where}: {empty} of {len(groups)} rows {have} no group (column {column!r})"
-        warn_once(
-            f"{what}; each counts as a group of its own, so fill the cells if some of them belong together"
-        )
+        what = f"{where}: {empty} of {len(groups)} rows have no group (column {column!r})"
+        warn_once(f"{what}; each counts as a group of its own")
     return groups
 
 
@@ -161,11 +155,9 @@ def _inputs(
     """The images or texts of a table."""
     column = _choose(table, where, columns.input, INPUTS, "input")
     if column is None:
-        columns_text = listed(table.column_names)
-        problem = f"{where}: no column looks like an image or a text; name it with input:. Columns: {columns_text}"
-        raise InputColumnError(
-            f"{problem}. If these are features, set data.kind: table (`attittud init table` does)"
-        )
+        problem = f"{where}: no column looks like an image or a text; name it with input:. Columns:"
+        cure = "If these are features, set data.kind: table (`attittud init table` does)"
+        raise InputColumnError(f"{problem} {listed(table.column_names)}. {cure}")
     values = plain(table[column])
     if is_text(values.type):
         return "text", lambda rows: [cell or "" for cell in values.take(pa.array(rows)).to_pylist()]
@@ -207,72 +199,50 @@ def _features(table: pa.Table, where: str, columns: Columns, others: set[str | N
         raise InputError(
             f"{problem}; check data.table. Its columns are {listed(table.column_names)}"
         )
-    guess, cells = cells_are_text(table), dict[str, Any]()
+    guess = cells_are_text(table)
+    cells = dict[str, Any]()
     for name in names:
         _choose(table, where, name, (), "data.table.columns")
-        values = plain(table[name])
+        cells[name] = plain(table[name])
         if name in config.categorical:
-            cells[name] = pa.chunked_array([pa.array(texts(values, f"{where}: column {name!r}"))])
-        else:
-            read = numbers(values, guess=True) if guess else None
-            cells[name] = (
-                values if read is None else pa.chunked_array([pa.array(read, from_pandas=True)])
-            )
+            cells[name] = texts(cells[name], f"{where}: column {name!r}")
+        elif guess:
+            read = numbers(cells[name], guess=True)
+            if read is not None:
+                cells[name] = pa.array(read, from_pandas=True)
     return pa.table(cells, metadata=table.schema.metadata)
 
 
-def _cells(features: pa.Table, rows: Rows) -> list[Raw]:
+def _cells(features: pa.Table, where: str, rows: Rows) -> list[Raw]:
     """Return the cells of each row as bytes; equal rows have equal bytes, whatever the order of
-    their columns.
+    their columns and the format of the file.
     """
     some = features.take(pa.array(rows))
-    columns = [_bytes(some[name]) for name in sorted(features.column_names)]
+    names = sorted(features.column_names)
+    columns = [_bytes(some[name], f"{where}: column {name!r}") for name in names]
     return [b"\0".join(cells) for cells in zip(*columns, strict=True)]
 
 
-def _bytes(values: Any) -> list[bytes]:
-    """Return each cell as bytes, which do not depend on the format of the file."""
+def _bytes(values: Any, culprit: str) -> list[bytes]:
     read = numbers(values, guess=False)
     if read is not None:
-        return [number.tobytes() for number in _alike(_shortest(read))]
-    if pa.types.is_boolean(values.type) or is_text(values.type):
-        return [_text_bytes(text) for text in texts(values, "")]
-    flat = numbers(compute.list_flatten(values), guess=False) if is_list(values.type) else None
-    if flat is None:
-        return [repr(value).encode("utf-8", "surrogatepass") for value in values.to_pylist()]
-    lengths = compute.fill_null(compute.list_value_length(values), 0).to_numpy()
-    return [part.tobytes() for part in np.split(flat + 0.0, np.cumsum(lengths)[:-1])]
-
-
-def _shortest(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return numbers of single precision as csv files have them.
-
-    0.1 in single precision is 0.10000000149011612 in parquet and often in jsonl files.
-    """
-    with np.errstate(over="ignore"):
-        single = values.astype(np.float32)
-    written = (single == values) & (values != np.rint(values))
-    texts_of = pa.array(single[written]).cast(pa.string())
-    shortest = values.copy()
-    shortest[written] = texts_of.cast(pa.float64()).to_numpy()
-    return shortest
+        return [number.tobytes() for number in _alike(read)]
+    if is_list(values.type):
+        return [repr(cell).encode() for cell in values.to_pylist()]
+    return [folded(text).encode() for text in texts(values, culprit)]
 
 
 def _alike(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return numbers whose bytes are equal if they are: 0 and -0 are, and all kinds of NaN count as
     equal.
-    """
-    return np.where(np.isnan(values), np.nan, values + 0.0)
 
-
-def _text_bytes(text: str) -> bytes:
-    """Return the bytes of a number if the text is one: whether a column of csv is read as numbers
-    depends on its other cells.
+    0.1 in single precision is 0.10000000149011612 in jsonl and 0.1 in csv files, so fractions are
+    compared in single precision.
     """
-    number = number_in(text)
-    if number is None:
-        return folded(text).encode("utf-8", "surrogatepass")
-    return _alike(np.array(number)).tobytes()
+    with np.errstate(over="ignore"):
+        single = values.astype(np.float32)
+    rounded = np.where(values == np.rint(values), values, single)
+    return np.where(np.isnan(values), np.nan, rounded + 0.0)
 
 
 def matching(table: pa.Table, where: str, values: Mapping[str, str]) -> npt.NDArray[np.bool_]:
@@ -283,9 +253,7 @@ def matching(table: pa.Table, where: str, values: Mapping[str, str]) -> npt.NDAr
     for column, value in values.items():
         _choose(table, where, column, (), "where")
         cells = [str(cell) for cell in table[column].to_pylist()]
-        equal = mask & [cell == value for cell in cells]
-        if not equal.any():  # `True` also matches `true` in a csv file
-            equal = mask & [cell.casefold() == value.casefold() for cell in cells]
+        equal = mask & [folded(cell) == folded(value) for cell in cells]
         if not equal.any():
             others = listed(dict.fromkeys(cells[row] for row in np.flatnonzero(mask)), 10)
             raise InputError(

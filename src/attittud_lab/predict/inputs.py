@@ -9,12 +9,12 @@ import io
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from attittud_lab.config.options import as_path
 from attittud_lab.config.schema import Kind
@@ -28,15 +28,12 @@ from attittud_lab.data.rows import (
     batches,
     blamed,
     content,
-    count_rows,
     find_column,
-    lines,
     objects,
 )
 from attittud_lab.data.rows import SUFFIXES as TABLES
 from attittud_lab.data.source import Raw, not_found, warn_once
 from attittud_lab.errors import InputError, counted, listed, loose, short, spellings
-from attittud_lab.predict.rows import Row, rows_of
 
 STANDARD = "-"
 _ROWS = 512  # of a table at a time
@@ -49,7 +46,7 @@ class Item:
     file: str
     row: int | None
     """The number of the row or the line, counted from 1; None for a file that is one input."""
-    raw: Raw | Row
+    raw: Raw | Mapping[str, Any]
     """An image or a text; for a table of features, a row with all its cells."""
     truth: frozenset[str] | None = None
     """The true classes of the input; None if they are not known."""
@@ -89,7 +86,7 @@ class Inputs:
 
     def _one(self, name: str) -> tuple[int | None, Iterator[Item]]:
         if name == STANDARD:
-            return None, self._standard(cast(io.BufferedReader, sys.stdin.buffer))
+            return None, self._standard()
         path = as_path(name)
         if path.is_dir():
             return self._folder(path)
@@ -102,7 +99,7 @@ class Inputs:
         if suffix == ".jsonl":
             return None, self._objects_in(path)
         if suffix in TABLES:
-            return count_rows(path), self._table(path)
+            return None, self._table(path)
         if self.kind != "image":
             cure = f"give one of {', '.join(TABLES)}, or lines of text on standard input (-)"
             raise InputError(
@@ -148,20 +145,18 @@ class Inputs:
 
     def _table(self, path: Path) -> Iterator[Item]:
         number = 0
-        names = None
         for batch in batches(path, _ROWS):
             column, label = self._columns(batch.column_names, str(path))
-            if number == 0 and label is not None:
-                names = class_names(batch, label)
-            cells = rows_of(batch) if column is None else batch[column].to_pylist()
+            names = None if label is None else class_names(batch, label)
+            cells = batch.to_pylist() if column is None else batch[column].to_pylist()
             labels = [None] * len(cells) if label is None else batch[label].to_pylist()
             for cell, truth in zip(cells, labels, strict=True):
                 number += 1
                 yield self._row(str(path), number, cell, self._truth(truth, names))
 
     def _objects_in(self, path: Path) -> Iterator[Item]:
-        with blamed(path, "jsonl"), path.open("rb") as file:
-            yield from self._objects(str(path), lines(file, str(path)))
+        with blamed(str(path)), path.open(encoding="utf-8-sig") as text:
+            yield from self._objects(str(path), text)
 
     def _objects(self, where: str, text: Iterable[str]) -> Iterator[Item]:
         """Lines of JSON; each is a mapping with the input column."""
@@ -170,24 +165,27 @@ class Inputs:
             truth = None if label is None else self._truth(row[label], None)
             yield self._row(where, number, row if column is None else row[column], truth)
 
-    def _standard(self, stream: io.BufferedReader) -> Iterator[Item]:
+    def _standard(self) -> Iterator[Item]:
         """Read JSON lines if the first line is an object; otherwise each line is a text, or the
         path of an image.
         """
-        text = lines(stream, "standard input")
-        before: list[str] = []
-        for line in text:
-            before.append(line)
-            if line.strip():
-                break
-        else:
-            return
-        whole = chain(before, text)
-        if _is_object(before[-1]):
-            yield from self._objects(STANDARD, whole)
-            return
+        assert isinstance(sys.stdin, io.TextIOWrapper)
+        sys.stdin.reconfigure(encoding="utf-8-sig", errors="strict")
+        with blamed("standard input"):
+            before: list[str] = []
+            for line in sys.stdin:
+                before.append(line)
+                if line.strip():
+                    break
+            whole = chain(before, sys.stdin)
+            if before and _is_object(before[-1]):
+                yield from self._objects(STANDARD, whole)
+            else:
+                yield from self._lines(whole)
+
+    def _lines(self, whole: Iterable[str]) -> Iterator[Item]:
         for number, line in enumerate(whole, 1):
-            name = line.rstrip("\r\n")
+            name = line.rstrip("\n")
             if self.kind == "text":
                 self._check_no_columns("standard input")
                 yield Item(STANDARD, number, name)

@@ -35,7 +35,6 @@ from attittud_lab.files import cannot_write, read_json
 from attittud_lab.models import find
 from attittud_lab.models.network import Network, load_weights, reader, trained_model
 from attittud_lab.predict import given
-from attittud_lab.predict.rows import encoded
 from attittud_lab.runs.model import Member, ModelFile, features_files, read_model
 from attittud_lab.runs.result import typed
 from attittud_lab.training.devices import choose_device, enough_memory
@@ -154,7 +153,6 @@ class Model:
         self.temperature = about.temperature or 1.0
         self._encoder = encoder
         self._device = device
-        self._told = set[str]()  # a column of new texts is worth one warning, not one in each batch
 
     @property
     def module(self) -> Classifier | None:
@@ -240,7 +238,7 @@ class Model:
             channels, size, _ = self.about.shape
             return Examples(decode_all(raws, Pixels(channels, size), names), None)
         if isinstance(self._encoder, Features):
-            return Examples(torch.from_numpy(encoded(self._encoder, raws, names, self._told)), None)
+            return Examples(torch.from_numpy(self._encoder.encode_rows(raws, names)), None)
         assert self._encoder is not None
         return self._tokens(self._encoder, raws)
 

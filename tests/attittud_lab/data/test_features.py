@@ -154,15 +154,26 @@ def test_cells_of_new_rows_are_read_or_refused(cell: Any) -> None:
         {"x": [1.0, 3.0, 2.0], "c": ["a", "b", "b"], "e": [[1.0, 2.0], [3.0, 5.0], [3.0, 4.0]]}
     )
     good = {"x": 2.0, "c": "b", "e": [1, 2]}
-    assert features.encode_rows([], "file").shape == (0, features.width)
+    assert features.encode_rows([], []).shape == (0, features.width)
     for name in good:
         try:
-            encoded = features.encode_rows([{**good, name: cell}, good], "file")
+            encoded = features.encode_rows([{**good, name: cell}, good], ["one", "two"])
         except InputError as error:
             words = str(error)
-            assert words.startswith(f"file: column {name!r}") and "\n" not in words
+            assert words.startswith(f"one: column {name!r}") and "\n" not in words
         else:
             assert np.isfinite(encoded).all() and encoded.shape == (2, features.width)
+
+
+def test_the_row_that_cannot_be_read_is_named() -> None:
+    features = fitted({"x": [1.0, 2.0, 3.0], "c": ["a", "b", "b"]})
+    good = {"x": "1", "c": "a"}
+    for wrong, culprit in (
+        ({"x": "high", "c": "a"}, "row 3: column 'x'"),
+        ({"x": 1}, "row 3: .*c"),
+    ):
+        with pytest.raises(InputError, match=f"^{culprit}"):
+            features.encode_rows([good, good, wrong, good], [f"row {n}" for n in range(1, 5)])
 
 
 # ---------------------------------------------------------------------------------- what is refused

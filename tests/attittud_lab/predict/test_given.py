@@ -13,7 +13,6 @@ from attittud_lab.config.schema import TableConfig
 from attittud_lab.data.features import Features
 from attittud_lab.errors import InputError
 from attittud_lab.predict.given import images, table_rows, texts
-from attittud_lab.predict.rows import encoded
 
 COLOUR = np.arange(16 * 20 * 3, dtype=np.uint8).reshape(16, 20, 3)
 
@@ -36,7 +35,7 @@ def test_inputs_of_another_kind_are_refused(wrong: Any) -> None:
             read()
 
 
-def test_data_frames_keep_their_types() -> None:
+def test_data_frames_and_mappings_give_the_features_of_a_table() -> None:
     pandas = pytest.importorskip("pandas")
     table = pa.table(
         {
@@ -51,18 +50,14 @@ def test_data_frames_keep_their_types() -> None:
     mixed = frame.astype({"dose": object, "c": "category"}).assign(
         dose=[np.float32(0.1), "0.2", 0.3], more=[1, "a", None]
     )
-    for form in (frame, mixed, table, table.to_batches()[0], [row for _, row in frame.iterrows()]):
+    for form in (frame, mixed, table, table.to_batches()[0], table.to_pylist()):
         np.testing.assert_array_equal(
-            encoded(features, table_rows(form, features), names, set()), wanted
+            features.encode_rows(table_rows(form, features), names), wanted
         )
-    (row,) = table_rows(frame.iloc[0], features)
-    np.testing.assert_array_equal(encoded(features, [row], names[:1], set()), wanted[:1])
-    twice = pandas.concat([frame, frame[["x"]]], axis=1)
-    with pytest.raises(InputError, match="needs the columns x once each"):
-        encoded(features, table_rows(twice, features), names, set())
+    (row,) = table_rows(table.to_pylist()[0], features)
+    np.testing.assert_array_equal(features.encode_rows([row], names[:1]), wanted[:1])
+    with pytest.raises(InputError, match="'x' more than once"):
+        table_rows(pandas.concat([frame, frame[["x"]]], axis=1), features)
     for wrong in (frame["x"], None, 3, "text", [3]):
-        with pytest.raises(
-            InputError,
-            match="the model reads rows of a table; give mappings with the columns x, dose, c",
-        ):
+        with pytest.raises(InputError, match="columns x, dose, c"):
             table_rows(wrong, features)

@@ -53,13 +53,11 @@ ODD = {
     "quoted.csv": b'label,text\ngood,"a, ""quoted""\ntext"\nbad,in the "middle\n',
     "blank.csv": b"\n\r\ntext,label\n\nfirst,good\n,bad\n\n",
     "mark.csv": b"\xef\xbb\xbftext,label\nfirst,good\n",
-    "wide.csv": "text,label\nf\u00fcr,good\n".encode("utf-16"),
     "windows.csv": b"text,label\r\nfirst,good\r\nsecond,bad\r\n",
     "separator.csv": "text,label\na\u2028b\x0bc,good\n".encode(),
     "NA.csv": b"text,label\nNA,good\nnull,bad\n1.0,good\n",
     "tabs.tsv": b"text\tlabel\na, b\tgood\n",
     "blank.jsonl": b'\n{"text": "a\\nb", "label": "good"}\n\n',
-    "wide.jsonl": '{"text": "f\u00fcr", "label": "good"}\n'.encode("utf-16"),
 }
 
 
