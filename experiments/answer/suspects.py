@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from attittud_lab.data.prepare import Prepared
-from attittud_lab.learners.base import rows_of
 from attittud_lab.portfolio.simple import SimpleCandidates
 from attittud_lab.portfolio.suspicious import PARTS, probabilities
 from attittud_lab.portfolio.translations import best_features
@@ -66,8 +65,8 @@ def self_confidence(source: SourceData, seed: int) -> np.ndarray:
         judged = np.flatnonzero(part == number)
         others = np.flatnonzero(part != number)
         training = SourceData(
-            source.name, rows_of(source.features, others), source.labels[others], source.classes
+            source.name, source.features[others], source.labels[others], source.classes
         )
-        scores = fit_source(training, seed).scores(rows_of(source.features, judged))
+        scores = fit_source(training, seed).scores(source.features[judged])
         confidence[judged] = np.exp(scores[np.arange(len(judged)), source.labels[judged]])
     return confidence

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from attittud_lab.errors import unknown
-from attittud_lab.learners.base import Fitted, Numbers, Setting, SimpleLearner
+from attittud_lab.learners.base import Fitted, Numbers, Setting, SimpleLearner, TrainingRows
 from attittud_lab.learners.kernel import Kernel
 from attittud_lab.learners.linear import Linear
 from attittud_lab.learners.trees import Boosting
@@ -31,7 +31,9 @@ def find_learner(name: str) -> SimpleLearner:
 
 def restore_fitted(plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Fitted:
     """Make a model from what `plain_fitted` returned."""
-    return find_learner(str(plain["learner"])).fitted.restore(plain, tensors)
+    values = dict(plain)
+    model = find_learner(values.pop("learner")).fitted
+    return model(**values, **{name: tensor.numpy() for name, tensor in tensors.items()})
 
 
 def plain_fitted(fitted: Fitted) -> dict[str, Any]:
@@ -46,6 +48,7 @@ __all__ = [
     "Numbers",
     "Setting",
     "SimpleLearner",
+    "TrainingRows",
     "find_learner",
     "learners",
     "plain_fitted",

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeGuard
 
 import numpy as np
@@ -23,39 +24,58 @@ ABSENT = -12.0
 """The logit of a class without training rows."""
 
 
+@dataclass(frozen=True)
+class TrainingRows:
+    """Rows of features with soft targets and weights.
+
+    For classes, a row of `targets` has non-negative weights of the classes, which usually sum to 1.
+    With several labels at once it has the probability of each label, NaN where a label is missing.
+    """
+
+    features: Matrix
+    """rows x width."""
+    targets: Numbers
+    """rows x classes, or rows x labels."""
+    several: bool
+    """Whether a row may have several labels at once."""
+    weights: Numbers
+    """Of the rows, not negative."""
+
+
 class Fitted(ABC):
-    """A trained model that gives scores for rows of features."""
+    """A trained model that gives scores for rows of features.
+
+    A subclass is a dataclass of arrays and of values that JSON can hold.
+    """
 
     learner: ClassVar[str]
     """The name of the learner that made it."""
+    several: bool
 
     @abstractmethod
+    def logits(self, features: Matrix) -> Numbers:
+        """Return a number for each row and class, which need not be normalised."""
+
     def scores(self, features: Matrix) -> Numbers:
         """Return log-probabilities, rows x classes; with several labels at once logits, rows x
         labels.
         """
+        logits = self.logits(features)
+        return logits if self.several else log_softmax(logits)
 
-    @abstractmethod
     def plain(self) -> dict[str, Any]:
         """Return everything but arrays, as JSON can hold it."""
+        values = vars(self).items()
+        return {name: value for name, value in values if not isinstance(value, np.ndarray)}
 
-    @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
         """Return the arrays, as safetensors can hold them."""
-
-    @classmethod
-    @abstractmethod
-    def restore(cls, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Fitted:
-        """Make the model from what `plain` and `tensors` returned."""
+        values = vars(self).items()
+        return {name: as_tensor(value) for name, value in values if isinstance(value, np.ndarray)}
 
 
 class SimpleLearner(ABC):
-    """Fits a model to features in seconds, without a network.
-
-    Targets are soft. For classes, a row of `targets` has non-negative weights of the classes, which
-    usually sum to 1. With several labels at once it has the probability of each label, NaN where a
-    label is missing.
-    """
+    """Fits a model to features in seconds, without a network."""
 
     name: ClassVar[str]
     fitted: ClassVar[type[Fitted]]
@@ -73,10 +93,7 @@ class SimpleLearner(ABC):
     @abstractmethod
     def fits(
         self,
-        features: Matrix,
-        targets: Numbers,
-        weights: Numbers,
-        several: bool,
+        rows: TrainingRows,
         settings: Sequence[Setting],
         seed: int,
         start: Fitted | None = None,
@@ -84,36 +101,21 @@ class SimpleLearner(ABC):
         """Yield one model for each setting, in the order of `settings`.
 
         Args:
-            features: rows x width.
-            targets: rows x classes, or rows x labels.
-            weights: of the rows, not negative.
-            several: whether several labels at once are predicted.
+            rows: what the models are fitted to.
             settings: some of `settings()`. What they share is computed once.
             seed: of everything random.
             start: a model that is probably near the first one. It saves time and may be ignored.
         """
 
     def fit(
-        self,
-        features: Matrix,
-        targets: Numbers,
-        weights: Numbers,
-        several: bool,
-        setting: Setting,
-        seed: int,
-        start: Fitted | None = None,
+        self, rows: TrainingRows, setting: Setting, seed: int, start: Fitted | None = None
     ) -> Fitted:
         """Return the model of one setting."""
-        return next(iter(self.fits(features, targets, weights, several, [setting], seed, start)))
+        return next(iter(self.fits(rows, [setting], seed, start)))
 
 
 def is_sparse(features: Matrix) -> TypeGuard[sparse.csr_matrix]:
     return bool(sparse.issparse(features))
-
-
-def rows_of(features: Matrix, rows: npt.NDArray[np.int64]) -> Matrix:
-    """Return the rows with these numbers."""
-    return features[rows]
 
 
 def stack_rows(parts: Sequence[Matrix]) -> Matrix:

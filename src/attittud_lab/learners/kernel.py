@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 from scipy.linalg import eigh
-from torch import Tensor
 
 from attittud_lab.features.base import Matrix
 from attittud_lab.learners.base import (
@@ -17,10 +17,8 @@ from attittud_lab.learners.base import (
     Numbers,
     Setting,
     SimpleLearner,
-    as_tensor,
+    TrainingRows,
     dense,
-    log_softmax,
-    rows_of,
 )
 from attittud_lab.learners.logistic import LogisticRegressions
 
@@ -46,28 +44,8 @@ class KernelModel(Fitted):
     intercept: Numbers
     several: bool
 
-    def scores(self, features: Matrix) -> Numbers:
-        logits = (
-            gaussian(dense(features), self.landmarks, self.width) @ self.weights + self.intercept
-        )
-        return logits if self.several else log_softmax(logits)
-
-    def plain(self) -> dict[str, Any]:
-        return {"several": self.several, "width": self.width}
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {
-            "landmarks": as_tensor(self.landmarks),
-            "weights": as_tensor(self.weights),
-            "intercept": as_tensor(self.intercept),
-        }
-
-    @classmethod
-    def restore(cls, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> KernelModel:
-        landmarks, weights, intercept = (
-            tensors[name].numpy() for name in ("landmarks", "weights", "intercept")
-        )
-        return cls(landmarks, float(plain["width"]), weights, intercept, bool(plain["several"]))
+    def logits(self, features: Matrix) -> Numbers:
+        return gaussian(dense(features), self.landmarks, self.width) @ self.weights + self.intercept
 
 
 class Kernel(SimpleLearner):
@@ -87,28 +65,25 @@ class Kernel(SimpleLearner):
 
     def fits(
         self,
-        features: Matrix,
-        targets: Numbers,
-        weights: Numbers,
-        several: bool,
+        rows: TrainingRows,
         settings: Sequence[Setting],
         seed: int,
         start: Fitted | None = None,
     ) -> Iterator[Fitted]:
-        rows = dense(features)
-        order = np.random.default_rng(seed).permutation(len(rows))
-        landmarks = rows_of(rows, np.sort(order[:MOST_LANDMARKS]))
+        features = dense(rows.features)
+        order = np.random.default_rng(seed).permutation(len(features))
+        landmarks = features[np.sort(order[:MOST_LANDMARKS])]
         median = median_distance(landmarks)
-        for width in dict.fromkeys(setting["width"] for setting in settings):
-            absolute = width * median
-            values, vectors = eigh(gaussian(landmarks, landmarks, absolute))
+        for relative, of_width in groupby(settings, key=lambda setting: setting["width"]):
+            width = relative * median
+            values, vectors = eigh(gaussian(landmarks, landmarks, width))
             large = values > _SMALLEST * values[-1]
             rotation = vectors[:, large] / np.sqrt(values[large])
-            columns = np.asarray(gaussian(rows, landmarks, absolute) @ rotation, dtype=np.float64)
-            regressions = LogisticRegressions(columns, targets, weights, several)
-            penalties = [setting["penalty"] for setting in settings if setting["width"] == width]
+            columns = np.asarray(gaussian(features, landmarks, width) @ rotation, dtype=np.float64)
+            regressions = LogisticRegressions(replace(rows, features=columns))
+            penalties = [setting["penalty"] for setting in of_width]
             for inner, intercept in regressions.solve(penalties):
-                yield KernelModel(landmarks, absolute, rotation @ inner, intercept, several)
+                yield KernelModel(landmarks, width, rotation @ inner, intercept, rows.several)
 
 
 def gaussian(first: npt.NDArray[Any], second: npt.NDArray[Any], width: float) -> Numbers:

@@ -4,22 +4,14 @@ several labels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from torch import Tensor
 
 from attittud_lab.features.base import Matrix
-from attittud_lab.learners.base import (
-    Fitted,
-    Numbers,
-    Setting,
-    SimpleLearner,
-    as_tensor,
-    log_softmax,
-)
+from attittud_lab.learners.base import Fitted, Numbers, Setting, SimpleLearner, TrainingRows
 from attittud_lab.learners.logistic import LogisticRegressions
 
 PENALTIES = (10.0, 2.0, 0.5, 0.1, 0.02, 0.004)
@@ -35,19 +27,8 @@ class LinearModel(Fitted):
     intercept: Numbers
     several: bool
 
-    def scores(self, features: Matrix) -> Numbers:
-        logits = np.asarray(features @ self.weights, dtype=np.float64) + self.intercept
-        return logits if self.several else log_softmax(logits)
-
-    def plain(self) -> dict[str, Any]:
-        return {"several": self.several}
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {"weights": as_tensor(self.weights), "intercept": as_tensor(self.intercept)}
-
-    @classmethod
-    def restore(cls, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> LinearModel:
-        return cls(tensors["weights"].numpy(), tensors["intercept"].numpy(), bool(plain["several"]))
+    def logits(self, features: Matrix) -> Numbers:
+        return np.asarray(features @ self.weights, dtype=np.float64) + self.intercept
 
 
 class Linear(SimpleLearner):
@@ -64,16 +45,13 @@ class Linear(SimpleLearner):
 
     def fits(
         self,
-        features: Matrix,
-        targets: Numbers,
-        weights: Numbers,
-        several: bool,
+        rows: TrainingRows,
         settings: Sequence[Setting],
         seed: int,
         start: Fitted | None = None,
     ) -> Iterator[Fitted]:
-        regressions = LogisticRegressions(features, targets, weights, several)
+        regressions = LogisticRegressions(rows)
         penalties = [setting["penalty"] for setting in settings]
         near = (start.weights, start.intercept) if isinstance(start, LinearModel) else None
-        for inner, intercept in regressions.solve(penalties, near):
-            yield LinearModel(inner, intercept, several)
+        for weights, intercept in regressions.solve(penalties, near):
+            yield LinearModel(weights, intercept, rows.several)

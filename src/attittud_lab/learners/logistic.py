@@ -15,7 +15,14 @@ from scipy.linalg import eigh
 from scipy.optimize import minimize
 
 from attittud_lab.features.base import Matrix
-from attittud_lab.learners.base import ABSENT, Numbers, is_sparse, log_softmax, sigmoid
+from attittud_lab.learners.base import (
+    ABSENT,
+    Numbers,
+    TrainingRows,
+    is_sparse,
+    log_softmax,
+    sigmoid,
+)
 
 MOST_ROTATED = 700
 """Up to this many rows are rotated into as many columns. For more, the rotation takes longer than
@@ -120,21 +127,14 @@ class LogisticRegressions:
     intercept b has no penalty.
     """
 
-    def __init__(self, features: Matrix, targets: Numbers, weights: Numbers, several: bool) -> None:
-        """Prepare the rows.
-
-        Args:
-            features: rows x width.
-            targets: rows x classes, weights of the classes; with several labels their
-                probabilities, NaN if missing.
-            weights: of the rows.
-            several: whether there are several labels at once.
-        """
+    def __init__(self, rows: TrainingRows) -> None:
+        targets = rows.targets
+        several = rows.several
         self.several = several
         self.classes = targets.shape[1]
-        self.columns = CentredColumns(features)
-        self.total = max(float(weights.sum()), 1e-300)
-        self.weights = (weights / self.total)[:, None]
+        self.columns = CentredColumns(rows.features)
+        self.total = max(float(rows.weights.sum()), 1e-300)
+        self.weights = (rows.weights / self.total)[:, None]
         if several:
             observed = ~np.isnan(targets)
             positive = np.where(observed, targets, 0.0)

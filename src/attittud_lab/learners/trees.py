@@ -6,14 +6,13 @@ scikit-learn's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.ensemble import GradientBoostingClassifier
-from torch import Tensor
 
 from attittud_lab.features.base import Matrix
 from attittud_lab.learners.base import (
@@ -22,9 +21,8 @@ from attittud_lab.learners.base import (
     Numbers,
     Setting,
     SimpleLearner,
-    as_tensor,
+    TrainingRows,
     dense,
-    log_softmax,
 )
 
 LEAF = -1
@@ -32,53 +30,66 @@ LEAF = -1
 
 
 @dataclass(frozen=True)
-class Forest:
-    """Many trees in one list of nodes; a child is the number of its node in this list."""
+class BoostingModel(Fitted):
+    """Logits of classes or labels: a start, plus `rate` times the sum of the trees that belong to
+    each.
 
+    All trees are in one list of nodes; a child is the number of its node in this list.
+    """
+
+    learner: ClassVar[str] = "boosting"
     roots: npt.NDArray[np.int64]
+    """The first node of each tree."""
+    logit: npt.NDArray[np.int64]
+    """The class or label that each tree adds to."""
     left: npt.NDArray[np.int64]
     right: npt.NDArray[np.int64]
     column: npt.NDArray[np.int64]
     threshold: Numbers
     values: Numbers
+    start: Numbers
+    rate: float
+    several: bool
 
-    @classmethod
-    def of(cls, trees: Sequence[Any]) -> Forest:
-        """Join the trees of scikit-learn (attribute `tree_`), which have one output each."""
-        roots = np.cumsum([0, *(tree.node_count for tree in trees)])[:-1]
-        joined: dict[str, npt.NDArray[Any]] = {}
-        for name in ("children_left", "children_right", "feature", "threshold", "value"):
-            arrays = [getattr(tree, name) for tree in trees]
-            if name.startswith("children"):
-                arrays = [shifted(array, root) for array, root in zip(arrays, roots, strict=True)]
-            joined[name] = np.concatenate([np.zeros(0, np.int64), *map(np.ravel, arrays)])
-        return cls(roots, *joined.values())
+    def logits(self, features: Matrix) -> Numbers:
+        rows = dense(features)
+        logits = np.tile(self.start, (len(rows), 1))
+        for root, logit in zip(self.roots, self.logit, strict=True):
+            logits[:, logit] += self.rate * self.values[self._leaves(root, rows)]
+        return logits
 
-    def leaves(self, features: npt.NDArray[np.float32]) -> Iterator[Numbers]:
-        """Yield for each tree the values of the leaves that the rows reach."""
-        rows = np.arange(len(features))
-        for root in self.roots:
-            nodes = np.full(len(features), root)
-            inside = rows if self.left[root] != LEAF else rows[:0]
-            while len(inside):
-                current = nodes[inside]
-                goes_left = features[inside, self.column[current]] <= self.threshold[current]
-                nodes[inside] = np.where(goes_left, self.left[current], self.right[current])
-                inside = inside[self.left[nodes[inside]] != LEAF]
-            yield self.values[nodes]
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {name: as_tensor(array) for name, array in vars(self).items()}
-
-    @classmethod
-    def restore(cls, tensors: Mapping[str, Tensor]) -> Forest:
-        names = ("roots", "left", "right", "column", "threshold", "values")
-        return cls(*(tensors[name].numpy() for name in names))
+    def _leaves(self, root: np.int64, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+        """Return the leaf of a tree that each row reaches."""
+        nodes = np.full(len(rows), root)
+        inside = np.flatnonzero(self.left[nodes] != LEAF)
+        while len(inside):
+            current = nodes[inside]
+            goes_left = rows[inside, self.column[current]] <= self.threshold[current]
+            nodes[inside] = np.where(goes_left, self.left[current], self.right[current])
+            inside = inside[self.left[nodes[inside]] != LEAF]
+        return nodes
 
 
-def shifted(children: npt.NDArray[np.int64], root: np.int64) -> npt.NDArray[np.int64]:
-    """Return the children of a tree as numbers of nodes in the list of all trees."""
-    return np.where(children == LEAF, LEAF, children + root)
+def joined(trees: Sequence[Any]) -> dict[str, npt.NDArray[Any]]:
+    """Return the nodes of scikit-learn's trees (attribute `tree_`) as one list."""
+    roots = np.cumsum([0, *(tree.node_count for tree in trees)])[:-1]
+    nodes: dict[str, npt.NDArray[Any]] = {"roots": roots}
+    names = {
+        "left": "children_left",
+        "right": "children_right",
+        "column": "feature",
+        "threshold": "threshold",
+        "values": "value",
+    }
+    for name, attribute in names.items():
+        arrays = [np.ravel(getattr(tree, attribute)) for tree in trees]
+        if attribute.startswith("children"):
+            arrays = [
+                np.where(children == LEAF, LEAF, children + root)
+                for children, root in zip(arrays, roots, strict=True)
+            ]
+        nodes[name] = np.concatenate([np.zeros(0, np.int64), *arrays])
+    return nodes
 
 
 def hardened(
@@ -90,45 +101,6 @@ def hardened(
     shares = targets * weights[:, None]
     rows, classes = np.nonzero(shares > 0)
     return rows, classes, shares[rows, classes]
-
-
-@dataclass(frozen=True)
-class BoostingModel(Fitted):
-    """Logits of classes or labels: a start, plus `rate` times the sum of the trees that belong to
-    each.
-    """
-
-    learner: ClassVar[str] = "boosting"
-    forest: Forest
-    logit: npt.NDArray[np.int64]
-    """The class or label that each tree adds to."""
-    start: Numbers
-    rate: float
-    several: bool
-
-    def scores(self, features: Matrix) -> Numbers:
-        logits = np.tile(self.start, (features.shape[0], 1))
-        for column, values in zip(self.logit, self.forest.leaves(dense(features)), strict=True):
-            logits[:, column] += self.rate * values
-        return logits if self.several else log_softmax(logits)
-
-    def plain(self) -> dict[str, Any]:
-        return {"several": self.several, "rate": self.rate}
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {
-            **self.forest.tensors(),
-            "logit": as_tensor(self.logit),
-            "start": as_tensor(self.start),
-        }
-
-    @classmethod
-    def restore(cls, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Self:
-        logit = tensors["logit"].numpy()
-        start = tensors["start"].numpy()
-        return cls(
-            Forest.restore(tensors), logit, start, float(plain["rate"]), bool(plain["several"])
-        )
 
 
 class Boosting(SimpleLearner):
@@ -149,30 +121,31 @@ class Boosting(SimpleLearner):
 
     def fits(
         self,
-        features: Matrix,
-        targets: Numbers,
-        weights: Numbers,
-        several: bool,
+        rows: TrainingRows,
         settings: Sequence[Setting],
         seed: int,
         start: Fitted | None = None,
     ) -> Iterator[Fitted]:
-        rows = dense(features)
+        features = dense(rows.features)
+        targets = rows.targets
+        weights = rows.weights
         most = int(max(setting["rounds"] for setting in settings))
         count = targets.shape[1]
         parts: list[tuple[list[int], list[list[Any]]]] = []
         """The logits that trees add to, and the trees of each round."""
-        if several:
+        if rows.several:
             starts = np.empty(count)
             for label in range(count):
                 used = np.flatnonzero(~np.isnan(targets[:, label]) & (weights > 0))
                 yes = targets[used, label]
                 both = np.stack([1 - yes, yes], axis=1)
-                no_and_yes, _, stages = self._classes(rows[used], both, weights[used], most, seed)
+                no_and_yes, _, stages = self._classes(
+                    features[used], both, weights[used], most, seed
+                )
                 starts[label] = no_and_yes[1] - no_and_yes[0]
                 parts.append(([label], stages))
         else:
-            starts, logits, stages = self._classes(rows, targets, weights, most, seed)
+            starts, logits, stages = self._classes(features, targets, weights, most, seed)
             parts.append((logits, stages))
         for setting in settings:
             trees = []
@@ -181,8 +154,10 @@ class Boosting(SimpleLearner):
                 for stage in stages[: int(setting["rounds"])]:
                     trees += stage
                     logit_of_tree += logits
-            numbers = np.array(logit_of_tree, dtype=np.int64)
-            yield BoostingModel(Forest.of(trees), numbers, starts, self.rate, several)
+            logit = np.array(logit_of_tree, dtype=np.int64)
+            yield BoostingModel(
+                logit=logit, start=starts, rate=self.rate, several=rows.several, **joined(trees)
+            )
 
     def _classes(
         self,

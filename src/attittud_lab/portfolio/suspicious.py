@@ -22,14 +22,13 @@ from torch import Tensor
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.files import write_atomically
 from attittud_lab.learners import Numbers, Setting
-from attittud_lab.learners.base import rows_of
 from attittud_lab.portfolio.simple import SimpleCandidates
 from attittud_lab.portfolio.translations import best_features
 from attittud_lab.predict.outputs import harmless
 from attittud_lab.uses.base import SourceModels, fit_source
 from attittud_lab.uses.evaluate import fit_final
 from attittud_lab.uses.landmarks import with_fewer_columns
-from attittud_lab.uses.problem import LabelNumbers, Problem, SimpleCandidate, SourceData
+from attittud_lab.uses.problem import Problem, SimpleCandidate, SourceData
 from attittud_lab.uses.translated import Translation
 
 FILE = "suspicious.csv"
@@ -152,7 +151,7 @@ def examine(problem: Problem, source: SourceData, seed: int) -> Suspects:
     generator = np.random.default_rng(seed)
     if len(rows) > MOST_EXAMINED:
         rows = np.sort(generator.permutation(rows)[:MOST_EXAMINED])
-    part = _some(source, rows)
+    part = source.rows(rows)
     likely = probabilities(problem, part, generator, seed)
     right = likely[np.arange(len(rows)), part.labels]
     proposed = likely.argmax(axis=1)
@@ -183,8 +182,8 @@ def probabilities(
         others = np.flatnonzero(part != number)
         if not len(judged) or not len(others):
             continue
-        training = _some(source, others)
-        features = rows_of(source.features, judged)
+        training = source.rows(others)
+        features = source.features[judged]
         if source.same_classes:
             smaller = replace(problem, sources={source.name: training})
             models = SourceModels(smaller.sources, seed)
@@ -197,12 +196,6 @@ def probabilities(
         else:
             likely[judged] = np.exp(fit_source(training, seed).scores(features))
     return likely
-
-
-def _some(source: SourceData, rows: RowNumbers) -> SourceData:
-    """Return the source with some of its examples."""
-    labels: LabelNumbers = source.labels[rows]
-    return replace(source, features=rows_of(source.features, rows), labels=labels)
 
 
 # ------------------------------------------------------------------------- what a person sees of it

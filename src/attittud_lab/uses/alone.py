@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
 from attittud_lab.learners import Setting, SimpleLearner
 from attittud_lab.uses.base import SourceModels, Use, UsedModel
-from attittud_lab.uses.problem import Problem, SourceData, soft_targets
+from attittud_lab.uses.problem import Problem, SourceData, training_rows
 
 
 class Alone(Use):
@@ -29,9 +27,5 @@ class Alone(Use):
         settings: Sequence[Setting],
         seed: int,
     ) -> Iterator[UsedModel]:
-        targets = soft_targets(training.labels, len(training.classes))
-        weights = np.ones(len(targets))
-        for fitted in learner.fits(
-            training.features, targets, weights, training.several, settings, seed
-        ):
+        for fitted in learner.fits(training_rows(training), settings, seed):
             yield UsedModel(fitted)

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from attittud_lab.features.base import Matrix
 from attittud_lab.learners import Fitted, Numbers, Setting, SimpleLearner, find_learner
-from attittud_lab.learners.base import rows_of, stack_columns
-from attittud_lab.uses.problem import Problem, SourceData, log_loss, soft_targets
+from attittud_lab.learners.base import stack_columns
+from attittud_lab.uses.problem import Problem, SourceData, log_loss, training_rows
 
 SOURCE_LEARNER = "linear"
 """The learner of all models of sources: fast, and its probabilities are calibrated."""
@@ -48,9 +48,7 @@ def fit_source(source: SourceData, seed: int) -> Fitted:
     settings = learner.settings(source.several)
     losses = _losses_by_setting(source, settings, seed)
     best = settings[int(np.argmin(losses)) if losses else len(settings) // 2]
-    targets = soft_targets(source.labels, len(source.classes))
-    weights = np.ones(len(targets))
-    return learner.fit(source.features, targets, weights, source.several, best, seed)
+    return learner.fit(training_rows(source), best, seed)
 
 
 def held_out_loss(source: SourceData, seed: int) -> float:
@@ -63,22 +61,13 @@ def _losses_by_setting(source: SourceData, settings: Sequence[Setting], seed: in
     """Return the log-loss of each setting on the part that is held out; nothing for a source that
     is too small to be divided.
     """
-    targets = soft_targets(source.labels, len(source.classes))
-    part = np.random.default_rng(seed).permutation(len(targets)) % HELD_OUT
-    train = np.flatnonzero(part != 0)
-    held_out = np.flatnonzero(part == 0)
-    if not len(train) or not len(held_out):
+    part = np.random.default_rng(seed).permutation(len(source.labels)) % HELD_OUT
+    train = source.rows(np.flatnonzero(part != 0))
+    held_out = source.rows(np.flatnonzero(part == 0))
+    if not len(train.labels) or not len(held_out.labels):
         return []
-    models = find_learner(SOURCE_LEARNER).fits(
-        rows_of(source.features, train),
-        targets[train],
-        np.ones(len(train)),
-        source.several,
-        settings,
-        seed,
-    )
-    features = rows_of(source.features, held_out)
-    return [log_loss(model.scores(features), source.labels[held_out]) for model in models]
+    models = find_learner(SOURCE_LEARNER).fits(training_rows(train), settings, seed)
+    return [log_loss(model.scores(held_out.features), held_out.labels) for model in models]
 
 
 @dataclass(frozen=True)
@@ -158,13 +147,3 @@ class Use(ABC):
 def crossed(settings: Sequence[Setting], name: str, values: Sequence[float]) -> list[Setting]:
     """Return every setting with every value of one more setting."""
     return [{**setting, name: value} for value in values for setting in settings]
-
-
-def by_value(
-    settings: Sequence[Setting], names: Sequence[str]
-) -> dict[tuple[float, ...], list[int]]:
-    """Group the numbers of settings that agree in these names."""
-    groups: dict[tuple[float, ...], list[int]] = {}
-    for number, setting in enumerate(settings):
-        groups.setdefault(tuple(setting[name] for name in names), []).append(number)
-    return groups

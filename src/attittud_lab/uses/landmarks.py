@@ -16,7 +16,7 @@ from scipy.linalg import eigh
 
 from attittud_lab.features.base import Matrix
 from attittud_lab.learners import Numbers
-from attittud_lab.learners.base import is_sparse, rows_of, stack_rows
+from attittud_lab.learners.base import is_sparse, stack_rows
 from attittud_lab.uses.problem import Problem
 
 AUXILIARY = 600
@@ -39,7 +39,7 @@ def with_fewer_columns(problem: Problem, seed: int) -> Problem:
         return problem
     auxiliary = stack_rows([source.features for source in sources.values()])
     rows = np.random.default_rng(seed).permutation(auxiliary.shape[0])[:AUXILIARY]
-    landmarks = stack_rows([primary, rows_of(auxiliary, np.sort(rows))])
+    landmarks = stack_rows([primary, auxiliary[np.sort(rows)]])
     if landmarks.shape[0] >= landmarks.shape[1]:
         return problem
     values, vectors = eigh(products_of_rows(landmarks, landmarks))

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attittud_lab.features.base import Matrix
-from attittud_lab.learners import Numbers
-from attittud_lab.learners.base import rows_of
+from attittud_lab.learners import Numbers, TrainingRows
 
 LabelNumbers = npt.NDArray[np.int64]
 """Class numbers (n), or zeros and ones (n x labels); -1 where there is none."""
@@ -42,8 +41,11 @@ class SourceData:
         has_label = self.labels >= 0 if self.labels.ndim == 1 else (self.labels >= 0).any(axis=1)
         if has_label.all():
             return self
-        rows = np.flatnonzero(has_label)
-        return replace(self, features=rows_of(self.features, rows), labels=self.labels[rows])
+        return self.rows(np.flatnonzero(has_label))
+
+    def rows(self, rows: npt.NDArray[np.int64]) -> SourceData:
+        """Return the source with some of its examples."""
+        return replace(self, features=self.features[rows], labels=self.labels[rows])
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Problem:
 
     def rows(self, rows: npt.NDArray[np.int64]) -> Problem:
         """Return the problem with some of the primary examples; the sources stay whole."""
-        return replace(self, features=rows_of(self.features, rows), labels=self.labels[rows])
+        return replace(self, features=self.features[rows], labels=self.labels[rows])
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,12 @@ def soft_targets(labels: LabelNumbers, classes: int) -> Numbers:
     labelled = np.flatnonzero(labels >= 0)
     targets[labelled, labels[labelled]] = 1
     return targets
+
+
+def training_rows(part: Problem | SourceData) -> TrainingRows:
+    """Return the primary examples, or those of a source, with equal weights."""
+    targets = soft_targets(part.labels, len(part.classes))
+    return TrainingRows(part.features, targets, part.several, np.ones(len(targets)))
 
 
 def log_loss(scores: Numbers, labels: LabelNumbers) -> float:

@@ -5,6 +5,8 @@ it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
 
 import numpy as np
 
@@ -15,12 +17,11 @@ from attittud_lab.uses.base import (
     SourceModels,
     Use,
     UsedModel,
-    by_value,
     centred_scores,
     crossed,
     with_columns,
 )
-from attittud_lab.uses.problem import Problem, SourceData, soft_targets
+from attittud_lab.uses.problem import Problem, SourceData, training_rows
 
 LENGTHS = (0.5, 1.5, 5.0)
 """How long the columns of all sources together are, as a multiple of the length of the other
@@ -50,21 +51,15 @@ class Stacked(Use):
         settings: Sequence[Setting],
         seed: int,
     ) -> Iterator[UsedModel]:
-        targets = soft_targets(training.labels, len(training.classes))
-        weights = np.ones(len(targets))
         source_models = [models.model(source.name) for source in sources]
         lengths = [mean_length(centred_scores(model, training.features)) for model in source_models]
         unit = mean_length(training.features) / np.sqrt(len(sources))
-        results: dict[int, UsedModel] = {}
-        for (length,), numbers in by_value(settings, ["length"]).items():
+        for length, group in groupby(settings, key=lambda setting: setting["length"]):
             further = tuple(
                 FurtherColumns(model, float(length * unit / source_length))
                 for model, source_length in zip(source_models, lengths, strict=True)
             )
-            features = with_columns(training.features, further)
-            group = [settings[number] for number in numbers]
-            fits = learner.fits(features, targets, weights, training.several, group, seed)
-            for number, fitted in zip(numbers, fits, strict=True):
-                results[number] = UsedModel(fitted, further)
-        for number in range(len(settings)):
-            yield results[number]
+            rows = training_rows(training)
+            rows = replace(rows, features=with_columns(training.features, further))
+            for fitted in learner.fits(rows, list(group), seed):
+                yield UsedModel(fitted, further)

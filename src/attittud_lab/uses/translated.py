@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 
 from attittud import LabelChannel
-from attittud_lab.learners import Fitted, Numbers, Setting, SimpleLearner
+from attittud_lab.learners import Fitted, Numbers, Setting, SimpleLearner, TrainingRows
 from attittud_lab.learners.base import stack_rows
 from attittud_lab.uses.base import SourceModels, Use, UsedModel, crossed
-from attittud_lab.uses.problem import Problem, SourceData, soft_targets
+from attittud_lab.uses.problem import Problem, SourceData, training_rows
 
 WEIGHTS = (0.1, 1.0)
 """Weights of an auxiliary row at openness 1; a primary row has weight 1."""
@@ -55,31 +55,26 @@ class Translated(Use):
         settings: Sequence[Setting],
         seed: int,
     ) -> Iterator[UsedModel]:
-        targets = soft_targets(training.labels, len(training.classes))
-        weights = np.ones(len(targets))
+        rows = training_rows(training)
         translations = [Translation.estimate(source, training, models, seed) for source in sources]
         opened = [translation for translation in translations if translation.weight > 0]
-        alone = learner.fits(training.features, targets, weights, training.several, settings, seed)
+        alone = learner.fits(rows, settings, seed)
         if not opened:
             yield from (UsedModel(fitted) for fitted in alone)
             return
-        features = stack_rows(
-            [training.features, *(translated.source.features for translated in opened)]
-        )
+        features = stack_rows([rows.features, *(part.source.features for part in opened)])
         for setting, first in zip(settings, alone, strict=True):
-            parts = [
-                np.full(len(translated.source.labels), setting["weight"] * translated.weight)
-                for translated in opened
-            ]
-            all_weights = np.concatenate([weights, *parts])
             model = first
+            weights = [rows.weights]
+            for part in opened:
+                count = len(part.source.labels)
+                weights.append(np.full(count, setting["weight"] * part.weight))
             for _ in range(ROUNDS):
-                all_targets = np.concatenate(
-                    [targets, *(translated.targets(model) for translated in opened)]
+                targets = [rows.targets, *(part.targets(model) for part in opened)]
+                both = TrainingRows(
+                    features, np.concatenate(targets), rows.several, np.concatenate(weights)
                 )
-                model = learner.fit(
-                    features, all_targets, all_weights, training.several, setting, seed, start=model
-                )
+                model = learner.fit(both, setting, seed, start=model)
             yield UsedModel(model)
 
 

@@ -4,7 +4,12 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics.pairwise import rbf_kernel
 
+from attittud_lab.learners import TrainingRows
 from attittud_lab.learners.kernel import Kernel, gaussian, median_distance
+
+
+def rows_with(features, labels):
+    return TrainingRows(features, np.eye(labels.max() + 1)[labels], False, np.ones(len(labels)))
 
 
 def rings(rows, seed=0):
@@ -18,7 +23,7 @@ def test_it_separates_what_no_line_separates():
     features, labels = rings(150)
     new, expected = rings(500, seed=1)
     setting = {"penalty": 0.04, "width": 1.0}
-    fitted = Kernel().fit(features, np.eye(2)[labels], np.ones(150), False, setting, 0)
+    fitted = Kernel().fit(rows_with(features, labels), setting, 0)
     accuracy = (fitted.scores(new).argmax(axis=1) == expected).mean()
     straight = LogisticRegression().fit(features, labels).score(new, expected)
     assert accuracy > 0.93 > straight + 0.2
@@ -32,7 +37,7 @@ def test_its_solution_is_the_one_of_kernel_logistic_regression():
     features = generator.normal(size=(40, 5)).astype(np.float32)
     labels = generator.integers(0, 3, 40)
     setting = {"penalty": 0.5, "width": 0.6}
-    fitted = Kernel().fit(features, np.eye(3)[labels], np.ones(40), False, setting, 0)
+    fitted = Kernel().fit(rows_with(features, labels), setting, 0)
     oracle_kernel = rbf_kernel(
         features.astype(np.float64), gamma=1 / (2 * (0.6 * median_distance(features)) ** 2)
     )

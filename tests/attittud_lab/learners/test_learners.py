@@ -1,13 +1,20 @@
 """What every learner must do."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from safetensors.torch import load, save
 from scipy import sparse
 
-from attittud_lab.learners import find_learner, learners, plain_fitted, restore_fitted
+from attittud_lab.learners import (
+    TrainingRows,
+    find_learner,
+    learners,
+    plain_fitted,
+    restore_fitted,
+)
 
 
 def example(several, rows=90, seed=0):
@@ -25,12 +32,8 @@ def fit(name, several=False, seed=0, **changes):
     features, targets = example(several)
     learner = find_learner(name)
     setting = learner.settings(several)[-1]
-    arguments = {
-        "features": features,
-        "targets": targets,
-        "weights": np.ones(len(features)),
-    } | changes
-    return learner.fit(several=several, setting=setting, seed=seed, **arguments)
+    rows = TrainingRows(features, targets, several, np.ones(len(features)))
+    return learner.fit(replace(rows, **changes), setting, seed)
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["classes", "labels"])

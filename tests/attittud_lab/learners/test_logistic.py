@@ -6,7 +6,7 @@ from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 
 from attittud_lab.learners import logistic
-from attittud_lab.learners.base import ABSENT, log_softmax
+from attittud_lab.learners.base import ABSENT, TrainingRows, log_softmax
 from attittud_lab.learners.logistic import LogisticRegressions
 
 
@@ -30,7 +30,9 @@ def probabilities(features, weights, intercept):
 
 
 def solve(features, targets, weights, penalties, several=False):
-    return list(LogisticRegressions(features, targets, weights, several).solve(penalties))
+    return list(
+        LogisticRegressions(TrainingRows(features, targets, several, weights)).solve(penalties)
+    )
 
 
 @pytest.mark.parametrize(("rows", "width"), [(60, 12), (40, 300)], ids=["direct", "rotated"])

@@ -3,6 +3,7 @@
 import numpy as np
 from sklearn.ensemble import GradientBoostingClassifier
 
+from attittud_lab.learners import TrainingRows
 from attittud_lab.learners.trees import Boosting, hardened
 
 
@@ -20,7 +21,8 @@ def test_boosting_predicts_as_scikit_learn_does():
     classes = 3
     features, labels, weights, new = example(classes)
     settings = [{"rounds": 7}, {"rounds": 20}]
-    fits = Boosting().fits(features, np.eye(classes)[labels], weights, False, settings, seed=3)
+    rows = TrainingRows(features, np.eye(classes)[labels], False, weights)
+    fits = Boosting().fits(rows, settings, seed=3)
     oracle = GradientBoostingClassifier(
         n_estimators=20, subsample=0.5, max_features="sqrt", random_state=3
     )
@@ -36,15 +38,17 @@ def test_classes_and_labels_without_a_choice_are_constant():
     learner = Boosting()
     features, labels, weights, new = example(2)
     setting = learner.settings(several=False)[0]
-    targets = np.eye(4)[np.array([1, 3])[labels]]
-    scores = learner.fit(features, targets, weights, False, setting, 0).scores(new)
+
+    def scores_of(targets, several=False):
+        rows = TrainingRows(features, targets, several, weights)
+        return learner.fit(rows, setting, 0).scores(new)
+
+    scores = scores_of(np.eye(4)[np.array([1, 3])[labels]])
     assert (np.exp(scores[:, [0, 2]]) < 1e-3).all()
-    only = learner.fit(
-        features, np.eye(2)[np.zeros(80, dtype=int)], weights, False, setting, 0
-    ).scores(new)
+    only = scores_of(np.eye(2)[np.zeros(80, dtype=int)])
     assert (np.exp(only[:, 0]) > 0.99).all()
     always = np.stack([labels.astype(float), np.ones(80)], axis=1)
-    logits = learner.fit(features, always, weights, True, setting, 0).scores(new)
+    logits = scores_of(always, several=True)
     assert (logits[:, 1] > 3).all()
     assert np.ptp(logits[:, 0]) > 1
 

@@ -5,7 +5,7 @@ import numpy as np
 from attittud_lab.learners import find_learner
 from attittud_lab.uses.alone import Alone
 from attittud_lab.uses.base import SourceModels
-from attittud_lab.uses.problem import Problem, soft_targets
+from attittud_lab.uses.problem import Problem, training_rows
 
 
 def test_it_is_the_learner_itself():
@@ -16,7 +16,6 @@ def test_it_is_the_learner_itself():
     settings = learner.settings(several=False)
     models = SourceModels({}, 0)
     fits = Alone().fits(problem, [], models, learner, settings, seed=0)
-    targets = soft_targets(problem.labels, 3)
-    expected = learner.fits(features, targets, np.ones(30), False, settings, seed=0)
+    expected = learner.fits(training_rows(problem), settings, seed=0)
     for used, fitted in zip(fits, expected, strict=True):
         np.testing.assert_array_equal(used.scores(features), fitted.scores(features))

@@ -6,7 +6,7 @@ from scipy import sparse
 from attittud_lab.learners import find_learner
 from attittud_lab.uses import landmarks
 from attittud_lab.uses.landmarks import with_fewer_columns
-from attittud_lab.uses.problem import Problem, SourceData
+from attittud_lab.uses.problem import Problem, SourceData, training_rows
 
 
 def example(width=2000, rows=200):
@@ -39,9 +39,7 @@ def test_a_model_of_the_primary_rows_does_not_change():
     train, held_out = np.arange(30), np.arange(30, 40)
     scores = []
     for one in (problem, reduced):
-        targets = np.eye(3)[one.labels[train]]
-        fitted = find_learner("linear").fit(
-            one.rows(train).features, targets, np.ones(30), False, {"penalty": 0.1}, seed=0
-        )
+        rows = training_rows(one.rows(train))
+        fitted = find_learner("linear").fit(rows, {"penalty": 0.1}, seed=0)
         scores.append(fitted.scores(one.rows(held_out).features))
     np.testing.assert_allclose(*scores, atol=1e-3)

@@ -7,7 +7,7 @@ from scipy import sparse
 from attittud_lab.learners import find_learner
 from attittud_lab.learners.logistic import mean_length
 from attittud_lab.uses.base import SourceModels
-from attittud_lab.uses.problem import Problem, SourceData
+from attittud_lab.uses.problem import Problem, SourceData, training_rows
 from attittud_lab.uses.stacked import Stacked
 
 
@@ -31,9 +31,7 @@ def test_labels_that_are_all_wrong_help(form):
     sources = list(problem.sources.values())
     setting = {"penalty": 0.1, "length": 5.0}
     used = next(Stacked().fits(problem, sources, models, learner, [setting], 0))
-    alone = learner.fit(
-        problem.features, np.eye(3)[problem.labels], np.ones(40), False, {"penalty": 0.1}, 0
-    )
+    alone = learner.fit(training_rows(problem), {"penalty": 0.1}, 0)
     accuracy = (used.scores(features).argmax(axis=1) == labels).mean()
     assert accuracy > (alone.scores(features).argmax(axis=1) == labels).mean() + 0.2
 
