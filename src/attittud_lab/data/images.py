@@ -231,7 +231,8 @@ def _eight_bits(image: Image.Image, name: str, white: int) -> Image.Image:
     if is_deep(image):
         levels = _levels(image, name)
         if levels.max() > white:
-            warn_once(f"{name}: has grey levels above {white}, which counts as white; they are cut")
+            # Without the name: there may be thousands of such pictures.
+            warn_once(f"some pictures have grey levels above {white}, which counts as white; they are cut")
         scaled = np.rint(np.minimum(levels, white) * (255 / white))
         transparent = image.info.get("transparency")
         if isinstance(transparent, int):

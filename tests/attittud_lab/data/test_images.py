@@ -78,6 +78,35 @@ def test_every_mode_that_is_written_is_read(mode: str, form: str) -> None:
         assert np.abs(pixels_of(stored(image, form), 1) - wanted[..., 0]).max() <= most
 
 
+def test_the_colour_of_transparent_pixels_does_not_count() -> None:
+    """They are laid on white, however the file marks them."""
+    left = np.zeros((24, 24), dtype=bool)
+    left[:, :12] = True
+    grey = np.where(left, 3, 100).astype(np.uint8)
+    alpha = Image.fromarray(np.where(left, 0, 255).astype(np.uint8))
+    colour = Image.fromarray(np.stack([grey, grey + 50, grey], 2))
+    with_alpha = colour.copy()
+    with_alpha.putalpha(alpha)
+    palette = Image.fromarray(np.where(left, 7, 1).astype(np.uint8)).convert("P")
+    palette.putpalette([3] * 3 + [100, 150, 100] + [3] * 18)
+    deep = stored(Image.fromarray(grey.astype(np.uint16) * 257), "PNG", transparency=3 * 257)
+    of_grey = [
+        stored(Image.merge("LA", (Image.fromarray(grey), alpha)), "PNG"),
+        stored(Image.fromarray(grey), "PNG", transparency=3),
+        Deep(deep, 65535),
+    ]
+    of_colour = [
+        *(stored(with_alpha, form) for form in ("PNG", "WEBP", "TIFF")),
+        *(stored(palette, form, transparency=7) for form in ("PNG", "GIF")),
+        stored(colour, "PNG", transparency=(3, 53, 3)),
+    ]
+    for contents, right in ((of_grey, [100] * 3), (of_colour, [100, 150, 100])):
+        for content in contents:
+            found = pixels_of(content)
+            assert (found[:, :11] == 255).all()
+            assert np.abs(found[:, 13:] - right).max() <= 3
+
+
 # -------------------------------------------------------------------------------------- orientation
 
 STORED = {
@@ -133,6 +162,32 @@ def test_size_and_colour_are_decided_from_all_classes(tmp_path: Path) -> None:
             )
     job = f"data: {{primary: {{path: {tmp_path}}}}}\nmodel: mlp\nstrategy: primary_only"
     assert load_data(loads(job)).record["image_size"] == [3, 64, 64]
+
+
+def test_one_value_is_white_in_all_deep_pictures_of_a_source(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each picture was once scaled by its own maximum, so pictures of the same scene differed."""
+    random_ = np.random.default_rng(0)
+    for name, highest in {"own": 4000, "other": 60_000}.items():
+        for letter in "ab":
+            (tmp_path / name / letter).mkdir(parents=True)
+            for number, bright in enumerate(np.linspace(200, highest, 10).astype(int)):
+                values = random_.integers(0, bright + 1, (16, 16), dtype=np.uint16)
+                values[0, 0] = bright
+                path = tmp_path / name / letter / f"{number}.png"
+                Image.fromarray(values).save(path)
+    job = f"data: {{primary: {tmp_path}/own, auxiliary: {{other: {tmp_path}/other}}}}\nmodel: mlp"
+    data = load_data(loads(job))
+    assert data.record["white"] == {"primary": 4095, "other": 65535}
+    assert caplog.text.count("counts as white") == 2
+    sets = {"own": data.primary.examples, "other": data.auxiliary["other"].examples}
+    for name, white in (("own", 4095), ("other", 65535)):
+        wanted = set()
+        for path in (tmp_path / name).rglob("*.png"):
+            scaled = np.rint(np.asarray(Image.open(path)) * (255 / white))
+            wanted.add(scaled.astype(np.uint8).tobytes())
+        assert {image.numpy().tobytes() for image in sets[name].inputs} <= wanted
 
 
 def test_prediction_sees_the_pixels_of_training(
