@@ -232,7 +232,9 @@ def _eight_bits(image: Image.Image, name: str, white: int) -> Image.Image:
         levels = _levels(image, name)
         if levels.max() > white:
             # Without the name: there may be thousands of such pictures.
-            warn_once(f"some pictures have grey levels above {white}, which counts as white; they are cut")
+            warn_once(
+                f"some pictures have grey levels above {white}, which counts as white; they are cut"
+            )
         scaled = np.rint(np.minimum(levels, white) * (255 / white))
         transparent = image.info.get("transparency")
         if isinstance(transparent, int):
