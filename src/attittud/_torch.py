@@ -7,8 +7,10 @@ are not listed here.)
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from operator import attrgetter, methodcaller
 from typing import Any
 
@@ -32,6 +34,7 @@ __all__ = [
 DisableTorchFunction = torch._C.DisableTorchFunction
 foreach_add_ = torch._foreach_add_
 foreach_copy_ = torch._foreach_copy_
+foreach_mul = torch._foreach_mul
 foreach_norm = torch._foreach_norm
 foreach_zero_ = torch._foreach_zero_
 concatenate = (
@@ -63,6 +66,74 @@ def empty_queue() -> None:
     """
     with suppress(Exception), torch.enable_grad():
         torch.zeros((), requires_grad=True).mul(1).backward()
+
+
+def _autocast_nesting() -> int:
+    depth: int = torch.autocast_increment_nesting()
+    torch.autocast_decrement_nesting()
+    return depth - 1
+
+
+_KINDS = ("cpu", "cuda")  # devices for which a step may switch autocast off
+THREAD_SETTINGS: tuple[Callable[[], Any], ...] = (
+    torch.is_grad_enabled,
+    torch._C._is_multithreading_enabled,
+    torch._C._len_torch_function_stack,
+    torch.is_autocast_cache_enabled,
+    *[partial(torch.is_autocast_enabled, kind) for kind in _KINDS],
+    *[partial(torch.get_autocast_dtype, kind) for kind in _KINDS],
+)
+"""Functions that return the settings of torch, for this thread, that blocks of a step change."""
+
+
+def restore_thread(before: Sequence[Any]) -> None:
+    """Restore the values that `THREAD_SETTINGS` returned earlier.
+
+    Python does not run the end of a `with` block if Ctrl-C comes exactly there.
+    """
+    grad, multithreading, modes, cache, *autocast = before
+    torch.set_grad_enabled(grad)
+    torch._C._set_multithreading_enabled(multithreading)
+    while torch._C._len_torch_function_stack() > modes:
+        torch._C._pop_torch_function_stack()
+    torch.set_autocast_cache_enabled(cache)
+    for kind, enabled, dtype in zip(_KINDS, autocast[:2], autocast[2:], strict=True):
+        torch.set_autocast_enabled(kind, enabled)
+        torch.set_autocast_dtype(kind, dtype)
+    if not any(autocast[:2]):
+        # No region of autocast is open. Until the depth is 0, torch would keep the converted
+        # parameters of this one.
+        while _autocast_nesting() > 0:
+            torch.autocast_decrement_nesting()
+        torch.clear_autocast_cache()
+
+
+@contextmanager
+def undoing(undo: Callable[[], object]) -> Iterator[None]:
+    """Call `undo` after the block, and after an error once more: Ctrl-C may come within the first
+    call.
+    """
+    try:
+        try:
+            yield
+        finally:
+            undo()
+    except BaseException:
+        undo()
+        raise
+
+
+def add_hook(tensor: Tensor, hook: Callable[[Any], Tensor | None]) -> Callable[[], object]:
+    """`tensor.register_hook(hook)` in a fifth of its time, for a tensor that is no leaf; returns a
+    function that removes it.
+    """
+    if tensor._backward_hooks is not None or tensor.grad_fn is None:
+        remove: Callable[[], object] = tensor.register_hook(hook).remove
+        return remove
+    # Under a key that torch never takes: it counts its hooks from 0.
+    hooks = tensor._backward_hooks = OrderedDict({-1: hook})
+    tensor.grad_fn._register_hook_dict(tensor)
+    return partial(hooks.pop, -1, None)
 
 
 def packs_saved_tensors() -> bool:
@@ -127,11 +198,9 @@ def kept_graph() -> Iterator[None]:
         return
     manager = trees.CUDAGraphTreeManager
     run = trees.CUDAGraphTreeManager._run
-    manager._run = lambda self, inputs, number: self.ids_to_funcs[number].model(inputs)
-    try:
+    with undoing(partial(setattr, manager, "_run", run)):
+        manager._run = lambda self, inputs, number: self.ids_to_funcs[number].model(inputs)
         yield
-    finally:
-        manager._run = run
 
 
 def saved_by_compiled(nodes: set[Any]) -> list[Tensor]:

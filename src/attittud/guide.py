@@ -22,8 +22,9 @@ from attittud._checks import (
     check_weights,
     of_each,
 )
-from attittud._torch import keep_saved_tensors
+from attittud._torch import THREAD_SETTINGS, keep_saved_tensors, restore_thread
 from attittud.autograd.forward import BatchNormMode
+from attittud.autograd.layout import remove_hooks
 from attittud.basis import Basis, make_basis
 from attittud.basis.captured import CapturedUpdate
 from attittud.basis.subspace import Subspace
@@ -227,6 +228,7 @@ class Guide:
         if basis_losses is not None:
             check_callable("basis_losses", basis_losses)
         step = None
+        settings = [read() for read in THREAD_SETTINGS]
         try:
             tasks = self._task_losses(auxiliary)
             step = self._begin(refresh)
@@ -241,6 +243,7 @@ class Guide:
             step.run(primary, tasks, basis_losses, skips=skips)
             report = step.finish(self.primary_weight)
         except BaseException as error:
+            restore_thread(settings)
             self._give_up(step)
             _check_donated(error)
             raise
@@ -442,9 +445,11 @@ class Guide:
         """Discard a step that fails half-way. Unless it fails after the update was written, `.grad`
         has not been changed.
         """
+        settings = [read() for read in THREAD_SETTINGS]
         try:
             yield
         except BaseException as error:
+            restore_thread(settings)
             self._give_up(self._step)
             _check_donated(error)
             raise
@@ -454,6 +459,7 @@ class Guide:
     def _give_up(self, step: Step | None) -> None:
         """Discard a step."""
         self._step = None
+        remove_hooks(self._shared.listing.parameters)
         if step is not None:
             step.give_up()
 

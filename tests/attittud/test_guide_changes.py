@@ -148,6 +148,30 @@ def test_backward_works_under_no_grad(engine, include_mean):
     assert all(torch.equal(g, found[1][name]) for name, g in found[0].items())
 
 
+@pytest.mark.parametrize(("basis", "vectors"), [("sketch", 15), ("exact", 9)])
+def test_proposed_settings_fit(monkeypatch, basis, vectors):
+    p = problem("mlp", torch.float64, m=40)
+    size = sum(x.numel() for x in p.model.body.parameters()) * 8
+    monkeypatch.setattr(attittud.step.refresh, "available_bytes", lambda device: vectors * size)
+    with pytest.raises(MemoryError) as caught:
+        Guide(p.model, eta=NOTHING, rank=30, basis=basis).backward(
+            primary=p.losses(), auxiliary=p.loss()
+        )
+    proposals = str(caught.value).split("Settings that fit: ")[1].split("; ")
+    tried = 0
+    for proposal in proposals:
+        words = proposal.replace(",", " ").replace(".", " . ").split()
+        rank = next((int(w.removeprefix("rank=")) for w in words if w.startswith("rank=")), None)
+        if rank is None:
+            continue
+        options = {"basis": "sketch" if "sketch" in proposal else basis, "rank": rank}
+        if "bfloat16" in proposal:
+            options["basis_dtype"] = torch.bfloat16
+        Guide(p.model, eta=NOTHING, **options).backward(primary=p.losses(), auxiliary=p.loss())
+        tried += 1
+    assert tried
+
+
 def test_a_frozen_model_is_refused():
     p = problem("mlp")
     guide = Guide(p.model, eta=NOTHING, rank=3)

@@ -11,8 +11,30 @@ import torch
 from torch import nn
 
 from attittud import Eta, Guide
-from attittud._torch import in_cuda_graphs, kept_graph
+from attittud._torch import add_hook, in_cuda_graphs, kept_graph
 from tests.helpers.watch import Holding
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_hook_is_as_good_as_torchs_own(earlier):
+    x = torch.ones(3, requires_grad=True)
+    y, seen = x * 2, []
+    if earlier:
+        y.register_hook(lambda _: seen.append("earlier"))
+    remove = add_hook(y, lambda gradient: seen.append("ours") or 3 * gradient)
+    other = y.register_hook(lambda gradient: seen.append(gradient.tolist()))
+    y.sum().backward(retain_graph=True)
+    assert seen == ["earlier"] * earlier + ["ours", [3.0] * 3] and x.grad.tolist() == [6.0] * 3
+    edge = torch.autograd.graph.get_gradient_edge(
+        y
+    )  # where a pass ends, hooks see the gradient too
+    assert torch.autograd.grad(y.sum(), edge, retain_graph=True)[0].tolist() == [3.0] * 3
+    remove()
+    remove()
+    seen.clear()
+    y.sum().backward(retain_graph=True)
+    assert seen == ["earlier"] * earlier + [[1.0] * 3]
+    other.remove()
 
 
 @pytest.mark.parametrize("engine", ["loop", "hooks"])

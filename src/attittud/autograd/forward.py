@@ -9,7 +9,9 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from ctypes import string_at
+from operator import attrgetter
 from typing import Any, Literal
 
 import torch
@@ -17,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from attittud._torch import BatchNorm, foreach_copy_
+from attittud._torch import BatchNorm, concatenate, foreach_copy_, undoing
 
 BatchNormMode = Literal["batch", "frozen"]
 
@@ -26,10 +28,29 @@ _DROPOUT: set[Callable[..., Any]] = {
     *(torch.dropout, torch.alpha_dropout, torch.feature_dropout, torch.feature_alpha_dropout),
 }
 _ATTENTION = F.scaled_dot_product_attention
+_DEVICE = attrgetter("device")
+_KIND = attrgetter("device", "dtype", "layout", "is_nested")
 
 
 class NoDropout(TorchFunctionMode):
-    """Turns off functional dropout that ignores `eval()`, which only reaches dropout modules."""
+    """Turns off functional dropout that ignores `eval()`, which only reaches dropout modules.
+
+    It intercepts every function of torch, so a forward pass of small kernels takes a fifth to a
+    third longer.
+    """
+
+    def __init__(self, states: list[tuple[torch.Generator, Tensor]]) -> None:
+        """`states`: the generators that a forward pass may draw random numbers from, and their
+        states before it.
+        """
+        super().__init__()
+        self._states = states
+        self._has_dropout = False
+
+    @property
+    def drawn(self) -> bool:
+        """Whether random numbers have been drawn so far, or dropout would have drawn some."""
+        return self._has_dropout or any(_differs(*pair) for pair in self._states)
 
     def __torch_function__(
         self,
@@ -40,53 +61,116 @@ class NoDropout(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func in _DROPOUT:
+            # Arguments of dropout: input, p, training (`train` in functions of `torch` itself).
+            if len(args) > 2:
+                training = args[2]
+            else:
+                training = kwargs.get("training", kwargs.get("train", True))
+            self._has_dropout |= bool(training)
             return args[0] if args else kwargs["input"]
         if func is _ATTENTION:
             # Its arguments: query, key, value, attn_mask, dropout_p.
             if len(args) > 4:
+                probability = args[4]
                 args = (*args[:4], 0.0, *args[5:])
             else:
+                probability = kwargs.get("dropout_p", 0.0)
                 kwargs = kwargs | {"dropout_p": 0.0}
+            self._has_dropout |= probability != 0
         return func(*args, **kwargs)
 
 
+def _differs(generator: torch.Generator, state: Tensor) -> bool:
+    """Compare the state of a generator with an earlier one. Both are in the memory of the CPU: no
+    device is waited for.
+    """
+    now = generator.get_state()
+    return string_at(now.data_ptr(), now.numel()) != string_at(state.data_ptr(), state.numel())
+
+
 @contextmanager
-def isolated_forward(model: nn.Module, batch_norm: BatchNormMode, seed: int) -> Iterator[None]:
+def isolated_forward(
+    model: nn.Module, batch_norm: BatchNormMode, seed: int, *, draws: bool = True
+) -> Iterator[NoDropout]:
     """Run forward passes without side effects. Keep the block open until the graph has been used.
 
     Dropout is off, BatchNorm uses the batch or its frozen statistics, and random numbers come from
     `seed`. Modes, buffers and random states are restored afterwards.
+
+    `draws`: whether the passes may draw random numbers. False is faster, but then functional
+        dropout stays on. Check `drawn` of the yielded object after the forward pass: if it is
+        True, dropout may have been applied.
     """
-    with _seeded(model, seed), _modes(list(model.modules()), batch_norm), NoDropout():
-        yield
+    modules = all_modules(model)
+    with _seeded(modules, seed, draws=draws) as states, _modes(modules, batch_norm):
+        dropout = NoDropout(states)
+        with dropout if draws or not states else nullcontext():
+            yield dropout
+
+
+def all_modules(model: nn.Module) -> list[nn.Module]:
+    """List the modules of a model, several times as fast as the nested generators of
+    `Module.modules()`.
+    """
+    modules, ids = [model], {id(model)}
+    for module in modules:
+        for child in module._modules.values():
+            if child is not None and id(child) not in ids:
+                ids.add(id(child))
+                modules.append(child)
+    return modules
 
 
 @contextmanager
-def _seeded(model: nn.Module, seed: int) -> Iterator[None]:
-    """Seed all random generators, and restore them afterwards."""
-    devices = {parameter.device for parameter in model.parameters()}
-    gpus = [device.index or 0 for device in devices if device.type == "cuda"]
-    if gpus and torch.cuda.is_current_stream_capturing():
+def _seeded(
+    modules: list[nn.Module], seed: int, *, draws: bool
+) -> Iterator[list[tuple[torch.Generator, Tensor]]]:
+    """Seed all random generators, and restore them afterwards.
+
+    Yields torch's generators with the states that they have inside, or [] if some generators are
+    unknown.
+
+    Without `draws`, torch's generators are not seeded: a pass that draws from them nevertheless is
+    run again with `draws`.
+    """
+    used = set[torch.device]()
+    for module in modules:
+        used.update(map(_DEVICE, [p for p in module._parameters.values() if p is not None]))
+    devices = {device for device in used if device.type == "cuda"}
+    seedable = all(device.type in ("cpu", "cuda") for device in used)
+    if devices and torch.cuda.is_current_stream_capturing():
         # A CUDA graph under capture has its own random state, which may not be set. It draws new
         # numbers at every replay.
-        gpus = []
+        devices, seedable = set(), False
     numpy_random = sys.modules["numpy"].random if "numpy" in sys.modules else None
-    numpy_state = numpy_random.get_state() if numpy_random else None
-    python_state = random.getstate()
-    with torch.random.fork_rng(gpus):
-        # Only the generators that are restored: torch.manual_seed would seed all devices.
-        torch.default_generator.manual_seed(seed)
-        for gpu in gpus:
-            torch.cuda.default_generators[gpu].manual_seed(seed)
+    python_state, numpy_state = (
+        random.getstate(),
+        numpy_random.get_state() if numpy_random else None,
+    )
+    # Only the generators that are restored: torch.manual_seed would seed all devices.
+    generators = [
+        torch.default_generator,
+        *(torch.cuda.default_generators[d.index or 0] for d in devices),
+    ]
+    states = inside = [(generator, generator.get_state()) for generator in generators]
+
+    def restore() -> None:
+        for generator, state in states:
+            if _differs(generator, state):
+                generator.set_state(state)
+        random.setstate(python_state)
+        if numpy_random and numpy_state is not None:
+            numpy_random.set_state(numpy_state)
+
+    with undoing(restore):
+        if draws or not seedable:
+            inside = [
+                (generator.manual_seed(seed), generator.get_state()) for generator in generators
+            ]
         random.seed(seed)
         if numpy_random:
             numpy_random.seed(seed & 0xFFFFFFFF)
-        try:
-            yield
-        finally:
-            random.setstate(python_state)
-            if numpy_random:
-                numpy_random.set_state(numpy_state)
+        yield inside if seedable else []
 
 
 @contextmanager
@@ -94,60 +178,128 @@ def _modes(modules: list[nn.Module], batch_norm: BatchNormMode) -> Iterator[None
     """Set evaluation mode, except for modules that need training mode; restore modes and buffers
     afterwards.
     """
-    registered = [dict(module._buffers) for module in modules]
-    contents = _Contents([b for buffers in registered for b in buffers.values() if b is not None])
+    registered = [dict(module._buffers) if module._buffers else None for module in modules]
+    every_buffer: list[Tensor] = []
+    for buffers in registered:
+        if buffers:
+            every_buffer += [buffer for buffer in buffers.values() if buffer is not None]
+    contents = _Contents(every_buffer)
+    # Modes are set in vars(module), because Module.__setattr__ takes ten times as long.
+    owned: list[dict[str, Any]] = [vars(module) for module in modules]
     training = [module.training for module in modules]
     recurrent = [(m, m.training, m.dropout) for m in modules if isinstance(m, nn.RNNBase)]
-    norms = []
-    if batch_norm == "batch":
-        norms = [(m, m.track_running_stats) for m in modules if isinstance(m, BatchNorm)]
-    try:
-        for module in modules:
-            module.training = False
+    tracked = [
+        (m, m.track_running_stats)
+        for m in modules
+        if batch_norm == "batch" and isinstance(m, BatchNorm)
+    ]
+
+    def restore() -> None:
+        silent = [
+            buffers
+            for module, buffers in zip(modules, registered, strict=True)
+            if buffers and _is_silent(module)
+        ]
+        for attributes, mode in zip(owned, training, strict=True):
+            attributes["training"] = mode
+        for rnn, _, dropout in recurrent:
+            vars(rnn)["dropout"] = dropout
+        for norm, tracks in tracked:
+            vars(norm)["track_running_stats"] = tracks
+        for module, buffers in zip(modules, registered, strict=True):
+            if buffers or module._buffers:
+                module._buffers.clear()
+                module._buffers.update(buffers or {})
+        contents.restore({id(buffer) for buffers in silent for buffer in buffers.values()})
+
+    with undoing(restore):
+        for attributes in owned:
+            attributes["training"] = False
         for rnn, mode, _ in recurrent:
             # cuDNN has no backward pass for recurrent layers outside of training mode, so only
             # their dropout is set to 0.
-            rnn.training = mode
-            rnn.dropout = 0.0
-        for norm, _ in norms:
+            vars(rnn).update(training=mode, dropout=0.0)
+        for norm, _ in tracked:
             # In training mode without tracking, BatchNorm uses statistics of the batch and writes
             # nothing.
-            norm.training = True
-            norm.track_running_stats = False
+            vars(norm).update(training=True, track_running_stats=False)
         yield
-    finally:
-        for module, mode, buffers in zip(modules, training, registered, strict=True):
-            module.training = mode
-            module._buffers.clear()
-            module._buffers.update(buffers)
-        for rnn, _, dropout in recurrent:
-            rnn.dropout = dropout
-        for norm, tracks in norms:
-            norm.track_running_stats = tracks
-        contents.restore()
+
+
+def _is_silent(module: nn.Module) -> bool:
+    """Whether a module is torch's own BatchNorm in a mode in which it writes into none of its
+    buffers.
+
+    (A model may have called `train()` in its forward pass.)
+    """
+    is_torchs = type(module).forward is BatchNorm.forward
+    return is_torchs and not (module.training and module.track_running_stats)
 
 
 class _Contents:
     """Copies of the contents of buffers, which `restore` writes back.
 
-    Simple blocks of memory are written back even if their version says that nothing has changed:
-    F.batch_norm writes running statistics without a new version. They are written through `.data`,
-    because a new version would forbid the backward pass of a loss that uses the buffer.
+    Buffers are copied in groups: a network may have hundreds of small buffers, and one launch for
+    each of them would take longer than the copy itself.
     """
 
     def __init__(self, buffers: list[Tensor]) -> None:
+        self.buffers = buffers
+        self.versions = [buffer._version for buffer in buffers]
+        self._single: dict[int, Tensor] = {}
+        self._groups: list[
+            tuple[list[int], Tensor]
+        ] = []  # numbers of buffers, and their contents one after the other
+        groups: dict[Any, list[int]] = {}
+        for at, kind in enumerate(zip(map(type, buffers), map(_KIND, buffers), strict=True)):
+            groups.setdefault(kind, []).append(at)
         with torch.no_grad():
-            self._blocks = [(b, b.clone()) for b in buffers if _is_block(b)]
-            self._others = [(b, b.clone(), b._version) for b in buffers if not _is_block(b)]
+            for (cls, (_, _, layout, nested)), numbers in groups.items():
+                if len(numbers) > 1 and cls is Tensor and layout == torch.strided and not nested:
+                    self._groups.append((numbers, concatenate([buffers[at] for at in numbers])))
+                else:
+                    self._single |= {at: buffers[at].clone() for at in numbers}
 
-    def restore(self) -> None:
+    def restore(self, silent: set[int]) -> None:
+        """Write the contents back, also where the version of a buffer says that it has not changed.
+
+        F.batch_norm writes running statistics without a new version, and so does
+        `buffer.data.add_()`. Only `silent` buffers (ids), and the few that are not simple blocks of
+        memory, are left alone if their version is the old one. Blocks are written through `.data`:
+        a new version would forbid the backward pass of a loss that uses the buffer.
+        """
+        versions = [buffer._version for buffer in self.buffers]
+        if versions == self.versions and silent.issuperset(map(id, self.buffers)):
+            return
+        changed = {
+            at
+            for at, (old, new) in enumerate(zip(self.versions, versions, strict=True))
+            if old != new
+        }
+        blocks = {
+            at
+            for at, b in enumerate(self.buffers)
+            if (at in changed or id(b) not in silent) and _is_block(b)
+        }
         with torch.no_grad():
-            if self._blocks:
-                targets = [buffer.data for buffer, _ in self._blocks]
-                foreach_copy_(targets, [content for _, content in self._blocks])
-            for buffer, content, version in self._others:
-                if buffer._version != version:
-                    buffer.copy_(content)
+            for numbers, flat in self._groups:
+                if blocks.isdisjoint(numbers) and changed.isdisjoint(numbers):
+                    continue
+                parts = flat.split([self.buffers[at].numel() for at in numbers])
+                contents = {
+                    at: part.view_as(self.buffers[at])
+                    for at, part in zip(numbers, parts, strict=True)
+                }
+                if some := [at for at in numbers if at in blocks]:
+                    foreach_copy_(
+                        [self.buffers[at].data for at in some], [contents[at] for at in some]
+                    )
+                self._single |= {
+                    at: contents[at] for at in numbers if at in changed and at not in blocks
+                }
+            for at, content in self._single.items():
+                if at in blocks or at in changed:
+                    (self.buffers[at].data if at in blocks else self.buffers[at]).copy_(content)
 
 
 def _is_block(buffer: Tensor) -> bool:

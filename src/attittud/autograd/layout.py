@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -27,6 +27,7 @@ from attittud._torch import (
     foreach_zero_,
     input_metadata,
     kept_graph,
+    undoing,
 )
 
 Named = Sequence[tuple[str, nn.Parameter]]
@@ -328,6 +329,121 @@ def as_gradient(gradient: Tensor, parameter: nn.Parameter) -> Tensor:
         shape=like.shape,
         stride=like.stride(),
     )
+
+
+WAITING = 1 << 22
+"""How many elements of gradients may wait to be written together, which saves launches: 16 MB, at
+most a quarter of all.
+"""
+
+
+class Writing:
+    """Writes the gradients of a layout's parameters into a vector."""
+
+    def __init__(self, layout: Layout, to: Tensor) -> None:
+        self.layout = layout
+        self.views = layout.views(to)
+        self.most = min(WAITING, layout.size // 4)
+        self.hooked = [p.requires_grad for p in layout.parameters]
+        # model.half() may have been called since the layout was made
+        dtypes = {p.dtype for p in layout.parameters}
+        self._zeros = {
+            dtype: torch.zeros((), dtype=dtype, device=layout.device) for dtype in dtypes
+        }
+        self._waiting: list[tuple[int, Tensor]] = []
+        self._size = 0
+        self._arrived: set[int] = set()
+        self.closed = False  # whether later gradients pass
+
+    def hook(self, at: int) -> _Take:
+        """Make a hook that takes the gradient of parameter number `at` and returns zeros without
+        memory to autograd.
+        """
+        parameter = self.layout.parameters[at]
+        return _Take(self, at, self._zeros[parameter.dtype].expand_as(parameter))
+
+    def close(self) -> None:
+        """Let later gradients pass, and remove the hooks."""
+        self.closed = True
+        remove_hooks(self.layout.parameters)
+
+    def keep(self, gradients: Sequence[Tensor | None]) -> None:
+        """Take the gradients that autograd returned for parameters without a hook."""
+        for at, (gradient, hooked) in enumerate(zip(gradients, self.hooked, strict=True)):
+            if gradient is not None and not hooked:
+                self.take(at, gradient)
+
+    def take(self, at: int, gradient: Tensor) -> None:
+        """Write the gradient of parameter number `at`, now or together with later ones."""
+        if gradient.layout != torch.strided:
+            raise ValueError(sparse_message(self.layout.names[at]))
+        self._waiting.append((at, gradient))
+        self._size += gradient.numel()
+        if self._size > self.most:
+            self.write()
+
+    def write(self) -> None:
+        """Write the gradients that wait."""
+        if self._waiting:
+            targets = [self.views[at] for at, _ in self._waiting]
+            foreach_copy_(targets, [gradient for _, gradient in self._waiting])
+            self._arrived.update([at for at, _ in self._waiting])
+            self._waiting = []
+            self._size = 0
+
+    def finish(self) -> None:
+        """Write the gradients that still wait, and zeros for parameters without a gradient."""
+        self.write()
+        missing = [view for at, view in enumerate(self.views) if at not in self._arrived]
+        if missing:
+            foreach_zero_(missing)
+
+
+class _Take:
+    """A hook that hands the gradient of parameter number `at` to a `Writing`, and `zeros` to
+    autograd.
+    """
+
+    def __init__(self, writing: Writing, at: int, zeros: Tensor) -> None:
+        self.writing = writing
+        self.at = at
+        self.zeros = zeros
+
+    def __call__(self, gradient: Tensor | None) -> Tensor | None:
+        # A custom autograd.Function may return None.
+        if gradient is None or self.writing.closed:
+            return None
+        self.writing.take(self.at, gradient)
+        return self.zeros
+
+
+@contextmanager
+def written_into(layout: Layout, to: Tensor, *, returned: bool = False) -> Iterator[Writing]:
+    """Write the gradients of the layout's parameters to `to` inside the block; autograd returns
+    zeros without memory.
+
+    A tensor hook gets each gradient when it is complete and before `torch.autograd.grad` returns
+    it, so no gradient is in memory twice. `returned`: autograd returns the gradients of small
+    parameters, which saves their hooks; the caller must pass them to `keep`.
+    """
+    writing = Writing(layout, to)
+    if returned:
+        least = writing.most // (4 * len(layout.names))
+        writing.hooked = [view.numel() > least for view in writing.views]
+    with undoing(writing.close):
+        for at, p in enumerate(layout.parameters):
+            if writing.hooked[at] and p.requires_grad:
+                p.register_hook(writing.hook(at))
+        yield writing
+        writing.finish()
+
+
+def remove_hooks(parameters: Iterable[Tensor]) -> None:
+    """Remove the hooks of `written_into` from parameters."""
+    for p in parameters:
+        hooks = p._backward_hooks or {}
+        for key in [key for key, hook in hooks.items() if isinstance(hook, _Take)]:
+            del hooks[key]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -28,6 +28,10 @@ class Refresh:
     seed: int
     index: Tensor
     workers: Workers
+    ahead: Ahead | None = (
+        # random numbers of the next refreshes, if the number of this refresh is known on the host
+        None
+    )
     rows: Tensor | None = None
     single: Tensor | None = (
         None  # rows of J, one for each example, for a basis that contracts them later
@@ -86,6 +90,9 @@ class Refresh:
         """Return some columns of the Gaussian matrix of this refresh, from column number `first`
         on.
         """
+        device = self.layout.device
+        if self.ahead is not None and isinstance(first, int) and rows * columns <= LARGEST_AHEAD:
+            return self.ahead.normal(self.seed, rows, first, columns, device).to(dtype, copy=True)
         return gaussian(
             self.seed,
             self.index,
@@ -93,7 +100,7 @@ class Refresh:
             first=first,
             columns=columns,
             dtype=dtype,
-            device=self.layout.device,
+            device=device,
         )
 
     def narrow_(self, remaining: Layout) -> None:
@@ -149,6 +156,10 @@ class Basis(ABC):
     def rank(self, asked: int) -> int:
         """How many rows V has if a user asks for rank `asked`."""
         return asked
+
+    def working_rows(self, rank: int, examples: int) -> int:
+        """How many rows of length D a refresh works on in addition to the stored V."""
+        return rank
 
     def add(self, refresh: Refresh, jacobian: Jacobian) -> None:  # noqa: B027 - bases that need no Jacobian add nothing
         """Add the examples of one primary call; `refresh.put` keeps the rows collected so far."""
@@ -219,10 +230,67 @@ def gaussian(
     `columns`.
     """
     index = torch.as_tensor(refresh_index, dtype=torch.int64, device=device)
+    return _normal(*_uniform_pairs(seed, index, rows, first, columns)).to(dtype)
+
+
+def _uniform_pairs(
+    seed: int, index: Tensor, rows: int, first: int | Tensor, columns: int
+) -> Tensor:
+    """Two uniform numbers for each entry of the matrices of some refreshes: 2 x ... x rows x
+    columns.
+    """
     key = _splitmix64(index ^ _mixed(seed))
-    row = torch.arange(rows, dtype=torch.int64, device=device)[:, None]
-    column = torch.arange(columns, dtype=torch.int64, device=device)[None, :] + first
+    row = torch.arange(rows, dtype=torch.int64, device=index.device)[:, None]
+    column = torch.arange(columns, dtype=torch.int64, device=index.device)[None, :] + first
     counter = _splitmix64(_splitmix64(key ^ row) ^ column)
-    radius, angle = _uniform(_splitmix64(torch.stack([counter, counter ^ _GAMMA])))
-    normal: Tensor = (-2.0 * radius.log()).sqrt() * (2.0 * math.pi * angle).cos()
-    return normal.to(dtype)
+    return _uniform(_splitmix64(torch.stack([counter, counter ^ _GAMMA])))
+
+
+def _normal(first: Tensor, second: Tensor) -> Tensor:
+    return (-2.0 * first.log()).sqrt() * (2.0 * math.pi * second).cos()
+
+
+AHEAD = 16
+"""How many refreshes get their random numbers together. Launching eighty small operations each time
+would be slow.
+"""
+LARGEST_AHEAD = 1 << 13
+"""The largest matrix whose numbers are made ahead, in entries: 2 MB for all refreshes, or 1 MB on a
+GPU.
+"""
+
+
+class Ahead:
+    """Random numbers of the next refreshes; they do not depend on when they are made."""
+
+    def __init__(self) -> None:
+        self._number, self._captured = 0, False
+        self._made: dict[tuple[Any, ...], tuple[int, Tensor]] = {}
+
+    def begin(self, number: int, device: torch.device) -> Ahead | None:
+        """Begin refresh `number`. None after a refresh was captured, because only the device counts
+        its replays.
+        """
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            self._captured = True
+        self._number = number
+        return None if self._captured else self
+
+    def normal(
+        self, seed: int, rows: int, first: int, columns: int, device: torch.device
+    ) -> Tensor:
+        """Return the Gaussian matrix of this refresh: rows x columns."""
+        what = seed, rows, first, columns, device
+        start, numbers = self._made.get(what, (0, None))
+        if numbers is None or not 0 <= self._number - start < AHEAD:
+            if len(self._made) > 8:  # batches of many sizes
+                self._made.clear()
+            start = self._number
+            index = torch.arange(start, start + AHEAD, device=device)[:, None, None]
+            numbers = _uniform_pairs(seed, index, rows, first, columns)
+            numbers = numbers if device.type == "cpu" else _normal(*numbers)
+            self._made[what] = start, numbers
+        at = self._number - start
+        # On a CPU, the last digit of a logarithm or a cosine may depend on its position in a
+        # tensor.
+        return _normal(*numbers[:, at]) if device.type == "cpu" else numbers[at]

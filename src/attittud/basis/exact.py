@@ -20,6 +20,9 @@ class Exact(Basis):
     needs = "jacobian"
     one_product = True
 
+    def working_rows(self, rank: int, examples: int) -> int:
+        return examples
+
     def add(self, refresh: Refresh, jacobian: Jacobian) -> None:
         rows = jacobian.rows()
         refresh.put(rows if refresh.rows is None else torch.cat([refresh.rows, rows]))

@@ -15,6 +15,9 @@ class Sketch(Basis):
     needs = "jacobian"
     one_product = True
 
+    def working_rows(self, rank: int, examples: int) -> int:
+        return min(rank, examples)
+
     def add(self, refresh: Refresh, jacobian: Jacobian) -> None:
         m, count = jacobian.examples, refresh.rank
         if isinstance(refresh.first, int):

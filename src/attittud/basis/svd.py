@@ -26,6 +26,9 @@ class Svd(Basis):
     # freed.
     adds_up = False
 
+    def working_rows(self, rank: int, examples: int) -> int:
+        return min(rank + OVERSAMPLING, examples)
+
     def add(self, refresh: Refresh, jacobian: Jacobian) -> None:
         m, count = jacobian.examples, refresh.rank + OVERSAMPLING
         if count >= jacobian.total():

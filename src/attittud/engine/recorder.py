@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.overrides import TorchFunctionMode
 
-from attittud._torch import DisableTorchFunction, packs_saved_tensors
+from attittud._torch import DisableTorchFunction, add_hook, packs_saved_tensors
+from attittud.autograd.forward import all_modules
 from attittud.engine.attention import MULTI_HEAD_ATTENTION, arguments_of, attend
 from attittud.engine.base import UnsupportedError
 from attittud.engine.rules import EXPANSION, Function, Rule, Use, rule_for
@@ -137,7 +138,7 @@ class SharedTensors:
     @classmethod
     def of(cls, model: nn.Module) -> SharedTensors:
         shared = cls()
-        for module in model.modules():
+        for module in all_modules(model):
             for tensor in (*module._buffers.values(), *module._parameters.values()):
                 if tensor is not None:
                     shared.tensors[id(tensor)] = tensor
@@ -313,7 +314,7 @@ class Recorder(TorchFunctionMode):
                     gradient = gradient.reshape(call.shape)
                 self._on_call(call, gradient)
 
-        self._removals.append(whole.register_hook(arrived).remove)
+        self._removals.append(add_hook(whole, arrived))
 
 
 @contextmanager

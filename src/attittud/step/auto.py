@@ -12,20 +12,23 @@ applied to.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from attittud._checks import check_callable
+from attittud._torch import is_compiled
 from attittud.autograd.forward import BatchNormMode, isolated_forward
-from attittud.autograd.layout import Layout, converts
+from attittud.autograd.layout import Layout, converts, written_into
 from attittud.decompose import Weights
 from attittud.report import SCORED, EarnedWeights
 from attittud.step.gradients import Losses, check_reaches, losses_of
 from attittud.step.shared import Shared
 
+SMALL = 1 << 24  # shared parameters: 64 MB
 MEMORY = 0.95  # how much of the running scores is kept when new scores arrive
 CAUTION = 3.0
 """A standard error from n scores is multiplied by 1 + CAUTION / (n - 1), because a few scores may
@@ -147,6 +150,9 @@ class AutoWeights:
         ] = ()  # which shared parameters got a gradient when the judges were last used
         # whether the judges' forward passes convert types of parameters, as under autocast
         self.converts = False
+        self.draws: bool | None = (
+            None  # whether the judges' forward passes may draw random numbers; None: not known yet
+        )
 
     @property
     def due(self) -> bool:
@@ -176,28 +182,22 @@ class AutoWeights:
         The library controls the forward pass as for `basis_losses`: without dropout, and without
         changes to BatchNorm or to the random state.
         """
-        seed = (self.seed * 1_000_003 + 7 + self.count) & (2**63 - 1)
-        with isolated_forward(self.model, self.batch_norm, seed):
-            more = (
-                "return the losses of at least two examples, or make the guide with "
-                "batch_norm='frozen'"
-            )
-            losses = losses_of(judge, "judge", more, self.workers)
-            weights = self.workers.shares([losses])[0].weights(losses)
-            # A parameter may have been frozen since the last refresh.
-            trainable = [p for p in layout.parameters if p.requires_grad]
-            into = layout if self.converts else None
-            computed = iter(
-                self.workers.gradients(losses, weights, trainable, retain_graph=False, into=into)
-            )
-            gradients = [next(computed) if p.requires_grad else None for p in layout.parameters]
+        # A large gradient is written straight into one vector, so that it is not in memory twice.
+        # For a small gradient this would be slower.
+        straight = self.workers.size == 1 and layout.size > SMALL
+        flat = layout.empty() if straight else None
+        passed = None
+        while passed is None:  # at most twice
+            passed = _asked(self, judge, layout, flat)
+        losses, gradients = passed
         # The judges' losses must reach shared parameters. The graph is walked again only if the set
         # of gradients has changed.
         reached = tuple(g is not None for g in gradients)
         if reached != self._reached and losses.numel() > 0 and not self.workers.splits_columns:
             self.converts = converts(check_reaches(losses, "judge", layout))
         self._reached = reached
-        flat, _ = layout.flatten_and_view(gradients)
+        if flat is None:
+            flat, _ = layout.flatten_and_view(gradients)
         if self.workers.splits_examples:
             self.workers.sum_examples_(flat, "judges' gradients")
         return flat
@@ -272,3 +272,37 @@ class AutoWeights:
         self.age = age
         self.count = count
         self.scores = scores
+
+
+def _asked(
+    auto: AutoWeights, judge: Losses, layout: Layout, flat: Tensor | None
+) -> tuple[Tensor, Sequence[Tensor | None]] | None:
+    """Return the judges' losses and their gradients; the gradients are written into `flat` if it is
+    given.
+
+    None: this forward pass drew random numbers, although the first one did not. Run it again
+    without dropout.
+    """
+    seed = (auto.seed * 1_000_003 + 7 + auto.count) & (2**63 - 1)
+    with isolated_forward(
+        auto.model, auto.batch_norm, seed, draws=auto.draws is not False
+    ) as isolated:
+        more = (
+            "return the losses of at least two examples, or make the guide with batch_norm='frozen'"
+        )
+        losses = losses_of(judge, "judge", more, auto.workers)
+        if auto.draws is None:
+            # One worker cannot run again without the others, and code would be compiled once more.
+            auto.draws = isolated.drawn or auto.workers.size > 1 or is_compiled(auto.model)
+        elif not auto.draws and isolated.drawn:
+            auto.draws = True
+            return None
+        with nullcontext() if flat is None else written_into(layout, flat):
+            weights = auto.workers.shares([losses])[0].weights(losses)
+            trainable = [p for p in layout.parameters if p.requires_grad]
+            into = layout if auto.converts and flat is None else None
+            gradients = iter(
+                auto.workers.gradients(losses, weights, trainable, retain_graph=False, into=into)
+            )
+            # A parameter may have been frozen since the last refresh.
+            return losses, [next(gradients) if p.requires_grad else None for p in layout.parameters]

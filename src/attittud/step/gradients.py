@@ -17,6 +17,7 @@ from torch import Tensor
 
 from attittud._checks import AnyEta
 from attittud.autograd.layout import Layout, LossGraph, walk
+from attittud.basis.captured import is_small
 from attittud.basis.subspace import Subspace, TaskVector
 from attittud.decompose import Combination, Judges, Numbers, TaskNumbers, Weights
 from attittud.eta import Eta
@@ -33,6 +34,17 @@ class TaskLoss:
     loss: Tensor
     eta: AnyEta
     weight: float
+
+
+@dataclass(frozen=True)
+class LossGradients:
+    """The gradients of one loss for all trainable parameters; None for a parameter that the loss
+    does not reach.
+    """
+
+    gradients: Sequence[Tensor | None]
+    flat: Tensor | None = None
+    """A vector that holds the gradients of the shared parameters already."""
 
 
 @dataclass
@@ -129,14 +141,19 @@ class Gradients:
         name: str,
         inside: Sequence[Tensor | None],
         rest: Mapping[str, Tensor],
+        flat: Tensor | None = None,
     ) -> None:
-        """Add an auxiliary gradient: over the shared parameters, and the rest by name."""
+        """Add an auxiliary gradient: over the shared parameters (in `flat` if it is given), and the
+        rest by name.
+        """
         layout = self._layout
         task = self.tasks[name]
         if len(self.tasks) > 1 and self._folds:
             self._fold_others(name)
         _add_to(self.auxiliary_rest, rest, task.weight, copied=self.copied)
-        if task.flat is None:
+        if flat is not None:
+            task.flat = flat
+        elif task.flat is None:
             task.flat, task.views = layout.flatten_and_view(inside)
         else:
             layout.add_(task.flat, inside, fresh=False)
@@ -193,6 +210,24 @@ class Gradients:
         waits = self.include_mean or self.judges is not None
         stored = self.subspace is not None and self.subspace.rows is not None
         return stored and (self.primary_complete or not waits)
+
+    def room(self, name: str) -> Tensor | None:
+        """Return memory into which the backward pass writes the gradient of a second or later task,
+        or of any task next to judges; None for others.
+
+        Without it this gradient would be in memory twice, as autograd's tensors and as one vector,
+        next to the common sum or the judges' gradient.
+        """
+        if self.layout is None or self.started(name) or not self._folds or self.workers.size > 1:
+            return None
+        is_second = bool(self.tasks.keys() - {name})
+        # (Next to a small gradient of the judges, writing into one vector would be slower, and a
+        # refresh needs more memory.)
+        next_to_judges = self.judges is not None and not is_small(self.layout)
+        if not is_second and not next_to_judges:
+            return None
+        self._fold_others(name)
+        return self.layout.empty()
 
     def started(self, name: str) -> bool:
         """Whether an earlier call has left a vector, to which the gradient of this task is

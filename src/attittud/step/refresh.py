@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +16,7 @@ from torch import Tensor
 from attittud._checks import check_dense
 from attittud.autograd.forward import BatchNormMode, isolated_forward
 from attittud.autograd.layout import Layout, Share
-from attittud.basis.base import Basis, Refresh
+from attittud.basis.base import Ahead, Basis, Refresh
 from attittud.basis.subspace import Subspace
 from attittud.engine.base import Engine, logger
 from attittud.step.gradients import Losses, losses_of
@@ -51,13 +55,15 @@ class Refresher:
             "seed": seed,
         }
         """The settings that decide the meaning of a saved basis."""
+        self._ahead = Ahead()
 
     def start(self, layout: Layout, schedule: Schedule) -> Refresh:
         """Start a new basis over the parameters of a layout."""
         if schedule.subspace is None or layout is not schedule.subspace.layout:
             check_dense(self.model, layout)
         schedule.move(layout.device)
-        return Refresh(layout, self.rank, self.seed, schedule.index, self.workers)
+        ahead = self._ahead.begin(schedule.count, layout.device)
+        return Refresh(layout, self.rank, self.seed, schedule.index, self.workers, ahead)
 
     def take_in(
         self,
@@ -67,12 +73,14 @@ class Refresher:
         *,
         scaled: bool = False,
         complete: bool,
+        first: bool,
         parameters: Sequence[Tensor] = (),
     ) -> Sequence[Tensor | None] | None:
         """Add the examples behind `losses` to the new basis.
 
         `scaled`: these losses train the model and may carry a loss scale. `complete`: no further
             losses will follow.
+        `first`: the guide has no basis yet, so there must be memory for one.
         Returns the gradients of the mean loss for `parameters`, if the pass for J gives them to the
         bit, and has then freed the graph; otherwise None.
         """
@@ -81,6 +89,14 @@ class Refresher:
                 f"basis {self.basis.name!r} cannot be built from several primary() calls of one step; use a single call, pass "
                 "basis_losses=, or use basis='sketch'"
             )
+        if first and refresh.calls == 0 and self.basis.stored:
+            examples = losses.shape[0] * self.workers.size
+            if complete and self.basis.needs == "jacobian":
+                rank = min(self.rank, examples)
+            else:
+                rank = self.rank
+            working = partial(self.basis.working_rows, examples=examples)
+            check_fits(refresh.layout, rank, working, self.dtype or refresh.layout.dtype)
         uses_j = self.basis.needs == "jacobian"
         refresh.receive(share, share.count(losses), scaled=scaled and uses_j, complete=complete)
         if uses_j:
@@ -98,11 +114,13 @@ class Refresher:
             return jacobian.gradients
         return None
 
-    def take_in_from(self, refresh: Refresh, basis_losses: Losses, *, number: int) -> None:
+    def take_in_from(
+        self, refresh: Refresh, basis_losses: Losses, *, number: int, first: bool
+    ) -> None:
         """Add the examples of a callable to the new basis, in a forward pass that the library
         controls.
 
-        `number`: the number of refreshes so far.
+        `number`: the number of refreshes so far. `first`: as for `take_in`.
         """
         seed = (self.seed * 1_000_003 + number) & (2**63 - 1)
         isolated = isolated_forward(self.model, self.batch_norm, seed)
@@ -118,7 +136,7 @@ class Refresher:
                 may_be_scalar=scalar,
             )
             share = self.workers.shares([losses])[0]
-            self.take_in(refresh, losses, share, complete=True)
+            self.take_in(refresh, losses, share, complete=True, first=first)
             if self.basis.needs == "mean":
                 ones = torch.ones(1, losses.shape[0], device=losses.device) / share.count(losses)
                 refresh.put(
@@ -218,3 +236,87 @@ def _mean_weight(losses: Tensor, shrink: float | Tensor) -> float | None:
         return None
     weight = 1 / (losses.shape[0] * shrink)
     return weight if math.frexp(weight)[0] == 0.5 else None
+
+
+# ------------------------------------------------------------------------------------------- memory
+
+GIB = 2**30
+
+
+def available_bytes(device: torch.device) -> int | None:
+    """Return the free memory of a device; None if it is not known."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    if device.type == "cpu":
+        try:
+            lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+            free = next(
+                int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")
+            )
+            return min(free, _container_bytes(free))
+        except (OSError, StopIteration):
+            pass
+        try:
+            return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        except (ValueError, OSError, AttributeError):
+            return None
+    return None
+
+
+def _container_bytes(otherwise: int) -> int:
+    """Return the memory that is left under the limit of a container (cgroup version 2)."""
+    try:
+        limit, used = (
+            Path("/sys/fs/cgroup", name).read_text(encoding="ascii")
+            for name in ("memory.max", "memory.current")
+        )
+        return otherwise if limit.strip() == "max" else max(0, int(limit) - int(used))
+    except (OSError, ValueError):
+        return otherwise
+
+
+def check_fits(
+    layout: Layout, rank: int, working_rows: Callable[[int], int], storage: torch.dtype
+) -> None:
+    """Raise MemoryError if a refresh does not fit into memory; the message lists settings that do
+    fit.
+
+    `working_rows` returns how many rows a refresh of a given rank works on.
+    """
+    available = available_bytes(layout.device)
+    if available is None:
+        return
+
+    def needed(rank: int, rows: int, storage: torch.dtype) -> int:
+        """The bytes of the stored V, of the rows that a refresh works on, and of three gradient
+        vectors.
+        """
+        return layout.size * (rank * storage.itemsize + (rows + 3) * layout.dtype.itemsize)
+
+    def largest_rank(rows: Callable[[int], int], storage: torch.dtype) -> int:
+        return bisect_right(
+            range(1, rank + 1), available, key=lambda r: needed(r, rows(r), storage)
+        )
+
+    if needed(rank, working_rows(rank), storage) <= available:
+        return
+    cures = []
+    plain = largest_rank(working_rows, storage)
+    half = largest_rank(working_rows, torch.bfloat16)
+    if plain:
+        cures.append(f"rank={plain}")
+    if half > plain:
+        cures.append(f"basis_dtype=torch.bfloat16 with rank={half}")
+    sketch = largest_rank(lambda r: r, storage)
+    if sketch > plain:
+        cures.append(
+            f"basis='sketch' with rank={sketch}, which works on no more rows than it keeps"
+        )
+    cures.append("parameters= to decompose only a part of the model, such as its last layers")
+    rows = working_rows(rank)
+    raise MemoryError(
+        f"a basis of rank {rank} over {layout.size:,} shared parameters needs {needed(rank, rows, storage) / GIB:.2f} GiB on "
+        f"{layout.device} ({rank} stored and {rows} working rows, 3 gradient vectors), but {available / GIB:.2f} GiB are free. "
+        f"Settings that fit: {'; '.join(cures)}."
+    )

@@ -20,6 +20,7 @@ from attittud._torch import (
     AccumulateGrad,
     DisableTorchFunction,
     foreach_add_,
+    foreach_mul,
     next_sequence_number,
     sequence_number,
 )
@@ -396,68 +397,122 @@ class Shared:
     ) -> None:
         """Add to `.grad` as `Tensor.backward` does; a missing `.grad` becomes a view of the update.
 
-        After an error either every `.grad` is written or none is.
+        If an error or Ctrl-C comes in between, either every `.grad` is written or none is.
         """
         inside, outside = self._positions(layout)
-        sharded = self.workers.splits_columns
-        if isinstance(update, Tensor):
-            dtypes = set(map(_DTYPE, layout.parameters))
-            update = layout.views(update.to(*dtypes) if len(dtypes) == 1 else update)
-        pairs = []
-        for p, view, strides, i in zip(
-            layout.parameters, update, layout.strides, inside, strict=True
-        ):
-            if i >= 0:  # the others are frozen now
-                fits = not sharded and p.dtype == view.dtype and p.stride() == strides
-                pairs.append((p, view, fits))
-        for name, p in [self.listing.trainable[i] for i in outside]:
-            if name in rest:
-                pairs.append((p, rest[name], False))
-        fresh = []
-        old = []
-        new = []
-        for p, value, fits in pairs:
-            if p.grad is not None:
-                old.append(p.grad)
-                new.append(value)
-            else:
-                fresh.append((p, value if fits else _as_grad(p, value)))
+        parameters = layout.parameters
+        others = [
+            (p, rest[name])
+            for name, p in map(self.listing.trainable.__getitem__, outside)
+            if name in rest
+        ]
+        written = [
+            p for p, i in zip(parameters, inside, strict=True) if i >= 0
+        ]  # the others are frozen now
+        written += [p for p, _ in others]
+        before = [p.grad for p in written]
+        versions = [grad._version for grad in before if grad is not None]
         try:
-            for p, value in fresh:
-                p.grad = value
-            if old:
-                foreach_add_([local(grad) for grad in old] if sharded else old, new)
+            self._add(layout, update, inside, others)
         except BaseException:
-            for p, _ in fresh:
-                p.grad = None
+            # All older `.grad` are added to at once, at the end.
+            if versions == [grad._version for grad in before if grad is not None]:
+                for p, grad in zip(written, before, strict=True):
+                    p.grad = grad
             raise
         # (A frozen parameter keeps an older `.grad`.)
-        first = next((p for p, i in zip(layout.parameters, inside, strict=True) if i >= 0), None)
+        first = next((p for p, i in zip(parameters, inside, strict=True) if i >= 0), None)
         grad = None if first is None else first.grad
         self._written = None if first is None or grad is None else (first, id(grad), grad._version)
-        _run_hooks([p for p, _, _ in pairs])
+        hooked = [p for p in self.listing.parameters if p._post_accumulate_grad_hooks]
+        if hooked:
+            ids = set(map(id, written))
+            _run_hooks([p for p in hooked if id(p) in ids])
+
+    def _add(
+        self,
+        layout: Layout,
+        update: Tensor | list[Tensor],
+        inside: list[int],
+        others: list[tuple[nn.Parameter, Tensor]],
+    ) -> None:
+        """Add the update over the shared parameters, and the gradients of others, to `.grad`."""
+        sharded = self.workers.splits_columns
+        parameters = layout.parameters
+        alike = len(set(map(_DTYPE, parameters))) == 1
+        strides = list(map(Tensor.stride, map(local, parameters) if sharded else parameters))
+        fresh = set(map(type, map(attrgetter("grad"), parameters))) == {NoneType}
+        if isinstance(update, Tensor):
+            update = layout.views(update.to(parameters[0].dtype) if alike else update)
+        old = list[Tensor]()
+        new = list[Tensor]()
+        fits = (
+            alike and update[0].dtype == parameters[0].dtype
+        )  # model.half() may have been called since
+        if fresh and strides == layout.strides and fits and -1 not in inside and not sharded:
+            for p, view in zip(parameters, update, strict=True):
+                p.grad = view
+        else:
+            for p, view, part_strides, laid_out, i in zip(
+                parameters, update, strides, layout.strides, inside, strict=True
+            ):
+                if i >= 0:
+                    _give(p, view, part_strides == laid_out and not sharded, old, new)
+        for p, value in others if sharded else _copied(others):
+            _give(p, value, False, old, new)
+        if old:
+            foreach_add_(list(map(local, old)) if sharded else old, new)
 
 
-def _run_hooks(parameters: list[nn.Parameter]) -> None:
+def _run_hooks(hooked: list[nn.Parameter]) -> None:
     """Call the hooks that users have registered for complete gradients: an optimizer may step
     during the backward pass.
     """
-    for p in parameters:
-        # The hook of another parameter may have removed the gradient.
-        if p._post_accumulate_grad_hooks and p.grad is not None:
+    for p in hooked:
+        if p.grad is not None:  # the hook of another parameter may have removed it
             for hook in p._post_accumulate_grad_hooks.values():
                 hook(p)
 
 
-def _as_grad(parameter: nn.Parameter, value: Tensor) -> Tensor:
-    """Copy a value in the form of a parameter's `.grad`.
-
-    Optimizers write into `.grad`, but autograd may return one tensor for two parameters or an
-    expanded tensor, and a user may have changed the memory format.
+def _copied(pairs: list[tuple[nn.Parameter, Tensor]]) -> list[tuple[nn.Parameter, Tensor]]:
+    """Give parameters copies of their gradients, all in one call. Returns the pairs if some of them
+    need more care.
     """
-    if value.layout != torch.strided:
-        return value.clone()
-    return as_gradient(torch.empty_like(local(parameter)).copy_(value), parameter)
+    for p, value in pairs:
+        alike = type(value) is Tensor and value.layout == torch.strided and value.dtype == p.dtype
+        if (
+            p.grad is not None
+            or not alike
+            or not value.is_floating_point()
+            or value.stride() != p.stride()
+        ):
+            return pairs
+    copies = foreach_mul([value for _, value in pairs], 1.0) if pairs else ()
+    for (p, _), value in zip(pairs, copies, strict=True):
+        p.grad = value
+    return []
+
+
+def _give(
+    parameter: nn.Parameter, value: Tensor, fits: bool, old: list[Tensor], new: list[Tensor]
+) -> None:
+    """Make a value the `.grad` of a parameter. If it has a `.grad` already, note both, so that all
+    are added in one call.
+
+    `fits`: the value has the parameter's strides and becomes `.grad` itself. Otherwise it is
+        copied, because optimizers
+    write into `.grad`: autograd may return one tensor for two parameters or an expanded tensor, and
+    a user may have changed the memory format.
+    """
+    if parameter.grad is not None:
+        old.append(parameter.grad)
+        new.append(value)
+    elif value.layout != torch.strided:
+        parameter.grad = value.clone()
+    elif fits:
+        parameter.grad = value.to(parameter.dtype)
+    else:
+        parameter.grad = as_gradient(torch.empty_like(local(parameter)).copy_(value), parameter)
 
 
 def _not_empty(layout: Layout) -> Layout:

@@ -22,7 +22,7 @@ from attittud._torch import (
     in_cuda_graphs,
     saved_by_compiled,
 )
-from attittud.autograd.layout import EVERYTHING, Layout, Share, converts, walk
+from attittud.autograd.layout import EVERYTHING, Layout, Share, converts, walk, written_into
 from attittud.basis.base import Refresh
 from attittud.basis.captured import CapturedUpdate, Work, is_small
 from attittud.basis.subspace import Subspace, Update
@@ -40,7 +40,7 @@ from attittud.report import (
     split_of,
 )
 from attittud.step.auto import AutoWeights
-from attittud.step.gradients import Gradients, Losses, TaskLoss, as_losses, losses_of
+from attittud.step.gradients import Gradients, Losses, LossGradients, TaskLoss, as_losses, losses_of
 from attittud.step.refresh import Refresher
 from attittud.step.shared import GraphMemory, KnownGraph, Schedule, Shared
 
@@ -401,6 +401,7 @@ class Step:
                 share,
                 scaled=True,
                 complete=self.reach_complete,
+                first=self.parts.schedule.subspace is None,
                 parameters=() if graph.retained else self.shared.listing.parameters,
             )
         if computed is None:
@@ -446,7 +447,7 @@ class Step:
         task: TaskLoss,
         share: Share,
         graph: KnownGraph,
-        early: Sequence[Tensor | None] | None,
+        early: LossGradients | None,
     ) -> None:
         """Turn an auxiliary loss into its gradient. `early`: the gradient, if it has already been
         computed.
@@ -454,9 +455,10 @@ class Step:
         gradients = self.gradients
         computed = early
         if computed is None:
+            room = gradients.room(name)
             into = gradients.layout if graph.converts and not gradients.started(name) else None
-            computed = _gradients(self, task.loss, share, graph.retained, into=into)
-        reached = self.shared.reached(computed)
+            computed = _written(self, task.loss, share, graph.retained, room, into=into)
+        reached = self.shared.reached(computed.gradients)
         if reached != graph.reached:
             graph.confirm(task.loss, reached)
         if not reached and self.workers.size == 1:
@@ -472,10 +474,11 @@ class Step:
                 eta = self.parts.auto.weights(name, (gradients.layout or task.loss).device)
             gradients.start_task(name, eta, task.weight)
         if gradients.subspace is None or gradients.layout is None:
-            named = zip(self.shared.listing.trainable, computed, strict=True)
+            named = zip(self.shared.listing.trainable, computed.gradients, strict=True)
             gradients.wait(name, {key: g for (key, _), g in named if g is not None})
         else:
-            gradients.add_auxiliary(name, *self.shared.split(gradients.layout, computed))
+            inside, rest = self.shared.split(gradients.layout, computed.gradients)
+            gradients.add_auxiliary(name, inside, rest, computed.flat)
 
     # ------------------------------------------------------------------------------------ the basis
 
@@ -509,7 +512,10 @@ class Step:
                 self.refresh.narrow_(narrowed)
         if self.basis_losses is not None:
             # Only now are the shared parameters known, and the primary graph is gone.
-            self.refresher.take_in_from(self.refresh, self.basis_losses, number=schedule.count)
+            first = schedule.subspace is None
+            self.refresher.take_in_from(
+                self.refresh, self.basis_losses, number=schedule.count, first=first
+            )
         basis = self.refresher.fix(self.refresh, schedule, may_wait=self.may_wait)
         if basis is None:
             self.refreshing = False
@@ -655,12 +661,35 @@ def _gradients(
     )
 
 
+def _written(
+    step: Step,
+    loss: Tensor,
+    share: Share,
+    retain: bool,
+    flat: Tensor | None,
+    *,
+    into: Layout | None = None,
+) -> LossGradients:
+    """The gradients of all trainable parameters; those of the shared parameters are written into
+    `flat` if it is given.
+
+    `into`: as for `_gradients`.
+    """
+    layout = step.gradients.layout
+    if flat is None or layout is None:
+        return LossGradients(_gradients(step, loss, share, retain, into=into))
+    with written_into(layout, flat, returned=True) as writing:
+        gradients = _gradients(step, loss, share, retain)
+        writing.keep(step.shared.split(layout, gradients)[0])
+    return LossGradients(gradients, flat)
+
+
 def _early(
     step: Step,
     tasks: Mapping[str, TaskLoss],
     shares: Sequence[Share],
     graphs: Mapping[str, KnownGraph],
-) -> dict[str, Sequence[Tensor | None]]:
+) -> dict[str, LossGradients]:
     """Compute the gradients of the tasks before a forward pass of the judges or of `basis_losses`.
 
     If forward passes are CUDA graphs, such a pass may overwrite the tensors that the tasks' own
@@ -669,10 +698,12 @@ def _early(
     judges = step.judge is not None and step.gradients.judges is None
     if not judges and (step.basis_losses is None or step.gradients.subspace is not None):
         return {}
-    early: dict[str, Sequence[Tensor | None]] = {}
+    early = {}
     for (name, task), share in zip(tasks.items(), shares, strict=True):
         gradients = _gradients(step, task.loss, share, graphs[name].retained)
-        early[name] = [None if gradient is None else gradient.clone() for gradient in gradients]
+        early[name] = LossGradients(
+            [None if gradient is None else gradient.clone() for gradient in gradients]
+        )
     return early
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Shard
 
-from attittud._torch import fsdp_groups, unsharded
+from attittud._torch import fsdp_groups, undoing, unsharded
 from attittud.autograd.layout import Layout, Named, Share, local, walk
 from attittud.engine.base import Engine, Jacobian, logger
 from attittud.kernels import project
@@ -110,14 +110,16 @@ class Shards(Group):
         self._check_reduction()
         every = [*(parameter for _, parameter in self.named), *self._inputs(losses)]
         before = [tensor.grad for tensor in every]
-        try:
+
+        def restore() -> None:
+            for tensor, gradient in zip(every, before, strict=True):
+                tensor.grad = gradient
+
+        with undoing(restore):
             for tensor in every:
                 tensor.grad = None
             losses.backward(weights, retain_graph=retain_graph)
             return [None if p.grad is None else local(p.grad) for p in parameters]
-        finally:
-            for tensor, gradient in zip(every, before, strict=True):
-                tensor.grad = gradient
 
     def _inputs(self, loss: Tensor) -> list[Tensor]:
         """Tensors other than parameters that require a gradient, such as the embeddings of a frozen

@@ -1,10 +1,51 @@
-"""Gradients as a flat vector: a function may return no gradient for a parameter."""
+"""Gradients are written straight into a flat vector."""
 
 import pytest
 import torch
 from torch import nn
 
 from attittud import Eta, Guide
+from attittud.autograd.layout import Layout, written_into
+
+
+def test_gradients_are_written_into_a_vector():
+    """Also for parameters that the loss does not reach; autograd returns them without memory."""
+    model = nn.ModuleDict({"reached": nn.Linear(3, 2), "not": nn.Linear(3, 2)})
+    layout, x = Layout(model.named_parameters()), torch.randn(4, 3)
+    flat = torch.full((layout.size,), torch.nan)
+    parameters = list(model.parameters())
+    with written_into(layout, flat):
+        found = torch.autograd.grad(
+            model["reached"](x).square().sum(), parameters, allow_unused=True
+        )
+    assert all(gradient is None or gradient.untyped_storage().nbytes() == 4 for gradient in found)
+    want = torch.autograd.grad(model["reached"](x).square().sum(), parameters, allow_unused=True)
+    assert torch.equal(flat, layout.flatten(want))
+    assert not any(p._backward_hooks for p in parameters)
+
+
+@pytest.mark.parametrize("waiting", [0, 5])
+def test_autograd_may_return_small_gradients(waiting, monkeypatch):
+    """They need no hook; all of them are written, some at a time, and what is missing becomes
+    zero.
+    """
+    model = nn.ModuleDict(
+        {"reached": nn.Linear(3, 2), "also": nn.Linear(2, 2), "not": nn.Linear(3, 2)}
+    )
+    layout, x = Layout(model.named_parameters()), torch.randn(4, 3)
+    flat = torch.full((layout.size,), torch.nan)
+    monkeypatch.setattr("attittud.autograd.layout.WAITING", waiting)
+
+    def gradients():
+        loss = model["also"](model["reached"](x)).square().sum()
+        return torch.autograd.grad(loss, layout.parameters, allow_unused=True)
+
+    with written_into(layout, flat, returned=True) as writing:
+        writing.keep(gradients())
+    want = torch.zeros(layout.size)
+    layout.add_(want, gradients(), fresh=False)
+    assert torch.equal(flat, want)
+    assert not any(p._backward_hooks for p in layout.parameters)
 
 
 class WithoutGradient(torch.autograd.Function):

@@ -4,8 +4,12 @@ take a part.
 
 import pytest
 import torch
+from torch import nn
 
-from attittud.basis.base import gaussian
+from attittud.autograd.layout import Layout
+from attittud.basis.base import AHEAD, Ahead, Refresh, gaussian
+from attittud.workers.one import Workers
+from tests.helpers.on_gpu import NEEDS_GPU
 
 
 def test_an_entry_does_not_depend_on_which_part_of_the_matrix_is_requested():
@@ -45,3 +49,33 @@ def test_the_global_random_state_does_not_change():
 def test_numbers_have_the_requested_dtype():
     x = gaussian(0, 0, rows=2, first=0, columns=3)
     assert torch.equal(gaussian(0, 0, rows=2, first=0, columns=3, dtype=torch.float32), x.float())
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=NEEDS_GPU)])
+@pytest.mark.parametrize("columns", [1, 33])
+def test_numbers_made_ahead_equal_numbers_made_on_demand(columns, device):
+    """Also after a state was loaded, which may go back, and for other columns of the same
+    matrix.
+    """
+    ahead, device = Ahead(), torch.device(device)
+    layout = Layout(nn.Linear(1, 1, device=device).named_parameters())
+    for number in (*range(2 * AHEAD + 1), 3, 200, 201):
+        for first in (0, 7):
+            refresh = Refresh(
+                layout, 4, 11, torch.tensor(number), Workers(), ahead.begin(number, device)
+            )
+            found = refresh.gaussian(4, first, columns, dtype=torch.float64)
+            assert torch.equal(
+                found, gaussian(11, number, rows=4, first=first, columns=columns, device=device)
+            )
+
+
+def test_numbers_of_a_captured_refresh_are_made_on_the_device(monkeypatch):
+    """Only the device counts its replays, so that later refreshes cannot know their number
+    either.
+    """
+    ahead, device = Ahead(), torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert ahead.begin(0, device) is None
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    assert ahead.begin(1, device) is None

@@ -92,9 +92,10 @@ def device(request, monkeypatch):
         # Addresses that do not change, as in a steady loop on a GPU.
         monkeypatch.setattr(captured, "_addresses", lambda vectors: tuple(range(len(vectors))))
         monkeypatch.setattr(Layout, "on_gpu", True)
-        monkeypatch.setattr(
-            step_module, "is_small", lambda layout: 4 * layout.size <= captured.LARGEST
-        )
+        for module in (gradients_module, step_module):
+            monkeypatch.setattr(
+                module, "is_small", lambda layout: 4 * layout.size <= captured.LARGEST
+            )
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     # Another test of the process may have compiled a model, after which steps are not captured.
     monkeypatch.setattr(step_module, "in_cuda_graphs", lambda: False)

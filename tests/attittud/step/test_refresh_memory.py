@@ -1,4 +1,6 @@
-"""How many vectors of the size of the model a step allocates."""
+"""How many vectors of the size of the model a step allocates, and what happens where they cannot
+fit.
+"""
 
 from functools import partial
 
@@ -6,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import attittud.step.refresh
 from attittud import Eta, Guide
 from tests.helpers.watch import LiveMemory
 
@@ -110,3 +113,19 @@ def test_memory_of_primary_then_auxiliary():
         if model.body[0].weight.grad is None:
             model.auxiliary().backward()
         assert measured(model, window) <= K + 3 + SLACK
+
+
+@pytest.mark.parametrize("basis", ["sketch", "svd", "exact"])
+def test_a_basis_that_cannot_fit_is_refused_before_it_is_allocated(monkeypatch, basis):
+    torch.manual_seed(0)
+    model = Wide()
+    guide = guide_for(model, basis=basis)
+    monkeypatch.setattr(attittud.step.refresh, "available_bytes", lambda device: 6 * model.bytes)
+    losses, loss = model.primary(), model.auxiliary()
+
+    def attempt():
+        with pytest.raises(MemoryError, match=r"(?s)(?=.*rank)(?=.*parameters)"):
+            guide.backward(primary=losses, auxiliary=loss)
+
+    assert measured(model, attempt) < 3
+    assert all(x.grad is None for x in model.parameters())

@@ -50,7 +50,7 @@ def test_a_plain_step_calls_the_same_number_of_our_functions_for_any_number_of_t
     assert few == calls(774)[0] <= 150
 
 
-def test_apart_from_the_list_of_parameters_a_plain_step_makes_few_calls_for_a_tensor(monkeypatch):
+def test_apart_from_the_list_of_parameters_a_plain_step_looks_at_no_single_tensor(monkeypatch):
     """A step that looks at each node of its graphs without need takes more than 600 calls."""
     lists, listed = {}, nn.Module.named_parameters
 
@@ -62,13 +62,12 @@ def test_apart_from_the_list_of_parameters_a_plain_step_makes_few_calls_for_a_te
     monkeypatch.setattr(nn.Module, "named_parameters", listed_once)
     few = calls(198)[1]
     many = calls(774)[1]
-    # Its stride, and entries of two lists. (Some calls are made only if another test has loaded
-    # torch's CUDA graph trees.)
-    assert many - few < 4 * (774 - 198)
-    assert few <= 1200
+    # Not equal: some calls are made only if another test has loaded torch's CUDA graph trees.
+    assert abs(many - few) < 100
+    assert many <= 600
 
 
 def test_a_refresh_by_loop_calls_the_same_number_of_our_functions_for_any_number_of_tensors():
     own = calls(198, refresh=True)[0]
-    assert own <= 320  # 12 of them only if another test has loaded torch's CUDA graph trees
+    assert own <= 300  # 12 of them only if another test has loaded torch's CUDA graph trees
     assert calls(774, refresh=True)[0] == own
