@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+import attittud.step.refresh
 from attittud import Eta, Guide
 from tests.helpers.zoo import problem
 
