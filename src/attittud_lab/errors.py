@@ -5,6 +5,7 @@ other functions write the parts of such messages: names, numbers, commands.
 """
 
 import shlex
+import unicodedata
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
@@ -79,11 +80,11 @@ def spellings(names: Iterable[str]) -> dict[str, str]:
 
 
 def loose(name: str) -> str:
-    """Return a name in lower case and without blanks around it.
+    """Return a name in lower case, in one Unicode form (NFKC) and without blanks around it.
 
     All spellings that people confuse have the same loose form.
     """
-    return name.casefold().strip()
+    return unicodedata.normalize("NFKC", name).casefold().strip()
 
 
 def needs(extra: str | None, package: str, what: str) -> InputError:

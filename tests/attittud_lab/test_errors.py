@@ -2,6 +2,7 @@
 
 from attittud_lab.errors import (
     InputError,
+    loose,
     needs,
     unknown,
 )
@@ -17,3 +18,7 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_all_others():
 def test_a_missing_package_is_named_with_the_command_that_installs_it():
     assert "pip install 'attittud[hub]'" in str(needs("hub", "datasets", "hf: names"))
     assert str(needs(None, "wandb", "that log")).endswith("pip install wandb")
+
+
+def test_names_that_people_confuse_have_one_loose_form():
+    assert loose(" Caf\u00e9") == loose("cafe\u0301 ") != loose("cafe")

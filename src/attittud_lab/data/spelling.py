@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +12,7 @@ NUMBER = r"(?i)^[-+]?(inf(inity)?|([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?)$"
 """Which texts are numbers; pyarrow and Python read it alike."""
 _LONG_FRACTION = re.compile(r"^[-+]?[0-9]+\.[0-9]{9,}(e[-+]?[0-9]{1,2})?$")
 _NO_FRACTION = re.compile(r"^([-+]?[0-9]+)\.0*$")
+_SELECTORS = re.compile("[\u034f\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 _TRUTH = {"true": "True", "false": "False"}
 
 
@@ -28,3 +30,14 @@ def folded(text: str) -> str:
     if text[:1] in "tTfF":
         return _TRUTH.get(text.casefold(), text)
     return _NO_FRACTION.sub(r"\1", text)
+
+
+def looks(text: str) -> str:
+    """Return the same for all texts that look the same: one Unicode form (NFKC), without characters
+    that have no width.
+    """
+    if text.isascii():
+        return text
+    plain = _SELECTORS.sub("", unicodedata.normalize("NFKC", text))
+    visible = (letter for letter in plain if unicodedata.category(letter) != "Cf")
+    return unicodedata.normalize("NFKC", "".join(visible))

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from attittud_lab.config.schema import Count
 from attittud_lab.data.source import Deep, Labels, Listing, Raw, Rows, warn_once
+from attittud_lab.data.spelling import looks
 from attittud_lab.errors import InputError, counted
 
 MOST_COPIED = 0.1
@@ -188,10 +189,7 @@ def words(text: str) -> str:
     Case, white space and punctuation do not count, nor does the Unicode form (NFKC), nor do
     characters without a width. Only a text of nothing but punctuation keeps it.
     """
-    plain = unicodedata.normalize("NFKC", text).casefold()
-    if not plain.isascii():
-        visible = (letter for letter in plain if unicodedata.category(letter) != "Cf")
-        plain = unicodedata.normalize("NFKC", "".join(visible))
+    plain = looks(looks(text).casefold())
     return " ".join(_punctuation().sub(" ", plain).split()) or plain.strip()
 
 

@@ -23,7 +23,7 @@ from attittud_lab.data.features import cells_are_text, is_list, is_text, numbers
 from attittud_lab.data.labels import labels_of
 from attittud_lab.data.rows import INPUTS, LABELS, SUFFIXES, content, find_column, read_file
 from attittud_lab.data.source import Columns, Listing, Raw, Rows, warn_once
-from attittud_lab.data.spelling import folded
+from attittud_lab.data.spelling import folded, looks
 from attittud_lab.errors import InputColumnError, InputError, listed, one_line
 
 _SHARD = re.compile(r"(?P<split>[^.].*?)(-\d{5}-of-(?P<of>\d{5}))?\.(parquet|csv|tsv|jsonl)")
@@ -138,7 +138,7 @@ def _groups(values: Any, numbers: Sequence[int], where: str, column: str) -> lis
     for value, number in zip(plain(values).to_pylist(), numbers, strict=True):
         missing = value is None or value != value  # NaN differs from itself
         # One file may have 7 where another has 7.0, because other cells of the column are empty.
-        group = "" if missing else folded(str(value).strip())
+        group = "" if missing else folded(looks(str(value)).strip())
         if not group:
             empty += 1
             group = f"{where}, row {number}"  # unlike any group of this or another file

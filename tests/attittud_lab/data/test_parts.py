@@ -253,6 +253,16 @@ def test_auxiliary_rows_of_groups_that_are_held_out_do_not_train(
     assert "40 others belong to held-out groups" in caplog.text
 
 
+def test_groups_that_look_the_same_are_the_same(tmp_path: Path) -> None:
+    """One file has a composed letter where another has a decomposed one."""
+    parts = {}
+    for name, letter in {"a": "Ren\u00e9", "b": "Rene\u0301\u200b"}.items():
+        lines = [f"{name} {n},{'xy'[n % 2]},{letter} {n // 4}" for n in range(40)]
+        parts[name] = tmp_path / f"{name}.csv"
+        parts[name].write_text("\n".join(["text,label,patient", *lines, f"{name},x,{name}"]))
+    assert grouped(parts["a"], parts["b"], pooled=True).auxiliary["other"].left_out_groups == 40
+
+
 def test_rows_of_the_same_file_are_no_auxiliary_data_if_their_groups_are_held_out(
     tmp_path: Path,
 ) -> None:
