@@ -5,11 +5,13 @@ or one process.
     checkpoint.load(guide, folder)
 
 The basis is saved by parameter, and each worker writes its shards. Neither format can hold code, so
-`load` runs none.
+`load` runs none. The JSON file has SHA-256 checksums of the shards and of its own content, so `load`
+refuses a checkpoint in which a single bit has changed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import warnings
@@ -71,9 +73,12 @@ def save(guide: Guide, folder: str | PathLike[str], *, writes: bool | None = Non
         writer = HuggingFaceStorageWriter(str(folder / BASIS), save_distributed=True)
         with _alone_is_fine():
             save_entries(basis, storage_writer=writer, no_dist=not guide.sharded)
+    checksums = _saved_checksums(guide, folder / BASIS) if basis else {}
     if writes:
         rows = next((tensor.shape[0] for tensor in basis.values()), None)
-        content = {"format": FORMAT, "rows": rows, "state": state}
+        content: dict[str, Any] = {"format": FORMAT, "rows": rows, "state": state}
+        content["files"] = checksums
+        content["sha256"] = _checksum_of_content(content)
         (folder / STATE).write_text(json.dumps(content), encoding="utf-8")
     if guide.sharded:
         gather(guide, None)  # all files exist before any worker continues
@@ -92,6 +97,7 @@ def load(guide: Guide, folder: str | PathLike[str]) -> None:
             raise UnreadableError(
                 f"{folder / STATE}: format {content.get('format')!r:.40} cannot be read, only {FORMAT}; {CURE}"
             )
+        _check_checksums(guide, folder, content)
         if content["rows"] is not None:
             basis = _allocate(guide, folder / BASIS, content["rows"])
     with together(guide):
@@ -115,6 +121,49 @@ def _parts(guide: Guide) -> tuple[dict[str, Any], dict[str, Tensor]]:
         return state, packed
     views = zip(space.layout.names, space.layout.views(space.rows), strict=True)
     return state, {name: view.clone(memory_format=torch.contiguous_format) for name, view in views}
+
+
+def _checksum(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()
+
+
+def _checksum_of_content(content: Mapping[str, Any]) -> str:
+    """Return the checksum of what the JSON file holds, except for this checksum itself."""
+    others = {name: value for name, value in content.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(others).encode()).hexdigest()
+
+
+def _saved_checksums(guide: Guide, folder: Path) -> dict[str, str]:
+    """Return the checksums of all shards by name. Each worker reads its own shard, because it may
+    not see the files of other machines at once.
+    """
+    rank = dist.get_rank() if guide.sharded else 0
+    shards = folder.glob(f"shard-{rank + 1:05}-*.safetensors")
+    checksums = {shard.name: _checksum(shard) for shard in shards}
+    if guide.sharded:
+        for others in gather(guide, checksums):
+            checksums |= others
+    return checksums
+
+
+def _check_checksums(guide: Guide, folder: Path, content: Mapping[str, Any]) -> None:
+    """Refuse a checkpoint that has changed since it was saved. Each worker reads some of the
+    files.
+    """
+    if content.get("sha256") != _checksum_of_content(content):
+        raise UnreadableError(f"{folder / STATE}: has changed since it was saved; {CURE}")
+    checksums = content["files"]
+    names = {file.name for file in (folder / BASIS).glob("*.safetensors")}
+    different = sorted(names ^ checksums.keys())
+    if different:
+        problem = "is missing" if different[0] in checksums else "is not part of this checkpoint"
+        raise UnreadableError(f"{folder / BASIS / different[0]}: {problem}; {CURE}")
+    number = dist.get_rank(_group(guide)) if guide._workers.size > 1 else 0
+    for name in sorted(names)[number :: guide._workers.size]:
+        file = folder / BASIS / name
+        if _checksum(file) != checksums[name]:
+            raise UnreadableError(f"{file}: has changed since it was saved; {CURE}")
 
 
 def _require_safetensors() -> None:

@@ -2,11 +2,14 @@
 
 import copy
 import json
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from attittud import Eta, Guide, checkpoint
 from tests.helpers.zoo import problem
@@ -131,6 +134,17 @@ def run(tmp_path: Path) -> Run:
     return run
 
 
+def seal(folder: Path) -> None:
+    """Give changed files the checksums that they would have if they had been saved so."""
+    file = folder / "guide.json"
+    content = json.loads(file.read_text())
+    shards = sorted((folder / "basis").glob("*.safetensors"))
+    content["files"] = {shard.name: sha256(shard.read_bytes()).hexdigest() for shard in shards}
+    del content["sha256"]
+    content["sha256"] = sha256(json.dumps(content).encode()).hexdigest()
+    file.write_text(json.dumps(content))
+
+
 def refused(run: Run, folder: Path, culprit: str) -> None:
     """The error names the culprit, and the guide is as it was."""
     before = copy.deepcopy(run.guide.state_dict())
@@ -149,6 +163,41 @@ def test_a_damaged_file_is_refused(run: Run, tmp_path: Path, name: str, culprit:
         refused(run, tmp_path, culprit)
 
 
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Path]:
+    run = Run("auto", rank=3)
+    run.train(0, 3)
+    folder = tmp_path_factory.mktemp("guide")
+    checkpoint.save(run.guide, folder)
+    return run, folder
+
+
+@given(
+    name=st.sampled_from(["guide.json", ROWS]),
+    at=st.floats(0, 1, exclude_max=True),
+    bit=st.integers(0, 7),
+)
+@settings(max_examples=60, deadline=None)
+def test_a_changed_bit_is_refused(honest: tuple[Run, Path], name: str, at: float, bit: int) -> None:
+    """Rows that stay almost orthonormal, another age of the basis, another name: none is used."""
+    run, folder = honest
+    file = folder / name
+    content = file.read_bytes()
+    changed = bytearray(content)
+    changed[int(at * len(content))] ^= 1 << bit
+    assume(changed.lower() != content.lower() or name != "guide.json")  # 1e-05 may become 1E-05
+    file.write_bytes(changed)
+    try:
+        refused(run, folder, Path(name).name)
+    finally:
+        file.write_bytes(content)
+
+
+def test_a_file_that_was_not_saved_is_refused(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "basis" / "other.safetensors").write_bytes((tmp_path / ROWS).read_bytes())
+    refused(run, tmp_path, "other.safetensors")
+
+
 @pytest.mark.parametrize("field", ["format", "version", "refreshes", "judges"])
 def test_another_format_or_type_is_named(run: Run, tmp_path: Path, field: str) -> None:
     file = tmp_path / "guide.json"
@@ -158,6 +207,7 @@ def test_another_format_or_type_is_named(run: Run, tmp_path: Path, field: str) -
     else:
         content["state"][field] = "other"
     file.write_text(json.dumps(content))
+    seal(tmp_path)
     refused(run, tmp_path, field)
 
 
@@ -186,6 +236,7 @@ def test_another_basis_is_refused(run: Run, tmp_path: Path, change: str, culprit
     elif change == "NaN":
         rows.view(-1)[-1] = float("nan")
     save_file(tensors, file)
+    seal(tmp_path)
     refused(run, tmp_path, culprit)
 
 
@@ -201,7 +252,10 @@ def test_a_lost_shard_is_noticed(run: Run, tmp_path: Path) -> None:
         file = tmp_path / "basis" / f"{number}.safetensors"
         save_file(part, file, {"DCP_SHARDING_INFO": json.dumps(offsets)})
     before = run.guide.subspace.rows.clone()
+    seal(tmp_path)
     checkpoint.load(run.guide, tmp_path)
     assert torch.equal(run.guide.subspace.rows, before)
     (tmp_path / "basis" / "0.safetensors").unlink()
+    refused(run, tmp_path, "0.safetensors")
+    seal(tmp_path)
     refused(run, tmp_path, "incomplete")
