@@ -41,7 +41,6 @@ from attittud_lab.portfolio import run as portfolio
 from attittud_lab.portfolio import simple
 from attittud_lab.portfolio.candidates import candidates
 from attittud_lab.portfolio.simple import SimpleCandidates
-from attittud_lab.training.devices import choose_device
 from attittud_lab.uses.problem import Problem
 
 ENCODERS = {"text": "minilm", "image": "efficientnet"}
@@ -249,7 +248,7 @@ def plan(config: Config, data: Prepared) -> str:
     asked = settings["portfolio"]
     for name in ("features", "learners", "uses", "candidates"):
         del asked[name]
-    learners = simple.chosen_learners(config, data, choose_device(config.device))
+    learners = simple.chosen_learners(config, data)
     of_networks = [name for name in learners if name in simple.LEARNERS_OF_NETWORKS]
     portfolio = SimpleNamespace(
         setting=SimpleNamespace(config=config, data=data),

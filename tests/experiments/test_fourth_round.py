@@ -112,7 +112,7 @@ def test_gold_loss_correction_runs_with_a_source_of_several_labels_at_once(tmp_p
 def test_the_default_trains_no_network_on_a_cpu(kind):
     """So `without_networks` is `default`, and `with_networks` has its simple learners."""
     data = Prepared(kind, None, None, None, {})
-    default = chosen_learners(Config(), data, torch.device("cpu"))
+    default = chosen_learners(Config(), data)
     assert default == run.SIMPLE[kind]
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
-
 from attittud_lab import features
 from attittud_lab.config.schema import Config, ModelConfig, PhaseConfig
 from attittud_lab.data.prepare import Prepared
@@ -26,17 +24,6 @@ LAST = 4
 """The phase on primary data alone has the steps of the first phase, divided by this."""
 WARMUP = 10
 """The learning rate rises during the steps of a phase, divided by this."""
-
-
-def by_default(config: Config, data: Prepared, device: torch.device) -> bool:
-    """Whether the learner is tried where a job names no learners: on images, with a GPU.
-
-    On a CPU a candidate takes minutes where frozen features take seconds.
-    """
-    if device.type != "cuda" or data.kind != "image":
-        return False
-    choice = features.choose_features(data.kind, config.portfolio.features or ())
-    return any(features.trained_as(name) for name in choice.names)
 
 
 def pretrained_networks(config: Config, data: Prepared) -> dict[str, str]:

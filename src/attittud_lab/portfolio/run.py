@@ -143,7 +143,7 @@ class Portfolio:
     def run(self) -> RunResult:
         """Try all candidates, cheap ones first; then choose, train on all labels, and write."""
         # Both may refuse the job, and a refused job leaves nothing in the folder.
-        learners = chosen_learners(self.config, self.data, self.setting.device)
+        learners = chosen_learners(self.config, self.data)
         settings = self.network_settings(learners)
         self.folder.begin(self.data.record, self.setting.device, self.config.training.threads)
         self.folder.truncate(0)  # the report of an unfinished run expects this file

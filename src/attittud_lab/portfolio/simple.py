@@ -65,12 +65,11 @@ def default_uses(data: Prepared) -> Mapping[str, tuple[str, ...]]:
     return TABLES if data.kind == "table" else ENCODED
 
 
-def chosen_learners(config: Config, data: Prepared, device: torch.device) -> list[str]:
+def chosen_learners(config: Config, data: Prepared) -> list[str]:
     """Return the names of the learners that a job tries."""
     named = config.portfolio.learners
     if named is None:
-        tried = finetuned.by_default(config, data, device)
-        return [*default_uses(data), *([finetuned.NAME] if tried else [])]
+        return list(default_uses(data))
     if not named:
         choices = ", ".join([*learners(), *LEARNERS_OF_NETWORKS])
         raise InputError(

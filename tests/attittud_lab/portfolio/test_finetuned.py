@@ -241,20 +241,6 @@ def test_tables_have_no_pretrained_network(
     assert "columns" in error
 
 
-def test_only_images_on_a_gpu_are_fine_tuned_by_default() -> None:
-    write_images()
-    config = load("job.yaml", ["portfolio.learners=null"])
-    data = load_data(config, pooled=True)
-    gpu, cpu = torch.device("cuda"), torch.device("cpu")
-    assert finetuned.by_default(config, data, gpu)
-    assert not finetuned.by_default(config, data, cpu)
-    without = load("job.yaml", ["portfolio.learners=null", "portfolio.features=[histogram]"])
-    assert not finetuned.by_default(without, data, gpu)
-    write_texts()
-    texts = load("job.yaml", ["portfolio.learners=null"])
-    assert not finetuned.by_default(texts, load_data(texts, pooled=True), gpu)
-
-
 def test_the_budget_is_divided_among_learners_of_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     write_texts()
     limits: list[Any] = []
