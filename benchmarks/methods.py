@@ -19,7 +19,7 @@ from torch import Tensor
 
 import attittud
 from attittud import Eta
-from attittud.basis.orthonormal import orthonormalise_
+from attittud.basis.base import orthonormalise_
 from attittud.engine.auto import Auto
 from benchmarks.workloads import Workload
 

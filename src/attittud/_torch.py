@@ -37,12 +37,10 @@ foreach_copy_ = torch._foreach_copy_
 foreach_mul = torch._foreach_mul
 foreach_norm = torch._foreach_norm
 foreach_zero_ = torch._foreach_zero_
-concatenate = (
-    torch._C._nn.flatten_dense_tensors
-)  # two or more tensors of one type as one new vector, in one call
-as_parts = (
-    torch._C._nn.unflatten_dense_tensors
-)  # the reverse: a contiguous view for each tensor, in its shape
+concatenate = torch._C._nn.flatten_dense_tensors
+"""Returns two or more tensors of one type as one new vector, in one call."""
+as_parts = torch._C._nn.unflatten_dense_tensors
+"""The reverse: returns a contiguous view for each tensor, in its shape."""
 _NODES: Any = torch._C._functions
 AccumulateGrad = _NODES.AccumulateGrad  # the node of a leaf
 ToCopyBackward = _NODES.ToCopyBackward0  # the node of a tensor that was converted to another type
@@ -235,9 +233,8 @@ def _packed(node: Any) -> bool:
 
 def fsdp_modules(model: nn.Module) -> list[Any]:
     """The modules that FSDP2 has sharded, of this model and of all other models in this process."""
-    fsdp = sys.modules.get(
-        "torch.distributed.fsdp"
-    )  # importing it takes as long as importing torch
+    # Importing it takes as long as importing torch.
+    fsdp = sys.modules.get("torch.distributed.fsdp")
     states = sys.modules.get("torch.distributed._composable_state")
     modules = {*model.modules(), *getattr(states, "_module_state_mapping", ())}
     if fsdp is None:

@@ -361,9 +361,8 @@ def decompose(
         _check_orthonormal(basis)
     if include_mean:
         residual = g_prim - basis.T @ (basis @ g_prim)
-        residual = residual - basis.T @ (
-            basis @ residual
-        )  # a second time: g_prim may lie almost in the span
+        # A second time, because g_prim may lie almost in the span.
+        residual = residual - basis.T @ (basis @ residual)
         norm = torch.linalg.vector_norm(residual)
         # r is formed explicitly, so it is exact up to a few roundings of g_prim.
         above_rounding = norm > 32 * torch.finfo(g_prim.dtype).eps * torch.linalg.vector_norm(

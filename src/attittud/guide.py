@@ -383,7 +383,7 @@ class Guide:
 
     def _begin(self, refresh: bool | None) -> Step:
         self._shared.update()
-        if not self._shared.listing.parameters:
+        if not self._shared.parameters:
             raise ValueError(
                 "no parameter of the model requires a gradient; unfreeze some (requires_grad_(True))"
             )
@@ -418,7 +418,7 @@ class Guide:
                 "refresh": step.refreshing,
                 "basis_losses": step.refreshing and basis_losses is not None,
                 "judge": step.judge is not None,
-                "trainable parameters": [name for name, _ in self._shared.listing.trainable],
+                "trainable parameters": [name for name, _ in self._shared.trainable],
             }
             self._workers.check_call(f"{verb}() with {settings}")
 
@@ -459,7 +459,7 @@ class Guide:
     def _give_up(self, step: Step | None) -> None:
         """Discard a step."""
         self._step = None
-        remove_hooks(self._shared.listing.parameters)
+        remove_hooks(self._shared.parameters)
         if step is not None:
             step.give_up()
 
@@ -513,7 +513,7 @@ class Guide:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a `state_dict` of a guide with the same model and settings."""
         self._shared.update()
-        check_state(state, self._refresher.settings, dict(self._shared.listing.named))
+        check_state(state, self._refresher.settings, dict(self._shared.named))
         judges = self._auto.read(state.get("judges"))
         self._give_up(self._step)
         self._refresher.load(state, self._schedule)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from attittud import Eta, Guide
-from attittud.basis.orthonormal import orthonormalise_
+from attittud.basis.base import orthonormalise_
 from tests.helpers.degenerate import few_warnings, guide_for
 from tests.helpers.oracle import distance, error, expected, gradients
 from tests.helpers.zoo import problem

@@ -247,9 +247,8 @@ class _Contents:
         self.buffers = buffers
         self.versions = [buffer._version for buffer in buffers]
         self._single: dict[int, Tensor] = {}
-        self._groups: list[
-            tuple[list[int], Tensor]
-        ] = []  # numbers of buffers, and their contents one after the other
+        self._groups: list[tuple[list[int], Tensor]] = []
+        """Numbers of buffers, and their contents one after the other."""
         groups: dict[Any, list[int]] = {}
         for at, kind in enumerate(zip(map(type, buffers), map(_KIND, buffers), strict=True)):
             groups.setdefault(kind, []).append(at)

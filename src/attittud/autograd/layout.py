@@ -69,9 +69,8 @@ class Layout:
         """Whether all parameters have the type `dtype`."""
         self.shapes = [tuple(parameter.shape) for parameter in self.parameters]
         self.numels = list(map(math.prod, self.shapes))
-        self.total = sum(
-            self.numels
-        )  # columns of V on all workers: `size` unless parameters are sharded
+        # Columns of V on all workers: `size` unless parameters are sharded.
+        self.total = sum(self.numels)
         tensors = [local(parameter) for parameter in self.parameters]
         self.strides = [_dense_strides(tensor) for tensor in tensors]
         self._held = [tensor.shape for tensor in tensors]
@@ -241,9 +240,8 @@ class Layout:
         """Keep only the parts of `kept` in `flat` (D, or r x D, contiguous). They are moved in
         place; returns a view.
         """
-        if (
-            remaining.size == self.size
-        ):  # the dropped parts have no elements here: their shards are on other workers
+        # The dropped parts may have no elements here: their shards are on other workers.
+        if remaining.size == self.size:
             return flat
         rows = flat.reshape(-1, self.size)
         memory, to = rows.view(-1), 0
@@ -251,9 +249,8 @@ class Layout:
             for name, offset, n in zip(self.names, self._offsets, self._sizes, strict=True):
                 if name in remaining.name_set:
                     source = row * self.size + offset
-                    if (
-                        to != source
-                    ):  # part by part, since a part's new position may overlap its old one
+                    # Part by part, since a part's new position may overlap its old one.
+                    if to != source:
                         memory[to : to + n] = memory[source : source + n].clone()
                     to += n
         return memory[:to].view(*flat.shape[:-1], remaining.size)
@@ -450,11 +447,12 @@ def remove_hooks(parameters: Iterable[Tensor]) -> None:
 class Share:
     """This worker's part of the examples behind one loss."""
 
-    first: int | Tensor = 0  # the number of its first example, counted over all workers
-    total: int | Tensor | None = (
-        None  # how many examples all workers have (on the device); None for a single worker
-    )
-    factor: int = 1  # undoes the averaging of a reduction
+    first: int | Tensor = 0
+    """The number of its first example, counted over all workers."""
+    total: int | Tensor | None = None
+    """How many examples all workers have (on the device); None for a single worker."""
+    factor: int = 1
+    """Undoes the averaging of a reduction."""
 
     def weights(self, losses: Tensor) -> Tensor:
         """Return the weight of each loss in the mean over the examples of all workers.

@@ -143,9 +143,8 @@ class CapturedUpdate:
         if captured is None:
             return None
         captured.used = self._steps
-        vector = torch.empty_like(
-            captured.numbers.vector
-        )  # before the replay, because memory may be short
+        # Before the replay, because memory may be short.
+        vector = torch.empty_like(captured.numbers.vector)
         captured.graph.replay()
         numbers = captured.numbers
         return Gathered(vector.copy_(numbers.vector), numbers.sizes, numbers.names), captured.undo

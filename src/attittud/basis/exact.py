@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from attittud.basis.base import Basis, Refresh
-from attittud.basis.orthonormal import orthonormalise_, singular, tolerance
+from attittud.basis.base import Basis, Refresh, orthonormalise_, tolerance
+from attittud.basis.small import singular
 from attittud.engine.base import Jacobian
 from attittud.kernels import transform_
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attittud.basis.base import Basis, Refresh, orthonormal_rows
 from attittud.basis.exact import keep_top_
-from attittud.basis.orthonormal import qr, singular
+from attittud.basis.small import qr, singular
 from attittud.engine.base import Jacobian
 from attittud.kernels import transform_
 

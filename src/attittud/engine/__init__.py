@@ -1,9 +1,8 @@
 """Engines by name: how products with the Jacobian of per-example losses are computed."""
 
 from attittud.engine.auto import Auto
-from attittud.engine.base import Engine, Jacobian, UnsupportedError
+from attittud.engine.base import Engine, Jacobian, Loop, UnsupportedError
 from attittud.engine.hooks import Hooks
-from attittud.engine.loop import Loop
 from attittud.eta import choose
 
 _ENGINES: dict[str, type[Engine]] = {engine.name: engine for engine in (Auto, Loop, Hooks)}

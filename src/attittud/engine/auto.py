@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from attittud.autograd.layout import Layout
-from attittud.engine.base import Engine, Jacobian, UnsupportedError, logger
+from attittud.engine.base import Engine, Jacobian, Loop, UnsupportedError, logger
 from attittud.engine.hooks import Hooks
-from attittud.engine.loop import Loop
 
 HOOKS_FROM = 10_000
 """With fewer parameters, a few backward passes take less time than hooks."""
@@ -19,7 +18,6 @@ HOOKS_FROM = 10_000
 
 class Auto(Engine):
     name = "auto"
-    on_shards = Loop.name
 
     def __init__(self) -> None:
         self._hooks = Hooks()

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import ClassVar, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from attittud._torch import kept_graph
-from attittud.autograd.layout import EVERYTHING, Layout, Share, run_backward
+from attittud._torch import CUDA_GRAPH_TREES, kept_graph
+from attittud.autograd.layout import EVERYTHING, Layout, Share, run_backward, unconverted
 from attittud.kernels import gram, project
 
 logger = logging.getLogger("attittud")
@@ -36,16 +37,8 @@ class Engine(ABC):
     """Whether it must see the forward pass of the losses. Then `primary=` must be a callable, or
     `basis_losses=` is needed.
     """
-    on_shards: ClassVar[str | None] = None
-    """The engine to use for a model with sharded parameters; None: such models are refused."""
-    second_derivatives: bool | None = (
-        None  # whether the model's second derivatives are right; None: not known yet
-    )
-
-    def __init_subclass__(cls) -> None:
-        """Reset what a subclass inherits: otherwise another engine would silently replace it."""
-        super().__init_subclass__()
-        cls.on_shards = cls.__dict__.get("on_shards")
+    second_derivatives: bool | None = None
+    """Whether the model's second derivatives are right; None: not known yet."""
 
     @abstractmethod
     def write(
@@ -70,6 +63,36 @@ class Engine(ABC):
     def jacobian(self, losses: Tensor, layout: Layout) -> Jacobian:
         """Return J of losses whose forward pass ran in the latest `watch`."""
         return Jacobian(self, losses, layout)
+
+
+class Loop(Engine):
+    """One vector-Jacobian product after the other on the retained graph: works for every model and
+    needs little memory.
+    """
+
+    name = "loop"
+
+    def write(
+        self,
+        losses: Tensor,
+        layout: Layout,
+        weights: Tensor,
+        out: Tensor,
+        *,
+        fresh: bool,
+    ) -> None:
+        compiled = CUDA_GRAPH_TREES in sys.modules
+        # Only for copies: torch adds tensors of another type one by one.
+        parameters = tuple(
+            unconverted(losses, layout, layout.parameters) if fresh else layout.parameters
+        )
+        for row, to in zip(weights, out, strict=True):
+            with kept_graph() if compiled else nullcontext():
+                gradients = run_backward(
+                    (losses,), (row,), True, False, parameters, True, accumulate_grad=False
+                )
+            layout.add_(to, gradients, fresh=fresh)
+            del gradients  # freed before the next row is computed
 
 
 class Jacobian:
@@ -177,9 +200,8 @@ class Jacobian:
         it are missing.
         """
         size, error = sums.norm(), (products.sum(0) - sums).norm()
-        if not bool(
-            torch.isfinite(size) & (size > 0)
-        ):  # for heads that start at zero, a later refresh can tell
+        # For heads that start at zero, a later refresh can tell.
+        if not bool(torch.isfinite(size) & (size > 0)):
             return
         if bool(error > 5e-2 * size) and bool(error < 5e-3 * products.abs().sum(0).norm()):
             # where examples cancel, rounding looks like an error, for example in half precision
@@ -199,9 +221,8 @@ class Jacobian:
         # Made on the device, because setting one number of a tensor would copy it from the host and
         # wait for the copy.
         identity = torch.eye(self.examples, dtype=self.losses.dtype, device=self.losses.device)
-        for i in range(
-            self.examples
-        ):  # empty on a worker without examples, although split() would return one part
+        # Empty on a worker without examples, although split() would return one part.
+        for i in range(self.examples):
             self.engine.write(self.losses, self.layout, identity[i : i + 1], row, fresh=True)
             result[i] = project(vectors, row[0])
         return result
@@ -271,9 +292,8 @@ def verify(
 
     Returns the names of parameters whose gradients cannot be compared.
     """
-    with torch.autocast(
-        jacobian.layout.device.type, enabled=False
-    ):  # as in the pass that is verified
+    # Without autocast, as in the pass that is verified.
+    with torch.autocast(jacobian.layout.device.type, enabled=False):
         wrong, silent = differing(
             jacobian.losses, jacobian.layout, weights.sum(0), product.sum(0), half=half
         )
@@ -337,7 +357,6 @@ def _rounded(layout: Layout) -> bool:
         return True
     try:
         return torch.get_float32_matmul_precision() != "highest"
-    except (
-        RuntimeError
-    ):  # the precision is set for each backend separately, which this call cannot report
+    except RuntimeError:
+        # The precision is set for each backend separately, which this call cannot report.
         return True

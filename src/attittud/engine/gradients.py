@@ -122,9 +122,7 @@ class Outer(PerExampleGradient):
             # Half-precision operands are multiplied as they are; sums and result are float32.
             product = torch.bmm(a, b, out_dtype=torch.float32)
         else:
-            product = torch.bmm(
-                a.to(dtype), b.to(dtype)
-            )  # `to` does nothing if the type is already right
+            product = torch.bmm(a.to(dtype), b.to(dtype))
         return product.view(-1, self.size)
 
     def left(self, out: Tensor, weights: Tensor, budget: int) -> None:

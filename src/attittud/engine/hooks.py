@@ -20,9 +20,8 @@ from torch.autograd.graph import GradientEdge
 
 from attittud._torch import BatchNorm, DisableTorchFunction
 from attittud.autograd.layout import Layout, run_backward
-from attittud.engine.base import Checked, Jacobian, UnsupportedError, probe, verify
+from attittud.engine.base import Checked, Jacobian, Loop, UnsupportedError, probe, verify
 from attittud.engine.gradients import PerExampleGradient, Pulled
-from attittud.engine.loop import Loop
 from attittud.engine.recorder import Call, Recorder, recording
 
 # How many elements of per-example gradients are formed at once on a GPU: a few MB keep it busy.

@@ -227,10 +227,10 @@ class Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         if not (self._forward or self._repeats):
             return func(*args, **kwargs)
-        if type(func) is _GETTER and not isinstance(
-            answer := func(*args), Tensor
-        ):  # a shape, a type
-            return answer
+        if type(func) is _GETTER:
+            attribute = func(*args)
+            if not isinstance(attribute, Tensor):  # a shape, a type
+                return attribute
         if func is MULTI_HEAD_ATTENTION and (arguments := arguments_of(args, kwargs)) is not None:
             return self._attention(arguments)
         tensors = tensors_in(args[:1] if func in _FIRST_ONLY else (*args, *kwargs.values()))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from attittud._checks import check_count, check_weight
-from attittud.basis.orthonormal import tolerance
+from attittud.basis.base import tolerance
 from attittud.decompose import decompose
 from attittud.eta import Eta
 

@@ -138,21 +138,19 @@ class AutoWeights:
     def __init__(
         self, shared: Shared, is_auto: bool, every: int, seed: int, batch_norm: BatchNormMode
     ) -> None:
-        self.model = shared.listing.model
+        self.model = shared.model
         self.workers = shared.workers
         self.wanted, self.every = is_auto, every
         self.seed, self.batch_norm = seed, batch_norm
         self.scores: dict[str, TaskScores] = {}
         self.age: int | None = None  # steps since the judges were last used; None: never
         self.count = 0
-        self._reached: tuple[
-            bool, ...
-        ] = ()  # which shared parameters got a gradient when the judges were last used
-        # whether the judges' forward passes convert types of parameters, as under autocast
+        self._reached: tuple[bool, ...] = ()
+        """Which shared parameters got a gradient when the judges were last used."""
         self.converts = False
-        self.draws: bool | None = (
-            None  # whether the judges' forward passes may draw random numbers; None: not known yet
-        )
+        """Whether the judges' forward passes convert types of parameters, as under autocast."""
+        self.draws: bool | None = None
+        """Whether these passes may draw random numbers; None: not known yet."""
 
     @property
     def due(self) -> bool:

@@ -84,24 +84,22 @@ class Gradients:
         """The basis to project onto; None until it is fixed."""
         self.primary: Tensor | None = None
         self.primary_calls = 0
-        self.primary_complete = False  # no further primary call will come
-        self.primary_whole = (
-            not workers.splits_examples
-        )  # `primary` covers the examples of all workers
-        self.primary_rest: dict[
-            str, Tensor
-        ] = {}  # gradients of parameters that are not decomposed, by name
-        self.judges: Tensor | None = (
-            None  # the judges' mean gradient, over the judges of all workers
-        )
+        self.primary_complete = False
+        """Whether no further primary call will come."""
+        self.primary_whole = not workers.splits_examples
+        """Whether `primary` covers the examples of all workers."""
+        self.primary_rest: dict[str, Tensor] = {}
+        """Gradients of parameters that are not decomposed, by name."""
+        self.judges: Tensor | None = None
+        """The judges' mean gradient, over the judges of all workers."""
         self.tasks: dict[str, TaskGradient] = {}
-        self.total: Tensor | None = None  # the common sum of neutral * weight * g_aux
+        self.total: Tensor | None = None
+        """The common sum of neutral * weight * g_aux."""
         self.auxiliary_rest: dict[str, Tensor] = {}
         self._primary_numbers: tuple[int, Tensor, Tensor] | None = None
         """The number of primary calls so far, with V g_prim and ‖g_prim‖² after them."""
-        self._unsummed: list[
-            Tensor
-        ] = []  # other gradients, which join the next sum over the workers
+        self._unsummed: list[Tensor] = []
+        """Other gradients, which join the next sum over the workers."""
 
     # ----------------------------------------------------------------------------------- collecting
 

@@ -40,7 +40,7 @@ class Refresher:
         batch_norm: BatchNormMode,
     ) -> None:
         self.shared = shared
-        self.model = shared.listing.model
+        self.model = shared.model
         self.workers = shared.workers
         self.basis = basis
         self.engine = engine
@@ -176,7 +176,7 @@ class Refresher:
         """Return the basis and its age for `Guide.state_dict`."""
         space = schedule.subspace
         reach = self.shared.auxiliary
-        named = dict(self.shared.listing.named)
+        named = dict(self.shared.named)
         if space is None:
             shared = {}
         else:
@@ -213,7 +213,7 @@ class Refresher:
             )
         subspace: Subspace | None = None
         if state["basis"] is not None or (state["shared"] and not self.basis.stored):
-            named = dict(self.shared.listing.named)
+            named = dict(self.shared.named)
             layout = Layout((name, named[name]) for name in state["shared"])
             subspace = self.basis.subspace(layout, self.rank, self.workers, self.dtype)
             if state["basis"] is not None:

@@ -36,56 +36,16 @@ NEAR = 24
 """How many nodes of a graph, from the loss on, tell it from other graphs."""
 
 
-class ParameterListing:
-    """The parameters of a model. The lists stay the same objects until the model changes."""
-
-    def __init__(self, model: nn.Module, workers: Workers) -> None:
-        self.model = model
-        self.workers = workers
-        self.named: Named = []
-        self._required: list[bool] | None = None
-        self.update()
-
-    def update(self) -> bool:
-        """List the parameters again. Returns whether they, or which of them require a gradient,
-        have changed.
-        """
-        named = self.workers.named
-        if named is None:
-            named = list(self.model.named_parameters())
-        changed = not _same(named, self.named)
-        if changed:
-            self.workers.check_whole(self.model)
-            self._required = None
-            self.named = named
-        required = [parameter.requires_grad for _, parameter in self.named]
-        if required == self._required:
-            return False
-        self.trainable = [pair for pair in self.named if pair[1].requires_grad]
-        """Parameters that require a gradient. A tied parameter appears once, under its first
-        name.
-        """
-        self.parameters = [parameter for _, parameter in self.trainable]
-        self._required = required  # last, because an interruption may come before
-        return True
-
-
-def _same(named: Named, others: Named) -> bool:
-    """Whether two lists have the same parameters under the same names."""
-    if [name for name, _ in named] != [name for name, _ in others]:
-        return False
-    return all(map(is_, [p for _, p in named], [p for _, p in others]))
-
-
 @dataclass
 class KnownGraph:
     """Properties of a loss's graph that mostly stay the same from step to step."""
 
-    reached: set[str]  # the parameters that the loss reaches
-    # whether a later loss of the step shares a part of the graph, so that the graph may not be
-    # freed
+    reached: set[str]
+    """The parameters that the loss reaches."""
     retained: bool
-    converts: bool  # whether some parameters are converted to half precision, as under autocast
+    """Whether a later loss of the step shares a part of the graph, which may not be freed then."""
+    converts: bool
+    """Whether some parameters are converted to half precision, as under autocast."""
 
     def confirm(self, loss: Tensor, reached: set[str]) -> None:
         """Walk the graph again, because the parameters that got a gradient are others than
@@ -124,9 +84,8 @@ class GraphMemory:
     def learn(
         self, losses: Mapping[str, Tensor], graphs: Sequence[KnownGraph]
     ) -> dict[str, KnownGraph]:
-        if (
-            len(self._known) > 64
-        ):  # if layers are skipped at random, the number of nodes differs from step to step
+        # If layers are skipped at random, the number of nodes differs from step to step.
+        if len(self._known) > 64:
             self._known.clear()
         remembered = self._known[self._made(losses)] = dict(zip(losses, graphs, strict=True))
         return remembered
@@ -224,8 +183,8 @@ class Schedule:
 
 
 class Shared:
-    """Remembers the names of the parameters that the losses reach: parameters may be replaced, and
-    a guide copied.
+    """Lists the parameters of a model, and remembers the names of those that the losses reach:
+    parameters may be replaced, and a guide copied.
     """
 
     def __init__(
@@ -234,9 +193,13 @@ class Shared:
         workers: Workers,
         parameters: Iterable[nn.Parameter] | Predicate | None,
     ) -> None:
+        self.model = model
         self.workers = workers
-        self.listing = ParameterListing(model, workers)
-        self.allowed = allowed(self.listing.named, parameters)
+        self.named: Named = []
+        """All parameters of the model. The lists stay the same objects until the model changes."""
+        self._required: list[bool] | None = None
+        self._list()
+        self.allowed = allowed(self.named, parameters)
         """Names of the parameters that `parameters=` of the guide includes; None: all."""
         self._latest: Layout | None = None
         """The layout of the last refresh; the next one mostly has the same."""
@@ -268,7 +231,7 @@ class Shared:
 
     def update(self) -> None:
         """Notice changes of the model."""
-        if self.listing.update():
+        if self._list():
             self._written = None  # its parameter may have left the model
         self.untouched = False
         if self._written is not None:
@@ -279,15 +242,37 @@ class Shared:
             if gradient is not None and id(gradient) == identity:
                 self.untouched = gradient._version == version
 
+    def _list(self) -> bool:
+        """List the parameters again. Returns whether they, or which of them require a gradient,
+        have changed.
+        """
+        named = self.workers.named
+        if named is None:
+            named = list(self.model.named_parameters())
+        if not _same(named, self.named):
+            self.workers.check_whole(self.model)
+            self._required = None
+            self.named = named
+        required = [parameter.requires_grad for _, parameter in self.named]
+        if required == self._required:
+            return False
+        self.trainable = [pair for pair in self.named if pair[1].requires_grad]
+        """Parameters that require a gradient. A tied parameter appears once, under its first
+        name.
+        """
+        self.parameters = [parameter for _, parameter in self.trainable]
+        self._required = required  # last, because an interruption may come before
+        return True
+
     def holds(self, layout: Layout) -> bool:
         """Whether the model still has the parameters of a layout, on the same device, with the same
         precision and sizes.
         """
-        if layout is not self._held[0] or self.listing.named is not self._held[1]:
-            ids = {id(parameter) for _, parameter in self.listing.named}
+        if layout is not self._held[0] or self.named is not self._held[1]:
+            ids = {id(parameter) for _, parameter in self.named}
             if not ids.issuperset(map(id, layout.parameters)):
                 return False
-            self._held = layout, self.listing.named
+            self._held = layout, self.named
         wide = torch.float64 in map(_DTYPE, layout.parameters)
         same = (
             wide == (layout.dtype == torch.float64) and layout.parameters[0].device == layout.device
@@ -296,7 +281,7 @@ class Shared:
 
     def reached(self, gradients: Sequence[Tensor | None]) -> set[str]:
         """Return the names of the trainable parameters that have a gradient."""
-        trainable = self.listing.trainable
+        trainable = self.trainable
         many = len(self._reached) > 64  # as where layers are skipped at random
         if many or self._reached_of is not trainable:
             self._reached = {}
@@ -330,7 +315,7 @@ class Shared:
         else:
             tasks_to_compare = tasks
         primary, reached = self.workers.agree(
-            self.listing.trainable,
+            self.trainable,
             primary,
             auxiliary or set(),
             reset=True,
@@ -339,7 +324,7 @@ class Shared:
         shared = primary if auxiliary is None else primary & reached
         if self.allowed is not None:
             shared = shared & self.allowed
-        pairs = [pair for pair in self.listing.trainable if pair[0] in shared]
+        pairs = [pair for pair in self.trainable if pair[0] in shared]
         # An engine may be watching: it would be told of every look at a parameter.
         with DisableTorchFunction():
             if self._latest is None or not self._latest.describes(pairs):
@@ -348,7 +333,7 @@ class Shared:
 
     def narrowed(self, layout: Layout, primary: set[str], auxiliary: set[str]) -> Layout:
         """Return the parameters of a layout that the auxiliary losses reach too."""
-        _, reached = self.workers.agree(self.listing.trainable, primary, auxiliary)
+        _, reached = self.workers.agree(self.trainable, primary, auxiliary)
         return _not_empty(
             Layout((name, parameter) for name, parameter in layout.named if name in reached)
         )
@@ -361,7 +346,7 @@ class Shared:
         """
         if self.workers.size == 1:
             return primary, auxiliary
-        return self.workers.agree(self.listing.trainable, primary, auxiliary, tasks=tasks)
+        return self.workers.agree(self.trainable, primary, auxiliary, tasks=tasks)
 
     def remember(self, auxiliary: set[str] | None) -> None:
         """Remember the parameters that auxiliary losses reach."""
@@ -378,16 +363,16 @@ class Shared:
         for i in outside:
             gradient = gradients[i]
             if gradient is not None:
-                rest[self.listing.trainable[i][0]] = gradient
+                rest[self.trainable[i][0]] = gradient
         return [gradients[i] if i >= 0 else None for i in inside], rest
 
     def _positions(self, layout: Layout) -> tuple[list[int], list[int]]:
         """Positions of the layout's parameters among the trainable ones (-1: no longer trainable),
         and of all others.
         """
-        trainable = self.listing.trainable
+        trainable = self.trainable
         if self._aligned[0] is not layout or self._aligned[1] is not trainable:
-            at = {id(parameter): i for i, parameter in enumerate(self.listing.parameters)}
+            at = {id(parameter): i for i, parameter in enumerate(self.parameters)}
             inside = [at.pop(id(parameter), -1) for parameter in layout.parameters]
             self._aligned = layout, trainable, inside, list(at.values())
         return self._aligned[2:]
@@ -402,13 +387,10 @@ class Shared:
         inside, outside = self._positions(layout)
         parameters = layout.parameters
         others = [
-            (p, rest[name])
-            for name, p in map(self.listing.trainable.__getitem__, outside)
-            if name in rest
+            (p, rest[name]) for name, p in map(self.trainable.__getitem__, outside) if name in rest
         ]
-        written = [
-            p for p, i in zip(parameters, inside, strict=True) if i >= 0
-        ]  # the others are frozen now
+        # The others are frozen now.
+        written = [p for p, i in zip(parameters, inside, strict=True) if i >= 0]
         written += [p for p, _ in others]
         before = [p.grad for p in written]
         versions = [grad._version for grad in before if grad is not None]
@@ -424,7 +406,7 @@ class Shared:
         first = next((p for p, i in zip(parameters, inside, strict=True) if i >= 0), None)
         grad = None if first is None else first.grad
         self._written = None if first is None or grad is None else (first, id(grad), grad._version)
-        hooked = [p for p in self.listing.parameters if p._post_accumulate_grad_hooks]
+        hooked = [p for p in self.parameters if p._post_accumulate_grad_hooks]
         if hooked:
             ids = set(map(id, written))
             _run_hooks([p for p in hooked if id(p) in ids])
@@ -446,9 +428,8 @@ class Shared:
             update = layout.views(update.to(parameters[0].dtype) if alike else update)
         old = list[Tensor]()
         new = list[Tensor]()
-        fits = (
-            alike and update[0].dtype == parameters[0].dtype
-        )  # model.half() may have been called since
+        # model.half() may have been called since.
+        fits = alike and update[0].dtype == parameters[0].dtype
         if fresh and strides == layout.strides and fits and -1 not in inside and not sharded:
             for p, view in zip(parameters, update, strict=True):
                 p.grad = view
@@ -462,6 +443,13 @@ class Shared:
             _give(p, value, False, old, new)
         if old:
             foreach_add_(list(map(local, old)) if sharded else old, new)
+
+
+def _same(named: Named, others: Named) -> bool:
+    """Whether two lists have the same parameters under the same names."""
+    if [name for name, _ in named] != [name for name, _ in others]:
+        return False
+    return all(map(is_, [p for _, p in named], [p for _, p in others]))
 
 
 def _run_hooks(hooked: list[nn.Parameter]) -> None:

@@ -115,9 +115,8 @@ class Step:
         """
         self.reach_complete = False  # no further auxiliary loss will come
         self.names: Collection[str] = ()  # of the auxiliary losses, if no further will come
-        self._undo: Callable[[], None] | None = (
-            None  # restores what forming the update has changed besides gradients
-        )
+        self._undo: Callable[[], None] | None = None
+        """Restores what forming the update has changed besides gradients."""
         self._scored = list(parts.auto.scores)
 
     def give_up(self) -> None:
@@ -211,7 +210,7 @@ class Step:
             # any worker.
             reached = auxiliary if self.skips else primary | auxiliary
             others = []
-            for name, parameter in self.shared.listing.trainable:
+            for name, parameter in self.shared.trainable:
                 if name in reached and name not in layout.name_set:
                     others.append((name, parameter))
             rest, unsummed = self.workers.rest(rest, others)
@@ -333,12 +332,9 @@ class Step:
         saved.clear()
         early = _early(self, tasks, shares[1:], graphs) if self.replayed else {}
         self.fix()
-        try:
+        with _recognised(self, {PRIMARY: losses} | losses_of_tasks, graphs):
             for (name, task), share in zip(tasks.items(), shares[1:], strict=True):
                 self._take_auxiliary(name, task, share, graphs[name], early.get(name))
-        except RuntimeError as error:
-            _check_recognised(self, {PRIMARY: losses} | losses_of_tasks, graphs, error)
-            raise
 
     def primary(
         self,
@@ -366,12 +362,9 @@ class Step:
             self.gradients.primary_calls and self.known is not None
         ):
             self.fix()
-        try:
+        with _recognised(self, losses, graphs):
             for (name, task), share in zip(tasks.items(), shares, strict=True):
                 self._take_auxiliary(name, task, share, graphs[name], early.get(name))
-        except RuntimeError as error:
-            _check_recognised(self, losses, graphs, error)
-            raise
 
     def _expect(self, graphs: Iterable[KnownGraph]) -> None:
         """Note the parameters that auxiliary losses reach before their gradients show it, for a new
@@ -402,7 +395,7 @@ class Step:
                 scaled=True,
                 complete=self.reach_complete,
                 first=self.parts.schedule.subspace is None,
-                parameters=() if graph.retained else self.shared.listing.parameters,
+                parameters=() if graph.retained else self.shared.parameters,
             )
         if computed is None:
             into = layout if graph.converts and gradients.primary is None else None
@@ -474,7 +467,7 @@ class Step:
                 eta = self.parts.auto.weights(name, (gradients.layout or task.loss).device)
             gradients.start_task(name, eta, task.weight)
         if gradients.subspace is None or gradients.layout is None:
-            named = zip(self.shared.listing.trainable, computed.gradients, strict=True)
+            named = zip(self.shared.trainable, computed.gradients, strict=True)
             gradients.wait(name, {key: g for (key, _), g in named if g is not None})
         else:
             inside, rest = self.shared.split(gradients.layout, computed.gradients)
@@ -496,7 +489,7 @@ class Step:
             gradients.use_judges(self.parts.auto.gradient(self.judge, gradients.layout))
         if new:
             for name, waiting in gradients.take_waiting().items():
-                every = [waiting.get(key) for key, _ in self.shared.listing.trainable]
+                every = [waiting.get(key) for key, _ in self.shared.trainable]
                 gradients.add_auxiliary(name, *self.shared.split(gradients.layout, every))
         return gradients.subspace
 
@@ -596,7 +589,7 @@ def _nothing(step: Step, *, needed: bool) -> Tensor | None:
     if needed:
         return step.workers.stand_in("primary")
     # The product gives it a node, because a graph is recognised by the number of its node.
-    return torch.zeros(0, device=step.shared.listing.parameters[0].device, requires_grad=True) * 1
+    return torch.zeros(0, device=step.shared.parameters[0].device, requires_grad=True) * 1
 
 
 def _graphs(
@@ -621,7 +614,7 @@ def _walked(step: Step, losses: Mapping[str, Tensor]) -> list[KnownGraph]:
     it.
     """
     walked = [walk(loss) for loss in losses.values()]
-    named = step.shared.listing.named
+    named = step.shared.named
     graphs = []
     for at, graph in enumerate(walked):
         retained = any(not graph.nodes.isdisjoint(later.nodes) for later in walked[at + 1 :])
@@ -631,22 +624,26 @@ def _walked(step: Step, losses: Mapping[str, Tensor]) -> list[KnownGraph]:
     return graphs
 
 
-def _check_recognised(
-    step: Step, losses: Mapping[str, Tensor], graphs: Mapping[str, KnownGraph], error: RuntimeError
-) -> None:
+@contextmanager
+def _recognised(
+    step: Step, losses: Mapping[str, Tensor], graphs: Mapping[str, KnownGraph]
+) -> Iterator[None]:
     """Raise a clear error if a pass has failed because a graph was freed too early: it was mistaken
     for an earlier graph.
     """
-    now = _walked(step, losses)
-    if any(
-        graph.retained and not graphs[name].retained
-        for name, graph in zip(losses, now, strict=True)
-    ):
-        step.parts.graphs.distrust()
-        raise RuntimeError(
-            "two losses of this step share a part of their graphs, which the guide did not notice, because in earlier steps such "
-            "losses shared nothing. From now on it looks at every graph: run the forward passes and this step once more"
-        ) from error
+    try:
+        yield
+    except RuntimeError as error:
+        now = _walked(step, losses)
+        for name, graph in zip(losses, now, strict=True):
+            if graph.retained and not graphs[name].retained:
+                step.parts.graphs.distrust()
+                raise RuntimeError(
+                    "two losses of this step share a part of their graphs, which the guide did not notice, because in earlier "
+                    "steps such losses shared nothing. From now on it looks at every graph: run the forward passes and this step "
+                    "once more"
+                ) from error
+        raise
 
 
 def _gradients(
@@ -655,7 +652,7 @@ def _gradients(
     """The gradients of the mean loss for all trainable parameters. `into`: as for
     `Workers.gradients`.
     """
-    parameters = step.shared.listing.parameters
+    parameters = step.shared.parameters
     return step.workers.gradients(
         losses, share.weights(losses), parameters, retain_graph=retain_graph, into=into
     )

@@ -36,11 +36,12 @@ class Workers:
     """One process. It has all examples and all parameters, so every sum is already complete."""
 
     size = 1
-    splits_examples = False  # gradients cover only this worker's examples until they are summed
-    splits_columns = False  # vectors over the parameters hold this worker's columns only
-    state_owner: str | None = (
-        None  # names this worker's part of the state, if each worker has another part
-    )
+    splits_examples = False
+    """Whether gradients cover only this worker's examples until they are summed."""
+    splits_columns = False
+    """Whether vectors over the parameters hold this worker's columns only."""
+    state_owner: str | None = None
+    """Names this worker's part of the state, if each worker has another part."""
     named: Named | None = None
     """The parameters that an optimizer sees, if these are not the ones that the model lists."""
     _told = False

@@ -1,14 +1,16 @@
-"""Products J·v by a second derivative, and without one."""
+"""Products J·v by a second derivative, and without one; the engine `loop`."""
 
 import pytest
 import torch
 from torch import nn
 
+from attittud import Eta, Guide
 from attittud.autograd.layout import Layout
 from attittud.engine import make_engine
 from tests.helpers.later_batches import data, losses_of
 from tests.helpers.layers import Function, weight
 from tests.helpers.oracle import jacobian
+from tests.helpers.zoo import problem
 
 M = 5
 
@@ -60,3 +62,35 @@ def test_rounding_is_not_mistaken_for_a_wrong_second_derivative():
         want = jacobian.rows().double() @ vectors.double().T
         assert (jacobian.right(vectors) - want).norm() < 1e-2 * want.norm()
         assert made.second_derivatives is told
+
+
+def test_a_parameter_that_basis_losses_do_not_reach_has_zero_rows(monkeypatch):
+    """Its part of the basis is zero, whatever the memory held before."""
+    monkeypatch.setattr(
+        Layout, "empty", lambda self, *rows: torch.full((*rows, self.size), torch.nan).double()
+    )
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 3)).double()
+    x = torch.linspace(-1, 1, 24, dtype=torch.float64).sin().reshape(6, 4)
+    guide = Guide(model, eta=Eta(1, 0.5, -1), rank=3, engine="loop")
+    guide.backward(
+        primary=model(x).square().mean(1),
+        auxiliary=model(x.flip(0)).abs().mean(),
+        basis_losses=lambda: model[0](x).square().mean(1),
+    )
+    assert guide.subspace is not None
+    first, last = guide.subspace.rows.split([15, 12], dim=1)
+    assert torch.equal(last, torch.zeros_like(last))
+    assert torch.allclose(first @ first.T, torch.eye(3).double())
+
+
+def test_a_refresh_needs_no_further_forward():
+    p = problem("mlp")
+    calls = []
+    primary, auxiliary = p.losses(), p.loss()
+    p.model.body.register_forward_hook(lambda *_: calls.append(1))
+    guide = Guide(p.model, eta=Eta(1, 0.5, -1), rank=3, engine="loop")
+    guide.backward(primary=primary, auxiliary=auxiliary)
+    assert not calls
+    guide.backward(primary=p.losses(), auxiliary=p.loss(), basis_losses=p.losses, refresh=True)
+    assert len(calls) == 3

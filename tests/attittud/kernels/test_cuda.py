@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attittud import kernels as linalg
-from attittud.basis.orthonormal import orthonormalise_
+from attittud.basis.base import orthonormalise_
 from tests.helpers.long_rows import relative, rows
 
 __all__ = ["rows"]  # fixtures

@@ -1,79 +1,15 @@
-"""Gram-Schmidt for long rows, and decompositions of small matrices. No operation waits for the
-device.
+"""Decompositions of small matrices. No operation waits for the device.
+
+torch's own decompositions read an error code back from a GPU, so they cannot be captured in a CUDA
+graph. On a CPU, where there is nothing to wait for, they are used as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
-from attittud.kernels import factorise, gram, transform_
-
-
-class Orthonormalised(NamedTuple):
-    """What orthonormalisation reports about its rows."""
-
-    factor: Tensor
-    """k x k float64: original = factor @ orthonormal; columns of zeroed rows are zero."""
-    finite: Tensor  # whether the original held no NaN and no Inf (a boolean on the device)
-
-
-def tolerance(dtype: torch.dtype) -> float:
-    """Relative size below which a direction counts as rounding noise, as linearly dependent rows
-    leave it.
-
-    After a hundred operations in sequence, a gradient is off by at most 100 eps of its size. (The
-    networks of the tests stay below a quarter of this.) The Gram matrix contains squares, so only
-    eight digits of float64 remain.
-    """
-    return max(100 * float(torch.finfo(dtype).eps), 1e-7)
-
-
-def orthonormalise_(
-    rows: Tensor,
-    sum_columns: Callable[[Tensor], Tensor] = lambda x: x,
-    *,
-    most: int | Tensor | None = None,
-) -> Orthonormalised:
-    """Gram-Schmidt of the rows (k x D) in order and in place; rows without a direction of their own
-    become zero.
-
-    Instead of a D x k QR decomposition, this uses two Cholesky decompositions of the Gram matrix.
-    Each reads the rows twice and writes them once. The Gram matrix and the k x k factor are
-    float64.
-
-    If workers hold different columns, `sum_columns` sums the k x k Gram matrices of their parts.
-    `most`: how many rows may keep a direction; later rows become zero.
-    """
-    first = sum_columns(gram(rows))
-    finite = torch.isfinite(first).all()
-    # Zeros need no special case below; the caller looks at `finite`.
-    factor, inverse = factorise(torch.where(finite, first, 0.0), tolerance(rows.dtype))
-    sizes = first.diagonal().sqrt()
-    # The sum of the rows' rounding errors in each orthonormal row. A row that almost depends on
-    # earlier rows has an inexact direction. So a later row that depends on these rows completely
-    # keeps a remainder larger than its own rounding.
-    noise = tolerance(rows.dtype) * torch.linalg.vector_norm(inverse * sizes, dim=1)
-    is_significant = ~(noise > 1)
-    if isinstance(most, Tensor) or (most is not None and most < rows.shape[0]):
-        is_significant &= torch.arange(rows.shape[0], device=rows.device) < most
-    factor = torch.where(is_significant, factor, 0.0)
-    inverse = torch.where(is_significant[:, None], inverse, 0.0)
-    transform_(rows, inverse, lower=True)
-    second = sum_columns(gram(rows))
-    again, inverse = factorise(torch.where(finite, second, 0.0), 0.5)
-    transform_(rows, inverse, lower=True)
-    return Orthonormalised(factor @ again, finite)
-
-
-# ----------------------------------------------------------------------------------- small matrices
-
-# torch's own decompositions read an error code back from a GPU, so they cannot be captured in a
-# CUDA graph. On a CPU, where there is nothing to wait for, they are used as they are.
 
 SWEEPS = 10
 """Sweeps of the Jacobi method, which converges quadratically. After the QR below, no tested matrix

@@ -7,14 +7,8 @@ import torch
 
 from attittud import Eta, Guide
 from attittud.basis import exact, svd
-from attittud.basis.orthonormal import (
-    _next_round,
-    householder,
-    jacobi,
-    orthonormalise_,
-    qr,
-    singular,
-)
+from attittud.basis.base import orthonormalise_
+from attittud.basis.small import _next_round, householder, jacobi, qr, singular
 from tests.helpers.watch import Waits
 from tests.helpers.zoo import problem
 
