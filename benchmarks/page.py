@@ -6,6 +6,7 @@ from typing import Any
 
 from benchmarks.figures import default, figures
 from benchmarks.results import HERE, load
+from benchmarks.steps import CYCLE
 
 PAGE = HERE.parent / "docs" / "cost.md"
 NAMES = {
@@ -80,7 +81,8 @@ Results = dict[str, dict[str, Any]]
 
 def page(results: Results) -> str:
     models = {job: results[job] for job in NAMES if job in results}
-    parts = [ABOUT, hardware(results), COST, costs(models), NOTES, judges(results), ADVICE]
+    notes = NOTES + of_medians(models)
+    parts = [ABOUT, hardware(results), COST, costs(models), notes, judges(results), ADVICE]
     parts += [refreshes(models), ENGINES, GROWTH]
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
@@ -110,6 +112,17 @@ def costs(models: Results) -> str:
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def of_medians(models: Results) -> str:
+    """Mean eager steps over multitask steps, as ratios of the median times of the whole run."""
+    ratios = []
+    for job, data in models.items():
+        multitask = data["methods"]["multitask"]["eager"]["step"]
+        auto = default(data)
+        assert auto.refresh is not None
+        ratios.append(f"{(auto.step + auto.refresh / CYCLE) / multitask:.2f} ({NAMES[job]})")
+    return f'* "Mean" as a ratio of the median times of the whole run:\n  {", ".join(ratios)}.'
 
 
 def judges(results: Results) -> str:

@@ -40,6 +40,11 @@ def test_the_readme_shows_what_the_commands_printed():
         assert any(start == one or ("…" in line and one.startswith(start)) for one in printed), line
 
 
+@pytest.mark.parametrize("ratio", ["1.06", "1.18", "1.12", "1.28"])
+def test_the_cost_page_has_the_ratios_of_the_readme(ratio: str) -> None:
+    assert ratio in README and ratio in (ROOT / "docs" / "cost.md").read_text(encoding="utf-8")
+
+
 def test_the_program_trains(capsys):
     program, *_ = blocks(LOOP, "python")
     names: dict[str, object] = {}
