@@ -51,9 +51,7 @@ def per_sequence(
             f"per_sequence takes logits m x T x C and labels m x T, got {tuple(logits.shape)} and {tuple(labels.shape)}; "
             "in packed or padding-free batches a row is not an example: build the primary batch with padding"
         )
-    if shift:
-        # Shifting the labels rather than the logits saves a copy of the largest tensor.
-        labels = F.pad(labels[:, 1:], (0, 1), value=ignore_index)
+    labels = _shifted(labels, ignore_index) if shift else labels
     flat = F.cross_entropy(
         _full(logits.flatten(0, 1)), labels.flatten(), reduction="none", ignore_index=ignore_index
     )
@@ -88,9 +86,8 @@ def per_sequence_kl(
             f"per_sequence_kl takes logits m x T x C twice and labels m x T, got {tuple(logits.shape)}, "
             f"{tuple(start_logits.shape)} and {tuple(labels.shape)}; both models must see the same batch, with padding"
         )
-    counted = (
-        F.pad(labels[:, 1:], (0, 1), value=ignore_index) if shift else labels
-    ) != ignore_index
+    labels = _shifted(labels, ignore_index) if shift else labels
+    counted = labels != ignore_index
     now, start = (F.log_softmax(_full(x), dim=-1) for x in (logits, start_logits.detach()))
     before = start.exp()
     divergence = (before * (start - now)).sum(dim=-1)
@@ -127,6 +124,14 @@ def per_example(
     if problem_type == "regression":
         return F.mse_loss(logits, labels, reduction="none").mean(dim=1)
     return F.binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(dim=1)
+
+
+def _shifted(labels: Tensor, ignore_index: int) -> Tensor:
+    """Move the label of each token to the position before it.
+
+    Shifting the labels rather than the logits saves a copy of the largest tensor.
+    """
+    return F.pad(labels[:, 1:], (0, 1), value=ignore_index)
 
 
 def _full(logits: Tensor) -> Tensor:

@@ -1,11 +1,10 @@
 """Bases by name. A basis spans the subspace in which the two tasks are compared."""
 
-from attittud.basis.base import Basis, Refresh, orthonormal_rows
+from attittud.basis.base import Basis, Refresh, Sketch, orthonormal_rows
 from attittud.basis.canonical import Canonical
 from attittud.basis.exact import Exact
 from attittud.basis.mean import Mean
 from attittud.basis.random import Random
-from attittud.basis.sketch import Sketch
 from attittud.basis.svd import Svd
 from attittud.eta import choose
 

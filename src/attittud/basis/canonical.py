@@ -39,12 +39,9 @@ class Coordinates(Subspace):
         squares = []
         for p, a in zip(self.layout.views(primary), self.layout.views(auxiliary), strict=True):
             harmful = harmful_mask(a, p)
-            square = a.double().square()
-            helpful_part = torch.where(harmful, 0.0, square).sum()
-            harmful_part = torch.where(harmful, square, 0.0).sum()
-            squares.append(
-                torch.stack([helpful_part, harmful_part, torch.zeros_like(helpful_part)])
-            )
+            split = Split.of(a, harmful, torch.ones_like(harmful))
+            neutral = torch.zeros_like(split.helpful)
+            squares.append(torch.stack([split.helpful, split.harmful, neutral]))
         return torch.stack(squares)
 
     def update_(

@@ -10,6 +10,15 @@ from torch import Tensor
 
 from attittud.report import Report
 
+
+def missing_extra(adapter: str, error: ImportError) -> ImportError:
+    """The error for a framework that is not installed; an adapter needs the extra of its name."""
+    return ImportError(
+        f"attittud.integrations.{adapter} needs the extra {adapter!r}: pip install 'attittud[{adapter}]', or in a checkout "
+        f"pip install '.[{adapter}]' ({error})"
+    )
+
+
 PARTS = ("neutral", "helpful", "harmful")
 NUMBERS = (
     "cosine",

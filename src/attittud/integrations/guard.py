@@ -145,9 +145,7 @@ class GuardMixin(AttittudMixin):
     ) -> Tensor:
         guide = self.guide
         assert guide is not None
-        model.train()
-        if callable(getattr(self.optimizer, "train", None)):
-            self.optimizer.train()
+        self._begin_micro_batch(model)
         if begins:
             batch, labels = self._protected_batch()
             with self.compute_loss_context_manager():

@@ -22,16 +22,13 @@ from torch import Tensor
 
 from attittud import checkpoint as files
 from attittud.guide import SINGLE, Guide
-from attittud.integrations import Latest
+from attittud.integrations import Latest, missing_extra
 from attittud.report import Report
 
 try:
     from lightning.pytorch import LightningModule
 except ImportError as error:
-    raise ImportError(
-        f"attittud.integrations.lightning needs the extra 'lightning': pip install 'attittud[lightning]', or in a "
-        f"checkout pip install '.[lightning]' ({error})"
-    ) from error
+    raise missing_extra("lightning", error) from error
 
 STATE_KEY = "attittud"  # in Lightning's checkpoint
 

@@ -17,14 +17,12 @@ from attittud._checks import check_count, check_weight
 from attittud.basis.base import tolerance
 from attittud.decompose import decompose
 from attittud.eta import Eta
+from attittud.integrations import missing_extra
 
 try:
     from torchjd.aggregation import Aggregator
 except ImportError as error:
-    raise ImportError(
-        f"attittud.integrations.torchjd needs the extra 'torchjd': pip install 'attittud[torchjd]', or in a checkout "
-        f"pip install '.[torchjd]' ({error})"
-    ) from error
+    raise missing_extra("torchjd", error) from error
 
 
 class Attittud(Aggregator):  # type: ignore[misc] # mypy skips torchjd, see pyproject.toml

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from attittud import checkpoint
 from attittud.guide import Guide
-from attittud.integrations import Latest
+from attittud.integrations import Latest, missing_extra
 from attittud.integrations.auxiliary import JUDGES, AuxiliaryData, Window
 from attittud.integrations.objective import LossFunction, TrainerLoss
 from attittud.report import Report
@@ -29,10 +29,7 @@ from attittud.report import Report
 try:
     from transformers import Trainer
 except ImportError as error:
-    raise ImportError(
-        f"attittud.integrations.transformers needs the extra 'transformers': pip install 'attittud[transformers]', or in a "
-        f"checkout pip install '.[transformers]' ({error})"
-    ) from error
+    raise missing_extra("transformers", error) from error
 
 logger = logging.getLogger("attittud")
 
@@ -137,9 +134,7 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
     ) -> Tensor:
         guide = self.guide
         assert guide is not None
-        model.train()
-        if callable(getattr(self.optimizer, "train", None)):
-            self.optimizer.train()
+        self._begin_micro_batch(model)
         with self.compute_loss_context_manager():
             losses = self.objective.primary(model, self._prepare_inputs(inputs), num_items_in_batch)
         guide.primary(self._scaled(losses))
@@ -160,6 +155,12 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
                 total = total + weight * self._latest.add(name, loss.detach())
         self._latest.take(guide.combine())
         return total
+
+    def _begin_micro_batch(self, model: nn.Module) -> None:
+        """Set training mode, as the Trainer does at the beginning of its own step."""
+        model.train()
+        if callable(getattr(self.optimizer, "train", None)):
+            self.optimizer.train()
 
     def _judges(self, model: nn.Module) -> Tensor:
         inputs = self._prepare_inputs(self.auxiliary.streams[JUDGES].draw())

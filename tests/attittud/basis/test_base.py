@@ -6,10 +6,13 @@ import pytest
 import torch
 from torch import nn
 
+from attittud import Eta, Guide
 from attittud.autograd.layout import Layout
 from attittud.basis.base import AHEAD, Ahead, Refresh, gaussian
 from attittud.workers.one import Workers
 from tests.helpers.on_gpu import NEEDS_GPU
+from tests.helpers.oracle import distance, gram_schmidt, jacobian
+from tests.helpers.zoo import problem
 
 
 def test_an_entry_does_not_depend_on_which_part_of_the_matrix_is_requested():
@@ -79,3 +82,20 @@ def test_numbers_of_a_captured_refresh_are_made_on_the_device(monkeypatch):
     assert ahead.begin(0, device) is None
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     assert ahead.begin(1, device) is None
+
+
+@pytest.mark.parametrize(
+    ("rank", "dtype"), [(1, torch.float64), (6, torch.float64), (3, torch.float32)]
+)
+def test_sketch_is_gram_schmidt_in_row_order(rank, dtype):
+    p = problem("mlp", dtype)
+    guide = Guide(p.model, eta=Eta(1, 0, 0), rank=rank, seed=7)
+    guide.backward(primary=p.losses(), auxiliary=p.loss())
+    double = p.to(torch.float64)
+    sketch = gaussian(7, 0, rows=rank, first=0, columns=6) @ jacobian(
+        double.losses(), double.model, guide.shared_parameters
+    )
+    want = gram_schmidt(sketch)
+    assert distance(guide.state_dict()["basis"], want) < (1e-12 if dtype == torch.float64 else 1e-5)
+    if rank > 1:  # the same span in another order would be another basis
+        assert distance(gram_schmidt(sketch.flip(0)).flip(0), want) > 1e-2
