@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -9,7 +11,7 @@ from typing import Self
 import numpy as np
 
 from attittud_lab.config.options import as_path
-from attittud_lab.data.source import Columns, Listing, Source, warn_once
+from attittud_lab.data.source import Columns, Listing, Source, inside, warn_once
 from attittud_lab.errors import InputError, counted
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
@@ -42,7 +44,7 @@ class ImageFolder(Source):
 
     def listing(self, split: str | None, columns: Columns) -> Listing:
         root = self.root / split if split else self.root
-        folders = _folders_in(root)
+        folders = [inside(self.root, folder) for folder in _folders_in(root)]
         loose = sum(is_image(path) for path in root.iterdir())
         if not folders:
             cure = (
@@ -60,7 +62,7 @@ class ImageFolder(Source):
         paths: list[Path] = []
         labels: list[int] = []
         for number, folder in enumerate(folders):
-            images = [path for path in files_in(folder) if is_image(path)]
+            images = [path for path in files_in(folder, self.root) if is_image(path)]
             if not images:
                 raise InputError(
                     f"{folder}: it contains no image ({', '.join(SUFFIXES)}); fill or remove it, or "
@@ -86,14 +88,24 @@ def _folders_in(root: Path) -> list[Path]:
     )
 
 
-def files_in(root: Path) -> list[Path]:
-    """Return all files below a folder, without hidden ones and links to folders, in order."""
-    found = []
-    for path in sorted(root.rglob("*")):
-        hidden = any(part.startswith(".") for part in path.relative_to(root).parts)
-        if path.is_file() and not hidden:
-            found.append(path)
-    return found
+def files_in(root: Path, whole: Path) -> Iterator[Path]:
+    """Yield all files below a folder but hidden ones, in order of their names, folder by folder.
+
+    No link may leave the folder `whole`. Links to folders are not followed.
+    """
+    for name, inner, files in os.walk(root, onerror=_refuse):
+        folder = Path(name)
+        inner[:] = sorted(name for name in inner if not name.startswith("."))
+        for path in map(folder.joinpath, inner):
+            if inside(whole, path).is_symlink():
+                warn_once(f"{path}: is a link to a folder, so its files are left out")
+        for path in map(folder.joinpath, sorted(files)):
+            if not path.name.startswith("."):
+                yield inside(whole, path)
+
+
+def _refuse(error: OSError) -> None:
+    raise InputError(f"{error.filename}: cannot be read ({error.strerror}); change its permissions")
 
 
 def is_image(path: Path) -> bool:

@@ -8,13 +8,15 @@ never guessed: a class may be called NA, 01 or no.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -29,6 +31,14 @@ INPUTS = ("image", "img", "text", "sentence", "content", "review")
 LABELS = ("label", "labels", "fine_label", "class", "target")
 _LONGEST = 1 << 26  # characters of a cell; the csv module's own limit is short for a text
 _AT_ONCE = 4096  # rows of a batch, when a whole file is read
+_DEEPEST = 100  # nested lists and objects of a line; pyarrow crashes at some thousands
+_ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_MARKS = {  # the longer marks come first, because they begin with the shorter ones
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
 
 
 def read_file(path: Path) -> pa.Table:
@@ -50,11 +60,24 @@ def batches(path: Path, size: int) -> Iterator[pa.Table]:
         if suffix == ".parquet":
             yield from _parquet(path, size)
             return
-        with path.open(encoding="utf-8-sig", newline="") as text:
+        with open_text(path) as text:
             if suffix == ".jsonl":
                 yield from _jsonl(text, path, size)
             else:
                 yield from _csv(text, path, size, "\t" if suffix == ".tsv" else ",")
+
+
+def open_text(path: Path) -> TextIO:
+    """Open a file in UTF-8, or in UTF-16 or UTF-32 if it begins with their byte-order mark, as the
+    "Unicode text" of spreadsheets does.
+    """
+    with path.open("rb") as file:
+        start = file.read(4)
+    encodings = (encoding for mark, encoding in _MARKS.items() if start.startswith(mark))
+    encoding = next(encodings, "utf-8-sig")
+    if encoding == "utf-8-sig" and b"\0" in start:
+        raise UnicodeError("UTF-16 or UTF-32 without a mark")
+    return path.open(encoding=encoding, newline="")
 
 
 def objects(text: Iterable[str], where: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -64,6 +87,10 @@ def objects(text: Iterable[str], where: str) -> Iterator[tuple[int, dict[str, An
             continue
         try:
             row = json.loads(line)
+            if _ESCAPED_SURROGATE.search(line):
+                json.dumps(row, ensure_ascii=False).encode()  # refuses half a character
+            if line.count("[") + line.count("{") > _DEEPEST:
+                _check_depth(row, _DEEPEST)
         except (RecursionError, ValueError) as error:
             wrong = f"{where}: line {number} is not JSON ({one_line(error, 120)})"
             raise InputError(f"{wrong}; write one object with the columns per line") from None
@@ -79,9 +106,11 @@ def blamed(where: str) -> Iterator[None]:
     """Blame errors of a reader inside the block on the file."""
     try:
         yield
+    except UnicodeError:
+        raise InputError(f"{where}: is not text in UTF-8; save it in this encoding") from None
     except (pa.ArrowException, csv.Error, OSError, ValueError, KeyError) as error:
         problem = f"{where}: cannot be read ({one_line(error, 200)})"
-        raise InputError(f"{problem}; check the file, and save text as UTF-8") from None
+        raise InputError(f"{problem}; check the file") from None
 
 
 def find_column(
@@ -165,6 +194,16 @@ def _jsonl(text: Iterable[str], path: Path, size: int) -> Iterator[pa.Table]:
             names |= dict.fromkeys(row)
         cells = [[row.get(name) for row in some] for name in names]
         yield _table(list(names), cells, path, None)
+
+
+def _check_depth(value: Any, allowed: int) -> None:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        if not allowed:
+            raise ValueError(f"more than {_DEEPEST} nested lists and objects")
+        for inner in value:
+            _check_depth(inner, allowed - 1)
 
 
 def _in_lists(rows: Iterator[Any], size: int) -> Iterator[list[Any]]:

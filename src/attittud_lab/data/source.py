@@ -198,6 +198,17 @@ def free_memory() -> float:
     return min(limits)
 
 
+def inside(root: Path, path: Path) -> Path:
+    """Return `path`, which was found in the folder `root`, unless it is a link that leaves the
+    folder: such a link in a downloaded archive could read any file.
+    """
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise InputError(
+            f"{path}: is a link out of {root}; copy the file into the folder, or remove the link"
+        )
+    return path
+
+
 def open_listing(
     config: SourceConfig,
     source: Source,

@@ -22,7 +22,7 @@ from attittud_lab.config.schema import Kind
 from attittud_lab.data.features import cells_are_text, is_list, is_text, numbers, plain, texts
 from attittud_lab.data.labels import labels_of
 from attittud_lab.data.rows import INPUTS, LABELS, SUFFIXES, content, find_column, read_file
-from attittud_lab.data.source import Columns, Listing, Raw, Rows, warn_once
+from attittud_lab.data.source import Columns, Listing, Raw, Rows, inside, warn_once
 from attittud_lab.data.spelling import folded, looks
 from attittud_lab.errors import InputColumnError, InputError, listed, one_line
 
@@ -40,7 +40,7 @@ def shards(folder: Path) -> dict[str | None, list[Path]]:
         for path in sorted(inner.iterdir()):
             match = _SHARD.fullmatch(path.name)
             if match and path.is_file():
-                files.setdefault(match["split"], []).append(path)
+                files.setdefault(match["split"], []).append(inside(folder, path))
                 announced[match["split"]] = int(match["of"] or 0)
         for split, count in announced.items():
             if len(files[split]) < count:

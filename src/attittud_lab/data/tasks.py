@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from attittud import LabelChannel
-from attittud_lab.config.options import meant
 from attittud_lab.config.schema import Kind
-from attittud_lab.errors import InputError
+from attittud_lab.errors import InputError, unknown
 
 MOST_REPEATED = 1000
 """The most copies of one example in a batch, far beyond any use."""
@@ -158,12 +157,14 @@ class Order:
             problem = f"a batch of {self.stream} asks for {size:,} examples, but there are only {self.n:,}"
             cure = f"lower its batch size to at most {MOST_REPEATED * self.n:,}: more only repeats them"
             raise InputError(f"{problem}; {cure}")
-        start, parts, whole = step * size, [], size
-        while size > 0:
+        start = step * size
+        end = start + size
+        parts = []
+        while start < end:
             epoch, offset = divmod(start, self.n)
-            part = self._permutation(epoch, whole)[in_memory][offset : offset + size]
+            part = self._permutation(epoch, size)[in_memory][offset : offset + end - start]
             parts.append(part)
-            start, size = start + len(part), size - len(part)
+            start += len(part)
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _permutation(self, epoch: int, size: int) -> tuple[Tensor, Tensor]:
@@ -291,8 +292,5 @@ def find_objective(name: str, where: str) -> Objective:
     """The objective that a configuration names; `where` is the setting."""
     names = [other for other, objective in OBJECTIVES.items() if not objective.derived]
     if name not in names:
-        hint = meant(name, names) or "."
-        raise InputError(
-            f"{where}: there is no objective {name[:40]!r}{hint} Choose one of {', '.join(names)}"
-        )
+        raise unknown(f"objective in {where}:", name, names)
     return OBJECTIVES[name]

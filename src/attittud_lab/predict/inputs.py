@@ -30,6 +30,7 @@ from attittud_lab.data.rows import (
     content,
     find_column,
     objects,
+    open_text,
 )
 from attittud_lab.data.rows import SUFFIXES as TABLES
 from attittud_lab.data.source import Raw, not_found, warn_once
@@ -119,7 +120,7 @@ class Inputs:
         """Read images, or tables if there are none or the model reads no images, by name and folder
         by folder.
         """
-        files = files_in(root)
+        files = list(files_in(root, root))
         counts = Counter(path.suffix.lower() for path in files)
         readable: Sequence[str] = TABLES
         suffixes: Sequence[str] = TABLES
@@ -155,7 +156,7 @@ class Inputs:
                 yield self._row(str(path), number, cell, self._truth(truth, names))
 
     def _objects_in(self, path: Path) -> Iterator[Item]:
-        with blamed(str(path)), path.open(encoding="utf-8-sig") as text:
+        with blamed(str(path)), open_text(path) as text:
             yield from self._objects(str(path), text)
 
     def _objects(self, where: str, text: Iterable[str]) -> Iterator[Item]:

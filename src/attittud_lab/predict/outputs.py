@@ -67,9 +67,8 @@ def open_output(
     """Return a function that writes a batch, to standard output if there is no path.
 
     `raw`: texts in csv are written as they are, also those that a spreadsheet would take for a
-        formula. The file has
-    another name until the end, so that a file cut short by an error or a signal cannot be mistaken
-    for a whole one.
+    formula. The file has another name until the end, so that a file cut short by an error or a
+    signal cannot be mistaken for a whole one.
     """
     if path is None:
         with _csv(sys.stdout, classes, several, raw=raw) as write:

@@ -7,7 +7,38 @@ from pathlib import Path
 import pytest
 
 from attittud_lab.errors import InputError
-from tests.helpers.data_files import read_path
+from attittud_lab.predict.inputs import Inputs
+from tests.helpers.data_files import inputs, read_path
+
+TEXTS = {
+    "a.csv": "text,label\nf\u00fcr,good\n",
+    "a.tsv": "text\tlabel\nf\u00fcr\tgood\n",
+    "a.jsonl": '{"text": "f\u00fcr", "label": "good"}\n',
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_only_utf_8_and_marked_unicode_text_are_read(tmp_path: Path, name: str) -> None:
+    """In training and in prediction alike."""
+    path = tmp_path / name
+    reader = Inputs("text", ["good"], several=False)
+    for encoding in ("utf-8", "utf-8-sig", "utf-16", "utf-32"):
+        path.write_bytes(TEXTS[name].encode(encoding))
+        (item,) = reader.read([str(path)])[1]
+        assert inputs(read_path(path)) == [item.raw] == ["f\u00fcr"]
+    for encoding in ("latin-1", "utf-16-le", "utf-32-be"):
+        path.write_bytes(TEXTS[name].encode(encoding))
+        for read in (read_path, lambda path: list(reader.read([str(path)])[1])):
+            with pytest.raises(InputError, match=f"{name}: is not text in UTF-8"):
+                read(path)
+
+
+@pytest.mark.parametrize("text", [r'"\ud800"', r'{"a": "\uDFFF"}', "[" * 101 + "]" * 101])
+def test_half_characters_and_deep_nesting_are_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(f'{{"text": "a", "label": "b"}}\n{{"text": {text}, "label": "b"}}\n')
+    with pytest.raises(InputError, match=r"a.jsonl: line 2"):
+        read_path(path)
 
 
 @pytest.mark.parametrize("nested", ["[" * 100_000 + "]" * 100_000, '{"a":' * 50_000])

@@ -1,5 +1,6 @@
-"""A source of data from outside of the package."""
+"""A source of data from outside of the package, and links that leave a source."""
 
+from pathlib import Path
 from typing import ClassVar, Self
 
 import numpy as np
@@ -7,7 +8,10 @@ import pytest
 
 from attittud_lab.data import source as sources
 from attittud_lab.data.source import Columns, Listing, register_source
-from tests.helpers.data_sets import read_configuration
+from attittud_lab.errors import InputError
+from tests.helpers.data_sets import encoded, pictures, read_configuration
+
+__all__ = ["pictures"]  # fixtures
 
 
 def test_a_source_can_be_registered_from_outside_of_the_package(
@@ -45,3 +49,21 @@ def test_a_source_can_be_registered_from_outside_of_the_package(
     rows = data.record["primary"]["test"]["rows"]
     assert data.test.inputs.numpy().tolist() == pixels[rows].tolist()
     assert len(data.auxiliary["digits"].examples) == 1797
+
+
+def test_links_out_of_the_folder_are_refused(pictures: Path, tmp_path: Path) -> None:
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private" / "secret.png").write_bytes(encoded(200))
+    (tmp_path / "private" / "secret.csv").write_text("text,label\none,a\ntwo,b\n")
+    (tmp_path / "tables").mkdir()
+    for folder, name, target in (
+        (pictures, "cat/link.png", "secret.png"),
+        (pictures, "cat/inner", "."),
+        (pictures, "class", "."),
+        (tmp_path / "tables", "train.csv", "secret.csv"),
+    ):
+        link = folder / name
+        link.symlink_to(tmp_path / "private" / target)
+        with pytest.raises(InputError, match=f"{link}: is a link out of {folder}"):
+            read_configuration(f"data: {{primary: {folder}}}")
+        link.unlink()

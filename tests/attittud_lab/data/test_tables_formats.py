@@ -77,7 +77,7 @@ def write(path: Path, rows: list[dict[str, Any]], draw: random.Random) -> None:
         for row in rows:
             writer.writerow([csv_cell(draw, name, row[name]) for name in COLUMNS])
         text = stream.getvalue()
-    path.write_bytes(text.encode(draw.choice(["utf-8", "utf-8-sig"])))
+    path.write_bytes(text.encode(draw.choice(["utf-8", "utf-8-sig", "utf-16", "utf-32"])))
 
 
 def listing(path: Path) -> Listing:

@@ -53,11 +53,13 @@ ODD = {
     "quoted.csv": b'label,text\ngood,"a, ""quoted""\ntext"\nbad,in the "middle\n',
     "blank.csv": b"\n\r\ntext,label\n\nfirst,good\n,bad\n\n",
     "mark.csv": b"\xef\xbb\xbftext,label\nfirst,good\n",
+    "wide.csv": "text,label\nf\u00fcr,good\n".encode("utf-16"),
     "windows.csv": b"text,label\r\nfirst,good\r\nsecond,bad\r\n",
     "separator.csv": "text,label\na\u2028b\x0bc,good\n".encode(),
     "NA.csv": b"text,label\nNA,good\nnull,bad\n1.0,good\n",
     "tabs.tsv": b"text\tlabel\na, b\tgood\n",
     "blank.jsonl": b'\n{"text": "a\\nb", "label": "good"}\n\n',
+    "wide.jsonl": '{"text": "f\u00fcr", "label": "good"}\n'.encode("utf-32"),
 }
 
 
@@ -130,6 +132,22 @@ def test_a_folder_is_read_with_all_folders_in_it(caplog: pytest.LogCaptureFixtur
     ]
     assert [item.truth for item in found] == [None, {"cat"}, {"cat"}, {"dog"}]
     assert "1 file is left out" in caplog.text
+
+
+def test_links_to_folders_are_left_out_and_links_out_of_the_folder_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    picture("there/1.png")
+    picture("here/1.png")
+    Path("here/again").symlink_to(Path("here").resolve())
+    assert len(read(IMAGES, "here")) == 1 and "here/again: is a link" in caplog.text
+    for target in ("there/1.png", "there"):
+        Path("here/2.png").symlink_to(Path(target).resolve())
+        with pytest.raises(InputError, match=r"2\.png"):
+            read(IMAGES, "here")
+        Path("here/2.png").unlink()
+    Path("here/2.png").symlink_to(Path("there/1.png").resolve())
+    assert len(read(IMAGES, "here/2.png")) == 1  # the user named the link
 
 
 # ----------------------------------------------------------------------------------- standard input
