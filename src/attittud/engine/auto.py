@@ -18,6 +18,7 @@ HOOKS_FROM = 10_000
 
 class Auto(Engine):
     name = "auto"
+    on_shards = Loop.name
 
     def __init__(self) -> None:
         self._hooks = Hooks()

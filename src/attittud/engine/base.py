@@ -11,7 +11,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -37,8 +37,15 @@ class Engine(ABC):
     """Whether it must see the forward pass of the losses. Then `primary=` must be a callable, or
     `basis_losses=` is needed.
     """
+    on_shards: ClassVar[str | None] = None
+    """The engine to use for a model with sharded parameters; None: such models are refused."""
     second_derivatives: bool | None = None
     """Whether the model's second derivatives are right; None: not known yet."""
+
+    def __init_subclass__(cls) -> None:
+        """Reset what a subclass inherits: otherwise another engine would silently replace it."""
+        super().__init_subclass__()
+        cls.on_shards = cls.__dict__.get("on_shards")
 
     @abstractmethod
     def write(
@@ -71,6 +78,7 @@ class Loop(Engine):
     """
 
     name = "loop"
+    on_shards: ClassVar[str | None] = name
 
     def write(
         self,

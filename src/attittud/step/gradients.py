@@ -108,6 +108,18 @@ class Gradients:
         self.layout = layout
         self.subspace = subspace
 
+    def fix(self, subspace: Subspace) -> None:
+        """Set the basis. Later gradients are projected onto it."""
+        self.subspace = subspace
+
+    def use_judges(self, gradient: Tensor) -> None:
+        """Set the judges' gradient."""
+        self.judges = gradient
+
+    def complete_primary(self) -> None:
+        """Note that no further primary call will come."""
+        self.primary_complete = True
+
     def add_primary(self, inside: Sequence[Tensor | None], rest: Mapping[str, Tensor]) -> None:
         """Add a primary gradient: over the shared parameters, and the rest by name."""
         layout = self._layout

@@ -328,7 +328,7 @@ class Step:
             self.reach_complete = True
             self.names = tasks.keys()
             self._take_primary(losses, shares[0], basis_losses, graphs[PRIMARY])
-        self.gradients.primary_complete = True
+        self.gradients.complete_primary()
         saved.clear()
         early = _early(self, tasks, shares[1:], graphs) if self.replayed else {}
         self.fix()
@@ -482,11 +482,11 @@ class Step:
         gradients = self.gradients
         new = gradients.subspace is None
         if new:
-            gradients.subspace = self._new_basis()
+            gradients.fix(self._new_basis())
             self.refresh = None
         assert gradients.subspace is not None and gradients.layout is not None
         if self.judge is not None and gradients.judges is None:
-            gradients.judges = self.parts.auto.gradient(self.judge, gradients.layout)
+            gradients.use_judges(self.parts.auto.gradient(self.judge, gradients.layout))
         if new:
             for name, waiting in gradients.take_waiting().items():
                 every = [waiting.get(key) for key, _ in self.shared.trainable]

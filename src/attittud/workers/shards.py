@@ -18,8 +18,7 @@ from torch.distributed.tensor import DTensor, Shard
 
 from attittud._torch import fsdp_groups, undoing, unsharded
 from attittud.autograd.layout import Layout, Named, Share, local, walk
-from attittud.engine.auto import Auto
-from attittud.engine.base import Engine, Jacobian, Loop, logger
+from attittud.engine.base import Engine, Jacobian, logger
 from attittud.kernels import project
 from attittud.workers.replicas import Group
 
@@ -57,12 +56,12 @@ class Shards(Group):
         self._walked: tuple[weakref.ref[Tensor], list[Tensor]] | None = None
 
     def engine(self, asked: type[Engine]) -> str:
-        if asked not in (Auto, Loop):
+        if asked.on_shards is None:
             raise ValueError(
                 f"engine={asked.name!r} needs whole parameters, but this model is sharded (FSDP2); use engine='loop' or 'auto'"
             )
-        logger.info("engine: %r, because the parameters are sharded", Loop.name)
-        return Loop.name
+        logger.info("engine: %r, because the parameters are sharded", asked.on_shards)
+        return asked.on_shards
 
     def check_whole(self, model: nn.Module) -> None:
         """Nothing to refuse: these workers have shards."""

@@ -6,7 +6,9 @@ from torch import nn
 
 import attittud
 from attittud import engine
+from attittud.engine.auto import Auto
 from attittud.engine.base import Loop
+from attittud.engine.hooks import Hooks
 from tests.helpers.rooms import run_digits
 
 
@@ -30,3 +32,10 @@ def test_an_engine_can_be_registered_from_outside_of_the_package():
         assert Counted.rows > 2
     finally:
         engine._ENGINES.pop("counted", None)
+
+
+def test_no_other_engine_silently_replaces_a_registered_one():
+    """On shards it is refused, though it inherits from an engine that is not."""
+    kinds = [type("Mine", (kind,), {"name": "mine"}) for kind in (Loop, Hooks, Auto)]
+    assert [kind.on_shards for kind in kinds] == [None] * 3
+    assert (Loop.on_shards, Hooks.on_shards, Auto.on_shards) == ("loop", None, "loop")

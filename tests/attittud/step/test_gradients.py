@@ -26,7 +26,7 @@ def collected(vectors, primary, rows, *, include_mean, early, parts=1):
     gradients.begin(layout, basis)
     gradients.add_primary(layout.views(primary), {})
     if not early:
-        gradients.primary_complete = True
+        gradients.complete_primary()
     for name, vector in vectors.items():
         gradients.start_task(name, ETAS[name], WEIGHTS[name])
         for _ in range(parts):
