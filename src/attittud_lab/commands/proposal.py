@@ -159,6 +159,9 @@ def look(config: SourceConfig, table: TableConfig | None = None) -> Look:
     nested = []
     if isinstance(source, ImageFolder):
         nested = _nested(source.root / (split or ""), part.classes)
+    if nested and len(part.classes) == 1:
+        reason = f"its only class, {nested[0]!r}, is a folder of folders"
+        raise InputError(f"{config.path}: {reason}; did you mean {Path(config.path, nested[0])}?")
     size = Pixels.common([look_at(part)], None).size if listing.kind == "image" else None
     group = next((name for name in columns if name in GROUPS), None)
     return Look(config, listing, part, _counts(part), source.splits, size, group, nested)

@@ -63,7 +63,7 @@ def train(
     """
     with starting():
         from attittud_lab.portfolio.run import run as run_portfolio
-        from attittud_lab.report.outcome import outcome
+        from attittud_lab.report.outcome import outcome, understood
         from attittud_lab.training.train import default_run_dir, run
 
         settings = read(config, overrides)
@@ -74,7 +74,7 @@ def train(
         raise InputError(
             f"--log {log[0]}: strategy {strategy} does not report to dashboards; {cure}"
         )
-    if not several and (workers > 1 or ray is not None):
+    if not several and (workers != 1 or ray is not None):
         option = "--ray" if workers == 1 else "--workers"
         cure = "leave it out, or use strategy=portfolio or `attittud compare`"
         raise InputError(f"{option}: strategy {strategy} trains a single run; {cure}")
@@ -90,8 +90,10 @@ def train(
             result = run(settings, run_dir=run_dir, progress=progress, logs=log or (), fresh=fresh)
     grouped = settings.data.primary.group is not None
     _show(result, "out-of-fold" if several else "validation", grouped=grouped)
-    decided = outcome(run_dir, (config, *(overrides or ())))
-    for line in (decided.text, *decided.meaning, decided.warning, *_labels(run_dir)):
+    with understood(run_dir):
+        decided = outcome(run_dir, (config, *(overrides or ())))
+        lines = [decided.text, *decided.meaning, decided.warning, *_labels(run_dir)]
+    for line in lines:
         if line:
             typer.echo(line)
     page = _report(run_dir)

@@ -5,10 +5,11 @@ The text below a field is its documentation in the JSON schema.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
+from pydantic import BeforeValidator, Field, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from attittud_lab.config import COMPARED
@@ -22,15 +23,18 @@ At their default they are not part of a run's fingerprint, so that those results
 """
 
 
-def _whole(number: float) -> float:
-    """Return a number without a fraction as an int, which is a count."""
-    return int(number) if number.is_integer() else number
+def _count_or_fraction(value: Any) -> Any:
+    """Read a text with a point as a fraction, so that 1.0 is refused and not one example."""
+    if isinstance(value, str) and "." in value:
+        with suppress(ValueError):
+            return float(value)
+    return value
 
 
 # The largest numbers are far beyond any use, and keep 32-bit weights and memory from overflowing.
 Kind = Literal["image", "text", "table"]
 """What examples are."""
-Count = Annotated[float, Field(ge=0, le=10**12), AfterValidator(_whole)] | None
+Count = Annotated[int | float, BeforeValidator(_count_or_fraction), Field(ge=0, le=10**12)] | None
 """How many examples: a whole number is a count, a fraction below 1 a share, null all of them."""
 Steps = Annotated[int, Field(ge=1, le=10**9)]
 Batch = Annotated[int, Field(ge=1, le=65_536)]

@@ -12,12 +12,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined, UndefinedError
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from attittud_lab.errors import InputError, one_line
 from attittud_lab.files import OTHER_FOLDER, make_folder, write_atomically
 from attittud_lab.report.collect import collect
+from attittud_lab.report.outcome import understood
 from attittud_lab.report.pictures import curves, leaderboard
 
 LARGEST = 400_000
@@ -27,21 +27,14 @@ POINTS = (240, 60, 15)
 
 _ANSWERS = {"use": "✓", "no_help": "✕", "unclear": "?", "run": "●"}
 _SIDES = {"▲": "above", "▼": "below"}
-_DAMAGED = (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError)
 
 
 def write_report(folder: Path, output: Path | None = None, cure: str = OTHER_FOLDER) -> Path:
     """Write report.html and report.json into the folder of a run or comparison, or elsewhere;
     returns the page's path.
     """
-    try:
+    with understood(folder):
         data, page = _page(folder)
-    except (*_DAMAGED, UndefinedError, ValueError) as error:
-        reason = f"{type(error).__name__}: {one_line(error, 200)}"
-        raise InputError(
-            f"{folder}: its files are damaged, or were not written by this version ({reason}); "
-            "train or compare again in a new folder"
-        ) from None
     target = output or folder
     make_folder(target, cure)
     figures = json.dumps(data, ensure_ascii=False).encode()

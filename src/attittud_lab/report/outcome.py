@@ -5,14 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jinja2 import UndefinedError
+
 from attittud_lab.compare.content import VERSION as COMPARISON
 from attittud_lab.compare.table import decided_row, deciding, next_step
-from attittud_lab.errors import command
+from attittud_lab.errors import InputError, command, one_line
 from attittud_lab.files import read_format, read_json
 from attittud_lab.portfolio import words
 from attittud_lab.portfolio.leaderboard import NAME as LEADERBOARD
@@ -25,6 +28,29 @@ DROPPED = (
     "All auxiliary data were dropped: the model to use was trained on the primary examples alone."
 )
 ONE_RUN = "One run does not show whether the auxiliary data helped."
+_DAMAGED = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RecursionError,
+    TypeError,
+    UndefinedError,
+    ValueError,
+)
+
+
+@contextmanager
+def understood(folder: Path) -> Iterator[None]:
+    """Blame errors of the block on the files of a run or comparison, which it reads."""
+    try:
+        yield
+    except _DAMAGED as error:
+        reason = f"{type(error).__name__}: {one_line(error, 200)}"
+        raise InputError(
+            f"{folder}: its files are damaged, or were not written by this version ({reason}); "
+            "train or compare again in a new folder"
+        ) from None
 
 
 @dataclass(frozen=True)

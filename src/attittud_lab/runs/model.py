@@ -146,8 +146,10 @@ def file_sha256(path: Path) -> str:
 
 def cost(folder: Path) -> str:
     """Size and time of the model of a run, in words; empty where they were not measured."""
-    model = _stored(folder / NAME) if (folder / NAME).is_file() else None
-    if model is None or model.bytes is None or model.seconds is None:
+    if not (folder / NAME).is_file():
+        return ""
+    model = described(folder)
+    if model.bytes is None or model.seconds is None:
         return ""
     milliseconds = model.seconds * 1e3
     time = f"{milliseconds:.2g}" if milliseconds < 10 else f"{milliseconds:.0f}"
@@ -196,10 +198,11 @@ def _check_finished(folder: Path) -> None:
         cure = "give the folder of one of its runs: those below runs/ that have a result.json"
         raise InputError(f"{folder}: is the folder of a comparison, not of a run; {cure}")
     cure = "give the folder that `attittud train` printed last"
-    # A folder of runs has them one or two levels below.
-    inside = [*folder.glob("*/result.json"), *folder.glob("*/*/result.json")]
-    if inside:
-        cure += f"; did you mean {min(inside).parent}?"
+    for below in ("*", "*/*", "*/*/*"):  # as in runs/JOB/STRATEGY/seed-0
+        inside = sorted(folder.glob(f"{below}/result.json"))
+        if inside:
+            cure += f"; did you mean {inside[0].parent}?"
+            break
     raise InputError(f"{folder}: is not the folder of a run; {cure}")
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from tests.helpers.commands import JOB, call
 
@@ -28,3 +29,13 @@ def test_init_writes_a_configuration_that_train_reads(capsys: pytest.CaptureFixt
     assert "--force" in capsys.readouterr().err
     assert call("init", "image", "--primary", "digit", "-o", "mine.yaml") == 2
     assert "digit" in capsys.readouterr().err
+
+
+def test_the_folder_of_the_classes_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("cat", "dog"):
+        folder = Path("pictures/animals", name)
+        folder.mkdir(parents=True)
+        for number in range(4):
+            Image.new("L", (8, 8), 9 * number).save(folder / f"{number}.png")
+    assert call("init", "image", "--primary", "pictures") == 2
+    assert "did you mean pictures/animals?" in capsys.readouterr().err

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from attittud_lab.portfolio import leaderboard
 from tests.helpers.commands import JOB, call
 from tests.helpers.processes import command
 
@@ -76,6 +77,8 @@ MISTAKES = {
     ("job.yaml", "device=cuda:77"): "cuda:77",
     ("job.yaml", "output=job.yaml"): "output=FOLDER",
     ("job.yaml", "--lgo", "x"): "--lgo",
+    ("job.yaml", "--workers", "0"): "--workers",
+    ("job.yaml", "data.primary.train=1.0"): "data.primary.train",
 }
 
 
@@ -92,6 +95,19 @@ def test_mistakes_are_explained(
 def test_a_mistake_leaves_the_run_folder_free() -> None:
     assert call("train", "job.yaml", "training.guided.primary_batch=64") == 2
     assert call("train", "job.yaml") == 0
+
+
+def test_damaged_files_of_a_finished_run_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = Path("runs/job/auto/seed-0")
+    assert call("train", "job.yaml", "--quiet") == 0
+    model = (folder / "model.json").read_text()
+    (folder / "model.json").write_text(json.dumps(json.loads(model) | {"classes": 3}))
+    assert call("train", "job.yaml", "--quiet") == 2
+    assert "model.json" in capsys.readouterr().err
+    (folder / "model.json").write_text(model)
+    (folder / "leaderboard.json").write_text(json.dumps({"version": leaderboard.VERSION}))
+    assert call("train", "job.yaml", "--quiet") == 2
+    assert str(folder) in capsys.readouterr().err
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")

@@ -68,6 +68,14 @@ def test_a_folder_without_the_file_is_refused(run: Path) -> None:
     assert cost(run) == ""
 
 
+def test_a_run_below_the_folder_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "job" / "flip" / "seed-0"
+    folder.mkdir(parents=True)
+    (folder / "result.json").write_text("{}")
+    with pytest.raises(InputError, match=str(folder)):
+        read_model(tmp_path)
+
+
 def test_a_file_that_training_did_not_write_is_refused(run: Path) -> None:
     for name in ("weights.safetensors", "config.yaml"):
         content = (run / name).read_bytes()
