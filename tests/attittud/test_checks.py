@@ -74,58 +74,6 @@ def test_an_unknown_preset_is_refused():
         attittud.preset("flop")
 
 
-@pytest.mark.parametrize(
-    ("primary", "culprit"),
-    [
-        (lambda p: p.losses().mean(), "primary"),
-        (lambda p: p.losses()[:, None], "(6, 1)"),
-        (lambda p: p.losses()[:0], "empty"),
-        (lambda p: p.losses().detach(), "primary"),
-        (lambda p: p.losses().tolist(), "list"),
-        (lambda p: p.losses(slice(1)), "2 primary examples"),
-        (lambda p: torch.ones(4, requires_grad=True) * 2, "primary"),
-    ],
-    ids=["scalar", "matrix", "empty", "no graph", "list", "one example", "foreign graph"],
-)
-def test_wrong_primary_losses_are_refused(p, primary, culprit):
-    guide = guide_for(p)
-    with complains(culprit):
-        guide.backward(primary=primary(p), auxiliary=p.loss())
-
-
-@pytest.mark.parametrize(
-    ("auxiliary", "culprit"),
-    [
-        (lambda p: p.model(p.xa, "auxiliary"), "auxiliary"),
-        (lambda p: p.loss().detach(), "auxiliary"),
-        (lambda p: p.loss().item(), "float"),
-        (lambda p: {}, "auxiliary"),
-        (lambda p: {"a": p.loss(), "b": p.losses()[:, None]}, "'b'"),
-        (lambda p: torch.ones((), requires_grad=True) * 2, "auxiliary"),
-    ],
-    ids=["matrix", "no graph", "float", "empty", "named matrix", "foreign graph"],
-)
-def test_wrong_auxiliary_losses_are_refused(p, auxiliary, culprit):
-    guide = guide_for(p)
-    with complains(culprit):
-        guide.backward(primary=p.losses(), auxiliary=auxiliary(p))
-
-
-@pytest.mark.parametrize(
-    "basis_losses",
-    [
-        lambda p: p.losses(),
-        lambda p: lambda: p.losses().mean(),
-        lambda p: lambda: None,
-    ],
-    ids=["a tensor", "scalar", "nothing"],
-)
-def test_wrong_basis_losses_are_refused(p, basis_losses):
-    guide = guide_for(p)
-    with complains("basis_losses"):
-        guide.backward(primary=p.losses(), auxiliary=p.loss(), basis_losses=basis_losses(p))
-
-
 class Normalised(nn.Module):
     """BatchNorm, which one example does not have statistics for."""
 
@@ -187,21 +135,6 @@ def test_calls_in_a_wrong_order_are_refused(p):
     guide.primary(p.losses())
     with complains("auxiliary"):
         guide.combine()
-
-
-def test_an_error_does_not_spoil_the_next_step():
-    one, other = problem("mlp"), problem("mlp")
-    guide = guide_for(one)
-    for bad in (
-        lambda: guide.backward(primary=one.losses(), auxiliary=one.losses()[:, None]),
-        lambda: guide.backward(primary=one.losses().mean(), auxiliary=one.loss()),
-        guide.combine,
-    ):
-        with pytest.raises(BAD_INPUT):
-            bad()
-    guide.backward(primary=one.losses(), auxiliary=one.loss())
-    guide_for(other).backward(primary=other.losses(), auxiliary=other.loss())
-    assert all(torch.equal(g, other.grads()[name]) for name, g in one.grads().items())
 
 
 def test_sparse_gradients_are_refused():

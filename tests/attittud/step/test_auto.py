@@ -370,21 +370,10 @@ def test_using_judges_does_not_wait_for_the_device():
 # ------------------------------------------------------------------------------------------- errors
 
 
-@pytest.mark.parametrize(
-    "judge",
-    [
-        None,
-        3,
-        lambda: torch.zeros(3),
-        lambda: torch.zeros((), requires_grad=True),
-        lambda: torch.zeros(3, requires_grad=True),
-    ],
-    ids=["none", "number", "no graph", "scalar", "elsewhere"],
-)
-def test_wrong_judges_are_refused(judge):
+def test_judges_are_needed_once():
     p, guide = make()
-    with pytest.raises((ValueError, TypeError), match="judge"):
-        step(p, guide, judge=judge)
+    with pytest.raises(ValueError, match="judge"):
+        step(p, guide, judge=None)
     step(p, guide)  # the failed step is forgotten
 
 

@@ -5,6 +5,7 @@ tried.
 import copy
 import itertools
 import random
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +29,7 @@ class OwnError(Exception):
 
 
 def raises() -> Tensor:
-    raise OwnError
+    raise OwnError("own error")
 
 
 def used(loss: Tensor) -> Tensor:
@@ -37,38 +38,66 @@ def used(loss: Tensor) -> Tensor:
     return loss
 
 
-# What is wrong with a step: from a problem and another model to the arguments of `backward`, or to
-# changes of the right ones.
-WRONG: dict[str, Callable[[Problem, Problem], dict[str, Any]]] = {
-    "primary is a scalar": lambda p, other: {"primary": p.losses().mean()},
-    "primary is empty": lambda p, other: {"primary": p.losses()[:0]},
-    "primary is nothing": lambda p, other: {"primary": None},
-    "primary has no graph": lambda p, other: {"primary": p.losses().detach()},
-    "primary is of another model": lambda p, other: {"primary": other.losses()},
-    "primary raises": lambda p, other: {"primary": raises},
-    "primary was used": lambda p, other: {"primary": used(p.losses())},
-    "auxiliary is a matrix": lambda p, other: {"auxiliary": p.loss()[None, None]},
-    "auxiliary has no graph": lambda p, other: {"auxiliary": p.loss().detach()},
-    "auxiliary is of another model": lambda p, other: {"auxiliary": other.loss()},
-    "auxiliary was used": lambda p, other: {"auxiliary": used(p.loss())},
-    "a second task was used": lambda p, other: {
-        "auxiliary": {"auxiliary": p.loss(), "more": used(p.loss())}
-    },
-    "a second task is of another model": lambda p, other: {
-        "auxiliary": {"auxiliary": p.loss(), "more": other.loss()}
-    },
-    "basis_losses raises": lambda p, other: {"basis_losses": raises, "refresh": True},
-    "basis_losses is a scalar": lambda p, other: {
-        "basis_losses": lambda: p.losses().mean(),
-        "refresh": True,
-    },
-    "basis_losses is of another model": lambda p, other: {
-        "basis_losses": other.losses,
-        "refresh": True,
-    },
-    "judge raises": lambda p, other: {"judge": raises},
-    "judge is empty": lambda p, other: {"judge": lambda: p.losses()[:0]},
-    "judge is of another model": lambda p, other: {"judge": other.losses},
+# What is wrong with a step: what the error names, and from a problem and another model the changed
+# arguments of `backward`.
+WRONG: dict[str, tuple[str, Callable[[Problem, Problem], dict[str, Any]]]] = {
+    "primary is a scalar": ("primary", lambda p, other: {"primary": p.losses().mean()}),
+    "primary is a matrix": ("1)", lambda p, other: {"primary": p.losses()[:, None]}),
+    "primary is a list": ("list", lambda p, other: {"primary": p.losses().tolist()}),
+    "primary is empty": ("empty", lambda p, other: {"primary": p.losses()[:0]}),
+    "primary is one example": (
+        "2 primary examples",
+        lambda p, other: {"primary": p.losses(slice(1)), "refresh": True},
+    ),
+    "primary is nothing": ("primary", lambda p, other: {"primary": None}),
+    "primary has no graph": ("primary", lambda p, other: {"primary": p.losses().detach()}),
+    "primary is of another model": ("loss", lambda p, other: {"primary": other.losses()}),
+    "primary raises": ("own error", lambda p, other: {"primary": raises}),
+    "primary was used": ("second time", lambda p, other: {"primary": used(p.losses())}),
+    "auxiliary is a matrix": ("auxiliary", lambda p, other: {"auxiliary": p.loss()[None, None]}),
+    "auxiliary is a number": ("float", lambda p, other: {"auxiliary": p.loss().item()}),
+    "auxiliary has no graph": ("auxiliary", lambda p, other: {"auxiliary": p.loss().detach()}),
+    "auxiliary is of another model": ("loss", lambda p, other: {"auxiliary": other.loss()}),
+    "auxiliary was used": ("second time", lambda p, other: {"auxiliary": used(p.loss())}),
+    "there is no task": ("auxiliary", lambda p, other: {"auxiliary": {}}),
+    "a second task is a matrix": (
+        "'more'",
+        lambda p, other: {"auxiliary": {"auxiliary": p.loss(), "more": p.loss()[None, None]}},
+    ),
+    "a second task was used": (
+        "second time",
+        lambda p, other: {"auxiliary": {"auxiliary": p.loss(), "more": used(p.loss())}},
+    ),
+    "a second task is of another model": (
+        "loss",
+        lambda p, other: {"auxiliary": {"auxiliary": p.loss(), "more": other.loss()}},
+    ),
+    "basis_losses raises": (
+        "own error",
+        lambda p, other: {"basis_losses": raises, "refresh": True},
+    ),
+    "basis_losses is a tensor": (
+        "basis_losses",
+        lambda p, other: {"basis_losses": p.losses(), "refresh": True},
+    ),
+    "basis_losses gives nothing": (
+        "basis_losses",
+        lambda p, other: {"basis_losses": lambda: None, "refresh": True},
+    ),
+    "basis_losses is a scalar": (
+        "basis_losses",
+        lambda p, other: {"basis_losses": lambda: p.losses().mean(), "refresh": True},
+    ),
+    "basis_losses is of another model": (
+        "loss",
+        lambda p, other: {"basis_losses": other.losses, "refresh": True},
+    ),
+    "judge raises": ("own error", lambda p, other: {"judge": raises}),
+    "judge is a number": ("judge", lambda p, other: {"judge": 3}),
+    "judge has no graph": ("judge", lambda p, other: {"judge": lambda: torch.zeros(3)}),
+    "judge is a scalar": ("judge", lambda p, other: {"judge": lambda: p.losses().mean()}),
+    "judge is empty": ("judge", lambda p, other: {"judge": lambda: p.losses()[:0]}),
+    "judge is of another model": ("judge", lambda p, other: {"judge": other.losses}),
 }
 
 
@@ -108,7 +137,9 @@ def test_a_refused_step_changes_nothing(wrong):
     warnings.simplefilter("ignore", AccumulationWarning)
     # A basis that uses the mean gradient alone takes the mean loss.
     bases = [
-        name for name in BASES if "scalar" not in wrong or make_basis(name).needs == "jacobian"
+        name
+        for name in BASES
+        if not {"scalar", "one"} & set(wrong.split()) or make_basis(name).needs == "jacobian"
     ]
     basis, verbs, judged = (
         draw.choice(bases),
@@ -137,10 +168,11 @@ def test_a_refused_step_changes_nothing(wrong):
 
     for _ in range(draw.choice([0, 1, 2])):
         step(guide, verbs, **right(p))
-    arguments = right(p) | WRONG[wrong](p, p.copy())
+    culprit, change = WRONG[wrong]
+    arguments = right(p) | change(p, p.copy())
     p.model.zero_grad()
     state, before = guide.state_dict(), traces(p)
-    with pytest.raises((OwnError, ValueError, TypeError, RuntimeError)):
+    with pytest.raises((OwnError, ValueError, TypeError, RuntimeError), match=re.escape(culprit)):
         step(guide, verbs, **arguments)
     assert not differences(traces(p), before)
     assert all(g is None for g in p.grads().values())
