@@ -190,9 +190,12 @@ def _check_one_class(part: Part, name: str, primary: Part) -> None:
     if part.labels is None or part.labels.ndim > 1 or len(np.unique(part.labels)) > 1:
         return
     only = part.classes[part.labels[0]]
+    problem = (
+        f"data.auxiliary.{name}: all its {len(part.rows)} examples have the class {short(only)!r}"
+    )
     if only not in primary.classes:
-        problem = f"data.auxiliary.{name}: all its {len(part.rows)} examples have the class {short(only)!r}"
         raise InputError(f"{problem}, so there is nothing to learn; check its label:")
+    warn_once(f"{problem}; they can only help as more primary examples")
 
 
 def _warn_of_spelling(part: Part, name: str, primary: Part) -> None:
@@ -238,14 +241,14 @@ def _without_primary(
     remaining = ~copied & ~grouped
     left_out = int(copied.sum())
     left_out_groups = int(grouped.sum())
-    problem = f"data.auxiliary.{name}: of its {len(here)} examples, {left_out} are also in the primary data"
+    problem = f"data.auxiliary.{name}: of its {len(here)} examples, {left_out} are copies of primary examples"
     if left_out_groups:
         problem += f" and {left_out_groups} others belong to held-out groups"
     if not remaining.any():
         less = "a strategy that holds out fewer groups (such as strategy=auto), " if pooled else ""
         cure = f"name other data, {less}or lower data.primary.train"
         raise InputError(f"{problem}, and no example is left; {cure}")
-    if left_out_groups:
+    if not remaining.all():
         warn_once(f"{problem}; they are left out")
     kept = replace(
         part.take(np.flatnonzero(remaining)), left_out=left_out, left_out_groups=left_out_groups

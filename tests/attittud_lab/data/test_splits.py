@@ -131,7 +131,9 @@ def test_texts_that_only_look_alike_are_not_copies(
     assert "are also in" not in caplog.text
 
 
-def test_auxiliary_copies_of_held_out_texts_are_left_out(tmp_path: Path) -> None:
+def test_auxiliary_copies_of_held_out_texts_are_left_out_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Copies of training texts too, in a portfolio: it holds out every example in turn."""
     own = tmp_path / "own"
     train = [text for text, _ in numbered(0, ["a"] * 40)]
@@ -144,6 +146,7 @@ def test_auxiliary_copies_of_held_out_texts_are_left_out(tmp_path: Path) -> None
     data = loads(f"data: {{primary: {{path: {own}, validation: 10}}, {more}}}").data
     for pooled, left_out in ((False, 4 + 5 + 10), (True, 4 + 5 + 40)):
         assert read_parts(data, 0, pooled=pooled).auxiliary["lm"].left_out == left_out
+        assert f"of its 50 examples, {left_out} are copies" in caplog.text
 
 
 def test_leaked_copies_are_left_out(pictures: Path, tmp_path: Path) -> None:
