@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from numbers import Integral, Real
+from numbers import Integral
 from types import NoneType
 from typing import Any, Literal, TypeVar, cast
 
 from torch import Tensor, nn
 
 from attittud.autograd.layout import Layout, sparse_message
-from attittud.eta import Eta, preset, presets
+from attittud.eta import Eta, check_weight, preset, presets
 
 AnyEta = Eta | Literal["auto"]
 Fits = Callable[[Any], bool]
@@ -34,12 +34,6 @@ def check_dense(model: nn.Module, layout: Layout) -> None:
         weight = getattr(module, "weight", None)
         if any(weight is parameter for parameter in layout.parameters):
             raise ValueError(sparse_message(f"{path}.weight" if path else "weight"))
-
-
-def check_weight(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
-        raise ValueError(f"{name} must be a finite number, got {value!r}")
-    return float(value)
 
 
 def check_weights(name: str, value: object) -> float | dict[str, float]:
@@ -91,13 +85,13 @@ def _as_eta(eta: object, where: str) -> AnyEta:
     )
 
 
-def of_each(what: str, setting: dict[str, T], names: Collection[str]) -> dict[str, T]:
+def of_each(argument: str, setting: dict[str, T], names: Collection[str]) -> dict[str, T]:
     """Return the setting of each named auxiliary loss."""
     for name in names:
         if name not in setting:
             raise ValueError(
-                f"auxiliary loss {name!r} has no {what}: {what}= has only {sorted(setting)}; pass the losses as a dict with "
-                f"these names, or add {name!r} to {what}="
+                f"auxiliary loss {name!r} has no {argument}: {argument}= has only {sorted(setting)}; pass the losses as a dict "
+                f"with these names, or add {name!r} to {argument}="
             )
     return {name: setting[name] for name in names}
 
@@ -131,11 +125,11 @@ def check_state(
         here = tuple(named[name].shape) if name in named else "no such parameter"
         if here != shapes.get(name, here) or name not in named:
             if name in shapes:
-                what = f"has shape {shapes[name]}"
+                use = f"has shape {shapes[name]}"
             else:
-                what = "is reached by auxiliary losses"
+                use = "is reached by auxiliary losses"
             raise ValueError(
-                f"the state belongs to another model: there, parameter {name!r:.200} {what}; here: {here}. Build the guide on "
+                f"the state belongs to another model: there, parameter {name!r:.200} {use}; here: {here}. Build the guide on "
                 "the model of the saved run"
             )
     if not _covers(state["basis"], shapes, settings["rank"]):

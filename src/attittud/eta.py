@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from numbers import Real
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -29,17 +30,15 @@ class Eta:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise TypeError(
-                    f"Eta.{field.name} must be a number, got {value!r} ({type(value).__name__}); "
-                    "write for example Eta(neutral=1, helpful=1, harmful=-1)"
-                )
-            if not math.isfinite(value):
-                raise ValueError(
-                    f"Eta.{field.name} must be finite, got {value!r}; use 0 to drop a part"
-                )
-            object.__setattr__(self, field.name, float(value))
+            weight = check_weight(f"Eta.{field.name}", getattr(self, field.name))
+            object.__setattr__(self, field.name, weight)
+
+
+def check_weight(name: str, value: object) -> float:
+    """Return a weight as a number; the error names the argument."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+        raise ValueError(f"{name} must be a finite number, got {value!r}")
+    return float(value)
 
 
 _PRESETS: dict[str, dict[str, Any]] = {
@@ -71,7 +70,7 @@ def preset(name: str) -> dict[str, Any]:
     return dict(choose("preset", name, _PRESETS))
 
 
-def choose(what: str, name: object, table: Mapping[str, T]) -> T:
+def choose(kind: str, name: object, table: Mapping[str, T]) -> T:
     """Look up a name in a table; the error for an unknown name suggests the closest name and lists
     all valid names.
     """
@@ -79,4 +78,4 @@ def choose(what: str, name: object, table: Mapping[str, T]) -> T:
         return table[name]
     near = get_close_matches(str(name), table, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"unknown {what} {name!r}.{hint} Choose one of {', '.join(map(repr, table))}.")
+    raise ValueError(f"unknown {kind} {name!r}.{hint} Choose one of {', '.join(map(repr, table))}.")

@@ -18,7 +18,6 @@ from attittud._checks import (
     check_eta,
     check_seed,
     check_state,
-    check_weight,
     check_weights,
     of_each,
 )
@@ -30,7 +29,7 @@ from attittud.basis.captured import CapturedUpdate
 from attittud.basis.subspace import Subspace
 from attittud.engine import find_engine, make_engine
 from attittud.engine.base import logger
-from attittud.eta import Eta
+from attittud.eta import Eta, check_weight
 from attittud.report import Report, SkipWarning
 from attittud.step.auto import AutoWeights
 from attittud.step.gradients import Losses, TaskLoss, check_auxiliary

@@ -546,11 +546,13 @@ def walk(loss: Tensor) -> LossGraph:
     inputs: list[Tensor] = []
     for node in every_node:
         variable = None if node.next_functions else getattr(node, "variable", None)
-        if variable is not None:
-            nodes.discard(node)
-            leaves.add(id(variable)) if isinstance(variable, nn.Parameter) else inputs.append(
-                variable
-            )
+        if variable is None:
+            continue
+        nodes.discard(node)
+        if isinstance(variable, nn.Parameter):
+            leaves.add(id(variable))
+        else:
+            inputs.append(variable)
     if any(kind.__name__ == "CheckpointFunctionBackward" for kind in set(map(type, nodes))):
         raise RuntimeError(
             "a module under reentrant activation checkpointing hides its parameters from torch.autograd.grad; pass "

@@ -377,8 +377,8 @@ class Ahead:
         self, seed: int, rows: int, first: int, columns: int, device: torch.device
     ) -> Tensor:
         """Return the Gaussian matrix of this refresh: rows x columns."""
-        what = seed, rows, first, columns, device
-        start, numbers = self._made.get(what, (0, None))
+        key = seed, rows, first, columns, device
+        start, numbers = self._made.get(key, (0, None))
         if numbers is None or not 0 <= self._number - start < AHEAD:
             if len(self._made) > 8:  # batches of many sizes
                 self._made.clear()
@@ -386,7 +386,7 @@ class Ahead:
             index = torch.arange(start, start + AHEAD, device=device)[:, None, None]
             numbers = _uniform_pairs(seed, index, rows, first, columns)
             numbers = numbers if device.type == "cpu" else _normal(*numbers)
-            self._made[what] = start, numbers
+            self._made[key] = start, numbers
         at = self._number - start
         # On a CPU, the last digit of a logarithm or a cosine may depend on its position in a
         # tensor.

@@ -23,9 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attittud._checks import check_choice, check_count, check_weight
+from attittud._checks import check_choice, check_count
 from attittud.autograd.average import interpolate, placed, reshard, weights_of
-from attittud.eta import preset
+from attittud.eta import check_weight, preset
 from attittud.integrations.objective import check_logits, shifts_labels
 from attittud.integrations.transformers import AttittudMixin
 from attittud.losses import per_sequence, per_sequence_kl

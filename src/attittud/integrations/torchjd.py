@@ -13,10 +13,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from attittud._checks import check_count, check_weight
+from attittud._checks import check_count
 from attittud.basis.base import tolerance
 from attittud.decompose import decompose
-from attittud.eta import Eta
+from attittud.eta import Eta, check_weight
 from attittud.integrations import missing_extra
 
 try:

@@ -44,10 +44,9 @@ def chunk_size(x: Tensor) -> int:
     """How many columns are handled at once. Their float64 copy takes 1 MB (fits a cache), or 128 MB
     on a GPU (few launches).
     """
-    return max(
-        1,
-        ((1 << 17) if x.device.type == "cpu" else (1 << 24)) // (x.shape[0] if x.ndim == 2 else 1),
-    )
+    numbers = 1 << 17 if x.device.type == "cpu" else 1 << 24
+    rows = x.shape[0] if x.ndim == 2 else 1
+    return max(1, numbers // rows)
 
 
 def dot(x: Tensor, y: Tensor) -> Tensor:
@@ -125,15 +124,12 @@ def add_rows_(x: Tensor, rows: Tensor, weights: Tensor) -> None:
 def add_product_(out: Tensor, weights: Tensor, rows: Tensor) -> None:
     """out (k x D) += weights (k x m) @ rows (m x D)."""
     cuda = kernels() if out.is_cuda else None
-    if cuda is None or out.shape[1] < cuda.LEAST_COLUMNS or out.shape[0] > cuda.MOST_SUMS:
-        out.addmm_(weights, rows)
-    elif (
-        out.dtype == weights.dtype == rows.dtype == torch.float32
-        and out.stride(1) == rows.stride(1) == 1
-    ):
-        cuda.add_product_(out, weights, rows)
-    else:
-        out.addmm_(weights, rows)
+    if cuda is not None and out.shape[1] >= cuda.LEAST_COLUMNS and out.shape[0] <= cuda.MOST_SUMS:
+        floats = out.dtype == weights.dtype == rows.dtype == torch.float32
+        if floats and out.stride(1) == rows.stride(1) == 1:
+            cuda.add_product_(out, weights, rows)
+            return
+    out.addmm_(weights, rows)
 
 
 def gram(rows: Tensor) -> Tensor:

@@ -190,7 +190,9 @@ class Refresher:
             )
             space = None
             shared = {}
-        rows = space.rows if space is not None and include_basis else None
+        packed = None
+        if space is not None and space.rows is not None and include_basis:
+            packed = self.workers.pack(space.layout, space.rows)
         return {
             "settings": self.settings,
             "since_refresh": None if space is None else schedule.age,
@@ -198,10 +200,8 @@ class Refresher:
             "skipped_refreshes": int(schedule.skipped),
             "shared": shared,
             "reached_by_auxiliary": None if reach is None else sorted(reach & named.keys()),
-            "basis": None
-            if rows is None or space is None
-            else self.workers.pack(space.layout, rows),
-            "worker": None if rows is None else self.workers.state_owner,
+            "basis": packed,
+            "worker": None if packed is None else self.workers.state_owner,
         }
 
     def load(self, state: Mapping[str, Any], schedule: Schedule) -> None:

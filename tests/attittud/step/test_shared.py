@@ -112,20 +112,6 @@ def test_parameters_argument_restricts_the_decomposition(how):
     )
 
 
-def test_a_task_may_reach_fewer_parameters():
-    """A parameter that only some tasks reach is shared all the same."""
-    p = problem("mlp", torch.float64)
-    tasks = {"all": p.loss(), "first": p.model.body[0](p.xa).square().mean()}
-    want = expected(p.model, p.losses(), tasks, eta=(1, 0, -1), rank=3)
-    guide = Guide(p.model, eta=Eta(1, 0, -1), rank=3)
-    guide.backward(
-        primary=p.losses(),
-        auxiliary={"all": p.loss(), "first": p.model.body[0](p.xa).square().mean()},
-    )
-    assert set(guide.shared_parameters) == set(want.names)
-    assert error(p.grads(), want.grads) <= 1e-10
-
-
 def test_auxiliary_heads_of_several_tasks_get_plain_gradients():
     p = problem("mlp", torch.float64)
     p.model.third = nn.Linear(6, 2).double()
