@@ -470,12 +470,12 @@ class PortfolioConfig(Section):
     installed, minilm on texts, histogram and, where it is installed, efficientnet on images,
     columns on tables; hf:FOLDER and timm:NAME name others"""
     learners: list[Annotated[str, known("learner")]] | None = None
-    """what is fitted: simple learners (linear, kernel, boosting), network, which trains the model
-    of `model:`, and finetuned, which trains the pretrained networks among the features; null tries
-    those that helped on data of this kind"""
+    """what is fitted: simple learners (linear, kernel, extra trees, boosting), network, which
+    trains the model of `model:`, and finetuned, which trains the pretrained networks among the
+    features; null tries those that helped on data of this kind"""
     uses: list[Annotated[str, known("use")]] | None = None
-    """how simple learners use auxiliary data: alone (not at all, always tried), stacked, translated;
-    null tries those that helped"""
+    """how simple learners use auxiliary data: alone (not at all, always tried), pooled, stacked,
+    translated; null tries those that helped"""
     candidates: list[CandidateConfig] | None = None
     """strategies of networks to try besides primary_only. null tries multitask, pretrain and, if
     there are several sources, each source alone; if a source predicts the primary classes, also

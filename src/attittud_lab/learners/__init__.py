@@ -11,9 +11,9 @@ from attittud_lab.errors import unknown
 from attittud_lab.learners.base import Fitted, Numbers, Setting, SimpleLearner, TrainingRows
 from attittud_lab.learners.kernel import Kernel
 from attittud_lab.learners.linear import Linear
-from attittud_lab.learners.trees import Boosting
+from attittud_lab.learners.trees import Boosting, ExtraTrees
 
-_ALL = (Linear(), Kernel(), Boosting())
+_ALL = (Linear(), Kernel(), ExtraTrees(), Boosting())
 _LEARNERS: dict[str, SimpleLearner] = {learner.name: learner for learner in _ALL}
 
 

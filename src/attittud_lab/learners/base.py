@@ -20,6 +20,8 @@ from attittud_lab.features.base import Matrix
 Numbers = npt.NDArray[np.float64]
 Setting = Mapping[str, float]
 """What is chosen on the folds, such as the strength of a penalty."""
+LOWEST = 1e-6
+"""The smallest probability that a model claims. Zero would make one error decide a log-loss."""
 ABSENT = -12.0
 """The logit of a class without training rows."""
 
@@ -149,6 +151,15 @@ def log_softmax(logits: Numbers) -> Numbers:
     shifted = logits - logits.max(axis=1, keepdims=True)
     result: Numbers = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
     return result
+
+
+def floored_log(probabilities: npt.NDArray[Any]) -> Numbers:
+    """Return the logarithm of probabilities, rows x classes, after mixing in `LOWEST` of the even
+    distribution.
+    """
+    count = probabilities.shape[1]
+    mixed: Numbers = np.log((1 - LOWEST) * probabilities.astype(np.float64) + LOWEST / count)
+    return mixed
 
 
 def sigmoid(logits: Numbers) -> Numbers:

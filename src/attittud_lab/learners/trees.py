@@ -1,4 +1,4 @@
-"""The learner of trees, scikit-learn's gradient boosting, for tables.
+"""Learners of trees, by scikit-learn: extra trees and gradient boosting, for tables.
 
 A model is kept as arrays. Our own few lines walk through them, and a test compares them with
 scikit-learn's.
@@ -6,13 +6,13 @@ scikit-learn's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.ensemble import GradientBoostingClassifier
+from sklearn.ensemble import ExtraTreesClassifier, ExtraTreesRegressor, GradientBoostingClassifier
 
 from attittud_lab.features.base import Matrix
 from attittud_lab.learners.base import (
@@ -23,6 +23,7 @@ from attittud_lab.learners.base import (
     SimpleLearner,
     TrainingRows,
     dense,
+    floored_log,
 )
 
 LEAF = -1
@@ -30,35 +31,20 @@ LEAF = -1
 
 
 @dataclass(frozen=True)
-class BoostingModel(Fitted):
-    """Logits of classes or labels: a start, plus `rate` times the sum of the trees that belong to
-    each.
+class TreesModel(Fitted):
+    """All trees are in one list of nodes; a child is the number of its node in this list."""
 
-    All trees are in one list of nodes; a child is the number of its node in this list.
-    """
-
-    learner: ClassVar[str] = "boosting"
     roots: npt.NDArray[np.int64]
     """The first node of each tree."""
-    logit: npt.NDArray[np.int64]
-    """The class or label that each tree adds to."""
     left: npt.NDArray[np.int64]
     right: npt.NDArray[np.int64]
     column: npt.NDArray[np.int64]
     threshold: Numbers
     values: Numbers
-    start: Numbers
-    rate: float
+    """A number, or one for each output of the trees, for each node."""
     several: bool
 
-    def logits(self, features: Matrix) -> Numbers:
-        rows = dense(features)
-        logits = np.tile(self.start, (len(rows), 1))
-        for root, logit in zip(self.roots, self.logit, strict=True):
-            logits[:, logit] += self.rate * self.values[self._leaves(root, rows)]
-        return logits
-
-    def _leaves(self, root: np.int64, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+    def leaves(self, root: np.int64, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
         """Return the leaf of a tree that each row reaches."""
         nodes = np.full(len(rows), root)
         inside = np.flatnonzero(self.left[nodes] != LEAF)
@@ -71,7 +57,7 @@ class BoostingModel(Fitted):
 
 
 def joined(trees: Sequence[Any]) -> dict[str, npt.NDArray[Any]]:
-    """Return the nodes of scikit-learn's trees (attribute `tree_`) as one list."""
+    """Return the nodes of scikit-learn's trees (attribute `tree_`) as one list, without values."""
     roots = np.cumsum([0, *(tree.node_count for tree in trees)])[:-1]
     nodes: dict[str, npt.NDArray[Any]] = {"roots": roots}
     names = {
@@ -79,10 +65,9 @@ def joined(trees: Sequence[Any]) -> dict[str, npt.NDArray[Any]]:
         "right": "children_right",
         "column": "feature",
         "threshold": "threshold",
-        "values": "value",
     }
     for name, attribute in names.items():
-        arrays = [np.ravel(getattr(tree, attribute)) for tree in trees]
+        arrays = [getattr(tree, attribute) for tree in trees]
         if attribute.startswith("children"):
             arrays = [
                 np.where(children == LEAF, LEAF, children + root)
@@ -101,6 +86,124 @@ def hardened(
     shares = targets * weights[:, None]
     rows, classes = np.nonzero(shares > 0)
     return rows, classes, shares[rows, classes]
+
+
+@dataclass(frozen=True)
+class ExtraTreesModel(TreesModel):
+    """The mean over trees of the shares of the classes in a leaf."""
+
+    learner: ClassVar[str] = "extra trees"
+    classes: list[int]
+    """The classes that the outputs of the trees belong to."""
+    count: int
+    """The number of all classes or labels."""
+
+    def logits(self, features: Matrix) -> Numbers:
+        rows = dense(features)
+        total = np.zeros((len(rows), len(self.classes)))
+        for root in self.roots:
+            total += self.values[self.leaves(root, rows)]
+        shares = np.zeros((len(rows), self.count))
+        shares[:, self.classes] = total / len(self.roots)
+        if not self.several:
+            return floored_log(shares)
+        both = floored_log(np.stack([1 - shares.ravel(), shares.ravel()], axis=1).clip(0, 1))
+        return (both[:, 1] - both[:, 0]).reshape(shares.shape)
+
+    def scores(self, features: Matrix) -> Numbers:
+        """Return the logits, which are normalised already."""
+        return self.logits(features)
+
+
+class ExtraTrees(SimpleLearner):
+    """Extremely randomised trees. A soft target becomes one row for each class, weighted by its
+    share.
+    """
+
+    name = "extra trees"
+    fitted = ExtraTreesModel
+    dense_only = True
+    trees: ClassVar[int] = 200
+
+    def settings(self, several: bool) -> Sequence[Setting]:
+        return [{"smallest_leaf": leaf} for leaf in (1, 3)]
+
+    def fewer_settings(self, several: bool) -> Sequence[Setting]:
+        return [{"smallest_leaf": 3}]
+
+    def fits(
+        self,
+        rows: TrainingRows,
+        settings: Sequence[Setting],
+        seed: int,
+        start: Fitted | None = None,
+    ) -> Iterator[Fitted]:
+        for setting in settings:
+            options = {
+                "n_estimators": self.trees,
+                "min_samples_leaf": int(setting["smallest_leaf"]),
+                "random_state": seed,
+            }
+            if rows.several:
+                yield self._labels(rows, options)
+            else:
+                yield self._classes(rows, options)
+
+    def _classes(self, rows: TrainingRows, options: Mapping[str, Any]) -> ExtraTreesModel:
+        numbers, labels, shares = hardened(rows.targets, rows.weights)
+        forest = ExtraTreesClassifier(**options)
+        forest.fit(dense(rows.features)[numbers], labels, sample_weight=shares)
+        trees = [estimator.tree_ for estimator in forest.estimators_]
+        values = [
+            tree.value[:, 0, :] / tree.value[:, 0, :].sum(axis=1, keepdims=True) for tree in trees
+        ]
+        return ExtraTreesModel(
+            values=np.concatenate(values),
+            several=False,
+            classes=forest.classes_.tolist(),
+            count=rows.targets.shape[1],
+            **joined(trees),
+        )
+
+    def _labels(self, rows: TrainingRows, options: Mapping[str, Any]) -> ExtraTreesModel:
+        """Regress on the labels; a missing one counts as the mean of the label, which tells the
+        trees nothing.
+        """
+        targets = rows.targets
+        used = rows.weights > 0
+        means = np.nan_to_num(np.nanmean(np.where(used[:, None], targets, np.nan), axis=0), nan=0.5)
+        filled = np.where(np.isnan(targets), means, targets)
+        forest = ExtraTreesRegressor(max_features="sqrt", **options)
+        forest.fit(dense(rows.features)[used], filled[used], sample_weight=rows.weights[used])
+        trees = [estimator.tree_ for estimator in forest.estimators_]
+        count = targets.shape[1]
+        return ExtraTreesModel(
+            values=np.concatenate([tree.value[:, :, 0] for tree in trees]),
+            several=True,
+            classes=list(range(count)),
+            count=count,
+            **joined(trees),
+        )
+
+
+@dataclass(frozen=True)
+class BoostingModel(TreesModel):
+    """Logits of classes or labels: a start, plus `rate` times the sum of the trees that belong to
+    each.
+    """
+
+    learner: ClassVar[str] = "boosting"
+    logit: npt.NDArray[np.int64]
+    """The class or label that each tree adds to."""
+    start: Numbers
+    rate: float
+
+    def logits(self, features: Matrix) -> Numbers:
+        rows = dense(features)
+        logits = np.tile(self.start, (len(rows), 1))
+        for root, logit in zip(self.roots, self.logit, strict=True):
+            logits[:, logit] += self.rate * self.values[self.leaves(root, rows)]
+        return logits
 
 
 class Boosting(SimpleLearner):
@@ -154,9 +257,13 @@ class Boosting(SimpleLearner):
                 for stage in stages[: int(setting["rounds"])]:
                     trees += stage
                     logit_of_tree += logits
-            logit = np.array(logit_of_tree, dtype=np.int64)
             yield BoostingModel(
-                logit=logit, start=starts, rate=self.rate, several=rows.several, **joined(trees)
+                values=np.concatenate([[], *(tree.value.ravel() for tree in trees)]),
+                logit=np.array(logit_of_tree, dtype=np.int64),
+                start=starts,
+                rate=self.rate,
+                several=rows.several,
+                **joined(trees),
             )
 
     def _classes(

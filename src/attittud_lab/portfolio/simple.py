@@ -40,6 +40,7 @@ from attittud_lab.portfolio.standing import Standing
 from attittud_lab.runs.folder import load_checkpoint, save_checkpoint
 from attittud_lab.runs.model import features_files
 from attittud_lab.training.devices import single_thread
+from attittud_lab.uses import find_use
 from attittud_lab.uses.base import SourceModels
 from attittud_lab.uses.candidates import ENCODED, TABLES, default_candidates
 from attittud_lab.uses.evaluate import Evaluation, evaluate, fit_final
@@ -221,6 +222,8 @@ class SimpleCandidates:
     def evaluate(self, name: str, problem: Problem) -> None:
         """Try every learner with every use on these features."""
         setting = self.setting
+        for use in setting.config.portfolio.uses or ():
+            self.say_skipped(use, problem)
         candidates = default_candidates(problem, name, self.uses_of_learners())
         waiting = []
         results = {}
@@ -260,6 +263,14 @@ class SimpleCandidates:
             # Without auxiliary data: what all others are compared with.
             chosen[learner] = tuple(dict.fromkeys([ALONE, *named]))
         return chosen
+
+    def say_skipped(self, use: str, problem: Problem) -> None:
+        """Say which sources a use that was named cannot take."""
+        for source in problem.sources.values():
+            objection = find_use(use).objection(problem, [source])
+            line = f"{use}: skipped for {objection}"
+            if objection is not None and line not in self.lines:
+                self.say(line)
 
     def result(self, evaluation: Evaluation) -> tuple[Tensor, Chosen]:
         """The scores of the held-out labels, fold by fold, and what the folds chose."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from attittud_lab.errors import unknown
 from attittud_lab.uses.alone import Alone
 from attittud_lab.uses.base import Use
+from attittud_lab.uses.pooled import Pooled
 from attittud_lab.uses.stacked import Stacked
 from attittud_lab.uses.translated import Translated
 
-_USES: dict[str, Use] = {use.name: use for use in (Alone(), Stacked(), Translated())}
+_USES: dict[str, Use] = {use.name: use for use in (Alone(), Pooled(), Stacked(), Translated())}
 
 
 def uses() -> list[str]:

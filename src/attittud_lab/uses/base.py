@@ -116,6 +116,10 @@ class Use(ABC):
     name: ClassVar[str]
     needs_sources: ClassVar[bool] = True
 
+    def objection(self, problem: Problem, sources: Sequence[SourceData]) -> str | None:
+        """Return why these sources cannot be used like this; None if they can."""
+        return None
+
     @abstractmethod
     def settings(self, learner: SimpleLearner, several: bool) -> Sequence[Setting]:
         """Return the settings that folds choose from: those of the learner, and those of the

@@ -187,7 +187,11 @@ def _sources(problem: Problem, candidate: SimpleCandidate) -> list[SourceData]:
     if use.needs_sources != bool(candidate.sources):
         cure = "name at least one source" if use.needs_sources else "name no source"
         raise InputError(f"{candidate.label}: does not fit the use {use.name}; {cure}")
-    return [problem.sources[name] for name in candidate.sources]
+    sources = [problem.sources[name] for name in candidate.sources]
+    objection = use.objection(problem, sources)
+    if objection:
+        raise InputError(f"{candidate.label}: {objection}; choose another use for it")
+    return sources
 
 
 def best_temperature(scores: Numbers, labels: npt.NDArray[np.int64]) -> float:

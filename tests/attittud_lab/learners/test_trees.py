@@ -1,10 +1,12 @@
 """Trees: our walk through their arrays gives scikit-learn's numbers."""
 
 import numpy as np
-from sklearn.ensemble import GradientBoostingClassifier
+import pytest
+from sklearn.ensemble import ExtraTreesClassifier, GradientBoostingClassifier
 
 from attittud_lab.learners import TrainingRows
-from attittud_lab.learners.trees import Boosting, hardened
+from attittud_lab.learners.base import LOWEST
+from attittud_lab.learners.trees import Boosting, ExtraTrees, hardened
 
 
 def example(classes, rows=80):
@@ -15,6 +17,21 @@ def example(classes, rows=80):
     new = generator.normal(size=(300, 6)).astype(np.float32)
     new[:, 3] = np.round(new[:, 3])
     return features, labels, generator.uniform(0.5, 2.0, rows), new
+
+
+@pytest.mark.parametrize("leaf", [1, 3])
+def test_extra_trees_predict_as_scikit_learn_does(leaf):
+    classes = 3
+    features, labels, weights, new = example(classes)
+    rows = TrainingRows(features, np.eye(classes)[labels], False, weights)
+    fitted = ExtraTrees().fit(rows, {"smallest_leaf": leaf}, seed=3)
+    oracle = ExtraTreesClassifier(
+        n_estimators=ExtraTrees.trees, min_samples_leaf=leaf, random_state=3
+    )
+    oracle.fit(features, labels, sample_weight=weights)
+    np.testing.assert_allclose(
+        np.exp(fitted.scores(new)), oracle.predict_proba(new), atol=2 * LOWEST
+    )
 
 
 def test_boosting_predicts_as_scikit_learn_does():
@@ -34,8 +51,8 @@ def test_boosting_predicts_as_scikit_learn_does():
         )
 
 
-def test_classes_and_labels_without_a_choice_are_constant():
-    learner = Boosting()
+@pytest.mark.parametrize("learner", [ExtraTrees(), Boosting()], ids=["extra trees", "boosting"])
+def test_classes_and_labels_without_a_choice_are_constant(learner):
     features, labels, weights, new = example(2)
     setting = learner.settings(several=False)[0]
 

@@ -23,6 +23,7 @@ from attittud_lab.portfolio.run import run
 from attittud_lab.predict.model import load
 from attittud_lab.runs.folder import load_checkpoint
 from attittud_lab.training.train import load_data
+from attittud_lab.uses.pooled import WEIGHTS
 from tests.helpers.portfolios import board
 from tests.helpers.simple_jobs import table_job, text_job
 
@@ -35,28 +36,39 @@ def trained(text: str, folder: Path, *changes: str) -> dict[str, Any]:
     return load_checkpoint(folder / "out_of_fold.safetensors")
 
 
-def sklearn_scores(features: Numbers, labels: Numbers, new: Numbers, penalty: float) -> Numbers:
+def sklearn_scores(
+    features: Numbers, labels: Numbers, weights: Numbers, new: Numbers, penalty: float
+) -> Numbers:
     """Log-probabilities of new rows by scikit-learn, on features whose centred rows have length 1
     on average.
     """
     mean = features.mean(0)
     scale = np.sqrt(np.square(features - mean).sum(1).mean())
     model = LogisticRegression(C=1 / penalty, tol=1e-8, max_iter=5000)
-    model.fit((features - mean) / scale, labels)
+    model.fit((features - mean) / scale, labels, sample_weight=weights)
     return model.predict_log_proba((new - mean) / scale)
 
 
-def recomputed(kept: dict[str, Any], features: Numbers) -> Numbers:
-    """Out-of-fold log-probabilities of `alone`; features are in recorded order."""
+def recomputed(
+    kept: dict[str, Any], features: Numbers, more: Numbers | None, more_labels: Numbers | None
+) -> Numbers:
+    """Out-of-fold log-probabilities of `alone`, or of `pooled` with rows of a source; features are
+    in recorded order.
+    """
     labels, folds = kept["targets"].numpy(), kept["folds"].numpy()
+    settings = [(penalty, 0.0) for penalty in PENALTIES]
+    if more is not None:
+        settings = [(penalty, weight) for penalty in PENALTIES for weight in WEIGHTS]
     best, lowest = None, np.inf
-    for penalty in PENALTIES:
+    for penalty, weight in settings:
         scores = np.empty((len(labels), labels.max() + 1))
         for fold in np.unique(folds):
             train = folds != fold
-            scores[~train] = sklearn_scores(
-                features[train], labels[train], features[~train], penalty
-            )
+            x, y, weights = features[train], labels[train], np.ones(train.sum())
+            if more is not None:
+                x, y = np.concatenate([x, more]), np.concatenate([y, more_labels])
+                weights = np.concatenate([weights, np.full(len(more), weight)])
+            scores[~train] = sklearn_scores(x, y, weights, features[~train], penalty)
         loss = -scores[np.arange(len(labels)), labels].mean()
         if loss < lowest:
             best, lowest = scores, loss
@@ -81,17 +93,30 @@ def assert_same(outputs: Any, expected: Numbers) -> None:
 
 def test_out_of_fold_scores_of_a_table_are_those_of_scikit_learn(tmp_path: Path) -> None:
     text = table_job(tmp_path)
-    kept = trained(text, tmp_path / "run", "portfolio.uses=[stacked]")
+    kept = trained(text, tmp_path / "run", "portfolio.uses=[pooled, stacked]")
     data = load_data(loads(text), pooled=True)
     features = data.primary.examples.inputs.numpy()[kept["rows"].numpy()]
-    assert_same(kept["candidates"]["columns, linear, alone"], recomputed(kept, features))
+    assert_same(
+        kept["candidates"]["columns, linear, alone"], recomputed(kept, features, None, None)
+    )
+    more = data.auxiliary["more"]
+    assert more.classes == data.primary.classes
+    expected = recomputed(
+        kept, features, more.examples.inputs.numpy(), more.examples.targets.numpy()
+    )
+    assert_same(kept["candidates"]["columns, linear, pooled more"], expected)
     labels = {row["label"] for row in board(tmp_path / "run")["candidates"]}
+    assert "columns, linear, pooled other" not in labels
+    skipped = [
+        line for line in board(tmp_path / "run")["simple"]["lines"] if "pooled: skipped" in line
+    ]
+    assert len(skipped) == 1 and "other" in skipped[0]
     assert "columns, linear, stacked more + other" in labels
 
 
 def test_out_of_fold_scores_of_texts_are_those_of_scikit_learn(tmp_path: Path) -> None:
     text = text_job(tmp_path)
-    kept = trained(text, tmp_path / "run", "portfolio.uses=[alone]")
+    kept = trained(text, tmp_path / "run", "portfolio.uses=[pooled]")
     own, more = (read_lines(tmp_path / name) for name in ("own.jsonl", "more.jsonl"))
     names = [int(name.rpartition(" ")[2]) - 1 for name in kept["names"]]  # "own.jsonl, line 3"
     used = json.loads((tmp_path / "run" / "data.json").read_text())["primary"]["train"]["rows"]
@@ -105,7 +130,14 @@ def test_out_of_fold_scores_of_texts_are_those_of_scikit_learn(tmp_path: Path) -
         [own[row]["text"] for row in used] + [row["text"] for row in more]
     )  # no text of the test set
     features = both.transform([own[row]["text"] for row in names]).toarray()
-    assert_same(kept["candidates"]["tfidf, linear, alone"], recomputed(kept, features))
+    assert_same(kept["candidates"]["tfidf, linear, alone"], recomputed(kept, features, None, None))
+    expected = recomputed(
+        kept,
+        features,
+        both.transform([row["text"] for row in more]).toarray(),
+        np.array([int(row["label"] == "good") for row in more]),
+    )
+    assert_same(kept["candidates"]["tfidf, linear, pooled more"], expected)
 
 
 def test_pictures_are_read_alike_in_training_and_prediction(tmp_path: Path) -> None:

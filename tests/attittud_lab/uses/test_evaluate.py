@@ -10,6 +10,7 @@ from safetensors.torch import load, save
 from attittud_lab.errors import InputError
 from attittud_lab.learners import find_learner, learners
 from attittud_lab.learners.base import log_softmax
+from attittud_lab.learners.trees import ExtraTrees
 from attittud_lab.uses import find_use, translated, uses
 from attittud_lab.uses.base import SOURCE_LEARNER
 from attittud_lab.uses.candidates import default_candidates
@@ -22,6 +23,7 @@ FAST = {"boosting": {"rounds": 8}}
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
+    monkeypatch.setattr(ExtraTrees, "trees", 10)
     monkeypatch.setattr(translated, "ROUNDS", 2)
 
 
@@ -161,7 +163,8 @@ def test_the_temperature_undoes_a_factor(several):
 def test_candidates_that_do_not_fit_are_refused_by_name():
     whole = problem()
     for candidate, culprit in [
-        (SimpleCandidate("numbers", "linear", "stacked", ("nothing",)), "nothing"),
+        (SimpleCandidate("numbers", "linear", "pooled", ("nothing",)), "nothing"),
+        (SimpleCandidate("numbers", "linear", "pooled", ("other",)), "other"),
         (SimpleCandidate("numbers", "linear", "alone", ("same",)), "alone"),
         (SimpleCandidate("numbers", "linear", "stacked"), "stacked"),
     ]:
