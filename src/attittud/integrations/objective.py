@@ -23,6 +23,10 @@ from attittud.autograd.layout import walk
 from attittud.losses import per_example, per_sequence
 
 LossFunction = Callable[[nn.Module, dict[str, Any]], Tensor]
+# values of `loss_type` in transformers for models whose labels are classes
+CLASSIFIERS = [
+    f"For{kind}Classification" for kind in ("Sequence", "Token", "Image", "Video", "Audio")
+]
 # outputs that transformers' models and TRL's fused heads pass to a loss function
 OUTPUTS = ("logits", "log_probs")
 
@@ -78,6 +82,20 @@ class TrainerLoss:
             return self.auxiliary_losses[name](model, inputs) / self._micro_batches
         loss: Tensor = self.trainer.compute_loss(model, inputs, num_items_in_batch=items)
         return loss / self.divisor(items)
+
+    def classes(self, name: str) -> int | None:
+        """The number of classes that labels of a dataset can have; None if only its loss knows."""
+        model = self.trainer.model
+        if name in self.auxiliary_losses or self.from_outputs:
+            return None
+        # A class of the user may have an output layer for each dataset.
+        is_of_transformers = type(model).__module__.startswith("transformers.")
+        if not is_of_transformers or getattr(model, "loss_type", None) not in CLASSIFIERS:
+            return None
+        kind = getattr(model.config, "problem_type", None)
+        if kind not in (None, "single_label_classification") or model.config.num_labels == 1:
+            return None
+        return int(model.config.num_labels)
 
     @property
     def _micro_batches(self) -> int:

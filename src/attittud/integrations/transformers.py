@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -110,8 +111,11 @@ class AttittudMixin(Trainer):  # type: ignore[misc] # transformers has no types 
         return f"{JUDGES}=" if name == JUDGES else f"the auxiliary dataset {name!r}"
 
     def checked_collator(self, name: str, collator: Any) -> Any:
-        """Return the collator of a dataset; a subclass may wrap it."""
-        return collator
+        """Return the collator of a dataset, which refuses labels without an output of the model."""
+        classes = self.objective.classes(name)
+        if classes is None:
+            return collator
+        return partial(collate, collator, self.argument_of(name), classes)
 
     def make_guide(self, model: nn.Module) -> Guide:
         """Make the guide of a model."""
@@ -210,6 +214,20 @@ class AttittudTrainer(AttittudMixin):
     """Hugging Face's `Trainer` with auxiliary datasets that the primary task guides."""
 
 
+def collate(collator: Callable[[Any], Any], argument: str, classes: int, rows: Any) -> Any:
+    """Make a batch. The model's own error would name no dataset, and on a GPU not even the label."""
+    batch = collator(rows)
+    labels = batch.get("labels") if isinstance(batch, Mapping) else None
+    if isinstance(labels, Tensor) and not labels.is_floating_point():
+        wrong = labels[(labels >= classes) | ((labels < 0) & (labels != -100))]
+        if wrong.numel():
+            raise ValueError(
+                f"{argument} has the label {int(wrong[0])}, but the model has outputs for labels from 0 to {classes - 1}; "
+                "correct the labels, or pass auxiliary_losses= for labels of another kind"
+            )
+    return batch
+
+
 def load_guide(guide: Guide, folder: Path) -> dict[str, int]:
     """Load a guide; returns how many batches were drawn. A checkpoint of a plain Trainer lacks
     these files.
@@ -241,6 +259,8 @@ def check_trainer(trainer: Any) -> None:
         "activation_offloading=True frees activations that a refresh needs again; use gradient_checkpointing=True": getattr(
             args, "activation_offloading", False
         ),
+        f"optim={str(args.optim)!r} updates parameters during the backward pass, before gradients can be decomposed; use "
+        "optim='adamw_torch'": "lomo" in str(args.optim).lower(),
         "tp_size, cp_size and sp_size must be 1: tensor, context and sequence parallelism are not supported; use FSDP2": any(
             (getattr(mesh, name, None) or 1) > 1 for name in ("tp_size", "cp_size", "sp_size")
         ),
