@@ -69,9 +69,8 @@ class Residual:
         """`primary_square` is ‖g_prim‖²; `tolerance` is relative to ‖g_prim‖.
 
         `rounding`: VVᵀ - I of rows that were rounded when they were stored. With such rows ‖r‖² is
-            not just the difference
-        of the squares, which may almost vanish although r does not. An r as small as the rounding
-        counts as zero.
+        not just the difference of the squares, which may almost vanish although r does not. An r as
+        small as the rounding counts as zero.
         """
         square = primary_square - p.square().sum()
         least = tolerance**2 * primary_square
@@ -284,10 +283,9 @@ def _missing(
     """The multiple of g_prim to add so that an auxiliary update does not oppose g_prim.
 
     `inner`, `in_span` and `along` are inner products with g_prim: of the auxiliary gradient, of the
-        correction in V, and of
-    the correction's multiple of g_prim. If g_prim lies almost in the span, its part outside looks
-    like rounding and is dropped as a direction. But a large auxiliary gradient may lie along this
-    very part.
+    correction in V, and of the correction's multiple of g_prim. If g_prim lies almost in the span,
+    its part outside looks like rounding and is dropped as a direction. But a large auxiliary
+    gradient may lie along this very part.
     """
     eta = task.eta
     nothing = torch.zeros_like(square)

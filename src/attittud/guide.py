@@ -151,14 +151,13 @@ class Guide:
         )
         is_auto = "auto" in (self.eta.values() if isinstance(self.eta, dict) else [self.eta])
         self._auto = AutoWeights(self._shared, is_auto, self.judge_every, seed, batch_norm)
-        self._warn = SkipWarning()
         self._schedule = Schedule()
         self._parts = GuideParts(
             self._shared,
             self._schedule,
             self._refresher,
             self._auto,
-            self._warn,
+            SkipWarning(),
             graphs=GraphMemory(),
             captured=CapturedUpdate(),
         )
@@ -169,18 +168,12 @@ class Guide:
         """Return the settings that results depend on, for logs. They must be the same on all
         workers.
         """
-        of_basis = ("rank", "refresh_every", "include_mean", "batch_norm", "basis_dtype", "seed")
-        plain = (
-            "eta",
-            "primary_weight",
-            "auxiliary_weight",
-            *of_basis,
-            "judge_every",
-            "report_norms",
-        )
-        named = {"basis": self.basis.name, "engine": self.engine.name} | {
-            name: getattr(self, name) for name in plain
-        }
+        named = {"basis": self.basis.name, "engine": self.engine.name}
+        for names in (
+            ("eta", "primary_weight", "auxiliary_weight", "rank", "refresh_every", "include_mean"),
+            ("batch_norm", "basis_dtype", "seed", "judge_every", "report_norms"),
+        ):
+            named |= {name: getattr(self, name) for name in names}
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in named.items())})"
 
     def _describe(self) -> str:
@@ -517,7 +510,7 @@ class Guide:
         self._give_up(self._step)
         self._refresher.load(state, self._schedule)
         self._auto.load(*judges)
-        self._warn.restore(state["skipped_refreshes"])
+        self._parts.warn.restore(state["skipped_refreshes"])
 
 
 def _check_donated(error: BaseException) -> None:

@@ -160,8 +160,8 @@ class Jacobian:
         """J times the rows of `vectors` (l x D): m x l, in float64.
 
         wᵀJ is linear in w, so its derivative along a vector v is Jv: one backward pass through the
-            backward pass. If an
-        operation has no second derivative, the rows of J are formed one after the other.
+        backward pass. If an operation has no second derivative, the rows of J are formed one after
+        the other.
         """
         if self.engine.second_derivatives is not False:
             try:

@@ -21,16 +21,12 @@ from torch import Tensor
 P = ParamSpec("P")
 R = TypeVar("R")
 THREADS = 128  # four warps, Triton's default for a program
-MOST_ROWS = (
-    64  # a k x k factor of more rows would not fit next to the tile; then plain torch is used
-)
+MOST_ROWS = 64  # a k x k factor of more rows would not fit next to the tile; then torch is used
 MOST_SUMS = 12  # rows of `add_product_`; with more rows, libraries are as fast
 LEAST_COLUMNS = 1 << 17  # columns that keep a whole GPU busy, each thread holding whole columns
 _TILE = 8192  # numbers in a tile (rows x columns)
-_FEW, _FOURFOLD = (
-    5,
-    10,
-)  # rows up to which `products` runs many programs at a time, and gives a thread four columns
+_FEW = 5  # rows up to which `products` runs many programs at a time
+_FOURFOLD = 10  # rows up to which it gives a thread four columns
 _UNROLLED = 20  # rows up to which a thread holds one column, with twice as many sums
 _GROUP = 8  # rows whose products with as many others `gram` sums at a time
 _GRAM_AHEAD = 3  # tiles that `gram` loads at once
@@ -469,8 +465,7 @@ def _add_windows(
     blocks of positions.
 
     length: positions of an example in all its entries; example: elements of x for one example.
-        `above` counts rows of x in
-    earlier entries.
+    `above` counts rows of x in earlier entries.
     """
     tile, split = tl.program_id(0), tl.program_id(1)
     o = tile % tl.cdiv(O, BO) * BO + tl.arange(0, BO)
@@ -564,8 +559,7 @@ def add_windows_(
     """out (k x o x c x window) += weights (k x m) times the gradients of the m examples.
 
     gradient: N x o x positions, x: N x c x space, where the N / m entries of an example follow each
-        other; `pads` above
-    and to the left.
+    other; `pads` above and to the left.
     """
     (k, O, C, high, wide), m = out.shape, weights.shape[1]
     gradient, x = (t.contiguous(memory_format=torch.channels_last) for t in (gradient, x))

@@ -282,8 +282,7 @@ class Gradients:
         small exchange.
 
         `norms`: whether the numbers that cost the workers a sum of D-vectors are needed. `skips`:
-            the step has no primary
-        losses, so nothing is known of g_prim.
+        the step has no primary losses, so nothing is known of g_prim.
         """
         workers = self.workers
         if norms or self.include_mean:

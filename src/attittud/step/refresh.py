@@ -99,20 +99,18 @@ class Refresher:
             check_fits(refresh.layout, rank, working, self.dtype or refresh.layout.dtype)
         uses_j = self.basis.needs == "jacobian"
         refresh.receive(share, share.count(losses), scaled=scaled and uses_j, complete=complete)
-        if uses_j:
-            with torch.enable_grad():
-                shrunk = losses * refresh.shrink
-            jacobian = self.workers.jacobian(self.engine, shrunk, refresh.layout, share)
-            if parameters and self.basis.one_product:
-                weight = _mean_weight(losses, refresh.shrink)
-            else:
-                weight = None
+        if not uses_j:
+            return None
+        with torch.enable_grad():
+            shrunk = losses * refresh.shrink
+        jacobian = self.workers.jacobian(self.engine, shrunk, refresh.layout, share)
+        if parameters and self.basis.one_product:
+            weight = _mean_weight(losses, refresh.shrink)
             if weight is not None:
                 jacobian.expect(parameters, weight)
-            self.basis.add(refresh, jacobian)
-            self.engine.used()
-            return jacobian.gradients
-        return None
+        self.basis.add(refresh, jacobian)
+        self.engine.used()
+        return jacobian.gradients
 
     def take_in_from(
         self, refresh: Refresh, basis_losses: Losses, *, number: int, first: bool
@@ -181,9 +179,7 @@ class Refresher:
             shared = {}
         else:
             shared = dict(zip(space.layout.names, space.layout.shapes, strict=True))
-        if any(
-            name not in named or tuple(named[name].shape) != shape for name, shape in shared.items()
-        ):
+        if any(name not in named or named[name].shape != shape for name, shape in shared.items()):
             logger.warning(
                 "the state is saved without the basis, because some of its parameters are gone or have another name or size; "
                 "whoever loads it computes the basis again in the first step"

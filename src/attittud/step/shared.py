@@ -488,9 +488,8 @@ def _give(
     are added in one call.
 
     `fits`: the value has the parameter's strides and becomes `.grad` itself. Otherwise it is
-        copied, because optimizers
-    write into `.grad`: autograd may return one tensor for two parameters or an expanded tensor, and
-    a user may have changed the memory format.
+    copied, because optimizers write into `.grad`: autograd may return one tensor for two parameters
+    or an expanded tensor, and a user may have changed the memory format.
     """
     if parameter.grad is not None:
         old.append(parameter.grad)
