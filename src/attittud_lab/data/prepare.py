@@ -137,11 +137,13 @@ def encode(
     if whites:
         record[WHITE] = whites
     primary = Task("primary", objective, train.classes, encoder.examples(train))
-    if encoder.pixels is not None:
-        _check_pictures(primary.examples, train.listing.where)
     auxiliary = {}
     for name, part in parts.auxiliary.items():
         auxiliary[name] = encoder.task(name, part, primary, _decoded(others, part, record))
+    if encoder.pixels is not None:
+        _check_pictures(primary.examples, train.listing.where)
+        for name, part in parts.auxiliary.items():
+            _check_pictures(auxiliary[name].examples, part.listing.where)
     empty = primary.examples.rows(torch.arange(0))
     validation = encoder.examples(held_out) if len(held_out.rows) else empty
     test = empty
@@ -261,7 +263,7 @@ def _whitened(parts: Parts) -> tuple[Parts, dict[str, int]]:
 def _check_pictures(examples: Examples, where: str) -> None:
     """Refuse pictures that all show the same, such as a single colour."""
     pixels = examples.inputs
-    if len(pixels) > 1 and bool((pixels[1:] == pixels[:1]).all()):
+    if len(pixels) > 1 and all(torch.equal(picture, pixels[0]) for picture in pixels):
         problem = f"{where}: all {len(pixels)} training pictures are equal when scaled"
         raise InputError(f"{problem}; check the files, or raise data.image_size")
 
