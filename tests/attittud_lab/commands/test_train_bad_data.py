@@ -112,7 +112,11 @@ def test_pictures_of_one_colour_are_refused(
             size = (8 + number, 8)  # they are equal only when they are scaled
             Image.new("L", size, colour).save(folder / f"{number}.png")
     paths = ["data.primary.path=primary", "data.auxiliary.more.path=auxiliary"]
-    settings = ["data.primary.overlap=allow", "data.primary.train=20", "portfolio.learners=[linear]"]
+    settings = [
+        "data.primary.overlap=allow",
+        "data.primary.train=20",
+        "portfolio.learners=[linear]",
+    ]
     assert call("train", "job.yaml", *paths, *settings, "portfolio.features=[histogram]") == 2
     *_, message = capsys.readouterr().err.splitlines()
     assert message.startswith(f"attittud: {source}: all ") and "; " in message
