@@ -8,8 +8,9 @@ terminal prints the clearest sentence of each source.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -100,26 +101,28 @@ def translate(
         openness = openness[:, None]
         labels = labels[:, None]
     # matrix: sources x tasks x classes x labels; openness: sources x tasks
+    # Of a yes/no question, only yes is shown: in the row of the task, the column of the source.
+    yes = (1,)
     cells: list[Cell] = []
     channels = []
-    for number in range(matrix.shape[0]):
-        for task in range(matrix.shape[1]):
-            channel = Channel(
-                matrix[number, task],
-                float(openness[number, task]),
-                shares[number],
-                probabilities[:, number],
-                labels[:, task],
-            )
-            drawn = channel.drawn(counts)
-            row = task if problem.several else None
-            column = number if source.several else None
-            of = [] if row is None else [str(problem.classes[row])]
-            of += [] if column is None else [str(source.classes[column])]
-            channels.append(
-                {"of": of, "value": channel.openness, **_ends(drawn.openness, channel.openness)}
-            )
-            cells += channel.cells(drawn, row, column)
+    for number, task in np.ndindex(openness.shape):
+        channel = Channel(
+            matrix[number, task],
+            float(openness[number, task]),
+            shares[number],
+            probabilities[:, number],
+            labels[:, task],
+        )
+        drawn = channel.drawn(counts)
+        rows = yes if problem.several else range(len(channel.matrix))
+        columns = yes if source.several else range(len(channel.shares))
+        for cell in channel.cells(drawn, rows, columns):
+            row = task if problem.several else cell.row
+            column = number if source.several else cell.column
+            cells.append(replace(cell, row=row, column=column))
+        of = [str(problem.classes[task])] if problem.several else []
+        of += [str(source.classes[number])] if source.several else []
+        channels.append({"of": of, **_estimate(channel.openness, drawn.openness)})
     return _table(problem, source, channels, cells)
 
 
@@ -135,32 +138,28 @@ def source_probabilities(problem: Problem, source: SourceData, models: SourceMod
     return np.stack([1 - yes, yes], axis=-1)
 
 
+Estimate = dict[str, Any]
+"""A value with the ends `low` and `high` of its 95 % interval, None where there is no interval."""
+
+
 @dataclass(frozen=True)
 class Cell:
     """How often a primary class has an auxiliary label, and what the label means."""
 
     row: int
     column: int
-    value: float
+    value: Estimate
     """C[c, a]."""
-    ends: dict[str, float | None]
-    meaning: float
+    meaning: Estimate
     """p(c|a) ∝ C[c, a] times the share of c: the share of class c among examples with this
     label.
     """
-    meaning_ends: dict[str, float | None]
-    share: float
-    """The share of class c among the primary labels: what the meaning is compared with."""
+    clearness: float
+    """How far the low end of the meaning is above the share of class c; -inf if the channel may be
+    closed.
+    """
     spread: float
     """π(a), the share of the label in the source: what the value is compared with."""
-    is_open: bool
-    """Whether the interval of the channel's openness is above 0."""
-
-    @property
-    def clearness(self) -> float:
-        """How far the meaning is above the share of the class, at the low end of its interval."""
-        low = self.meaning_ends["low"]
-        return -math.inf if low is None else low - self.share
 
 
 @dataclass(frozen=True)
@@ -235,29 +234,19 @@ class Channel:
         ]
         return np.stack(columns, axis=1)
 
-    def cells(self, drawn: Drawn, row: int | None, column: int | None) -> list[Cell]:
-        """Return all entries; of a yes/no question, in this row or column, the entry of yes."""
+    def cells(self, drawn: Drawn, rows: Iterable[int], columns: Iterable[int]) -> Iterator[Cell]:
+        """Yield entries of the matrix with their intervals."""
         sizes = self.class_counts(np.ones((1, len(self.labels))))
         meaning = meanings(self.matrix[None], sizes)[0]
-        low = _ends(drawn.openness, self.openness)["low"]
+        lowest = _estimate(self.openness, drawn.openness)["low"]
         class_shares = sizes[0] / max(1.0, sizes.sum())
-        cells = []
-        for number in range(len(self.matrix)) if row is None else (1,):
-            for label in range(len(self.shares)) if column is None else (1,):
-                cells.append(
-                    Cell(
-                        number if row is None else row,
-                        label if column is None else column,
-                        float(self.matrix[number, label]),
-                        _ends(drawn.matrix[:, number, label], self.matrix[number, label]),
-                        float(meaning[number, label]),
-                        _ends(drawn.meaning[:, number, label], meaning[number, label]),
-                        float(class_shares[number]),
-                        float(self.shares[label]),
-                        low is not None and low > 0,
-                    )
-                )
-        return cells
+        for row, column in product(rows, columns):
+            means = _estimate(meaning[row, column], drawn.meaning[:, row, column])
+            clearness = -math.inf
+            if lowest is not None and lowest > 0 and means["low"] is not None:
+                clearness = means["low"] - class_shares[row]
+            value = _estimate(self.matrix[row, column], drawn.matrix[:, row, column])
+            yield Cell(row, column, value, means, clearness, float(self.shares[column]))
 
 
 def meanings(matrix: Numbers, sizes: Numbers) -> Numbers:
@@ -300,12 +289,13 @@ def draw_counts(examples: int, groups: Sequence[str] | None, seed: int) -> Numbe
     return counts
 
 
-def _ends(draws: Numbers, value: float) -> dict[str, float | None]:
-    """Return the ends of the 95 % interval, which contains the value itself; None without draws."""
+def _estimate(value: float, draws: Numbers) -> Estimate:
+    """Return a value with the ends of its 95 % interval, which contains the value itself."""
+    value = float(value)
     if not len(draws):
-        return {"low": None, "high": None}
+        return {"value": value, "low": None, "high": None}
     low, high = np.quantile(draws, [0.025, 0.975])
-    return {"low": min(float(low), float(value)), "high": max(float(high), float(value))}
+    return {"value": value, "low": min(float(low), value), "high": max(float(high), value)}
 
 
 # -------------------------------------------------------------------------------------- the content
@@ -315,15 +305,18 @@ def _table(
     problem: Problem, source: SourceData, channels: list[dict[str, Any]], cells: list[Cell]
 ) -> dict[str, Any]:
     """Return what leaderboard.json says about a source."""
-    small = max(len(problem.classes), len(source.classes)) <= MOST_NAMES
     if problem.several:
         sizes = (problem.labels == 1).sum(axis=0)
     else:
         sizes = np.bincount(problem.labels[problem.labels >= 0], minlength=len(problem.classes))
+    small = max(len(problem.classes), len(source.classes)) <= MOST_NAMES
+    shown = cells
     if not small:
-        cells_shown = sorted(cells, key=lambda cell: cell.spread - cell.value)[:LISTED]
-    else:
-        cells_shown = cells
+        shown = sorted(cells, key=lambda cell: cell.spread - cell.value["value"])[:LISTED]
+    entries = []
+    for cell in shown:
+        entry = {"class": cell.row, "label": cell.column, **cell.value}
+        entries.append({**entry, "meaning": cell.meaning["value"]})
     return {
         "source": source.name,
         "classes": [str(name) for name in problem.classes],
@@ -332,18 +325,8 @@ def _table(
         "several": problem.several or source.several,
         "openness": channels,
         "whole": small,
-        "entries": [_entry(cell) for cell in cells_shown],
+        "entries": entries,
         "sentences": _sentences(problem, source, cells),
-    }
-
-
-def _entry(cell: Cell) -> dict[str, Any]:
-    return {
-        "class": cell.row,
-        "label": cell.column,
-        "value": cell.value,
-        **cell.ends,
-        "meaning": cell.meaning,
     }
 
 
@@ -355,16 +338,16 @@ def _sentences(problem: Problem, source: SourceData, cells: list[Cell]) -> list[
     """
     best: dict[int, Cell] = {}
     for cell in cells:
-        if not cell.is_open or cell.clearness <= 0:
+        if cell.clearness <= 0:
             continue
-        if cell.column not in best or cell.meaning > best[cell.column].meaning:
+        known = best.get(cell.column)
+        if known is None or cell.meaning["value"] > known.meaning["value"]:
             best[cell.column] = cell
     clearest = sorted(best.values(), key=lambda cell: cell.clearness, reverse=True)
     sentences = []
     for cell in clearest[:SENTENCES]:
         label = str(source.classes[cell.column])
         name = str(problem.classes[cell.row])
-        meaning = {"value": cell.meaning, **cell.meaning_ends}
-        text = words.translation(source.name, label, name, meaning)
-        sentences.append({"label": label, "class": name, **meaning, "text": text})
+        text = words.translation(source.name, label, name, cell.meaning)
+        sentences.append({"label": label, "class": name, **cell.meaning, "text": text})
     return sentences
