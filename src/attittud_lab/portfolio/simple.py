@@ -12,11 +12,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor
@@ -24,7 +22,7 @@ from torch import Tensor
 from attittud_lab import features
 from attittud_lab.config.schema import Config
 from attittud_lab.data.prepare import Prepared
-from attittud_lab.data.tasks import can_share, mix, sharing
+from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError
 from attittud_lab.features.base import FeatureMap
 from attittud_lab.features.compute import compute, seconds_for
@@ -44,15 +42,14 @@ from attittud_lab.uses import find_use
 from attittud_lab.uses.base import SourceModels
 from attittud_lab.uses.candidates import ENCODED, TABLES, default_candidates
 from attittud_lab.uses.evaluate import Evaluation, evaluate, fit_final
-from attittud_lab.uses.problem import Problem, SimpleCandidate, SourceData
+from attittud_lab.uses.problem import Problem, SimpleCandidate
+from attittud_lab.uses.read import joined_inputs, labelled_rows, problem_of
 
 ALONE = "alone"
 """The use that is always tried."""
 LEARNERS_OF_NETWORKS = (NETWORK, finetuned.NAME)
 USUAL_USES = ("alone", "stacked", "translated")
 """The uses of a learner that is named without them."""
-LABELLED = ("classify", "multi_label")
-"""The objectives of auxiliary data that have labels."""
 SHARE_FOR_FEATURES = 0.5
 """An encoder is skipped if its features would take more than this share of the budget."""
 FINISH = 1.7
@@ -80,10 +77,13 @@ def chosen_learners(config: Config, data: Prepared) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """What the folds chose for a candidate."""
+class Tried:
+    """What the folds showed about a candidate, as its file has it."""
 
+    outputs: Tensor
+    """The scores of the held-out labels, fold by fold."""
     setting: dict[str, float]
+    """What the folds chose."""
     temperature: float
     seconds: float
 
@@ -111,8 +111,7 @@ class SimpleCandidates:
         """How long it took to fit all candidates on the features before; None for the first."""
         self.standings: dict[str, Standing] = {}
         self.candidates: dict[str, SimpleCandidate] = {}
-        self.chosen: dict[str, Chosen] = {}
-        """What the folds chose for each candidate."""
+        self.tried: dict[str, Tried] = {}
         self.maps: dict[str, FeatureMap] = {}
         self.problems: dict[str, Problem] = {}
         self.source_models: dict[str, SourceModels] = {}
@@ -148,24 +147,17 @@ class SimpleCandidates:
         """Compute one kind of features of all examples; None if that would take too long."""
         data = self.setting.data
         feature_map = features.build(name, data.kind)
-        inputs = {"primary": data.inputs("primary")}
-        for source in self.sources():
-            inputs[source] = data.inputs(source)
+        rows = labelled_rows(data)
+        inputs = joined_inputs(data, rows)
         cache = Path(self.setting.config.output) / "features"
         device = str(self.setting.device)
-        rows = _joined([*inputs.values()])
-        if feature_map.worth_keeping and not self.fits(feature_map, rows, cache, device):
+        if feature_map.worth_keeping and not self.fits(feature_map, inputs, cache, device):
             return None
-        feature_map.fit(rows)
+        feature_map.fit(inputs)
         with nullcontext() if feature_map.network is not None else few_threads():
-            matrix = compute(feature_map, rows, cache, device, self.setting.progress)
+            matrix = compute(feature_map, inputs, cache, device, self.setting.progress)
         self.maps[name] = feature_map
-        parts = {}
-        start = 0
-        for source, some in inputs.items():
-            parts[source] = matrix[start : start + len(some)]
-            start += len(some)
-        return self.problem(parts)
+        return problem_of(data, rows, matrix, aligned=True)
 
     def fits(self, feature_map: FeatureMap, rows: Any, cache: Path, device: str) -> bool:
         """Whether there is time to compute these features; a line says so if it takes long, or too
@@ -188,35 +180,6 @@ class SimpleCandidates:
             self.say(line)
         return True
 
-    def sources(self) -> list[str]:
-        """The auxiliary sources that have labels."""
-        tasks = self.setting.data.auxiliary
-        return [name for name, task in tasks.items() if task.objective in LABELLED]
-
-    def problem(self, parts: Mapping[str, Any]) -> Problem:
-        """The primary task and its sources as arrays; `parts` are features by source."""
-        data = self.setting.data
-        sources = {}
-        for name in self.sources():
-            task = data.auxiliary[name]
-            same = can_share(task, data.primary)
-            if same:
-                task = sharing(task, data.primary)
-            targets = task.examples.targets
-            assert targets is not None
-            labels = targets.cpu().numpy()
-            sources[name] = SourceData(name, parts[name], labels, list(task.classes), same)
-        targets = data.primary.examples.targets
-        assert targets is not None
-        primary = data.primary
-        return Problem(
-            parts["primary"],
-            targets.cpu().numpy(),
-            list(primary.classes),
-            primary.several,
-            sources,
-        )
-
     # ----------------------------------------------------------------------------------- candidates
 
     def evaluate(self, name: str, problem: Problem) -> None:
@@ -225,26 +188,21 @@ class SimpleCandidates:
         for use in setting.config.portfolio.uses or ():
             self.say_skipped(use, problem)
         candidates = default_candidates(problem, name, self.uses_of_learners())
-        waiting = []
-        results = {}
-        for candidate in candidates:
-            self.candidates[candidate.label] = candidate
-            result = self.stored(candidate.label)
-            if result is None:
-                waiting.append(candidate)
-            else:
-                results[candidate.label] = result
-        setting.progress.phase(f"learners on {name}", len(candidates), len(results))
+        finished = [candidate for candidate in candidates if self.file(candidate.label).is_file()]
+        waiting = [candidate for candidate in candidates if candidate not in finished]
+        setting.progress.phase(f"learners on {name}", len(candidates), len(finished))
         self.source_models[name] = SourceModels(problem.sources, self.seed)
         running = evaluate(problem, setting.folds.of, waiting, self.seed)
         for candidate in candidates:
-            if candidate.label in results:
-                outputs, chosen = results[candidate.label]
+            path = self.file(candidate.label)
+            if candidate in finished:
+                tried = Tried(**load_checkpoint(path))
             else:
-                outputs, chosen = self.result(next(running))
-                self.store(candidate.label, outputs, chosen)
+                tried = self.result(next(running))
+                make_folder(path.parent)
+                save_checkpoint(path, vars(tried))
                 setting.progress.advance(1, {})
-            self.add(candidate, outputs, chosen)
+            self.add(candidate, tried)
             standing = self.standings[candidate.label]
             setting.progress.say(words.standing_line(standing, setting.held_out.metric))
 
@@ -272,50 +230,36 @@ class SimpleCandidates:
             if objection is not None and line not in self.lines:
                 self.say(line)
 
-    def result(self, evaluation: Evaluation) -> tuple[Tensor, Chosen]:
-        """The scores of the held-out labels, fold by fold, and what the folds chose."""
-        rows = self.setting.folds.validated
-        outputs = torch.from_numpy(evaluation.outputs[rows]).float()
-        chosen = Chosen(dict(evaluation.setting), evaluation.temperature, evaluation.seconds)
-        return outputs, chosen
+    def result(self, evaluation: Evaluation) -> Tried:
+        """Return what the folds showed, for the held-out labels alone."""
+        outputs = torch.from_numpy(evaluation.outputs[self.setting.folds.validated]).float()
+        setting = dict(evaluation.setting)
+        return Tried(outputs, setting, evaluation.temperature, evaluation.seconds)
 
-    def add(self, candidate: SimpleCandidate, outputs: Tensor, chosen: Chosen) -> None:
+    def add(self, candidate: SimpleCandidate, tried: Tried) -> None:
         """Add a candidate with its out-of-fold scores."""
         about = {
             "features": candidate.features,
             "learner": candidate.learner,
             "use": candidate.use,
             "sources": list(candidate.sources),
-            "setting": chosen.setting,
+            "setting": tried.setting,
         }
-        self.chosen[candidate.label] = chosen
+        self.candidates[candidate.label] = candidate
+        self.tried[candidate.label] = tried
         self.standings[candidate.label] = Standing(
             candidate.label,
             about,
             alone=not candidate.sources,
-            seconds=chosen.seconds,
-            outputs=outputs,
-            curve=Curve.of([outputs], self.setting.held_out),
+            seconds=tried.seconds,
+            outputs=tried.outputs,
+            curve=Curve.of([tried.outputs], self.setting.held_out),
         )
 
     def file(self, label: str) -> Path:
         """The file of a candidate's result."""
         name = f"{mix(label) % 16**12:012x}.safetensors"
         return self.setting.folder.trials_path / "simple" / name
-
-    def store(self, label: str, outputs: Tensor, chosen: Chosen) -> None:
-        path = self.file(label)
-        make_folder(path.parent)
-        save_checkpoint(path, {"outputs": outputs, **vars(chosen)})
-
-    def stored(self, label: str) -> tuple[Tensor, Chosen] | None:
-        """Return what an earlier process found out about a candidate."""
-        path = self.file(label)
-        if not path.is_file():
-            return None
-        state = load_checkpoint(path)
-        outputs = state.pop("outputs")
-        return outputs, Chosen(**state)
 
     # ---------------------------------------------------------------------------------- final model
 
@@ -329,12 +273,12 @@ class SimpleCandidates:
         for label, count in picks.items():
             began = time.monotonic()
             candidate = self.candidates[label]
-            chosen = self.chosen[label]
+            tried = self.tried[label]
             model = fit_final(
                 self.problems[candidate.features],
                 candidate,
-                chosen.setting,
-                chosen.temperature,
+                tried.setting,
+                tried.temperature,
                 self.seed,
                 self.source_models[candidate.features],
             )
@@ -370,10 +314,3 @@ def file_name(features_name: str) -> str:
     if safe == features_name:
         return safe
     return f"{safe[-40:]}-{mix(features_name) % 16**8:08x}"
-
-
-def _joined(parts: Sequence[Any]) -> Any:
-    """Return the inputs of several parts as one: a list, or an array of columns."""
-    if isinstance(parts[0], np.ndarray):
-        return np.concatenate(parts)
-    return list(chain.from_iterable(parts))

@@ -9,21 +9,19 @@ seeds (`primary_only`: 49.1 %), and its channels were less open.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
 from attittud import LabelChannel
 from attittud_lab import features
 from attittud_lab.config.schema import Config
-from attittud_lab.data.prepare import PRIMARY, Prepared
-from attittud_lab.data.tasks import OBJECTIVES, Task, mix
+from attittud_lab.data.prepare import Prepared
+from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError
 from attittud_lab.features.compute import compute
 from attittud_lab.output.progress import Progress
@@ -31,7 +29,8 @@ from attittud_lab.strategies import find
 from attittud_lab.training.devices import choose_device, single_thread
 from attittud_lab.uses.base import SourceModels, held_out_loss
 from attittud_lab.uses.landmarks import with_fewer_columns
-from attittud_lab.uses.problem import Problem, SourceData
+from attittud_lab.uses.problem import Problem
+from attittud_lab.uses.read import joined_inputs, labelled_rows, problem_of
 from attittud_lab.uses.translated import Translation
 
 MOST_EXAMPLES = 3000
@@ -84,18 +83,27 @@ def estimate(config: Config, data: Prepared, progress: Progress) -> Channels:
     Of the default features of this kind of data, those are read on which models of the sources best
     predict labels of source examples that were held out. No primary label takes part in this.
     """
-    names = [name for name, task in data.auxiliary.items() if OBJECTIVES[task.objective].labelled]
-    if not names:
+    rows = labelled_rows(data)
+    if not rows:
         raise InputError(
             "strategy channel translates labels, but no auxiliary source has any; name another "
             "strategy, such as multitask"
         )
     seed = mix(config.seed, "channel") % 2**32
-    rows = {name: _some(data.auxiliary[name], mix(seed, name)) for name in names}
+    for name, numbers in rows.items():
+        if len(numbers) > MOST_EXAMPLES:
+            generator = np.random.default_rng(mix(seed, name))
+            rows[name] = np.sort(generator.permutation(len(numbers))[:MOST_EXAMPLES])
+    inputs = joined_inputs(data, rows)
+    device = choose_device(config.device)
     best: tuple[float, str, Problem] | None = None
     with single_thread(), threadpool_limits(limits=1):
         for name in features.choose_features(data.kind).names:
-            problem = with_fewer_columns(_problem(config, data, name, rows, progress), seed)
+            feature_map = features.build(name, data.kind)
+            feature_map.fit(inputs)
+            matrix = compute(feature_map, inputs, Path(config.output) / FOLDER, device, progress)
+            problem = problem_of(data, rows, matrix, aligned=False)
+            problem = with_fewer_columns(problem, seed)
             loss = sum(held_out_loss(one.labelled, seed) for one in problem.sources.values())
             if best is None or loss < best[0]:
                 best = (loss, name, problem)
@@ -123,54 +131,3 @@ def translated(data: Prepared, channels: Channels) -> Prepared:
             silent = float(channel.openness.max()) == 0
             tasks[name] = replace(task, channel=channel, shares_head=True, silent=silent)
     return replace(data, auxiliary=tasks)
-
-
-def _some(task: Task, seed: int) -> npt.NDArray[np.int64]:
-    """Return the numbers of the examples that the model of a source is fitted to."""
-    count = len(task.examples)
-    if count <= MOST_EXAMPLES:
-        return np.arange(count)
-    return np.sort(np.random.default_rng(seed).permutation(count)[:MOST_EXAMPLES])
-
-
-def _problem(
-    config: Config,
-    data: Prepared,
-    name: str,
-    rows: Mapping[str, npt.NDArray[np.int64]],
-    progress: Progress,
-) -> Problem:
-    """Return primary training examples and some of each source, with one kind of features."""
-    parts = {PRIMARY: data.inputs(PRIMARY)}
-    for source, numbers in rows.items():
-        inputs = data.inputs(source)
-        whole = isinstance(inputs, np.ndarray)
-        parts[source] = inputs[numbers] if whole else [inputs[row] for row in numbers.tolist()]
-    inputs = _joined([*parts.values()])
-    feature_map = features.build(name, data.kind)
-    feature_map.fit(inputs)
-    device = choose_device(config.device)
-    matrix = compute(feature_map, inputs, Path(config.output) / FOLDER, device, progress)
-    matrices = {}
-    start = 0
-    for part, examples in parts.items():
-        matrices[part] = matrix[start : start + len(examples)]
-        start += len(examples)
-    sources = {}
-    for source, numbers in rows.items():
-        task = data.auxiliary[source]
-        targets = task.examples.targets
-        assert targets is not None
-        labels = targets.cpu().numpy()[numbers]
-        sources[source] = SourceData(source, matrices[source], labels, list(task.classes))
-    primary = data.primary
-    assert primary.examples.targets is not None
-    labels = primary.examples.targets.cpu().numpy()
-    return Problem(matrices[PRIMARY], labels, primary.classes, primary.several, sources)
-
-
-def _joined(parts: Sequence[Any]) -> Any:
-    """Return the inputs of several parts as one: a list, or an array of columns."""
-    if isinstance(parts[0], np.ndarray):
-        return np.concatenate(parts)
-    return list(chain.from_iterable(parts))
