@@ -16,7 +16,7 @@ import numpy as np
 
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.portfolio.simple import SimpleCandidates
-from attittud_lab.portfolio.suspicious import PARTS, probabilities
+from attittud_lab.portfolio.suspicious import PARTS, examine, probabilities
 from attittud_lab.portfolio.translations import best_features
 from attittud_lab.uses.base import fit_source
 from attittud_lab.uses.landmarks import with_fewer_columns
@@ -42,14 +42,19 @@ def measured(simple: SimpleCandidates, data: Prepared, folder: Path) -> dict[str
         if not source.same_classes or not path.exists():
             continue
         wrong = np.load(path)[data.parts.auxiliary[source.name].rows] != source.labels
+        listed = examine(problem, source, simple.seed).rows
+        figures[source.name] = {
+            "wrong": float(wrong.mean()),
+            "listed": len(listed),
+            "listed_right": int((~wrong[listed]).sum()),
+        }
         if wrong.all() or not wrong.any():
             continue
         examples = np.arange(len(wrong))
         began = time.process_time()
-        likely = probabilities(problem, source, np.random.default_rng(simple.seed), simple.seed)
+        likely, _ = probabilities(problem, source, np.random.default_rng(simple.seed), simple.seed)
         seconds = time.process_time() - began
-        figures[source.name] = {
-            "wrong": float(wrong.mean()),
+        figures[source.name] |= {
             "list": float(roc_auc_score(wrong, -likely[examples, source.labels])),
             "cleanlab": float(roc_auc_score(wrong, -self_confidence(source, simple.seed))),
             "seconds": seconds / len(wrong) * AT_ONCE,

@@ -28,7 +28,7 @@ from attittud_lab.predict.outputs import harmless
 from attittud_lab.uses.base import SourceModels, fit_source
 from attittud_lab.uses.evaluate import fit_final
 from attittud_lab.uses.landmarks import with_fewer_columns
-from attittud_lab.uses.problem import Problem, SimpleCandidate, SourceData
+from attittud_lab.uses.problem import LabelNumbers, Problem, SimpleCandidate, SourceData
 from attittud_lab.uses.translated import Translation
 
 FILE = "suspicious.csv"
@@ -41,7 +41,7 @@ COLUMNS = (
     "probability of the label",
 )
 RATE = 0.1
-"""Labels are listed as long as at most this share of them is expected to be right."""
+"""At most this share of the listed labels is expected to be right."""
 SURE = 0.5
 """The proposed class of a listed label has at least this probability."""
 PARTS = 5
@@ -142,32 +142,54 @@ class Suspects:
 def examine(problem: Problem, source: SourceData, seed: int) -> Suspects:
     """Find the labels of a source that look wrong.
 
-    Another class must have a probability of at least `SURE`. The list is the longest in which the
-    mean probability of the labels is at most `RATE`. With the primary classes this is the false
-    discovery rate, as far as the probabilities are right. With other classes there is no such rate:
-    a model of the source predicts its labels, right or wrong.
+    Another class must have a probability of at least `SURE`. The list is the longest that keeps to
+    `RATE`: with the primary classes its estimated false discovery rate (see `within_rate`), with
+    other classes the mean probability of its labels, since no such rate can be estimated there.
     """
     rows = np.flatnonzero(source.labels >= 0)
     generator = np.random.default_rng(seed)
     if len(rows) > MOST_EXAMINED:
         rows = np.sort(generator.permutation(rows)[:MOST_EXAMINED])
     part = source.rows(rows)
-    likely = probabilities(problem, part, generator, seed)
-    right = likely[np.arange(len(rows)), part.labels]
-    proposed = likely.argmax(axis=1)
-    differing = np.flatnonzero((proposed != part.labels) & (likely.max(axis=1) >= SURE))
-    order = differing[np.argsort(right[differing], kind="stable")]
-    means = np.cumsum(right[order]) / np.arange(1, len(order) + 1)
-    order = order[: int((means <= RATE).sum())]
-    return Suspects(
-        rows[order], proposed[order], likely[order].max(axis=1), right[order], len(rows)
-    )
+    likely, by_chance = probabilities(problem, part, generator, seed)
+    listed, right = _doubtful(likely, part.labels)
+    if by_chance is None:
+        means = np.cumsum(right) / np.arange(1, len(right) + 1)
+        count = int((means <= RATE).sum())
+    else:
+        count = within_rate(right, _doubtful(by_chance, part.labels)[1])
+    listed = listed[:count]
+    proposed = likely[listed].argmax(axis=1)
+    return Suspects(rows[listed], proposed, likely[listed].max(axis=1), right[:count], len(rows))
+
+
+def _doubtful(likely: Numbers, labels: LabelNumbers) -> tuple[RowNumbers, Numbers]:
+    """Return the rows for which another class is sure, the least probable label first, and the
+    probabilities of their labels.
+    """
+    right = likely[np.arange(len(labels)), labels]
+    rows = np.flatnonzero((likely.argmax(axis=1) != labels) & (likely.max(axis=1) >= SURE))
+    rows = rows[np.argsort(right[rows], kind="stable")]
+    return rows, right[rows]
+
+
+def within_rate(right: Numbers, by_chance: Numbers) -> int:
+    """Return how many labels can be listed at a false discovery rate of at most `RATE`.
+
+    Both arguments are probabilities of doubtful labels in rising order, the second with permuted
+    primary labels, which say nothing about the source. Of the labels up to right[n - 1], so many
+    are expected by chance that the rate is #{by_chance ≤ right[n - 1]} / n.
+    """
+    chance = np.searchsorted(by_chance, right, side="right")
+    allowed = np.flatnonzero(chance <= RATE * np.arange(1, len(right) + 1))
+    return int(allowed[-1]) + 1 if len(allowed) else 0
 
 
 def probabilities(
     problem: Problem, source: SourceData, generator: np.random.Generator, seed: int
-) -> Numbers:
-    """Return the probability of each class of the source for each of its examples, rows x classes.
+) -> tuple[Numbers, Numbers | None]:
+    """Return the probability of each class of the source for each of its examples, rows x classes,
+    and the same with permuted primary labels (None if primary labels are not used).
 
     An example gets it from models of the other parts of the source. If the classes are the primary
     ones, it is q(c) ∝ p(c|x) C[c, a], with p of the linear learner with the use *translated*, and
@@ -177,25 +199,34 @@ def probabilities(
     """
     part = generator.permutation(len(source.labels)) % PARTS
     likely = np.zeros((len(source.labels), len(source.classes)))
+    by_chance = np.zeros_like(likely)
     for number in range(PARTS):
         judged = np.flatnonzero(part == number)
         others = np.flatnonzero(part != number)
         if not len(judged) or not len(others):
             continue
         training = source.rows(others)
-        features = source.features[judged]
-        if source.same_classes:
-            smaller = replace(problem, sources={source.name: training})
-            models = SourceModels(smaller.sources, seed)
-            candidate = SimpleCandidate("", "linear", "translated", (source.name,))
-            model = fit_final(smaller, candidate, SETTING, seed=seed, models=models)
-            channel = Translation.estimate(training, smaller, models, seed).channel
-            scores = torch.from_numpy(model.scores(features))
-            labels = torch.from_numpy(source.labels[judged])
-            likely[judged] = channel.posterior(scores, labels).numpy()
-        else:
-            likely[judged] = np.exp(fit_source(training, seed).scores(features))
-    return likely
+        if not source.same_classes:
+            likely[judged] = np.exp(fit_source(training, seed).scores(source.features[judged]))
+            continue
+        held_out = source.rows(judged)
+        models = SourceModels({source.name: training}, seed)
+        known = replace(problem, sources={source.name: training})
+        permuted = replace(known, labels=generator.permutation(known.labels))
+        likely[judged] = _posterior(known, held_out, models, seed)
+        by_chance[judged] = _posterior(permuted, held_out, models, seed)
+    return likely, by_chance if source.same_classes else None
+
+
+def _posterior(problem: Problem, held_out: SourceData, models: SourceModels, seed: int) -> Numbers:
+    """Return q(c) of held-out examples of the only source of a problem, rows x classes."""
+    source = problem.sources[held_out.name]
+    candidate = SimpleCandidate("", "linear", "translated", (source.name,))
+    model = fit_final(problem, candidate, SETTING, seed=seed, models=models)
+    channel = Translation.estimate(source, problem, models, seed).channel
+    scores = torch.from_numpy(model.scores(held_out.features))
+    posterior: Numbers = channel.posterior(scores, torch.from_numpy(held_out.labels)).numpy()
+    return posterior
 
 
 # ------------------------------------------------------------------------- what a person sees of it

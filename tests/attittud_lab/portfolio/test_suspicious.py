@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from attittud_lab.portfolio.suspicious import (
     Suspects,
     examine,
     probabilities,
+    within_rate,
     write_csv,
 )
 from attittud_lab.report import write_report
@@ -48,7 +50,8 @@ def example(
 def test_planted_labels_are_found(same_classes: bool, shift: int) -> None:
     problem, _, planted = example(same_classes=same_classes, shift=shift)
     source = problem.sources["web"]
-    likely = probabilities(problem, source, np.random.default_rng(0), 0)
+    likely, by_chance = probabilities(problem, source, np.random.default_rng(0), 0)
+    assert (by_chance is not None) == same_classes
     np.testing.assert_allclose(likely.sum(axis=1), 1)
     of_label = likely[np.arange(len(planted)), source.labels]
     assert roc_auc_score(planted, -of_label) > 0.85
@@ -57,6 +60,35 @@ def test_planted_labels_are_found(same_classes: bool, shift: int) -> None:
     assert (np.diff(suspects.label_probability) >= 0).all()
     assert (suspects.proposed != source.labels[suspects.rows]).all()
     assert planted[suspects.rows].mean() > 0.7
+
+
+def test_primary_labels_that_say_nothing_list_nothing() -> None:
+    """Probabilities of a model that is too sure listed labels that were right."""
+    problem, _, planted = example(same_classes=True)
+    listed = []
+    for seed in range(6):
+        labels = np.random.default_rng(seed).permutation(problem.labels)
+        suspects = examine(replace(problem, labels=labels), problem.sources["web"], seed)
+        listed.append(len(suspects.rows))
+    assert np.median(listed) == 0
+    assert len(examine(problem, problem.sources["web"], 0).rows) > planted.sum() / 3
+
+
+@pytest.mark.parametrize(
+    ("right", "by_chance", "count"),
+    [
+        ([0.1, 0.2, 0.3], [], 3),
+        ([0.1, 0.2, 0.3], [0.05], 0),
+        ([0.1] * 9 + [0.2], [0.15], 10),
+        ([0.1] * 9 + [0.2, 0.3], [0.1, 0.25], 10),
+        ([0.1] * 19 + [0.3], [0.2, 0.25], 20),
+        ([], [0.1], 0),
+    ],
+)
+def test_the_longest_list_within_the_rate(
+    right: list[float], by_chance: list[float], count: int
+) -> None:
+    assert within_rate(np.array(right), np.array(by_chance)) == count
 
 
 def test_no_cell_is_a_formula_or_begins_a_row(tmp_path: Path) -> None:
