@@ -10,7 +10,7 @@ from torch._functorch.aot_autograd import make_boxed_func
 from torch.nn import functional as F
 
 from attittud import Eta, Guide
-from attittud.engine import loop
+from attittud.engine import base
 
 
 class Model(nn.Module):
@@ -67,7 +67,7 @@ def test_donated_buffers_are_reported_and_switched_off(donated, monkeypatch):
     """A function that was compiled elsewhere: the guide sees it when torch refuses."""
     model = nn.Linear(6, 3)
     guide = Guide(model, eta=Eta(1, 1, 0), rank=3, engine="loop")
-    x, run_backward = torch.randn(8, 6), loop.run_backward
+    x, run_backward = torch.randn(8, 6), base.run_backward
 
     def refuses(losses, weights, retain_graph, *args, **kwargs):
         if donated.donated_buffer and retain_graph:
@@ -76,7 +76,7 @@ def test_donated_buffers_are_reported_and_switched_off(donated, monkeypatch):
             )
         return run_backward(losses, weights, retain_graph, *args, **kwargs)
 
-    monkeypatch.setattr(loop, "run_backward", refuses)
+    monkeypatch.setattr(base, "run_backward", refuses)
     with pytest.raises(RuntimeError, match="onated buffers"):
         guide.backward(primary=model(x).square().mean(1), auxiliary=model(x).abs().mean())
     guide.backward(primary=model(x).square().mean(1), auxiliary=model(x).abs().mean())

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from attittud import Eta, Guide
 from attittud.autograd import layout
-from attittud.engine import loop
+from attittud.engine import base
 from attittud.step.shared import GraphMemory
 from tests.helpers.watch import Holding
 
@@ -169,7 +169,7 @@ CHANGES: list[Callable[[Run, int], None]] = [
 def nothing_remembered() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(GraphMemory, "recall", lambda self, losses: None)
-        for module in (loop, layout):
+        for module in (base, layout):
             patch.setattr(module, "unconverted", lambda loss, layout, parameters: list(parameters))
         yield
 
