@@ -16,6 +16,7 @@ from attittud_lab.compare import words
 from attittud_lab.compare.candidates import MULTITASK, PRIMARY_ONLY, Tuned, seeds
 from attittud_lab.compare.decide import Scores, decide
 from attittud_lab.config.schema import Config
+from attittud_lab.errors import InputError
 from attittud_lab.runs.result import RunResult, provenance
 from attittud_lab.statistics import LEVEL, PROPORTION, summarise
 
@@ -24,6 +25,20 @@ VERSION = 2
 
 ByLabel = dict[str, dict[int, RunResult]]
 """The finished runs of every strategy, by seed."""
+
+
+def checked(result: RunResult) -> RunResult:
+    """Refuse a result from a damaged file, which would stop the comparison hours later."""
+    try:
+        seconds = seconds_per_step(result)
+    except (ValueError, ZeroDivisionError):  # no guided phase, or one without steps
+        seconds = 0
+    figures = (result.validation[result.metric], result.test[result.metric])
+    if 0 < seconds < math.inf and not any(value < 0 or value > 1 for value in figures):
+        return result
+    path = result.run_dir / "result.json"
+    cure = "delete this folder, and the same command trains the run again"
+    raise InputError(f"{path}: is damaged, or was not written by a run; {cure}")
 
 
 def seconds_per_step(result: RunResult) -> float:

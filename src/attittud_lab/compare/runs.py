@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from attittud_lab.compare.candidates import Budget, Candidate, Variant, job, run_dir
+from attittud_lab.compare.content import checked
 from attittud_lab.compare.words import run_name
 from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.data.prepare import Prepared, split_seed
@@ -24,6 +25,7 @@ from attittud_lab.models.network import files_read
 from attittud_lab.output.progress import Progress
 from attittud_lab.placing.job import Here, Job, Place
 from attittud_lab.placing.trials import Trial, results_of
+from attittud_lab.runs.folder import checked_threads
 from attittud_lab.runs.result import RunResult
 from attittud_lab.training.phase import DivergedError
 from attittud_lab.training.train import load_data, threads_of
@@ -114,7 +116,7 @@ class Runs:
         if config.training.threads is not None:
             return config.training.threads
         if self._threads is None and path.exists() and not self.fresh:
-            self._threads = int(read_json(path))
+            self._threads = checked_threads(path, read_json(path))
         if self._threads is None:
             self._threads = threads_of(config, data)
             write_json(path, self._threads)
@@ -127,7 +129,7 @@ class Runs:
 
 def read_one(config: Config, path: Path) -> tuple[RunResult, float]:
     """Return the result of a finished run, and the seconds of its training."""
-    result = train(config, run_dir=path)
+    result = checked(train(config, run_dir=path))
     return result, result.seconds
 
 

@@ -35,7 +35,7 @@ from torch import Tensor
 
 from attittud_lab.config.load import dump
 from attittud_lab.config.schema import Config, to_dict
-from attittud_lab.errors import InputError, one_line
+from attittud_lab.errors import InputError, one_line, short
 from attittud_lab.files import (
     cannot_write,
     make_folder,
@@ -158,8 +158,8 @@ class RunFolder:
         """
         if not self.about_path.exists():
             return None
-        count: int | None = read_format(self.about_path, VERSION).get("threads")
-        return count
+        count = read_format(self.about_path, VERSION).get("threads")
+        return checked_threads(self.about_path, count)
 
     def begin(self, record: Mapping[str, Any], device: torch.device, threads: int | None) -> None:
         """Write what is known before the first step; a continued run must have the same data.
@@ -224,6 +224,13 @@ class RunFolder:
         write_json(self.result_path, result)
         with _writing(self.checkpoint_path):
             self._remove_unfinished()
+
+
+def checked_threads(path: Path, count: Any) -> int:
+    """Return a number of threads that was read from a file."""
+    if type(count) is not int or count < 1:
+        raise InputError(f"{path}: {short(repr(count))} is no number of threads; {_OVER}")
+    return count
 
 
 def trained_once(

@@ -9,13 +9,14 @@ import torch
 
 from attittud_lab.compare.run import compare
 from attittud_lab.config.load import loads
+from attittud_lab.errors import InputError
 from attittud_lab.training import devices
 from attittud_lab.training.phase import Phase
 from attittud_lab.training.train import load_data, run, threads_of
 from tests.helpers.comparisons import JOB
 from tests.helpers.comparisons import config as comparison
 from tests.helpers.interrupted_runs import JOB as INTERRUPTED
-from tests.helpers.interrupted_runs import outcome, unfinished
+from tests.helpers.interrupted_runs import outcome, train_to_end, unfinished
 
 MANY = 3
 
@@ -127,3 +128,12 @@ def test_later_runs_of_a_comparison_keep_its_number_of_threads(
     machine.seconds = {1: 0.01, MANY: 0.5}  # the machine is busy now
     compare(comparison("compare.seeds=3"), tmp_path)
     assert {recorded(path.parent) for path in tmp_path.rglob("run.json")} == {MANY}
+
+
+@pytest.mark.parametrize("wrong", ["many", 0, None, True])
+def test_a_wrong_number_of_threads_is_refused(wrong: object, tmp_path: Path) -> None:
+    unfinished(tmp_path)
+    about = tmp_path / "run.json"
+    about.write_text(json.dumps(json.loads(about.read_text()) | {"threads": wrong}))
+    with pytest.raises(InputError, match=r"run\.json"):
+        train_to_end(tmp_path)

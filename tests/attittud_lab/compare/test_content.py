@@ -1,0 +1,37 @@
+"""comparison.json from finished runs, and damaged results."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from attittud_lab.compare.content import checked
+from attittud_lab.errors import InputError
+from attittud_lab.runs.result import RunResult
+
+
+def run(
+    seconds: float = 2.0, steps: int = 4, accuracy: float = 0.5, finetune: float = 1.0
+) -> RunResult:
+    phases = [
+        {"name": "guided", "steps": steps, "seconds": seconds, "stopped": None},
+        {"name": "finetune", "steps": 1, "seconds": finetune, "stopped": None},
+    ]
+    figures = {"accuracy": accuracy, "loss": 1.0}
+    return RunResult(
+        "flip", 0, "accuracy", figures, figures, phases, 1, {"test": 9}, Path(f"run-{seconds:g}")
+    )
+
+
+def test_damaged_results_are_refused() -> None:
+    assert checked(run()) == run()
+    for damaged in (
+        run(seconds=0.0),
+        run(seconds=math.inf),
+        run(steps=0),
+        run(accuracy=1.5),
+        replace(run(), phases=[]),
+    ):
+        with pytest.raises(InputError, match=r"run-\w+/result\.json"):
+            checked(damaged)
