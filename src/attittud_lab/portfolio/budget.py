@@ -15,7 +15,7 @@ from attittud_lab.config.schema import Config
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.errors import InputError
 from attittud_lab.files import read_json, write_json
-from attittud_lab.output.progress import EARLY, parse_duration, time_range
+from attittud_lab.output.progress import parse_duration
 from attittud_lab.portfolio.candidates import PRIMARY_ONLY, PortfolioCandidate, config_for, data_for
 from attittud_lab.portfolio.trial import look_steps, phase_lengths
 from attittud_lab.runs.result import typed
@@ -156,14 +156,3 @@ def allowed(config: Config, device: torch.device, part: float = 1.0) -> float | 
             return None
         text = ON_CPU
     return part * parse_duration(text, "portfolio.budget")
-
-
-def forecast(plan: Plan, folds: int, at_once: int = 1) -> str:
-    """Describe the plan in words, with a range of times; `at_once` trials run at the same time."""
-    count = len(plan.candidates)
-    strategies = f"{count} candidate strateg{'ies' if count > 1 else 'y'}"
-    parts = f"{folds} folds of the labels" if folds > 1 else "one split of the labels"
-    runs = "a full run" if plan.runs == 1 else f"{plan.runs:.0f} full runs"
-    take = "take" if count > 1 else "takes"
-    seconds = time_range(plan.seconds / at_once, EARLY)
-    return f"{strategies} on {parts} {take} as long as {runs}: {seconds}"

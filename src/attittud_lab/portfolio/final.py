@@ -24,7 +24,7 @@ from attittud_lab.models.network import (
 from attittud_lab.portfolio.choose import HeldOut
 from attittud_lab.portfolio.networks import NETWORK, Networks, safe_name
 from attittud_lab.portfolio.standing import Standing, usable
-from attittud_lab.portfolio.trial import TrialResult, look_steps, phase_lengths
+from attittud_lab.portfolio.trial import TrialResult, phase_lengths
 from attittud_lab.predict.model import assembled
 from attittud_lab.runs.folder import save_checkpoint
 from attittud_lab.runs.model import WEIGHTS, Member, ModelFile
@@ -148,16 +148,6 @@ def tested(
     return about, model.scores(model.with_features(inputs, data.test))
 
 
-def where(config: Config, look: int) -> dict[str, Any]:
-    """The phase and the step of a look."""
-    step = look_steps(config)[look]
-    lengths = phase_lengths(config)
-    first, *later = lengths
-    if later and step > lengths[first]:
-        return {"phase": later[0], "step": step - lengths[first]}
-    return {"phase": first, "step": step}
-
-
 def write_metrics(
     folder: Path,
     networks: Networks | None,
@@ -175,7 +165,7 @@ def write_metrics(
     assert curve is not None
     rows = [dict(line) for line in lines]
     for look, (score, loss) in enumerate(zip(curve.scores, curve.losses, strict=True)):
-        place = where(networks.config, look)
+        place = networks.place(look)
         seconds = 0.0
         for line in lines:
             if line["phase"] == place["phase"] and line["step"] <= place["step"]:

@@ -55,18 +55,18 @@ def make_folds(data: Prepared, config: PortfolioConfig, seed: int) -> Folds:
     targets = data.primary.examples.targets
     assert targets is not None
     labels = targets.cpu().numpy()
+    units = np.arange(len(labels)) if data.groups is None else np.array(data.groups)
     one_split = len(labels) > config.one_split_above
-    counts = (
-        [max(HELD_OUT, len(labels) // MOST_HELD_OUT)] if one_split else range(config.folds, 1, -1)
-    )
+    counts: Sequence[int] = range(config.folds, 1, -1)
+    if one_split:
+        counts = [max(HELD_OUT, len(labels) // MOST_HELD_OUT)]
     for count in counts:
         rare = rare_examples(labels, data.groups, count)
-        units = np.arange(len(labels)) if data.groups is None else np.array(data.groups)
-        if (2 * rare.sum() <= len(labels) and len(np.unique(units[~rare])) >= count) or count == 2:
+        enough_units = len(np.unique(units[~rare])) >= count
+        if 2 * rare.sum() <= len(labels) and enough_units:
             break
-    if one_split and 2 * rare.sum() > len(
-        labels
-    ):  # many small classes: two examples are enough to hold one of them out
+    if one_split and 2 * rare.sum() > len(labels):
+        # Many small classes: two examples are enough to hold one of them out.
         rare = rare_examples(labels, data.groups, 2)
     if rare.all():
         problem = f"data.primary: there are {len(labels)} labels, and no class has two examples"
@@ -74,20 +74,14 @@ def make_folds(data: Prepared, config: PortfolioConfig, seed: int) -> Folds:
     of = assign(labels, data.groups, rare, count, seed)
     if one_split:
         of = np.where(of == 0, 0, NEVER)
-    classes = data.primary.classes
-    if labels.ndim == 1:
-        missing = [
-            name
-            for number, name in enumerate(classes)
-            if not ((labels == number) & (of != NEVER)).any()
-        ]
-    else:
-        missing = [
-            name for number, name in enumerate(classes) if not labels[of != NEVER, number].any()
-        ]
-    return Folds(
-        of, int(of.max()) + 1, missing
-    )  # fewer than `count` where all but one group are rare
+    held_out = labels[of != NEVER]
+    missing = []
+    for number, name in enumerate(data.primary.classes):
+        of_class = held_out == number if labels.ndim == 1 else held_out[:, number]
+        if not of_class.any():
+            missing.append(name)
+    # There are fewer than `count` folds where all but one group are rare.
+    return Folds(of, int(of.max()) + 1, missing)
 
 
 def rare_examples(labels: Labels, groups: Sequence[str] | None, count: int) -> np.ndarray:
@@ -133,20 +127,20 @@ def assign(
         if sizes[group].any():
             after = filled + sizes[group]
             # How far the classes, and the sizes, would be from equal parts.
-            cost = ((after**2 - filled**2) / total).sum(1) + (
-                after.sum(1) ** 2 - filled.sum(1) ** 2
-            ) / total.sum()
+            of_classes = ((after**2 - filled**2) / total).sum(1)
+            of_sizes = (after.sum(1) ** 2 - filled.sum(1) ** 2) / total.sum()
+            cost = of_classes + of_sizes
             chosen[group] = int(cost.argmin())
             filled[chosen[group]] += sizes[group]
     of[:] = chosen[number]
     for has in _columns(labels).T:
-        if len(folds := np.unique(of[has])) == 1 and folds[0] != NEVER:
+        folds = np.unique(of[has])
+        if len(folds) == 1 and folds[0] != NEVER:
             # All of a class would be held out at once. The smallest of its groups trains in every
             # fold.
-            of[
-                number
-                == min(np.unique(number[has]), key=lambda group: np.count_nonzero(number == group))
-            ] = NEVER
+            of_class = np.unique(number[has])
+            smallest = min(of_class, key=lambda group: np.count_nonzero(number == group))
+            of[number == smallest] = NEVER
     return of
 
 
@@ -163,7 +157,6 @@ def fold_data(data: Prepared, folds: Folds, fold: int | None) -> Prepared:
     if fold is None:
         return replace(data, validation=examples.rows(torch.arange(0)))
     in_fold = folds.of == fold
-    train, validation = (
-        examples.rows(torch.from_numpy(np.flatnonzero(rows))) for rows in (~in_fold, in_fold)
-    )
+    train = examples.rows(torch.from_numpy(np.flatnonzero(~in_fold)))
+    validation = examples.rows(torch.from_numpy(np.flatnonzero(in_fold)))
     return replace(data, primary=replace(data.primary, examples=train), validation=validation)

@@ -5,7 +5,7 @@ worth.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attittud_lab.portfolio.choose import HeldOut
@@ -28,8 +28,6 @@ _LEAST_VARIANCE = 1e-4
 """The least variance of a score: the standard error would vanish where the score is nearly 0 or
 1.
 """
-Named = Callable[[str, int], dict[str, Any]]
-"""The phase and the step of a look of a learner."""
 
 
 def chance(
@@ -81,7 +79,7 @@ def worth(standings: Sequence[Standing], intervals: Intervals) -> dict[str, Any]
 
 
 def rows(
-    standings: Sequence[Standing], intervals: Intervals, where: Named, picks: Mapping[str, int]
+    standings: Sequence[Standing], intervals: Intervals, picks: Mapping[str, int]
 ) -> list[dict[str, Any]]:
     """Return a row for each candidate, from the best to the worst; diverged candidates are last."""
     reference = best_alone(standings)
@@ -101,7 +99,7 @@ def rows(
             "picks": picks.get(standing.label, 0),
         }
         if standing.curve is not None:
-            row |= _scored(standing, intervals, where)
+            row |= _scored(standing, intervals)
             if reference is not None and reference is not standing:
                 gain = intervals.difference(scores_of(standing), scores_of(reference))
                 row["to_reference"] = gain
@@ -109,7 +107,7 @@ def rows(
     return table
 
 
-def _scored(standing: Standing, intervals: Intervals, where: Named) -> dict[str, Any]:
+def _scored(standing: Standing, intervals: Intervals) -> dict[str, Any]:
     """Return the figures of a candidate that did not diverge."""
     curve = standing.curve
     assert curve is not None
@@ -124,6 +122,6 @@ def _scored(standing: Standing, intervals: Intervals, where: Named) -> dict[str,
         "ranking": curve.value[0],
     }
     if not standing.simple:
-        row["best"] = {"look": curve.best, **where(standing.settings["learner"], curve.best)}
+        row["best"] = standing.best
         row["curve"] = {"score": list(curve.scores), "loss": list(curve.losses)}
     return row

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -192,12 +193,14 @@ class Networks:
         diverged = next((trial.diverged for trial in trials if trial.diverged), None)
         curve = None
         outputs = None
+        best: dict[str, Any] = {}
         if diverged is None:
             by_look = zip(*(trial.outputs for trial in trials), strict=True)
             looks = [torch.cat(of_folds) for of_folds in by_look]
             curve = Curve.of(looks, self.setting.held_out, second_phase(self.config))
             # The outputs of all looks of all candidates would need much memory.
             outputs = looks[curve.best]
+            best = {"look": curve.best, **self.place(curve.best)}
         return Standing(
             entry.label,
             {"learner": self.learner, **to_dict(entry.strategy)},
@@ -208,7 +211,22 @@ class Networks:
             diverged=diverged,
             outputs=outputs,
             curve=curve,
+            best=best,
         )
+
+    def place(self, look: int) -> dict[str, Any]:
+        """Return the phase and the step of a look."""
+        step = look_steps(self.config)[look]
+        lengths = phase_lengths(self.config)
+        first, *later = lengths
+        if later and step > lengths[first]:
+            return {"phase": later[0], "step": step - lengths[first]}
+        return {"phase": first, "step": step}
+
+    def about(self) -> dict[str, Any]:
+        """Return what leaderboard.json says about the plan."""
+        looks = range(len(look_steps(self.config)))
+        return {"looks": [self.place(look) for look in looks], "plan": asdict(self.plan)}
 
     def trial(self, label: str, fold: int | None) -> Path:
         """The folder of a trial."""

@@ -5,7 +5,7 @@ everything about it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,6 @@ from attittud_lab.portfolio.simple import SimpleCandidates, chosen_learners, few
 from attittud_lab.portfolio.standing import Standing, scores_of, usable
 from attittud_lab.portfolio.suspicious import suspicious
 from attittud_lab.portfolio.translations import translations
-from attittud_lab.portfolio.trial import phase_lengths
 from attittud_lab.portfolio.winner import choose_single
 from attittud_lab.runs.folder import RunFolder, trained_once
 from attittud_lab.runs.result import PhaseSummary, RunResult
@@ -306,10 +305,7 @@ class Portfolio:
             # A large test set may show more than few labels.
             guessed["beaten"] = self.beats_guess(tested)
 
-        def where(learner: str, look: int) -> dict[str, Any]:
-            return final.where(self.networks[learner].config, look)
-
-        table = rows(standings, intervals, where, picks)
+        table = rows(standings, intervals, picks)
         alone = next((row for row in table if row["without_us"]), None)
         network_wins = not self.standings[winner].simple
         of_folds = network_wins and settings.final == "ensemble" and settings.members == "folds"
@@ -339,19 +335,8 @@ class Portfolio:
             "candidates": table,
         }
         board["simple"] = None if self.simple is None else self.simple.about()
-        board["networks"] = {
-            name: self.about_networks(networks) for name, networks in self.networks.items()
-        }
+        board["networks"] = {name: part.about() for name, part in self.networks.items()}
         return board
-
-    def about_networks(self, networks: Networks) -> dict[str, Any]:
-        """What leaderboard.json says about the plan of a learner."""
-        lengths = phase_lengths(networks.config)
-        looks = range(min(networks.config.portfolio.looks, sum(lengths.values())))
-        return {
-            "looks": [final.where(networks.config, look) for look in looks],
-            "plan": asdict(networks.plan),
-        }
 
     def write_predictions(self, board: Mapping[str, Any], scores: Tensor) -> None:
         """Write the out-of-fold predictions of all candidates and of the model."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -35,6 +35,8 @@ class Standing:
     """Out-of-fold scores at the best look, n x classes."""
     curve: Curve | None = None
     """None where it diverged. A simple learner has a single look."""
+    best: dict[str, Any] = field(default_factory=dict)
+    """The number, the phase and the step of the best look of networks."""
 
     @property
     def simple(self) -> bool:

@@ -7,8 +7,9 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attittud_lab.errors import listed
-from attittud_lab.portfolio import budget
+from attittud_lab.errors import counted, listed
+from attittud_lab.output.progress import EARLY, time_range
+from attittud_lab.portfolio.budget import Plan
 from attittud_lab.portfolio.standing import Standing
 
 if TYPE_CHECKING:
@@ -50,13 +51,17 @@ def standing_line(standing: Standing, metric: str) -> str:
     return f"{standing.label}: out-of-fold {metric} {score:.4f}"
 
 
-def coming(plan: budget.Plan, folds: int, at_once: int, learner: str) -> str:
-    """Say how long the networks of a learner will take."""
+def coming(plan: Plan, folds: int, at_once: int, learner: str) -> str:
+    """Say how long the networks of a learner will take; `at_once` trials run at the same time."""
     name = "networks" if learner == "network" else learner
-    return f"{name}: {budget.forecast(plan, folds, at_once)}"
+    strategies = counted(len(plan.candidates), "candidate strategy", "candidate strategies")
+    parts = f"{folds} folds of the labels" if folds > 1 else "one split of the labels"
+    runs = counted(round(plan.runs), "full run")
+    seconds = time_range(plan.seconds / at_once, EARLY)
+    return f"{name}: {strategies} on {parts}, which is the work of {runs}: {seconds}"
 
 
-def idle_cores(plan: budget.Plan, at_once: int, device: torch.device, long: float) -> str:
+def idle_cores(plan: Plan, at_once: int, device: torch.device, long: float) -> str:
     """Say that other cores could be used; empty if none is idle, or if it does not matter."""
     # A container or a batch system may allow fewer cores than the machine has.
     if hasattr(os, "sched_getaffinity"):

@@ -1,7 +1,6 @@
 """The leaderboard: its rows, the chance that auxiliary data help, and what they were worth."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +12,6 @@ from tests.helpers.standings import held, network, outputs_right, simple
 
 TARGETS = torch.arange(90) % 2
 HELD = held(TARGETS)
-
-
-def where(_: str, look: int) -> dict[str, Any]:
-    return {"phase": "guided", "step": 7 + look}
 
 
 def test_the_chance_follows_from_scores_and_losses() -> None:
@@ -45,11 +40,12 @@ def test_rows_have_the_order_of_the_ranking_and_say_what_each_candidate_is() -> 
     plain = simple("alone", outputs_right(TARGETS, 0.6), HELD)
     pooled = simple("pooled", outputs_right(TARGETS, 0.8), HELD, alone=False)
     primary = network("primary_only", outputs_right(TARGETS, 0.7), HELD)
-    multitask = network("multitask", outputs_right(TARGETS, 0.9), HELD)
+    best = {"look": 0, "phase": "guided", "step": 7}
+    multitask = network("multitask", outputs_right(TARGETS, 0.9), HELD, best=best)
     diverged = network("pretrain", None, HELD, diverged="training diverged")
     standings = [diverged, multitask, plain, primary, pooled]
     intervals = Intervals(HELD, None, 0)
-    table = rows(standings, intervals, where, {"pooled": 3})
+    table = rows(standings, intervals, {"pooled": 3})
     labels = [row["label"] for row in table]
     assert labels == ["multitask", "pooled", "primary_only", "alone", "pretrain"]
     by_label = dict(zip(labels, table, strict=True))
@@ -58,7 +54,7 @@ def test_rows_have_the_order_of_the_ranking_and_say_what_each_candidate_is() -> 
     assert [row["kind"] for row in table] == ["network", "simple", "network", "simple", "network"]
     assert [row["alone"] for row in table] == [False, False, True, True, False]
     assert by_label["pooled"]["picks"] == 3
-    assert by_label["multitask"]["best"] == {"look": 0, "phase": "guided", "step": 7}
+    assert by_label["multitask"]["best"] == best
     assert "score" not in by_label["pretrain"]
     for standing in (pooled, multitask, plain):
         row = by_label[standing.label]
