@@ -173,9 +173,12 @@ class RunFolder:
             if read_json(rows) != plain:
                 problem = f"{self.path}: the data have changed since this run began"
                 raise InputError(f"{problem}; {_OVER}, or restore the data")
-            return
-        write_json(rows, plain)
+        else:
+            write_json(rows, plain)
+        # Again for a run that continues, since the file may be gone, and predictions read it.
         write_atomically(self.path / "config.yaml", dump(self.config).encode())
+        if self.about_path.exists():
+            return
         on_gpu = device.type == "cuda"
         facts = {
             "version": VERSION,

@@ -12,7 +12,9 @@ from attittud_lab.errors import InputError
 from attittud_lab.models.network import load_weights
 from attittud_lab.report.collect import collect
 from attittud_lab.runs.folder import VERSION
+from attittud_lab.runs.model import read_model
 from attittud_lab.training.train import run
+from tests.helpers.interrupted_runs import train_to_end, unfinished
 from tests.helpers.runs import job
 
 __all__ = ["job"]  # fixtures
@@ -82,3 +84,10 @@ def test_a_run_in_another_format_is_refused(version: object, job: Config, tmp_pa
     with pytest.raises(InputError, match=r"run\.json: has .*format version"):
         collect(tmp_path, 10)
     assert not run(job, 0, "primary_only", tmp_path, fresh=True).skipped
+
+
+def test_a_run_that_continues_writes_its_configuration_again(tmp_path: Path) -> None:
+    unfinished(tmp_path)
+    (tmp_path / "config.yaml").unlink()
+    train_to_end(tmp_path)
+    read_model(tmp_path)
