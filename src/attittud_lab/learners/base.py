@@ -41,7 +41,7 @@ class TrainingRows:
     several: bool
     """Whether a row may have several labels at once."""
     weights: Numbers
-    """Of the rows, not negative."""
+    """A weight for each row, not negative."""
 
 
 class Fitted(ABC):

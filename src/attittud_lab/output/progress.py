@@ -92,7 +92,7 @@ class Tally:
     planned: int = 0
     finished: int = 0
     trained: int = 0
-    """Those of the finished runs that say how long a run takes."""
+    """How many finished runs say how long a run takes."""
     began: float = math.inf
     """When the first of these runs began."""
 

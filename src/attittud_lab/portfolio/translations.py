@@ -101,7 +101,7 @@ def translate(
         openness = openness[:, None]
         labels = labels[:, None]
     # matrix: sources x tasks x classes x labels; openness: sources x tasks
-    # Of a yes/no question, only yes is shown: in the row of the task, the column of the source.
+    # A yes/no question shows only yes: in the row of the task, the column of the source.
     yes = (1,)
     cells: list[Cell] = []
     channels = []
