@@ -236,13 +236,15 @@ def _alike(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return numbers whose bytes are equal if they are: 0 and -0 are, and all kinds of NaN count as
     equal.
 
-    0.1 in single precision is 0.10000000149011612 in jsonl and 0.1 in csv files, so fractions are
-    compared in single precision.
+    A fraction of single precision becomes the shortest number that is written for it: 0.1 is
+    0.10000000149011612 in parquet and often in jsonl, but 0.1 in csv files.
     """
     with np.errstate(over="ignore"):
         single = values.astype(np.float32)
-    rounded = np.where(values == np.rint(values), values, single)
-    return np.where(np.isnan(values), np.nan, rounded + 0.0)
+    written = (single == values) & (values != np.rint(values))
+    shortest = values.copy()
+    shortest[written] = pa.array(single[written]).cast(pa.string()).cast(pa.float64()).to_numpy()
+    return np.where(np.isnan(values), np.nan, shortest + 0.0)
 
 
 def matching(table: pa.Table, where: str, values: Mapping[str, str]) -> npt.NDArray[np.bool_]:
