@@ -112,6 +112,8 @@ def test_the_format_of_a_file_does_not_matter(tmp_path: Path, seed: int) -> None
 def test_rows_that_differ_in_the_last_digits_are_no_copies(tmp_path: Path) -> None:
     """In single precision they would be the same."""
     path = tmp_path / "times.csv"
-    path.write_text("at,code,label\n1700000000.25,1,a\n1700000010.25,1,b\n0.1,1,a\n0.10000000000001,1,b\n")
+    path.write_text(
+        "at,code,label\n1700000000.25,1,a\n1700000010.25,1,b\n0.1,1,a\n0.10000000000001,1,b\n"
+    )
     times = listing(path)
     assert len(np.unique(digests(times, np.arange(4)))) == 4
