@@ -251,8 +251,8 @@ def _whitened(parts: Parts) -> tuple[Parts, dict[str, int]]:
     bits.
     """
     sources = {PRIMARY: parts.primary["train"], **parts.auxiliary}
-    found = {name: white_of(part) for name, part in sources.items()}
-    whites = {name: white for name, white in found.items() if white is not None}
+    decided = {name: white_of(part) for name, part in sources.items()}
+    whites = {name: white for name, white in decided.items() if white is not None}
     primary = {
         split: with_white(part, whites.get(PRIMARY)) for split, part in parts.primary.items()
     }

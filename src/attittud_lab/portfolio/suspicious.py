@@ -211,9 +211,9 @@ def probabilities(
             continue
         held_out = source.rows(judged)
         models = SourceModels({source.name: training}, seed)
-        known = replace(problem, sources={source.name: training})
-        permuted = replace(known, labels=generator.permutation(known.labels))
-        likely[judged] = _posterior(known, held_out, models, seed)
+        truthful = replace(problem, sources={source.name: training})
+        permuted = replace(truthful, labels=generator.permutation(truthful.labels))
+        likely[judged] = _posterior(truthful, held_out, models, seed)
         by_chance[judged] = _posterior(permuted, held_out, models, seed)
     return likely, by_chance if source.same_classes else None
 

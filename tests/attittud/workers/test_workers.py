@@ -37,7 +37,7 @@ CASES = {
         *cases("fsdp", "svd", "random", dtype=torch.float32),
         *cases("fsdp kept", "sketch"),
     ],
-    # Of four workers some have no example.
+    # Some of the four workers have no example.
     ("replicas", 4): [
         *cases("ddp", "sketch", "exact", "accumulation", "one forward", "auto, named, three verbs"),
         *cases("ddp", "unused"),
