@@ -35,6 +35,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_entries
 from torch.distributed.checkpoint.state_dict_saver import save as save_entries
 
 from attittud.autograd.layout import local
+from attittud.workers.replicas import Replicas
 
 if TYPE_CHECKING:
     from attittud.guide import Guide
@@ -189,15 +190,25 @@ def _group(guide: Guide) -> dist.ProcessGroup | None:
     """The workers that share a guide's files. For a sharded guide these are all workers, because
     torch writes all shards.
     """
-    return None if guide.sharded else getattr(guide._workers, "group", None)
+    workers = guide._workers
+    return workers.groups[0] if isinstance(workers, Replicas) else None
 
 
 def gather(guide: Guide, value: Any) -> list[Any]:
     """Collect a value from every worker of a guide; waits for all of them."""
     if guide._workers.size == 1:
         return [value]
-    values: list[Any] = [None] * dist.get_world_size(_group(guide))
-    dist.all_gather_object(values, value, group=_group(guide))
+    group = _group(guide)
+    values: list[Any] = [None] * dist.get_world_size(group)
+    try:
+        dist.all_gather_object(values, value, group=group)
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"worker {dist.get_rank(group)} of {len(values)}: waiting for all workers to save or load the guide failed. "
+            "Another worker has died (its own message says why), waits elsewhere or makes other calls: every worker must save and load the "
+            "guide, between the same two steps. To wait longer, set timeout= of init_process_group. "
+            f"torch said: {error}"
+        ) from error
     return values
 
 
