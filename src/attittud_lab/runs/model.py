@@ -15,13 +15,16 @@ from typing_extensions import TypedDict
 
 from attittud_lab.config.load import loads
 from attittud_lab.config.schema import Config, Kind
+from attittud_lab.data.prepare import DIGESTS
 from attittud_lab.errors import InputError, one_line
-from attittud_lab.files import read_format, write_json
+from attittud_lab.files import read_format, read_json, write_json
 from attittud_lab.runs.result import typed
 
 NAME = "model.json"
 WEIGHTS = "weights.safetensors"
 CONFIG = "config.yaml"
+DATA = "data.json"
+DIGESTS_IN_DATA = f"{DIGESTS} in {DATA}"
 VERSION = 4
 """The format of model.json. Files in any other format are refused."""
 CURE = "restore it from a backup, or train again with --fresh"
@@ -71,14 +74,16 @@ class ModelFile:
     seconds: float | None = None
     """Time of one prediction in a small batch, on the device that trained it."""
     sha256: dict[str, str] = field(default_factory=dict)
-    """Checksums of the files that predictions read, by name."""
+    """Checksums of the files that predictions read, by name, and of the parts of data.json."""
     checksum: str = ""
     """The checksum of all other entries."""
     version: int = VERSION
 
     @property
     def files(self) -> list[str]:
-        """The files that predictions read besides model.json and descriptions of networks."""
+        """The files that predictions read besides model.json, data.json and descriptions of
+        networks.
+        """
         names = []
         for member in self.members:
             names.append(member["weights"])
@@ -86,8 +91,6 @@ class ModelFile:
                 names.append(member["about"])
             if "features" in member:
                 names += features_files(member["features"])
-        if self.kind == "table":
-            names.append("data.json")
         return list(dict.fromkeys(names))
 
     @property
@@ -99,24 +102,43 @@ class ModelFile:
     def sealed(self, folder: Path) -> ModelFile:
         """Return the same with the checksums of its files, and of the entries themselves."""
         names = [*self.files, CONFIG, *self._description(folder)]
-        about = replace(self, sha256={name: file_sha256(folder / name) for name in names})
+        sums = {name: file_sha256(folder / name) for name in names}
+        about = replace(self, sha256=sums | _data_sums(folder))
         return replace(about, checksum=about.own_checksum())
 
     def own_checksum(self) -> str:
         """Compute the checksum of all entries but the checksum itself."""
         entries = {name: value for name, value in vars(self).items() if name != "checksum"}
-        return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
+        return _sum_of(entries)
 
     def check_files(self, folder: Path) -> None:
         """Refuse files that are not those that training wrote."""
         # A network's description has no fixed files, so a further one could be read too.
         names = {*self.files, CONFIG, *self._description(folder), *self.sha256}
-        for name in sorted(names):
+        self._check_data(folder)
+        for name in sorted(names - {DATA, DIGESTS_IN_DATA}):
             path = folder / name
             if not path.is_file():
                 raise InputError(f"{path}: is missing; {CURE}")
             if file_sha256(path) != self.sha256.get(name):
                 raise changed(path)
+
+    def _check_data(self, folder: Path) -> None:
+        """Refuse another data.json than the one that training wrote.
+
+        Predictions of images and texts go without it, and without its digests, which a person may
+        remove. Runs of version 0.2.0 have a checksum of the whole file, for tables alone.
+        """
+        path = folder / DATA
+        if not path.is_file():
+            if self.kind == "table":
+                raise InputError(f"{path}: is missing; {CURE}")
+            return
+        known = self.sha256.get(DATA)
+        if known is None and self.kind != "table":
+            return
+        if known != file_sha256(path) and not _data_sums(folder).items() <= self.sha256.items():
+            raise changed(path)
 
     def _description(self, folder: Path) -> list[str]:
         """The files that describe networks which another library builds."""
@@ -125,6 +147,24 @@ class ModelFile:
 
     def write(self, folder: Path) -> None:
         write_json(folder / NAME, vars(self))
+
+
+def _data_sums(folder: Path) -> dict[str, str]:
+    """Checksums of the digests in data.json and of its other entries; none without the file."""
+    if not (folder / DATA).is_file():
+        return {}
+    record = read_json(folder / DATA)
+    if not isinstance(record, dict):
+        raise changed(folder / DATA)
+    digests = record.pop(DIGESTS, None)
+    sums = {DATA: _sum_of(record)}
+    if digests is not None:
+        sums[DIGESTS_IN_DATA] = _sum_of(digests)
+    return sums
+
+
+def _sum_of(entries: Any) -> str:
+    return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
 
 
 def changed(path: Path) -> InputError:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from attittud_lab.errors import InputError
-from attittud_lab.runs.model import NAME, VERSION, Member, ModelFile, cost, read_model
+from attittud_lab.runs.model import NAME, VERSION, Member, ModelFile, cost, file_sha256, read_model
 from tests.helpers.predictions import digits_run
 
 ABOUT = ModelFile(
@@ -44,7 +44,8 @@ def test_model_json_is_read_back_as_written(run: Path) -> None:
     about = replace(
         ABOUT, members=members, calibrated_on=30, bytes=2_500_000, seconds=0.004
     ).sealed(run)
-    assert list(about.sha256) == [*names, "config.yaml"]
+    parts = ["data.json", "digests in data.json"]
+    assert list(about.sha256) == [*names, "config.yaml", *parts]
     about.write(run)
     stored, config = read_model(run)
     assert stored == about
@@ -84,6 +85,45 @@ def test_a_file_that_training_did_not_write_is_refused(run: Path) -> None:
             read_model(run)
         (run / name).write_bytes(content)
     read_model(run)
+
+
+def test_another_data_json_is_refused(run: Path) -> None:
+    """Only the digests may be removed, or the whole file."""
+    path = run / "data.json"
+    whole = path.read_text()
+    record = json.loads(whole)
+    other = {**record["primary"], "label": "other"}
+    for changed in (
+        record | {"digests": "AAAAAAAAAAA="},
+        record | {"primary": other},
+        record | {"more": 1},
+        [record],
+    ):
+        path.write_text(json.dumps(changed))
+        with pytest.raises(InputError, match=r"data\.json"):
+            read_model(run)
+    del record["digests"]
+    path.write_text(json.dumps(record))
+    read_model(run)
+    path.unlink()
+    read_model(run)
+
+
+def test_runs_of_version_0_2_0_are_still_read(run: Path) -> None:
+    """Images and texts had no checksum of data.json, tables one of the whole file."""
+    about, _ = read_model(run)
+    sums = {name: value for name, value in about.sha256.items() if "data.json" not in name}
+    for kind, earlier in (
+        ("image", sums),
+        ("table", sums | {"data.json": file_sha256(run / "data.json")}),
+    ):
+        older = replace(about, kind=kind, sha256=earlier)
+        replace(older, checksum=older.own_checksum()).write(run)
+        read_model(run)
+    with (run / "data.json").open("a") as file:
+        file.write(" ")
+    with pytest.raises(InputError, match=r"data\.json"):
+        read_model(run)
 
 
 @pytest.mark.parametrize(
