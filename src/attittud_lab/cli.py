@@ -109,5 +109,9 @@ def _run(build: Callable[[], typer.Typer], arguments: list[str], name: str) -> i
 
 def _end(message: str, code: int = 2) -> NoReturn:
     """Print the message as one paragraph, cut where it has thousands of characters."""
-    sys.stderr.write(f"attittud: {short(' '.join(message.split()), _LONGEST)}\n")
+    try:
+        sys.stderr.write(f"attittud: {short(' '.join(message.split()), _LONGEST)}\n")
+        sys.stderr.flush()
+    except OSError:  # a log on the disk that is full: the exit code says it
+        sys.stderr = None  # Python would try once more at its end
     sys.exit(code)

@@ -1,5 +1,7 @@
 """The command line as a person uses it: how commands are found, and how they end."""
 
+import errno
+import io
 import os
 import re
 import signal
@@ -87,3 +89,16 @@ def test_sigterm_ends_a_command_with_143(monkeypatch, capsys):
         "attittud: terminated; no file is left half-written\n",
     )
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+class Full(io.StringIO):
+    """A log on a full disk."""
+
+    def write(self, _):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_the_exit_code_does_not_need_room_for_the_sentence(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stderr", Full())
+    code, _, _ = run("train", "missing.yaml", capsys=capsys)
+    assert code == 2

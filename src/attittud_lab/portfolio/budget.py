@@ -39,7 +39,7 @@ class Plan:
     """Steps of each phase."""
     candidates: list[str]
     threads: int
-    runs: float
+    runs: int
     """How many full runs all trials and the final training take together, about."""
     seconds: float
     """The forecast."""
@@ -87,7 +87,7 @@ def measure(
     return timed
 
 
-def expected_runs(count: int, folds: int, config: Config) -> float:
+def expected_runs(count: int, folds: int, config: Config) -> int:
     """Count the full runs of `count` candidates on all folds, and of the final training."""
     settings = config.portfolio
     if settings.final == "single":

@@ -1,5 +1,9 @@
 """Forecasts, and what a budget leaves out: steps first, then candidates, never primary_only."""
 
+import json
+from dataclasses import asdict
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import example, given
@@ -66,3 +70,11 @@ def test_a_small_budget_cuts_steps_first_and_then_candidates(per_step: float) ->
 def test_a_budget_that_is_no_time_is_refused(wrong: str) -> None:
     with pytest.raises(InputError, match="budget"):
         planned(f"'{wrong}'")
+
+
+def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """To the letter: leaderboard.json has it, of continued runs too."""
+    found = planned("10m")
+    found.write(tmp_path / "plan.json")
+    read = Plan.read(tmp_path / "plan.json")
+    assert read is not None and json.dumps(asdict(read)) == json.dumps(asdict(found))
