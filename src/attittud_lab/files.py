@@ -65,7 +65,9 @@ def check_writable(path: Path, cure: str = OTHER_FOLDER) -> None:
 
 def write_json(path: Path, value: Any, cure: str = OTHER_FOLDER) -> None:
     """Write a value as JSON that people can read."""
-    write_atomically(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode(), cure)
+    text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+    # A file name that is not UTF-8 has half characters, and JSON's escapes for them look the same.
+    write_atomically(path, text.encode("utf-8", "backslashreplace"), cure)
 
 
 @contextmanager
@@ -126,7 +128,7 @@ def cannot_write(path: Path, error: OSError | ValueError, cure: str = OTHER_FOLD
 
     The reason is a full disk, a folder that may not be written to, or a name that no file can have.
     """
-    if isinstance(error, ValueError):  # a NUL character, which the operating system never sees
+    if isinstance(error, ValueError):  # a NUL character, or a name that is not UTF-8
         return InputError(f"{str(path)!r}: cannot be the name of a file ({error}); {cure}")
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return InputError(f"{path}: the disk is full; free some space, or {cure}, and run again")
@@ -150,6 +152,7 @@ def make_folder(path: Path, cure: str = OTHER_FOLDER, *, shared: bool = False) -
     In a `shared` folder these files stay: another process may be writing them.
     """
     try:
+        str(path).encode()  # safetensors reads no other names
         path.mkdir(parents=True, exist_ok=True)
         if not shared:
             for part in path.glob(".*.part"):

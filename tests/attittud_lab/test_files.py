@@ -56,6 +56,21 @@ def test_checking_whether_a_file_can_be_written_does_not_change_it(tmp_path: Pat
             files.make_folder(tmp_path / name)
 
 
+def test_a_file_name_that_is_not_utf_8_is_written_and_read_again(tmp_path: Path) -> None:
+    names = {os.fsdecode(b"a\xff.png"): "ü"}
+    files.write_json(tmp_path / "a.json", names)
+    assert files.read_json(tmp_path / "a.json") == names
+    assert "ü" in (tmp_path / "a.json").read_text(encoding="utf-8")
+
+
+def test_a_run_folder_whose_name_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    """safetensors could not read the files in it again."""
+    folder = tmp_path / os.fsdecode(b"job\xff")
+    with pytest.raises(InputError, match=r"job.*output=FOLDER"):
+        files.make_folder(folder)
+    assert not folder.exists()
+
+
 def test_second_process_in_a_folder_is_refused(tmp_path: Path) -> None:
     code = "import sys, pathlib\nfrom attittud_lab.files import only_one_process\n"
     code += "with only_one_process(pathlib.Path(sys.argv[1])):\n    print('in', flush=True)\n    sys.stdin.read()\n"

@@ -54,6 +54,7 @@ class ImageFolder(Source):
             )
             raise InputError(f"{root}: it contains no folder of images; {cure}")
         for folder in folders:
+            _check_name(folder)
             if folder.name.lower() in _SPLITS and _folders_in(folder):
                 cure = "splits are called train, validation and test in lower case, so rename them"
                 raise InputError(f"{folder}: would be read as a class; {cure}")
@@ -80,6 +81,16 @@ class ImageFolder(Source):
             classes=names,
             names=lambda rows: [str(paths[i]) for i in rows],
         )
+
+
+def _check_name(folder: Path) -> None:
+    """Refuse a name that is not UTF-8: the class would be in no file that names it."""
+    try:
+        folder.name.encode()
+    except UnicodeError:
+        raise InputError(
+            f"{str(folder)!r}: the name of this class is not text in UTF-8; rename the folder"
+        ) from None
 
 
 def _folders_in(root: Path) -> list[Path]:

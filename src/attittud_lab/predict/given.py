@@ -5,6 +5,7 @@ images, or a data frame.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from attittud_lab.data.rows import INPUTS, content, find_column
 from attittud_lab.data.source import Raw
 from attittud_lab.errors import InputError, listed
 
+_HALF = re.compile("[\ud800-\udfff]")
 _IMAGES = "a path, bytes of an image file, a PIL image or an array of pixels"
 
 
@@ -44,6 +46,13 @@ def texts(inputs: Any, column: str | None) -> list[str]:
     for position, item in enumerate(cells):
         if not isinstance(item, str):
             raise InputError(f"input {position} is a {type(item).__name__}, but {cure}")
+        half = _HALF.search(item)
+        if half:
+            letter = f"{ord(half[0]):X}"
+            raise InputError(
+                f"input {position} has half a character (U+{letter}, a lone surrogate), which no encoding of text has; "
+                "decode it again, or remove the character"
+            )
     return [str(item) for item in cells]
 
 

@@ -37,7 +37,7 @@ def write_report(folder: Path, output: Path | None = None, cure: str = OTHER_FOL
         data, page = _page(folder)
     target = output or folder
     make_folder(target, cure)
-    figures = json.dumps(data, ensure_ascii=False).encode()
+    figures = _bytes(json.dumps(data, ensure_ascii=False))
     write_atomically(target / "report.json", figures, cure)
     write_atomically(target / "report.html", page, cure)
     return target / "report.html"
@@ -47,12 +47,17 @@ def _page(folder: Path) -> tuple[dict[str, Any], bytes]:
     """Return figures and a page, with fewer and fewer points until the page is small enough."""
     for points in POINTS:
         data = collect(folder, points)
-        page = render(data).encode()
+        page = _bytes(render(data))
         if len(page) <= LARGEST:
             return data, page
     note = "There are too many curves for one page, so they are left out."
     data |= {"curves": [], "notes": [*data["notes"], note]}
-    return data, render(data).encode()
+    return data, _bytes(render(data))
+
+
+def _bytes(text: str) -> bytes:
+    """Encode a text that may have names of files which are not UTF-8."""
+    return text.encode("utf-8", "backslashreplace")
 
 
 def render(data: Mapping[str, Any]) -> str:

@@ -1,9 +1,12 @@
 """Folders of images: classes, splits, odd names, and files that belong to no class."""
 
+import os
 from pathlib import Path
 
+import pytest
 import torch
 
+from attittud_lab.errors import InputError
 from tests.helpers.data_sets import encoded, pictures, read_configuration
 
 __all__ = ["pictures"]  # fixtures
@@ -54,3 +57,14 @@ def test_a_folder_with_its_own_splits_is_read(pictures: Path, tmp_path: Path) ->
         and len(data.validation) == 4
         and len(data.primary.examples) == 16
     )
+
+
+def test_a_class_whose_name_is_not_utf_8_is_refused(pictures: Path) -> None:
+    """An image may have any name."""
+    image = next((pictures / "dog").iterdir())
+    image.rename(pictures / "dog" / os.fsdecode(b"\xff.png"))
+    job = f"data: {{primary: {pictures}}}"
+    read_configuration(job)
+    (pictures / "dog").rename(pictures / os.fsdecode(b"dog\xff"))
+    with pytest.raises(InputError, match=r"dog.*rename"):
+        read_configuration(job)

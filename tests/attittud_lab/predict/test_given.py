@@ -35,6 +35,15 @@ def test_inputs_of_another_kind_are_refused(wrong: Any) -> None:
             read()
 
 
+def test_half_a_character_is_refused_with_its_input() -> None:
+    """A tokenizer would refuse the whole batch, in words about its own types."""
+    for half in ("\ud800", "\udcff"):
+        for inputs in (["fine", f"a {half} b"], [{"text": "fine"}, {"text": half}]):
+            with pytest.raises(InputError, match=f"input 1 .*U\\+{ord(half):X}"):
+                texts(inputs, None)
+    assert texts(["\U0001f600"], None) == ["\U0001f600"]
+
+
 def test_data_frames_and_mappings_give_the_features_of_a_table() -> None:
     pandas = pytest.importorskip("pandas")
     table = pa.table(

@@ -1,12 +1,14 @@
 """HTML reports: the content of the page, its size, and a browser that shows it without errors."""
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from attittud_lab import report
 from attittud_lab.report import LARGEST, render
 from attittud_lab.report.collect import collect
 from tests.helpers.browser import browser, show
@@ -70,6 +72,19 @@ def test_texts_of_users_are_not_read_as_html(run_dir: Path) -> None:
     page = render(data)
     assert EVIL not in page and "alert('x')" not in page.replace("\\u003cscript>alert('x')", "")
     assert page.count("<script") == 3 and page.count("</style>") == 1
+
+
+def test_a_name_that_is_not_utf_8_does_not_lose_the_page(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a picture whose label looks wrong, for example."""
+    name = os.fsdecode(b"a\xff.png")
+    monkeypatch.setattr(
+        report, "collect", lambda *found: collect(*found) | {"notes": [f"look at {name} ✓"]}
+    )
+    page = report.write_report(run_dir, tmp_path).read_text(encoding="utf-8")
+    assert "a\\udcff.png ✓" in page
+    assert name in json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))["notes"][0]
 
 
 BASE, GAIN, LOSS = [0.70, 0.71, 0.72, 0.71], [0.80, 0.81, 0.82, 0.80], [0.60, 0.61, 0.63, 0.60]
