@@ -205,8 +205,8 @@ def gather(guide: Guide, value: Any) -> list[Any]:
     except RuntimeError as error:
         raise RuntimeError(
             f"worker {dist.get_rank(group)} of {len(values)}: waiting for all workers to save or load the guide failed. "
-            "Another worker has died (its own message says why), waits elsewhere or makes other calls: every worker must save and load the "
-            "guide, between the same two steps. To wait longer, set timeout= of init_process_group. "
+            "Another worker has died (its own message says why), waits elsewhere or makes other calls: every worker must save "
+            "and load the guide, between the same two steps. To wait longer, set timeout= of init_process_group. "
             f"torch said: {error}"
         ) from error
     return values

@@ -61,8 +61,8 @@ class Group(Workers):
         except RuntimeError as error:
             raise RuntimeError(
                 f"worker {self.number} of {self.size}: the sum of {what} over the workers failed. Another worker has died "
-                "(its own message says why), waits elsewhere or makes other calls: every worker must call the guide in the same way, with "
-                "primary=None where it has no primary examples. To wait longer, set timeout= of init_process_group. "
+                "(its own message says why), waits elsewhere or makes other calls: every worker must call the guide in the same "
+                "way, with primary=None where it has no primary examples. To wait longer, set timeout= of init_process_group. "
                 f"torch said: {error}"
             ) from error
         return x
