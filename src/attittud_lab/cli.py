@@ -8,11 +8,14 @@ command imports torch before it runs, so that `--help` is quick.
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from attittud_lab.errors import InputError, short
+from attittud_lab.files import cannot_write
 from attittud_lab.output.interrupts import INTERRUPTED, Interruption, signals, starting
 
 if TYPE_CHECKING:
@@ -94,6 +97,8 @@ def _run(build: Callable[[], typer.Typer], arguments: list[str], name: str) -> i
         if error.filename is None and error.errno in _FULL:
             sys.stdout = None  # Python would try once more at its end
             _end(f"the output cannot be written ({error.strerror}); write it elsewhere")
+        if error.filename is not None and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            _end(str(cannot_write(Path(os.fsdecode(error.filename)), error)))
         if error.filename is None or error.errno not in _UNREADABLE:
             raise
         _end(f"{error.filename}: cannot be read ({error.strerror}); name another file")

@@ -49,6 +49,14 @@ def write_atomically(path: Path, content: bytes, cure: str = OTHER_FOLDER) -> No
         raise
 
 
+def remove(path: Path) -> None:
+    """Remove a file, if it is there."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise cannot_write(path, error) from None
+
+
 def _part(path: Path) -> Path:
     """Return the name under which a file is written; it says which process wrote it."""
     return path.with_name(f".{path.name}.{os.getpid()}.part")

@@ -102,3 +102,14 @@ def test_the_exit_code_does_not_need_room_for_the_sentence(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stderr", Full())
     code, _, _ = run("train", "missing.yaml", capsys=capsys)
     assert code == 2
+
+
+def test_a_disk_that_is_full_for_other_libraries_is_a_sentence(monkeypatch, capsys):
+    """A scratch folder, for example; files of our own are refused where they are written."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "somewhere/scratch")
+
+    monkeypatch.setattr("attittud_lab.commands.train.read", full)
+    code, _, err = run("train", "missing.yaml", capsys=capsys)
+    assert code == 2 and "somewhere/scratch" in err and "full" in err and err.count("\n") == 1

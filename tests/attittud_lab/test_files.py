@@ -71,6 +71,18 @@ def test_a_run_folder_whose_name_is_not_utf_8_is_refused(tmp_path: Path) -> None
     assert not folder.exists()
 
 
+def test_a_file_that_cannot_be_removed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(path: Path, **_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    files.remove(tmp_path / "a.json")
+    monkeypatch.setattr(Path, "unlink", broken)
+    with pytest.raises(InputError, match=r"a\.json"):
+        files.remove(tmp_path / "a.json")
+
+
 def test_second_process_in_a_folder_is_refused(tmp_path: Path) -> None:
     code = "import sys, pathlib\nfrom attittud_lab.files import only_one_process\n"
     code += "with only_one_process(pathlib.Path(sys.argv[1])):\n    print('in', flush=True)\n    sys.stdin.read()\n"

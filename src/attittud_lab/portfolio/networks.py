@@ -19,6 +19,7 @@ from attittud_lab.config.schema import Config, to_dict
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import mix
 from attittud_lab.errors import InputError
+from attittud_lab.files import remove
 from attittud_lab.models.network import files_read
 from attittud_lab.output.progress import Progress
 from attittud_lab.placing.job import Here, InThisProcess, Job, Place
@@ -240,7 +241,7 @@ class Networks:
         for fold in range(self.setting.folds.count):
             for look in range(len(look_steps(self.config))):
                 if look != best:
-                    look_file(self.trial(label, fold), look).unlink(missing_ok=True)
+                    remove(look_file(self.trial(label, fold), look))
 
     # ---------------------------------------------------------------------------------- final model
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from attittud_lab.config.schema import Config
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import mix
-from attittud_lab.files import make_folder
+from attittud_lab.files import make_folder, remove
 from attittud_lab.models.network import predicts, save_weights
 from attittud_lab.output.progress import Progress
 from attittud_lab.portfolio.candidates import PortfolioCandidate, config_for, data_for
@@ -122,7 +122,7 @@ def run_trial(
         del trial
         gc.collect()  # graphs hold as much memory as a step needs
     save_checkpoint(job.folder / RESULT, vars(result))
-    (job.folder / CHECKPOINT).unlink(missing_ok=True)
+    remove(job.folder / CHECKPOINT)
     return result
 
 
