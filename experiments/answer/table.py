@@ -24,6 +24,11 @@ MARK = "<!-- made by python -m experiments.answer page -->\n"
 
 LEVEL = 0.05
 DEFAULT, BEFORE = "default", "before"
+PRODUCTS = {
+    DEFAULT: "`default` as it ran",
+    "without_translated": "`without_translated`, which is the default since",
+}
+"""The rows whose goals are shown. The kill rule of `translated` made the second the default."""
 BY_FOLDS = "best by folds"
 NO_AUXILIARY = "best without auxiliary data"
 CHOICES = {
@@ -62,7 +67,8 @@ class Results:
 
     scores: dict[str, dict[str, Scores]] = field(default_factory=dict)
     folds: dict[str, dict[str, Scores]] = field(default_factory=dict)
-    chances: dict[tuple[str, int], float] = field(default_factory=dict)
+    chances: dict[str, dict[tuple[str, int], float]] = field(default_factory=dict)
+    """The chance that auxiliary data help, as a method said it for a pair and seed."""
     seconds: dict[str, list[float]] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
     suspicious: dict[str, list[dict[str, float]]] = field(default_factory=dict)
@@ -117,8 +123,8 @@ def add(results: Results, facts: dict[str, Any]) -> None:
     for table, figure in ((results.scores, "accuracy"), (results.folds, "fold_accuracy")):
         of_pair = table.setdefault(pair, {}).setdefault(method, {})
         of_pair[seed] = 100 * facts[figure]
-    if method == DEFAULT and facts.get("chance") is not None:
-        results.chances[pair, seed] = facts["chance"]
+    if facts.get("chance") is not None:
+        results.chances.setdefault(method, {})[pair, seed] = facts["chance"]
 
 
 def best_by_folds(results: Results, pair: str, methods: Sequence[str]) -> Scores:
@@ -209,12 +215,14 @@ def compare(results: Results, first: str, second: str, names: Iterable[str]) -> 
     return Comparison(differences)
 
 
-def helped(results: Results) -> tuple[list[float], list[bool]]:
-    """The chance that was said, and whether auxiliary data helped, by pair and seed."""
+def helped(results: Results, product: str) -> tuple[list[float], list[bool]]:
+    """The chance that a product row said, and whether auxiliary data helped it, by pair and
+    seed.
+    """
     chances, outcomes = [], []
-    for (pair, seed), chance in results.chances.items():
+    for (pair, seed), chance in results.chances.get(product, {}).items():
         alone = results.scores[pair].get("uses_alone", {}).get(seed)
-        score = results.scores[pair][DEFAULT][seed]
+        score = results.scores[pair][product][seed]
         if alone is not None and alone != score:
             chances.append(chance)
             outcomes.append(score > alone)
@@ -228,15 +236,23 @@ def tables(out: Path) -> str:
     """All goals, comparisons and ablations as Markdown. Means have the number of their seeds."""
     results = read(out)
     declared = {name: pair for name, pair in pairs().items() if name in results.scores}
-    parts = [
-        f"Revisions: {', '.join(sorted(results.revisions))}. Pairs: {len(declared)}.",
-        rows(("goal", "figure", "bound", "seeds", ""), goals(results, declared)),
+    parts = [f"Revisions: {', '.join(sorted(results.revisions))}. Pairs: {len(declared)}."]
+    for product in products(results):
+        parts += [
+            f"The goals, for {PRODUCTS[product]}:",
+            rows(("goal", "figure", "bound", "seeds", ""), goals(results, declared, product)),
+        ]
+    parts += [
         rows(("pair", *shown_methods(results)), means_by_pair(results, declared)),
         rows(
             ("row", "minus", "mean", "95 % interval", "shown to lose", "pairs", "seeds"),
             ablations(results, declared),
         ),
-        reliability(results),
+    ]
+    for product in products(results):
+        table = reliability(results, product)
+        parts += [f"What {PRODUCTS[product]} said about help:", table] if table else []
+    parts += [
         rows(
             ("wrong labels", "wrong", "AUROC of the list", "of cleanlab", "seconds for 10,000"),
             suspicious(results),
@@ -254,6 +270,10 @@ def page() -> str:
     return f"{words}{MARK}\n{tables(RECORD)}\n"
 
 
+def products(results: Results) -> list[str]:
+    return [product for product in PRODUCTS if product in results.methods()]
+
+
 def rows(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     if not lines:
         return ""
@@ -261,14 +281,15 @@ def rows(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in ruled)
 
 
-def goals(results: Results, declared: dict[str, Pair]) -> list[list[str]]:
+def goals(results: Results, declared: dict[str, Pair], product: str) -> list[list[str]]:
+    """Every goal for one row of the product."""
     lines = []
 
     def goal(name: str, figure: str, bound: str, met: bool, seeds: str = "") -> None:
         lines.append([name, figure, bound, seeds, "met" if met else "**missed**"])
 
     for method, least in LEAST.items():
-        comparison = compare(results, DEFAULT, method, declared)
+        comparison = compare(results, product, method, declared)
         if not comparison.differences:
             goal(f"against {method}", "no results", "", False)
             continue
@@ -292,14 +313,14 @@ def goals(results: Results, declared: dict[str, Pair]) -> list[list[str]]:
         ("mean over (a), texts and images", BEFORE, nets, LEAST_BEFORE["text"]),
         ("mean over (a), tables", BEFORE, kinds["table"], LEAST_BEFORE["table"]),
     ):
-        comparison = compare(results, DEFAULT, method, names)
+        comparison = compare(results, product, method, names)
         if not comparison.differences:
             goal(name, "no results", f"≥ +{least:g}", False)
             continue
         mean, low, high = comparison.mean()
         met = mean >= least and (method not in by_folds or low > 0)
         goal(name, with_ends(mean, low, high), f"≥ +{least:g}", met, comparison.seeds())
-    chances, outcomes = helped(results)
+    chances, outcomes = helped(results, product)
     if len(set(outcomes)) == 2:
         from sklearn.metrics import roc_auc_score
 
@@ -346,9 +367,9 @@ def ablations(results: Results, declared: dict[str, Pair]) -> list[list[str]]:
     return lines
 
 
-def reliability(results: Results) -> str:
-    """How often auxiliary data helped, by the chance that was said."""
-    chances, outcomes = helped(results)
+def reliability(results: Results, product: str) -> str:
+    """How often auxiliary data helped, by the chance that a product row said."""
+    chances, outcomes = helped(results, product)
     numbers = np.minimum((np.array(chances) * BINS).astype(int), BINS - 1)
     lines = []
     for number in range(BINS):

@@ -55,7 +55,7 @@ ROWS: dict[str, tuple[str, list[str]]] = {
         ["strategy=multitask", "data.auxiliary.others.share_head=false"],
     ),
     PORTFOLIO: (
-        "what `attittud train` does: the simple learner, alone, stacked and with translated labels, on folds",
+        "what `attittud train` does: the simple learner, alone and stacked, on folds",
         _SIMPLE,
     ),
 }

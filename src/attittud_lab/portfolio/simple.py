@@ -40,7 +40,7 @@ from attittud_lab.runs.model import features_files
 from attittud_lab.training.devices import single_thread
 from attittud_lab.uses import find_use
 from attittud_lab.uses.base import SourceModels
-from attittud_lab.uses.candidates import ENCODED, TABLES, default_candidates
+from attittud_lab.uses.candidates import LEARNERS, USES, default_candidates
 from attittud_lab.uses.evaluate import Evaluation, evaluate, fit_final
 from attittud_lab.uses.problem import Problem, SimpleCandidate
 from attittud_lab.uses.read import joined_inputs, labelled_rows, problem_of
@@ -48,8 +48,6 @@ from attittud_lab.uses.read import joined_inputs, labelled_rows, problem_of
 ALONE = "alone"
 """The use that is always tried."""
 LEARNERS_OF_NETWORKS = (NETWORK, finetuned.NAME)
-USUAL_USES = ("alone", "stacked", "translated")
-"""The uses of a learner that is named without them."""
 SHARE_FOR_FEATURES = 0.5
 """An encoder is skipped if its features would take more than this share of the budget."""
 FINISH = 1.7
@@ -58,16 +56,11 @@ many times as long as the candidates of one kind of features.
 """
 
 
-def default_uses(data: Prepared) -> Mapping[str, tuple[str, ...]]:
-    """Return the learners that are tried by default, each with its uses."""
-    return TABLES if data.kind == "table" else ENCODED
-
-
 def chosen_learners(config: Config, data: Prepared) -> list[str]:
     """Return the names of the learners that a job tries."""
     named = config.portfolio.learners
     if named is None:
-        return list(default_uses(data))
+        return list(LEARNERS[data.kind])
     if not named:
         choices = ", ".join([*learners(), *LEARNERS_OF_NETWORKS])
         raise InputError(
@@ -208,19 +201,12 @@ class SimpleCandidates:
 
     def uses_of_learners(self) -> dict[str, tuple[str, ...]]:
         """Return the uses that each learner of the job is tried with."""
-        settings = self.setting.config.portfolio
-        usual = default_uses(self.setting.data)
-        chosen = {}
+        named = self.setting.config.portfolio.uses
+        # Without auxiliary data: what all others are compared with.
+        uses = tuple(dict.fromkeys([ALONE, *(USES if named is None else named)]))
         for learner in self.learners:
             find_learner(learner)  # refuses an unknown name
-            named: Sequence[str] = USUAL_USES
-            if settings.uses is not None:
-                named = settings.uses
-            elif settings.learners is None:
-                named = usual[learner]
-            # Without auxiliary data: what all others are compared with.
-            chosen[learner] = tuple(dict.fromkeys([ALONE, *named]))
-        return chosen
+        return dict.fromkeys(self.learners, uses)
 
     def say_skipped(self, use: str, problem: Problem) -> None:
         """Say which sources a use that was named cannot take."""

@@ -387,7 +387,9 @@ class Narrow(nn.Module):
 def empty_shards():
     """Gradients of two refreshes, in three verbs. The second worker has no element of any layer."""
     torch.manual_seed(0)
-    model = fully_shard(Narrow().double()) if dist.get_world_size() > 1 else Narrow().double()
+    model = Narrow().double()
+    if dist.get_world_size() > 1:  # the processor also where there is a GPU: the workers use gloo
+        fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
     guide = Guide(model, eta=ETA, rank=5, refresh_every=1)
     number, count = dist.get_rank(), dist.get_world_size()
     found = []
