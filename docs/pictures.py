@@ -29,7 +29,7 @@ WIDTH, HEIGHT = 1200, 800  # of a screenshot
 RUN = "runs/attittud/portfolio/seed-0"
 COMMANDS = (
     "init image --primary pictures/ --auxiliary other_pictures/",
-    "train attittud.yaml",
+    "train attittud.yaml 'portfolio.uses=[alone, stacked, translated]'",
     f"predict {RUN} new_pictures/",
 )
 

@@ -28,6 +28,7 @@ DROPPED = (
     "All auxiliary data were dropped: the model to use was trained on the primary examples alone."
 )
 ONE_RUN = "One run does not show whether the auxiliary data helped."
+TRANSLATING = "portfolio.uses=[alone, stacked, translated]"
 _DAMAGED = (
     ArithmeticError,
     AttributeError,
@@ -81,9 +82,14 @@ def outcome(folder: Path, typed: Sequence[object] = ()) -> Outcome:
         return _of_comparison(folder, read_format(folder / "comparison.json", COMPARISON))
     record = read_format(folder / "run.json", RUN)
     result = read_json(folder / "result.json")
-    next_steps = _next_steps(folder, record, result, typed)
+    job = typed or (folder / "config.yaml",)
+    next_steps = _next_steps(folder, record, result, job)
     if (folder / LEADERBOARD).is_file():
-        return _of_portfolio(read_format(folder / LEADERBOARD, PORTFOLIO), next_steps)
+        board = read_format(folder / LEADERBOARD, PORTFOLIO)
+        some_look_wrong = any(source["listed"] for source in board["suspicious"])
+        if some_look_wrong and record["config"]["portfolio"]["uses"] is None:
+            next_steps.append(_translating(job))
+        return _of_portfolio(board, next_steps)
     return _of_run(record, result, next_steps)
 
 
@@ -137,7 +143,7 @@ def _of_run(
 
 
 def _next_steps(
-    folder: Path, record: Mapping[str, Any], result: Mapping[str, Any], typed: Sequence[object]
+    folder: Path, record: Mapping[str, Any], result: Mapping[str, Any], job: Sequence[object]
 ) -> list[dict[str, str]]:
     """Return the commands that use the model, and that compare strategies where this is possible."""
     why = "predicts the label of new examples"
@@ -147,6 +153,11 @@ def _next_steps(
             "checks with several seeds which strategy is best for a network, and whether the "
             "auxiliary data help it"
         )
-        words_of_config = typed or (folder / "config.yaml",)
-        steps.append({"command": command("compare", *words_of_config), "why": why})
+        steps.append({"command": command("compare", *job), "why": why})
     return steps
+
+
+def _translating(job: Sequence[object]) -> dict[str, str]:
+    """Return the command that also learns from what wrong labels mean, for a job without `uses`."""
+    why = "also learns from what labels mean to you, which can help where many are wrong"
+    return {"command": command("train", *job, TRANSLATING, "output=runs/translated"), "why": why}

@@ -1,6 +1,7 @@
 """`attittud train` with a portfolio, as a person types it."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,23 @@ def test_train_predict_and_report(kind: str, capsys: pytest.CaptureFixture[str])
     (folder / "report.html").unlink()
     assert call("report", str(folder)) == 0
     assert (folder / "report.html").exists()
+
+
+def test_labels_that_look_wrong_lead_to_their_translation(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {"source": "more", "examined": 300, "examples": 300, "listed": 7, "top": []}
+    found |= {"same_classes": True, "rate": 0.1}
+    with monkeypatch.context() as patch:
+        patch.setattr("attittud_lab.portfolio.run.suspicious", lambda *_: [found])
+        assert call("train", "job.yaml", *SIMPLE, "--quiet") == 0
+    advice = [line for line in capsys.readouterr().out.splitlines() if "translated" in line]
+    (proposed,) = [line.split("`")[1] for line in advice if line.startswith("next: ")]
+    assert call(*shlex.split(proposed)[1:], "--quiet") == 0
+    out, _ = capsys.readouterr()
+    content = board(Path(out.splitlines()[-1]))
+    assert any("translated" in row["label"] for row in content["candidates"])
+    assert "attittud train" not in out, "it was tried"
 
 
 def test_a_portfolio_trains_without_a_test_set(capsys: pytest.CaptureFixture[str]) -> None:
