@@ -134,7 +134,7 @@ def check_state(
             )
     if not _covers(state["basis"], shapes, settings["rank"]):
         raise ValueError(
-            f"the saved basis must have at most {settings['rank']} rows over every shared parameter, but has another shape; "
+            f"the saved basis must have 1 to {settings['rank']} rows over every shared parameter, but has another shape; "
             "load another copy, or leave it out and let the next step compute the basis again"
         )
 
@@ -147,14 +147,14 @@ def _covers(
     if isinstance(basis, Tensor):
         return (
             basis.ndim == 2
-            and len(basis) <= rank
+            and 0 < len(basis) <= rank
             and basis.shape[1] == sum(map(math.prod, shapes.values())) > 0
         )
     rows = {len(tensor) for tensor in basis.values()}
     return (
         {name: tuple(x.shape[1:]) for name, x in basis.items()} == shapes
         and len(rows) == 1
-        and max(rows) <= rank
+        and 0 < max(rows) <= rank
     )
 
 

@@ -62,6 +62,13 @@ def save(guide: Guide, folder: str | PathLike[str], *, writes: bool | None = Non
     if writes is None:
         alone = not (dist.is_available() and dist.is_initialized())
         writes = alone or dist.get_rank(_group(guide)) == 0
+        if not writes and guide._workers.size == 1:
+            warnings.warn(
+                f"worker {dist.get_rank()} of {dist.get_world_size()} has not saved its guide: only worker 0 saves one that "
+                "knows of no other workers. Where each has a guide of its own, pass writes=True and a folder for each; else make "
+                "the guide of the DistributedDataParallel model or with process_group=, or pass writes=False",
+                stacklevel=2,
+            )
     folder = Path(folder)
     if writes:
         # Without its JSON file a folder counts as incomplete. Shards of an older guide must not

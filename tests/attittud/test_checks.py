@@ -182,6 +182,7 @@ def test_a_state_without_a_field_or_with_an_impossible_number_is_refused(p):
     changes = {name: [{}] for name in state.keys() - {"worker", "version"}}
     for name in ("refreshes", "since_refresh", "skipped_refreshes"):
         changes[name] += [{name: -1}, {name: 2**64}, {name: True}, {name: 0.5}]
+    changes["basis"].append({"basis": state["basis"][:0]})  # no rows
     for name, others in changes.items():
         rest = {field: value for field, value in state.items() if field != name}
         for other in others:

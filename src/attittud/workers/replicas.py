@@ -211,16 +211,17 @@ class Replicas(Group):
         """Two checksums of the parameters at this worker's position and zeros elsewhere, as the
         bits of float64 numbers.
 
-        They are Σ_i ‖p_i‖² and Σ_i i ‖p_i‖², so that parameters in another order differ too.
+        They are Σ ‖p‖², and the sum of all rows of parameters, each with a weight of its own: other
+        signs, another order, or weights that were turned (orthogonal ones of another seed) have the
+        same norms.
         """
         checksums = torch.zeros(self.size, 2, dtype=torch.float64, device=self.device)
         parameters = [parameter.detach() for _, parameter in named if parameter.numel()]
         if parameters:
             norms = torch.stack(foreach_norm(parameters, dtype=torch.float64)).to(self.device)
-            order = torch.arange(len(norms), dtype=torch.float64, device=self.device)
-            checksums[self.number] = torch.stack(
-                [norms.square().sum(), (order * norms.square()).sum()]
-            )
+            rows = torch.cat([_row_sums(parameter).to(self.device) for parameter in parameters])
+            weights = torch.arange(len(rows), dtype=torch.float64, device=self.device).cos_()
+            checksums[self.number] = torch.stack([norms.square().sum(), rows.double().dot(weights)])
         return checksums.view(-1).view(torch.int32)
 
     def _compare(self, checksums: Tensor) -> None:
@@ -229,7 +230,9 @@ class Replicas(Group):
         """
         every = checksums.clone().view(torch.float64).view(self.size, 2)
         # Sums of the same numbers may round differently on different kinds of devices.
-        same = torch.isclose(every, every[:1], rtol=1e-9, atol=0.0, equal_nan=True).all(1)
+        squares, weighted = every.unbind(1)
+        same = torch.isclose(squares, squares[:1], rtol=1e-9, atol=0.0, equal_nan=True)
+        same &= ~((weighted - weighted[:1]).abs() > 1e-5 * squares[:1].sqrt())  # NaN is alike
         others = [worker for worker, equal in enumerate(same.tolist()) if not equal]
         if others and self._compared:
             raise ValueError(
@@ -257,3 +260,13 @@ class Replicas(Group):
             return {}, None
         flat = layout.flatten([updates.get(name) for name in layout.names])
         return dict(zip(layout.names, layout.views(flat), strict=True)), flat
+
+
+def _row_sums(parameter: Tensor) -> Tensor:
+    """The sum of each row of a parameter. Not in float64, because torch would then copy all of
+    it.
+    """
+    wide = torch.promote_types(parameter.dtype, torch.float32)
+    if parameter.ndim < 2:
+        return parameter.reshape(-1).to(wide)
+    return parameter.sum(tuple(range(1, parameter.ndim)), dtype=wide)

@@ -19,7 +19,7 @@ import pyarrow as pa
 from attittud_lab.data.features import is_list, is_number, is_text, plain
 from attittud_lab.data.rows import LABELS
 from attittud_lab.data.source import Labels
-from attittud_lab.data.spelling import NUMBER, folded
+from attittud_lab.data.spelling import HALF, NUMBER, folded
 from attittud_lab.errors import InputError, short
 
 _WHOLE = re.compile(r"(?P<sign>-?)(?P<digits>0|[1-9][0-9]*)(\.0*)?")
@@ -62,6 +62,9 @@ def labels_of(table: pa.Table, column: str, culprit: str) -> tuple[Labels, list[
     values = plain(table[column])
     kind = values.type
     names = class_names(table, column)
+    if any(HALF.search(name) for name in names or ()):
+        problem = f"{culprit} has a class name with half a character (a lone surrogate)"
+        raise InputError(f"{problem}; correct the file's metadata")
     if is_list(kind):
         return _several(values.to_pylist(), names, culprit)
     if is_text(kind):

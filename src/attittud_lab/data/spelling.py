@@ -10,9 +10,15 @@ import pyarrow as pa
 
 NUMBER = r"(?i)^[-+]?(inf(inity)?|([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?)$"
 """Which texts are numbers; pyarrow and Python read it alike."""
+HALF = re.compile("[\ud800-\udfff]")
+"""Half a character: a lone surrogate, which no encoding of text has."""
 _LONG_FRACTION = re.compile(r"^[-+]?[0-9]+\.[0-9]{9,}(e[-+]?[0-9]{1,2})?$")
 _NO_FRACTION = re.compile(r"^([-+]?[0-9]+)\.0*$")
-_SELECTORS = re.compile("[\u034f\ufe00-\ufe0f\U000e0100-\U000e01ef]")
+_IGNORED = re.compile(
+    # joiners, fillers of Hangul, vowels of Khmer, and selectors of variants
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+_CONTROLS = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]")
 _TRUTH = {"true": "True", "false": "False"}
 
 
@@ -36,8 +42,9 @@ def looks(text: str) -> str:
     """Return the same for all texts that look the same: one Unicode form (NFKC), without characters
     that have no width.
     """
+    text = _CONTROLS.sub("", text)
     if text.isascii():
         return text
-    plain = _SELECTORS.sub("", unicodedata.normalize("NFKC", text))
+    plain = _IGNORED.sub("", unicodedata.normalize("NFKC", text))
     visible = (letter for letter in plain if unicodedata.category(letter) != "Cf")
     return unicodedata.normalize("NFKC", "".join(visible))

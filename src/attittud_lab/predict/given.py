@@ -5,7 +5,6 @@ images, or a data frame.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,9 @@ from torch import Tensor
 from attittud_lab.data.features import Features
 from attittud_lab.data.rows import INPUTS, content, find_column
 from attittud_lab.data.source import Raw
+from attittud_lab.data.spelling import HALF
 from attittud_lab.errors import InputError, listed
 
-_HALF = re.compile("[\ud800-\udfff]")
 _IMAGES = "a path, bytes of an image file, a PIL image or an array of pixels"
 
 
@@ -36,6 +35,9 @@ def table_rows(inputs: Any, features: Features) -> list[Mapping[str, Any]]:
     rows = _several(inputs, cure)
     if not all(isinstance(row, Mapping) for row in rows):
         raise InputError(cure)
+    for position, row in enumerate(rows):
+        for name in names:
+            _check_whole(row.get(name), f"input {position}, column {name!r},")
     return rows
 
 
@@ -46,13 +48,7 @@ def texts(inputs: Any, column: str | None) -> list[str]:
     for position, item in enumerate(cells):
         if not isinstance(item, str):
             raise InputError(f"input {position} is a {type(item).__name__}, but {cure}")
-        half = _HALF.search(item)
-        if half:
-            letter = f"{ord(half[0]):X}"
-            raise InputError(
-                f"input {position} has half a character (U+{letter}, a lone surrogate), which no encoding of text has; "
-                "decode it again, or remove the character"
-            )
+        _check_whole(item, f"input {position}")
     return [str(item) for item in cells]
 
 
@@ -66,6 +62,17 @@ def images(inputs: Any, column: str | None, channels: int) -> list[Any]:
         return list(_pixels(inputs, channels))
     cells = _cells(inputs, column, f"the model reads images; give {_IMAGES}, or a list of them")
     return [_image(position, item) for position, item in enumerate(cells)]
+
+
+def _check_whole(cell: Any, what: str) -> None:
+    """Refuse a text with half a character."""
+    half = HALF.search(cell) if isinstance(cell, str) else None
+    if half:
+        letter = f"{ord(half[0]):X}"
+        raise InputError(
+            f"{what} has half a character (U+{letter}, a lone surrogate), which no encoding of text has; "
+            "decode it again, or remove the character"
+        )
 
 
 def _several(inputs: Any, cure: str) -> list[Any]:

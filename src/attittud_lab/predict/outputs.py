@@ -7,6 +7,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,9 +22,11 @@ from attittud_lab.files import cannot_write
 from attittud_lab.predict.inputs import Item
 
 CURE = "choose another file with --output"
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = re.compile(
+    "^(?=[-=+@\uff1d\uff0b\uff0d\uff20\t\r\n])|(?<=[;\t\r\n])(?=[-=+@\uff1d\uff0b\uff0d\uff20])"
+)
 """A spreadsheet takes a cell that begins with one of these for a formula, which may open links or
-run programs.
+run programs. In many countries it begins a new cell behind a semicolon.
 """
 Write = Callable[[Sequence[Item], Sequence[Any], npt.NDArray[np.float32]], None]
 """Takes the inputs of a batch, their labels (each a text, or a list of them) and their
@@ -56,8 +59,8 @@ def check_output(
 
 
 def harmless(cell: str) -> str:
-    """Put an apostrophe before a text that a spreadsheet would take for a formula."""
-    return f"'{cell}" if cell.startswith(FORMULA) else cell
+    """Put an apostrophe wherever a spreadsheet would find the beginning of a formula."""
+    return _FORMULA.sub("'", cell)
 
 
 @contextmanager
@@ -107,6 +110,8 @@ def _csv(
                 plain_rows.writerow(cells)
 
         heading = ["file", "row", _label(several), *(f"p_{name}" for name in classes)]
+        if not raw:
+            heading = [harmless(cell) for cell in heading]
 
         def write(
             items: Sequence[Item], labels: Sequence[Any], likely: npt.NDArray[np.float32]

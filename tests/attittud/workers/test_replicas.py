@@ -30,15 +30,25 @@ def differing():
         tasks = w.problem.loss(w.even(0, 12)) if auxiliary is None else auxiliary
         return lambda: w.guide(**options).backward(primary=w.losses(at), auxiliary=tasks)
 
-    loss = w.auxiliary(w.share(0, 12))
-    other = World("group")
-    with torch.no_grad():
-        other.inner.body[0].weight[0, 0] += 0.01 * other.number
-    return {
-        "parameters": message_of(
+    def changed(change):
+        """The message where worker 1 starts from a weight that `change` changed."""
+        other = World("group")
+        if other.number == 1:
+            with torch.no_grad():
+                change(other.inner.body[0].weight)
+        return message_of(
             lambda: other.guide().backward(
                 primary=other.losses(at), auxiliary=other.problem.loss(other.even(0, 12))
             )
+        )
+
+    loss = w.auxiliary(w.share(0, 12))
+    return {
+        "parameters": changed(lambda weight: weight[0, 0].add_(0.01)),
+        "signs": changed(lambda weight: weight.neg_()),
+        "rows in another order": changed(lambda weight: weight.copy_(weight.flip(0))),
+        "columns turned": changed(
+            lambda weight: weight.copy_(weight @ torch.linalg.qr(torch.randn_like(weight.T @ weight))[0])
         ),
         "seed": message_of(backward(seed=w.number)),
         "eta": message_of(backward(eta=Eta(1, 1, w.number))),
@@ -205,7 +215,19 @@ def test_parameters_are_bitwise_equal_after_twenty_steps(behaved):
     assert error(first, twenty_steps(World("one", torch.float32))) < 1e-3
 
 
-@pytest.mark.parametrize("name", ["parameters", "seed", "eta", "a name less", "another name"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "parameters",
+        "signs",
+        "rows in another order",
+        "columns turned",
+        "seed",
+        "eta",
+        "a name less",
+        "another name",
+    ],
+)
 def test_workers_that_differ_are_noticed(behaved, name):
     for found in behaved:
         assert "workers [1]" in found["differing"][name]

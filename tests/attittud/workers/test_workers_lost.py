@@ -5,6 +5,8 @@ pass, the error is torch's own.
 """
 
 import time
+import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -167,3 +169,24 @@ def saved_by_a_part(folder):
 def test_a_part_of_the_workers_saves_and_loads_its_guide_alone(tmp_path):
     found = outcomes(3, saved_by_a_part, f"{tmp_path}/guide", patience=5, limit=30)
     assert [outcome.get("result", outcome.get("error")) for outcome in found] == ["elsewhere", 1, 1]
+
+
+def saved_alone(folder):
+    """Each worker trains a model of its own: the warnings of two ways to save it, and the files."""
+    own = Path(folder, str(dist.get_rank()))
+    loop = Loop("alone")
+    loop.step()
+    told = []
+    for options in ({}, {"writes": True}):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            checkpoint.save(loop.guide, own, **options)
+        told.append((own.exists(), [str(warning.message) for warning in caught]))
+    return told
+
+
+def test_a_guide_that_is_not_saved_says_so(tmp_path):
+    first, second = run(2, saved_alone, str(tmp_path))
+    assert first == [(True, []), (True, [])]
+    (there, (message,)), saved = second
+    assert not there and "writes=True" in message and saved == (True, [])

@@ -6,11 +6,13 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attittud_lab.data.labels import label_of
+from attittud_lab.data.labels import label_of, labels_of
+from attittud_lab.errors import InputError
 from attittud_lab.predict.inputs import Inputs
 from tests.helpers.data_files import inputs, named, read_path, write_columns
 
@@ -75,3 +77,10 @@ def test_every_format_reads_the_same_labels_for_training_and_prediction(cells: l
             assert found == [
                 (text, label and {label}) for text, label in zip(texts, wanted, strict=True)
             ]
+
+
+def test_class_names_with_half_a_character_are_refused() -> None:
+    """No file with predictions could hold them."""
+    table = pa.table({"label": [0, 1]}, metadata={"class_names": '["\\ud83d", "b"]'})
+    with pytest.raises(InputError, match="half a character"):
+        labels_of(table, "label", "column 'label'")

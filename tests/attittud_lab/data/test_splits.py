@@ -77,6 +77,8 @@ def test_texts_that_differ_in_case_blanks_and_punctuation_are_copies(tmp_path: P
 SAME_LOOKS = {
     "decomposed": ("Caf\u00e9 na\u00efve {}", "Cafe\u0301 nai\u0308ve {}"),
     "zero width": ("a plain text {}", "a pl\u200bain\ufeff te\u00adxt\u2060 {}"),
+    "no width in ASCII": ("a plain text {}", "a pl\x00ain te\x7fxt {}"),
+    "ignored": ("a plain text {}", "a pl\u115fain te\u180bxt\u3164 {}"),
     "selectors": ("a heart \u2764 {}", "a heart \u2764\ufe0f {}\u034f"),
     "quotes": ('it\'s "good" {}', "it\u2019s \u201cgood\u201d {}"),
     "dashes": ("one - two {} - 3", "one \u2013 two {} \u2212 3"),

@@ -42,6 +42,13 @@ def test_half_a_character_is_refused_with_its_input() -> None:
             with pytest.raises(InputError, match=f"input 1 .*U\\+{ord(half):X}"):
                 texts(inputs, None)
     assert texts(["\U0001f600"], None) == ["\U0001f600"]
+    table = pa.table({"x": [1.0, 2.0, 3.0], "c": ["a", "b", "a"]})
+    features = Features.fit(table, TableConfig(), "file")
+    for row in ({"x": 1.0, "c": "\ud83d"}, {"x": "\ud83d", "c": "a"}):
+        with pytest.raises(InputError, match=r"input 1, column '.', has half .*U\+D83D"):
+            table_rows([{"x": 1.0, "c": "a"}, row], features)
+    unread = {"x": 1.0, "c": "a", "more": "\ud83d"}
+    assert table_rows([unread], features) == [unread]
 
 
 def test_data_frames_and_mappings_give_the_features_of_a_table() -> None:
