@@ -48,7 +48,9 @@ def differing():
         "signs": changed(lambda weight: weight.neg_()),
         "rows in another order": changed(lambda weight: weight.copy_(weight.flip(0))),
         "columns turned": changed(
-            lambda weight: weight.copy_(weight @ torch.linalg.qr(torch.randn_like(weight.T @ weight))[0])
+            lambda weight: weight.copy_(
+                weight @ torch.linalg.qr(torch.randn_like(weight.T @ weight))[0]
+            )
         ),
         "seed": message_of(backward(seed=w.number)),
         "eta": message_of(backward(eta=Eta(1, 1, w.number))),
