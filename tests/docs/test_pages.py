@@ -1,6 +1,7 @@
 """Pages of docs answer one question each, their code runs, and what they name exists."""
 
 import ast
+import importlib.util
 import itertools
 import re
 import shlex
@@ -50,6 +51,17 @@ def test_the_index_leads_to_every_page() -> None:
     for name in NAMES.values():
         if name != "index.md":
             assert re.search(rf"^(.* <)?{name.removesuffix('.md')}>?$", index, re.MULTILINE), name
+
+
+def test_the_page_of_the_demo_has_its_figures_and_words() -> None:
+    """The table said of a row what it did in an earlier version."""
+    specification = importlib.util.spec_from_file_location("demo_table", DOCS / "demo_table.py")
+    assert specification is not None
+    assert specification.loader is not None
+    table = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(table)
+    page = table.PAGE.read_text(encoding="utf-8")
+    assert page == table.updated(page), "run `python docs/demo_table.py`"
 
 
 def test_every_block_can_be_tried() -> None:

@@ -490,6 +490,9 @@ def _check_classes(train: Part, where: str) -> None:
         else:
             only = "no labelled example"
         cure = "give at least two classes, or check data.primary.classes and the label column"
+        if len(labels) and missing:
+            smaller = "smaller data.primary.validation and data.primary.test"
+            cure = f"give more examples of {listed(missing, 10)}, or {smaller}"
         raise InputError(f"{culprit} {only}, so there is nothing to learn; {cure}")
     if missing:
         raise InputError(f"{culprit} no example of {listed(missing, 10)}; {cure}")

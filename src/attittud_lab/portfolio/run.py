@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attittud_lab import features
 from attittud_lab.config.schema import Config, PortfolioConfig
 from attittud_lab.data.prepare import Prepared
 from attittud_lab.data.tasks import mix
@@ -216,6 +217,18 @@ class Portfolio:
         write_json(folder / NAME, without_nan(board))
         return self.result(members, scores, tested)
 
+    def cure(self) -> str:
+        """Say what may help a model that is no better than guessing."""
+        tried = [] if self.simple is None else [*self.simple.problems]
+        if any(features.trained_as(name) for name in tried):
+            return "More labels may help."
+        if self.networks:
+            return _cure_of_networks(self.config, self.data)
+        better = [name for name in features.names(self.data.kind) if features.trained_as(name)]
+        if not better:
+            return "More labels may help."
+        return f"Features of a pretrained network may help: portfolio.features=[{better[0]}]."
+
     def intervals(self) -> Intervals:
         """Draws of the held-out labels, of whole groups if there are any."""
         groups = None
@@ -317,7 +330,7 @@ class Portfolio:
                 settings.final, winner, picks, gain, metric, of_folds=of_folds
             ),
             "without_us": words.without_us(alone, model, metric),
-            "warning": words.guess(guessed, model["score"], metric, _cure(self.config, self.data)),
+            "warning": words.guess(guessed, model["score"], metric, self.cure()),
             "guess": guessed,
             "chance": self.chance,
             "worth": gain,
@@ -386,8 +399,7 @@ class Portfolio:
         )
 
 
-def _cure(config: Config, data: Prepared) -> str:
-    """Say what may help a model that is no better than guessing."""
+def _cure_of_networks(config: Config, data: Prepared) -> str:
     starts = config.model.weights is not None
     if config.model.pretrained and find_model(config.model.name)[0].foreign:
         starts = True
@@ -398,7 +410,9 @@ def _cure(config: Config, data: Prepared) -> str:
 
 
 def _usual(settings: PortfolioConfig) -> bool:
-    """Whether the candidates are those that the chance was calibrated on."""
+    """Whether the candidates are the default ones. The chance was calibrated on them and on
+    `translated`, and held up without it on held-out pairs.
+    """
     default = PortfolioConfig()
     names = ("features", "learners", "uses", "candidates")
     return all(getattr(settings, name) == getattr(default, name) for name in names)

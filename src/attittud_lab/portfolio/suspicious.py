@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ SURE = 0.5
 PARTS = 5
 """A source is divided into this many parts; each is judged by models of the others."""
 MOST_EXAMINED = 10_000
-"""How many examples of a larger source are drawn at random."""
+"""How many labels of a larger source are drawn at random."""
 SHOWN = 8
 """Examples of a source that the report shows."""
 MOST_PICTURED = 5
@@ -66,10 +66,7 @@ RowNumbers = npt.NDArray[np.int64]
 def suspicious(
     simple: SimpleCandidates | None, data: Prepared, folder: Path
 ) -> list[dict[str, Any]]:
-    """Write suspicious.csv; returns what leaderboard.json says about each source that was examined.
-
-    Sources with several labels at once are left out.
-    """
+    """Write suspicious.csv; returns what leaderboard.json says about each source."""
     features = best_features(simple)
     if simple is None or features is None:
         return []
@@ -77,24 +74,22 @@ def suspicious(
     rows: list[list[str]] = []
     lists: list[dict[str, Any]] = []
     for source in problem.sources.values():
-        if source.several:
-            continue
         suspects = examine(problem, source, simple.seed)
         names = example_names(data, source.name, suspects.rows)
         for position, name in enumerate(names):
-            rows.append(suspects.cells(source, position, name))
+            rows.append(suspects.cells(source.name, position, name))
         shown = min(SHOWN, len(suspects.rows)) if len(lists) < MOST_PICTURED else 0
         pictures = shown_inputs(data, source.name, suspects.rows[:shown])
         lists.append(
             {
                 "source": source.name,
                 "examined": suspects.examined,
-                "examples": len(source.labels),
+                "labels": int((source.labels >= 0).sum()),
                 "listed": len(suspects.rows),
                 "same_classes": source.same_classes,
                 "rate": RATE,
                 "top": [
-                    suspects.about(source, position, names[position]) | picture
+                    suspects.about(position, names[position]) | picture
                     for position, picture in enumerate(pictures)
                 ],
             }
@@ -113,27 +108,28 @@ class Suspects:
 
     rows: RowNumbers
     """Numbers in the source."""
-    proposed: RowNumbers
-    """The most probable class of each."""
+    labels: Sequence[str]
+    """The label that each has."""
+    proposed: Sequence[str]
+    """The most probable label of each."""
     probability: Numbers
-    """The probability of the proposed class."""
+    """The probability of the proposed label."""
     label_probability: Numbers
     """The probability of the label that the example has."""
     examined: int
-    """How many examples with labels were examined."""
+    """How many labels were examined."""
 
-    def cells(self, source: SourceData, position: int, name: str) -> list[str]:
+    def cells(self, source: str, position: int, name: str) -> list[str]:
         """Return a row of the file."""
-        about = self.about(source, position, name)
-        texts = [harmless(text) for text in (source.name, name, about["label"], about["proposed"])]
+        about = self.about(position, name)
+        texts = [harmless(text) for text in (source, name, about["label"], about["proposed"])]
         return [*texts, f"{about['probability']:.6g}", f"{about['label_probability']:.6g}"]
 
-    def about(self, source: SourceData, position: int, name: str) -> dict[str, Any]:
-        row = self.rows[position]
+    def about(self, position: int, name: str) -> dict[str, Any]:
         return {
             "example": name,
-            "label": str(source.classes[source.labels[row]]),
-            "proposed": str(source.classes[self.proposed[position]]),
+            "label": self.labels[position],
+            "proposed": self.proposed[position],
             "probability": float(self.probability[position]),
             "label_probability": float(self.label_probability[position]),
         }
@@ -145,11 +141,50 @@ def examine(problem: Problem, source: SourceData, seed: int) -> Suspects:
     Another class must have a probability of at least `SURE`. The list is the longest that keeps to
     `RATE`: with the primary classes its estimated false discovery rate (see `within_rate`), with
     other classes the mean probability of its labels, since no such rate can be estimated there.
+
+    Where an example has several labels at once, each label is a yes/no question with a list of its
+    own, and all lists are joined.
     """
+    if not source.several:
+        return _examine(problem, source, MOST_EXAMINED, seed)
+    most = max(1, MOST_EXAMINED // len(source.classes))
+    parts = [_examine(*question, most, seed) for question in questions(problem, source)]
+    order = np.argsort(np.concatenate([part.label_probability for part in parts]), kind="stable")
+    labels = [label for part in parts for label in part.labels]
+    proposed = [label for part in parts for label in part.proposed]
+    return Suspects(
+        np.concatenate([part.rows for part in parts])[order],
+        [labels[number] for number in order],
+        [proposed[number] for number in order],
+        np.concatenate([part.probability for part in parts])[order],
+        np.concatenate([part.label_probability for part in parts])[order],
+        sum(part.examined for part in parts),
+    )
+
+
+def questions(problem: Problem, source: SourceData) -> Iterator[tuple[Problem, SourceData]]:
+    """Yield each label of a source with several at once as a source with the classes no and yes,
+    and the same question about the primary examples that answer it. Without any, the question is
+    one of the source alone.
+    """
+    for column, name in enumerate(source.classes):
+        answers = [f"{name}: no", f"{name}: yes"]
+        asked = replace(source, labels=source.labels[:, column], classes=answers)
+        if source.same_classes:
+            rows = np.flatnonzero(problem.labels[:, column] >= 0)
+            if len(rows):
+                own = replace(problem.rows(rows), classes=answers, several=False)
+                yield replace(own, labels=problem.labels[rows, column]), asked
+                continue
+        yield problem, replace(asked, same_classes=False)
+
+
+def _examine(problem: Problem, source: SourceData, most: int, seed: int) -> Suspects:
+    """Find labels that look wrong where each example has one, among `most` of them at most."""
     rows = np.flatnonzero(source.labels >= 0)
     generator = np.random.default_rng(seed)
-    if len(rows) > MOST_EXAMINED:
-        rows = np.sort(generator.permutation(rows)[:MOST_EXAMINED])
+    if len(rows) > most:
+        rows = np.sort(generator.permutation(rows)[:most])
     part = source.rows(rows)
     likely, by_chance = probabilities(problem, part, generator, seed)
     listed, right = _doubtful(likely, part.labels)
@@ -159,8 +194,11 @@ def examine(problem: Problem, source: SourceData, seed: int) -> Suspects:
     else:
         count = within_rate(right, _doubtful(by_chance, part.labels)[1])
     listed = listed[:count]
-    proposed = likely[listed].argmax(axis=1)
-    return Suspects(rows[listed], proposed, likely[listed].max(axis=1), right[:count], len(rows))
+    labels = [str(source.classes[label]) for label in part.labels[listed]]
+    proposed = [str(source.classes[label]) for label in likely[listed].argmax(axis=1)]
+    return Suspects(
+        rows[listed], labels, proposed, likely[listed].max(axis=1), right[:count], len(rows)
+    )
 
 
 def _doubtful(likely: Numbers, labels: LabelNumbers) -> tuple[RowNumbers, Numbers]:

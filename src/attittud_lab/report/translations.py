@@ -77,11 +77,11 @@ def suspects(board: Mapping[str, Any]) -> list[dict[str, Any]]:
         if not source["listed"]:
             continue
         examined = counted(source["examined"], "label")
-        if source["examined"] < source["examples"]:
-            examined += f", drawn at random from {source['examples']} examples"
+        if source["examined"] < source["labels"]:
+            examined += f", drawn at random from {source['labels']}"
         if source["same_classes"]:
             judge = "compared with your classes"
-            remark = f"By the models' probabilities, about {100 * source['rate']:.0f} % of these are right after all"
+            remark = f"At most about {100 * source['rate']:.0f} % of these are right after all"
         else:
             judge = "compared with the other labels of the source"
             remark = "Many of these may be right after all"

@@ -67,7 +67,7 @@ def test_train_predict_and_report(kind: str, capsys: pytest.CaptureFixture[str])
 def test_labels_that_look_wrong_lead_to_their_translation(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = {"source": "more", "examined": 300, "examples": 300, "listed": 7, "top": []}
+    found = {"source": "more", "examined": 300, "labels": 300, "listed": 7, "top": []}
     found |= {"same_classes": True, "rate": 0.1}
     with monkeypatch.context() as patch:
         patch.setattr("attittud_lab.portfolio.run.suspicious", lambda *_: [found])
@@ -79,6 +79,17 @@ def test_labels_that_look_wrong_lead_to_their_translation(
     content = board(Path(out.splitlines()[-1]))
     assert any("translated" in row["label"] for row in content["candidates"])
     assert "attittud train" not in out, "it was tried"
+
+
+def test_a_model_that_guesses_names_what_would_be_tried(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It named a model, which a portfolio of simple learners does not train."""
+    monkeypatch.setattr("attittud_lab.portfolio.words.guess", lambda *said: said[-1])
+    assert call("train", "job.yaml", *SIMPLE, "--quiet") == 0
+    out, _ = capsys.readouterr()
+    assert "portfolio.features=[efficientnet]" in out
+    assert " model=" not in out
 
 
 def test_a_portfolio_trains_without_a_test_set(capsys: pytest.CaptureFixture[str]) -> None:

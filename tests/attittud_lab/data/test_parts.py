@@ -123,6 +123,15 @@ def noisy(noise: str, seed: int, name: str = "more") -> np.ndarray:
     return labels
 
 
+def test_a_split_that_leaves_one_class_names_the_others(tmp_path: Path) -> None:
+    """The cure was a second class, which the file had."""
+    path = tmp_path / "own.csv"
+    path.write_text("text,label\nfirst words,good\nother words,bad\nmore words,mid\n")
+    text = f"data: {{primary: {{path: {path}, validation: 1, test: 1}}}}"
+    with pytest.raises(InputError, match=r"only one class .*give more examples of \w+, \w+, or"):
+        read_parts(loads(text).data, 0)
+
+
 def test_label_noise_replaces_exactly_its_share() -> None:
     truth = noisy("null", 0)
     for share in (0.0, 0.25, 0.5, 1.0):

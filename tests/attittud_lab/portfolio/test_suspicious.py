@@ -22,7 +22,7 @@ from attittud_lab.portfolio.suspicious import (
 )
 from attittud_lab.report import write_report
 from attittud_lab.uses.problem import Problem, SourceData
-from tests.helpers.portfolios import board
+from tests.helpers.portfolios import board, of_patients
 from tests.helpers.simple_jobs import text_job
 
 PRIMARY, CLASSES = 60, 3
@@ -62,6 +62,49 @@ def test_planted_labels_are_found(same_classes: bool, shift: int) -> None:
     assert planted[suspects.rows].mean() > 0.7
 
 
+@pytest.mark.parametrize(("same_classes", "wrong"), [(True, 0.3), (False, 0.1)])
+def test_each_of_several_labels_is_a_question_with_a_list_of_its_own(
+    same_classes: bool, wrong: float
+) -> None:
+    generator = np.random.default_rng(0)
+    features = generator.normal(size=(PRIMARY + 400, 6)).astype(np.float32)
+    right = (features[:, :2] > 0).astype(np.int64)
+    labels = right[PRIMARY:].copy()
+    planted = generator.random(400) < wrong
+    labels[planted, 0] = 1 - labels[planted, 0]
+    labels[:50, 1] = -1
+    own = right[:PRIMARY].copy()
+    own[:10, 0] = -1
+    source = SourceData("web", features[PRIMARY:], labels, ["cat", "dog"], same_classes)
+    problem = Problem(features[:PRIMARY], own, ["cat", "dog"], True, {"web": source})
+    suspects = examine(problem, source, 0)
+    assert suspects.examined == 400 + 350
+    about = [suspects.about(position, "") for position in range(len(suspects.rows))]
+    cats = [row for row, one in zip(suspects.rows, about, strict=True) if "cat" in one["label"]]
+    assert planted[cats].mean() > 0.8
+    assert len(cats) > max(planted.sum() / 3, len(about) / 2)
+    for row, one in zip(suspects.rows, about, strict=True):
+        name, answer = one["label"].split(": ")
+        assert one["proposed"] == f"{name}: {'no' if answer == 'yes' else 'yes'}"
+        assert labels[row, ["cat", "dog"].index(name)] == ["no", "yes"].index(answer)
+    assert (np.diff(suspects.label_probability) >= 0).all()
+
+
+def test_several_labels_of_which_one_is_missing_or_always_the_same() -> None:
+    features = np.random.default_rng(0).normal(size=(80, 3)).astype(np.float32)
+    labels = np.zeros((60, 3), dtype=np.int64)
+    labels[:, 1] = -1
+    labels[:, 2] = features[20:, 0] > 0
+    own = np.full((20, 3), -1)
+    own[:, 2] = features[:20, 0] > 0
+    source = SourceData("web", features[20:], labels, ["a", "b", "c"], same_classes=True)
+    suspects = examine(
+        Problem(features[:20], own, ["a", "b", "c"], True, {"web": source}), source, 0
+    )
+    assert suspects.examined == 120
+    assert not suspects.rows.size or set(suspects.labels) <= {"c: no", "c: yes"}
+
+
 def test_primary_labels_that_say_nothing_list_nothing() -> None:
     """Probabilities of a model that is too sure listed labels that were right."""
     problem, _, planted = example(same_classes=True)
@@ -92,13 +135,24 @@ def test_the_longest_list_within_the_rate(
 
 
 def test_no_cell_is_a_formula_or_begins_a_row(tmp_path: Path) -> None:
-    source = SourceData("=web", np.zeros((1, 1), dtype=np.float32), np.array([0]), ["+a", "-b"])
-    suspects = Suspects(np.array([0]), np.array([1]), np.array([0.9]), np.array([0.1]), 1)
-    write_csv(tmp_path / FILE, [suspects.cells(source, 0, "@first\r\n=second")])
+    suspects = Suspects(np.array([0]), ["+a"], ["-b"], np.array([0.9]), np.array([0.1]), 1)
+    write_csv(tmp_path / FILE, [suspects.cells("=web", 0, "@first\r\n=second")])
     with (tmp_path / FILE).open(newline="") as file:
         heading, row = csv.reader(file)
     assert len(heading) == len(row) == 6
     assert row == ["'=web", "'@first\r\n=second", "'+a", "'-b", "0.9", "0.1"]
+
+
+def test_a_portfolio_lists_several_labels_at_once(tmp_path: Path) -> None:
+    run(loads(of_patients(tmp_path, "linear")), tmp_path / "run")
+    lists = board(tmp_path / "run")["suspicious"]
+    assert [one["source"] for one in lists] == ["s0", "s1", "s2", "s3"]
+    assert [one["examined"] for one in lists] == [60 * 2, *[60 * 3] * 3]
+    with (tmp_path / "run" / FILE).open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == sum(one["listed"] for one in lists)
+    assert all(row["label"].endswith((": no", ": yes")) for row in rows)
+    write_report(tmp_path / "run")
 
 
 def test_a_portfolio_writes_the_list_and_the_report_shows_it(tmp_path: Path) -> None:
