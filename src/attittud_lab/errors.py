@@ -80,11 +80,14 @@ def spellings(names: Iterable[str]) -> dict[str, str]:
 
 
 def loose(name: str) -> str:
-    """Return a name in lower case, in one Unicode form (NFKC) and without blanks around it.
+    """Return a name in lower case, in one Unicode form (NFKC), without blanks around it and without
+    characters that have no width.
 
     All spellings that people confuse have the same loose form.
     """
-    return unicodedata.normalize("NFKC", name).casefold().strip()
+    if not name.isascii():
+        name = "".join(letter for letter in name if unicodedata.category(letter) != "Cf")
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold()).strip()
 
 
 def needs(extra: str | None, package: str, what: str) -> InputError:

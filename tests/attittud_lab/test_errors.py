@@ -22,3 +22,4 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it():
 
 def test_names_that_people_confuse_have_one_loose_form():
     assert loose(" Caf\u00e9") == loose("cafe\u0301 ") != loose("cafe")
+    assert loose("Cat\u200b ") == loose("\ufeffcat") == loose("\uff23\uff21\uff34")

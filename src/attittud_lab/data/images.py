@@ -170,9 +170,12 @@ def _name(raw: Raw | Image.Image, where: str) -> str:
 
 
 def decode(
-    raw: Raw | Image.Image | Deep, pixels: Pixels, where: str, white: int = WHITES[-1]
+    raw: Raw | Image.Image | Deep, pixels: Pixels, where: str, white: int | None = None
 ) -> npt.NDArray[np.uint8]:
-    """Return one image as C x H x W. An image that a caller has opened stays open and as it is."""
+    """Return one image as C x H x W. An image that a caller has opened stays open and as it is.
+
+    `white` is the value of white in a grey picture of more than 8 bits; None: not decided.
+    """
     shape = (pixels.size, pixels.size)
     mode = "L" if pixels.channels == 1 else "RGB"
     if isinstance(raw, Deep):
@@ -226,10 +229,16 @@ def _upright(image: Image.Image, file: Image.Image) -> Image.Image:
     return image if turn is None else image.transpose(turn)
 
 
-def _eight_bits(image: Image.Image, name: str, white: int) -> Image.Image:
+def _eight_bits(image: Image.Image, name: str, white: int | None) -> Image.Image:
     """Return an image of 8 bits without transparency. Levels above white are cut."""
     if is_deep(image):
         levels = _levels(image, name)
+        if white is None:
+            white = WHITES[-1]
+            warn_once(
+                f"some pictures are grey with more than 8 bits, unlike all that training looked at; {white} counts as white. If "
+                "that is wrong, save them with 8 bits"
+            )
         if levels.max() > white:
             # Without the name: there may be thousands of such pictures.
             warn_once(

@@ -137,6 +137,7 @@ def read_parts(config: DataConfig, seed: int, *, pooled: bool = False) -> Parts:
         auxiliary[name] = part
         used.append(own_digests)
         _warn_of_spelling(part, name, primary["train"])
+        _warn_of_twins(part, f"data.auxiliary.{name}")
         if source.label_noise is not None:
             noise_seed = mix(seed, name, "noise")
             part.labels = with_noise(
@@ -212,6 +213,19 @@ def _warn_of_spelling(part: Part, name: str, primary: Part) -> None:
             )
 
 
+def _warn_of_twins(part: Part, where: str) -> None:
+    """Warn if two classes of a source are spellings of one name: then they count as two classes."""
+    first: dict[str, str] = {}
+    twins = [name for name in part.classes if first.setdefault(loose(name), name) != name]
+    if twins:
+        pair = f"{short(first[loose(twins[0])])!r} and {short(twins[0])!r}"
+        more = f", and {counted(len(twins) - 1, 'more pair')}" if twins[1:] else ""
+        warn_once(
+            f"{where}: the classes {pair} differ only in case, blanks or Unicode form{more}; they count as different classes, "
+            "so spell them alike if they mean the same"
+        )
+
+
 def _without_primary(
     part: Part,
     name: str,
@@ -278,6 +292,7 @@ def _primary_parts(
     train_split, splits = _own_splits(config, source.splits)
     left = chosen(open_listing(config, source, train_split, table), config)
     _check_classes(left, config.path)
+    _warn_of_twins(left, config.path)
     total = len(left.rows)
     parts: dict[str, Part] = {}
     for name, setting, first in (

@@ -132,6 +132,16 @@ def test_a_picture_is_turned_as_its_exif_orientation_says(orientation: int) -> N
         assert np.abs(pixels_of(given, 1) - GREY).max() <= 12
 
 
+def test_a_depth_that_was_never_decided_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """As where only predictions have such pictures: they would be dark without a word."""
+    image = Image.fromarray(np.rint(GREY / 255 * 4095).astype(np.uint16))
+    assert pixels_of(stored(image, "PNG"), 1).max() == round(GREY.max() / 16)
+    assert "more than 8 bits" in caplog.text and "65535 counts as white" in caplog.text
+    caplog.clear()
+    pixels_of(Deep(stored(image, "PNG"), 4095), 1)
+    assert not caplog.text
+
+
 @pytest.mark.parametrize(
     ("kind", "form"), [(np.uint16, "PNG"), (np.int32, "TIFF"), (np.float32, "TIFF")]
 )

@@ -35,6 +35,20 @@ def test_unseen_classes_that_may_be_left_out_are_counted(
     assert "unseen" not in data.record["primary"]["train"]
 
 
+@pytest.mark.parametrize("twin", ["Cat", "cat ", "cat\u200b", "\uff43at"])
+def test_two_spellings_of_a_class_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, twin: str
+) -> None:
+    """In the primary and in the auxiliary data."""
+    write(tmp_path / "own.jsonl", numbered(0, ["cat", twin, "dog"] * 20))
+    write(tmp_path / "more.jsonl", numbered(100, ["x", twin, "cat"] * 20))
+    read_configuration(
+        f"data: {{primary: {{path: {tmp_path}/own.jsonl}}, auxiliary: {{more: {tmp_path}/more.jsonl}}}}"
+    )
+    told = [record.message for record in caplog.records if "differ only in case" in record.message]
+    assert len(told) == 2 and all(repr(twin) in text for text in told)
+
+
 # ------------------------------------------------------------------------------------------ fuzzing
 
 
