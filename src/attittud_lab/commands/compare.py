@@ -30,6 +30,7 @@ from attittud_lab.output.progress import display
 
 if TYPE_CHECKING:
     from attittud_lab.config.schema import Config
+    from attittud_lab.report.outcome import Outcome
 
 _CONFIG = typer.Argument(metavar="CONFIG", help="A YAML file; or use --primary and --auxiliary.")
 _DATA = "Without a YAML file: the data of the task that matters, as in `attittud init`."
@@ -79,6 +80,7 @@ def compare(
         from attittud_lab.compare.run import compare as run
         from attittud_lab.compare.table import show
         from attittud_lab.report import write_report
+        from attittud_lab.report.outcome import outcome, understood
 
     changes = list(overrides or [])
     if budget is not None:
@@ -104,7 +106,10 @@ def compare(
     note = f"finished runs are kept in {folder}, and {again} continues with the rest"
     with interruptible(lambda: note), progress, placed(workers, ray) as place:
         result = run(settings, folder, progress, fresh=fresh, place=place, request=request)
-    show(result, Console(), write_report(folder))
+    page = write_report(folder)
+    with understood(folder):
+        decided = outcome(folder)
+    show(result, Console(), _lines(decided), page)
 
 
 # The names come from the defaults, so that --help stays true.
@@ -128,6 +133,15 @@ Runs are independent: --workers 4 trains four at a time on this machine, and --r
 the same number of steps, the results of a run stay the same to the last digit; at equal seconds the number of steps follows
 from measured times. A run takes longer than it would alone, unless every run has as many cores as training.threads.
 """
+
+
+def _lines(decided: Outcome) -> list[str]:
+    """Return the decision and the next command, as the terminal shows them."""
+    lines = [f"{decided.about}: {decided.text}"]
+    for step in decided.next:
+        typed = f"`{step['command']}` " if "command" in step else ""
+        lines.append(f"Next: {typed}{step['why']}.")
+    return lines
 
 
 def _settings(

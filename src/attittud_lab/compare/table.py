@@ -1,7 +1,7 @@
 """Show a comparison: tables, decision and notes. Works on the content of comparison.json.
 
-The command calls `show`; the report takes the same cells, marks and notes. Sentences are in
-`words.py`.
+The command calls `show`; the report takes the same cells, marks and notes. The lines of the
+decision come from the outcome that the report shows too. Sentences are in `words.py`.
 """
 
 from __future__ import annotations
@@ -59,10 +59,16 @@ class Screen:
         self.console.print(table)
 
 
-def show(result: Mapping[str, Any], console: Console, page: Path | None = None) -> None:
-    """Show the tables, the decision with the next command, and notes.
+def show(
+    result: Mapping[str, Any],
+    console: Console,
+    decision: Sequence[str] = (),
+    page: Path | None = None,
+) -> None:
+    """Show the tables, the decision, and notes.
 
-    `page` is the report, which has more.
+    `decision` has its lines: what was decided, and the next command. `page` is the report, which
+    has more.
     """
     screen = Screen(console)
     hidden: tuple[str, ...] = ()
@@ -71,15 +77,10 @@ def show(result: Mapping[str, Any], console: Console, page: Path | None = None) 
     left_out: list[str] = []
     for number, table in enumerate(result["tables"]):
         left_out = _show_table(screen, result, number, table, hidden)
-    folder = Path() if page is None else page.parent
-    decision = result["decision"]
-    table_name = result["tables"][deciding(result)]["name"].lower()
-    color = _COLORS[decision["outcome"]]
-    screen.say(f"Decision at {table_name}: {decision['text']}", f"bold {color}")
-    step = next_step(folder, result)
-    if step is not None:
-        typed = f"`{step['command']}` " if "command" in step else ""
-        screen.say(f"Next: {typed}{step['why']}.", wrap=False)
+    for line in decision[:1]:
+        screen.say(line, f"bold {_COLORS[result['decision']['outcome']]}")
+    for line in decision[1:]:
+        screen.say(line, wrap=False)
     screen.say("")
     for line in notes(result):
         screen.say(line, wrap="`attittud" not in line)

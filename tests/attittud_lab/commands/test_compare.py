@@ -34,7 +34,12 @@ def test_compare_runs_with_a_configuration(
     code, out, err = typed(*words, capsys=capsys)
     assert code == 0
     result = json.loads((tmp_path / "runs/job/compare/comparison.json").read_text())
-    assert result["decision"]["text"] in out
+    # The terminal says what the report says.
+    decision = json.loads((tmp_path / "runs/job/compare/report.json").read_text())["decision"]
+    assert decision["text"] == result["decision"]["text"]
+    lines = [f"{decision['about']}: {decision['text']}"]
+    lines += [f"Next: `{step['command']}` {step['why']}." for step in decision["next"]]
+    assert len(lines) == 2 and "\n".join(lines) in out
     assert "compare.seeds=5" in out
     assert result["tables"][1]["seconds"] == 0.05 and "0.05 s, as the budget says" in out
     code, again, quiet = typed(*words, "--quiet", capsys=capsys)

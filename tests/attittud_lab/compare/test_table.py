@@ -7,6 +7,7 @@ from rich.console import Console
 from scipy import stats
 
 from attittud_lab.compare.table import notes, show
+from attittud_lab.report.outcome import outcome
 from attittud_lab.statistics import ALPHA
 from tests.helpers.made_up import made_up
 
@@ -54,7 +55,8 @@ def test_the_same_table_decides_in_every_output(tmp_path: Path) -> None:
     )
     assert result["tables"][0]["decision"]["outcome"] == "use"
     lines = shown(result)
-    assert f"Decision at equal seconds: {decision['text']}" in lines
+    decided = outcome(tmp_path)
+    assert (decided.about, decided.text) == ("Decision at equal seconds", decision["text"])
     assert [
         line.split("|")[1].strip() for line in lines if "◀" in line and line.startswith("|")
     ] == ["primary_only ◀"]
@@ -68,7 +70,8 @@ def test_the_same_table_decides_in_every_output(tmp_path: Path) -> None:
     )
     alone = made_up(tmp_path / "steps", steps)
     assert alone["decision"]["table"] == "Equal steps"
-    assert any(line.startswith("Decision at equal steps: Use flip") for line in shown(alone))
+    decided = outcome(tmp_path / "steps")
+    assert decided.about == "Decision at equal steps" and decided.text.startswith("Use flip")
 
 
 def test_marks_follow_the_corrected_p_values(tmp_path: Path) -> None:
