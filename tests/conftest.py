@@ -4,6 +4,7 @@ example, a fixed seed.
 
 import os
 import signal
+from collections.abc import Generator
 from pathlib import Path
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -55,3 +56,25 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Leave files whose tests all are `nightly` out of `make test`: some import for seconds."""
     nightly = collection_path.name.endswith("_nightly.py")
     return True if nightly and config.option.markexpr == "not nightly" else None
+
+
+OURS = {"attittud", "attittud_lab", "benchmarks", "experiments", "tests"}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Make a test file that cannot be imported an error, unless a package is not installed.
+
+    Because of `--doctest-ignore-import-errors` pytest would skip the file with all of its tests.
+    """
+    report = yield
+    # pytest keeps the call here for a moment. It skips while it handles the error of the file.
+    failure = report.call.excinfo.value.__context__ if report.skipped else None
+    if isinstance(failure, pytest.Collector.CollectError):
+        error = failure.__cause__
+        missing = getattr(error, "__cause__", None) or error  # adapters name the extra themselves
+        is_package = isinstance(missing, ModuleNotFoundError) and missing.name is not None
+        if not is_package or missing.name.partition(".")[0] in OURS:
+            report.outcome = "failed"
+            report.longrepr = str(failure)
+    return report
