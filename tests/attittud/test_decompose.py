@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from attittud import Eta, Guide, decompose
+from attittud.decompose import Numbers, TaskNumbers, combine
 from tests.helpers.oracle import distance, split
 
 many = settings(max_examples=60, deadline=None)
@@ -129,6 +130,24 @@ def test_corrected_theorem_1_holds_for_the_auxiliary_loss(case, neutral, helpful
     g_aux, g_prim, V = case
     update = decompose(g_aux, g_prim, V).combine(Eta(neutral, helpful, 0))
     assert update @ g_aux >= -1e-12 * g_aux.norm() ** 2
+
+
+@pytest.mark.parametrize("weight", [0.5, 1.0, 3.0])
+def test_corrected_theorem_1_holds_where_the_part_outside_the_span_is_dropped_as_rounding(weight):
+    """g_prim lies almost in the span, and a large auxiliary gradient along the little that does
+    not. Numbers of float32 gradients; the update is in the numbers of `Combination`.
+    """
+    p = torch.tensor([1.0, 0.5], dtype=torch.float64)
+    a = torch.tensor([0.3, -0.2], dtype=torch.float64)
+    square = p @ p + 1e-9
+    inner = p @ a - 2.0  # the auxiliary gradient is 6e4 long outside of the span
+    task = TaskNumbers(Eta(1, 0.5, 0), weight, a, torch.tensor(4e9), inner)
+    made = combine(
+        Numbers(p, square, {"auxiliary": task}), 0.0, include_mean=True, dtype=torch.float32
+    )
+    assert made.residual == 0
+    along = weight * task.eta.neutral * inner + made.rows @ p + made.primary * square
+    assert abs(along) <= 1e-9 * weight  # and no more than is needed
 
 
 def test_theorem_1_as_printed_is_false():

@@ -1,6 +1,8 @@
 """The canonical basis compares single coordinates, and is never stored."""
 
-from attittud import Eta
+import pytest
+
+from attittud import Eta, Guide
 from tests.helpers.steps import step
 from tests.helpers.zoo import problem
 
@@ -10,3 +12,24 @@ def test_canonical_basis_is_never_stored():
     guide = step(p, eta=Eta(1, 0, 0), basis="canonical")
     V = guide.state_dict()["basis"]
     assert V is None or V.numel() == 0
+
+
+def test_scores_do_not_depend_on_the_chunks_in_which_coordinates_are_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of eta="auto", which compares the judges' gradient with each part of an auxiliary gradient."""
+
+    def scores() -> list[float]:
+        p = problem("mlp")
+        guide = Guide(p.model, eta="auto", basis="canonical")
+        judge = slice(0, 3)
+        report = guide.backward(
+            primary=p.losses(), auxiliary=p.loss(), judge=lambda: p.losses(judge)
+        )
+        earned = report.tasks["auxiliary"].earned
+        assert earned is not None
+        return earned.score.tolist()
+
+    whole = scores()
+    monkeypatch.setattr("attittud.basis.canonical.chunk_size", lambda _: 7)
+    assert scores() == pytest.approx(whole)

@@ -16,6 +16,7 @@ pytest.importorskip("accelerate", reason="needs the extra 'transformers'")
 
 import transformers
 
+from attittud.integrations.objective import Cut
 from attittud.integrations.transformers import AttittudTrainer
 from attittud.losses import per_sequence
 from tests.helpers.pages import DOCS, blocks
@@ -132,3 +133,31 @@ def test_a_fused_loss_is_allowed_only_for_auxiliary_data(tmp_path: Path) -> None
     allowed = trainer(always=False)
     allowed.train()
     assert allowed.model.fused == 2
+
+
+class Pairs(torch.nn.Module):
+    """One number for each row; the chosen answers come first, then the rejected ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score = torch.nn.Linear(4, 1, dtype=torch.float64)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return transformers.modeling_outputs.SequenceClassifierOutput(logits=self.score(x).tanh())
+
+
+def test_each_pair_of_rows_has_the_gradient_of_a_batch_with_this_pair_alone() -> None:
+    def loss_of(model: Any, x: torch.Tensor) -> torch.Tensor:
+        chosen, rejected = model(x).logits.chunk(2)
+        return -torch.nn.functional.logsigmoid(3 * (chosen - rejected)).mean()
+
+    model, x = Pairs(), torch.randn(6, 4, dtype=torch.float64)
+    cut = Cut(model)
+    loss = loss_of(cut, x)
+    losses = cut.per_example(loss, 2, "pairs")
+    assert losses.shape == (3,) and torch.allclose(losses.mean(), loss)
+    weights = [model.score.weight]
+    for i in range(3):
+        (expected,) = torch.autograd.grad(loss_of(model, x[[i, i + 3]]), weights)
+        (found,) = torch.autograd.grad(losses[i], weights, retain_graph=True)
+        assert torch.allclose(found, expected)

@@ -12,6 +12,7 @@ from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from attittud import Eta, Guide
+from attittud.workers.replicas import Replicas
 from tests.helpers.oracle import error
 from tests.helpers.processes import outcomes, run
 from tests.helpers.scenarios import ETA, N, World, message_of, twenty_steps
@@ -356,3 +357,13 @@ def test_replicas_that_drift_are_refused_at_the_next_refresh(behaved):
         for *before, last in found["drifting"]:
             assert before == ["no error"] * 3
             assert "workers [1]" in last and "drifted" in last
+
+
+def test_checksums_tell_the_same_parameters_in_another_order_apart():
+    """Each worker would find the parameters of the others under other names."""
+    workers = Replicas.__new__(Replicas)  # without a process group
+    workers.size, workers.number, workers.device = 1, 0, torch.device("cpu")
+    first, second = (nn.Parameter(torch.full((3,), value)) for value in (1.0, 2.0))
+    one = workers._checksums([("a", first), ("b", second)])
+    assert torch.equal(one, workers._checksums([("a", first), ("b", second)]))
+    assert not torch.equal(one, workers._checksums([("a", second), ("b", first)]))

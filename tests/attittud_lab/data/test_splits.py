@@ -225,3 +225,23 @@ def test_groups_stay_whole(seed: int) -> None:
     assert not set(groups[taken]) & set(groups[left])
     smallest = np.bincount(groups)[np.unique(groups[left])].min()
     assert 30 - smallest < len(taken) <= 30  # no group that is left would have fitted
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+def test_many_rare_classes_together_are_in_proportion(share: float) -> None:
+    """Each alone cannot be. If all of them got less than their part, one split would lack them."""
+    labels = np.array([0] * 100 + [number for number in range(1, 41) for _ in range(3)])
+    chosen, _ = stratified(220, labels, round(220 * share), seed=0)
+    assert (chosen >= 100).mean() * len(chosen) / 120 == pytest.approx(share, abs=0.03)
+
+
+def test_groups_with_a_rare_class_are_divided_in_proportion() -> None:
+    """Six of twenty groups have an example of it, and half of the groups are taken."""
+    labels = np.zeros((20, 5), dtype=np.int64)
+    labels[:6, 4] = 1
+    groups = [str(group) for group in np.arange(20).repeat(5)]
+    counts = []
+    for seed in range(20):
+        taken, _ = stratified(100, labels.ravel(), 50, seed, groups)
+        counts.append(int(labels.ravel()[taken].sum()))
+    assert set(counts) == {3}

@@ -7,6 +7,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 from torch import Tensor
 
 from attittud_lab.features import compute as computing
@@ -61,6 +62,21 @@ def test_rows_are_computed_once(tmp_path: Path) -> None:
 def test_other_maps_have_other_rows(tmp_path: Path) -> None:
     compute(Lengths(), TEXTS, tmp_path)
     assert np.array_equal(compute(Lengths(3), TEXTS, tmp_path)[:, 0], 3 * EXPECTED[:, 0])
+
+
+class Weighted(Lengths):
+    """The scale is an array that was fitted."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"scale": torch.tensor([self.scale])}
+
+    def plain(self) -> Plain:
+        return {}
+
+
+def test_maps_with_other_arrays_have_other_rows(tmp_path: Path) -> None:
+    compute(Weighted(), TEXTS, tmp_path)
+    assert np.array_equal(compute(Weighted(3), TEXTS, tmp_path)[:, 0], 3 * EXPECTED[:, 0])
 
 
 def test_a_stopped_run_continues(tmp_path: Path) -> None:

@@ -82,6 +82,17 @@ def test_each_of_several_labels_is_a_regression_of_its_own_and_missing_labels_do
     assert logits[0, 2] > 3
 
 
+def test_a_label_without_negative_rows_has_the_odds_of_the_rows_that_have_it():
+    """Half a row is added on either side. Rows in which it is missing do not count."""
+    features, labels = example(50, 6, 2)
+    seldom = np.full(50, np.nan)
+    seldom[:8] = 1
+    ((_, intercept),) = solve(
+        features, np.stack([labels, seldom], axis=1), np.ones(50), [0.5], several=True
+    )
+    assert intercept[1] == pytest.approx(np.log(8.5 / 0.5))
+
+
 def test_a_class_without_rows_is_unlikely_and_does_not_change_the_others():
     present = [0, 3]
     features, labels = example(40, 5, len(present))

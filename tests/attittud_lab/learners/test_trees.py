@@ -76,3 +76,14 @@ def test_a_soft_target_becomes_a_row_for_each_class_with_a_share():
     assert rows.tolist() == [0, 0, 1]
     assert classes.tolist() == [0, 1, 0]
     assert shares.tolist() == [0.5, 1.5, 1.0]
+
+
+def test_a_missing_label_says_nothing_to_the_extra_trees():
+    """Six of ten rows lack it, whatever their features are."""
+    features, labels, _, new = example(2, rows=400)
+    there = np.random.default_rng(1).random(400) < 0.4
+    targets = np.stack([labels, np.where(there, labels, np.nan)], axis=1)
+    rows = TrainingRows(features, targets, True, np.ones(400))
+    logits = ExtraTrees().fit(rows, {"smallest_leaf": 3}, 0).scores(new)
+    shares = (1 / (1 + np.exp(-logits))).mean(axis=0)
+    assert shares[1] == pytest.approx(shares[0], abs=0.08)

@@ -5,8 +5,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from attittud_lab.config.schema import ModelConfig
 from attittud_lab.data.texts import Reader
-from attittud_lab.models.text import HashedWords, MaskedHead, hide, masked_losses
+from attittud_lab.models import Wanted
+from attittud_lab.models.text import HashedWords, MaskedHead, TextCNN, hide, masked_losses
 
 # ------------------------------------------------------------------------------------------ masking
 
@@ -75,3 +77,12 @@ def test_the_hashing_tokenizer_makes_rows_of_numbers() -> None:
         and not tokens[1].any()
         and (tokens[2] > 1).all()
     )
+
+
+@pytest.mark.parametrize("more", [1, 7])
+def test_padding_does_not_change_the_vector_of_a_text(more: int) -> None:
+    torch.manual_seed(0)
+    body = TextCNN(Wanted(ModelConfig(width=8), (4,), "text")).eval()
+    inputs = torch.tensor([[5, 9, 7, 0], [4, 0, 0, 0]])
+    longer = F.pad(inputs, (0, more))
+    torch.testing.assert_close(body(longer), body(inputs))

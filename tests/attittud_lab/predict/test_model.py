@@ -18,8 +18,10 @@ from safetensors.torch import load_file, save_file
 from torch.nn import functional as F
 
 import attittud_lab
+from attittud_lab.config.schema import Config
 from attittud_lab.errors import InputError
 from attittud_lab.predict.model import Model
+from attittud_lab.runs.model import ModelFile
 from tests.helpers.commands import call
 from tests.helpers.predictions import INPUTS, JOBS, reseal, train, workplace
 
@@ -238,3 +240,14 @@ def test_an_exported_program_gives_the_same_predictions(
         else:
             inputs = torch.randint(2, 20, (count, model.config.data.max_length), dtype=torch.int32)
         assert torch.allclose(program(inputs), model.module(inputs), atol=1e-6)
+
+
+@pytest.mark.parametrize("threshold", [0.1, 0.5, 0.9])
+def test_labels_are_those_with_a_probability_above_the_threshold(threshold: float) -> None:
+    classes = [str(number) for number in range(9)]
+    about = ModelFile("table", [1], classes, several=True, temperature=2.5)
+    model = Model(about, Config(), [], [], {}, None, torch.device("cpu"))
+    scores = torch.linspace(-8, 8, 9)[None]
+    likely = model.probabilities(scores)[0]
+    above = [name for name, share in zip(classes, likely, strict=True) if share > threshold]
+    assert 0 < len(above) < 9 and model.labels(scores, threshold) == [above]

@@ -50,3 +50,14 @@ def test_a_damaged_line_of_metrics_does_not_end_a_curve(
         curves([tmp_path], 1000)
     (tmp_path / "metrics.jsonl").write_text("\n".join([*lines, '{"step": 1,']))
     assert curves([tmp_path], 1000)["logged"] == whole
+
+
+def test_seeds_without_a_figure_do_not_count_in_its_mean(tmp_path: Path) -> None:
+    """As where the labels of one seed have no defined area under the curve."""
+    for seed, figures in enumerate([{"loss/a": 1.0, "loss/b": 3.0}, {"loss/a": 2.0}]):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        line = {"phase": "guided", "step": 1, "seconds": 1.0, **figures}
+        (folder / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+    train = curves([tmp_path / "0", tmp_path / "1"], 10)["train"]
+    assert (train["loss/a"], train["loss/b"]) == ([1.5], [3])

@@ -1,5 +1,6 @@
 """The batches of a step: judges never train, and a basis has its own batch."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -47,3 +48,15 @@ def test_judges_never_train_and_alternate():
         assert max(found.model.seen) < 0
         seen |= found.model.seen
     assert len(seen) == 100
+
+
+def test_losses_of_micro_batches_add_up_to_the_loss_of_the_step():
+    def logged(accumulate: int) -> dict[str, float]:
+        one = streams()
+        one.accumulate = accumulate
+        one.load(3)
+        for part in one.micro:
+            part.primary()
+        return {name: float(value) for name, value in one.values.items()}
+
+    assert logged(4) == pytest.approx(logged(1))

@@ -7,6 +7,7 @@ from attittud_lab.uses.base import (
     FurtherColumns,
     centred_scores,
     fit_source,
+    held_out_loss,
     with_columns,
 )
 from attittud_lab.uses.problem import SourceData
@@ -32,3 +33,11 @@ def test_columns_are_added_to_dense_and_sparse_features():
     mixed = with_columns(sparse.csr_matrix(features), [further])
     np.testing.assert_allclose(mixed.toarray(), expected, rtol=1e-5, atol=1e-5)
     assert with_columns(features, []) is features
+
+
+def test_settings_are_chosen_on_examples_that_their_models_have_not_seen():
+    """Labels that follow nothing: no model predicts better than chance, ln 2, on new examples."""
+    generator = np.random.default_rng(0)
+    features = generator.normal(size=(100, 60)).astype(np.float32)
+    chance = SourceData("chance", features, generator.integers(0, 2, 100), ["a", "b"])
+    assert held_out_loss(chance, 0) > np.log(2) - 0.05

@@ -1,5 +1,7 @@
 """The use *stacked*."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -36,11 +38,15 @@ def test_labels_that_are_all_wrong_help(form):
     assert accuracy > (alone.scores(features).argmax(axis=1) == labels).mean() + 0.2
 
 
-def test_columns_of_the_sources_have_the_length_of_the_setting():
+@pytest.mark.parametrize("count", [1, 3])
+def test_columns_of_all_sources_together_have_the_length_of_the_setting(count):
     problem, _, _ = example()
-    models = SourceModels(problem.sources, 0)
+    one = problem.sources["shifted"]
+    parts = np.array_split(np.arange(len(one.labels)), count)
+    sources = [replace(one.rows(part), name=str(n)) for n, part in enumerate(parts)]
+    models = SourceModels({source.name: source for source in sources}, 0)
     setting = {"penalty": 0.1, "length": 3.0}
-    sources = list(problem.sources.values())
     used = next(Stacked().fits(problem, sources, models, find_learner("linear"), [setting], 0))
-    columns = used.further[0].columns(problem.features)
+    columns = np.concatenate([part.columns(problem.features) for part in used.further], axis=1)
+    assert columns.shape[1] == 3 * count
     assert mean_length(columns) == pytest.approx(3 * mean_length(problem.features), rel=1e-4)

@@ -103,3 +103,20 @@ def test_shares_of_labels():
     np.testing.assert_array_equal(label_shares(one), [0.25, 0, 0.75])
     more = SourceData("more", features, np.array([[1, -1], [0, 1], [0, 1], [0, 0]]), list("xy"))
     np.testing.assert_allclose(label_shares(more), [[0.75, 0.25], [1 / 3, 2 / 3]])
+
+
+def test_an_auxiliary_row_weighs_as_much_as_its_channel_is_open():
+    class Watched(type(LEARNER)):
+        def fit(self, rows, setting, seed, start=None):
+            self.weights = rows.weights
+            return super().fit(rows, setting, seed, start)
+
+    problem, _, _ = example(shifted)
+    learner, sources = Watched(), list(problem.sources.values())
+    setting = SETTING | {"weight": 0.3}
+    models = SourceModels(problem.sources, 0)
+    next(Translated().fits(problem, sources, models, learner, [setting], 0))
+    openness = translation(problem).weight
+    assert 0 < openness < 0.99
+    np.testing.assert_allclose(learner.weights[:30], 1)
+    np.testing.assert_allclose(learner.weights[30:], 0.3 * openness)
