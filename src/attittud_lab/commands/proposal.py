@@ -340,7 +340,7 @@ output: runs  # run folders are created in it
 _NETWORKS = "# model and training are about networks: with strategy portfolio only if portfolio.learners names network\n"
 _METRIC = "  metric: macro_f1  # chooses the model; rare classes count as much as common ones\n"
 _AUXILIARY_BATCH = "    batch_size: 64  # examples of each auxiliary source in a step\n"
-_PORTFOLIO = "portfolio  # tries several strategies, keeps the best, and measures what the auxiliary data are worth"
+_PORTFOLIO = "portfolio  # tries several learners, keeps the best, and measures what the auxiliary data are worth"
 _REFRESH = "10  # compute these directions again every 10 steps, the usual value"
 _REFRESH_TEXT = """\
 4  # compute these directions again every 4 steps, as the ATTITTUD paper does for text

@@ -58,7 +58,7 @@ def train(
         bool, typer.Option("--quiet", help="Show no progress, neither bars nor lines.")
     ] = False,
 ) -> None:
-    """Train a model: with one strategy, or with a portfolio that tries several strategies and keeps
+    """Train a model: with one strategy, or with a portfolio that tries several learners and keeps
     the best.
     """
     with starting():
@@ -70,7 +70,7 @@ def train(
     strategy = settings.strategy.name
     several = find(strategy).trains_others
     if several and log:
-        cure = "leave it out, because a portfolio has many short runs"
+        cure = "leave it out, because a portfolio tries many candidates"
         raise InputError(
             f"--log {log[0]}: strategy {strategy} does not report to dashboards; {cure}"
         )
@@ -199,13 +199,13 @@ train.__doc__ = f"""{train.__doc__}
 
 A strategy is a way to use the auxiliary data. Most strategies train on primary and auxiliary data together; by default every
 run then fine-tunes on the primary data alone (training.mode). `attittud init` proposes strategy: portfolio, which tries
-several strategies on folds of the labels.
+simple learners on folds of the labels, without the auxiliary data and with them.
 
 To continue a run that was interrupted or killed, give the same command again; on a CPU the result is the same. The folder of
 a run is runs/CONFIG/STRATEGY/seed-SEED (output=FOLDER replaces runs). `attittud schema` lists every setting and its meaning.
 
-A portfolio consists of many short runs. --workers 4 trains four at a time on this machine, and --ray trains many at a time on
-a cluster. The result is the same, unless portfolio.budget is too short for all steps and candidates: how many are then left
+A portfolio with networks (portfolio.learners) consists of many short runs. --workers 4 trains four at a time on this machine,
+and --ray trains many at a time on a cluster. The result is the same, unless portfolio.budget is too short for all steps and candidates: how many are then left
 out depends on measured times.
 
 Choose the strategy with strategy.name=NAME. strategy=NAME also discards the other settings that CONFIG has under `strategy:`,

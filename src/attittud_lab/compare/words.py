@@ -166,7 +166,7 @@ def announcement(strategies: int, at_steps: int, at_seconds: int, *, quick: bool
 def left_out(strategy: str) -> str:
     """Say that the configured strategy is a portfolio, which cannot be compared here."""
     return (
-        f"strategy: {strategy} does not take part, because it tries several strategies itself; "
+        f"strategy: {strategy} does not take part, because it tries several learners itself; "
         "`attittud train` trains it"
     )
 

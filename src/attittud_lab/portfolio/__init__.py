@@ -1,3 +1,3 @@
-"""Try several strategies on folds of the labels, stop the losers early, and make one model from the
-best.
+"""Try simple learners, and networks if they are named, on folds of the labels, and make one model
+of the best.
 """

@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 
 def _refuse(config: StrategyConfig, *_: object) -> Strategy:
-    reason = "trains several strategies and chooses among them, so it has no update of its own"
+    reason = "tries several learners and chooses among them, so it has no update of its own"
     cure = "use `attittud train` (in Python attittud_lab.portfolio.run.run)"
     raise InputError(f"strategy: {config.name} {reason}; {cure}, or name another strategy here")
 
 
-_ABOUT = "try several strategies on folds of the labels, stop the losers early"
+_ABOUT = "try simple learners, and networks if they are named, on folds of the labels"
 register(
     "portfolio",
-    f"{_ABOUT}, and train the best on all labels",
+    f"{_ABOUT}; make a model of the best",
     _refuse,
     trains_others=True,
 )

@@ -22,6 +22,15 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("job.yaml").write_text(JOB)
 
 
+def test_the_help_says_what_a_portfolio_tries(capsys: pytest.CaptureFixture[str]) -> None:
+    """It named strategies of networks, the worst of which were stopped early."""
+    assert call("train", "--help") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "simple learners" in said
+    assert "losers" not in said
+    assert "tries several strategies" not in said
+
+
 def test_a_budget_that_is_refused_leaves_no_folder(capsys: pytest.CaptureFixture[str]) -> None:
     """Else the corrected command would find a run with another configuration there."""
     assert call("train", "job.yaml", *SIMPLE, "portfolio.budget=0 runs") == 2
