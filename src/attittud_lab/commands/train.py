@@ -205,8 +205,8 @@ To continue a run that was interrupted or killed, give the same command again; o
 a run is runs/CONFIG/STRATEGY/seed-SEED (output=FOLDER replaces runs). `attittud schema` lists every setting and its meaning.
 
 A portfolio with networks (portfolio.learners) consists of many short runs. --workers 4 trains four at a time on this machine,
-and --ray trains many at a time on a cluster. The result is the same, unless portfolio.budget is too short for all steps and candidates: how many are then left
-out depends on measured times.
+and --ray trains many at a time on a cluster. The result is the same, unless portfolio.budget is too short for all steps and
+candidates: how many are then left out depends on measured times.
 
 Choose the strategy with strategy.name=NAME. strategy=NAME also discards the other settings that CONFIG has under `strategy:`,
 such as the rank. Eta(a, b, c) stands for the weights of the neutral, the helpful and the harmful part of the auxiliary

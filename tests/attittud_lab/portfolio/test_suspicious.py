@@ -140,7 +140,7 @@ def test_no_cell_is_a_formula_or_begins_a_row(tmp_path: Path) -> None:
     with (tmp_path / FILE).open(newline="") as file:
         heading, row = csv.reader(file)
     assert len(heading) == len(row) == 6
-    assert row == ["'=web", "'@first\r\n=second", "'+a", "'-b", "0.9", "0.1"]
+    assert row == ["'=web", "'@first\r\n'=second", "'+a", "'-b", "0.9", "0.1"]
 
 
 def test_a_portfolio_lists_several_labels_at_once(tmp_path: Path) -> None:
