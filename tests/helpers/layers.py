@@ -193,11 +193,23 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     ),
     "embedding": (lambda: nn.Embedding(9, 3), tokens),
     "embedding_padding": (lambda: nn.Embedding(9, 3, padding_idx=-2), tokens),
-    "layer_norm": (lambda: nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.Tanh()), sequences),
-    "rms_norm": (lambda: nn.Sequential(nn.Linear(6, 6), nn.RMSNorm(6), nn.Tanh()), sequences),
-    "group_norm": (lambda: conv(nn.Conv2d(4, 4, 3), nn.GroupNorm(2, 4)), images),
-    "instance_norm": (lambda: conv(nn.Conv2d(4, 4, 3), nn.InstanceNorm2d(4, affine=True)), images),
-    "batch_norm_frozen": (lambda: conv(nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4)).eval(), images),
+    "layer_norm": (
+        lambda: nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6, eps=0.5), nn.Tanh()),
+        sequences,
+    ),
+    "rms_norm": (
+        lambda: nn.Sequential(nn.Linear(6, 6), nn.RMSNorm(6, eps=0.5), nn.Tanh()),
+        sequences,
+    ),
+    "group_norm": (lambda: conv(nn.Conv2d(4, 4, 3), nn.GroupNorm(2, 4, eps=0.5)), images),
+    "instance_norm": (
+        lambda: conv(nn.Conv2d(4, 4, 3), nn.InstanceNorm2d(4, eps=0.5, affine=True)),
+        images,
+    ),
+    "batch_norm_frozen": (
+        lambda: conv(nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4, eps=0.5)).eval(),
+        images,
+    ),
     "attention": (attention, sequences),
     "encoder_layer": (
         lambda: nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True),

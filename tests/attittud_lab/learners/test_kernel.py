@@ -48,3 +48,8 @@ def test_its_solution_is_the_one_of_kernel_logistic_regression():
     np.testing.assert_allclose(
         np.exp(fitted.scores(features)), oracle.predict_proba(columns / length), atol=0.01
     )
+
+
+def test_the_median_distance_is_between_different_rows():
+    assert median_distance(np.array([[0.0], [1.0], [4.0]])) == 3
+    assert median_distance(np.zeros((3, 1))) == 1

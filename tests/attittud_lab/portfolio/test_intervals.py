@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -63,3 +64,8 @@ def test_a_model_is_compared_with_the_most_frequent_class(right: float, beaten: 
     assert compared["score"] == pytest.approx(0.6)
     assert compared["difference"] == pytest.approx(right - 0.6, abs=1e-3)
     assert compared["beaten"] == beaten
+
+
+def test_the_ends_leave_out_a_fortieth_of_the_defined_draws_on_either_side() -> None:
+    scores = np.append(np.arange(1001.0), math.nan)
+    assert Intervals.ends(scores) == pytest.approx((25, 975))

@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+import torch
 
+from attittud import LabelChannel
 from attittud_lab.learners import find_learner
 from attittud_lab.uses.alone import Alone
 from attittud_lab.uses.base import SourceModels
@@ -120,3 +122,20 @@ def test_an_auxiliary_row_weighs_as_much_as_its_channel_is_open():
     assert 0 < openness < 0.99
     np.testing.assert_allclose(learner.weights[:30], 1)
     np.testing.assert_allclose(learner.weights[30:], 0.3 * openness)
+
+
+def test_several_labels_of_a_row_count_by_the_openness_of_their_channels():
+    yes, no = [[0.9, 0.1], [0.1, 0.9]], [[0.4, 0.6], [0.6, 0.4]]
+    channel = LabelChannel(
+        torch.tensor([yes, no]), torch.tensor([0.9, 0.3]), torch.full((2, 2), 0.5)
+    )
+    labels = np.array([[0, 0], [1, 0], [1, 1]])
+    source = SourceData("source", np.zeros((3, 1), np.float32), labels, list("xy"))
+
+    class Even:
+        def scores(self, features):
+            return np.log(np.full((len(features), 2), 0.5))
+
+    first = [0.75 * [0.9, 0.1][x] + 0.25 * [0.4, 0.6][y] for x, y in labels]
+    made = Translation(source, channel, several=False).targets(Even())
+    np.testing.assert_allclose(made, np.stack([first, 1 - np.array(first)], axis=1), atol=1e-6)
