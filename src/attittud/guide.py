@@ -398,6 +398,7 @@ class Guide:
             may_wait=refresh is None,
             include_mean=self.include_mean,
             norms=norms,
+            needs_primary=refreshing or self._needs_primary(),
         )
 
     def _check_call(

@@ -78,8 +78,11 @@ class Step:
         may_wait: bool,
         include_mean: bool,
         norms: bool,
+        needs_primary: bool,
     ) -> None:
-        """`norms`: whether the report has norms even if they cost an exchange."""
+        """`norms`: whether the report has norms even if they cost an exchange. `needs_primary`:
+        whether the update depends on primary losses.
+        """
         self.parts = parts
         self.shared = parts.shared
         self.workers = parts.shared.workers
@@ -93,6 +96,9 @@ class Step:
         self.norms = norms
         self.skips = False
         """Whether this step needs no primary losses and got None for them."""
+        self.needs_primary = needs_primary
+        self.examples = 0
+        """How many primary examples all workers have, where counting them waits for no device."""
         self.gradients = Gradients(self.workers, include_mean, copied=self.replayed)
         old = parts.schedule.subspace
         if not refreshing and old is not None:
@@ -143,6 +149,11 @@ class Step:
         """
         parts = self.parts
         gradients = self.gradients
+        if self.needs_primary and self.workers.size > 1 and self.workers.counts and not self.examples:
+            raise ValueError(
+                "primary: no worker has primary examples in this step, so there are no signs to compare; None is allowed on some "
+                "of the workers, and on all only in steps in which guide.primary_due is False"
+            )
         basis = self.fix()
         assert gradients.layout is not None
         rest, reached = self._rest(primary_weight)
@@ -324,6 +335,7 @@ class Step:
             shares = [EVERYTHING] * len(graphs)
             if self.workers.size > 1:
                 shares = self.workers.shares([losses, *losses_of_tasks.values()])
+            self._count(shares[0])
             self._expect([graphs[name] for name in losses_of_tasks])
             self.reach_complete = True
             self.names = tasks.keys()
@@ -349,7 +361,13 @@ class Step:
         self.skips = skips and (first or self.skips)
         with _computed(self, primary, basis_losses, may_be_empty=skips) as losses:
             graph = _graphs(self, {PRIMARY: losses}, retain_graph=retain_graph)[PRIMARY]
-            self._take_primary(losses, self.workers.shares([losses])[0], basis_losses, graph)
+            share = self.workers.shares([losses])[0]
+            self._count(share)
+            self._take_primary(losses, share, basis_losses, graph)
+
+    def _count(self, share: Share) -> None:
+        if self.workers.counts and share.total is not None:
+            self.examples += int(share.total)
 
     def auxiliary(self, tasks: Mapping[str, TaskLoss], *, retain_graph: bool) -> None:
         """Take auxiliary losses; others may follow."""

@@ -40,6 +40,8 @@ class Workers:
     """Whether gradients cover only this worker's examples until they are summed."""
     splits_columns = False
     """Whether vectors over the parameters hold this worker's columns only."""
+    counts = False
+    """Whether the examples of all workers are counted without waiting for a device."""
     state_owner: str | None = None
     """Names this worker's part of the state, if each worker has another part."""
     named: Named | None = None

@@ -35,6 +35,7 @@ class Group(Workers):
         self.describe = describe
         self.groups = groups
         self.device = device
+        self.counts = device.type == "cpu"
         self.number = number
         self.size = size
         self._names: set[tuple[str, ...]] = set()

@@ -167,6 +167,25 @@ def refused_without_primary():
     )
 
 
+def without_any_primary(kind):
+    """Messages of steps between refreshes in which no worker has primary examples."""
+    w = World(kind)
+    guide = w.guide(refresh_every=9)
+    guide.backward(primary=w.losses(w.share(0, 12)), auxiliary=w.auxiliary(w.even(0, N)))
+    w.optimizer.zero_grad()
+
+    def verbs():
+        guide.primary(None)
+        guide.auxiliary(w.auxiliary(w.even(0, N)))
+        guide.combine()
+
+    return [
+        message_of(lambda: guide.backward(None, w.auxiliary(w.even(0, N)))),
+        message_of(verbs),
+        any(p.grad is not None for p in w.inner.parameters()),
+    ]
+
+
 def drifting(kind):
     """Messages of four steps; after the first, a parameter of worker 1 changes. The fourth has a
     refresh.
@@ -203,6 +222,7 @@ def behaviour():
         verbs: without_primary("ddp", verbs=verbs) for verbs in (False, True)
     }
     found["refused"] = refused_without_primary()
+    found["no primary"] = without_any_primary("ddp")
     found["missing tasks"] = missing_tasks("ddp")
     return found
 
@@ -350,6 +370,13 @@ def test_parameters_of_a_missing_task_get_no_gradient(behaved):
 def test_a_sharded_model_refuses_primary_losses_of_some_workers_on_all_of_them(behaved):
     for found in behaved:
         assert "primary" in found["refused"] and "losses[:0]" in found["refused"]
+
+
+def test_steps_in_which_no_worker_has_primary_examples_are_refused(behaved):
+    """Every direction counted as helpful."""
+    for found in behaved:
+        *messages, touched = found["no primary"]
+        assert all("no worker has primary examples" in text for text in messages) and not touched
 
 
 def test_replicas_that_drift_are_refused_at_the_next_refresh(behaved):
