@@ -149,7 +149,12 @@ class Step:
         """
         parts = self.parts
         gradients = self.gradients
-        if self.needs_primary and self.workers.size > 1 and self.workers.counts and not self.examples:
+        if (
+            self.needs_primary
+            and self.workers.size > 1
+            and self.workers.counts
+            and not self.examples
+        ):
             raise ValueError(
                 "primary: no worker has primary examples in this step, so there are no signs to compare; None is allowed on some "
                 "of the workers, and on all only in steps in which guide.primary_due is False"
