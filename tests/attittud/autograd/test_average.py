@@ -56,4 +56,5 @@ def test_only_trained_parameters_are_kept_and_unknown_names_are_refused():
 
 def test_weights_have_the_same_names_before_and_after_torch_compile():
     model = nn.Linear(2, 1)
-    assert weights_of(torch.compile(model)).keys() == weights_of(model).keys()
+    compiled = torch.compile(model, backend="eager")
+    assert weights_of(compiled).keys() == weights_of(model).keys()
