@@ -104,8 +104,9 @@ def test_init_asks(
         assert len(asked) == 1
 
 
+@pytest.mark.usefixtures("cache")
 def test_nobody_is_asked_who_cannot_answer(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("typer.confirm", lambda *_, **__: pytest.fail("asked"))
     monkeypatch.setattr("sys.stdin.isatty", lambda: False)
