@@ -77,7 +77,9 @@ def _offer_encoder(kind: str) -> None:
     absent = absent_encoder(kind)
     if absent is None or absent.on_hub is None or not sys.stdin.isatty():
         return
-    question = f"No pretrained encoder is installed. Fetch {absent.on_hub} from the Hugging Face hub"
+    question = (
+        f"No pretrained encoder is installed. Fetch {absent.on_hub} from the Hugging Face hub"
+    )
     if not typer.confirm(f"{question} ({absent.megabytes} MB)?", default=True, err=True):
         return
     try:

@@ -35,6 +35,8 @@ def fetch(name: str) -> None:
     try:
         snapshot_download(name, allow_patterns=WANTED)
     except Exception as error:  # the type depends on the library's version
-        raise InputError(f"{name}: cannot be fetched from the hub: {one_line(error, 200)}") from None
+        raise InputError(
+            f"{name}: cannot be fetched from the hub: {one_line(error, 200)}"
+        ) from None
     if not is_cached(name):
         raise InputError(f"{name}: the hub has no weights that can be read without running code")

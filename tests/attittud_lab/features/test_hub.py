@@ -12,7 +12,9 @@ from attittud_lab.features import hub
 from tests.helpers.commands import call
 from tests.helpers.texts import reviews, tiny_encoder
 
-huggingface_hub = pytest.importorskip("huggingface_hub", reason="the extra pretrained is not installed")
+huggingface_hub = pytest.importorskip(
+    "huggingface_hub", reason="the extra pretrained is not installed"
+)
 NAME = "sentence-transformers/all-MiniLM-L6-v2"
 TEXTS = [row["text"] for row in reviews(10, 0)]
 
@@ -105,9 +107,7 @@ def test_init_asks(
 
 
 @pytest.mark.usefixtures("cache")
-def test_nobody_is_asked_who_cannot_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_is_asked_who_cannot_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("typer.confirm", lambda *_, **__: pytest.fail("asked"))
     monkeypatch.setattr("sys.stdin.isatty", lambda: False)
     monkeypatch.chdir(tmp_path)
