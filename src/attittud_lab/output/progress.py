@@ -13,7 +13,6 @@ import time
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
 from attittud_lab.errors import InputError
@@ -169,8 +168,10 @@ class Lines(Progress):
             text += f" {self._unit}"
         else:
             per_step = (self._told - self._began) / max(1, self._done - self._done_before)
-            left = timedelta(seconds=round(per_step * (self._steps - self._done)))
-            text += f"/{self._steps} {self._unit}, {left} left"
+            text += f"/{self._steps} {self._unit}"
+            if self._done < self._steps:
+                left = time_range(per_step * (self._steps - self._done), MEASURED)
+                text += f", {left} left"
         run = f"{self._name}: " if self._name else ""
         self.say(f"{run}{text}{more}")
 

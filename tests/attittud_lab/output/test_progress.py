@@ -26,9 +26,9 @@ def test_lines_say_how_far_and_how_long(
     lines.advance(180, {})  # nothing was said for a while
     lines.evaluated({"accuracy": 0.75, "loss": 1.0})
     assert capsys.readouterr().err.splitlines() == [
-        "guided 520/1000 steps, 0:03:36 left, validation accuracy 0.5000, loss 1.2500",
-        "guided 700/1000 steps, 0:02:15 left",
-        "guided 700/1000 steps, 0:02:15 left, validation accuracy 0.7500, loss 1.0000",
+        "guided 520/1000 steps, about 2 to 6 min left, validation accuracy 0.5000, loss 1.2500",
+        "guided 700/1000 steps, about 1 to 4 min left",
+        "guided 700/1000 steps, about 1 to 4 min left, validation accuracy 0.7500, loss 1.0000",
     ]
 
 
