@@ -34,8 +34,7 @@ def test_train_writes_a_run_folder(capsys: pytest.CaptureFixture[str]) -> None:
     # This is not a terminal: a line for each evaluation.
     lines = [re.sub(r"\d+\.\d+", "N", line) for line in err.splitlines()]
     assert lines == [
-        f"{phase} steps, validation accuracy N, loss N"
-        for phase in ("guided 6/6", "finetune 4/4")
+        f"{phase} steps, validation accuracy N, loss N" for phase in ("guided 6/6", "finetune 4/4")
     ]
     assert call("train", "job.yaml", "strategy=flip", "seed=3", "--quiet") == 0
     assert capsys.readouterr().err == ""
