@@ -149,16 +149,7 @@ class Step:
         """
         parts = self.parts
         gradients = self.gradients
-        if (
-            self.needs_primary
-            and self.workers.size > 1
-            and self.workers.counts
-            and not self.examples
-        ):
-            raise ValueError(
-                "primary: no worker has primary examples in this step, so there are no signs to compare; None is allowed on some "
-                "of the workers, and on all only in steps in which guide.primary_due is False"
-            )
+        self._refuse_without_primary()
         basis = self.fix()
         assert gradients.layout is not None
         rest, reached = self._rest(primary_weight)
@@ -341,6 +332,7 @@ class Step:
             if self.workers.size > 1:
                 shares = self.workers.shares([losses, *losses_of_tasks.values()])
             self._count(shares[0])
+            self._refuse_without_primary()
             self._expect([graphs[name] for name in losses_of_tasks])
             self.reach_complete = True
             self.names = tasks.keys()
@@ -373,6 +365,15 @@ class Step:
     def _count(self, share: Share) -> None:
         if self.workers.counts and share.total is not None:
             self.examples += int(share.total)
+
+    def _refuse_without_primary(self) -> None:
+        """Refuse a step that needs primary examples where all workers together have none."""
+        counted = self.workers.size > 1 and self.workers.counts
+        if self.needs_primary and counted and not self.examples:
+            raise ValueError(
+                "primary: no worker has primary examples in this step, so there are no signs to compare; None is allowed on some "
+                "of the workers, and on all only in steps in which guide.primary_due is False"
+            )
 
     def auxiliary(self, tasks: Mapping[str, TaskLoss], *, retain_graph: bool) -> None:
         """Take auxiliary losses; others may follow."""

@@ -168,8 +168,12 @@ def refused_without_primary():
 
 
 def without_any_primary(kind):
-    """Messages of steps between refreshes in which no worker has primary examples."""
+    """Messages of steps in which no worker has primary examples: the first, which has a refresh, and
+    later ones without.
+    """
     w = World(kind)
+    guide = w.guide(refresh_every=9)
+    first = message_of(lambda: guide.backward(None, w.auxiliary(w.even(0, N))))
     guide = w.guide(refresh_every=9)
     guide.backward(primary=w.losses(w.share(0, 12)), auxiliary=w.auxiliary(w.even(0, N)))
     w.optimizer.zero_grad()
@@ -180,6 +184,7 @@ def without_any_primary(kind):
         guide.combine()
 
     return [
+        first,
         message_of(lambda: guide.backward(None, w.auxiliary(w.even(0, N)))),
         message_of(verbs),
         any(p.grad is not None for p in w.inner.parameters()),
