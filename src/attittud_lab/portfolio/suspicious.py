@@ -173,8 +173,8 @@ def questions(problem: Problem, source: SourceData) -> Iterator[tuple[Problem, S
         if source.same_classes:
             rows = np.flatnonzero(problem.labels[:, column] >= 0)
             if len(rows):
-                own = replace(problem.rows(rows), classes=answers, several=False)
-                yield replace(own, labels=problem.labels[rows, column]), asked
+                answered = replace(problem.rows(rows), classes=answers, several=False)
+                yield replace(answered, labels=problem.labels[rows, column]), asked
                 continue
         yield problem, replace(asked, same_classes=False)
 

@@ -17,7 +17,7 @@ def test_canonical_basis_is_never_stored():
 def test_scores_do_not_depend_on_the_chunks_in_which_coordinates_are_compared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of eta="auto", which compares the judges' gradient with each part of an auxiliary gradient."""
+    """The scores of eta="auto" compare the judges' gradient with each part of an auxiliary one."""
 
     def scores() -> list[float]:
         p = problem("mlp")

@@ -77,7 +77,7 @@ def test_texts_of_users_are_not_read_as_html(run_dir: Path) -> None:
 def test_a_name_that_is_not_utf_8_does_not_lose_the_page(
     run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a picture whose label looks wrong, for example."""
+    """A picture whose label looks wrong may have such a name."""
     name = os.fsdecode(b"a\xff.png")
     monkeypatch.setattr(
         report, "collect", lambda *found: collect(*found) | {"notes": [f"look at {name} ✓"]}
