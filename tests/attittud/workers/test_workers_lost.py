@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -41,7 +42,8 @@ class Loop:
         if kind == "ddp":
             self.model = DistributedDataParallel(self.model)
         if kind == "fsdp":
-            fully_shard(self.model)
+            mesh = init_device_mesh("cpu", (dist.get_world_size(),))  # also where a GPU is
+            fully_shard(self.model, mesh=mesh)
         if kind == "group":
             options["process_group"] = group or dist.group.WORLD
         settings = {"eta": Eta(1, 1, 0), "rank": 2, "refresh_every": 2} | options
