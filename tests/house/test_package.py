@@ -143,7 +143,8 @@ def test_the_wheel_has_the_right_metadata(wheel: Path, torch_only: Path) -> None
     assert [requirement.name for requirement in needs(required)] == ["torch"]
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert metadata.get_all("Project-URL") and metadata["License-Expression"] == "MIT"
-    assert str(metadata.get_payload()).strip() == (ROOT / "README.md").read_text().strip()
+    headings = re.findall(r"^#.*$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert re.findall(r"^#.*$", str(metadata.get_payload()), re.MULTILINE) == headings
     (path,) = torch_only.parent.rglob("attittud-*.dist-info")
     scripts = {
         entry.name: entry.value
@@ -173,6 +174,15 @@ def test_on_an_index_links_and_pictures_lead_to_the_tag_in_the_repository() -> N
         f"![a]({there}/raw/v1.2.3/docs/a.png) [b]({there}/blob/v1.2.3/pages/b.md#c) "
         f"[d](https://e.f) [g](#h) [`i`]({there}/blob/v1.2.3/CITATION.cff)"
     )
+    assert hook["without_links"](text) == " b [d](https://e.f) [g](#h) `i`"
+
+
+def test_on_an_index_nothing_asks_for_a_checkout(wheel: Path) -> None:
+    description = str(metadata_of(wheel).get_payload())
+    assert "pip install 'attittud[cli,pretrained]'" in description
+    for command in re.findall(r"pip install \S+", description):
+        assert not command.strip("'").startswith("pip install ."), command
+    assert not re.search(r"\]\((?!https?://|#)", description)
 
 
 def test_core_needs_torch_alone(wheel: Path, torch_only: Path, tmp_path: Path) -> None:
