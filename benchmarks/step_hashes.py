@@ -335,16 +335,22 @@ class Run:
         return math.isnan(self.case.scale) and self.index == 2
 
     def losses(self, head: str, examples: tuple[int, int] | None = None) -> Any:
-        """Losses of some examples or of the batch. A worker without examples passes what its kind
-        of model demands.
+        """Return this worker's part of the losses of some examples, `(start, stop)`, or of the
+        batch.
+
+        A worker without examples returns None or, under FSDP2, where all workers take part in every
+        forward pass, an empty vector.
         """
-        at = self.rows(head, *(examples or self.batch(head)))
-        if at.start == at.stop and self.case.kind != "fsdp":
+        start, stop = examples or self.batch(head)
+        own_rows = self.rows(head, start, stop)
+        count = own_rows.stop - own_rows.start
+        if count == 0 and self.case.kind != "fsdp":
             return None
-        x, y = (part[at if at.start < at.stop else slice(0, 2)] for part in self.data[head])
+        forward_rows = own_rows if count > 0 else slice(0, 2)
+        x, y = (part[forward_rows] for part in self.data[head])
         with self.region("forward16"):
-            losses = F.cross_entropy(self.model(x, head), y, reduction="none")[: at.stop - at.start]
-        if self.broken and head == "primary" and at.start == self.index:
+            losses = F.cross_entropy(self.model(x, head), y, reduction="none")[:count]
+        if self.broken and head == "primary" and own_rows.start == self.index:
             return torch.cat([losses[:1] * torch.nan, losses[1:]])
         return losses if math.isnan(self.case.scale) else losses * self.case.scale
 

@@ -146,19 +146,20 @@ def _roberta(length: int) -> Callable[[bool], tuple[nn.Module, tuple[int, ...], 
     def build(tiny: bool) -> tuple[nn.Module, tuple[int, ...], int]:
         from transformers import RobertaConfig, RobertaModel
 
+        # Hugging Face's defaults are the other sizes of RoBERTa base.
         sizes: dict[str, Any] = {
             "vocab_size": 50265,
             "max_position_embeddings": 514,
             "type_vocab_size": 1,
         }
         if tiny:
-            small = {
+            sizes |= {
                 "vocab_size": 64,
                 "hidden_size": 16,
                 "intermediate_size": 32,
                 "num_hidden_layers": 2,
+                "num_attention_heads": 2,
             }
-            sizes |= {**small, "num_attention_heads": 2}
         config = RobertaConfig(**sizes, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
         config._attn_implementation = _unmasked()
         body = Pooled(RobertaModel(config, add_pooling_layer=False), 0)

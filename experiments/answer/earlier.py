@@ -325,18 +325,22 @@ def mirrored_xrays(data: DataFolder) -> Source:
     return Source(source.names, read, labels, source.pool, source.test)
 
 
-def texts(data: DataFolder, every: list[Place], labels: dict[str, list[int]], test: int) -> Source:
-    """Texts; the last `test` rows are tested on."""
+def texts(
+    data: DataFolder, examples: list[Place], labels: dict[str, list[int]], test: int
+) -> Source:
+    """A source of texts, with labels in the order of `examples`; the last `test` of them are tested
+    on, and the others are the pool.
+    """
 
-    def read(rows: np.ndarray) -> list[str]:
+    def read(numbers: np.ndarray) -> list[str]:
         chosen = []
-        for row in rows:
-            dataset, split, number = every[row]
-            chosen.append(data.column(dataset, split, "text")[number])
+        for number in numbers:
+            dataset, split, row = examples[number]
+            chosen.append(data.column(dataset, split, "text")[row])
         return first_words(chosen, WORDS)
 
-    names = [f"{dataset}/{split}/{row}" for dataset, split, row in every]
-    order = torch.arange(len(every))
+    names = [f"{dataset}/{split}/{row}" for dataset, split, row in examples]
+    order = torch.arange(len(examples))
     tensors = {name: torch.tensor(values) for name, values in labels.items()}
     return Source(names, read, tensors, order[:-test], order[-test:])
 

@@ -21,7 +21,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -242,23 +241,24 @@ def gold(
 
 
 def plan(config: Config, data: Prepared) -> str:
-    """Everything that a portfolio will try and how it chooses: runs with equal plans are equal."""
+    """Return a hash of everything that a portfolio will try and of how it chooses: runs with equal
+    plans have equal results.
+    """
     settings = to_dict(config)
     del settings["output"]
-    asked = settings["portfolio"]
-    for name in ("features", "learners", "uses", "candidates"):
-        del asked[name]
-    learners = simple.chosen_learners(config, data)
-    of_networks = [name for name in learners if name in simple.LEARNERS_OF_NETWORKS]
-    portfolio = SimpleNamespace(
-        setting=SimpleNamespace(config=config, data=data),
-        learners=[name for name in learners if name not in of_networks],
-    )
-    uses = SimpleCandidates.uses_of_learners(portfolio)  # type: ignore[arg-type]
-    chosen = features.choose_features(data.kind, config.portfolio.features or ())
-    asked["features"] = chosen.names
-    asked["uses"] = {learner: list(names) for learner, names in uses.items()}
-    asked["networks"] = of_networks
-    if of_networks:
-        asked["candidates"] = [to_dict(entry.strategy) for entry in candidates(config, data)]
+    # What a job leaves open is filled in, so that a default and the same choice by name are equal.
+    portfolio_settings = settings["portfolio"]
+    del portfolio_settings["learners"], portfolio_settings["candidates"]
+    chosen_features = features.choose_features(data.kind, config.portfolio.features or ())
+    portfolio_settings["features"] = chosen_features.names
+    portfolio_settings["uses"] = {}
+    portfolio_settings["networks"] = []
+    for learner in simple.chosen_learners(config, data):
+        if learner in simple.LEARNERS_OF_NETWORKS:
+            portfolio_settings["networks"].append(learner)
+        else:
+            portfolio_settings["uses"][learner] = simple.chosen_uses(config)
+    if portfolio_settings["networks"]:
+        entries = candidates(config, data)
+        portfolio_settings["candidates"] = [to_dict(entry.strategy) for entry in entries]
     return f"{mix(json.dumps(settings, sort_keys=True)):x}"

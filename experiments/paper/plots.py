@@ -43,6 +43,8 @@ def draw(folder: Path) -> None:
 
 FAINT: dict[str, Any] = {"color": "#4477aa", "alpha": 0.3, "markersize": 4, "markeredgewidth": 0}
 """A seed."""
+SOLID: dict[str, Any] = {"fmt": "o", "capsize": 3, "color": "#4477aa"}
+"""A mean with its interval."""
 
 
 def _half(interval: Summary | Difference) -> float:
@@ -66,46 +68,51 @@ def _save(figure: Any, path: Path) -> None:
     figure.savefig(path, format="svg", metadata={"Date": None}, bbox_inches="tight")
 
 
+def _draw_accuracies(axes: Any, height: float, label: str, row: Row) -> None:
+    """Draw a row of Table 2: its seeds, their mean with its interval and, below, the paper's."""
+    values = [100 * value for value in row.test.values()]
+    axes.plot(values, [height] * len(values), "o", **FAINT)
+    ours = row.summary
+    axes.errorbar(100 * ours.mean, height, xerr=_half(ours), label="ours, and its seeds", **SOLID)
+    if label not in printed.TABLE2:
+        return
+    _, mean, half = printed.TABLE2[label]
+    axes.errorbar(
+        mean,
+        height - 0.3,
+        xerr=half,
+        fmt="D",
+        capsize=2,
+        color="#cc6677",
+        markersize=4,
+        label="paper",
+    )
+
+
 def _beside_multitask(path: Path) -> None:
-    """Every row of Table 2 with its seeds and the paper's, and how far it is from multitask over
-    the seeds of both.
+    """Draw two pictures of Table 2, with a line for each row that has runs: on the left its
+    accuracies, ours and the paper's; on the right how far it is from multitask over the seeds of
+    both.
     """
     from .table2 import NAMES, everything
 
-    every_row = everything().rows
+    row_of = everything().rows
     names = {label: name for label, (name, *_) in printed.TABLE2.items()} | NAMES
-    rows = {
-        label: every_row[label]
-        for label in reversed(names)
-        if label in every_row and every_row[label].runs
-    }
+    rows = {}  # from the lowest line of the picture to the highest
+    for label in reversed(names):
+        if label in row_of and row_of[label].runs:
+            rows[label] = row_of[label]
     if "multitask" not in rows or len(rows) < 2:
         return
     figure, (left, right) = _figure(9, 2, height=0.8 + 0.28 * len(rows))
-    for at, (label, row) in enumerate(rows.items()):
-        ours = row.summary
-        values = [100 * value for value in row.test.values()]
-        left.plot(values, [at] * len(values), "o", **FAINT)
-        solid: dict[str, Any] = {"fmt": "o", "capsize": 3, "color": "#4477aa"}
-        left.errorbar(100 * ours.mean, at, xerr=_half(ours), label="ours, and its seeds", **solid)
-        if label in printed.TABLE2:
-            _, mean, half = printed.TABLE2[label]
-            left.errorbar(
-                mean,
-                at - 0.3,
-                xerr=half,
-                fmt="D",
-                capsize=2,
-                color="#cc6677",
-                markersize=4,
-                label="paper",
-            )
+    for height, (label, row) in enumerate(rows.items()):
+        _draw_accuracies(left, height, label, row)
         difference = row.minus(rows["multitask"])
         if label != "multitask" and difference is not None:
-            right.errorbar(100 * difference.mean, at, xerr=_half(difference), **solid)
+            right.errorbar(100 * difference.mean, height, xerr=_half(difference), **SOLID)
             right.annotate(
                 f"{difference.n} seeds",
-                (1.02, at),
+                (1.02, height),
                 xycoords=("axes fraction", "data"),
                 va="center",
                 fontsize=7,

@@ -23,22 +23,27 @@ _NOT_RUN = re.compile(
 
 
 def written(text: str) -> str:
-    """The text of a page with what the results say now; as it is where nothing of MultiCifar100 has
-    been run.
+    """Return the text of docs/paper.md with its two sentences about MultiCifar100 written anew from
+    the results. Without runs of MultiCifar100 the text stays as it is.
     """
     rows = multicifar.column().rows
     done, _ = multicifar.best_counts([*rows.values()])
     if not done:
         return text
-    for pattern, sentence in ((_BULLET, bullet(rows, done)), (_NOT_RUN, not_run(done))):
-        if len(pattern.findall(text)) != 1:
-            raise ValueError(
-                f"a page has not exactly one place for {sentence.split(':')[0]!r}; restore it"
-            )
-        indent = "  " if sentence[0] == "*" else ""
-        lines = textwrap.fill(sentence, WIDTH, subsequent_indent=indent, break_on_hyphens=False)
-        text = pattern.sub(lambda _, lines=lines: f"{lines}\n", text)
-    return text
+    text = _replaced(text, _BULLET, bullet(rows, done), indent="  ")
+    return _replaced(text, _NOT_RUN, not_run(done), indent="")
+
+
+def _replaced(text: str, pattern: re.Pattern[str], sentence: str, indent: str) -> str:
+    """Replace the only match of a pattern by a sentence; `indent` begins all its lines but the
+    first.
+    """
+    if len(pattern.findall(text)) != 1:
+        raise ValueError(
+            f"a page has not exactly one place for {sentence.split(':', maxsplit=1)[0]!r}; restore it"
+        )
+    lines = textwrap.fill(sentence, WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+    return pattern.sub(lambda _: f"{lines}\n", text)
 
 
 def bullet(rows: dict[str, Row], done: int) -> str:

@@ -23,6 +23,8 @@ this is its square.) The primary gradient has 50 examples, drawn independently o
 shares for `random` and `mean`. By definition `canonical` holds all of both gradients, and a basis with the mean included holds
 all of the primary gradient. Claims are about each seed's mean."""
 
+SIDES = ("auxiliary", "primary")
+"""The gradients whose captured shares are shown."""
 TABLE4_CLAIMS = [
     *(
         Claim(f"`sketch` beats `{b}`", "sketch", b, round(62.2 - printed.TABLE4[b][1], 1))
@@ -35,7 +37,7 @@ TABLE4_CLAIMS = [
 ]
 FIGURE3_CLAIMS = [
     Claim(f"`sketch` holds more of the {side} gradient than `{b}`", f"sketch/{side}", f"{b}/{side}")
-    for side in ("auxiliary", "primary")
+    for side in SIDES
     for b in ("random", "mean")
 ]
 
@@ -108,7 +110,7 @@ def shares() -> dict[str, Row]:
     for basis in printed.TABLE4:
         if basis == "canonical":
             continue  # all of every gradient, by definition
-        for side in ("auxiliary", "primary"):
+        for side in SIDES:
             values: dict[int, list[float]] = {}
             for label in labels(basis):
                 for seed, line in rows[label].runs.items() if label in rows else ():
@@ -123,17 +125,21 @@ def shares() -> dict[str, Row]:
 
 
 def captured() -> str:
-    every, share_rows, lines = everything(), shares(), []
-    rows = every.rows
+    """Return the section about Figure 3: a table with a line for each basis, the paper's claims and
+    the figure.
+    """
+    results = everything()
+    share_rows = shares()
+    lines = []
     for basis in printed.TABLE4:
         if basis == "canonical":
-            continue
-        sides = [share_rows.get(f"{basis}/{side}") for side in ("auxiliary", "primary")]
-        cells = [f"{100 * row.summary.mean:.2f}" if row and row.runs else "" for row in sides]
-        runs = sum(len(rows[label].runs) for label in labels(basis) if label in rows)
-        lines.append(
-            [f"`{basis}`", *(cells if runs else [missing(every, *labels(basis)), ""]), str(runs)]
-        )
+            continue  # all of every gradient, by definition
+        rows = [results.rows[label] for label in labels(basis) if label in results.rows]
+        runs = sum(len(row.runs) for row in rows)
+        cells = [missing(results, *labels(basis)), ""]
+        if runs:
+            cells = [_mean_share(share_rows.get(f"{basis}/{side}")) for side in SIDES]
+        lines.append([f"`{basis}`", *cells, str(runs)])
     return "\n\n".join(
         [
             "## Figure 3: how much of a gradient lies in the basis",
@@ -143,3 +149,10 @@ def captured() -> str:
             *shown("captured"),
         ]
     )
+
+
+def _mean_share(row: Row | None) -> str:
+    """Return the mean of a row in per cent; empty if it has no run."""
+    if row is None or not row.runs:
+        return ""
+    return f"{100 * row.summary.mean:.2f}"

@@ -79,13 +79,26 @@ def reproduce(
     share: float = 0.0,
     model: Path | None = None,
 ) -> Outcome:
-    """Run what is missing of some experiments, in this order; `budget` are seconds in all, `work`
-    is for run folders.
+    """Run what is missing of some experiments, in this order.
 
-    `only` are the parts to run, in this order; without it all of them. `seeds` limits their seeds
-    to so many. Several processes may do the same at once: none trains what another is training, and
-    each waits for all of it. `side_by_side` says how many share the device, `share` which of
-    several parts to begin with. `model` is the folder of a text encoder.
+    Several processes may do the same at once: none trains what another is training, and each waits
+    for all of it.
+
+    Args:
+        names: the experiments.
+        data: the folder with the data; not needed if `quick`.
+        configs: the folder of the configurations.
+        results: the folder of the results.
+        work: a folder for runs and made-up data.
+        progress: what the user sees.
+        overrides: further settings, for all runs.
+        quick: train tiny networks on made-up data.
+        budget: seconds in all.
+        only: the parts to run, in this order; without it all of them.
+        seeds: the largest number of seeds of a part.
+        side_by_side: how many processes share the device.
+        share: which of several parts to begin with, in [0, 1).
+        model: the folder of a text encoder.
     """
     runner = Runner(
         Results(results, work / "locks", side_by_side), work, progress, Clock(budget), share
@@ -103,28 +116,20 @@ def reproduce(
                 part: runner.started(archive, start, config)
                 for part, config in configurations.items()
             }
+        wanted = list(only or configurations)
         if quick and experiment.quick_parts and not only:
-            usual = experiment.quick_parts
-        else:
-            usual = tuple(configurations)
-        for group in (
-            [[part] for part in configurations]
-            if experiment.searched is None
-            else [list(configurations)]
-        ):
-            searched = group
-            if experiment.searched is not None:  # made-up data have other names
-                searched = group[:1] if quick else declared(experiment.searched, group, folder)
-            chosen = [part for part in only or usual if part in group]
+            wanted = list(experiment.quick_parts)
+        for group, searched in _searches(experiment, list(configurations), folder, quick=quick):
             plan = Plan(
                 archive,
                 {part: configurations[part] for part in group},
                 searched,
-                chosen,
+                [part for part in wanted if part in group],
                 runner.steps,
                 seeds,
             )
-            plans |= {part: plan for part in group if part not in plans}
+            for part in group:
+                plans.setdefault(part, plan)
     for part in only:
         if part not in plans:
             raise InputError(
@@ -132,6 +137,19 @@ def reproduce(
             )
     ordered = dict.fromkeys(plans[part] for part in only or plans)
     return runner.run([plan for plan in ordered if plan.wanted])
+
+
+def _searches(
+    experiment: Experiment, names: list[str], folder: Path, *, quick: bool
+) -> list[tuple[list[str], list[str]]]:
+    """Return the groups of parts whose settings come from one search, each with the parts on which
+    the search is made.
+    """
+    if experiment.searched is None:
+        return [([part], [part]) for part in names]
+    if quick:  # made-up data have other names than those that the experiment declares
+        return [(names, names[:1])]
+    return [(names, declared(experiment.searched, names, folder))]
 
 
 def inputs(

@@ -132,23 +132,24 @@ class Cosines:
         return split[0], split[1]
 
     def values(self, judges: Judges, primary_square: Tensor, dtype: torch.dtype) -> Tensor:
-        """Cosines of the three parts, g_aux and g_prim with g_judge; NaN where g_judge is zero or a
-        value is not finite.
+        """Return the cosines of the neutral, helpful and harmful part, of g_aux and of g_prim with
+        g_judge (5); NaN where g_judge is zero or a value is not finite.
 
         A part whose squared norm is only rounding, for gradients of this `dtype`, has cosine 0.
         """
-        dots = [self.inner - self.dots.sum(), *self.dots, self.inner, judges.primary]
-        squares = torch.stack(
-            [self.square - self.squares.sum(), *self.squares, self.square, primary_square]
-        )
-        whole = torch.stack([*[self.square] * 4, primary_square])
-        cosines = torch.stack(dots) / (squares.clamp(min=0).sqrt() * judges.square.sqrt())
+        # Five vectors: the neutral, helpful and harmful part, g_aux and g_prim.
+        neutral_dot = self.inner - self.dots.sum()
+        neutral_square = self.square - self.squares.sum()
+        dots = torch.stack([neutral_dot, *self.dots, self.inner, judges.primary])
+        squares = torch.stack([neutral_square, *self.squares, self.square, primary_square])
+        cosines = dots / (squares.clamp(min=0).sqrt() * judges.square.sqrt())
         # A part that is zero gets cosine 0. If g_judge is zero the cosine is NaN, because it says
         # nothing about the parts.
-        nothing = (squares <= 64 * torch.finfo(dtype).eps * whole) & (judges.square > 0)
-        return torch.where(
-            nothing, torch.where(torch.isfinite(whole), 0.0, torch.nan), cosines
-        ).clamp(-1, 1)
+        square_of_whole = torch.stack([*[self.square] * 4, primary_square])
+        rounding = 64 * torch.finfo(dtype).eps * square_of_whole
+        is_zero = (squares <= rounding) & (judges.square > 0)
+        cosine_of_zero = torch.where(torch.isfinite(square_of_whole), 0.0, torch.nan)
+        return torch.where(is_zero, cosine_of_zero, cosines).clamp(-1, 1)
 
 
 # ---------------------------------------------------------------------------- the numbers of a step

@@ -56,7 +56,7 @@ class Difference(Summary):
     p: float
 
 
-def summarise(values: Sequence[float], within: Range = ANYTHING, fewest: int = FEWEST) -> Summary:
+def summarise(values: Sequence[float], within: Range = ANYTHING) -> Summary:
     """Summarise at least one value.
 
     The interval is the t-interval of the mean, mean ± t(n - 1) std / √n, cut to `within`, where all
@@ -70,7 +70,7 @@ def summarise(values: Sequence[float], within: Range = ANYTHING, fewest: int = F
     n = len(values)
     mean = fmean(values)
     std = stdev(values) if n > 1 else math.nan
-    if n < fewest:
+    if n < FEWEST:
         return Summary(n, mean, std, math.nan, math.nan)
     quantile = float(stdtrit(n - 1, (1 + LEVEL) / 2))
     half = quantile * std / math.sqrt(n)

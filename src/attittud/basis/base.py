@@ -253,11 +253,12 @@ def orthonormalise_(
     If workers hold different columns, `sum_columns` sums the k x k Gram matrices of their parts.
     `most`: how many rows may keep a direction; later rows become zero.
     """
-    first = sum_columns(gram(rows))
-    finite = torch.isfinite(first).all()
+    # First pass: rows = factor @ (nearly orthonormal rows).
+    products = sum_columns(gram(rows))
+    finite = torch.isfinite(products).all()
     # Zeros need no special case below; the caller looks at `finite`.
-    factor, inverse = factorise(torch.where(finite, first, 0.0), tolerance(rows.dtype))
-    sizes = first.diagonal().sqrt()
+    factor, inverse = factorise(torch.where(finite, products, 0.0), tolerance(rows.dtype))
+    sizes = products.diagonal().sqrt()
     # The sum of the rows' rounding errors in each orthonormal row. A row that almost depends on
     # earlier rows has an inexact direction. So a later row that depends on these rows completely
     # keeps a remainder larger than its own rounding.
@@ -268,10 +269,11 @@ def orthonormalise_(
     factor = torch.where(is_significant, factor, 0.0)
     inverse = torch.where(is_significant[:, None], inverse, 0.0)
     transform_(rows, inverse, lower=True)
-    second = sum_columns(gram(rows))
-    again, inverse = factorise(torch.where(finite, second, 0.0), 0.5)
+    # Second pass: removes what rounding left of the earlier directions.
+    products = sum_columns(gram(rows))
+    correction, inverse = factorise(torch.where(finite, products, 0.0), 0.5)
     transform_(rows, inverse, lower=True)
-    return Orthonormalised(factor @ again, finite)
+    return Orthonormalised(factor @ correction, finite)
 
 
 # ----------------------------------------------------------------------------------- random numbers

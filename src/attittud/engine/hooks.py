@@ -105,10 +105,13 @@ class HookedJacobian(Jacobian):
         self._weight = 1.0  # of every loss in that pass
         self._names = {id(parameter): name for name, parameter in layout.named}
         self._asked: dict[int, set[int]] = {}
-        """By call that the gradients need: the arguments that depend on the layout (ids)."""
+        """By id of a call that the gradients need: the ids of its arguments that depend on the
+        layout's parameters.
+        """
         for call in record.calls:
-            if asked := self._asked_of(call.combined):
-                self._asked[id(call)] = asked
+            arguments = self._asked_of(call.combined)
+            if arguments:
+                self._asked[id(call)] = arguments
         for refusal in record.refusals:
             if self._asked_of(refusal.combined):
                 described = self._described(refusal.combined, refusal.function)
@@ -125,23 +128,29 @@ class HookedJacobian(Jacobian):
         ]
 
     def _forms(self) -> set[Form]:
-        count, forms = Counter[str](), set[Form]()
+        """Return the forms of the calls that the gradients need. Refuses a call whose result has
+        neither one entry for each example nor several.
+        """
+        forms = set[Form]()
+        calls_so_far = Counter[str]()
+        one_example = self.examples == 1
         for call in self.record.calls:
             if id(call) not in self._asked:
                 continue
             described = self._described(call.combined, call.name)
             entries = call.shape[call.dim] if len(call.shape) > call.dim else 0
-            several = entries > 0 and entries % self.examples == 0 and call.dim == 0
-            if entries != self.examples and not several:
+            one_entry_each = entries == self.examples
+            is_multiple = entries > 0 and entries % self.examples == 0
+            several_each = is_multiple and call.dim == 0
+            if not one_entry_each and not several_each:
                 raise _refusal(
                     described,
                     f"its result has shape {tuple(call.shape)}, whose first dimension does not belong to the "
                     f"{self.examples} examples",
                 )
-            one_entry_each = entries == self.examples
-            number = count[described]
-            forms.add(Form(described, number, len(call.shape), one_entry_each, self.examples == 1))
-            count[described] += 1
+            number = calls_so_far[described]
+            calls_so_far[described] += 1
+            forms.add(Form(described, number, len(call.shape), one_entry_each, one_example))
         return forms
 
     def _described(self, combined: Sequence[Tensor], function: str) -> str:

@@ -249,22 +249,30 @@ def load_guide(guide: Guide, folder: Path) -> dict[str, int]:
 def check_trainer(trainer: Any) -> None:
     """Refuse settings of a Trainer under which there are no per-example primary gradients."""
     args = trainer.args
-    mesh = getattr(trainer.accelerator, "parallelism_config", None)
     packed = any(getattr(args, name, False) for name in ("packing", "padding_free"))
-    refusals = {
-        "packing=True and padding_free=True join primary examples, which then have no losses of their own; set both to False. "
-        "Auxiliary datasets may be packed": packed and not trainer.packs,
-        "several GPUs are visible to one process, but nn.DataParallel is not supported; launch one process per GPU (`torchrun`) "
-        "or set CUDA_VISIBLE_DEVICES": args.n_gpu > 1,
-        "activation_offloading=True frees activations that a refresh needs again; use gradient_checkpointing=True": getattr(
-            args, "activation_offloading", False
-        ),
-        f"optim={str(args.optim)!r} updates parameters during the backward pass, before gradients can be decomposed; use "
-        "optim='adamw_torch'": "lomo" in str(args.optim).lower(),
-        "tp_size, cp_size and sp_size must be 1: tensor, context and sequence parallelism are not supported; use FSDP2": any(
-            (getattr(mesh, name, None) or 1) > 1 for name in ("tp_size", "cp_size", "sp_size")
-        ),
-    }
-    for message, applies in refusals.items():
-        if applies:
-            raise ValueError(message)
+    if packed and not trainer.packs:
+        raise ValueError(
+            "packing=True and padding_free=True join primary examples, which then have no losses of their own; set both to "
+            "False. Auxiliary datasets may be packed"
+        )
+    if args.n_gpu > 1:
+        raise ValueError(
+            "several GPUs are visible to one process, but nn.DataParallel is not supported; launch one process per GPU "
+            "(`torchrun`) or set CUDA_VISIBLE_DEVICES"
+        )
+    if getattr(args, "activation_offloading", False):
+        raise ValueError(
+            "activation_offloading=True frees activations that a refresh needs again; use gradient_checkpointing=True"
+        )
+    optimizer = str(args.optim)
+    if "lomo" in optimizer.lower():
+        raise ValueError(
+            f"optim={optimizer!r} updates parameters during the backward pass, before gradients can be decomposed; use "
+            "optim='adamw_torch'"
+        )
+    mesh = getattr(trainer.accelerator, "parallelism_config", None)
+    for name in ("tp_size", "cp_size", "sp_size"):
+        if (getattr(mesh, name, None) or 1) > 1:
+            raise ValueError(
+                "tp_size, cp_size and sp_size must be 1: tensor, context and sequence parallelism are not supported; use FSDP2"
+            )

@@ -427,7 +427,9 @@ class Gradients:
         return self.total, 1.0
 
     def task_vectors(self) -> dict[str, TaskVector]:
-        """Return the whole gradient of each task, for a basis that is not stored."""
+        """Return the whole gradient of each task, for a basis that is not stored. First sums the
+        gradients over the workers, the primary gradient too.
+        """
         self.sum_primary()
         self.sum_tasks()
         vectors = {}
@@ -482,9 +484,7 @@ def _add_to(
 # ------------------------------------------------------------------------------------------- losses
 
 
-def as_losses(
-    losses: object, where: str, *, may_be_empty: bool = False, may_be_scalar: bool = False
-) -> Tensor:
+def as_losses(losses: object, where: str, *, may_be_empty: bool, may_be_scalar: bool) -> Tensor:
     """Check that losses are a vector with one entry for each example; the error names the cure.
 
     `may_be_scalar`: a scalar is accepted too, because only the mean of the losses is used.
@@ -574,9 +574,7 @@ def check_graph(loss: Tensor, where: str) -> None:
         raise TypeError(f"{where}: the loss must be a real floating-point tensor, got {loss.dtype}")
 
 
-def check_auxiliary(
-    tasks: Mapping[str, object], *, may_be_empty: bool = False
-) -> dict[str, Tensor]:
+def check_auxiliary(tasks: Mapping[str, object], *, may_be_empty: bool) -> dict[str, Tensor]:
     """Check the auxiliary losses and return them by name."""
     if not tasks:
         raise ValueError("auxiliary: got an empty dict; pass at least one named loss")

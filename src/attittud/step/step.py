@@ -147,14 +147,15 @@ class Step:
         With several auxiliary tasks, each has its own g_a, a and weights, and their parts of the
         update are added up.
         """
-        parts = self.parts
         gradients = self.gradients
         self._refuse_without_primary()
         basis = self.fix()
-        assert gradients.layout is not None
+        layout = gradients.layout
+        assert layout is not None
         rest, reached = self._rest(primary_weight)
 
         def arithmetic(gradients: Gradients) -> tuple[Tensor, Combination]:
+            """Return the update, in the memory of these gradients, and the numbers behind it."""
             numbers = gradients.measure(norms=self.norms, skips=self.skips)
             combination = combine(
                 numbers,
@@ -165,22 +166,20 @@ class Step:
             )
             return gradients.lift_(combination), combination
 
-        update = self._by_graph(arithmetic, primary_weight) if gradients.layout.on_gpu else None
+        update = self._by_graph(arithmetic, primary_weight) if layout.on_gpu else None
         if update is None and basis.rows is None:
             update = self._by_coordinates(basis, primary_weight)
         if update is None:
             vector, combination = arithmetic(gradients)
-            update = _reported(
-                vector, gradients.tasks, _comparison(combination, basis), combination.cosines
-            )
+            numbers = _comparison(combination, basis)
+            update = _reported(vector, gradients.tasks, numbers, combination.cosines)
         self._undo = update.undo
 
-        self.shared.write(
-            gradients.layout, gradients.views_of(update.vector) or update.vector, rest
-        )
+        views = gradients.views_of(update.vector)
+        self.shared.write(layout, views or update.vector, rest)
         report = self._report(update, basis)
         self.shared.remember(reached)
-        parts.schedule.close(basis, refreshed=self.refreshing)
+        self.parts.schedule.close(basis, refreshed=self.refreshing)
         return report
 
     def _by_coordinates(self, basis: Subspace, primary_weight: float) -> Update:
@@ -518,11 +517,15 @@ class Step:
         return gradients.subspace
 
     def _new_basis(self) -> Subspace:
-        """Finish the refresh. If it has too few examples and may wait, return the old basis."""
+        """Finish the refresh and return its basis. If it has too few examples and may wait, return
+        the old basis; the step then counts as one without a refresh.
+        """
         schedule = self.parts.schedule
         layout = self.gradients.layout
         assert self.refresh is not None and layout is not None
         if self.known is None:
+            # The refresh began before it was known what the auxiliary losses reach. It drops the
+            # parameters that they do not reach.
             narrowed = self.shared.narrowed(layout, self._reached_primary, self.reached)
             if len(narrowed.parameters) < len(layout.parameters):
                 self.gradients.narrow(narrowed)
@@ -534,7 +537,7 @@ class Step:
                 self.refresh, self.basis_losses, number=schedule.count, first=first
             )
         basis = self.refresher.fix(self.refresh, schedule, may_wait=self.may_wait)
-        if basis is None:
+        if basis is None:  # the refresh waits
             self.refreshing = False
             basis = schedule.subspace
         assert basis is not None

@@ -23,13 +23,13 @@ from attittud.engine.base import Engine, Jacobian
 
 def uses_shards(model: nn.Module) -> bool:
     """Whether FSDP2 has sharded the model, a part of it, or a larger model that it belongs to."""
-    sharded = fsdp_modules(model)
-    # Looking for shards is not enough: between a forward and a backward pass FSDP2 may show whole
-    # parameters.
-    whole = {id(parameter) for parameter, _ in unsharded(sharded)}
-    return not set(sharded).isdisjoint(model.modules()) or any(
-        is_sharded(parameter) or id(parameter) in whole for parameter in model.parameters()
-    )
+    sharded_modules = fsdp_modules(model)  # of larger models too
+    if not set(sharded_modules).isdisjoint(model.modules()):
+        return True
+    # The model may be an unsharded part of a larger model. Looking for shards is not enough:
+    # between a forward and a backward pass FSDP2 may show whole parameters.
+    whole = {id(parameter) for parameter, _ in unsharded(sharded_modules)}
+    return any(is_sharded(parameter) or id(parameter) in whole for parameter in model.parameters())
 
 
 class Workers:

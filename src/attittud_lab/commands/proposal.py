@@ -23,7 +23,7 @@ from attittud_lab.data.features import Column, cells_are_text, is_numbered
 from attittud_lab.data.folder import ImageFolder
 from attittud_lab.data.images import Pixels, look_at
 from attittud_lab.data.parts import VALIDATION, Part, Parts, chosen, read_parts
-from attittud_lab.data.source import Listing, open_listing, open_source
+from attittud_lab.data.source import Listing, Source, open_listing, open_source
 from attittud_lab.data.texts import check_texts
 from attittud_lab.errors import InputColumnError, InputError, counted, listed, short
 
@@ -133,26 +133,20 @@ def propose(
     return "\n".join([*lines, *data, _settings(kind, first, parts)])
 
 
-def look(config: SourceConfig, table: TableConfig | None = None) -> Look:
-    """Read what a source holds. Columns that an auxiliary source does not have are left out of its
-    configuration.
+def look(config: SourceConfig, table: TableConfig | None) -> Look:
+    """Read what a source holds: of its split `train`, if it has one. Columns that an auxiliary
+    source does not have are left out of its configuration.
     """
-    primary = isinstance(config, PrimaryConfig)
     source = open_source(config.path)
     split = "train" if "train" in source.splits else None
     columns = source.columns(split)
-    if not primary:
+    if not isinstance(config, PrimaryConfig):
         if config.input not in columns:
             config = replace(config, input=None)
         if config.label not in columns:
             config = replace(config, label=None)
     try:
-        listing = open_listing(config, source, split, table)
-        part = chosen(listing, config, labelled=primary or listing.labels is not None)
-        if not len(part.rows) and not primary:
-            part = chosen(listing, config, labelled=False)  # an empty label column
-        if listing.kind == "text":
-            check_texts([str(raw) for raw in part.raws()], listing.where)
+        listing, part = _read(config, source, split, table)
     except InputError as error:  # there is no configuration yet, so options replace its settings
         text = str(error).replace("with input:", "with --input")
         raise type(error)(text.replace("with label:", "with --label")) from None
@@ -165,6 +159,22 @@ def look(config: SourceConfig, table: TableConfig | None = None) -> Look:
     size = Pixels.common([look_at(part)], None).size if listing.kind == "image" else None
     group = next((name for name in columns if name in GROUPS), None)
     return Look(config, listing, part, _counts(part), source.splits, size, group, nested)
+
+
+def _read(
+    config: SourceConfig, source: Source, split: str | None, table: TableConfig | None
+) -> tuple[Listing, Part]:
+    """Return all examples of a split and those that take part. A primary source needs labels; an
+    auxiliary source without any takes part as a whole.
+    """
+    primary = isinstance(config, PrimaryConfig)
+    listing = open_listing(config, source, split, table)
+    part = chosen(listing, config, labelled=primary or listing.labels is not None)
+    if not len(part.rows) and not primary:
+        part = chosen(listing, config, labelled=False)  # the label column is empty
+    if listing.kind == "text":
+        check_texts([str(raw) for raw in part.raws()], listing.where)
+    return listing, part
 
 
 def _counts(part: Part) -> dict[str, int]:

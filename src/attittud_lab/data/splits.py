@@ -99,21 +99,25 @@ def _order(strata: Labels, generator: np.random.Generator) -> Rows:
 def _whole_groups(
     strata: Labels, groups: Sequence[str], size: int, generator: np.random.Generator
 ) -> npt.NDArray[np.bool_]:
-    """The examples to take: groups in this order, each if it still fits. A group has the stratum of
-    its rarest example.
+    """Return which examples to take, at most `size`: those of one group after the other, in an
+    order that keeps strata in proportion, each group if it still fits.
+
+    A group has the stratum of its rarest example.
     """
-    _, first, number = np.unique(groups, return_index=True, return_inverse=True)
-    counts, rarest = np.bincount(strata), strata[first]
-    for stratum, group in zip(strata, number, strict=True):
-        if counts[stratum] < counts[rarest[group]]:
-            rarest[group] = stratum
-    sizes = np.bincount(number)
-    chosen = np.zeros(len(first), dtype=bool)
-    for group in _order(rarest, generator):
-        if sizes[group] <= size:
-            chosen[group] = True
-            size -= int(sizes[group])
-    return chosen[number]
+    _, first_example, group_of = np.unique(groups, return_index=True, return_inverse=True)
+    examples_of_stratum = np.bincount(strata)
+    stratum_of = strata[first_example]  # by group
+    for stratum, group in zip(strata, group_of, strict=True):
+        if examples_of_stratum[stratum] < examples_of_stratum[stratum_of[group]]:
+            stratum_of[group] = stratum
+    sizes = np.bincount(group_of)
+    is_taken = np.zeros(len(sizes), dtype=bool)
+    left = size
+    for group in _order(stratum_of, generator):
+        if sizes[group] <= left:
+            is_taken[group] = True
+            left -= int(sizes[group])
+    return is_taken[group_of]
 
 
 def digests(listing: Listing, rows: Rows) -> Digests:

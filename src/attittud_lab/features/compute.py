@@ -34,7 +34,7 @@ Rows = npt.NDArray[np.float32]
 def compute(
     feature_map: FeatureMap,
     inputs: Sequence[Any],
-    cache_folder: Path | None = None,
+    cache_folder: Path,
     device: str | torch.device = "cpu",
     progress: Progress | None = None,
 ) -> Matrix:
@@ -49,7 +49,7 @@ def compute(
     feature_map.to(str(device))
     progress = progress or Progress()
     name = f"features by {feature_map.name}"
-    if cache_folder is None or not feature_map.worth_keeping:
+    if not feature_map.worth_keeping:
         progress.phase(name, len(inputs), 0)
         return feature_map.transform(inputs, progress)
     folder = _folder(feature_map, cache_folder)
@@ -72,8 +72,8 @@ def compute(
 def seconds_for(
     feature_map: FeatureMap,
     inputs: Sequence[Any],
-    cache_folder: Path | None = None,
-    device: str | torch.device = "cpu",
+    cache_folder: Path,
+    device: str | torch.device,
 ) -> float:
     """Forecast how long `compute` takes, from some of the inputs; those in the cache take no time.
 
@@ -81,7 +81,7 @@ def seconds_for(
     """
     feature_map.to(str(device))
     positions = list(range(len(inputs)))
-    if cache_folder is not None and feature_map.worth_keeping:
+    if feature_map.worth_keeping:
         digests = [digest(example) for example in inputs]
         rows = _stored(_folder(feature_map, cache_folder), set(digests))
         positions = _missing(digests, rows)

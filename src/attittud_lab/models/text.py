@@ -128,10 +128,10 @@ class HashedWords:
     masks.
     """
 
-    def __init__(self, vocabulary: int = VOCABULARY) -> None:
-        self.vocabulary = vocabulary
+    def __init__(self) -> None:
+        self.vocabulary = VOCABULARY
         self.pad = 0
-        self.fingerprint = f"hashed-1/{vocabulary}"
+        self.fingerprint = f"hashed-1/{VOCABULARY}"
         self.prefix: list[int] = []
         self.suffix: list[int] = []
 
@@ -148,10 +148,13 @@ class TextCNN(TextBody):
 
     def __init__(self, request: Wanted) -> None:
         super().__init__()
-        vocabulary, width = VOCABULARY, request.config.width
-        self.features, self.vocabulary = width, vocabulary
-        self.pad, self.mask, self.special = 0, 1, (0, 1)
-        self.embedding = nn.Embedding(vocabulary, width, padding_idx=0)
+        width = request.config.width
+        self.features = width
+        self.vocabulary = VOCABULARY
+        self.pad = 0
+        self.mask = 1
+        self.special = (self.pad, self.mask)
+        self.embedding = nn.Embedding(VOCABULARY, width, padding_idx=self.pad)
         self.convolutions = nn.ModuleList(nn.Conv1d(width, width, 3, padding=1) for _ in range(2))
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
         self.dropout = nn.Dropout(request.config.dropout)

@@ -131,19 +131,22 @@ def describe(
 def tested(
     folder: Path, config: Config, data: Prepared, about: ModelFile, device: torch.device
 ) -> tuple[ModelFile, Tensor | None]:
-    """Write model.json with size and time, and predict the test set (if there is one) as `attittud
-    predict` would.
+    """Write model.json with size and time, and predict the test set as `attittud predict` would.
+
+    The time is that of a prediction for test examples, or for training examples if there is no test
+    set. Returns the content of model.json and the test scores; None without labelled test examples.
     """
     model = assembled(folder, about, config, device)
-    examples = data.test if len(data.test) else data.primary.examples
+    has_test = len(data.test) > 0
+    examples = data.test if has_test else data.primary.examples
     inputs = ()
     if model.simple or any(group.reader is not None for group in model.networks):
-        inputs = data.test_inputs() if len(data.test) else data.inputs(PRIMARY)
-    some = examples.rows(torch.arange(min(TIMED, len(examples))))
-    seconds = model.seconds_each(lambda: model.with_features(inputs[:TIMED], some), len(some))
+        inputs = data.test_inputs() if has_test else data.inputs(PRIMARY)
+    batch = examples.rows(torch.arange(min(TIMED, len(examples))))
+    seconds = model.seconds_each(lambda: model.with_features(inputs[:TIMED], batch), len(batch))
     about = replace(about, bytes=model.bytes, seconds=seconds).sealed(folder)
     about.write(folder)
-    if not len(data.test) or data.test.targets is None:
+    if not has_test or data.test.targets is None:
         return about, None
     return about, model.scores(model.with_features(inputs, data.test))
 

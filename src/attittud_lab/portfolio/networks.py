@@ -77,7 +77,7 @@ class Setting:
 class Networks:
     """The candidates of one learner that train a network, and what their trials showed."""
 
-    def __init__(self, setting: Setting, learner: str = NETWORK, *, part: float = 1.0) -> None:
+    def __init__(self, setting: Setting, learner: str, *, part: float) -> None:
         """`part` of the budget is for this learner."""
         self.setting = setting
         self.learner = learner

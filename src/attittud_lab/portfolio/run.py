@@ -213,7 +213,7 @@ class Portfolio:
                 simple = self.simple
                 board["translations"] = translations(simple, self.data.groups, self.config.seed)
                 board["suspicious"] = suspicious(simple, self.data, folder)
-        self.write_predictions(board, scores)
+        self.write_predictions(scores)
         write_json(folder / NAME, without_nan(board))
         return self.result(members, scores, tested)
 
@@ -351,7 +351,7 @@ class Portfolio:
         board["networks"] = {name: part.about() for name, part in self.networks.items()}
         return board
 
-    def write_predictions(self, board: Mapping[str, Any], scores: Tensor) -> None:
+    def write_predictions(self, scores: Tensor) -> None:
         """Write the out-of-fold predictions of all candidates and of the model."""
         names = None
         if self.data.names is not None:

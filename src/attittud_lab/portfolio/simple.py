@@ -69,6 +69,15 @@ def chosen_learners(config: Config, data: Prepared) -> list[str]:
     return list(dict.fromkeys(named))
 
 
+def chosen_uses(config: Config) -> list[str]:
+    """Return the names of the uses that a job tries every learner with. `alone` is always among
+    them: all others are compared with it.
+    """
+    named = config.portfolio.uses
+    uses = USES if named is None else named
+    return list(dict.fromkeys([ALONE, *uses]))
+
+
 @dataclass(frozen=True)
 class Tried:
     """What the folds showed about a candidate, as its file has it."""
@@ -180,7 +189,10 @@ class SimpleCandidates:
         setting = self.setting
         for use in setting.config.portfolio.uses or ():
             self.say_skipped(use, problem)
-        candidates = default_candidates(problem, name, self.uses_of_learners())
+        for learner in self.learners:
+            find_learner(learner)  # refuses an unknown name
+        uses = chosen_uses(setting.config)
+        candidates = default_candidates(problem, name, self.learners, uses)
         finished = [candidate for candidate in candidates if self.file(candidate.label).is_file()]
         waiting = [candidate for candidate in candidates if candidate not in finished]
         setting.progress.phase(f"learners on {name}", len(candidates), len(finished))
@@ -198,15 +210,6 @@ class SimpleCandidates:
             self.add(candidate, tried)
             standing = self.standings[candidate.label]
             setting.progress.say(words.standing_line(standing, setting.held_out.metric))
-
-    def uses_of_learners(self) -> dict[str, tuple[str, ...]]:
-        """Return the uses that each learner of the job is tried with."""
-        named = self.setting.config.portfolio.uses
-        # Without auxiliary data: what all others are compared with.
-        uses = tuple(dict.fromkeys([ALONE, *(USES if named is None else named)]))
-        for learner in self.learners:
-            find_learner(learner)  # refuses an unknown name
-        return dict.fromkeys(self.learners, uses)
 
     def say_skipped(self, use: str, problem: Problem) -> None:
         """Say which sources a use that was named cannot take."""

@@ -235,18 +235,19 @@ class Channel:
         return np.stack(columns, axis=1)
 
     def cells(self, drawn: Drawn, rows: Iterable[int], columns: Iterable[int]) -> Iterator[Cell]:
-        """Yield entries of the matrix with their intervals."""
+        """Yield these entries of the matrix, row by row, with intervals from the draws."""
         sizes = self.class_counts(np.ones((1, len(self.labels))))
-        meaning = meanings(self.matrix[None], sizes)[0]
-        lowest = _estimate(self.openness, drawn.openness)["low"]
         class_shares = sizes[0] / max(1.0, sizes.sum())
+        matrix_of_meanings = meanings(self.matrix[None], sizes)[0]
+        lowest_openness = _estimate(self.openness, drawn.openness)["low"]
+        is_open = lowest_openness is not None and lowest_openness > 0
         for row, column in product(rows, columns):
-            means = _estimate(meaning[row, column], drawn.meaning[:, row, column])
-            clearness = -math.inf
-            if lowest is not None and lowest > 0 and means["low"] is not None:
-                clearness = means["low"] - class_shares[row]
             value = _estimate(self.matrix[row, column], drawn.matrix[:, row, column])
-            yield Cell(row, column, value, means, clearness, float(self.shares[column]))
+            meaning = _estimate(matrix_of_meanings[row, column], drawn.meaning[:, row, column])
+            clearness = -math.inf
+            if is_open and meaning["low"] is not None:
+                clearness = meaning["low"] - class_shares[row]
+            yield Cell(row, column, value, meaning, clearness, float(self.shares[column]))
 
 
 def meanings(matrix: Numbers, sizes: Numbers) -> Numbers:

@@ -122,7 +122,7 @@ def ranking(metric: str) -> str:
     )
 
 
-def model(final: str, winner: str, picks: Mapping[str, int], *, of_folds: bool = False) -> str:
+def model(final: str, winner: str, picks: Mapping[str, int], *, of_folds: bool) -> str:
     """Say what the model consists of; `of_folds`: its networks are those of the folds."""
     if final == "ensemble" and len(picks) > 1:
         total = sum(picks.values())
@@ -166,7 +166,7 @@ def decision(
     gain: Mapping[str, Any] | None,
     metric: str,
     *,
-    of_folds: bool = False,
+    of_folds: bool,
 ) -> str:
     """Say whether the auxiliary data helped, and what was trained. Differences are in points."""
     trained = model(final, winner, picks, of_folds=of_folds)

@@ -100,6 +100,9 @@ def _counts(board: Mapping[str, Any], examples: Mapping[str, int]) -> Iterator[s
 
 
 def _chance(estimate: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the chance that the auxiliary data help as the page shows it, or None if there is no
+    estimate. `side`, which decides the colour: above or below an even chance, or around it.
+    """
     if estimate is None:
         return None
     value = estimate["value"]
@@ -173,31 +176,34 @@ def _look_steps(board: Mapping[str, Any]) -> dict[str, list[int]]:
 
 
 def _scores(board: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the score of each candidate with its interval, and the curve of a network over
-    steps.
+    """Return what the picture of scores draws: one row for the model if it is an ensemble, and one
+    for each candidate that did not diverge.
+
+    A row has the score with its interval, colours, a remark and, for a network, the curve of its
+    score over steps.
     """
-    steps = _look_steps(board)
+    steps_of_learner = _look_steps(board)
     rows: list[dict[str, Any]] = []
     final = board["final"]
     if final["kind"] == "ensemble" and len(final["picks"]) > 1:
         model = {"label": "the model: a mean", **final["out_of_fold"], "color": "accent"}
         rows.append({**model, "remark": "", "curve": []})
-    look = looks([row["label"] for row in board["candidates"]])
-    for row in board["candidates"]:
-        if row["diverged"]:
+    colours = looks([candidate["label"] for candidate in board["candidates"]])
+    for candidate in board["candidates"]:
+        if candidate["diverged"]:
             continue
-        drawn = {name: row[name] for name in ("label", "score", "low", "high")}
-        drawn |= look[row["label"]]
-        drawn["baseline"] = row["reference"]
-        drawn["chosen"] = row["picks"] > 0
-        drawn["remark"] = "what you would have used instead" if row["without_us"] else ""
-        drawn["curve"] = []
-        if row["kind"] == "network":
-            own_steps = steps[row["settings"]["learner"]]
-            points = zip(own_steps, row["curve"]["score"], strict=False)
-            drawn["curve"] = [list(point) for point in points]
-            drawn["best"] = row["best"]["look"]
-        rows.append(drawn)
+        row = {name: candidate[name] for name in ("label", "score", "low", "high")}
+        row |= colours[candidate["label"]]
+        row["baseline"] = candidate["reference"]
+        row["chosen"] = candidate["picks"] > 0
+        row["remark"] = "what you would have used instead" if candidate["without_us"] else ""
+        row["curve"] = []
+        if candidate["kind"] == "network":
+            steps = steps_of_learner[candidate["settings"]["learner"]]
+            points = zip(steps, candidate["curve"]["score"], strict=False)
+            row["curve"] = [list(point) for point in points]
+            row["best"] = candidate["best"]["look"]
+        rows.append(row)
     return rows
 
 

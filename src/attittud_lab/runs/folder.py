@@ -91,7 +91,7 @@ def _writing(path: Path) -> Iterator[None]:
 class RunFolder:
     """Reads and writes these files; refuses a folder with results of another configuration."""
 
-    def __init__(self, path: Path, config: Config, *, fresh: bool = False) -> None:
+    def __init__(self, path: Path, config: Config, *, fresh: bool) -> None:
         self.path = path
         self.config = config
         self.about_path = path / "run.json"
@@ -286,7 +286,7 @@ def save_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
     and equal states must give equal files.
     """
     tensors: dict[str, Tensor] = {}
-    text = json.dumps(_flatten(state, "", tensors))
+    text = json.dumps(_flatten(state, "", tensors))  # moves the tensors into `tensors`
     header = f"{_STATE_VERSION} {_checksum(text, tensors)} {text}"
     write_atomically(path, save(tensors, {_HEADER: header}))
 
@@ -315,7 +315,9 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def _flatten(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
-    """Return a value as JSON, with tensors replaced by their names in `tensors`."""
+    """Return a value as JSON, with tensors replaced by their names. Adds copies of the tensors to
+    `tensors`.
+    """
     if isinstance(value, Tensor):
         # A copy: safetensors refuses tensors that share memory, and tied weights do.
         tensors[name] = value.detach().to("cpu", copy=True).contiguous()

@@ -44,10 +44,10 @@ def outputs_of(
 
 
 def evaluate(
-    model: nn.Module, task: Task, examples: Examples, device: torch.device, batch_size: int = 512
+    model: nn.Module, task: Task, examples: Examples, device: torch.device
 ) -> dict[str, float]:
     """The figures of a model on some examples."""
-    outputs = outputs_of(model, examples, device, batch_size=batch_size, head=task.head)
+    outputs = outputs_of(model, examples, device, head=task.head)
     assert examples.targets is not None
     return figures(task, outputs, examples.targets.cpu())
 

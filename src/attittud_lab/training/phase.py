@@ -420,24 +420,27 @@ def _laid_out(values: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> dict[
 def _optimizer(
     model: nn.Module, config: PhaseConfig, captured_on: torch.device | None
 ) -> torch.optim.Optimizer:
-    """Build the optimizer. `captured_on`: the device on which its step is replayed and which must
-    hold the learning rate.
+    """Build the optimizer of a phase over the parameters that train. `captured_on`: the device on
+    which its step is replayed and which must hold the learning rate; None if steps are not
+    captured.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     lr: Any = config.lr
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"weight_decay": config.weight_decay}
+    on_gpu = captured_on is not None and captured_on.type == "cuda"
     if captured_on is not None:
         lr = torch.tensor(config.lr, device=captured_on)
-        options = {"fused": True} if captured_on.type == "cuda" else {"foreach": False}
+        if on_gpu:
+            options["fused"] = True
+        else:
+            options["foreach"] = False
     if config.optimizer == "sgd":
-        return torch.optim.SGD(
-            parameters, lr, momentum=config.momentum, weight_decay=config.weight_decay, **options
-        )
-    if captured_on is not None and captured_on.type == "cuda":
+        return torch.optim.SGD(parameters, lr, momentum=config.momentum, **options)
+    if on_gpu:
         options["capturable"] = True
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
-    optimizer = kind(parameters, lr, weight_decay=config.weight_decay, **options)
-    # Its first steps are deliberately not captured.
+    optimizer = kind(parameters, lr, **options)
+    # The first steps are deliberately not captured; torch would warn about them.
     optimizer._warned_capturable_if_run_uncaptured = True
     return optimizer
 

@@ -276,7 +276,7 @@ class _Job:
         device: torch.device,
         folder: RunFolder,
         progress: Progress,
-        channels: Channels | None = None,
+        channels: Channels | None,
     ) -> None:
         self.config = config
         self.data = data

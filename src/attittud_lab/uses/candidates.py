@@ -8,7 +8,7 @@ until 20 held-out pairs: it had to be shown to add something beside `stacked`, a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from attittud_lab.uses import find_use
 from attittud_lab.uses.problem import Problem, SimpleCandidate
@@ -20,20 +20,21 @@ USES = ("alone", "stacked")
 
 
 def default_candidates(
-    problem: Problem, features: str, uses: Mapping[str, tuple[str, ...]]
+    problem: Problem, features: str, learners: Sequence[str], uses: Sequence[str]
 ) -> list[SimpleCandidate]:
-    """Return every learner with its uses, each with every source and with all sources together.
+    """Return every learner with every use, each with every source and with all sources together.
 
     A use that cannot take some sources is tried with the others.
 
     Args:
         problem: its sources.
         features: the name of the features.
-        uses: the uses of each learner.
+        learners: the names of learners.
+        uses: the names of uses.
     """
     result = []
-    for learner, names in uses.items():
-        for name in names:
+    for learner in learners:
+        for name in uses:
             use = find_use(name)
             if not use.needs_sources:
                 result.append(SimpleCandidate(features, learner, name))

@@ -17,9 +17,8 @@ def example(*sources):
 def test_every_source_is_tried_and_all_together():
     problem = example(("same", True), ("other", False))
     choices = {}
-    for candidate in default_candidates(
-        problem, "numbers", {"linear": ("alone", "pooled", "stacked")}
-    ):
+    uses = ["alone", "pooled", "stacked"]
+    for candidate in default_candidates(problem, "numbers", ["linear"], uses):
         choices.setdefault(candidate.use, []).append(candidate.sources)
     everything = [("same",), ("other",), ("same", "other")]
     assert choices == {"alone": [()], "pooled": [("same",)], "stacked": everything}

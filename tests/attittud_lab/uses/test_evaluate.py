@@ -54,7 +54,7 @@ def problem(seed=0, rows=60, random=False, several=False):
 
 def candidates(learner="linear"):
     """A learner with every use."""
-    return default_candidates(problem(), "numbers", {learner: tuple(uses())})
+    return default_candidates(problem(), "numbers", [learner], uses())
 
 
 def folds(rows, seed=0, count=3):
